@@ -1,4 +1,4 @@
-//! What this target checks stands in `straightway_fuzzing`.
+//! The checks of this target are in `straightway_fuzzing`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| straightway_fuzzing::run("tags", data));

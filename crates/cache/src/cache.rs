@@ -21,26 +21,26 @@ use rustix::{
     io::Errno,
     process::geteuid,
 };
-use straightway_core::{Bytes, Error, Kind, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Result};
 
 use crate::eviction;
 
-/// The most that a cache holds where nothing else is asked for.
+/// The default size limit.
 pub const BYTES_DEFAULT: u64 = 100 << 30;
 
-/// The least that can be asked for: some requests of 8 MiB.
+/// The smallest size limit: some requests of 8 MiB.
 pub const BYTES_MIN: u64 = 64 << 20;
 
-/// An entry is no longer than this part of the cache.
+/// The longest entry is 1/8 of the size limit.
 const ENTRY_SHARE: u64 = 8;
 
-/// A process looks for what to evict whenever it has added this part of the cache.
+/// A process evicts whenever it has added 1/32 of the size limit.
 const SWEEP_SHARE: u64 = 32;
 
-/// Folders that entries are spread over, by the first byte of their keys.
+/// The number of folders that entries are spread over, by the first byte of their keys.
 pub(crate) const SHARDS: u32 = 256;
 
-/// How long nothing is kept after a write failed.
+/// How long nothing is cached after a failed write.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// A folder of entries.
@@ -48,24 +48,29 @@ pub struct Cache {
     root: OwnedFd,
     path: PathBuf,
     bytes_max: u64,
-    /// Bytes that this process added since it last looked for what to evict.
+    /// The bytes that this process added since its last eviction.
     unswept: AtomicU64,
-    /// When and why a write failed last.
+    /// The time and the message of the last failed write.
     failed: Mutex<Option<(Instant, String)>>,
 }
 
 impl Cache {
-    /// A cache of at most `bytes_max` in a folder, which is made where it is missing.
+    /// Opens a cache of at most `bytes_max` in a folder, which is created if it is missing.
     ///
     /// # Errors
     ///
-    /// `Invalid` where others may write to the folder, or where `bytes_max` is below [`BYTES_MIN`].
+    /// `Invalid` if others may write to the folder, or if `bytes_max` is below [`BYTES_MIN`].
     pub fn open(path: &Path, bytes_max: u64) -> Result<Self> {
         let failed = |e: io::Error| Error::os("open the cache", path.display(), e);
         if bytes_max < BYTES_MIN {
             let why = format!("a cache holds at least {}", Bytes(BYTES_MIN));
             let target = Bytes(bytes_max);
-            return Err(Error::new(Kind::Invalid, "make a cache of", target, why));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "make a cache of",
+                target,
+                why,
+            ));
         }
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
@@ -76,10 +81,10 @@ impl Cache {
         let stat = fstat(&root).map_err(|e| failed(e.into()))?;
         if !is_private(&stat) {
             let path = path.display();
-            let why = "others may write to it, and could put false bytes there";
+            let why = "others may write to it, and could forge entries";
             return Err(
-                Error::new(Kind::Invalid, "use the cache", &path, why).with_hint(format!(
-                    "name a folder of your own, or take their permission away: chmod go-w {path}"
+                Error::new(ErrorKind::Invalid, "use the cache", &path, why).with_hint(format!(
+                    "name a folder of your own, or remove the permission: chmod go-w {path}"
                 )),
             );
         }
@@ -87,7 +92,7 @@ impl Cache {
             root,
             path: path.to_owned(),
             bytes_max,
-            // The first entry that is added looks for what others left.
+            // The first added entry triggers an eviction, which removes drafts of killed processes.
             unswept: AtomicU64::new(bytes_max),
             failed: Mutex::default(),
         };
@@ -95,7 +100,7 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Makes the folders of entries, and checks that they are folders of this user's.
+    /// Creates the folders of entries, and checks that only this user can write to them.
     fn make_shards(&self) -> Result<()> {
         for shard in 0..SHARDS {
             let name = shard_name(shard);
@@ -104,7 +109,7 @@ impl Cache {
             match (made, found) {
                 (Ok(()) | Err(Errno::EXIST), Ok(stat)) if is_folder(&stat) && is_private(&stat) => {
                 }
-                // A folder that is only read may lack some.
+                // A read-only folder may lack some.
                 (Err(Errno::ROFS | Errno::ACCESS | Errno::PERM), Err(Errno::NOENT)) => {}
                 (Err(Errno::NOSPC | Errno::DQUOT), Err(Errno::NOENT)) => {
                     self.note(&io::Error::from(Errno::NOSPC));
@@ -112,10 +117,13 @@ impl Cache {
                 (_, Ok(_)) => {
                     let path = self.path.join(name);
                     let why = "it is not a folder that only this user can write to";
-                    return Err(
-                        Error::new(Kind::Invalid, "use the cache", path.display(), why)
-                            .with_hint("remove it, or name another folder"),
-                    );
+                    return Err(Error::new(
+                        ErrorKind::Invalid,
+                        "use the cache",
+                        path.display(),
+                        why,
+                    )
+                    .with_hint("remove it, or name another folder"));
                 }
                 (Err(errno), Err(_)) | (Ok(()), Err(errno)) => {
                     let path = self.path.join(name);
@@ -126,18 +134,18 @@ impl Cache {
         Ok(())
     }
 
-    /// Where it is.
+    /// Its folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The most that it holds.
+    /// Its size limit.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
-    /// Whether an entry of that length is kept now.
-    pub(crate) fn takes(&self, bytes: u64) -> bool {
+    /// Whether an entry of that length can be added now.
+    pub(crate) fn accepts(&self, bytes: u64) -> bool {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         let is_paused = failed
             .as_ref()
@@ -145,7 +153,7 @@ impl Cache {
         !is_paused && bytes <= self.bytes_max / ENTRY_SHARE
     }
 
-    /// Takes note that an entry could not be written. For a while none is.
+    /// Records a failed write. No entries are added for a while.
     pub(crate) fn note(&self, error: &io::Error) {
         let path = self.path.display();
         let note = format!("not everything was kept in the cache {path}: {error}");
@@ -154,14 +162,14 @@ impl Cache {
         *failed = Some((Instant::now(), note));
     }
 
-    /// What went wrong a short time ago.
+    /// The message of a recent failure.
     pub(crate) fn recent_note(&self) -> Option<String> {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         let recent = failed.as_ref().filter(|(when, _)| when.elapsed() < PAUSE);
         recent.map(|(_, note)| note.clone())
     }
 
-    /// Counts an entry that was added. From time to time the oldest are evicted.
+    /// Counts an added entry. Evicts old entries from time to time.
     pub(crate) fn added(&self, bytes: u64) {
         let unswept = self.unswept.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if unswept >= self.bytes_max / SWEEP_SHARE {
@@ -185,16 +193,16 @@ impl Cache {
         statat(&self.root, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// Gives a draft its final name.
+    /// Renames a draft to its final name.
     pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(renameat(&self.root, from, &self.root, to)?)
     }
 
-    /// Removes what has this name. What is gone is removed, and what cannot be removed is replaced by the next write.
+    /// Removes a name if it exists. Failures are ignored: the next write replaces it.
     pub(crate) fn remove(&self, name: &str) {
         let removed = unlinkat(&self.root, name, AtFlags::empty());
         if matches!(removed, Err(Errno::ISDIR | Errno::PERM)) {
-            // Only an empty folder goes: nothing of this crate's is one.
+            // It is a folder, which this crate never creates there. Only an empty one is removed.
             let _ = unlinkat(&self.root, name, AtFlags::REMOVEDIR);
         }
     }
@@ -217,7 +225,7 @@ pub(crate) fn shard_name(shard: u32) -> String {
     format!("{shard:02x}")
 }
 
-/// Whether an open file is a regular one that only this user, or root, can write to.
+/// The metadata of an open file, if it is a regular file that only this user or root can write to.
 pub(crate) fn is_own_file(file: &fs::File) -> io::Result<Option<fs::Metadata>> {
     let meta = file.metadata()?;
     let is_own = meta.is_file() && is_trusted(meta.uid(), meta.mode());
@@ -232,7 +240,7 @@ fn is_private(stat: &Stat) -> bool {
     is_trusted(stat.st_uid, stat.st_mode)
 }
 
-/// Whether only this user, or root, can write to what has this owner and mode.
+/// Whether only this user or root can write to a file with this owner and mode.
 fn is_trusted(owner: u32, mode: u32) -> bool {
     (owner == 0 || owner == geteuid().as_raw()) && mode & 0o022 == 0
 }

@@ -1,9 +1,9 @@
-//! Reads through a cache: what is there is copied, what is missing is fetched by the engine of the store and kept.
+//! Reads through a cache: cached bytes are copied; missing bytes are fetched by the store's engine and cached.
 //!
-//! Files are read and written by a few threads, since both may wait for a drive. An I/O goes to one of them, which looks
-//! for its bytes. If they are there, it is done. If not, it goes to the store's engine, and then to a thread again, which
-//! keeps what came. An I/O whose bytes another process is fetching is looked at again after a while; when that takes too
-//! long, they are fetched here as well, and not kept.
+//! A few threads read and write the files, since both may block on a drive. An I/O goes to a thread, which looks up its
+//! bytes. If they are cached, the I/O is done. Otherwise it goes to the store's engine, and then to a thread again,
+//! which stores the fetched bytes. If another process is fetching the bytes, the lookup is repeated after a while. If
+//! that takes too long, they are fetched here as well, and not stored.
 
 use std::{
     any::Any,
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, Kind, Object, Result};
+use straightway_core::{Error, ErrorKind, Object, Result};
 use straightway_io::{
     Handle,
     engine::{
@@ -27,16 +27,16 @@ use straightway_sys::Tries;
 
 use crate::{
     entry::Claim,
-    object::{CachedObject, Found},
+    object::{CacheLookup, CachedObject},
 };
 
-/// Threads of a lane that read and write files. Several lanes share the processor.
+/// The threads per lane that read and write files. Several lanes share the processor.
 const THREADS: u32 = 4;
 
-/// How long one side is waited for while the other has I/Os too: nothing waits for both at once.
+/// The poll timeout while both the threads and the store's engine have I/Os: a wait covers only one of them.
 const TURN: Duration = Duration::from_millis(1);
 
-/// When an I/O is looked at again whose bytes another process is fetching, and how long that may take in all.
+/// The interval of repeated lookups while another process fetches the bytes, and the longest wait for it.
 const BUSY_INTERVAL: Duration = Duration::from_millis(10);
 const BUSY_MAX: Duration = Duration::from_secs(30);
 
@@ -49,12 +49,12 @@ pub(crate) struct CacheEngine {
     to_threads: VecDeque<Io>,
     /// I/Os that wait for the store's engine.
     to_inner: VecDeque<Io>,
-    /// What the store's engine fetches of cached objects, by the tag of the I/O.
+    /// The fetches of cached objects in the store's engine, by the tag of the I/O, with the I/O's full length.
     fetching: HashMap<u32, (Arc<Task>, usize)>,
-    /// I/Os whose bytes another process is fetching, and when they are looked at again.
+    /// I/Os whose bytes another process is fetching, with the time of their next lookup.
     busy: VecDeque<(Instant, Io)>,
-    /// I/Os of jobs that were stopped.
-    given_up: Vec<Done>,
+    /// Cancelled I/Os.
+    cancelled: Vec<Done>,
     in_threads: usize,
     in_inner: usize,
     depth: usize,
@@ -62,7 +62,7 @@ pub(crate) struct CacheEngine {
     is_used: bool,
 }
 
-/// What a thread does with an I/O. It is the I/O's object while a thread or a queue has it.
+/// The work of a thread on an I/O. It replaces the I/O's object while a thread or a queue has the I/O.
 struct Task {
     object: Arc<CachedObject>,
     since: Instant,
@@ -71,18 +71,18 @@ struct Task {
 
 #[derive(Debug, Default)]
 enum Step {
-    /// Look where the bytes are.
+    /// To do: look up the bytes.
     #[default]
-    Look,
-    /// What a look found.
-    Found(Found),
-    /// Keep what was fetched.
-    Keep(Claim, Fetched),
-    /// That was done.
-    Kept(Fetched),
+    Lookup,
+    /// The result of the lookup.
+    Found(CacheLookup),
+    /// To do: store the fetched bytes.
+    Store(Claim, Fetched),
+    /// The fetched bytes were stored, if that was possible.
+    Stored(Fetched),
 }
 
-/// How many bytes were fetched, and what it took.
+/// The number of fetched bytes, with the retries.
 #[derive(Clone, Copy, Debug)]
 struct Fetched {
     bytes: usize,
@@ -90,7 +90,7 @@ struct Fetched {
 }
 
 impl CacheEngine {
-    /// An engine that reads through the caches of the objects that it gets.
+    /// An engine that reads through the caches of its objects.
     pub(crate) fn new(inner: Box<dyn Engine>) -> Result<Self> {
         let depth = inner.capabilities().depth;
         let run: Arc<Run> = Arc::new(run);
@@ -102,7 +102,7 @@ impl CacheEngine {
             to_inner: VecDeque::with_capacity(depth),
             fetching: HashMap::with_capacity(depth),
             busy: VecDeque::with_capacity(depth),
-            given_up: Vec::new(),
+            cancelled: Vec::new(),
             in_threads: 0,
             in_inner: 0,
             depth,
@@ -111,13 +111,13 @@ impl CacheEngine {
         })
     }
 
-    fn in_hand(&self) -> usize {
+    fn in_flight(&self) -> usize {
         let queued = self.to_threads.len() + self.to_inner.len() + self.busy.len();
-        queued + self.given_up.len() + self.in_threads + self.in_inner
+        queued + self.cancelled.len() + self.in_threads + self.in_inner
     }
 
-    /// Hands on what waits. Answers when there is more to hand on, where that is known.
-    fn hand_on(&mut self, now: Instant) -> Option<Instant> {
+    /// Submits queued I/Os to the threads and to the store's engine. Returns the time of the next repeated lookup.
+    fn dispatch(&mut self, now: Instant) -> Option<Instant> {
         while let Some((_, io)) = self.busy.pop_front_if(|(at, _)| *at <= now) {
             self.to_threads.push_back(io);
         }
@@ -138,13 +138,13 @@ impl CacheEngine {
         self.busy.front().map(|(at, _)| *at)
     }
 
-    /// Has an I/O, or the front of it, fetched. One that does not fit comes back.
+    /// Submits an I/O, or its missing front, to the store's engine. Returns the I/O if the queue is full.
     fn fetch(&mut self, mut io: Io) -> Result<(), Io> {
         let Some(task) = Task::of(&io.object) else {
             return self.inner.submit(io);
         };
         let (tag, whole) = (io.tag, io.bytes);
-        if let Step::Found(Found::Remote(bytes, _)) = &*task.step() {
+        if let Step::Found(CacheLookup::Remote(bytes, _)) = &*task.step() {
             io.bytes = whole.min(*bytes);
         }
         let remote = Arc::clone(&task.object.remote);
@@ -156,34 +156,34 @@ impl CacheEngine {
         Ok(())
     }
 
-    /// Takes what the threads have done.
+    /// Handles the completions of the threads.
     fn poll_threads(&mut self, done: &mut Vec<Done>, wait: Duration) -> Result<()> {
         let mut came = Vec::new();
         self.in_threads -= self.threads.poll(&mut came, wait)?;
         for Done { io, .. } in came {
-            let task = Task::of(&io.object).expect("threads have tasks alone");
+            let task = Task::of(&io.object).expect("threads have only tasks");
             let step = mem::take(&mut *task.step());
             let object = Arc::clone(&task.object) as Arc<dyn Handle>;
             match step {
-                Step::Found(Found::Copied(bytes)) => {
+                Step::Found(CacheLookup::Copied(bytes)) => {
                     let copied = Done::new(io.map(|_| object), Ok(bytes));
                     done.push(Done {
                         is_from_cache: true,
                         ..copied
                     });
                 }
-                Step::Found(Found::Busy) => {
+                Step::Found(CacheLookup::Busy) => {
                     self.busy.push_back((Instant::now() + BUSY_INTERVAL, io));
                 }
                 Step::Found(found) => {
                     *task.step() = Step::Found(found);
                     self.to_inner.push_back(io);
                 }
-                Step::Kept(Fetched { bytes, tries }) => {
-                    let kept = Done::new(io.map(|_| object), Ok(bytes));
-                    done.push(Done { tries, ..kept });
+                Step::Stored(Fetched { bytes, tries }) => {
+                    let stored = Done::new(io.map(|_| object), Ok(bytes));
+                    done.push(Done { tries, ..stored });
                 }
-                Step::Look | Step::Keep(..) => unreachable!("a thread has done it"),
+                Step::Lookup | Step::Store(..) => unreachable!("a thread has done it"),
             }
             if self.note.is_none() {
                 self.note = task.object.cache().recent_note();
@@ -192,7 +192,7 @@ impl CacheEngine {
         Ok(())
     }
 
-    /// Takes what the store's engine has done, and has it kept.
+    /// Handles the completions of the store's engine, and queues the fetched bytes to be stored.
     fn poll_inner(&mut self, done: &mut Vec<Done>, wait: Duration) -> Result<()> {
         let mut came = Vec::new();
         let polled = self.inner.poll(&mut came, wait);
@@ -204,7 +204,7 @@ impl CacheEngine {
             };
             let asked = fetched.io.bytes;
             let claim = match mem::take(&mut *task.step()) {
-                Step::Found(Found::Remote(_, claim)) => claim,
+                Step::Found(CacheLookup::Remote(_, claim)) => claim,
                 _ => None,
             };
             let tries = fetched.tries;
@@ -213,9 +213,9 @@ impl CacheEngine {
                 ..fetched.io
             };
             match (fetched.result, claim) {
-                // A part is not kept: the claim is of the whole range.
+                // A short read is not stored: the claim is for the whole range.
                 (Ok(bytes), Some(claim)) if bytes == asked => {
-                    *task.step() = Step::Keep(claim, Fetched { bytes, tries });
+                    *task.step() = Step::Store(claim, Fetched { bytes, tries });
                     self.to_threads.push_back(io.map(|_| task as _));
                 }
                 (result, _) => {
@@ -228,7 +228,7 @@ impl CacheEngine {
         polled.map(|_| ())
     }
 
-    /// Waits for whichever side has I/Os, up to `most`.
+    /// Waits for a completion of the threads or the store's engine, up to `most`.
     fn wait(&mut self, done: &mut Vec<Done>, most: Duration) -> Result<()> {
         match (self.in_threads > 0, self.in_inner > 0) {
             (true, false) => self.poll_threads(done, most),
@@ -242,18 +242,18 @@ impl CacheEngine {
     }
 }
 
-/// Does what a task says.
+/// Runs the next step of a task on a thread.
 fn run(mut io: Io) -> Done {
-    let task = Task::of(&io.object).expect("threads have tasks alone");
+    let task = Task::of(&io.object).expect("threads have only tasks");
     let step = mem::take(&mut *task.step());
     let next = match step {
-        Step::Look => {
+        Step::Lookup => {
             let waits = task.since.elapsed() < BUSY_MAX;
-            Step::Found(task.object.look(&mut io, waits))
+            Step::Found(task.object.lookup(&mut io, waits))
         }
-        Step::Keep(claim, fetched) => {
-            claim.keep(&io);
-            Step::Kept(fetched)
+        Step::Store(claim, fetched) => {
+            claim.store(&io);
+            Step::Stored(fetched)
         }
         done => done,
     };
@@ -263,7 +263,7 @@ fn run(mut io: Io) -> Done {
 
 impl Engine for CacheEngine {
     fn submit(&mut self, io: Io) -> Result<(), Io> {
-        if self.in_hand() >= self.depth {
+        if self.in_flight() >= self.depth {
             return Err(io);
         }
         match CachedObject::of(&io.object).filter(|_| io.op == Op::Read) {
@@ -278,8 +278,8 @@ impl Engine for CacheEngine {
             }
             None => self.to_inner.push_back(io),
         }
-        // What can begin begins now. What cannot is tried again by each poll.
-        self.hand_on(Instant::now());
+        // I/Os that cannot be submitted now are retried by each poll.
+        self.dispatch(Instant::now());
         Ok(())
     }
 
@@ -287,12 +287,12 @@ impl Engine for CacheEngine {
         let (before, deadline) = (done.len(), Instant::now() + timeout);
         loop {
             let now = Instant::now();
-            let due = self.hand_on(now);
-            done.append(&mut self.given_up);
+            let due = self.dispatch(now);
+            done.append(&mut self.cancelled);
             self.poll_threads(done, Duration::ZERO)?;
             self.poll_inner(done, Duration::ZERO)?;
             let count = done.len() - before;
-            if count > 0 || self.in_hand() == 0 || now >= deadline {
+            if count > 0 || self.in_flight() == 0 || now >= deadline {
                 return Ok(count);
             }
             let is_queued = !self.to_threads.is_empty() || !self.to_inner.is_empty();
@@ -302,7 +302,7 @@ impl Engine for CacheEngine {
         }
     }
 
-    /// Gives up what waits for the server or for another process. Threads are done in moments.
+    /// Cancels I/Os that wait for the server or for another process. Those in threads end soon.
     fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {
         self.inner.cancel(is_unwanted);
         let busy = mem::take(&mut self.busy).into_iter();
@@ -313,10 +313,10 @@ impl Engine for CacheEngine {
         self.to_inner = wanted.into();
         for io in unwanted.into_iter().map(|(_, io)| io).chain(queued) {
             let name = io.object.object().name;
-            let error = Error::new(Kind::Cancelled, "read", name, "it was stopped");
+            let error = Error::new(ErrorKind::Cancelled, "read", name, "it was stopped");
             let object = Task::of(&io.object).map(|task| Arc::clone(&task.object) as _);
             let io = io.map(|handle| object.unwrap_or(handle));
-            self.given_up
+            self.cancelled
                 .push(Done::new(io, Err(io::Error::other(error))));
         }
     }

@@ -1,7 +1,7 @@
 //! One file of the cache: a range of one version of an object.
 //!
-//! A page of header is followed by the bytes. The header says which range of which version they are, and has a
-//! CRC-64/NVME of each piece and of itself. A read takes the pieces that it needs, and looks at each before it goes on.
+//! A header of one page is followed by the bytes. The header identifies the version and the range, and has a
+//! CRC-64/NVME of each piece and of itself. A read checks each piece that it needs before it copies it.
 
 use std::{
     fmt::Write as _,
@@ -20,22 +20,22 @@ use straightway_sys::folder::claim;
 
 use crate::cache::{Cache, is_own_file};
 
-/// A name that no other version of any object has.
+/// The hash that identifies a version of an object.
 pub(crate) type Key = [u8; 32];
 
-/// What drafts end in.
+/// The suffix of drafts.
 pub(crate) const DRAFT_SUFFIX: &str = ".part";
 
 const MAGIC: &[u8; 8] = b"SWCACHE1";
 const HEADER_BYTES: usize = 4096;
-/// Where the checksums of pieces begin, and where that of the header is.
+/// The offsets of the pieces' checksums and of the header's own checksum.
 const SUMS_START: usize = 64;
 const OWN_SUM_START: usize = HEADER_BYTES - 8;
 const PIECES_MAX: u64 = ((OWN_SUM_START - SUMS_START) / 8) as u64;
-/// Pieces stay in the processor's cache between their checksum and their copy.
+/// The smallest piece. A piece stays in the processor's cache between its checksum and its copy.
 const PIECE_BYTES_MIN: u64 = 64 << 10;
 
-/// An entry counts as used anew after this time: not every read need write.
+/// The interval at which a read updates an entry's time of use, so that not every read causes a write.
 const TOUCH_AFTER: Duration = Duration::from_mins(1);
 
 /// The name of the entry with a range of an object.
@@ -48,7 +48,7 @@ pub(crate) fn name(key: &Key, extent: Extent) -> String {
     format!("{}/{}.{start:016x}-{end:016x}", &hex[..2], &hex[2..])
 }
 
-/// The rest of a key, and the range, in the name of an entry without its shard.
+/// Parses an entry's name without its shard: the rest of the key, and the range.
 pub(crate) fn parse(name: &str) -> Option<(&str, Extent)> {
     let (key, range) = name.split_once('.')?;
     let (start, end) = range.split_once('-')?;
@@ -63,7 +63,7 @@ pub(crate) fn parse(name: &str) -> Option<(&str, Extent)> {
     (start < end).then(|| (key, Extent::between(start, end)))
 }
 
-/// An entry that is open, and whose header is right.
+/// An open entry with a valid header.
 #[derive(Debug)]
 pub(crate) struct Entry {
     file: fs::File,
@@ -73,20 +73,19 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Opens the entry with a range of an object; `None` where there is none. One that is not what it should be is
-    /// removed.
+    /// Opens the entry of a range of an object; `None` if there is none. An invalid entry is removed.
     pub(crate) fn open(cache: &Cache, key: &Key, extent: Extent) -> Option<Self> {
         let name = name(key, extent);
         let entry = match cache.open_file(&name, OFlags::RDONLY) {
             Ok(file) => Self::of(file, key, extent),
             Err(error) if is_foreign(&error) => Err(error),
-            // It is not there, or no more files can be opened.
+            // It does not exist, or no more files can be opened.
             Err(_) => return None,
         };
         if entry.is_err() {
             tracing::warn!(
                 name,
-                "an entry of the cache is not what it should be, and is fetched again"
+                "an entry of the cache is invalid, and its range is fetched again"
             );
             cache.remove(&name);
         }
@@ -115,7 +114,7 @@ impl Entry {
             .modified()
             .is_ok_and(|at| now.duration_since(at).is_ok_and(|age| age > TOUCH_AFTER));
         if is_old {
-            // Without it, the entry is evicted too soon.
+            // If this fails, the entry is evicted too early.
             let _ = file.set_modified(now);
         }
         Ok(Self {
@@ -126,13 +125,13 @@ impl Entry {
         })
     }
 
-    /// Where the entry ends in the object.
+    /// The end of the entry's range in the object.
     pub(crate) fn end(&self) -> u64 {
         self.extent.end()
     }
 
-    /// Copies a part of the object, which the entry has, to the front of an I/O's memory. After an error the I/O has
-    /// right bytes, but not all.
+    /// Copies a range that the entry has to the front of an I/O's memory. After an error, the bytes copied so far are
+    /// correct.
     pub(crate) fn read(&self, io: &mut Io, wanted: Extent) -> io::Result<()> {
         let mut piece = vec![0; usize_of(self.piece_bytes.min(self.extent.bytes))];
         let first = (wanted.offset - self.extent.offset) / self.piece_bytes;
@@ -159,7 +158,7 @@ impl Entry {
     }
 }
 
-/// The right to fetch a range for all processes, and the file that it is kept in. Dropped, it leaves nothing behind.
+/// The exclusive right to fetch a range, with the draft that will store it. Dropping it removes the draft.
 #[derive(Debug)]
 pub(crate) struct Claim {
     cache: Arc<Cache>,
@@ -168,25 +167,25 @@ pub(crate) struct Claim {
     /// Locked until it is closed.
     draft: fs::File,
     draft_name: String,
-    is_kept: bool,
+    is_stored: bool,
 }
 
-/// Whether a range may be fetched.
+/// The result of an attempt to claim a range.
 #[derive(Debug)]
-pub(crate) enum Claiming {
-    /// It may, and is kept.
+pub(crate) enum ClaimResult {
+    /// The caller may fetch and store the range.
     Claimed(Claim),
-    /// Somebody else is fetching it.
+    /// Another claim is fetching it.
     Busy,
-    /// It has been fetched meanwhile.
-    There,
-    /// Nothing can be kept now.
+    /// It has been cached meanwhile.
+    Exists,
+    /// Nothing can be stored now.
     Refused,
 }
 
 impl Claim {
-    /// Asks for a range.
-    pub(crate) fn ask(cache: &Arc<Cache>, key: &Key, extent: Extent) -> Claiming {
+    /// Tries to claim a range.
+    pub(crate) fn try_new(cache: &Arc<Cache>, key: &Key, extent: Extent) -> ClaimResult {
         let name = name(key, extent);
         let draft_name = format!("{name}{DRAFT_SUFFIX}");
         let draft = match cache.open_file(&draft_name, OFlags::RDWR | OFlags::CREATE) {
@@ -197,15 +196,15 @@ impl Claim {
                 } else {
                     cache.note(&error);
                 }
-                return Claiming::Refused;
+                return ClaimResult::Refused;
             }
         };
         if !claim(&draft) {
-            return Claiming::Busy;
+            return ClaimResult::Busy;
         }
         if !matches!(is_own_file(&draft), Ok(Some(_))) {
             cache.remove(&draft_name);
-            return Claiming::Refused;
+            return ClaimResult::Refused;
         }
         let claim = Self {
             cache: Arc::clone(cache),
@@ -213,16 +212,16 @@ impl Claim {
             extent,
             draft,
             draft_name,
-            is_kept: false,
+            is_stored: false,
         };
         if cache.has(&name) {
-            return Claiming::There;
+            return ClaimResult::Exists;
         }
-        Claiming::Claimed(claim)
+        ClaimResult::Claimed(claim)
     }
 
-    /// Keeps the front of an I/O's memory, which is the whole range.
-    pub(crate) fn keep(mut self, io: &Io) {
+    /// Stores the front of an I/O's memory, which is the whole range.
+    pub(crate) fn store(mut self, io: &Io) {
         match self.write(io) {
             Ok(()) => self.cache.added(HEADER_BYTES as u64 + self.extent.bytes),
             Err(error) => self.cache.note(&error),
@@ -230,7 +229,7 @@ impl Claim {
     }
 
     fn write(&mut self, io: &Io) -> io::Result<()> {
-        // A killed process may have left a part.
+        // A killed process may have left data.
         self.draft.set_len(0)?;
         self.draft.seek(SeekFrom::Start(HEADER_BYTES as u64))?;
         let mut sums = Vec::new();
@@ -247,21 +246,21 @@ impl Claim {
             .write_all_at(&make_header(&self.key, self.extent, &sums), 0)?;
         let name = name(&self.key, self.extent);
         self.cache.rename(&self.draft_name, &name)?;
-        self.is_kept = true;
+        self.is_stored = true;
         Ok(())
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // The lock still holds, so the draft is its own. After the rename it may be another's.
-        if !self.is_kept {
+        // The lock is still held, so the draft belongs to this claim. After the rename it may belong to another one.
+        if !self.is_stored {
             self.cache.remove(&self.draft_name);
         }
     }
 }
 
-/// Whether a name cannot be opened because what has it is no file: a link, a folder, a pipe.
+/// Whether a name cannot be opened because it is not a regular file but a link, a folder or a pipe.
 fn is_foreign(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
     matches!(
@@ -291,7 +290,7 @@ fn make_header(key: &Key, extent: Extent, sums: &[u64]) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// How long the pieces of an entry are: so that their checksums fit into the header.
+/// The piece length of an entry, chosen so that all checksums fit into the header.
 fn piece_bytes(bytes: u64) -> u64 {
     bytes
         .div_ceil(PIECES_MAX)
@@ -312,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written_and_no_others() {
+    fn only_names_of_entries_are_parsed() {
         let (key, extent) = ([0xab; 32], Extent::between(3, 1 << 40));
         let name = name(&key, extent);
         let (shard, rest) = name.split_once('/').unwrap();

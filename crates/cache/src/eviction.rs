@@ -1,5 +1,4 @@
-//! What is removed so that a cache stays within its bounds: the entries that were used least recently, and what killed
-//! processes left.
+//! Eviction: removes the least recently used entries, and the drafts of killed processes.
 
 use std::{io, time::Duration};
 
@@ -14,19 +13,19 @@ use crate::{
     entry::{DRAFT_SUFFIX, parse},
 };
 
-/// A cache that is fuller than this part of its bound loses entries until it is as full as the other. Several processes
-/// add a thirty-second each before they look again.
+/// If the cache holds more than `FULL` of its limit, entries are evicted down to `EMPTIED`. The margin is needed
+/// because each of several processes adds 1/32 of the limit between two evictions.
 const FULL: (u64, u64) = (7, 8);
 const EMPTIED: (u64, u64) = (3, 4);
 
-/// The part of the file system that stays free, as Mountpoint leaves it, and the most that does.
+/// The free space to leave in the file system: 1/20 as in Mountpoint, at most 1 GiB.
 const FREE_SHARE: u64 = 20;
 const FREE_BYTES_MAX: u64 = 1 << 30;
 
-/// The most entries that are looked at. Beyond, the bound holds for those alone.
+/// The most entries that are considered. If there are more, the limit applies to these only.
 const ENTRIES_MAX: usize = 4 << 20;
 
-/// Whoever evicts holds this lock.
+/// The lock file of the evicting process.
 const LOCK: &str = "lock";
 
 /// An entry that may be evicted.
@@ -37,10 +36,10 @@ struct Candidate {
     name: String,
 }
 
-/// Removes what is too much. Where another process does so, nothing is done.
+/// Evicts entries beyond the limits. Does nothing if another process is evicting.
 pub(crate) fn sweep(cache: &Cache) -> io::Result<()> {
     let lock = cache.open_file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
-    // On a file system without locks two processes may remove the same.
+    // On a file system without locks two processes may evict the same entries.
     if flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
         return Ok(());
     }
@@ -70,7 +69,7 @@ pub(crate) fn sweep(cache: &Cache) -> io::Result<()> {
     Ok(())
 }
 
-/// Adds the entries of a shard, and removes drafts whose process is dead.
+/// Lists the entries of a shard, and removes drafts of dead processes.
 fn list(cache: &Cache, shard: &str, entries: &mut Vec<Candidate>) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = match openat(cache, shard, flags, Mode::empty()) {
@@ -87,7 +86,7 @@ fn list(cache: &Cache, shard: &str, entries: &mut Vec<Candidate>) -> io::Result<
             .strip_suffix(DRAFT_SUFFIX)
             .is_some_and(|name| parse(name).is_some())
         {
-            // Whoever writes to it has locked it.
+            // A live writer holds the lock.
             let abandoned = cache
                 .open_file(&path, OFlags::RDWR)
                 .is_ok_and(|draft| claim(&draft));

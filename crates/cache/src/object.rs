@@ -16,44 +16,44 @@ use straightway_io::{
 
 use crate::{
     cache::Cache,
-    entry::{self, Claim, Claiming, Entry, Key},
+    entry::{self, Claim, ClaimResult, Entry, Key},
 };
 
-/// Objects up to this length come in one request as a rule, and their entries are looked for by name alone. A folder
-/// is not listed for each of thousands of small objects.
+/// Objects up to this length usually take one request, and their entries are looked up by name only. This avoids a
+/// directory listing for each of thousands of small objects.
 const LISTED_BYTES_MIN: u64 = 8 << 20;
 
-/// A request is cut where an entry of at least this length begins. A shorter one is not worth a request of its own.
+/// A request ends where an entry of at least this length begins. A shorter entry is not worth splitting the request.
 const CUT_BYTES_MIN: u64 = 256 << 10;
 
-/// Entries around an offset that are looked at.
+/// The most entries that are considered for an offset.
 const CANDIDATES_MAX: usize = 16;
 
-/// An open object and where its bytes are kept.
+/// An open object and its entries in a cache.
 #[derive(Debug)]
 pub(crate) struct CachedObject {
     pub(crate) remote: Arc<dyn Handle>,
     cache: Arc<Cache>,
     key: Key,
     bytes: u64,
-    /// Ranges that were in the cache when the object was first read, or were added since, in order. Others may have
-    /// been evicted.
+    /// The sorted ranges that were in the cache when the object was first read, or were added since. Some may have been
+    /// evicted.
     known: Mutex<Option<Vec<Extent>>>,
 }
 
-/// Where the bytes of an I/O are.
+/// The location of an I/O's bytes.
 #[derive(Debug)]
-pub(crate) enum Found {
-    /// In the cache: so many were copied.
+pub(crate) enum CacheLookup {
+    /// In the cache: this many bytes were copied.
     Copied(usize),
-    /// On the server: so many of them can be fetched, and kept where that was claimed.
+    /// On the server: this many bytes are to be fetched, and with a claim also cached.
     Remote(usize, Option<Claim>),
-    /// They are on their way into the cache.
+    /// Another claim is fetching them.
     Busy,
 }
 
 impl CachedObject {
-    /// An object through a cache. `identity` says where it is. `None` where its version cannot be told for sure.
+    /// An object through a cache. `identity` is its location. `None` if its version cannot be identified reliably.
     pub(crate) fn new(
         remote: &Arc<dyn Handle>,
         cache: &Arc<Cache>,
@@ -63,7 +63,7 @@ impl CachedObject {
         let Some(Tag::Text(tag)) = remote.tag() else {
             return None;
         };
-        // Only an entity tag: dates are the same for a second, and weak tags for whatever is alike.
+        // Only a strong entity tag: dates have a resolution of a second, and weak tags may be shared by versions.
         if !remote.pins_reads() || !tag.starts_with('"') || bytes == 0 {
             return None;
         }
@@ -85,7 +85,7 @@ impl CachedObject {
         })
     }
 
-    /// The object that a handle is, if it is one.
+    /// Downcasts a handle to a cached object.
     pub(crate) fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
         any.downcast().ok()
@@ -96,37 +96,37 @@ impl CachedObject {
         &self.cache
     }
 
-    /// Looks for the front of an I/O's bytes, and copies them where they are there. Where it does not wait, bytes that
-    /// somebody else is fetching are fetched all the same.
-    pub(crate) fn look(&self, io: &mut Io, waits: bool) -> Found {
+    /// Looks up the front of an I/O's bytes, and copies them if they are cached. Without `waits`, bytes that another
+    /// claim is fetching are fetched as well.
+    pub(crate) fn lookup(&self, io: &mut Io, waits: bool) -> CacheLookup {
         let end = io.offset.saturating_add(io.bytes as u64).min(self.bytes);
         let wanted = Extent::between(io.offset.min(end), end);
         if wanted.is_empty() {
-            return Found::Remote(io.bytes, None);
+            return CacheLookup::Remote(io.bytes, None);
         }
         if let Some(copied) = self.copy(io, wanted) {
-            return Found::Copied(copied);
+            return CacheLookup::Copied(copied);
         }
         let missing = self.cut(wanted);
         let bytes = usize::try_from(missing.bytes).expect("it is a part of an I/O");
-        if !self.cache.takes(missing.bytes) {
-            return Found::Remote(bytes, None);
+        if !self.cache.accepts(missing.bytes) {
+            return CacheLookup::Remote(bytes, None);
         }
-        match Claim::ask(&self.cache, &self.key, missing) {
-            Claiming::Claimed(claim) => {
-                self.learn(missing);
-                Found::Remote(bytes, Some(claim))
+        match Claim::try_new(&self.cache, &self.key, missing) {
+            ClaimResult::Claimed(claim) => {
+                self.add_known(missing);
+                CacheLookup::Remote(bytes, Some(claim))
             }
-            Claiming::Busy if waits => Found::Busy,
-            Claiming::There => match self.copy_from(io, missing, wanted) {
-                Some(copied) => Found::Copied(copied),
-                None => Found::Remote(bytes, None),
+            ClaimResult::Busy if waits => CacheLookup::Busy,
+            ClaimResult::Exists => match self.copy_from(io, missing, wanted) {
+                Some(copied) => CacheLookup::Copied(copied),
+                None => CacheLookup::Remote(bytes, None),
             },
-            Claiming::Busy | Claiming::Refused => Found::Remote(bytes, None),
+            ClaimResult::Busy | ClaimResult::Refused => CacheLookup::Remote(bytes, None),
         }
     }
 
-    /// Copies the front of what is wanted, where an entry has it. Answers how much.
+    /// Copies the front of the wanted range if an entry has it. Returns the number of bytes.
     fn copy(&self, io: &mut Io, wanted: Extent) -> Option<usize> {
         if let Some(copied) = self.copy_from(io, wanted, wanted) {
             return Some(copied);
@@ -142,7 +142,7 @@ impl CachedObject {
             .find_map(|extent| self.copy_from(io, extent, wanted))
     }
 
-    /// The same, from the entry with a range.
+    /// The same from the entry of range `extent`.
     fn copy_from(&self, io: &mut Io, extent: Extent, wanted: Extent) -> Option<usize> {
         let entry = Entry::open(&self.cache, &self.key, extent)?;
         let part = Extent::between(wanted.offset, wanted.end().min(entry.end()));
@@ -150,7 +150,7 @@ impl CachedObject {
             let name = entry::name(&self.key, extent);
             tracing::warn!(
                 name,
-                "an entry of the cache is damaged, and is fetched again"
+                "an entry of the cache is damaged, and its range is fetched again"
             );
             self.cache.remove(&name);
             return None;
@@ -158,7 +158,7 @@ impl CachedObject {
         Some(usize::try_from(part.bytes).expect("it is a part of an I/O"))
     }
 
-    /// Known ranges with a byte in them, the longest rest first.
+    /// The known ranges that contain an offset, those that end last first.
     fn around(&self, offset: u64) -> Vec<Extent> {
         self.with_known(|known| {
             let before = &known[..known.partition_point(|extent| extent.offset <= offset)];
@@ -170,7 +170,7 @@ impl CachedObject {
         })
     }
 
-    /// What is missing at the front of what is wanted: up to the next entry that is worth a cut.
+    /// The missing front of the wanted range: up to the next entry of at least `CUT_BYTES_MIN`.
     fn cut(&self, wanted: Extent) -> Extent {
         if self.bytes <= LISTED_BYTES_MIN {
             return wanted;
@@ -189,8 +189,8 @@ impl CachedObject {
         next.map_or(wanted, |next| Extent::between(wanted.offset, next.offset))
     }
 
-    /// Takes note of a range that will be there.
-    fn learn(&self, extent: Extent) {
+    /// Adds a range that is about to be cached.
+    fn add_known(&self, extent: Extent) {
         if self.bytes > LISTED_BYTES_MIN {
             self.with_known(|known| {
                 let key = |e: &Extent| (e.offset, e.bytes);
@@ -206,7 +206,7 @@ impl CachedObject {
         ask(known.get_or_insert_with(|| self.list().unwrap_or_default()))
     }
 
-    /// The ranges that are in the cache, in order.
+    /// The sorted ranges in the cache.
     fn list(&self) -> io::Result<Vec<Extent>> {
         let name = entry::name(&self.key, Extent::new(0, 1));
         let (shard, rest) = name.split_once('/').expect("a name has a shard");

@@ -5,25 +5,25 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::Arc};
 use straightway_core::{Direction, Extent, Result, Survey};
 use straightway_io::{
     engine::Engine,
-    store::{Handle, LaneSpec, Listing, Missing, Named, Page, Store, Tuning, Verb, Verbs},
+    store::{Handle, LaneSpec, ListPage, Listing, Missing, Named, Store, Tuning, Verb, Verbs},
 };
 
 use crate::{cache::Cache, engine::CacheEngine, object::CachedObject};
 
-/// The family of these stores. All of them have engines of `net`.
+/// The family of these stores. All of them use engines of `net`.
 const FAMILY: &str = "cached http";
 
-/// A store whose reads go through a cache. Nothing is written to it.
+/// A read-only store whose reads go through a cache.
 #[derive(Clone, Debug)]
 pub struct CachedStore {
     inner: Arc<dyn Store>,
     cache: Arc<Cache>,
-    /// Where the store is, where its names do not tell.
+    /// The location of the store, if its names do not include it.
     site: Arc<str>,
 }
 
 impl CachedStore {
-    /// A store of web servers through a cache. `site` tells stores apart whose objects have the same names.
+    /// A store on web servers through a cache. `site` distinguishes stores whose objects have the same names.
     pub fn new(inner: Arc<dyn Store>, cache: &Arc<Cache>, site: &str) -> Self {
         assert_eq!(
             inner.family(),
@@ -38,7 +38,7 @@ impl CachedStore {
     }
 
     fn wrap(&self, named: &Named, handle: Arc<dyn Handle>) -> Arc<dyn Handle> {
-        // Messages leave out the query of a URL, and it may tell two objects apart.
+        // `describe` omits the query of a URL, but two objects may differ only in it.
         let name = self.inner.describe(&named.name);
         let query = named.name.as_bytes().split(|byte| *byte == b'?').nth(1);
         let identity = [
@@ -99,7 +99,7 @@ impl Store for CachedStore {
         self.inner.tuning()
     }
 
-    fn list(&self, page: &Page) -> Result<Listing> {
+    fn list(&self, page: &ListPage) -> Result<Listing> {
         self.inner.list(page)
     }
 

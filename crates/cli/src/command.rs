@@ -1,10 +1,8 @@
 //! The commands, one file each: its arguments as data, and `run`.
 
-mod ask;
 mod bar;
 pub(crate) mod bench;
 pub(crate) mod checkpoint;
-mod chosen;
 pub(crate) mod completions;
 pub(crate) mod copy;
 pub(crate) mod doctor;
@@ -12,11 +10,14 @@ pub(crate) mod inspect;
 mod interrupt;
 mod library;
 pub(crate) mod load;
+mod load_args;
 pub(crate) mod ls;
 pub(crate) mod output;
 pub(crate) mod plan;
 pub(crate) mod rewrite;
 pub(crate) mod rm;
+mod scenario_args;
+mod selection_args;
 pub(crate) mod sim;
 mod source;
 mod stores;
@@ -24,5 +25,4 @@ mod sweep;
 pub(crate) mod target;
 mod tuning;
 pub(crate) mod verbosity;
-mod wanted;
 mod watch;

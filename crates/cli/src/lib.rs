@@ -1,12 +1,13 @@
 //! The `straightway` command.
 //!
-//! Each command is a file under `command/` with an `Args` (from which the help, the completions and
-//! the man page come) and a `run` that answers with an exit code: 0 yes, 1 no, 2 error, 130
-//! interrupted. Data goes to stdout, talk to stderr.
+//! Each command is a file under `command/` with an `Args` (the source of the help, the completions and the man page)
+//! and a `run` that returns an exit code: 0 yes, 1 no, 2 error, 130 interrupted. Data goes to stdout, messages to
+//! stderr.
 //!
-//! A library, because the command exists twice: as a program of its own, and in the Python package.
+//! It is a library because the command exists twice: as a program, and in the Python package.
 
 mod command;
+mod hint;
 pub mod log;
 pub mod stores;
 
@@ -14,17 +15,17 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use command::output::say;
-use straightway_core::{Error, Kind, text::shown};
+use straightway_core::{Error, ErrorKind, text::shown};
 use straightway_scenario::check::Refusals;
 
-/// Moves bytes between storage and memory by the straightest way, and says which way they went.
+/// Moves bytes between storage and memory by the most direct route, and reports the route taken.
 #[derive(Debug, Parser)]
 #[command(name = "straightway", version, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 
-    /// Say more on stderr; twice or three times for more still.
+    /// Print more to stderr; repeat (-vv, -vvv) for more detail.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
 }
@@ -47,9 +48,9 @@ enum Command {
     Man(command::completions::ManArgs),
 }
 
-/// Runs the command with these arguments, of which the first is its own name.
+/// Runs the command with these arguments, the first of which is its own name.
 pub fn run(args: &[OsString]) -> ExitCode {
-    // What a panic says may name a stranger's tensor.
+    // The message of a panic is escaped: it may contain an untrusted name.
     std::panic::set_hook(Box::new(|panic| {
         let trace = std::backtrace::Backtrace::capture();
         let has_trace = trace.status() == std::backtrace::BacktraceStatus::Captured;
@@ -63,10 +64,10 @@ pub fn run(args: &[OsString]) -> ExitCode {
         ));
     }));
     straightway_sys::limit::raise_open_files();
-    straightway_sys::limit::survive_file_limit();
+    straightway_sys::limit::ignore_file_size_signal();
     let cli = parsed(args);
     if let Err(error) = command::verbosity::listen(cli.verbose) {
-        return complain(&error.into());
+        return report_error(&error.into());
     }
     let answer = match cli.command {
         Command::Plan(args) => command::plan::run(args),
@@ -84,14 +85,14 @@ pub fn run(args: &[OsString]) -> ExitCode {
         Command::Completions(args) => command::completions::run::<Cli>(&args),
         Command::Man(args) => command::completions::run_man::<Cli>(&args),
     };
-    let code = answer.unwrap_or_else(|error| complain(&error));
-    straightway_sys::ending::end_at_once();
+    let code = answer.unwrap_or_else(|error| report_error(&error));
+    straightway_sys::ending::skip_exit_handlers();
     code
 }
 
-/// An error and its causes in one line. Only refusals of a scenario have a line each; a line feed in any other
-/// message is part of a name, and must not make a second line.
-fn told(error: &anyhow::Error) -> String {
+/// An error and its causes in one line. Only refusals of a scenario have a line each. A line feed in any other message
+/// is part of a name, and is escaped.
+fn error_line(error: &anyhow::Error) -> String {
     let cause = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref::<Refusals>() {
         Some(refusals) => refusals.to_string(),
         None => shown(&cause.to_string()).into_owned(),
@@ -99,8 +100,9 @@ fn told(error: &anyhow::Error) -> String {
     error.chain().map(cause).collect::<Vec<_>>().join(": ")
 }
 
-/// The command line. What is wrong with it is said of the arguments as they can be shown: one may be a name that a
-/// shell's `*` found.
+/// Parses the command line. Errors are reported about the escaped arguments: one may be an untrusted name that a
+/// shell's
+/// `*` matched.
 fn parsed(args: &[OsString]) -> Cli {
     Cli::try_parse_from(args).unwrap_or_else(|error| {
         let shown_args = args
@@ -109,16 +111,16 @@ fn parsed(args: &[OsString]) -> Cli {
         if let Err(same) = Cli::try_parse_from(shown_args) {
             same.exit();
         }
-        // What was wrong is gone once it is escaped; the message still has it.
+        // The escaped arguments are valid: print the escaped message of the original error.
         say(&shown(&error.render().to_string()));
         std::process::exit(error.exit_code());
     })
 }
 
-/// Says what went wrong and what to do about it, and answers with the exit code for it.
-fn complain(error: &anyhow::Error) -> ExitCode {
+/// Prints an error with its hint, and returns the exit code.
+fn report_error(error: &anyhow::Error) -> ExitCode {
     let ours = error.downcast_ref::<Error>();
-    // A reader that went away (`| head`) has seen what it wanted.
+    // A closed pipe (`| head`) is not an error.
     let plain = error
         .downcast_ref::<std::io::Error>()
         .map(std::io::Error::kind);
@@ -127,13 +129,13 @@ fn complain(error: &anyhow::Error) -> ExitCode {
     if cause == Some(std::io::ErrorKind::BrokenPipe) {
         return ExitCode::SUCCESS;
     }
-    say(&format!("error: {}", told(error)));
-    if let Some(hint) = ours.and_then(Error::hint) {
+    say(&format!("error: {}", error_line(error)));
+    if let Some(hint) = ours.and_then(hint::hint) {
         say(&format!("hint: {hint}"));
     }
     match ours.map(Error::kind) {
-        // 128 + SIGINT, as shells have it.
-        Some(Kind::Cancelled) => ExitCode::from(130),
+        // 128 + SIGINT, the convention of shells.
+        Some(ErrorKind::Cancelled) => ExitCode::from(130),
         _ => ExitCode::from(2),
     }
 }

@@ -1,15 +1,14 @@
-//! What the rooms below have to say beside results: records with a level, filtered and handed to one sink.
+//! Log records of the library: filtered by level and source, and passed to one sink.
 //!
-//! The library only speaks (by `tracing`); whoever runs it listens: the program writes to stderr, the
-//! Python package hands over to `logging`. Records are rare (a fallback, something that could not be let go
-//! of), and none belongs to a single I/O.
+//! The library logs with `tracing`. The program writes the records to stderr, and the Python package passes them to
+//! `logging`. Records are rare (a fallback, a resource that could not be freed); no record belongs to a single I/O.
 
 use std::{
     fmt::{self, Write as _},
     str::FromStr,
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
@@ -19,14 +18,14 @@ use tracing::{
 
 pub use tracing::Level;
 
-/// How long a record may be. What is longer is cut.
+/// The maximum length of a record. Longer ones are truncated.
 const RECORD_BYTES_MAX: usize = 4096;
 
-/// Which records are wanted: a level for all, and others for those whose source begins with a name.
+/// A filter of records: a default level, and levels for sources that begin with a name.
 ///
 /// As text: `warn`, `info,straightway_sys=debug`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Filter {
+pub struct LogFilter {
     all: LevelFilter,
     sources: Vec<(String, LevelFilter)>,
 }
@@ -34,22 +33,22 @@ pub struct Filter {
 /// A record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// How much it matters.
+    /// The level.
     pub level: Level,
-    /// Where it comes from, such as `straightway_io::settings`.
+    /// The source, such as `straightway_io::settings`.
     pub source: &'a str,
-    /// What it says.
+    /// The message.
     pub text: &'a str,
 }
 
-/// Hands records that pass `filter` to `sink`, from now on and for the whole process. Answers whether that is
-/// so: a program that has a listener already keeps it.
-pub fn listen(filter: Filter, sink: impl Fn(Record<'_>) + Send + Sync + 'static) -> bool {
+/// Passes records that match `filter` to `sink`, for the whole process. Returns whether the listener was installed: a
+/// process keeps its first one.
+pub fn listen(filter: LogFilter, sink: impl Fn(Record<'_>) + Send + Sync + 'static) -> bool {
     tracing::subscriber::set_global_default(Listener { filter, sink }).is_ok()
 }
 
-impl Filter {
-    /// All records of this level and of those that matter more.
+impl LogFilter {
+    /// All records of this level and of more severe ones.
     pub fn from_level(level: Level) -> Self {
         Self {
             all: LevelFilter::from_level(level),
@@ -65,16 +64,16 @@ impl Filter {
     }
 }
 
-impl FromStr for Filter {
+impl FromStr for LogFilter {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         let level = |word: &str| {
             let named = Some(word.trim()).filter(|word| !word.is_empty());
             named.and_then(|word| word.parse().ok()).ok_or_else(|| {
-                let message = "a level is off, error, warn, info, debug or trace; before it may stand a source, \
+                let message = "a level is off, error, warn, info, debug or trace; a source may precede it: \
                                `straightway_io=debug`";
-                Error::new(Kind::Invalid, "read log filter", format!("`{text}`"), message)
+                Error::new(ErrorKind::Invalid, "read log filter", format!("`{text}`"), message)
             })
         };
         let mut filter = Self {
@@ -95,9 +94,9 @@ impl FromStr for Filter {
     }
 }
 
-/// What `tracing` calls.
+/// The subscriber of `tracing`.
 struct Listener<S> {
-    filter: Filter,
+    filter: LogFilter,
     sink: S,
 }
 
@@ -122,7 +121,7 @@ impl<S: Fn(Record<'_>) + Send + Sync + 'static> Subscriber for Listener<S> {
         });
     }
 
-    // Spans are not told apart: nothing here needs them.
+    // All spans have the same id: spans are not used.
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
         span::Id::from_u64(1)
     }
@@ -136,7 +135,7 @@ impl<S: Fn(Record<'_>) + Send + Sync + 'static> Subscriber for Listener<S> {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// A record's message, and its other fields behind it.
+/// A record's message, followed by its other fields.
 #[derive(Default)]
 struct Text {
     message: String,
@@ -172,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_filter_is_read_and_the_longest_source_decides() {
-        let filter: Filter = "warn,straightway_io=debug, straightway_io::gds=off"
+        let filter: LogFilter = "warn,straightway_io=debug, straightway_io::gds=off"
             .parse()
             .unwrap();
         assert_eq!(filter.level_of("straightway_sys::slot"), LevelFilter::WARN);
@@ -185,9 +184,9 @@ mod tests {
             LevelFilter::OFF
         );
         for text in ["loud", "a=b", "warn=", "=", "warn;info"] {
-            assert!(text.parse::<Filter>().is_err(), "{text}");
+            assert!(text.parse::<LogFilter>().is_err(), "{text}");
         }
-        assert_eq!("".parse::<Filter>().unwrap().all, LevelFilter::OFF);
+        assert_eq!("".parse::<LogFilter>().unwrap().all, LevelFilter::OFF);
     }
 
     #[test]
@@ -195,7 +194,7 @@ mod tests {
         let heard: Arc<Mutex<Vec<String>>> = Arc::default();
         let kept = Arc::clone(&heard);
         let listener = Listener {
-            filter: Filter::from_level(Level::WARN),
+            filter: LogFilter::from_level(Level::WARN),
             sink: move |record: Record<'_>| {
                 kept.lock()
                     .unwrap()

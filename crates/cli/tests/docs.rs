@@ -1,10 +1,8 @@
-//! Every `straightway …` command in the README and the guides is run, and what stands below it is
-//! what it prints.
+//! Every `straightway …` command in the README and the guides is run, and must print the output shown below it.
 //!
-//! In a fence marked `console`, a line that starts with `$ ` is a command, `? N` its exit code (0
-//! where none stands), and the rest its output, in which a line of `...` or `…` stands for any
-//! number of lines. A fence marked `sh` has commands alone. A fence whose info string says `no-run:`
-//! is not run; the reason stands behind it, is printed, and is counted.
+//! In a fence marked `console`, a line that starts with `$ ` is a command, `? N` its exit code (default 0), and the
+//! rest its output, in which a line of `...` or `…` matches any number of lines. A fence marked `sh` has only commands.
+//! A fence whose info string contains `no-run:` is not run; the reason after it is printed, and the fence is counted.
 
 use std::{
     fs,
@@ -12,7 +10,7 @@ use std::{
     process::Command,
 };
 
-/// A command and what the page says of it.
+/// A command and its expected result.
 #[derive(Debug, Default)]
 struct Example {
     page: String,
@@ -130,7 +128,7 @@ fn read(page: &Path) -> Vec<Example> {
     examples
 }
 
-/// Runs an example; what is wrong with it.
+/// Runs an example. Returns what is wrong with it.
 fn check(example: &Example, place: &Path) -> Option<String> {
     let at = format!("{}:{}: {}", example.page, example.line, example.command);
     let (command, file) = match example.command.split_once(" > ") {
@@ -143,7 +141,7 @@ fn check(example: &Example, place: &Path) -> Option<String> {
         .args(words)
         .current_dir(place)
         .env("NO_COLOR", "1")
-        // No profile of this machine, and none left behind.
+        // Uses no profile of this machine, and leaves none behind.
         .env("XDG_STATE_HOME", place.join("state"))
         .output()
         .expect("the binary was built for this test");
@@ -158,7 +156,7 @@ fn check(example: &Example, place: &Path) -> Option<String> {
     if let Some(file) = file {
         fs::write(place.join(file), &ran.stdout).expect("room for a file");
     }
-    // An error has nothing to say on stdout.
+    // An error prints nothing to stdout.
     let printed = if example.code == 2 { &talk } else { &out };
     let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
     let missed = first_missed(&example.output, &printed)?;
@@ -168,7 +166,7 @@ fn check(example: &Example, place: &Path) -> Option<String> {
     ))
 }
 
-/// Splits a command into words; quotes keep one together.
+/// Splits a command into words, with quotes.
 fn words(command: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quoted = false;
@@ -183,7 +181,7 @@ fn words(command: &str) -> Vec<String> {
     words
 }
 
-/// The first run of lines that is not printed in its place; lines of dots stand for any others.
+/// The first block of expected lines that was not printed in order. Lines of dots match any others.
 fn first_missed(told: &[String], printed: &[&str]) -> Option<String> {
     let told: Vec<&str> = told.iter().map(|line| line.trim_end()).collect();
     let is_gap = |line: &&str| matches!(*line, "..." | "…");

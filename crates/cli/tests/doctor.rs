@@ -40,7 +40,7 @@ fn a_capture_that_is_not_direct_exits_with_1_and_says_why_on_stdout() {
     );
     assert!(
         !text.contains('\x1b'),
-        "no colour where stdout is no terminal"
+        "no colour if stdout is not a terminal"
     );
 }
 
@@ -65,7 +65,7 @@ fn json_carries_every_check_with_its_state() {
 }
 
 #[test]
-fn this_machine_is_examined_where_we_stand() {
+fn the_doctor_examines_this_machine() {
     let folder = tempfile::tempdir().unwrap();
     let output = doctor(&["--json"], folder.path());
     let diagnosis: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -76,7 +76,7 @@ fn this_machine_is_examined_where_we_stand() {
 }
 
 #[test]
-fn a_path_or_capture_that_is_not_there_exits_with_2_and_is_named() {
+fn a_missing_path_or_capture_exits_with_2_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
     for args in [&["no-such-file"] as &[&str], &["--root", "no-such-file"]] {
         let output = doctor(args, folder.path());

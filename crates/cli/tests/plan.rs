@@ -37,7 +37,7 @@ fn every_scenario_is_listed_with_the_command_that_runs_it() {
     for (name, command) in &listed {
         let (_, text, _) = straightway(&["plan", "list", name]);
         assert!(text.contains("title = "), "{name}");
-        // Running them all takes long; that its command knows it by name is enough here.
+        // Running all of them takes long. It is enough that the command knows the name.
         let mut args: Vec<&str> = command.split(' ').collect();
         args.extend(["--scenario", name, "--set", "nowhere=1"]);
         let (code, _, talk) = straightway(&args);
@@ -63,7 +63,7 @@ fn every_planner_scenario_shows_what_was_published() {
 }
 
 #[test]
-fn a_correction_stands_beside_the_articles_figure() {
+fn a_correction_is_shown_with_the_figure_of_the_article() {
     let (_, page, _) = straightway(&[
         "plan",
         "registration",
@@ -89,7 +89,7 @@ fn page(args: &[&str]) -> String {
 }
 
 #[test]
-fn only_what_is_done_in_time_is_praised_and_who_is_level_has_not_won() {
+fn verdicts_name_the_bottleneck_and_a_tie_has_no_winner() {
     let late = page(&[
         "plan",
         "checkpoint",
@@ -118,7 +118,7 @@ fn only_what_is_done_in_time_is_praised_and_who_is_level_has_not_won() {
 }
 
 #[test]
-fn a_job_that_keeps_nothing_is_not_praised_for_it() {
+fn a_job_that_fails_too_often_gets_no_recommendation() {
     let page = page(&["plan", "checkpoint", "--set", "cluster.mtbf_per_gpu=1s"]);
     assert!(
         page.contains("✗ The job fails every 977 µs, too often"),
@@ -128,14 +128,14 @@ fn a_job_that_keeps_nothing_is_not_praised_for_it() {
 }
 
 #[test]
-fn slow_storage_is_called_slow_and_not_a_job_that_fails_too_often() {
+fn slow_storage_is_named_as_the_cause() {
     let page = page(&["plan", "checkpoint", "--set", "storage.rate=1MB/s"]);
     assert!(page.contains("the storage is too slow"), "{page}");
     assert!(!page.contains("too often"), "{page}");
 }
 
 #[test]
-fn a_title_says_what_was_set_and_the_basis_who_chose_what() {
+fn the_title_lists_changes_and_the_basis_their_origin() {
     let args = [
         "plan",
         "checkpoint",
@@ -188,7 +188,7 @@ fn every_csv_cell_of_an_answer_is_a_number_or_a_word() {
 }
 
 #[test]
-fn no_failure_played_has_no_margin() {
+fn a_run_without_failures_has_no_margin() {
     let page = page(&[
         "plan",
         "checkpoint",
@@ -220,7 +220,7 @@ fn a_sweep_over_a_count_shows_the_counts_it_answered_for() {
 }
 
 #[test]
-fn a_question_for_the_planner_is_sent_there_by_a_simulator() {
+fn a_simulator_refers_scenarios_of_the_planner_to_it() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mine.toml");
     std::fs::write(&file, "[checkpoint.cluster]\ngpus = 5\n").unwrap();
@@ -230,7 +230,7 @@ fn a_question_for_the_planner_is_sent_there_by_a_simulator() {
 }
 
 #[test]
-fn nonsense_is_an_error_that_says_what_is_allowed() {
+fn invalid_arguments_are_errors_that_name_the_allowed_values() {
     for (args, says) in [
         (
             vec!["plan", "checkpoint", "--scenario", "llama"],
@@ -250,15 +250,15 @@ fn nonsense_is_an_error_that_says_what_is_allowed() {
         ),
         (
             vec!["plan", "dpu", "--scenario", "llama3-405b"],
-            "is about checkpoint: ask `straightway plan checkpoint",
+            "is about checkpoint: run `straightway plan checkpoint",
         ),
         (
             vec!["plan", "dpu", "--scenario", "pcie-gen6"],
-            "is for another command: ask `straightway sim pcie --scenario pcie-gen6`",
+            "is for another command: run `straightway sim pcie --scenario pcie-gen6`",
         ),
         (
             vec!["sim", "fabric", "--scenario", "llama3-405b"],
-            "is for another command: ask `straightway plan checkpoint",
+            "is for another command: run `straightway plan checkpoint",
         ),
         (
             vec!["plan", "checkpoint", "--set", "cluster.gpus=0"],
@@ -285,7 +285,7 @@ fn nonsense_is_an_error_that_says_what_is_allowed() {
         ),
         (
             vec!["plan", "checkpoint", "--scenario", "/dev/zero"],
-            "which no scenario needs",
+            "the limit for scenarios is",
         ),
         (
             vec!["plan", "checkpoint", "--set", "schedule.interval=1ms"],
@@ -299,7 +299,7 @@ fn nonsense_is_an_error_that_says_what_is_allowed() {
 }
 
 #[test]
-fn csv_has_a_row_for_each_point_and_html_needs_nothing_else() {
+fn csv_has_a_row_per_point_and_html_is_self_contained() {
     let (code, csv, _) =
         straightway(&["plan", "s3", "--sweep", "rate=100GB/s..300GB/s:3", "--csv"]);
     assert_eq!((code, csv.lines().count()), (0, 4), "{csv}");
@@ -318,7 +318,7 @@ fn csv_has_a_row_for_each_point_and_html_needs_nothing_else() {
 }
 
 #[test]
-fn what_was_measured_is_set_beside_what_is_predicted() {
+fn compare_shows_measurements_and_predictions() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("measured.toml");
     let compare = |text: &str| {
@@ -336,9 +336,9 @@ fn what_was_measured_is_set_beside_what_is_predicted() {
     assert!(talk.contains("line 2: drive.read"), "{talk}");
 }
 
-/// What `bench` measures here and keeps is what `compare` sets beside the predictions.
+/// `compare` uses the measurements that `bench` has stored.
 #[test]
-fn a_machine_that_was_measured_is_compared_with_what_the_planner_says_of_it() {
+fn compare_uses_the_profile_of_bench() {
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let run = |args: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_straightway"))
@@ -394,7 +394,7 @@ fn a_machine_that_was_measured_is_compared_with_what_the_planner_says_of_it() {
         missed += i32::from((ratio - 1.0).abs() > 0.15);
     }
     assert_eq!(rows.len(), 4);
-    // Of four rows none may miss.
+    // With four rows, none may miss.
     assert_eq!(code, i32::from(missed > 0), "{page}");
 }
 

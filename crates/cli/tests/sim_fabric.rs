@@ -74,7 +74,7 @@ fn a_lossless_fabric_that_loses_packets_exits_with_1() {
 }
 
 #[test]
-fn a_run_that_ends_while_its_queues_fill_gets_no_tick() {
+fn a_run_that_ends_while_its_queues_fill_is_called_too_short() {
     // From 300 µs on the same scenario shows that congestion spreads.
     for duration in ["1us", "10us", "100us"] {
         let set = format!("duration={duration}");

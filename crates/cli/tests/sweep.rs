@@ -1,4 +1,4 @@
-//! `--sweep` as the planner and both simulators have it: one table, one JSON, any number of threads.
+//! `--sweep` of the planner and both simulators: one table, one JSON, any number of threads.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -76,7 +76,7 @@ fn every_topic_and_simulator_answers_the_same_on_any_number_of_threads() {
     asked.push(vec!["sim", "pcie", "--scenario", "gen6"]);
     asked.push(vec!["sim", "fabric", "--scenario", "microburst"]);
     for args in asked {
-        // What a simulator says of its own speed goes to stderr.
+        // The speed of a simulator goes to stderr.
         let [one, many] = ["1", "5"].map(|threads| on_threads(threads, &args, &["--json"]));
         assert_eq!(one.0, 0, "{args:?}: {}", one.2);
         assert_eq!((one.0, one.1), (many.0, many.1), "{args:?}");
@@ -96,11 +96,11 @@ fn another_seed_is_another_answer() {
 }
 
 #[test]
-fn a_point_of_a_sweep_is_what_the_simulator_says_alone() {
+fn a_point_of_a_sweep_equals_a_single_run() {
     let points: Vec<Value> = serde_json::from_str(&swept(&PCIE, &["--json"])).unwrap();
     let alone = swept(&PCIE[..4], &["--set", "pcie.mps=512", "--json"]);
     let mut alone: Value = serde_json::from_str(&alone).unwrap();
-    // Alone, the title says what was set.
+    // In a single run, the title lists the changes.
     assert_eq!(
         alone["outcome"]["title"],
         "NFP6000, 64-byte DMA writes, but pcie.mps = 512"
@@ -135,7 +135,7 @@ fn a_sweep_is_a_table_a_plot_csv_and_a_page() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_point_by_point_or_at_once() {
+fn invalid_sweeps_are_refused_per_point_or_at_once() {
     let some = [&PCIE[..5], &["pcie.mps=200,256"]].concat();
     let points: Vec<Value> = serde_json::from_str(&swept(&some, &["--json"])).unwrap();
     assert_eq!(points[0]["refused"][0]["field"], "pcie.mps");

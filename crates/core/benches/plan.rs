@@ -1,7 +1,7 @@
-//! How long it takes to plan a million extents: `cargo bench -p straightway-core`.
+//! Benchmark of planning up to a million extents: `cargo bench -p straightway-core`.
 //!
-//! Prints a table and, for `bench/results/`, a line of JSON. Memory is what the plan holds on to; the
-//! requests are made before the clock starts.
+//! Prints a table and, for `bench/results/`, a line of JSON. The memory is that of the finished plan. The
+//! requests are built before the clock starts.
 
 #![expect(
     clippy::print_stdout,
@@ -17,7 +17,7 @@ use straightway_core::{
 
 const MIB: u64 = 1 << 20;
 
-/// Extents in order or scattered, of one page or ragged as tensors are.
+/// Extents in order or scattered, page-sized or unaligned like tensors.
 fn moves(count: u64, scattered: bool, ragged: bool) -> Vec<Move> {
     let mut at = 0;
     let place = |i: u64| {
@@ -43,7 +43,7 @@ fn moves(count: u64, scattered: bool, ragged: bool) -> Vec<Move> {
     (0..count).map(place).collect()
 }
 
-/// Seconds to check and plan the transfer: the median of five.
+/// The median of five runs: seconds to check and plan the transfer, and the plan's memory.
 fn seconds(count: u64, scattered: bool, ragged: bool) -> (f64, usize) {
     let alignment = Alignment {
         object_bytes: 512,

@@ -1,53 +1,55 @@
-//! The one error type of every room.
+//! The error type of all crates.
 //!
-//! An error says four things: its [`Kind`] (what the caller can do about it), the operation, the
-//! object it happened to, and the cause. All rooms share the type, because a read that fails in
-//! `sys` is still the same failure three rooms up: wrapping it again on each floor would add words
-//! and lose the kind.
+//! An error has four parts: its [`ErrorKind`] (what the caller can do about it), the operation, the
+//! object, and the cause. All crates share the type. A read that fails in `sys` is the same failure
+//! three crates up: wrapping it in each crate would add words and lose the kind.
 //!
-//! Names in an error may come from a stranger's file, so every text of one is escaped when it is made
-//! (see [`text`](crate::text)): an error is one line that a terminal can show.
+//! Names in an error may come from untrusted files. Every text is therefore escaped when the error is
+//! made (see [`text`](crate::text)), so that an error is one line that is safe to print on a terminal.
 
-use std::{error, fmt, io};
+use std::{borrow::Cow, error, fmt, io};
 
-use crate::text::shown;
+use crate::{
+    hint::{Hint, Setting},
+    text::shown,
+};
 
-/// The result every room returns.
+/// The result type of all crates.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller can do about an error.
+/// The class of an error, by what the caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
-    /// The object is not there.
+pub enum ErrorKind {
+    /// The object does not exist.
     NotFound,
-    /// The bytes are not what they should be: truncated, damaged, of another length.
+    /// The data is truncated, damaged or of the wrong length.
     Corrupt,
-    /// The same call may work later: a full disk, an I/O error, a time-out.
+    /// The same call may work later: a full disk, an I/O error, a timeout.
     Transient,
     /// This machine, file system or driver cannot do it.
     Unsupported,
     /// The request makes no sense, or is not permitted.
     Invalid,
-    /// The user asked to stop.
+    /// The user cancelled the operation.
     Cancelled,
 }
 
-/// What went wrong, with which object, while doing what.
+/// An error: an operation on an object failed, and why.
 #[derive(Debug)]
 pub struct Error {
-    kind: Kind,
+    kind: ErrorKind,
     operation: &'static str,
     target: String,
     message: String,
-    hint: Option<String>,
+    hint: Option<Box<Hint>>,
     source: Option<io::Error>,
 }
 
 impl Error {
-    /// An error of `kind` that happened to `target` during `operation`.
+    /// An error of `kind`: `operation` failed on `target`.
     pub fn new(
-        kind: Kind,
+        kind: ErrorKind,
         operation: &'static str,
         target: impl fmt::Display,
         message: impl Into<String>,
@@ -63,18 +65,18 @@ impl Error {
         }
     }
 
-    /// An error of the operating system; its kind follows from the cause.
+    /// An error of the operating system. Its kind is derived from `source`.
     pub fn os(operation: &'static str, target: impl fmt::Display, source: io::Error) -> Self {
         let kind = match source.kind() {
-            io::ErrorKind::NotFound => Kind::NotFound,
+            io::ErrorKind::NotFound => ErrorKind::NotFound,
             io::ErrorKind::PermissionDenied
             | io::ErrorKind::IsADirectory
             | io::ErrorKind::NotADirectory
             | io::ErrorKind::AlreadyExists
-            | io::ErrorKind::InvalidInput => Kind::Invalid,
-            io::ErrorKind::Unsupported => Kind::Unsupported,
-            io::ErrorKind::UnexpectedEof => Kind::Corrupt,
-            _ => Kind::Transient,
+            | io::ErrorKind::InvalidInput => ErrorKind::Invalid,
+            io::ErrorKind::Unsupported => ErrorKind::Unsupported,
+            io::ErrorKind::UnexpectedEof => ErrorKind::Corrupt,
+            _ => ErrorKind::Transient,
         };
         let message = source.to_string();
         Self {
@@ -83,7 +85,7 @@ impl Error {
         }
     }
 
-    /// The same error, for another who has to be told.
+    /// A copy of the error, for another recipient. The source keeps only its OS error number.
     #[must_use]
     pub fn again(&self) -> Self {
         Self {
@@ -95,24 +97,29 @@ impl Error {
         }
     }
 
-    /// Adds what the user can do: a flag, a command, a setting.
+    /// Adds a hint: the flag, command or setting that helps.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(shown(&hint.into()).into_owned());
+        self.hint = Some(Box::new(Hint::new(shown(&hint.into()).into_owned())));
         self
     }
 
-    /// What the caller can do about it.
-    pub fn kind(&self) -> Kind {
+    /// The class of the error.
+    pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The flag or command that mends it, where one is known.
+    /// The hint, if there is one.
     pub fn hint(&self) -> Option<&str> {
-        self.hint.as_deref()
+        self.hint.as_deref().map(Hint::plain)
     }
 
-    /// The operating system's error number, where it came from there.
+    /// The hint for the users of one interface. `word` names a setting as that interface does.
+    pub fn hint_worded(&self, word: impl Fn(Setting<'_>) -> String) -> Option<Cow<'_, str>> {
+        self.hint.as_ref().map(|hint| hint.worded(word))
+    }
+
+    /// The OS error number, if the operating system reported the error.
     pub fn os_code(&self) -> Option<i32> {
         self.source.as_ref().and_then(io::Error::raw_os_error)
     }
@@ -128,7 +135,7 @@ impl fmt::Display for Error {
     }
 }
 
-// The message has the cause in it already; as a source too, it would be printed twice.
+// `source()` stays empty: the message already contains the cause, which would be printed twice.
 impl error::Error for Error {}
 
 #[cfg(test)]
@@ -137,18 +144,23 @@ mod tests {
 
     #[test]
     fn an_error_names_the_operation_the_object_and_the_cause() {
-        let error = Error::new(Kind::Corrupt, "read", "model.bin", "it ends at byte 7 of 9");
+        let error = Error::new(
+            ErrorKind::Corrupt,
+            "read",
+            "model.bin",
+            "it ends at byte 7 of 9",
+        );
         assert_eq!(
             error.to_string(),
             "cannot read model.bin: it ends at byte 7 of 9"
         );
-        assert_eq!(error.kind(), Kind::Corrupt);
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
     }
 
     #[test]
-    fn no_name_in_an_error_reaches_a_terminal_as_it_is() {
+    fn names_in_an_error_are_escaped() {
         let name = "w\x1b]0;owned\x07\nhint: run this\u{202e}";
-        let error = Error::new(Kind::Invalid, "read", name, name).with_hint(name);
+        let error = Error::new(ErrorKind::Invalid, "read", name, name).with_hint(name);
         let told = format!("{error}{}", error.hint().unwrap_or_default());
         assert!(!told.contains(crate::text::is_unsafe), "{told:?}");
     }
@@ -158,9 +170,9 @@ mod tests {
         let missing = Error::os("open", "x", io::Error::from_raw_os_error(2));
         assert_eq!(
             (missing.kind(), missing.os_code()),
-            (Kind::NotFound, Some(2))
+            (ErrorKind::NotFound, Some(2))
         );
         let full = Error::os("write", "x", io::Error::from_raw_os_error(28));
-        assert_eq!(full.kind(), Kind::Transient);
+        assert_eq!(full.kind(), ErrorKind::Transient);
     }
 }

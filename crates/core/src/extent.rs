@@ -1,23 +1,23 @@
-//! A run of bytes inside an object.
+//! A range of bytes in an object.
 
 use serde::{Deserialize, Serialize};
 
-/// `bytes` bytes from `offset` on.
+/// A range of `bytes` bytes that starts at `offset`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Extent {
-    /// Where it starts.
+    /// The offset of its first byte.
     pub offset: u64,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
 }
 
 impl Extent {
-    /// `bytes` bytes from `offset` on.
+    /// An extent of `bytes` bytes that starts at `offset`.
     pub const fn new(offset: u64, bytes: u64) -> Self {
         Self { offset, bytes }
     }
 
-    /// From `start` up to, but not including, `end`.
+    /// The extent from `start` up to, but not including, `end`.
     pub const fn between(start: u64, end: u64) -> Self {
         Self {
             offset: start,
@@ -25,34 +25,34 @@ impl Extent {
         }
     }
 
-    /// The first byte after it.
+    /// The offset after its last byte.
     pub const fn end(self) -> u64 {
         self.offset + self.bytes
     }
 
-    /// Whether it holds no byte.
+    /// Whether its length is 0.
     pub const fn is_empty(self) -> bool {
         self.bytes == 0
     }
 
-    /// Whether both ends lie on a multiple of `align_bytes`.
+    /// Whether both ends are multiples of `align_bytes`.
     pub const fn is_aligned(self, align_bytes: u64) -> bool {
         self.offset.is_multiple_of(align_bytes) && self.bytes.is_multiple_of(align_bytes)
     }
 
-    /// The smallest aligned extent that holds it: what O_DIRECT has to read to get it.
+    /// The smallest aligned extent that contains it: the range that O_DIRECT has to read.
     #[must_use]
     pub const fn superset(self, align_bytes: u64) -> Self {
         Self::between(down(self.offset, align_bytes), up(self.end(), align_bytes))
     }
 
-    /// The largest aligned extent inside it: what can travel without a copy. May be empty.
+    /// The largest aligned extent inside it, which needs no copy. May be empty.
     #[must_use]
     pub const fn interior(self, align_bytes: u64) -> Self {
         Self::between(up(self.offset, align_bytes), down(self.end(), align_bytes))
     }
 
-    /// What it shares with `other`. May be empty.
+    /// The bytes that are in both extents. May be empty.
     #[must_use]
     pub fn intersection(self, other: Self) -> Self {
         Self::between(self.offset.max(other.offset), self.end().min(other.end()))
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_superset_holds_and_the_interior_fits() {
+    fn the_superset_contains_the_extent_and_the_interior_lies_inside_it() {
         let ragged = Extent::new(4095, 8194);
         assert_eq!(ragged.superset(4096), Extent::new(0, 16384));
         assert_eq!(ragged.interior(4096), Extent::new(4096, 8192));

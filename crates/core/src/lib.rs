@@ -1,15 +1,15 @@
 //! The vocabulary of Straightway and its planner.
 //!
-//! Everything here is pure: no unsafe code, no I/O, no clock, no threads. That is what lets the
-//! real executor and the simulators share one plan, and lets the planner be tested against every
-//! ragged request a generator can think of.
+//! Everything here is pure: no unsafe code, no I/O, no clock, no threads. The executor and the
+//! simulators can therefore share one plan, and property tests can cover the planner.
 //!
-//! Data walks one way: an [`Object`] and its [`Extent`]s become a [`Transfer`], the transfer a
-//! [`Plan`] of chunks, each with its [`Route`] and [`Reason`]; lanes run the plan, and a
-//! [`Receipt`] comes back.
+//! Data flows one way. An [`Object`] and its [`Extent`]s become a [`Transfer`]. The transfer becomes
+//! a [`Plan`] of chunks, each with a [`Route`] and a [`Reason`]. Lanes run the plan and return a
+//! [`Receipt`].
 
 pub mod error;
 pub mod extent;
+pub mod hint;
 pub mod object;
 pub mod pci;
 pub mod plan;
@@ -23,7 +23,7 @@ pub mod text;
 pub mod transfer;
 pub mod uri;
 
-pub use error::{Error, Kind, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use extent::Extent;
 pub use object::Object;
 pub use pci::PciAddress;

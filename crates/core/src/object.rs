@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 /// A file, an S3 object, an NVMe namespace: something with a name and a length.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Object {
-    /// What people call it: a path or a URI.
+    /// Its path or URI.
     pub name: String,
-    /// How long it is. For an object that is being written, how long it will be.
+    /// Its length. For an object that is being written, its final length.
     pub bytes: u64,
 }
 
 impl Object {
-    /// An object called `name` that holds `bytes` bytes.
+    /// An object with this name and length.
     pub fn new(name: impl Into<String>, bytes: u64) -> Self {
         Self {
             name: name.into(),

@@ -1,12 +1,12 @@
-//! Where a PCI device is.
+//! The address of a PCI device.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
-/// Where a PCI function is, as `0000:19:00.0`.
+/// The address of a PCI function, such as `0000:19:00.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PciAddress {
     /// The domain (or segment).
@@ -33,7 +33,7 @@ impl fmt::Display for PciAddress {
 impl FromStr for PciAddress {
     type Err = Error;
 
-    /// Also takes the long domain that NVIDIA's tools print, as in `00000000:19:00.0`.
+    /// Also accepts the long domain that NVIDIA's tools print: `00000000:19:00.0`.
     fn from_str(text: &str) -> Result<Self> {
         let parse = || {
             let (domain, rest) = text.split_once(':')?;
@@ -50,6 +50,6 @@ impl FromStr for PciAddress {
             valid.then_some(address)
         };
         let message = "expected a PCI address such as 0000:19:00.0";
-        parse().ok_or_else(|| Error::new(Kind::Invalid, "read", format!("{text:?}"), message))
+        parse().ok_or_else(|| Error::new(ErrorKind::Invalid, "read", format!("{text:?}"), message))
     }
 }

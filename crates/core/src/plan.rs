@@ -1,20 +1,20 @@
-//! A transfer cut into chunks that a lane can run.
+//! A plan: a transfer that is cut into chunks for the lanes.
 //!
 //! Three rules shape a plan:
 //!
-//! - A drive charges by the I/O, so what must be staged is grouped by where it lies in the *object*:
-//!   neighbours closer than a gap share one aligned read, and each takes its piece out of it.
-//! - The page cache charges by the byte, so what is resident is grouped by where it goes in the
+//! - A drive's cost is per I/O. Staged extents are therefore grouped by their offset in the *object*:
+//!   neighbours with a small gap share one aligned read, and each piece is copied out of it.
+//! - The page cache's cost is per byte. Resident extents are therefore grouped by their offset in the
 //!   *region*: one chunk fills one contiguous run of memory.
-//! - What is aligned goes straight. A tensor starts anywhere, so nearly every extent has a ragged
-//!   head and tail: those are staged inside their aligned superset, and the interior is not.
+//! - Aligned bytes take the direct route. A tensor can start at any offset, so nearly every extent has an
+//!   unaligned head and tail: these are staged inside their aligned superset, the interior is not.
 //!
-//! Planning is pure and linear but for the sort of a request that is not in order.
+//! Planning is pure, and linear except for sorting a request that is not in order.
 
 use std::collections::BTreeMap;
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     extent::{Extent, up},
     policy::Policy,
     route::{Choice, Place, Reason, Route},
@@ -29,41 +29,41 @@ use layout::Layout;
 use portion::Portions;
 pub use portion::{Delivery, Portion};
 
-/// Part of a chunk: bytes of the object and where they are on the other side.
+/// Part of a chunk: bytes of the object, and their offset on the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which bytes of the object.
+    /// The bytes of the object.
     pub extent: Extent,
     /// The offset on the other side.
     pub at: u64,
 }
 
-/// One I/O's worth of a transfer.
+/// A part of a transfer that a lane moves as a unit.
 ///
-/// A direct chunk has one piece, which is all of its extent. A staged one reads (or writes) its
-/// extent whole and trims the pieces out of it. A buffered one has pieces that follow each other on
-/// the other side; its extent spans them and is not itself read. Across, a buffered leg moves piece by
-/// piece, and any other moves the extent.
+/// A direct chunk has one piece, which is its whole extent. A staged chunk reads (or writes) its whole
+/// extent; its pieces are copied out of it. A buffered chunk has pieces that are contiguous on the other
+/// side; its extent spans them and is not itself read. For `Across`, a buffered leg moves the pieces, and
+/// any other leg moves the extent.
 ///
 /// Chunks that write to a drive write whole blocks, with zeros between their pieces. No two of them
-/// share a block of an object, so that they can be written in any order.
+/// share a block of an object, so they can be written in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Which of the transfer's objects.
+    /// The index of the object in the transfer.
     pub object: u32,
-    /// How it travels.
+    /// Its route.
     pub route: Route,
-    /// Why it travels that way.
+    /// The reason for the route.
     pub reason: Reason,
-    /// Across: how it is written, and why.
+    /// For `Across`: the route of the write leg, and the reason.
     pub onward: Option<(Route, Reason)>,
-    /// The I/O.
+    /// The range of the I/O.
     pub extent: Extent,
     first_piece: u32,
     pieces: u32,
 }
 
-/// A transfer cut into chunks: every byte exactly once.
+/// A transfer cut into chunks. Every byte is in exactly one of them.
 #[derive(Clone, Debug)]
 pub struct Plan {
     chunks: Vec<Chunk>,
@@ -74,9 +74,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans `transfer`, given one survey for each of its objects.
+    /// Plans `transfer`, with one survey for each of its objects.
     ///
-    /// Across, `onward` has one survey for each object's twin; otherwise it is empty.
+    /// For `Across`, `onward` has one survey for each target object; otherwise it is empty.
     pub fn new(
         transfer: &Transfer,
         surveys: &[Survey],
@@ -124,7 +124,7 @@ impl Plan {
         })
     }
 
-    /// The chunks that go to the drive, in the order in which they lie there.
+    /// The chunks that are read from or written to the drive, in the order of their offsets.
     pub fn drive(&self) -> &[Chunk] {
         &self.chunks[..self.drive_chunks]
     }
@@ -139,26 +139,26 @@ impl Plan {
         &self.chunks
     }
 
-    /// The pieces of one of its chunks.
+    /// The pieces of a chunk.
     pub fn pieces(&self, chunk: &Chunk) -> &[Piece] {
         let first = chunk.first_piece as usize;
         &self.pieces[first..first + chunk.pieces as usize]
     }
 
-    /// Whether most of what goes to the drive goes by way of the ring.
+    /// Whether most of the drive's chunks are staged.
     pub fn is_staged(&self) -> bool {
         let staged = |c: &&Chunk| c.route == Route::Staged;
         self.drive().iter().filter(staged).count() > self.drive_chunks / 2
     }
 
-    /// Whether most of what is checked comes from the drive.
+    /// Whether most of the checked chunks come from the drive.
     pub fn is_checked_from_drive(&self) -> bool {
         let from_drive = |c: &&Chunk| c.route != Route::Buffered;
         let checked = self.checked();
         checked.iter().filter(from_drive).count() > checked.len() / 2
     }
 
-    /// How many bytes take which route for which reason; across, on the first leg.
+    /// The number of bytes for each route and reason; for `Across`, on the read leg.
     pub fn bytes_by_route(&self) -> BTreeMap<(Route, Reason), u64> {
         let mut sums = BTreeMap::new();
         for chunk in &self.chunks {
@@ -169,33 +169,34 @@ impl Plan {
         sums
     }
 
-    /// How many bytes the transfer moves.
+    /// The number of bytes that the transfer moves.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How much memory the plan itself takes: linear in the extents.
+    /// The memory that the plan itself takes, which is linear in the number of extents.
     pub fn memory_bytes(&self) -> usize {
         self.chunks.capacity() * size_of::<Chunk>() + self.pieces.capacity() * size_of::<Piece>()
     }
 }
 
-/// The sector of a drive.
+/// The sector size of a drive.
 const SECTOR_BYTES: u64 = 512;
 
-/// Neighbours that are received from a socket share a request where at most this lies between them: a request costs a
-/// round trip, in which a connection receives about as much (90 MB/s for 10 ms).
+/// Neighbours that are received from a socket share a request if the gap between them is at most this. A request costs
+/// a round trip, in which a connection receives about as much (90 MB/s for 10 ms).
 const SOCKET_GAP_BYTES: u64 = 1 << 20;
 
-/// The usual request for bytes that go straight from a socket into the region: the part of an upload, as S3's own guide has
-/// it. A transfer is cut into at least so many requests before they become that long, so that all connections have work.
+/// The usual length of a request that is received from a socket directly into the region: the part size that S3's guide
+/// recommends for uploads. A transfer has at least `REQUESTS_MIN` requests before they become that long, so that all
+/// connections have work.
 const REQUEST_BYTES: u64 = 8 << 20;
 const REQUESTS_MIN: u64 = 32;
 
-/// The same before requests become longer than usual.
+/// The minimum number of requests before they become longer than `REQUEST_BYTES`.
 const LONG_REQUESTS_MIN: u64 = 64;
 
-/// The work of planning one transfer.
+/// The state of planning one transfer.
 struct Planner<'a> {
     transfer: &'a Transfer,
     surveys: &'a [Survey],
@@ -205,7 +206,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// A demanded route that an object cannot take is an error before anything moves.
+    /// Returns an error if an object does not support the route that the user demands.
     fn check_demand(&self) -> Result<()> {
         let Choice::Only(route) = self.policy.choice else {
             return Ok(());
@@ -214,10 +215,13 @@ impl Planner<'_> {
         let mut all = sides.flat_map(|surveys| self.transfer.objects().iter().zip(surveys));
         if let Some((object, _)) = all.find(|(_, s)| s.socket.is_some() && route != Route::Staged) {
             let why = "its bytes go over a socket: neither by DMA nor through the page cache";
-            return Err(
-                Error::new(Kind::Unsupported, "choose the route of", &object.name, why)
-                    .with_hint("use --route auto"),
-            );
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "choose the route of",
+                &object.name,
+                why,
+            )
+            .with_hint("use ⟦route=auto⟧"));
         }
         if route == Route::Buffered {
             return Ok(());
@@ -230,11 +234,14 @@ impl Planner<'_> {
                 } else {
                     "stage"
                 };
-                Err(Error::new(Kind::Unsupported, operation, &object.name, why).with_hint(hint))
+                Err(
+                    Error::new(ErrorKind::Unsupported, operation, &object.name, why)
+                        .with_hint(hint),
+                )
             };
             if let Err(reason) = survey.usable() {
                 let why = no_direct("its", reason);
-                return refuse(&why, "use --route auto or --route buffered");
+                return refuse(&why, "use ⟦route=auto⟧ or ⟦route=buffered⟧");
             }
             if survey.socket.is_some() {
                 continue;
@@ -242,13 +249,13 @@ impl Planner<'_> {
             if self.direct(survey).is_err() {
                 return refuse(
                     "its blocks are larger than a chunk",
-                    "use --route auto, or a --chunk of at least 64 KiB",
+                    "use ⟦route=auto⟧, or a ⟦chunk⟧ of at least 64 KiB",
                 );
             }
             if on_device && !survey.device_direct {
                 return refuse(
                     "DMA between it and that memory is not proven",
-                    "`straightway doctor` says what is missing; --route auto stages instead",
+                    "`straightway doctor` says what is missing; ⟦route=auto⟧ stages instead",
                 );
             }
         }
@@ -259,13 +266,15 @@ impl Planner<'_> {
                 _ => continue,
             };
             let operation = "go direct with the copy of";
-            return Err(Error::new(Kind::Unsupported, operation, &object.name, why)
-                .with_hint("use --route auto or --route buffered"));
+            return Err(
+                Error::new(ErrorKind::Unsupported, operation, &object.name, why)
+                    .with_hint("use ⟦route=auto⟧ or ⟦route=buffered⟧"),
+            );
         }
         Ok(())
     }
 
-    /// What O_DIRECT asks of an object, where it has it and its blocks fit into chunks.
+    /// The alignment that O_DIRECT requires, if it is usable and a block fits into a chunk.
     fn direct(&self, survey: &Survey) -> Result<Alignment, Reason> {
         match survey.usable()? {
             alignment if alignment.block_bytes() <= self.policy.chunk_bytes => Ok(alignment),
@@ -273,7 +282,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The blocks that chunks of an object consist of: across, those of its twin too.
+    /// The block size of an object's chunks. For `Across`, the target's blocks count too.
     fn block_bytes(&self, object: u32) -> u64 {
         [self.surveys, self.onward]
             .into_iter()
@@ -282,7 +291,7 @@ impl Planner<'_> {
             .fold(Alignment::PAGE_BYTES, u64::max)
     }
 
-    /// Cuts one move where residency changes and lays out each run.
+    /// Splits a move at changes of residency and lays out each run.
     fn lay(&mut self, m: Move) -> Result<()> {
         let survey = &self.surveys[m.object as usize];
         let block_bytes = self.block_bytes(m.object);
@@ -319,8 +328,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// The zeros of a hole are made by the CPU, whatever the route says: they go by way of the ring, in chunks of their
-    /// own.
+    /// Stages a hole in separate chunks, whatever the route: the CPU writes its zeros.
     fn lay_hole(&mut self, m: Move, block_bytes: u64) {
         self.layout.close();
         self.layout
@@ -328,14 +336,14 @@ impl Planner<'_> {
         self.layout.close();
     }
 
-    /// Sends the aligned interior straight and stages the edges.
+    /// Lays out the aligned interior as direct chunks and stages the edges.
     fn lay_direct(&mut self, m: Move, alignment: Alignment) -> Result<()> {
         let socket = self.surveys[m.object as usize].socket;
         self.choose_cuts(m.object);
         let block_bytes = alignment.block_bytes();
         let interior = m.extent.interior(block_bytes);
-        // Small neighbours share a read through the ring. Who demands DMA gets it all the same, and
-        // so does a device, which the ring is a detour to.
+        // Small neighbours share a read through the ring, unless the user demands DMA or the region is
+        // device memory, to which the ring is a detour.
         let on_device = self.policy.place != Place::Host;
         let demanded = on_device || self.policy.choice == Choice::Only(Route::Direct);
         let worthwhile = !interior.is_empty()
@@ -351,7 +359,7 @@ impl Planner<'_> {
                 Some(Reason::RingFaster)
             }
             _ if !worthwhile => Some(Reason::Small),
-            _ if !self.in_step(at, alignment) => Some(Reason::MemoryMisaligned),
+            _ if !self.is_memory_aligned(at, alignment) => Some(Reason::MemoryMisaligned),
             _ => None,
         };
         if why_not == Some(Reason::MemoryMisaligned)
@@ -359,12 +367,12 @@ impl Planner<'_> {
         {
             let name = &self.transfer.objects()[m.object as usize].name;
             let message = format!(
-                "its byte {} belongs at a memory address that is no multiple of {}",
+                "its byte {} would be at a memory address that is not a multiple of {}",
                 interior.offset, alignment.memory_bytes
             );
             return Err(
-                Error::new(Kind::Unsupported, "go direct with", name, message)
-                    .with_hint("align the region to 4 KiB, or use --route auto"),
+                Error::new(ErrorKind::Unsupported, "go direct with", name, message)
+                    .with_hint("align the region to 4 KiB, or use ⟦route=auto⟧"),
             );
         }
         if let Some(reason) = why_not {
@@ -385,14 +393,14 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Chooses how the next moves of an object are cut into chunks.
+    /// Sets how the next moves of an object are cut into chunks.
     fn choose_cuts(&mut self, object: u32) {
         let Survey {
             socket, part_bytes, ..
         } = self.surveys[object as usize];
         let (chunk_bytes, gap_bytes) = (self.policy.chunk_bytes, self.policy.gap_bytes);
         self.layout.keep_to_parts(part_bytes);
-        // A block device on a network is asked as a drive is: many small commands cost it less than bytes nobody wants.
+        // A network block device is read like a drive: many small commands cost less than unneeded bytes.
         let is_block = self.surveys[object as usize].is_block();
         match (socket, self.transfer.direction()) {
             (Some(_), _) if is_block => self.layout.cut_by(chunk_bytes, gap_bytes),
@@ -403,8 +411,8 @@ impl Planner<'_> {
             }
             (Some(_), _) => {
                 let most = self.request_bytes();
-                // A request that begins within a part of the upload costs the server one part more than it must: a fifth
-                // of SeaweedFS's CPU time (bench/results/s3-requests-2026-11-16.txt).
+                // A request that does not begin on a part of the upload makes the server read one more part: a fifth of
+                // SeaweedFS's CPU time (bench/results/s3-requests-2026-11-16.txt).
                 let is_multiple = most.is_multiple_of(REQUEST_BYTES);
                 self.layout.keep_to_parts(is_multiple.then_some(most));
                 self.layout.cut_by(most, gap_bytes.max(SOCKET_GAP_BYTES));
@@ -413,7 +421,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The longest request for bytes that go straight from a socket into the region: they need no slot.
+    /// The longest request that is received from a socket directly into the region. It needs no slot.
     fn request_bytes(&self) -> u64 {
         let bytes = self.transfer.bytes();
         let share = up(bytes / REQUESTS_MIN, SOCKET_GAP_BYTES).min(REQUEST_BYTES);
@@ -424,26 +432,26 @@ impl Planner<'_> {
         most
     }
 
-    /// Whether the address of region offset `at` suits DMA.
-    fn in_step(&self, at: u64, alignment: Alignment) -> bool {
+    /// Whether the memory address at region offset `at` is aligned for DMA.
+    fn is_memory_aligned(&self, at: u64, alignment: Alignment) -> bool {
         let memory_bytes = match self.policy.place {
             Place::Host => alignment.memory_bytes,
-            // cuFile stages what is not on 4 KiB through a cache of its own, without a word.
+            // cuFile silently stages transfers that are not aligned to 4 KiB through its own cache.
             Place::Gpu(_) => alignment.memory_bytes.max(Alignment::PAGE_BYTES),
-            // Drives take less, but QEMU's lose bytes of a transfer whose part in its first page is not whole sectors.
+            // Drives accept less, but QEMU's lose bytes if the part in the first page is not whole sectors.
             Place::P2p(_) => alignment.memory_bytes.max(SECTOR_BYTES),
         };
         (self.policy.region_address + at).is_multiple_of(memory_bytes)
     }
 
-    /// One slot of the ring at a time: read here, written there.
+    /// Lays out a copy between objects, through slots of the ring.
     fn lay_across(&mut self, m: Move, route: Result<Alignment, Reason>) {
         let demanded = self.policy.choice == Choice::Only(Route::Staged);
         let socket = self.surveys[m.object as usize].socket;
         let in_bar = matches!(self.policy.place, Place::P2p(_));
         let by_drive = |whole: bool| match whole {
             _ if demanded => (Route::Staged, Reason::Demanded),
-            // A ring in a BAR: the drives move whole blocks, and no byte of the payload is copied.
+            // With a ring in a BAR the drives move whole blocks, and no payload byte is copied.
             _ if in_bar => (Route::Direct, Reason::Aligned),
             true => (Route::Direct, Reason::Aligned),
             false => (Route::Staged, Reason::RaggedEdge),
@@ -473,11 +481,11 @@ impl Planner<'_> {
     }
 }
 
-/// Why an object, called by `whose`, cannot be had by O_DIRECT.
+/// A message that says why O_DIRECT cannot be used. `whose` names the owner of the file system.
 fn no_direct(whose: &str, reason: Reason) -> String {
     match reason {
         Reason::FileSystemBuffers => format!(
-            "{whose} file system would take O_DIRECT through the page cache: compressed or checksummed \
+            "{whose} file system would use the page cache for O_DIRECT: compressed or checksummed \
              data, or a file without extents"
         ),
         Reason::DirectUnproven => {

@@ -1,7 +1,7 @@
-//! How a transfer is to be cut: the user's choice of route, and the sizes that suit the machine.
+//! The settings of the planner: the user's choice of a route, and sizes that suit the machine.
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     quantity::Bytes,
     route::{Choice, Place},
     survey::Alignment,
@@ -10,35 +10,35 @@ use crate::{
 /// The settings of the planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Which route the user wants.
+    /// The user's choice of a route.
     pub choice: Choice,
-    /// Where the region is; across, where the ring is.
+    /// The memory of the region; for `Across`, the memory of the ring.
     pub place: Place,
-    /// The region's address, from which follows what in it is aligned.
+    /// The region's address, which determines the alignment of its bytes.
     pub region_address: u64,
     /// The largest I/O with a drive, and so the size of a slot in its ring.
     pub chunk_bytes: u64,
-    /// The most that a chunk through the page cache has.
+    /// The largest chunk through the page cache.
     pub cached_chunk_bytes: u64,
-    /// The longest request of a long transfer for bytes that go straight from a socket into the region.
+    /// The longest request of a long transfer that is received from a socket directly into the region.
     pub request_bytes_max: u64,
-    /// Extents closer than this share one staged read.
+    /// Extents whose gap is at most this long share one staged read.
     pub gap_bytes: u64,
-    /// Whether a read by the ring is faster than DMA into host memory, as it is where a small ring stays in
-    /// the processor's cache and the drive is emulated.
+    /// Whether a read through the ring is faster than DMA into host memory. That is the case for emulated drives, if a
+    /// small ring stays in the CPU cache.
     pub ring_first: bool,
-    /// Below this, an extent is not worth an I/O of its own: it goes with its neighbours.
+    /// A shorter extent is not worth a separate I/O: it shares one with its neighbours.
     pub direct_bytes_min: u64,
 }
 
 impl Policy {
-    /// Chunks are at most this long: what one io_uring read can return fits an `i32`.
+    /// The longest chunk: the result of one io_uring read must fit into an `i32`.
     pub const CHUNK_BYTES_MAX: u64 = 1 << 30;
 
-    /// The longest request: beyond it the server's CPU time falls no more (bench/results/s3-requests-2026-11-16.txt).
+    /// The longest request: longer ones do not reduce the server's CPU time (bench/results/s3-requests-2026-11-16.txt).
     pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 
-    /// A policy for host memory at address 0 with these chunks.
+    /// A policy for host memory at address 0 with chunks of `chunk_bytes`.
     pub fn new(choice: Choice, chunk_bytes: u64) -> Self {
         Self {
             choice,
@@ -47,11 +47,11 @@ impl Policy {
             chunk_bytes,
             cached_chunk_bytes: chunk_bytes,
             request_bytes_max: Self::REQUEST_BYTES_MAX,
-            // What a 3 GB/s drive reads in the time that one more 4 KiB I/O takes at 200 k IOPS.
+            // A 3 GB/s drive reads this much in the time of one 4 KiB I/O at 200 k IOPS.
             gap_bytes: 16 << 10,
             ring_first: false,
-            // Head, interior and tail are three I/Os; one superset and a copy is cheaper below this.
-            // And a gather of 200,000 pages took a third of the time with one read for each few.
+            // Head, interior and tail are three I/Os. Below this, one superset and a copy are cheaper.
+            // A gather of 200,000 pages took a third of the time when neighbours shared reads.
             direct_bytes_min: 64 << 10,
         }
     }
@@ -70,7 +70,7 @@ impl Policy {
             Bytes(Self::CHUNK_BYTES_MAX)
         );
         Err(Error::new(
-            Kind::Invalid,
+            ErrorKind::Invalid,
             "plan with chunks of",
             Bytes(wrong),
             message,

@@ -2,7 +2,7 @@
 //!
 //! `4MiB`, `16k`, `1.5TB`, `400Gb/s`, `3.2GB/s`, `50us`: these go in on the command line and in
 //! TOML, and the same spellings come out. A size without a suffix is bytes; `k`, `M`, `G` and `T`
-//! alone are binary, as fio and dd have it; `kB` and `MB` are decimal, `KiB` and `MiB` binary. A
+//! alone are binary, as in fio and dd; `kB` and `MB` are decimal, `KiB` and `MiB` binary. A
 //! rate in `b/s` (or `bps`) counts bits, in `B/s` bytes. In TOML a bare number is in the base unit:
 //! bytes, bytes per second, seconds.
 
@@ -51,7 +51,7 @@ impl Rate {
     }
 }
 
-/// Why a quantity could not be read.
+/// An error for text that is not a valid quantity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantityError {
     text: String,
@@ -70,7 +70,7 @@ const WANT_BYTES: &str = "a size such as 4096, 16k, 4MiB or 1.5TB";
 const WANT_RATE: &str = "a rate such as 3.2GB/s, 400Gb/s or 2GiB/s";
 const WANT_SECONDS: &str = "a time such as 50us, 3ms, 1.5s, 2h or 30d";
 
-/// Binary multiples: what memory, files and blocks come in.
+/// Binary multiples, in which sizes are printed.
 const BINARY: [(&str, f64); 5] = [
     ("PiB", PIB),
     ("TiB", TIB),
@@ -114,7 +114,7 @@ fn exponent(text: &str, at: usize) -> bool {
     }
 }
 
-/// The factor of a byte unit; `None` where it is no unit.
+/// The factor of a byte unit; `None` if `unit` is unknown.
 fn byte_unit(unit: &str) -> Option<f64> {
     Some(match unit {
         "" | "B" => 1.0,
@@ -145,7 +145,7 @@ impl FromStr for Bytes {
         }
         let (number, unit) = split(text, WANT_BYTES)?;
         let bytes = number * byte_unit(unit).ok_or_else(error)?;
-        // 2^63: beyond it no file offset can point.
+        // About 2^63, the largest file offset.
         if bytes > 9.2e18 {
             return Err(error());
         }
@@ -275,7 +275,7 @@ impl fmt::Display for Seconds {
             .into_iter()
             .find(|(s, _)| self.0 >= *s)
             .unwrap_or((1e-9, "ns"));
-        // Minutes are used from two on, but each still has sixty seconds.
+        // Minutes start at 2 min (120 s), but a minute is 60 s.
         let size = if unit == "min" { 60.0 } else { step };
         f.pad(&format!("{} {unit}", digits(self.0 / size)))
     }
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_has_three_digits_and_a_unit() {
+    fn quantities_are_shown_with_three_digits_and_a_unit() {
         assert_eq!(Bytes(4 << 20).to_string(), "4 MiB");
         assert_eq!(Bytes(1_234_567).to_string(), "1.18 MiB");
         assert_eq!(Bytes(17).to_string(), "17 B");

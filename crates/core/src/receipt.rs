@@ -1,4 +1,4 @@
-//! What happened: which way every byte went, how long it took, what bound the speed.
+//! The result of a transfer: the route of every byte, the times, and the bottleneck.
 //!
 //! A receipt is a value with a documented JSON form (`docs/receipt.md`); field names are part of
 //! the interface. Its [`Display`](fmt::Display) is the short form for people.
@@ -16,16 +16,16 @@ use crate::{
 /// The name and version of the JSON form.
 pub const SCHEMA: &str = "straightway.receipt/2";
 
-/// What a transfer did.
+/// The result of a transfer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
     /// [`SCHEMA`].
     pub schema: String,
-    /// Payload bytes that arrived, and those that are pages of files.
+    /// Payload bytes that were moved or mapped.
     pub bytes: u64,
-    /// From the start of planning to the last byte in place, and synced where it was written.
+    /// From the start of planning until the last byte is in place, and synced if it was written.
     pub seconds: f64,
-    /// The bytes that moved over `seconds`: 0 where all are pages of files.
+    /// Moved bytes divided by `seconds`; 0 if all bytes are mapped.
     pub rate_bytes_per_s: f64,
     /// Bytes by leg, route and reason. For each leg they add up to `bytes`.
     pub routes: Vec<RouteBytes>,
@@ -35,57 +35,57 @@ pub struct Receipt {
     pub cpu_user_s: f64,
     /// System CPU seconds of the process while the transfer ran.
     pub cpu_system_s: f64,
-    /// Both, for each 10^9 bytes.
+    /// User and system CPU seconds per 10^9 bytes.
     pub cpu_s_per_gb: f64,
-    /// Whether other transfers of the process ran meanwhile: the CPU seconds are then theirs too.
+    /// Whether other transfers of the process ran at the same time. The CPU seconds then include theirs.
     #[serde(default)]
     pub cpu_shared: bool,
-    /// The most ring memory in use at once.
+    /// The peak of ring memory in use.
     pub staging_bytes_peak: u64,
-    /// The most memory pinned or registered at once.
+    /// The peak of pinned or registered memory.
     pub pinned_bytes_peak: u64,
     /// I/Os that storage completed.
     pub ios: u64,
-    /// Bytes that storage moved: more than `bytes` where supersets were read.
+    /// Bytes that storage moved: more than `bytes` if aligned supersets were read.
     pub storage_bytes: u64,
-    /// The part of `seconds` that went into syncing what was written.
+    /// The part of `seconds` spent on syncing written data.
     pub sync_s: f64,
     /// The part of `seconds` in which its lanes worked for other transfers.
     #[serde(default)]
     pub waiting_s: f64,
-    /// What ran it: the engine and the number of lanes.
+    /// The engine that ran it.
     pub engine: String,
-    /// How many lanes took part.
+    /// The number of lanes that took part.
     pub lanes: u32,
-    /// What registering regions with cuFile cost; `None` where none was.
+    /// The cost of registering regions with cuFile; `None` if none was registered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registration: Option<Registration>,
-    /// What requests over a network took beyond one each; `None` where nothing came from a socket.
+    /// Retries and hedges of network requests; `None` if no socket was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests: Option<Requests>,
-    /// What its connections saw; `None` where nothing came from a socket, or the kernel does not tell.
+    /// Statistics of its connections; `None` if no socket was used, or if the kernel does not provide them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sockets: Option<Sockets>,
-    /// What bound the speed.
+    /// The bottleneck.
     pub bound_by: Bound,
-    /// What went another way than it should have, a sentence each. Bounded.
+    /// Unexpected events, such as a slower route, one sentence each. The number is bounded.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
 
-/// What registering regions with cuFile cost.
+/// The cost of registering regions with cuFile.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Registration {
-    /// How many regions were registered for this transfer. One that still was needed none.
+    /// The number of regions registered for this transfer. Regions that were already registered do not count.
     pub count: u64,
-    /// How long that took, before the transfer began.
+    /// The time that took, before the transfer began.
     pub seconds: f64,
     /// The transfer's share of both times together: `seconds / (registration + seconds)`.
     pub efficiency: f64,
 }
 
 impl Registration {
-    /// Registrations that took `seconds`, for a transfer that took `transfer_s`.
+    /// `count` registrations that took `seconds`, for a transfer that took `transfer_s`.
     pub fn new(count: u64, seconds: f64, transfer_s: f64) -> Self {
         let both = seconds + transfer_s;
         let efficiency = if both > 0.0 { transfer_s / both } else { 1.0 };
@@ -97,63 +97,64 @@ impl Registration {
     }
 }
 
-/// What requests over a network took beyond one each.
+/// Retries and hedges of network requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
-    /// Requests that were sent again after a failure.
+    /// Requests that were retried after a failure.
     pub retries: u64,
-    /// Requests that were sent a second time because the first one was slow.
+    /// Hedges: requests that were sent a second time because the first attempt was slow.
     pub hedges_sent: u64,
-    /// Those of them that were answered first.
+    /// Hedges that were answered before the first attempt.
     pub hedges_won: u64,
 }
 
-/// What the connections of a transfer saw. They are looked at every 10 ms while it runs.
+/// Statistics of a transfer's connections, which are sampled while it runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sockets {
     /// Connections that were open.
     pub connections: u64,
-    /// Looks at one connection.
+    /// Samples taken, each of one connection.
     pub samples: u64,
-    /// Segments that this side sent again.
+    /// Segments that this side retransmitted.
     pub retransmits: u64,
-    /// Packets that came out of order: what the other side sent before them was lost or late.
+    /// Packets that arrived out of order, because earlier ones were lost or late.
     pub out_of_order: u64,
-    /// The shortest round-trip time that was seen.
+    /// The minimum of the sampled round-trip times.
     pub rtt_us_min: f64,
-    /// The mean of those that were seen.
+    /// The mean of the sampled round-trip times.
     pub rtt_us_mean: f64,
-    /// The longest.
+    /// The maximum of the sampled round-trip times.
     pub rtt_us_max: f64,
-    /// How often a connection that owed bytes moved none from one look to the next.
+    /// The number of stalls: a connection with bytes outstanding moved none between two samples.
     pub stalls: u64,
-    /// How long that was, added up over all connections.
+    /// The total time of all stalls, summed over all connections.
     pub stalled_s: f64,
     /// The longest stall.
     pub stall_s_max: f64,
-    /// The highest rate between two looks, of the connections of one lane together.
+    /// The highest rate between two samples, summed over the connections of one lane.
     pub burst_bytes_per_s: f64,
-    /// What the machine's interfaces moved meanwhile, other programs included. Those that moved little are left out.
+    /// Traffic of the machine's interfaces during the transfer, including other programs. Interfaces with little
+    /// traffic are omitted.
     pub interfaces: Vec<Interface>,
 }
 
-/// What an interface moved during a transfer.
+/// The traffic of a network interface during a transfer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// Bytes that came.
+    /// Bytes received.
     pub received_bytes: u64,
-    /// Bytes that left.
+    /// Bytes sent.
     pub sent_bytes: u64,
-    /// Packets that it dropped, in both directions.
+    /// Packets dropped, in both directions.
     pub dropped: u64,
     /// Packets with errors, in both directions.
     pub errors: u64,
 }
 
 impl fmt::Display for Sockets {
-    /// A line for the connections, and one for each interface.
+    /// One line for the connections, and one for each interface.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |value: f64| Seconds(value * 1e-6);
         let (mean, least, most) = (
@@ -194,61 +195,61 @@ impl fmt::Display for Sockets {
 /// Bytes that took one route for one reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteBytes {
-    /// Out of an object or into one.
+    /// The leg: read or write.
     pub leg: Leg,
-    /// How they travelled.
+    /// Their route.
     pub route: Route,
-    /// Why that way.
+    /// The reason for the route.
     pub reason: Reason,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
 }
 
 /// Latency of one I/O by stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// From being taken up by a lane to being handed to storage.
+    /// From the time a lane takes a chunk to the submission of its I/O.
     pub queueing: Percentiles,
-    /// From being handed to storage to its completion.
+    /// From submission to completion.
     pub storage: Percentiles,
-    /// From the completion to the bytes being in place.
+    /// From completion until the bytes are in place.
     pub copy: Percentiles,
 }
 
 /// A latency distribution in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// How many were measured.
+    /// The number of samples.
     pub count: u64,
-    /// Half were at most this long.
+    /// The median.
     pub p50_us: f64,
-    /// 99 in 100.
+    /// The 99th percentile.
     pub p99_us: f64,
-    /// 999 in 1000.
+    /// The 99.9th percentile.
     pub p99_9_us: f64,
-    /// The longest.
+    /// The maximum.
     pub max_us: f64,
 }
 
-/// What bound the speed of a transfer: where its lanes spent most of their time.
+/// The bottleneck of a transfer: the work on which its lanes spent most of their time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
     /// Waiting for the drive.
     Storage,
-    /// Waiting for sockets, and receiving from them.
+    /// Waiting for sockets and receiving from them.
     Network,
-    /// Copying out of, or into, the page cache.
+    /// Copying from or to the page cache.
     PageCache,
     /// Copying between the ring and the region.
     Copy,
-    /// Preparing and submitting I/Os, and checking or unpacking what they brought.
+    /// Preparing and submitting I/Os, and checking or decompressing data.
     Cpu,
     /// Waiting for the sync at the end.
     Sync,
     /// Waiting for other transfers on the same lanes.
     OtherJobs,
-    /// A limit that was asked for.
+    /// A requested rate limit.
     Throttle,
     /// There was nothing to move.
     Nothing,
@@ -271,13 +272,13 @@ impl fmt::Display for Bound {
 }
 
 impl Receipt {
-    /// Whether all its bytes are pages of files, and none moved: there is no rate then.
+    /// Whether all its bytes are mapped and none was moved. It then has no rate.
     pub fn is_mapped(&self) -> bool {
         let is_mapped = |row: &RouteBytes| row.route == Route::Mapped;
         !self.routes.is_empty() && self.routes.iter().all(is_mapped)
     }
 
-    /// Bytes that took `route` on `leg`, whatever the reason.
+    /// The number of bytes that took `route` on `leg`, for any reason.
     pub fn bytes_by(&self, leg: Leg, route: Route) -> u64 {
         let takes = |r: &&RouteBytes| r.leg == leg && r.route == route;
         self.routes.iter().filter(takes).map(|r| r.bytes).sum()
@@ -285,7 +286,7 @@ impl Receipt {
 }
 
 impl fmt::Display for Latency {
-    /// A line for each stage that took any time.
+    /// One line for each stage that has samples.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, p) in [
             ("queueing", self.queueing),
@@ -357,7 +358,7 @@ impl fmt::Display for Receipt {
             )?;
         }
         write!(f, "{}", self.latency)?;
-        // Less than this is the time that it takes to look whether there is another.
+        // A shorter time is only the check for other transfers.
         if self.waiting_s > 1e-4 {
             let waited = Seconds(self.waiting_s);
             writeln!(f, "  waited {waited} for other transfers")?;
@@ -374,7 +375,7 @@ impl fmt::Display for Receipt {
         if let Some(r) = self.requests {
             writeln!(
                 f,
-                "  {} requests repeated, {} sent twice, {} answered first the second time",
+                "  {} requests retried, {} hedged, {} answered first by the hedge",
                 r.retries, r.hedges_sent, r.hedges_won
             )?;
         }

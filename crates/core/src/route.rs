@@ -1,15 +1,15 @@
-//! How bytes travel, and why that way.
+//! Routes: how bytes are moved, and why that way.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     pci::PciAddress,
 };
 
-/// Where a region's memory is. As text: `host:`, `cuda:0`, `p2p:0000:04:00.0`.
+/// The memory that a region is in. As text: `host:`, `cuda:0`, `p2p:0000:04:00.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
@@ -17,48 +17,48 @@ pub enum Place {
     Host,
     /// The memory of the GPU with this number.
     Gpu(u32),
-    /// Memory in a BAR of this PCI device, which other devices reach by peer-to-peer DMA and the CPU by a mapping:
-    /// the controller memory buffer of an NVMe drive, or a GPU's memory that its driver offers as `p2pmem`.
+    /// Memory in a BAR of this PCI device. Other devices access it by peer-to-peer DMA, the CPU by a mapping. It is
+    /// the controller memory buffer of an NVMe drive, or GPU memory that its driver offers as `p2pmem`.
     P2p(PciAddress),
 }
 
-/// How a chunk travels.
+/// The way in which a chunk is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Route {
-    /// By DMA straight into or out of the region: O_DIRECT for memory that the CPU can map, cuFile for a GPU.
+    /// By DMA directly into or out of the region: O_DIRECT for memory that the CPU can map, cuFile for a GPU.
     Direct,
-    /// By DMA into a small ring, and on from there by a copy.
+    /// By DMA between the object and a small ring, and by a copy between the ring and the region.
     Staged,
     /// Through the page cache.
     Buffered,
-    /// Received from a socket or sent to one, by the CPU. Only receipts have it: a plan says `Direct` where that is
-    /// done with the region, and `Staged` where it is done with the ring.
+    /// Received from or sent to a socket, by the CPU. Only receipts use it: a plan has `Direct` if the socket's buffer
+    /// is the region, and `Staged` if it is the ring.
     Socket,
-    /// Not moved: the pages of the file are the memory. Only receipts have it.
+    /// Not moved: the file's pages are mapped as the memory. Only receipts use it.
     Mapped,
-    /// Copied inside a service: the bytes did not come to this machine. Only receipts have it.
+    /// Copied inside a remote service, without passing through this machine. Only receipts use it.
     Service,
 }
 
-/// Which route the user wants.
+/// The user's choice of a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
-    /// The straightest that the machine allows, extent by extent.
+    /// The most direct route that the machine supports, chosen for each extent.
     #[default]
     Auto,
-    /// This one; what cannot take it is an error.
+    /// This route. An object that does not support it is an error.
     Only(Route),
 }
 
-/// Which half of the way: out of an object, or into one.
+/// A leg of a transfer: reading from an object, or writing to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Leg {
-    /// Out of an object.
+    /// From an object.
     Read,
-    /// Into an object.
+    /// To an object.
     Write,
 }
 
@@ -67,54 +67,54 @@ pub enum Leg {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Reason {
-    /// Aligned in the object and in memory: nothing stands in the way.
+    /// Aligned in the object and in memory.
     Aligned,
-    /// A head or tail that is not aligned; it travels inside an aligned superset.
+    /// A head or tail that is not aligned; it is moved as part of an aligned superset.
     RaggedEdge,
-    /// Too small for its aligned interior to be worth an I/O of its own.
+    /// Its aligned interior is too small to be worth a separate I/O.
     Small,
-    /// The profile says that this drive is faster by way of the ring.
+    /// According to the profile, reads through the ring are faster on this drive.
     RingFaster,
-    /// The region's address is out of step with the offset in the object.
+    /// The memory address is not aligned with the offset in the object.
     MemoryMisaligned,
-    /// The bytes are checked in the ring before any of them goes on.
+    /// The bytes are checked in the ring before any of them is delivered.
     Checked,
-    /// The bytes were in the page cache already.
+    /// The bytes were already in the page cache.
     Resident,
-    /// The bytes were taken to be in the page cache, and some turned out not to be.
+    /// The bytes were expected in the page cache, but some had been evicted.
     Evicted,
-    /// The bytes of a remote object were in the local cache, and were compared with their checksums.
+    /// The bytes of a remote object were in the local cache. Their checksums were verified.
     LocalCache,
-    /// The file system has no O_DIRECT.
+    /// The file system does not support O_DIRECT.
     NoDirectIo,
     /// The kernel copied the bytes from file to file, inside the page cache.
     KernelCopy,
-    /// The store is memory of this process.
+    /// The store is in this process's memory.
     StoreInMemory,
-    /// The tensors are the pages of the file, which are read when they are used.
+    /// The tensors are mapped pages of the file, which are read on first access.
     FilePages,
-    /// The file system takes O_DIRECT and goes through the page cache all the same: btrfs with what is
-    /// compressed or checksummed, ext4 with holes of files without extents.
+    /// The file system accepts O_DIRECT but uses the page cache anyway: btrfs for compressed or checksummed data, ext4
+    /// for holes of files without extents.
     FileSystemBuffers,
     /// The file system does not say whether O_DIRECT bypasses the page cache.
     DirectUnproven,
-    /// The bytes went over TCP: the kernel copied them out of the packets or into them.
+    /// The bytes went over TCP: the kernel copied them from or to packets.
     Tcp,
-    /// The bytes went over TLS: the CPU decrypted or encrypted them, and copied them once more.
+    /// The bytes went over TLS: the CPU decrypted or encrypted them, with one extra copy.
     Tls,
-    /// Source and target are in one service, which copied them itself.
+    /// Source and target are in the same service, which copied the bytes itself.
     SameService,
     /// The user asked for this route.
     Demanded,
-    /// The bytes were damaged or lost, and were made anew from parity.
+    /// The bytes were damaged or lost, and were rebuilt from parity.
     Rebuilt,
     /// DMA between this object and the region's device is not proven.
     NotProven,
-    /// A hole of the file. No drive has these bytes: the CPU makes the zeros.
+    /// A hole of the file: no drive stores these bytes, and the CPU writes the zeros.
     Hole,
-    /// cuFile moved the bytes itself, by way of host memory.
+    /// cuFile moved the bytes through host memory.
     CompatMode,
-    /// cuFile moved the bytes and did not say how.
+    /// cuFile moved the bytes and did not report how.
     Unknown,
     /// Proven by cuFile's counters: peer-to-peer DMA.
     ProvenP2pdma,
@@ -125,7 +125,7 @@ pub enum Reason {
 }
 
 impl Route {
-    /// The route as a receipt has it. What is received from a socket takes no DMA, wherever it lands.
+    /// The route that a receipt reports: `Socket` for TCP and TLS, whatever the plan's route.
     #[must_use]
     pub fn reported(self, reason: Reason) -> Self {
         match reason {
@@ -148,7 +148,7 @@ impl FromStr for Place {
             _ => {
                 let message =
                     "memory is `host:`, `cuda:` and a number, or `p2p:` and a PCI address";
-                Err(Error::new(Kind::Invalid, "find memory", text, message))
+                Err(Error::new(ErrorKind::Invalid, "find memory", text, message))
             }
         }
     }
@@ -193,24 +193,24 @@ impl fmt::Display for Reason {
             Self::RaggedEdge => "ragged edge, inside an aligned superset",
             Self::Small => "small, inside an aligned superset",
             Self::RingFaster => "the ring is faster on this drive",
-            Self::MemoryMisaligned => "memory out of step with the file",
-            Self::Checked => "checked in the ring before it goes on",
-            Self::Resident => "in the page cache already",
-            Self::Evicted => "taken to be in the page cache, and not all of it was",
-            Self::LocalCache => "in the local cache of remote objects, compared with its checksum",
+            Self::MemoryMisaligned => "memory address not aligned with the file offset",
+            Self::Checked => "checked in the ring before delivery",
+            Self::Resident => "already in the page cache",
+            Self::Evicted => "expected in the page cache, but partly evicted",
+            Self::LocalCache => "in the local cache of remote objects, checksum verified",
             Self::NoDirectIo => "the file system has no O_DIRECT",
             Self::KernelCopy => "copied by the kernel from file to file, in the page cache",
-            Self::StoreInMemory => "the store is memory of this process",
+            Self::StoreInMemory => "the store is in this process's memory",
             Self::FilePages => "pages of the file, read when used; no promise about later changes",
-            Self::FileSystemBuffers => "the file system takes O_DIRECT through the page cache here",
+            Self::FileSystemBuffers => "the file system uses the page cache for O_DIRECT here",
             Self::DirectUnproven => {
                 "the file system does not say whether O_DIRECT bypasses the page cache"
             }
             Self::Tcp => "over TCP",
-            Self::Tls => "over TLS, with a copy more",
+            Self::Tls => "over TLS, with one extra copy",
             Self::SameService => "copied inside the service",
-            Self::Demanded => "asked for",
-            Self::Rebuilt => "made anew from parity",
+            Self::Demanded => "requested",
+            Self::Rebuilt => "rebuilt from parity",
             Self::NotProven => "DMA to that memory is not proven here",
             Self::Hole => "a hole: zeros by the CPU",
             Self::CompatMode => "cuFile's compatibility mode",

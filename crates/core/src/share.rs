@@ -1,25 +1,25 @@
-//! Who goes next where several want the same: a rate that is always given, one that is never exceeded, and a weight for
-//! what is left. The arithmetic is mClock's (OSDI 2010).
+//! Scheduling of a shared resource: a guaranteed rate (reservation), a maximum rate (limit), and a weight that divides
+//! the remaining capacity. The algorithm is mClock (OSDI 2010).
 //!
-//! The lanes and the planner's model of a shared store use the same functions. Time is in seconds from any start, so
-//! that tests and models can run on a clock of their own.
+//! The lanes and the model of a shared store use the same functions. Times are seconds since any origin, so that tests
+//! and models can use a simulated clock.
 
 use std::fmt;
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     quantity::Rate,
 };
 
 /// How soon a job's bytes are needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Somebody waits for them. It has lanes of its own, and background jobs make room on the drive.
+    /// A caller is waiting for them. The job has separate lanes, and background jobs yield the drive to it.
     Now,
-    /// They are worked on next.
+    /// They are needed next.
     #[default]
     Soon,
-    /// Nobody waits for them: the flush of a checkpoint.
+    /// No caller is waiting for them, as in the flush of a checkpoint.
     Background,
 }
 
@@ -33,14 +33,14 @@ impl fmt::Display for Class {
     }
 }
 
-/// What one of several gets.
+/// A job's share of a resource.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// The rate that it always gets.
+    /// The rate that is guaranteed.
     pub reservation: Option<Rate>,
-    /// The rate that it never exceeds.
+    /// The rate that is never exceeded.
     pub limit: Option<Rate>,
-    /// Its part of what is left, against the weights of others.
+    /// Its part of the remaining capacity, relative to the weights of others.
     pub weight: f64,
 }
 
@@ -55,7 +55,7 @@ impl Default for Share {
 }
 
 impl Share {
-    /// The share of a class where nothing else was asked for. Background jobs get a tenth of what others do.
+    /// The default share of a class. The weight of background jobs is a tenth of the others'.
     pub fn of(class: Class) -> Self {
         let weight = match class {
             Class::Now | Class::Soon => 1.0,
@@ -67,11 +67,11 @@ impl Share {
         }
     }
 
-    /// An error where a figure is out of range, or more is reserved than the limit allows.
+    /// Returns an error if a value is out of range, or if the reservation exceeds the limit.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: &str, value: String, allowed: &str| {
             let target = format!("{what} {value}");
-            Err(Error::new(Kind::Invalid, "share by", target, allowed))
+            Err(Error::new(ErrorKind::Invalid, "use", target, allowed))
         };
         let rates = [
             ("a limit of", self.limit),
@@ -79,12 +79,12 @@ impl Share {
         ];
         for (what, rate) in rates {
             if let Some(rate) = rate.filter(|rate| !(rate.0.is_finite() && rate.0 >= 1.0)) {
-                return refuse(what, rate.to_string(), "at least 1 B/s is meant");
+                return refuse(what, rate.to_string(), "it must be at least 1 B/s");
             }
         }
         if !(self.weight.is_finite() && self.weight > 0.0) {
             let value = self.weight.to_string();
-            return refuse("a weight of", value, "it has to be above 0");
+            return refuse("a weight of", value, "it must be above 0");
         }
         match (self.reservation, self.limit) {
             (Some(reserved), Some(limit)) if reserved.0 > limit.0 => refuse(
@@ -97,28 +97,28 @@ impl Share {
     }
 }
 
-/// When the first request of one who waits is due, by each of the three figures of its share.
+/// The due times of a queue's first request, one for each of the three values of its share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tags {
-    /// From when on its reservation is behind.
+    /// The time from which on its reservation is overdue.
     pub reservation_s: f64,
-    /// From when on its limit lets it go.
+    /// The time from which on its limit permits the request.
     pub limit_s: f64,
-    /// Its place among those that go by weight.
+    /// Its position among requests that are scheduled by weight.
     pub weight_s: f64,
 }
 
-/// What gave one its turn.
+/// The value of a share by which a request was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// Its reservation was due.
     Reservation,
-    /// It was the first by weight among those within their limits.
+    /// It was the first by weight among the requests within their limits.
     Weight,
 }
 
-/// The tag of a request that costs `cost` and follows one with the tag `previous_s`, at a rate of `per_s`. It is no
-/// earlier than `floor_s`: what was not used is not caught up with.
+/// The tag of a request with cost `cost` that follows one with the tag `previous_s`, at the rate `per_s`. It is not
+/// earlier than `floor_s`: unused capacity is not saved up.
 pub fn after(previous_s: f64, cost: f64, per_s: f64, floor_s: f64) -> f64 {
     if per_s > 0.0 {
         (previous_s + cost / per_s).max(floor_s)
@@ -127,8 +127,8 @@ pub fn after(previous_s: f64, cost: f64, per_s: f64, floor_s: f64) -> f64 {
     }
 }
 
-/// Who of those that wait goes at `now_s`: among those within their limits the one whose reservation is most overdue,
-/// else the first by weight.
+/// Chooses which waiting request runs at `now_s`. Among those within their limits it is the one whose reservation is
+/// most overdue, else the first by weight.
 pub fn choose<T: Copy>(
     waiting: impl Iterator<Item = (T, Tags)> + Clone,
     now_s: f64,
@@ -146,7 +146,7 @@ pub fn choose<T: Copy>(
     })
 }
 
-/// When one of those that wait may go, where none may now.
+/// The earliest time at which a limit permits one of the waiting requests.
 pub fn next_due_s(waiting: impl Iterator<Item = Tags>) -> Option<f64> {
     waiting.map(|tags| tags.limit_s).reduce(f64::min)
 }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_goes_before_its_limit_and_the_first_of_them_is_known() {
+    fn no_request_runs_before_its_limit_and_the_next_due_time_is_known() {
         let waiting = [tags(f64::INFINITY, 2.0, 0.0), tags(f64::INFINITY, 3.0, 0.0)];
         assert_eq!(choose(waiting.iter().copied().enumerate(), 1.0), None);
         assert_eq!(next_due_s(waiting.into_iter()), Some(2.0));

@@ -1,14 +1,14 @@
-//! What was found out about an object before planning.
+//! Facts about an object that planning needs.
 //!
-//! The planner is pure, so whatever takes a system call to learn (does the file system have
-//! O_DIRECT, which pages are in the cache) is learnt first and handed over as a value.
+//! The planner is pure. Facts that take a system call (whether the file system supports O_DIRECT,
+//! which pages are in the page cache) are therefore collected first and passed in as a value.
 
 use crate::{
     extent::{Extent, up},
     route::Reason,
 };
 
-/// What direct I/O asks of offsets and of memory.
+/// The alignment that direct I/O requires of offsets and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
     /// Offsets and lengths in the object are multiples of this.
@@ -20,17 +20,17 @@ pub struct Alignment {
 impl Alignment {
     /// A page, and the block of nearly every file system.
     ///
-    /// Never plan with less than this, even where the drive would take 512: two chunks would then
-    /// share a page, and a write through the page cache could bring back the other's old bytes.
+    /// Plans never use less than this, even if the drive accepts 512. Otherwise two chunks could share
+    /// a page, and a buffered write of one could restore old bytes of the other.
     pub const PAGE_BYTES: u64 = 4096;
 
-    /// What a socket asks for: nothing.
+    /// No requirement, as for a socket.
     pub const NONE: Self = Self {
         object_bytes: 1,
         memory_bytes: 1,
     };
 
-    /// What chunks are cut by: offsets and lengths of I/Os with the drive are multiples of this.
+    /// The block size of chunks: offsets and lengths of drive I/Os are multiples of it.
     pub const fn block_bytes(self) -> u64 {
         if self.object_bytes == 1 || self.object_bytes > Self::PAGE_BYTES {
             self.object_bytes
@@ -40,29 +40,29 @@ impl Alignment {
     }
 }
 
-/// What the planner needs to know of one object.
+/// The facts about one object that the planner needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// What O_DIRECT asks for; `None` where the file system refuses it.
+    /// The alignment that O_DIRECT requires; `None` if the file system does not support it.
     pub direct: Option<Alignment>,
-    /// Why O_DIRECT goes through the page cache all the same, or may, or what there is in its place; `None` where it is
-    /// proven to go around it.
+    /// Why O_DIRECT does or may go through the page cache, or why it is not available. `None` if it is proven to bypass
+    /// the page cache.
     pub doubt: Option<Reason>,
     /// Whether DMA between this object and the memory of the region's device is proven.
     pub device_direct: bool,
-    /// How the bytes come where that is over a socket; `direct` is then [`Alignment::NONE`], or the blocks of a block
-    /// device on a network.
+    /// The transport if the object is behind a socket. `direct` is then [`Alignment::NONE`], or the block size of a
+    /// network block device.
     pub socket: Option<Reason>,
-    /// What an object that is written over a socket is stored in: a chunk lies in one such part.
+    /// The part size of an object that is written over a socket. A chunk does not cross a part boundary.
     pub part_bytes: Option<u64>,
-    /// Which extents are in the page cache: sorted, apart, whole pages.
+    /// The extents in the page cache: sorted, disjoint, whole pages.
     pub resident: Vec<Extent>,
-    /// Which extents no drive has, where that matters: sorted, apart, whole pages.
+    /// The holes of the file, if the plan needs them: sorted, disjoint, whole pages.
     pub holes: Vec<Extent>,
 }
 
 impl Survey {
-    /// An object that takes O_DIRECT, with nothing in the page cache.
+    /// An object that supports O_DIRECT, with nothing in the page cache.
     pub fn direct(alignment: Alignment) -> Self {
         Self {
             direct: Some(alignment),
@@ -70,7 +70,7 @@ impl Survey {
         }
     }
 
-    /// An object that is received from a socket, over [`Reason::Tcp`] or [`Reason::Tls`].
+    /// An object behind a socket, over [`Reason::Tcp`] or [`Reason::Tls`].
     pub fn socket(reason: Reason) -> Self {
         Self {
             socket: Some(reason),
@@ -78,7 +78,7 @@ impl Survey {
         }
     }
 
-    /// A block device on a network: blocks of `block_bytes`, received into any memory over [`Reason::Tcp`].
+    /// A network block device with blocks of `block_bytes`, which go to any memory address.
     pub fn block_socket(reason: Reason, block_bytes: u64) -> Self {
         let alignment = Alignment {
             object_bytes: block_bytes,
@@ -90,13 +90,13 @@ impl Survey {
         }
     }
 
-    /// Whether it is a block device on a network.
+    /// Whether it is a network block device.
     pub(crate) fn is_block(&self) -> bool {
         self.socket.is_some() && self.direct.is_some_and(|direct| direct != Alignment::NONE)
     }
 
-    /// What O_DIRECT asks for, or why it is not used. With a device's memory, proof counts for more than what the
-    /// file system says.
+    /// The alignment that O_DIRECT requires, or the reason not to use it. Proven device DMA (`device_direct`) overrides
+    /// `doubt`.
     pub fn usable(&self) -> Result<Alignment, Reason> {
         match (self.direct, self.doubt) {
             (None, doubt) => Err(doubt.unwrap_or(Reason::NoDirectIo)),
@@ -105,19 +105,19 @@ impl Survey {
         }
     }
 
-    /// The first run of `extent` whose blocks are either all in the page cache or not all there. Runs begin
-    /// and end on multiples of `block_bytes`, so that no block is in two of them.
+    /// The first run of `extent` whose blocks are all in the page cache (`true`) or not all there (`false`). Runs are
+    /// separated on multiples of `block_bytes`, so that no block is in two of them.
     pub(crate) fn first_run(&self, extent: Extent, block_bytes: u64) -> (Extent, bool) {
         first_run(&self.resident, extent, block_bytes)
     }
 
-    /// The same for holes.
+    /// As `first_run`, for holes.
     pub(crate) fn first_hole(&self, extent: Extent, block_bytes: u64) -> (Extent, bool) {
         first_run(&self.holes, extent, block_bytes)
     }
 }
 
-/// The first run of `extent` that lies in one of `runs`, or in none.
+/// The first run of `extent` that lies in one of `runs` (`true`) or in none (`false`).
 fn first_run(runs: &[Extent], extent: Extent, block_bytes: u64) -> (Extent, bool) {
     let first = runs.partition_point(|run| run.end() <= extent.offset);
     let blocks = runs[first..].iter().map(|run| run.interior(block_bytes));

@@ -1,17 +1,17 @@
-//! Text that a stranger may have written, made safe to show.
+//! Escaping of untrusted text for output.
 //!
-//! File names, tensor names and scenario titles come from outside. A terminal obeys escape sequences in
+//! File names, tensor names and scenario titles are untrusted. A terminal executes escape sequences in
 //! them, and bidirectional marks make a name look like another one. [`shown`] replaces every such character
-//! with its escape (`\u{1b}`); all output passes through this module. The escapes are plain text, so text
-//! that is escaped twice does not change.
+//! with its escape (`\u{1b}`). All output passes through this module. The escapes are plain text, so
+//! escaping text twice does not change it again.
 //!
 //! Names are escaped where they enter a message: in [`Error`](crate::Error), in the tables and pages of
-//! `report`, in the refusals of `model`. The program's exits escape everything again, with [`shown_lines`] or
-//! [`shown_coloured`], so that a place that was forgotten costs a line break or a colour, never a command.
+//! `report`, in the errors of `model`. The program escapes everything again on output, with [`shown_lines`] or
+//! [`shown_coloured`]. A name that was not escaped before can therefore add a line break or a colour, but no command.
 
 use std::{borrow::Cow, fmt::Write};
 
-/// Why writing to a string cannot fail.
+/// The reason why writing to a string cannot fail.
 const INFALLIBLE: &str = "a string takes all that is written to it";
 
 /// Whether `c` acts on a terminal or is invisible there: controls (C0, DEL, C1), bidirectional marks, line and
@@ -26,12 +26,12 @@ pub fn is_unsafe(c: char) -> bool {
             | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// `text` as one line without any character that [`is_unsafe`]: those become `\n`, `\t`, `\r` or `\u{…}`.
+/// `text` as one line. Characters that are unsafe (see [`is_unsafe`]) become `\n`, `\t`, `\r` or `\u{…}`.
 pub fn shown(text: &str) -> Cow<'_, str> {
     replaced(text, |c, out| write!(out, "{}", c.escape_default()))
 }
 
-/// The same for text of several lines: line feeds stay, also after a carriage return.
+/// As [`shown`], for text of several lines: line feeds stay, also after a carriage return.
 pub fn shown_lines(text: &str) -> Cow<'_, str> {
     if text.contains("\r\n") {
         let lines: Vec<_> = text.split("\r\n").map(shown_lines).collect();
@@ -43,8 +43,8 @@ pub fn shown_lines(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// The same for lines that this program coloured: sequences that only choose a colour or weight
-/// (`ESC [ … m`) stay, too.
+/// As [`shown_lines`], for output that this program coloured: sequences that only set a colour or weight
+/// (`ESC [ … m`) stay too.
 pub fn shown_coloured(text: &str) -> Cow<'_, str> {
     if !text.contains('\x1b') {
         return shown_lines(text);
@@ -63,8 +63,8 @@ pub fn shown_coloured(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// JSON text with the characters that [`is_unsafe`] escaped as JSON escapes them. It stands for the same value:
-/// outside of its strings, JSON has no such character but line feeds and tabs, which stay.
+/// JSON text with unsafe characters (see [`is_unsafe`]) as JSON escapes. Its value does not change: outside of strings,
+/// JSON has no such characters except line feeds and tabs, which stay.
 pub fn shown_json(text: &str) -> Cow<'_, str> {
     replaced(text, |c, out| match c {
         '\n' | '\t' => out.write_char(c),
@@ -76,7 +76,7 @@ pub fn shown_json(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// `text` as one word of a shell, for commands that people copy: quoted where a shell would make more of it.
+/// `text` as one shell word, for commands that users copy. It is quoted if it contains special characters.
 pub fn shell_word(text: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -85,7 +85,7 @@ pub fn shell_word(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
-/// `text` with every character that [`is_unsafe`] written by `escape`.
+/// `text` with every unsafe character (see [`is_unsafe`]) written by `escape`.
 fn replaced(text: &str, escape: impl Fn(char, &mut String) -> std::fmt::Result) -> Cow<'_, str> {
     if !text.contains(is_unsafe) {
         return Cow::Borrowed(text);
@@ -107,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_a_terminal_obeys_or_hides_is_written_out() {
+    fn control_and_invisible_characters_are_escaped() {
         assert_eq!(shown("a\x1b[2Jb\r\nc\td"), r"a\u{1b}[2Jb\r\nc\td");
         assert_eq!(shown("\u{9b}2J\u{7f}"), r"\u{9b}2J\u{7f}");
         assert_eq!(
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_people_use_stay_as_they_are() {
+    fn ordinary_names_are_not_changed() {
         for name in [
             "model.layers.0.q_proj",
             "poids été",
@@ -160,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_gets_through(text in "(\\PC|\\pC|\x1b\\[[0-9;]*[a-zA-Z])*") {
+        fn no_unsafe_character_remains(text in "(\\PC|\\pC|\x1b\\[[0-9;]*[a-zA-Z])*") {
             prop_assert!(!shown(&text).contains(is_unsafe));
             prop_assert!(!shown_lines(&text).replace("\r\n", "\n").contains(|c| c != '\n' && is_unsafe(c)));
             let once = shown(&text).into_owned();
@@ -174,7 +174,7 @@ mod tests {
         }
 
         #[test]
-        fn json_says_the_same_as_before(text in "(\\PC|\\pC)*") {
+        fn escaped_json_has_the_same_value(text in "(\\PC|\\pC)*") {
             let json = serde_json::to_string_pretty(&serde_json::json!({ "name": text })).unwrap();
             let safe = shown_json(&json).into_owned();
             prop_assert!(!safe.contains(|c| c != '\n' && is_unsafe(c)));

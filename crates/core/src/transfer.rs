@@ -1,17 +1,17 @@
-//! What is to be moved: a list of moves in one direction.
+//! A transfer: a list of moves in one direction.
 //!
-//! A transfer is checked when it is made, so that everything after it may rely on three facts: every
-//! extent lies inside its object, every byte of the other side is in bounds, and no byte is written
-//! twice. The last is what makes it sound to run its parts in any order on many lanes.
+//! A transfer is checked when it is made. The planner and the lanes rely on three facts: every extent
+//! lies inside its object, every byte of the other side is in bounds, and no byte is written twice.
+//! Because of the last, its chunks can run in any order on many lanes.
 
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     extent::Extent,
     object::Object,
     route::Leg,
 };
 
-/// Which way the bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From objects into the region.
@@ -23,7 +23,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Which half of the way a transfer with a region is; across, the first.
+    /// The leg of a one-leg transfer; for `Across`, the read leg.
     pub fn leg(self) -> Leg {
         match self {
             Self::Out => Leg::Write,
@@ -32,19 +32,19 @@ impl Direction {
     }
 }
 
-/// One extent and where its bytes are on the other side.
+/// An extent of an object, and its offset on the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which of the transfer's objects.
+    /// The index of the object in the transfer.
     pub object: u32,
-    /// Which of its bytes.
+    /// The bytes of the object.
     pub extent: Extent,
-    /// The offset on the other side: in the region, or across, in the object's twin, where it is the same.
+    /// The offset in the region. For `Across`, the offset in the target object, which equals `extent.offset`.
     pub at: u64,
 }
 
 impl From<Extent> for Move {
-    /// Bytes of the only object, at the start of the other side.
+    /// Bytes of object 0, at offset 0 of the other side.
     fn from(extent: Extent) -> Self {
         Self {
             object: 0,
@@ -54,7 +54,7 @@ impl From<Extent> for Move {
     }
 }
 
-/// A checked list of moves between objects and one region (or, across, other objects).
+/// A checked list of moves between objects and one region (for `Across`, other objects).
 #[derive(Clone, Debug)]
 pub struct Transfer {
     direction: Direction,
@@ -66,8 +66,8 @@ pub struct Transfer {
 impl Transfer {
     /// Checks the moves against the objects and the region's length and makes them a transfer.
     ///
-    /// Empty moves are dropped. Across, `region_bytes` has no meaning: each object's twin is as
-    /// long as the object.
+    /// Empty moves are dropped. For `Across`, `region_bytes` is ignored: each target object is as long
+    /// as its source.
     pub fn new(
         direction: Direction,
         objects: Vec<Object>,
@@ -90,7 +90,7 @@ impl Transfer {
         Ok(transfer)
     }
 
-    /// The whole of each object, one after the other, into or out of one region.
+    /// All bytes of each object, one object after the other in the region.
     pub fn whole(direction: Direction, objects: Vec<Object>) -> Result<Self> {
         let mut at = 0;
         let moves = (0..).zip(&objects).map(|(object, o)| {
@@ -111,22 +111,22 @@ impl Transfer {
         Self::new(direction, objects, moves, at)
     }
 
-    /// Which way the bytes go.
+    /// The direction of the transfer.
     pub fn direction(&self) -> Direction {
         self.direction
     }
 
-    /// The objects that the moves speak of.
+    /// The objects that the moves refer to.
     pub fn objects(&self) -> &[Object] {
         &self.objects
     }
 
-    /// The moves, as they were given.
+    /// The moves in the order given, without empty ones.
     pub fn moves(&self) -> &[Move] {
         &self.moves
     }
 
-    /// How many bytes are moved in all.
+    /// The total number of bytes moved.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -137,23 +137,23 @@ impl Transfer {
             Direction::Out => (m.object, m.extent),
             Direction::Across => (m.object, Extent::new(m.at, m.extent.bytes)),
         };
-        let in_step = |a: &(u32, Extent), b: &(u32, Extent)| {
+        let is_before = |a: &(u32, Extent), b: &(u32, Extent)| {
             a.0 < b.0 || (a.0 == b.0 && a.1.end() <= b.1.offset)
         };
-        // Most callers list what they write in order; only the others pay for a sort.
+        // Most callers list moves in the order of the written side. Only other lists are sorted.
         if self
             .moves
             .iter()
-            .is_sorted_by(|a, b| in_step(&written(a), &written(b)))
+            .is_sorted_by(|a, b| is_before(&written(a), &written(b)))
         {
             return Ok(());
         }
         let mut all: Vec<_> = self.moves.iter().map(written).collect();
         all.sort_unstable_by_key(|(object, e)| (*object, e.offset));
-        match all.windows(2).find(|pair| !in_step(&pair[0], &pair[1])) {
+        match all.windows(2).find(|pair| !is_before(&pair[0], &pair[1])) {
             None => Ok(()),
             Some(pair) => Err(Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "move into",
                 self.written_name(pair[0].0),
                 format!("byte {} would be written twice", pair[1].1.offset),
@@ -177,7 +177,12 @@ fn check_bounds(
 ) -> Result<()> {
     let Some(object) = objects.get(m.object as usize) else {
         let message = format!("there are only {}", objects.len());
-        return Err(Error::new(Kind::Invalid, "find object", m.object, message));
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "find object",
+            m.object,
+            message,
+        ));
     };
     let fits = |offset: u64, room: u64| {
         offset
@@ -186,11 +191,11 @@ fn check_bounds(
     };
     if !fits(m.extent.offset, object.bytes) {
         let message = format!(
-            "{} bytes from {} on do not fit into its {}",
+            "{} bytes at offset {} do not fit into its {} bytes",
             m.extent.bytes, m.extent.offset, object.bytes
         );
         return Err(Error::new(
-            Kind::Invalid,
+            ErrorKind::Invalid,
             "move bytes of",
             &object.name,
             message,
@@ -198,10 +203,15 @@ fn check_bounds(
     }
     if direction == Direction::Across && m.at != m.extent.offset {
         let message = format!(
-            "its byte {} would land at {}, and a copy keeps offsets",
+            "its byte {} would be copied to offset {}, but a copy keeps offsets",
             m.extent.offset, m.at
         );
-        return Err(Error::new(Kind::Invalid, "copy", &object.name, message));
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "copy",
+            &object.name,
+            message,
+        ));
     }
     let room = if direction == Direction::Across {
         object.bytes
@@ -210,11 +220,11 @@ fn check_bounds(
     };
     if !fits(m.at, room) {
         let message = format!(
-            "{} bytes at {} do not fit into {room}",
+            "{} bytes at offset {} do not fit into the region's {room} bytes",
             m.extent.bytes, m.at
         );
         return Err(Error::new(
-            Kind::Invalid,
+            ErrorKind::Invalid,
             "place bytes of",
             &object.name,
             message,
@@ -240,21 +250,21 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_by_name() {
+    fn moves_out_of_bounds_are_refused_with_the_object_name() {
         let error = Transfer::new(Direction::In, object(), vec![mv(90, 20, 0)], 50).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot move bytes of a: 20 bytes from 90 on do not fit into its 100"
+            "cannot move bytes of a: 20 bytes at offset 90 do not fit into its 100 bytes"
         );
         assert!(Transfer::new(Direction::In, object(), vec![mv(0, 20, 40)], 50).is_err());
         assert!(Transfer::new(Direction::In, object(), vec![mv(u64::MAX, 2, 0)], 50).is_err());
         assert!(Transfer::new(Direction::In, object(), vec![mv(0, 2, u64::MAX)], 50).is_err());
         assert!(Transfer::new(Direction::Across, object(), vec![mv(0, 2, 1)], 50).is_err());
-        let stranger = Move {
+        let unknown = Move {
             object: 1,
             ..mv(0, 1, 0)
         };
-        assert!(Transfer::new(Direction::In, object(), vec![stranger], 50).is_err());
+        assert!(Transfer::new(Direction::In, object(), vec![unknown], 50).is_err());
     }
 
     #[test]

@@ -1,20 +1,20 @@
 //! Names of objects: a plain path, or a URI with one of the known schemes.
 //!
 //! A text is a URI if a scheme of two characters or more is followed by `://`, or if it begins with `memory:`.
-//! Everything else is a path of this machine and is taken as it is, also where it is not UTF-8: `C:x`, `a:b`,
-//! `//x` and `s3:x` are paths. A path that looks like a URI is written with `./` in front.
+//! Everything else is a local path and is used unchanged, even if it is not UTF-8: `C:x`, `a:b`, `//x` and `s3:x` are
+//! paths. A path that looks like a URI is written with `./` in front.
 //!
 //! | scheme | authority | name |
 //! |---|---|---|
 //! | path | none | the path |
 //! | `s3://BUCKET/KEY` | the bucket | the key |
 //! | `https://HOST[:PORT]/PATH` | host and port | the path and the query |
-//! | `http://HOST[:PORT]/PATH` | host and port | the path and the query; neither secret nor proof against changes |
+//! | `http://HOST[:PORT]/PATH` | host and port | the path and the query; not encrypted, not authenticated |
 //! | `nvme-tcp://HOST[:PORT]/NQN[/NSID\|/NAME]` | host and port (4420) | the NQN and the namespace (1) or a name |
 //! | `memory:STORE/KEY` | the store's name | the key; for tests |
 //!
-//! Nothing is decoded or normalised: `%41` in a key is three characters, and `a//b` has an empty part. Refused are
-//! control characters, the parts `.` and `..` (an HTTP client may resolve them), credentials, and fragments.
+//! Nothing is decoded or normalised: `%41` in a key is three characters, and `a//b` has an empty part. Control
+//! characters, the parts `.` and `..` (an HTTP client may resolve them), credentials and fragments are refused.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -22,7 +22,7 @@ use std::{
     net::Ipv6Addr,
 };
 
-use crate::{Error, Kind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// The longest key: the limit of S3.
 const KEY_BYTES_MAX: usize = 1024;
@@ -30,11 +30,11 @@ const KEY_BYTES_MAX: usize = 1024;
 /// The longest NVMe qualified name.
 const NQN_BYTES_MAX: usize = 223;
 
-/// The port of NVMe/TCP, and the namespace, where none is given.
+/// The default port and the default namespace of NVMe/TCP.
 const NVME_PORT: u16 = 4420;
 const NSID: u32 = 1;
 
-/// What kind of store an object is in.
+/// The type of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scheme {
     /// The file systems of this machine.
@@ -52,7 +52,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// The schemes that are written, and how.
+    /// The prefixes of the schemes, and the forms of their URIs.
     const FORMS: [(&'static str, Self, &'static str); 5] = [
         ("s3", Self::S3, "s3://BUCKET/KEY"),
         ("https", Self::Https, "https://HOST[:PORT]/PATH"),
@@ -65,13 +65,13 @@ impl Scheme {
         ("memory", Self::Memory, "memory:STORE/KEY"),
     ];
 
-    /// How its URIs are written.
+    /// The form of its URIs.
     pub fn form(self) -> &'static str {
         let form = Self::FORMS.iter().find(|(_, scheme, _)| *scheme == self);
         form.map_or("a path", |(_, _, form)| form)
     }
 
-    /// How it is written in front of an authority.
+    /// The text in front of the authority.
     fn prefix(self) -> &'static str {
         match self {
             Self::Path => "",
@@ -84,7 +84,7 @@ impl Scheme {
     }
 }
 
-/// The name of an object, or of what objects are below.
+/// The name of an object, or of a prefix of object names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Uri {
     scheme: Scheme,
@@ -93,7 +93,7 @@ pub struct Uri {
 }
 
 impl Uri {
-    /// Reads a path or a URI.
+    /// Parses a path or a URI.
     pub fn parse(text: impl AsRef<OsStr>) -> Result<Self> {
         let text = text.as_ref();
         let Some((scheme, rest)) = split_scheme(text) else {
@@ -103,12 +103,12 @@ impl Uri {
                 name: text.to_owned(),
             });
         };
-        let refuse = |why: String| Error::new(Kind::Invalid, "read", text.display(), why);
+        let refuse = |why: String| Error::new(ErrorKind::Invalid, "read", text.display(), why);
         let known = Scheme::FORMS.iter().find(|(name, ..)| *name == scheme);
         let Some((_, scheme, form)) = known else {
             let forms: Vec<_> = Scheme::FORMS.iter().map(|(_, _, form)| *form).collect();
             let forms = forms.join(", ");
-            let why = format!("the scheme {scheme:?} is not known; known are {forms}, and paths");
+            let why = format!("the scheme {scheme:?} is not supported; use {forms}, or a path");
             return Err(
                 refuse(why).with_hint("write `./` in front of a path that looks like a URI")
             );
@@ -137,17 +137,17 @@ impl Uri {
         })
     }
 
-    /// What kind of store it is in.
+    /// The type of its store.
     pub fn scheme(&self) -> Scheme {
         self.scheme
     }
 
-    /// Which store of that kind; empty for paths.
+    /// The authority, which names the store; empty for paths.
     pub fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// Its name in that store.
+    /// The name in that store.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
@@ -163,7 +163,7 @@ impl fmt::Display for Uri {
     }
 }
 
-/// The scheme of a URI in lower case, and what follows it; `None` for a path.
+/// The scheme of a URI in lower case, and the rest after it; `None` for a path.
 fn split_scheme(text: &OsStr) -> Option<(String, &[u8])> {
     let bytes = text.as_encoded_bytes();
     let colon = bytes.iter().position(|byte| *byte == b':')?;
@@ -174,14 +174,14 @@ fn split_scheme(text: &OsStr) -> Option<(String, &[u8])> {
     }
     let scheme = str::from_utf8(scheme).ok()?.to_ascii_lowercase();
     match rest.strip_prefix(b"//") {
-        // `memory://x` has an empty name of a store, which is refused as such.
+        // `memory://x` has an empty store name, which is refused later.
         _ if scheme == "memory" => Some((scheme, rest)),
         Some(rest) => Some((scheme, rest)),
         None => None,
     }
 }
 
-/// Why a part of a URI is refused.
+/// The reason why a part of a URI is refused.
 type Refused = &'static str;
 
 fn bucket(text: &str) -> Result<String, Refused> {
@@ -206,7 +206,7 @@ fn key(text: &str) -> Result<String, Refused> {
 
 fn web_path(text: &str) -> Result<String, Refused> {
     if text.contains(|c: char| c == '#' || c.is_whitespace()) {
-        return Err("a fragment or a blank is not allowed in it");
+        return Err("a fragment or a space is not allowed in it");
     }
     let mut escapes = text.split('%').skip(1).map(str::as_bytes);
     if !escapes.all(|rest| rest.len() > 1 && rest[..2].iter().all(u8::is_ascii_hexdigit)) {
@@ -245,7 +245,7 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), Refused> {
         None => !host.is_empty() && host.chars().all(is_name),
     };
     if !is_host {
-        return Err("it has no proper host");
+        return Err("its host is missing or malformed");
     }
     if port.is_empty() {
         return Ok((host, None));
@@ -259,7 +259,7 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), Refused> {
 }
 
 fn subsystem(text: &str) -> Result<String, Refused> {
-    // The portal itself: what its discovery controller lists.
+    // The portal itself, whose discovery controller lists the subsystems.
     if text.is_empty() {
         return Ok(String::new());
     }
@@ -271,12 +271,12 @@ fn subsystem(text: &str) -> Result<String, Refused> {
     }
     let rest = match rest {
         None => NSID.to_string(),
-        // The last number stands for all namespaces.
+        // 0xFFFFFFFF is the broadcast value for all namespaces.
         Some(digits) if all_digits(digits) => match digits.parse::<u32>() {
             Ok(nsid) if nsid > 0 && nsid < u32::MAX => nsid.to_string(),
             _ => return Err("a namespace is 1 to 4294967294"),
         },
-        // A name in the target's index; nothing stands for all of them.
+        // A name in the target's index.
         Some(name) => key(name)?,
     };
     Ok(format!("{nqn}/{rest}"))
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_uri_is_a_path_as_it_is() {
+    fn text_that_is_not_a_uri_is_an_unchanged_path() {
         for path in [
             "",
             "x",
@@ -384,14 +384,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_the_form_that_can() {
+    fn malformed_uris_are_refused_with_the_expected_form() {
         for (text, why) in [
             (
                 "gs://bucket/key",
-                "known are s3://BUCKET/KEY, https://HOST[:PORT]/PATH, http://HOST[:PORT]/PATH, nvme-tcp://",
+                "use s3://BUCKET/KEY, https://HOST[:PORT]/PATH, http://HOST[:PORT]/PATH, nvme-tcp://",
             ),
-            ("ftp://host/x", "the scheme \"ftp\" is not known"),
-            ("file:///x", "and paths"),
+            ("ftp://host/x", "the scheme \"ftp\" is not supported"),
+            ("file:///x", "or a path"),
             ("s3:///key", "a bucket is 3 to 63"),
             ("s3://Bucket/key", "a bucket is 3 to 63"),
             ("s3://-bucket/key", "a bucket is 3 to 63"),
@@ -399,23 +399,23 @@ mod tests {
             ("s3://bucket/a\nb", "a control character"),
             ("s3://bucket/a\u{85}b", "a control character"),
             ("https://user:pw@host/x", "credentials"),
-            ("https:///x", "no proper host"),
+            ("https:///x", "host is missing"),
             ("https://host:0/x", "a port is"),
             ("https://host:+1/x", "a port is"),
-            ("https://host/a b", "a blank"),
+            ("https://host/a b", "a space"),
             ("https://host/a#b", "a fragment"),
             ("https://host/a%4", "two hexadecimal digits"),
             ("https://host/../a?b/..", "no part"),
             ("nvme-tcp://host/disk", "begins with `nqn.`"),
             ("nvme-tcp://host/nqn.a/0", "a namespace is"),
             ("nvme-tcp://host/nqn.a/4294967295", "a namespace is"),
-            ("nvme-tcp://[::1/nqn.a", "no proper host"),
+            ("nvme-tcp://[::1/nqn.a", "host is missing"),
             ("memory:", "a store's name"),
             ("memory://x", "a store's name"),
         ] {
             let error = Uri::parse(text).unwrap_err();
             assert!(error.to_string().contains(why), "{text}: {error}");
-            assert_eq!(error.kind(), Kind::Invalid);
+            assert_eq!(error.kind(), ErrorKind::Invalid);
         }
         let error = Uri::parse(OsStr::from_bytes(b"s3://bucket/\xff")).unwrap_err();
         assert!(error.to_string().contains("not UTF-8"), "{error}");
@@ -425,7 +425,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_uri_is_shown_as_what_is_read_as_the_same(
+        fn a_uri_that_is_shown_and_parsed_is_the_same(
             scheme in "(s3://|https?://|nvme-tcp://|memory:|)", rest in "[a-z0-9./:%\\[\\]?#@ -]{0,30}"
         ) {
             let text = format!("{scheme}{rest}");

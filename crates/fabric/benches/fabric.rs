@@ -1,8 +1,8 @@
-//! How fast the fabric simulator is: events a second, microseconds a packet, and whether time grows
-//! with packets and nothing else.
+//! The speed of the fabric simulator: events per second, microseconds per packet, and whether time is proportional to
+//! packets.
 //!
-//! `cargo bench -p straightway-model --bench fabric` prints a table; `-- --json` one line of JSON a
-//! case. `-- quick` leaves the long case out.
+//! `cargo bench -p straightway-fabric --bench fabric` prints a table; `-- --json` one line of JSON per case. `--
+//! quick` omits the long case.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
@@ -10,18 +10,19 @@ use std::{env, ops::ControlFlow, time::Instant};
 
 use straightway_core::{Bytes, Rate, Seconds};
 use straightway_fabric::{
-    Control, LeafSpine, Permutation, Scenario, Switch, Topology, Traffic, Transport, simulate,
+    Control, FabricScenario, FabricTopology, FabricTransport, LeafSpine, Permutation, Switch,
+    Traffic, simulate,
 };
 use straightway_scenario::seed::Seed;
 
 /// 1,024 hosts under 32 leaves and 32 spines at 400 Gb/s, every host sending `bytes` to another.
-fn permutation(bytes: u64, control: Control) -> Scenario {
-    Scenario {
+fn permutation(bytes: u64, control: Control) -> FabricScenario {
+    FabricScenario {
         title: format!("permutation {} {control:?}", Bytes(bytes)),
         about: String::new(),
         seed: Seed(1),
         duration: None,
-        topology: Topology::LeafSpine(LeafSpine {
+        topology: FabricTopology::LeafSpine(LeafSpine {
             leaves: 32,
             spines: 32,
             hosts_per_leaf: 32,
@@ -31,9 +32,9 @@ fn permutation(bytes: u64, control: Control) -> Scenario {
             uplink_cable_m: 40.0,
         }),
         switch: Switch::default(),
-        transport: Transport {
+        transport: FabricTransport {
             control,
-            ..Transport::default()
+            ..FabricTransport::default()
         },
         traffic: vec![Traffic::Permutation(Permutation {
             bytes: Some(Bytes(bytes)),
@@ -45,15 +46,15 @@ fn permutation(bytes: u64, control: Control) -> Scenario {
     }
 }
 
-/// Seconds this thread has spent on a processor, which a busy machine does not stretch; the wall
-/// clock where the system does not tell.
+/// The CPU time of this thread in seconds, which is independent of other load; the wall clock if the system does not
+/// report it.
 fn processor_s(begin: Instant) -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = stat.split_whitespace().next().and_then(|n| n.parse().ok());
     ns.map_or_else(|| begin.elapsed().as_secs_f64(), |ns: f64| ns / 1e9)
 }
 
-/// The most memory this process has held, in MiB.
+/// The peak memory of this process, in MiB.
 fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|l| l.starts_with("VmHWM:"));

@@ -1,4 +1,4 @@
-//! The edges of what the fabric simulator takes on, each with its reason.
+//! The limits of the fabric simulator, each with its reason.
 
 use straightway_core::{Bytes, Rate, Seconds};
 
@@ -20,9 +20,9 @@ pub const PACKETS_MAX: u64 = 1_000_000_000;
 /// The longest run, in simulated time.
 pub const DURATION_MAX: Seconds = Seconds(100.0);
 
-/// The slowest and the fastest link.
+/// The slowest link.
 pub const RATE_MIN: Rate = Rate(1.25e6);
-/// 10 Tb/s: six times the fastest port there is.
+/// The fastest link, 10 Tb/s: six times the fastest existing port.
 pub const RATE_MAX: Rate = Rate(1.25e12);
 
 /// The longest cable: between two cities.
@@ -31,10 +31,10 @@ pub const CABLE_M_MAX: f64 = 100_000.0;
 /// The largest buffer of one switch.
 pub const BUFFER_MAX: Bytes = Bytes::gib(4);
 
-/// Links whose queue is followed over time.
+/// Links whose queue is recorded over time.
 pub const WATCHED_MAX: usize = 64;
 
-/// Points kept of each queue followed.
+/// Points kept of each recorded queue.
 pub const SERIES_POINTS: usize = 2048;
 
 /// Traffic entries of one scenario.
@@ -43,6 +43,6 @@ pub const TRAFFIC_MAX: usize = 4096;
 /// The most switches a path may cross.
 pub const HOPS_MAX: usize = 64;
 
-/// Packets looked at when a pause ends, to see whom it held: those at the head waited for all of
-/// it, and a queue of thousands would be walked for every pause.
+/// Packets examined at the end of a pause, to find the flows that it delayed. The packets at the head waited for all
+/// of it; a queue of thousands would otherwise be searched at every pause.
 pub const HELD_LOOKED_AT_MAX: usize = 64;

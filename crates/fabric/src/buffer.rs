@@ -1,34 +1,32 @@
-//! A switch's buffer: what its ports share, and what each keeps back for the moment after XOFF.
+//! A switch's buffer: the part that its ports share, and the headroom of each port for data after XOFF.
 //!
-//! With flow control, a packet is charged to the link it came by. An ingress may take `alpha` of
-//! what is free of the shared part; the packet that finds it there or brings it there makes the
-//! switch tell its neighbour to stop. What arrives after that is charged to the ingress's own
-//! headroom, and only what fits nowhere is dropped. (The dynamic threshold follows the switch of
-//! HPCC's simulation.)
+//! With flow control, a packet is charged to the link by which it came. The threshold of an ingress is `alpha` of the
+//! free shared part; the packet that reaches it or finds it reached makes the switch pause its neighbour. Later
+//! packets are charged to the ingress's own headroom, and only packets that fit nowhere are dropped. (The dynamic
+//! threshold follows the switch of HPCC's simulation.)
 //!
-//! The headroom is reckoned from XOFF on, so nothing that came before may be charged to it. The
-//! threshold falls while other ports fill the buffer, but an ingress only notices with its next
-//! packet: that packet, too, came before XOFF. It goes to the shared part or, where that is full,
-//! to a reserve of one frame an ingress (SONiC's profiles keep such a part, `xon`, beside `xoff`).
+//! The headroom is sized for data after XOFF, so no earlier packet may be charged to it. The threshold falls while
+//! other ports fill the buffer, but an ingress only notices with its next packet, which also came before XOFF. That
+//! packet goes to the shared part or, if that is full, to a reserve of one frame per ingress (SONiC's profiles have
+//! such a part, `xon`, in addition to `xoff`).
 //!
-//! Without flow control the whole buffer is shared, and an egress queue longer than its share of
-//! what is free loses packets.
+//! Without flow control the whole buffer is shared, and an egress queue longer than its share of the free part drops
+//! packets.
 
-/// What is shared by the ports of one switch.
+/// The shared buffer of one switch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shared {
     /// Bytes not reserved as headroom.
     pub(crate) total: u64,
     pub(crate) used: u64,
-    /// The share of the free bytes one ingress (or, without flow control, one egress) may take,
-    /// in 1/65536.
+    /// The share of the free bytes that one ingress (or, without flow control, one egress) may take, in 1/65536.
     alpha: u64,
-    /// How far below the threshold an ingress must fall before XON.
+    /// The distance below the threshold that an ingress must reach before XON.
     resume_below: u64,
     pub(crate) peak: u64,
 }
 
-/// What one link has brought into a switch and not yet been sent on.
+/// The bytes that one link has brought into a switch and that are still there.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ingress {
     used: u64,
@@ -36,7 +34,7 @@ pub(crate) struct Ingress {
     headroom: u64,
     reserve_used: u64,
     reserve: u64,
-    /// Whether the neighbour has been told to stop.
+    /// Whether the neighbour has been paused.
     pub(crate) stopped: bool,
     pub(crate) headroom_peak: u64,
 }
@@ -53,13 +51,13 @@ impl Shared {
         }
     }
 
-    /// What one port may take now.
+    /// The bytes that one port may take now.
     #[inline]
     pub(crate) fn threshold(&self) -> u64 {
         ((self.total - self.used) * self.alpha) >> 16
     }
 
-    /// Takes a packet without flow control, if the egress queue it joins may grow by it.
+    /// Admits a packet without flow control, if its egress queue may grow by it.
     #[inline]
     pub(crate) fn admit_lossy(&mut self, queue_bytes: u64, bytes: u64) -> bool {
         let fits = self.used + bytes <= self.total && queue_bytes + bytes <= self.threshold();
@@ -75,7 +73,7 @@ impl Shared {
         self.peak = self.peak.max(self.used);
     }
 
-    /// Gives back what [`Self::admit_lossy`] took.
+    /// Releases bytes that [`Self::admit_lossy`] took.
     #[inline]
     pub(crate) fn release_lossy(&mut self, bytes: u64) {
         self.used -= bytes;
@@ -83,7 +81,7 @@ impl Shared {
 }
 
 impl Ingress {
-    /// An ingress with that much headroom, and a reserve for the packet before it.
+    /// An ingress with this headroom, and a reserve for the packet that triggers XOFF.
     pub(crate) fn new(headroom: u64, reserve: u64) -> Self {
         Self {
             headroom,
@@ -92,12 +90,12 @@ impl Ingress {
         }
     }
 
-    /// Bytes held, of any account.
+    /// All bytes of this ingress: shared, reserve and headroom.
     pub(crate) fn bytes(&self) -> u64 {
         self.used + self.reserve_used + self.headroom_used
     }
 
-    /// Takes a packet; false when it fits nowhere.
+    /// Admits a packet; false if it fits nowhere.
     #[inline]
     pub(crate) fn admit(&mut self, shared: &mut Shared, bytes: u64) -> bool {
         let may_share = !self.stopped || self.used < shared.threshold();
@@ -114,7 +112,7 @@ impl Ingress {
         fits
     }
 
-    /// Takes a packet that was under way when the neighbour was told to stop.
+    /// Admits a packet that was in flight when the neighbour was paused.
     fn admit_late(&mut self, bytes: u64) -> bool {
         if self.headroom_used + bytes > self.headroom {
             return false;
@@ -124,7 +122,7 @@ impl Ingress {
         true
     }
 
-    /// Gives back a packet's bytes, from the headroom first, then from the reserve.
+    /// Releases a packet's bytes, from the headroom first, then from the reserve.
     #[inline]
     pub(crate) fn release(&mut self, shared: &mut Shared, bytes: u64) {
         let from_headroom = bytes.min(self.headroom_used);
@@ -136,13 +134,13 @@ impl Ingress {
         shared.used -= from_shared;
     }
 
-    /// Whether the neighbour must be stopped now.
+    /// Whether the neighbour must be paused now.
     #[inline]
     pub(crate) fn should_stop(&self, shared: &Shared) -> bool {
         !self.stopped && (self.reserve_used > 0 || self.used >= shared.threshold())
     }
 
-    /// Whether a stopped neighbour may go on.
+    /// Whether a paused neighbour may resume.
     #[inline]
     pub(crate) fn should_go(&self, shared: &Shared) -> bool {
         self.stopped
@@ -159,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ingress_is_stopped_at_its_share_and_dropped_from_only_past_its_headroom() {
+    fn an_ingress_is_paused_at_its_share_and_drops_only_beyond_its_headroom() {
         let mut shared = Shared::new(80_000, 0.125, 1000);
         let mut ingress = Ingress::new(3000, 1000);
         let mut admitted = 0;
@@ -173,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_finds_the_threshold_fallen_leaves_the_headroom_to_those_after_it() {
+    fn a_packet_after_a_fall_of_the_threshold_does_not_use_the_headroom() {
         let mut shared = Shared::new(80_000, 0.5, 1000);
         let [mut early, mut late] = [Ingress::new(3000, 1000); 2];
         while early.bytes() < 20_000 {
             assert!(early.admit(&mut shared, 1000) && !early.should_stop(&shared));
         }
-        // The other port brings the threshold below what this one holds already.
+        // The other port lowers the threshold below what this one holds.
         while shared.threshold() > 20_000 {
             assert!(late.admit(&mut shared, 1000));
         }
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_left_to_share_the_packet_before_xoff_has_its_reserve() {
+    fn the_packet_that_triggers_xoff_uses_the_reserve_if_the_shared_part_is_full() {
         let mut shared = Shared::new(500, 0.5, 1000);
         let mut ingress = Ingress::new(3000, 1000);
         assert!(ingress.admit(&mut shared, 1000) && ingress.should_stop(&shared));
@@ -206,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_ingress_goes_on_only_well_below_the_threshold() {
+    fn a_paused_ingress_resumes_only_well_below_the_threshold() {
         let mut shared = Shared::new(80_000, 0.125, 3000);
         let mut ingress = Ingress::new(5000, 1000);
         while !ingress.should_stop(&shared) {

@@ -1,4 +1,4 @@
-//! The published cases, as scenarios that come with the program.
+//! The published cases, as embedded scenarios.
 
 use straightway_scenario::{
     entries,
@@ -31,7 +31,7 @@ mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
 
     use super::*;
-    use crate::Scenario;
+    use crate::FabricScenario;
     use straightway_scenario::check::read;
 
     #[test]
@@ -50,9 +50,9 @@ mod tests {
     }
 
     #[test]
-    fn every_case_is_sound_and_says_what_it_is() {
+    fn every_case_is_valid_and_has_a_description() {
         for case in CASES {
-            let scenario: Scenario =
+            let scenario: FabricScenario =
                 read(case.text).unwrap_or_else(|e| panic!("{}: {e}", case.name));
             assert!(
                 !scenario.title.is_empty() && !scenario.about.is_empty(),

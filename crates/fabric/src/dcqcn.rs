@@ -1,17 +1,16 @@
 //! DCQCN, the rate control of RoCE: its published parameter sets and a sender's state.
 //!
-//! A switch marks packets when its queue grows ([`Ecn`]); the receiver answers marks with congestion
-//! notifications (CNP), at most one an interval; the sender cuts its rate on each and climbs back in
-//! steps paced by a timer and a byte counter. [`Dcqcn`] holds the constants, [`Reaction`] one
-//! sender's state. Timers are not events: the state is brought up to date when it is looked at,
-//! for most senders are looked at far more often than their timers run out.
+//! A switch marks packets when its queue grows ([`Ecn`]); the receiver answers marks with congestion notifications
+//! (CNP), at most one per interval; the sender cuts its rate on each CNP and recovers in steps given by a timer and a
+//! byte counter. [`Dcqcn`] holds the constants, [`Reaction`] one sender's state. Timers are not events: the state is
+//! updated when it is used, since most senders are used far more often than their timers expire.
 //!
 //! Rates are bytes per second, times picoseconds.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
-use straightway_scenario::check::{Checked, Checker};
+use straightway_scenario::check::{Checkable, Checker};
 
 /// Picoseconds in a second.
 pub(crate) const PS_PER_S: f64 = 1e12;
@@ -44,11 +43,11 @@ pub struct Ecn {
     pub pmax: f64,
 }
 
-/// The constants of a sender and of the receiver that answers it.
+/// The constants of a sender and of its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Dcqcn {
-    /// The receiver sends at most one CNP a flow in this time.
+    /// The receiver sends at most one CNP per flow in this time.
     pub cnp_interval: Seconds,
     /// Without a CNP for this long, alpha decays by one step.
     pub alpha_interval: Seconds,
@@ -56,7 +55,7 @@ pub struct Dcqcn {
     pub decrease_interval: Seconds,
     /// The rate increase timer.
     pub timer: Seconds,
-    /// The rate increase byte counter; none where only the timer counts.
+    /// The rate increase byte counter; `None` if only the timer counts.
     pub byte_counter: Option<Bytes>,
     /// Rounds of fast recovery before the target rate itself rises.
     pub fast_rounds: u32,
@@ -68,10 +67,10 @@ pub struct Dcqcn {
     pub rate_ai: Rate,
     /// The hyper step, taken once timer and byte counter have both passed `fast_rounds`.
     pub rate_hai: Rate,
-    /// The rate no cut goes below.
+    /// The minimum rate.
     pub rate_min: Rate,
-    /// Whether every cut lowers the target too. Adapters spare it until the timer has run out once
-    /// since the last cut, so that a burst of cuts is forgotten quickly.
+    /// Whether every cut also lowers the target. Adapters lower it only if the timer has expired since the last cut,
+    /// so that the rate recovers quickly from a burst of cuts.
     pub clamp_target: bool,
 }
 
@@ -93,7 +92,7 @@ impl ParameterSet {
             g: 1.0 / 256.0,
             alpha_start: 1.0,
             rate_ai: mbit(40.0),
-            // The paper sets no hyper step; the fluid model of its authors leaves the stage out.
+            // The paper sets no hyper step; its authors' fluid model omits the stage.
             rate_hai: mbit(40.0),
             rate_min: mbit(40.0),
             clamp_target: true,
@@ -119,7 +118,7 @@ impl ParameterSet {
                 rate_min: mbit(1.0),
                 clamp_target: false,
             },
-            // Marks come back with every acknowledgement there: no interval, so its finest clock.
+            // There, marks return with every acknowledgement: no interval, so its finest clock.
             Self::Hpcc => Dcqcn {
                 cnp_interval: us(1.0),
                 alpha_interval: us(1.0),
@@ -145,13 +144,13 @@ impl ParameterSet {
         let kilobytes = |n: f64| rounded_bytes(n * 1e3);
         let gbit = line.as_gbit();
         match self {
-            // Tuned for 40 Gb/s; a queue of the same length in time on other links.
+            // Tuned for 40 Gb/s; on other links a queue with the same delay.
             Self::Paper => Ecn {
                 kmin: kilobytes(5.0 * gbit / 40.0),
                 kmax: kilobytes(200.0 * gbit / 40.0),
                 pmax: 0.01,
             },
-            // The adapter sets no switch: HPCC's thresholds stand in.
+            // The adapter defines no switch thresholds: those of HPCC are used.
             Self::Connectx | Self::Hpcc => Ecn {
                 kmin: kilobytes(100.0 * gbit / 25.0),
                 kmax: kilobytes(400.0 * gbit / 25.0),
@@ -190,7 +189,7 @@ impl Ecn {
     }
 }
 
-impl Checked for Ecn {
+impl Checkable for Ecn {
     fn check(&self, c: &mut Checker) {
         c.bytes("kmin", self.kmin, Bytes(0)..=Bytes::gib(1));
         c.bytes("kmax", self.kmax, Bytes(1)..=Bytes::gib(1));
@@ -201,7 +200,7 @@ impl Checked for Ecn {
     }
 }
 
-impl Checked for Dcqcn {
+impl Checkable for Dcqcn {
     fn check(&self, c: &mut Checker) {
         let span = Seconds(1e-7)..=Seconds(1.0);
         c.seconds("cnp_interval", self.cnp_interval, span.clone());
@@ -228,14 +227,14 @@ pub(crate) struct Reaction {
     pub(crate) rate: f64,
     target: f64,
     alpha: f64,
-    /// When alpha decays next, when the timer runs out, and when the rate may be cut again.
+    /// The times of the next alpha decay, of the timer's expiry, and of the next allowed cut.
     alpha_due_ps: u64,
     timer_due_ps: u64,
     cut_free_ps: u64,
     bytes_to_count: u64,
     timer_rounds: u32,
     byte_rounds: u32,
-    /// Whether it was ever cut: before that there is nothing to recover from.
+    /// Whether the rate was ever cut: before that there is nothing to recover from.
     cut: bool,
 }
 
@@ -286,7 +285,7 @@ pub(crate) fn picoseconds(time: Seconds) -> u64 {
 }
 
 impl Reaction {
-    /// A fresh flow: it starts at line rate.
+    /// A new flow, which starts at line rate.
     pub(crate) fn new(line: f64, constants: &Constants) -> Self {
         Self {
             rate: line,
@@ -302,13 +301,13 @@ impl Reaction {
         }
     }
 
-    /// When the rate will next change by itself.
+    /// The time of the next rate change by timer.
     #[inline]
     pub(crate) fn next_change_ps(&self) -> u64 {
         self.timer_due_ps
     }
 
-    /// Brings the state up to `now`.
+    /// Advances the state to `now`.
     #[inline]
     pub(crate) fn advance(&mut self, now: u64, line: f64, k: &Constants) {
         if now < self.timer_due_ps && now < self.alpha_due_ps {
@@ -321,7 +320,7 @@ impl Reaction {
         while self.alpha_due_ps <= now {
             self.alpha *= 1.0 - k.g;
             self.alpha_due_ps += k.alpha_interval_ps;
-            // A decayed alpha changes nothing any more, however long the flow has been quiet.
+            // A decayed alpha has no effect any more, however long the flow has been idle.
             if self.alpha < 1e-9 {
                 self.alpha = 0.0;
                 self.alpha_due_ps = u64::MAX;
@@ -346,7 +345,7 @@ impl Reaction {
         self.raise(line, k);
     }
 
-    /// A congestion notification: cut the rate and start the recovery anew.
+    /// Handles a congestion notification: cuts the rate and restarts the recovery.
     pub(crate) fn notified(&mut self, now: u64, line: f64, k: &Constants) {
         self.advance(now, line, k);
         if now >= self.cut_free_ps {
@@ -368,7 +367,7 @@ impl Reaction {
     /// One step of recovery: fast, additive or hyper.
     fn raise(&mut self, line: f64, k: &Constants) {
         debug_assert!(self.cut, "only a cut flow has anything to recover");
-        // Where only the timer counts, it stands in for both, a round later.
+        // If only the timer counts, it is used for both, one round later.
         let byte_rounds = if k.byte_counter == u64::MAX {
             self.timer_rounds.saturating_sub(1)
         } else {
@@ -422,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_looked_at_rarely_ends_where_one_looked_at_often_does() {
+    fn the_state_does_not_depend_on_how_often_it_is_advanced() {
         let k = paper();
         let mut rare = Reaction::new(LINE, &k);
         rare.notified(0, LINE, &k);
@@ -448,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cut_goes_below_the_least_rate() {
+    fn no_cut_goes_below_the_minimum_rate() {
         let k = paper();
         let mut flow = Reaction::new(LINE, &k);
         for i in 0..1000 {

@@ -1,9 +1,9 @@
-//! Deadlock: links that wait for each other in a circle, and will for ever.
+//! Deadlock: links that wait for each other in a cycle, permanently.
 //!
-//! Two questions. *Could it happen?* Only if the flows' paths make a circle of buffers, each of which
-//! drains into the next ([`possible_cycle`]): a property of the routes, answered before anything
-//! runs. *Has it happened?* Links that have stood paused since the last look, each waiting for
-//! packets to leave by the next: the engine looks for those.
+//! *Is it possible?* Only if the flows' paths contain a cycle of buffers, each of which drains into the next
+//! ([`possible_cycle`]). This is a property of the routes and is checked before the run. *Has it happened?* The
+//! engine searches for a cycle of links that have been paused since the last check, each waiting for packets to leave
+//! by the next.
 
 use std::collections::HashSet;
 
@@ -15,18 +15,18 @@ use super::{
     topology::{Network, narrow},
 };
 
-/// Links that wait for each other.
+/// A cycle of links that wait for each other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Deadlock {
-    /// When it was seen.
+    /// The time at which it was detected.
     pub seen: Seconds,
     /// The links, each waiting for the next and the last for the first.
     pub cycle: Vec<String>,
-    /// Bytes that stand in the switches they lead to.
+    /// Bytes stuck in the switches at the ends of these links.
     pub stuck_bytes: u64,
 }
 
-/// A circle of links in which each one's buffer drains into the next, if the paths make one.
+/// A cycle of links in which each one's buffer drains into the next, if the paths contain one.
 pub(crate) fn possible_cycle(net: &Network, routes: &Routes, flows: u32) -> Option<Vec<String>> {
     let mut after: Vec<Vec<u32>> = vec![Vec::new(); net.links.len()];
     let mut seen = HashSet::new();
@@ -41,7 +41,7 @@ pub(crate) fn possible_cycle(net: &Network, routes: &Routes, flows: u32) -> Opti
     Some(cycle.iter().map(|l| net.link_name(*l)).collect())
 }
 
-/// A circle in a graph given by each node's successors.
+/// A cycle in a graph given by each node's successors.
 pub(crate) fn find_cycle(after: &[Vec<u32>]) -> Option<Vec<u32>> {
     #[derive(Clone, Copy, PartialEq)]
     enum Mark {

@@ -1,9 +1,9 @@
-//! The packet simulation itself: one loop over events, all state in flat tables.
+//! The packet simulation: one loop over events, with all state in flat tables.
 //!
-//! Few events a hop: a packet that meets a free port leaves at once, without an event of its own, so
-//! it costs one event a link (its arrival at the other end), and one more only where it waits.
-//! Control frames (acknowledgements, notifications) do not queue: they ride in a class above the
-//! data and take the bare way back. Pause frames wait for the frame being sent, as real ones do.
+//! There are few events per hop: a packet at a free port leaves at once, without its own event. So it costs one event
+//! per link (its arrival at the other end), and one more only where it waits. Control frames (acknowledgements,
+//! notifications) do not queue: they have a class above the data and only the latency of the path back. Pause frames
+//! wait for the frame being sent, as real ones do.
 
 mod forward;
 mod receive;
@@ -19,9 +19,9 @@ use super::{
     buffer::{Ingress, Shared},
     deadlock::Deadlock,
     port::{NIL, Pool, Port},
-    progress::Progress,
+    progress::SimulationProgress,
     route::Routes,
-    scenario::{Control, Scenario, whole},
+    scenario::{Control, FabricScenario, whole},
     series::Recorder,
     topology::{Network, narrow},
     traffic::Flow,
@@ -36,14 +36,14 @@ pub(crate) use send::Sender;
 
 use super::window::Window;
 
-/// Events between two looks at whether the user has had enough.
+/// Events between two progress reports.
 const EVENTS_PER_REPORT: u64 = 1 << 19;
 
-/// Between two looks for a deadlock: longer than any pause that ends by itself in a healthy fabric
-/// is worth worrying about, and longer than the longest pause frame at 400 Gb/s.
+/// The time between two checks for a deadlock: longer than a normal pause in a healthy fabric, and longer than the
+/// longest pause of one frame at 400 Gb/s.
 const LOOK_PS: u64 = 100_000_000;
 
-/// Something that happens at a link, a packet or a flow.
+/// An event at a link, a packet or a flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     /// A packet's last bit reaches the far end of a link.
@@ -62,13 +62,13 @@ pub(crate) enum Event {
     Ack { flow: u32, ack: u32, marked: bool },
     /// The receiver misses packet `seq`.
     Nak { flow: u32, seq: u32 },
-    /// Something of a flow was lost a timeout ago.
+    /// A packet of a flow was lost a timeout ago.
     Timeout { flow: u32 },
-    /// Time to look for a deadlock.
+    /// It is time to check for a deadlock.
     Look,
 }
 
-/// What became of the bytes, all as counted on the wire.
+/// Counters of a run; bytes are counted on the wire.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) injected_bytes: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Tally {
     pub(crate) delivered_bytes: u64,
     pub(crate) dropped_bytes: u64,
     pub(crate) dropped_packets: u64,
-    /// Arrived out of order or twice, and thrown away.
+    /// Bytes that arrived out of order or twice and were discarded.
     pub(crate) discarded_bytes: u64,
     pub(crate) notifications: u64,
     pub(crate) pause_frames: u64,
@@ -92,16 +92,16 @@ pub(crate) struct Pauses {
     pub(crate) total_ps: u64,
     pub(crate) longest_ps: u64,
     pub(crate) count: u64,
-    /// The congested egress the running pause goes back to.
+    /// The congested egress that caused the current pause.
     pub(crate) root: u32,
 }
 
-/// What a flow suffered from pauses.
+/// The delay of a flow by pauses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Held {
-    /// While a packet of it stood before a paused link.
+    /// The time for which a packet of it waited at a paused link.
     pub(crate) all_ps: u64,
-    /// Of that, for congestion the flow has no part in.
+    /// The part of it that is due to congestion not on the flow's path.
     pub(crate) innocent_ps: u64,
     stamp: u32,
 }
@@ -114,11 +114,11 @@ pub(crate) struct Engine<'a> {
     pub(crate) now: u64,
     end_ps: u64,
     wheel: Wheel<Event>,
-    /// A cell of the buffers; none where they are counted in bytes.
+    /// The cell size of the buffers; `None` if they are counted in bytes.
     cell: Option<u64>,
     pub(crate) pool: Pool,
     pub(crate) ports: Vec<Port>,
-    /// By link: what it brought into the switch at its far end.
+    /// By link: the bytes that it brought into the switch at its far end.
     pub(crate) ingress: Vec<Ingress>,
     /// By node, switches only.
     pub(crate) shared: Vec<Shared>,
@@ -134,9 +134,9 @@ pub(crate) struct Engine<'a> {
     overhead_bytes: u64,
     latency_ps: u64,
     timeout_ps: u64,
-    dice: straightway_scenario::seed::Dice,
+    rng: straightway_scenario::seed::Rng,
     pub(crate) pauses: Vec<Pauses>,
-    /// By link: the root of the pause its far end asked for.
+    /// By link: the cause of the pause that its far end requested.
     pause_roots: Vec<u32>,
     pub(crate) blame_ps: Vec<u64>,
     pub(crate) held: Vec<Held>,
@@ -149,9 +149,9 @@ pub(crate) struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    /// Lays out the state of a checked scenario.
+    /// Creates the state of a checked scenario.
     pub(crate) fn new(
-        scenario: &Scenario,
+        scenario: &FabricScenario,
         net: &'a Network,
         routes: &'a Routes,
         flows: &[Flow],
@@ -188,7 +188,7 @@ impl<'a> Engine<'a> {
             overhead_bytes: scenario.transport.overhead.0,
             latency_ps: picoseconds(switch.latency),
             timeout_ps: picoseconds(scenario.transport.retransmit_timeout),
-            dice: scenario.seed.part(u64::MAX).dice(),
+            rng: scenario.seed.part(u64::MAX).rng(),
             pauses: vec![Pauses::NONE; net.links.len()],
             pause_roots: vec![NIL; net.links.len()],
             blame_ps: vec![0; net.links.len()],
@@ -205,10 +205,10 @@ impl<'a> Engine<'a> {
         engine
     }
 
-    /// Runs to the end, or until `report` breaks off.
+    /// Runs to the end, or until `report` cancels the run.
     pub(crate) fn run(
         &mut self,
-        report: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+        report: &mut dyn FnMut(&SimulationProgress) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let endless = self.unfinished < self.senders.len();
         let wanted = self.unfinished;
@@ -231,10 +231,10 @@ impl<'a> Engine<'a> {
         ControlFlow::Continue(())
     }
 
-    fn progress(&self, wanted: usize, endless: bool) -> Progress {
+    fn progress(&self, wanted: usize, endless: bool) -> SimulationProgress {
         let by_time = self.now as f64 / self.end_ps as f64;
         let by_flows = (wanted - self.unfinished) as f64 / wanted.max(1) as f64;
-        Progress {
+        SimulationProgress {
             done: if endless {
                 by_time
             } else {
@@ -262,12 +262,12 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Keeps back each ingress's headroom and a frame; what remains of a switch's buffer is shared.
-    fn divide_buffers(&mut self, scenario: &Scenario) {
+    /// Reserves headroom and a frame for each ingress; the rest of a switch's buffer is shared.
+    fn divide_buffers(&mut self, scenario: &FabricScenario) {
         let pfc = &scenario.switch.pfc;
         let mut total = scenario.buffers(self.net);
         for wire in &self.net.links {
-            let kept = scenario.kept_back(self.net, wire);
+            let kept = scenario.reserved(self.net, wire);
             self.ingress.push(Ingress::new(kept.headroom, kept.frame));
             let left = &mut total[wire.to as usize];
             *left = left.saturating_sub(kept.sum());
@@ -295,7 +295,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Looks for links that have been waiting for each other since the last look.
+    /// Checks for links that have been waiting for each other since the last check.
     fn look(&mut self) {
         self.looking = false;
         if self.deadlock.is_none() {
@@ -313,7 +313,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// A pause ends: whom did it hold, and for whose congestion?
+    /// Ends a pause, and charges its duration to its cause and to the flows that it delayed.
     fn end_pause(&mut self, link: u32) {
         let pauses = &mut self.pauses[link as usize];
         let (since, root) = (pauses.since_ps, pauses.root);
@@ -347,7 +347,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Charges a pause to a flow it held, once.
+    /// Charges a pause to a flow that it delayed, once.
     fn hold(&mut self, flow: u32, lasted_ps: u64, root: u32) {
         let innocent = !self.routes.path(flow).contains(&root);
         let held = &mut self.held[flow as usize];
@@ -361,7 +361,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Tells the record of a watched link its queue.
+    /// Records the queue of a watched link.
     #[cold]
     fn record_queue(&mut self, link: u32) {
         let bytes = self.ports[link as usize].queue_bytes;
@@ -391,7 +391,7 @@ impl Pauses {
     };
 }
 
-fn ports(scenario: &Scenario, net: &Network, watched: &[u32]) -> Vec<Port> {
+fn ports(scenario: &FabricScenario, net: &Network, watched: &[u32]) -> Vec<Port> {
     let pfc = &scenario.switch.pfc;
     let port = |(link, wire): (u32, &super::topology::Wire)| {
         let cable_s = wire.cable_m / headroom::SIGNAL_M_PER_S;
@@ -407,8 +407,8 @@ fn ports(scenario: &Scenario, net: &Network, watched: &[u32]) -> Vec<Port> {
     (0..).zip(&net.links).map(port).collect()
 }
 
-/// Slots of the wheel for about 32 events each when every link is busy.
-fn slot_shift(scenario: &Scenario, net: &Network) -> u32 {
+/// The slot length of the wheel, for about 32 events per slot when every link is busy.
+fn slot_shift(scenario: &FabricScenario, net: &Network) -> u32 {
     let bytes_per_ps: f64 = net.links.iter().map(|l| l.rate.0 / 1e12).sum();
     let events_per_ps = bytes_per_ps / scenario.wire_bytes() as f64;
     let slot_ps = 32.0 / events_per_ps;

@@ -1,13 +1,12 @@
-//! DCQCN as a fluid: where marking, queue and rate settle, and whether they stay there.
+//! DCQCN as a fluid model: the fixed point of marking, queue and rate, and its stability.
 //!
-//! Packets are averaged away: N equal flows share one bottleneck, and their rate, target, alpha and
-//! the queue follow four delay-differential equations (Zhu et al., "ECN or Delay", CoNEXT 2016,
-//! equation 11). Three uses: the [fixed point](Fluid::fixed_point) says how long the queue will be
-//! for a choice of thresholds; the [phase margin](Fluid::phase_margin) whether it will stay there or
-//! swing; [`Fluid::settle`] integrates the equations. That is microseconds of work where packets
-//! take seconds, which is what makes tuning ([`tune`]) possible.
+//! Individual packets are averaged out: N equal flows share one bottleneck, and their rate, target, alpha and the
+//! queue follow four delay-differential equations (Zhu et al., "ECN or Delay", CoNEXT 2016, equation 11). The [fixed
+//! point](Fluid::fixed_point) gives the queue length for a choice of thresholds, the [phase
+//! margin](Fluid::phase_margin) its stability; [`Fluid::settle`] integrates the equations. This takes microseconds
+//! where a packet simulation takes seconds, which makes tuning ([`tune`]) possible.
 //!
-//! The model has no flow control, no hyper increase and no start-up: it speaks of long flows.
+//! The model has no flow control, no hyper increase and no start-up: it applies to long flows.
 
 mod linear;
 
@@ -18,94 +17,94 @@ use straightway_core::{Bytes, Rate, Seconds};
 
 use crate::dcqcn::{Dcqcn, Ecn, ParameterSet};
 use straightway_scenario::{
-    check::{Checked, Checker},
-    provenance::{Basis, Formula, Source},
+    check::{Checkable, Checker},
+    provenance::{Basis, Citation, Formula},
 };
 
-/// Steps of one integration at the most.
+/// The maximum number of steps of an integration.
 const STEPS_MAX: u64 = 20_000_000;
 
 /// Long enough for the slowest published set to settle.
 pub const SETTLE: Seconds = Seconds(0.2);
 
-/// A queue stands still if it stays this near to its fixed point: no farther than it was moved. The
-/// phase margin does not decide it: with 6 degrees a swing may still grow until it meets the empty
-/// queue, where no margin holds.
+/// A queue has settled if it stays within this share of its fixed point, which is the initial displacement. The phase
+/// margin does not decide it: with 6 degrees an oscillation may still grow until the queue is empty, where no margin
+/// holds.
 const STILL_SHARE: f64 = 0.1;
 
 /// N equal flows through one bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fluid {
-    /// How many flows share the link.
+    /// The number of flows that share the link.
     pub flows: u32,
-    /// The link.
+    /// The link rate.
     pub rate: Rate,
-    /// A packet.
+    /// The packet size.
     pub packet: Bytes,
-    /// From a mark to the sender's reaction.
+    /// The delay from a mark to the sender's reaction.
     pub delay: Seconds,
-    /// Marking.
+    /// The marking thresholds.
     pub ecn: Ecn,
-    /// The senders.
+    /// The constants of the senders.
     pub dcqcn: Dcqcn,
 }
 
-/// Where everything stands still.
+/// The fixed point of the equations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FixedPoint {
-    /// The share of packets marked that holds the flows at their fair rate.
+    /// The share of marked packets that keeps the flows at their fair rate.
     pub marked: f64,
     /// The queue at which that share is marked.
     pub queue: Bytes,
     /// A flow's rate.
     pub rate: Rate,
-    /// How far its target lies above its rate.
+    /// The difference of its target and its rate.
     pub target_above: Rate,
     /// Its alpha.
     pub alpha: f64,
-    /// More marks are needed than `pmax` gives: the queue swings about `kmax` instead.
+    /// Whether more marks are needed than `pmax` gives, so that the queue oscillates about `kmax` instead.
     pub pinned: bool,
 }
 
-/// What an integration settled to, over its last fifth.
+/// The result of an integration, over its last fifth.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Settled {
     /// The mean queue.
     pub queue_mean: Bytes,
-    /// The least.
+    /// The minimum queue.
     pub queue_min: Bytes,
-    /// The most.
+    /// The maximum queue.
     pub queue_max: Bytes,
     /// The mean rate of a flow.
     pub rate_mean: Rate,
 }
 
-/// What was tried, and the best of it.
+/// The result of tuning.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tuned {
     /// Every combination of thresholds.
-    pub choices: Vec<Choice>,
-    /// The place of the best: the shortest queue that is not pinned and comes to rest.
+    pub choices: Vec<ThresholdChoice>,
+    /// The index of the best: the shortest queue that is not pinned and settles.
     pub best: Option<usize>,
-    /// What it settled to.
+    /// The integration of the best choice.
     pub settled: Option<Settled>,
 }
 
-/// One choice of thresholds, and what it leads to.
+/// One choice of thresholds, and its result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Choice {
+pub struct ThresholdChoice {
     /// The thresholds.
     pub ecn: Ecn,
-    /// Where it settles.
+    /// The fixed point.
     pub fixed: FixedPoint,
-    /// How long the queue delays a packet there.
+    /// The queueing delay at the fixed point.
     pub queue_delay: Seconds,
-    /// How far it is from instability; none where the queue is pinned at `kmax`.
+    /// The stability margins; `None` if the queue is pinned at `kmax`.
     pub margins: Option<Margins>,
 }
 
-/// The flows' state and what they see of the queue, in packets and seconds.
+/// The state of the flows and the queue, in packets and seconds.
 #[derive(Clone, Copy, Debug)]
 struct State {
     rate: f64,
@@ -114,24 +113,24 @@ struct State {
     queue: f64,
 }
 
-/// What the senders hear, a delay late.
+/// The feedback that the senders receive after the delay.
 #[derive(Clone, Copy, Debug)]
 struct Lagged {
     marked: f64,
     rate: f64,
 }
 
-/// How often things happen for a sender, at a share of marks and a rate.
+/// The event frequencies of a sender, at a share of marks and a rate.
 struct Pace {
-    /// The chance of a cut in an interval.
+    /// The probability of a cut in an interval.
     cut: f64,
-    /// Increases a packet, by byte counter and timer together.
+    /// Increases per packet, by byte counter and timer together.
     raise: f64,
-    /// Of those, the ones that lift the target.
+    /// Increases per packet that raise the target.
     lift: f64,
 }
 
-const PAPER: Source = Source::read("Zhu et al., CoNEXT 2016", "equation 11");
+const PAPER: Citation = Citation::read("Zhu et al., CoNEXT 2016", "equation 11");
 
 const FORMULAS: [Formula; 4] = [
     Formula {
@@ -152,7 +151,7 @@ const FORMULAS: [Formula; 4] = [
     Formula {
         gives: "fixed point",
         text: "α·a² = τ²·Rai·Rc·(b + d)·(c + e) at Rc = C/N, queue = kmin + p/pmax·(kmax − kmin)",
-        source: Source::computed("equation 11", "all derivatives zero"),
+        source: Citation::computed("equation 11", "all derivatives zero"),
     },
 ];
 
@@ -172,16 +171,16 @@ impl Fluid {
     /// The formulas and the constants of an answer.
     pub fn basis(&self) -> Basis {
         let mut basis = Basis::of(&FORMULAS);
-        let given = Source::ASSUMED;
+        let given = Citation::ASSUMED;
         basis.assume("feedback delay", self.delay.0 * 1e6, "µs", given);
         basis.assume("packet", self.packet.0 as f64, "B", given);
         basis
     }
 
-    /// Where everything stands still.
+    /// Returns the fixed point of the equations.
     pub fn fixed_point(&self) -> FixedPoint {
         let fair = self.packets(self.rate) / f64::from(self.flows);
-        // The left side grows with the marks and the right side falls: halve in the logarithm.
+        // The left side grows with the marks and the right side falls: bisect on a logarithmic scale.
         let (mut low, mut high) = (1e-12_f64, 1.0 - 1e-9);
         for _ in 0..200 {
             let middle = (low * high).sqrt();
@@ -208,7 +207,7 @@ impl Fluid {
         }
     }
 
-    /// How far a share of marks is from balancing the flows at `rate`: positive is too many.
+    /// The imbalance of a share of marks for flows at `rate`: positive if there are too many marks.
     fn balance(&self, marked: f64, rate: f64) -> f64 {
         let pace = self.pace(marked, rate);
         let tau = self.cut_interval();
@@ -226,7 +225,7 @@ impl Fluid {
         rate.0 / self.packet.0 as f64
     }
 
-    /// The rate is cut at most once in this time: τ.
+    /// The minimum time between two rate cuts: τ.
     fn cut_interval(&self) -> f64 {
         let (cnp, cut) = (self.dcqcn.cnp_interval.0, self.dcqcn.decrease_interval.0);
         cnp.max(cut)
@@ -235,7 +234,7 @@ impl Fluid {
     fn pace(&self, marked: f64, rate: f64) -> Pace {
         let spared = (-marked).ln_1p();
         let rounds = f64::from(self.dcqcn.fast_rounds);
-        // Increases a packet by a counter that runs `span` packets, and those past fast recovery.
+        // Increases per packet by a counter of `span` packets, and those past fast recovery.
         let counter = |span: f64| {
             let raise = if marked > 0.0 {
                 marked / f64::exp_m1(-span * spared)
@@ -270,8 +269,8 @@ impl Fluid {
         ]
     }
 
-    /// Integrates the equations for `span` from the fixed point moved by a tenth, and says what the
-    /// last fifth of it looked like.
+    /// Integrates the equations for `span` from the fixed point displaced by a tenth, and returns the result over the
+    /// last fifth.
     pub fn settle(&self, span: Seconds) -> Settled {
         let fixed = self.fixed_point();
         let capacity = self.packets(self.rate);
@@ -324,10 +323,10 @@ impl Fluid {
         }
     }
 
-    /// What this choice of thresholds leads to.
-    pub fn choice(&self) -> Choice {
+    /// Returns the result of this choice of thresholds.
+    pub fn choice(&self) -> ThresholdChoice {
         let fixed = self.fixed_point();
-        Choice {
+        ThresholdChoice {
             ecn: self.ecn,
             fixed,
             queue_delay: Seconds(fixed.queue.0 as f64 / self.rate.0),
@@ -337,7 +336,7 @@ impl Fluid {
 }
 
 impl Settled {
-    /// Whether the queue came to rest at its fixed point.
+    /// Whether the queue settled at its fixed point.
     pub fn is_still(&self, fixed: &FixedPoint) -> bool {
         let queue = fixed.queue.0 as f64;
         let near = |bytes: Bytes| (bytes.0 as f64 - queue).abs() <= STILL_SHARE * queue;
@@ -345,15 +344,16 @@ impl Settled {
     }
 }
 
-/// The least gain margin of recommended thresholds: 6 dB, as is usual for a control loop.
+/// The minimum gain margin of recommended thresholds: 6 dB, as is usual for a control loop.
 pub const GAIN_MARGIN_MIN: f64 = 2.0;
 
-/// How much longer than assumed the feedback may take before recommended thresholds lose their stability.
+/// The factor by which the feedback may be slower than assumed before recommended thresholds become unstable.
 pub const DELAY_FACTOR: f64 = 2.0;
 
 /// Tries every combination of thresholds around those given. The best is the shortest queue that is not pinned, has a
-/// gain margin of [`GAIN_MARGIN_MIN`], stays stable with [`DELAY_FACTOR`] times the feedback delay, and comes to rest
-/// when the equations are integrated. DCQCN has few degrees of phase margin whatever the thresholds; it is shown.
+/// gain margin of [`GAIN_MARGIN_MIN`], stays stable with [`DELAY_FACTOR`] times the feedback delay, and settles when
+/// the equations are integrated. The phase margin of DCQCN is only a few degrees for all thresholds; it is reported
+/// but not used.
 pub fn tune(fluid: &Fluid) -> Tuned {
     let scaled = |size: Bytes, by: f64| bytes((size.0 as f64 * by).max(1.0));
     let mut choices = Vec::new();
@@ -372,9 +372,9 @@ pub fn tune(fluid: &Fluid) -> Tuned {
         }
     }
     choices.dedup_by(|a, b| a.ecn == b.ecn);
-    // Without a margin it cannot come to rest; with one it may not, and integrating says so.
+    // Without a margin the queue cannot settle; with one it may not, so it is integrated.
     let delay_min = fluid.delay.0 * (DELAY_FACTOR - 1.0);
-    let has_margin = |c: &Choice| {
+    let has_margin = |c: &ThresholdChoice| {
         let enough = |m: Margins| m.gain >= GAIN_MARGIN_MIN && m.delay.0 >= delay_min;
         !c.fixed.pinned && c.margins.is_some_and(enough)
     };
@@ -383,7 +383,7 @@ pub fn tune(fluid: &Fluid) -> Tuned {
         .collect();
     order.sort_by_key(|i| choices[*i].fixed.queue);
     let settles = |i: usize| {
-        let Choice { ecn, fixed, .. } = choices[i];
+        let ThresholdChoice { ecn, fixed, .. } = choices[i];
         let settled = Fluid { ecn, ..*fluid }.settle(SETTLE);
         settled.is_still(&fixed).then_some((i, settled))
     };
@@ -399,7 +399,7 @@ fn bytes(value: f64) -> Bytes {
     Bytes(crate::whole((value - 0.5).max(0.0)))
 }
 
-impl Checked for Fluid {
+impl Checkable for Fluid {
     fn check(&self, c: &mut Checker) {
         c.count("flows", u64::from(self.flows), 1..=100_000);
         c.rate("rate", self.rate, Rate::gbit(0.01)..=Rate::gbit(10_000.0));
@@ -461,13 +461,13 @@ mod tests {
     }
 
     #[test]
-    fn a_best_choice_comes_to_rest_with_its_margins_and_no_shorter_one_does() {
-        // With half a notification interval, as packets have it, what is given swings.
+    fn the_best_choice_settles_with_its_margins_and_no_shorter_queue_does() {
+        // With a delay of half a notification interval, as with packets, the given thresholds oscillate.
         for delay_us in [4.0, 29.0] {
             let fluid = paper(10, delay_us);
             let tuned = tune(&fluid);
             let best = tuned.choices[tuned.best.expect("some choice comes to rest")];
-            let still = |c: &Choice| {
+            let still = |c: &ThresholdChoice| {
                 let settled = Fluid {
                     ecn: c.ecn,
                     ..fluid
@@ -475,7 +475,7 @@ mod tests {
                 .settle(SETTLE);
                 !c.fixed.pinned && settled.is_still(&c.fixed)
             };
-            let has_margin = |c: &Choice| {
+            let has_margin = |c: &ThresholdChoice| {
                 let late = Fluid {
                     ecn: c.ecn,
                     delay: Seconds(fluid.delay.0 * 2.0),
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_margin_of_six_degrees_does_not_make_a_queue_stand_still() {
+    fn a_margin_of_six_degrees_does_not_make_a_queue_settle() {
         let fluid = paper(10, 29.0);
         let ecn = Ecn {
             kmax: Bytes::kib(391),

@@ -1,33 +1,33 @@
-//! The headroom of a lossless port: how many bytes still arrive after the switch has said stop.
+//! The headroom of a lossless port: the bytes that still arrive after the switch has sent XOFF.
 //!
-//! Between the moment a switch decides to pause its neighbour and the moment the wire falls silent, a frame is
-//! already leaving the switch (the pause waits behind it), the cable is full both ways, the neighbour takes its
-//! time to react and is in the middle of a frame of its own. Small packets waste part of the buffer's cells,
+//! Data arrives between a switch's decision to pause its neighbour and the last bit on the wire, since a frame is
+//! already leaving the switch (the pause frame waits behind it), the cable is full in both directions, and the
+//! neighbour needs time to react and is in the middle of a frame. Small packets waste part of the buffer's cells,
 //! which `occupancy` accounts for.
 //!
-//! SONiC computes it in a Lua script ([`Rule::Lua`]), which this reproduces: xon, xoff and size, the worst-case
-//! factor by cell size, kilobytes of 1,024 for the cable, the gearbox, and ports of eight lanes. The tables that
-//! SONiC ships for Spectrum 1 to 3 ([`Rule::Tables`]) were made by an older one: every packet small, MTU 9,216,
-//! kilobytes of 1,000, and one peer response for all speeds. With those, every xoff of the SN2700, SN3700,
-//! SN3800 and SN4700 follows to the byte. The SN4280's table ([`Rule::Sn4280`]) follows up to 300 m.
+//! [`Rule::Lua`] reproduces SONiC's Lua script: xon, xoff and size, the worst-case factor by cell size, kilobytes of
+//! 1,024 for the cable, the gearbox, and ports of eight lanes. The tables that SONiC ships for Spectrum 1 to 3
+//! ([`Rule::Tables`]) were made by an older computation: every packet small, MTU 9,216, kilobytes of 1,000, and one
+//! peer response for all speeds. It reproduces every xoff of the SN2700, SN3700, SN3800 and SN4700 to the byte.
+//! [`Rule::Sn4280`] reproduces the SN4280's table up to 300 m.
 //!
-//! What neither reproduces: the shipped tables of the SN5600 and SN5640 (Spectrum-4 and -5), which no choice of
-//! these inputs gives, and the SN4280's rows of 1,500 and 2,000 m, where 400 Gb/s needs no more than 200 Gb/s.
+//! No rule reproduces the shipped tables of the SN5600 and SN5640 (Spectrum-4 and -5), for any choice of these
+//! inputs, nor the SN4280's rows of 1,500 and 2,000 m, where 400 Gb/s needs no more than 200 Gb/s.
 //!
-//! It answers for one port and one lossless class. It does not choose the XOFF threshold.
+//! The result is for one port and one lossless class. The XOFF threshold is not computed.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
 use straightway_scenario::{
-    check::{Checked, Checker},
-    provenance::{Basis, Correction, Formula, Source},
+    check::{Checkable, Checker},
+    provenance::{Basis, Citation, Correction, Formula},
 };
 
-/// How fast a signal runs along a cable, metres per second: SONiC's constant, two thirds of light.
+/// The signal speed in a cable, metres per second: SONiC's constant, two thirds of the speed of light.
 pub const SIGNAL_M_PER_S: f64 = 1.98e8;
 
-/// The longest pause a frame can ask for, in quanta of 512 bits (IEEE 802.1Qbb).
+/// The longest pause of a pause frame, in quanta of 512 bits (IEEE 802.1Qbb).
 pub const PAUSE_QUANTA_MAX: u32 = 65_535;
 
 /// Bits of one pause quantum.
@@ -67,7 +67,7 @@ pub enum Asic {
     Spectrum5,
 }
 
-/// By which of SONiC's computations.
+/// One of SONiC's computations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
@@ -86,27 +86,27 @@ pub enum Rule {
 pub struct Port {
     /// The link's rate.
     pub rate: Rate,
-    /// The cable, in metres.
+    /// The length of the cable in metres.
     pub cable_m: f64,
     /// The switch's ASIC.
     pub asic: Asic,
-    /// By which of SONiC's computations.
+    /// The computation to use.
     pub rule: Rule,
     /// The longest frame of any class.
     pub mtu: Bytes,
     /// The longest frame of the lossless class.
     pub lossless_mtu: Bytes,
-    /// The delay of a gearbox on the way.
+    /// The delay of a gearbox.
     pub gearbox: Seconds,
-    /// Lanes of the port: eight need twice the pipeline, and a frame more.
+    /// Lanes of the port: eight lanes need twice the pipeline and one more frame.
     pub lanes: u8,
     /// The share of packets small enough to waste cells.
     pub small_packet_share: f64,
-    /// Whether all ports draw on one pool of headroom.
+    /// Whether all ports share one pool of headroom.
     pub shared_pool: bool,
     /// A cell of the buffer, instead of the ASIC's.
     pub cell: Option<Bytes>,
-    /// What MAC and PHY hold, instead of the ASIC's.
+    /// The bytes in MAC and PHY, instead of the ASIC's.
     pub mac_phy: Option<Bytes>,
     /// The neighbour's reaction in quanta, instead of the table's.
     pub peer_quanta: Option<u32>,
@@ -133,30 +133,30 @@ impl Default for Port {
     }
 }
 
-/// What a port needs.
+/// The headroom of a port.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Headroom {
-    /// What to reserve beyond the XOFF threshold.
+    /// The reserve above the XOFF threshold.
     pub xoff: Bytes,
-    /// What the port reserves below it: the pipeline's latency.
+    /// The reserve below the threshold: the pipeline's latency.
     pub xon: Bytes,
-    /// What the port reserves in all.
+    /// The total reserve of the port.
     pub size: Bytes,
-    /// What arrives after XOFF at the worst, before the waste of cells.
+    /// The maximum bytes that arrive after XOFF, before the waste of cells.
     pub propagation: Bytes,
-    /// Of that, what is on the cable in both directions.
+    /// The part of it that is on the cable in both directions.
     pub cable: Bytes,
-    /// Of that, what the neighbour sends while it reacts.
+    /// The part of it that the neighbour sends while it reacts.
     pub peer_response: Bytes,
-    /// How much more of the buffer small packets take.
+    /// The factor by which small packets increase the buffer use.
     pub occupancy: f64,
-    /// How long the longest single pause lasts.
+    /// The duration of the longest single pause.
     pub pause_max: Seconds,
     /// Formulas, constants and sources.
     pub basis: Basis,
 }
 
-const SONIC: Source = Source::read(
+const SONIC: Citation = Citation::read(
     "SONiC",
     "buffer_headroom_mellanox.lua and its peer response time table",
 );
@@ -185,7 +185,7 @@ const FORMULAS: [Formula; 5] = [
     Formula {
         gives: "pause_max",
         text: "65,535 · 512 bit / rate",
-        source: Source::quoted("IEEE 802.1Qbb", "the pause time field has 16 bits"),
+        source: Citation::quoted("IEEE 802.1Qbb", "the pause time field has 16 bits"),
     },
 ];
 
@@ -200,16 +200,16 @@ impl Asic {
     }
 }
 
-/// What MAC and PHY hold, in KiB, on every ASIC.
+/// The data in MAC and PHY, in KiB, on every ASIC.
 const MAC_PHY_KIB: f64 = 0.8;
 /// The pipeline's latency, in KiB, on every ASIC.
 const PIPELINE_KIB: u64 = 19;
-/// The neighbour's reaction that the tables assume for every speed, in KiB.
+/// The peer response that the tables assume for every speed, in KiB.
 const TABLES_RESPONSE_KIB: f64 = 3.8;
 
 impl Port {
-    /// A port of the given rate and cable by the rule of the SN4280, nearly all packets large: what the packet
-    /// simulator keeps back where its buffers have no cells.
+    /// A port of the given rate and cable by the rule of the SN4280, with nearly all packets large. The packet
+    /// simulator reserves this headroom if its buffers have no cells.
     pub fn new(rate: Rate, cable_m: f64) -> Self {
         Self {
             rate,
@@ -232,7 +232,7 @@ impl Port {
         })
     }
 
-    /// How long the neighbour takes to fall silent after it has the pause frame.
+    /// The time from the neighbour's receipt of the pause frame until it stops sending.
     pub fn peer_response(&self) -> Seconds {
         Seconds(f64::from(self.quanta()) * QUANTUM_BITS / 8.0 / self.rate.0)
     }
@@ -284,7 +284,7 @@ impl Port {
         self.cell.unwrap_or(self.asic.cell()).0
     }
 
-    /// How many times its own 64 bytes the worst small packet takes of the buffer.
+    /// The buffer use of the worst small packet, as a multiple of its 64 bytes.
     fn worst_factor(&self) -> f64 {
         let cell = self.cell();
         match (self.rule, cell > 128) {
@@ -323,31 +323,31 @@ impl Port {
     }
 }
 
-const ASIC_TABLE: Source = Source::read("SONiC", "platform/mellanox/asic_table.j2");
+const ASIC_TABLE: Citation = Citation::read("SONiC", "platform/mellanox/asic_table.j2");
 
-const PATTERN: Source = Source::read(
+const PATTERN: Citation = Citation::read(
     "SONiC",
     "files/build_templates/buffers_config.j2: LOSSLESS_TRAFFIC_PATTERN, 50 %; shipped tables 100 %",
 );
 
-/// How long the longest pause frame can silence a link.
+/// The longest time for which one pause frame can stop a link.
 pub fn pause_max(rate: Rate) -> Seconds {
     Seconds(f64::from(PAUSE_QUANTA_MAX) * QUANTUM_BITS / 8.0 / rate.0)
 }
 
-/// How long a buffer behind one port lasts when `senders` of the port's own rate meet there.
+/// The time until the buffer of one port is full if `senders` send to it, each at the port's rate.
 pub fn fill_time(buffer: Bytes, senders: u32, rate: Rate) -> Seconds {
     Seconds(buffer.0 as f64 / (f64::from(senders.saturating_sub(1)) * rate.0))
 }
 
-/// The articles' figures on incast, beside what follows.
+/// The articles' figures on incast, with the computed ones.
 pub fn incast_corrections() -> Vec<Correction> {
     let rate = Rate::gbit(400.0);
     let buffer = Bytes(64_000_000);
     let [all, fifty] = [1024, 50].map(|senders| fill_time(buffer, senders, rate));
     let offered_tbit = 1024.0 * rate.as_gbit() / 1e3;
     let response = Bytes::mib(4);
-    // What 49 of 50 such responses leave in the buffer while the port drains the fiftieth.
+    // 49 of 50 such responses stay in the buffer while the port drains the fiftieth.
     let left = Bytes(49 * response.0);
     vec![
         Correction {
@@ -382,7 +382,7 @@ pub fn incast_corrections() -> Vec<Correction> {
     ]
 }
 
-impl Checked for Port {
+impl Checkable for Port {
     fn check(&self, c: &mut Checker) {
         c.rate("rate", self.rate, Rate::gbit(0.01)..=Rate::gbit(10_000.0));
         c.range("cable_m", self.cable_m, 0.0..=100_000.0, "m");
@@ -430,7 +430,7 @@ fn is_known(rate: Rate) -> bool {
         .any(|(speed, _)| (gbit / f64::from(*speed) - 1.0).abs() < 1e-6)
 }
 
-/// The next whole number; sizes here are far below 2^53.
+/// Rounds up to a whole number; sizes here are far below 2^53.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lossless_class_has_no_longer_frames_than_the_longest_of_any() {
+    fn the_lossless_mtu_is_at_most_the_mtu() {
         let port = Port {
             mtu: Bytes(100),
             lossless_mtu: Bytes(9000),

@@ -1,18 +1,17 @@
 //! A lossless Ethernet fabric, packet by packet.
 //!
-//! Hosts send along fixed paths (ECMP by hash) through switches that share one buffer among their
-//! ports, mark packets as queues grow, and pause their neighbours before they would have to drop.
-//! Senders obey DCQCN, or nothing, or, for comparison, a TCP-like window. [`simulate`] runs a
-//! [`Scenario`] and answers with an [`Outcome`]: completion times, queues and pauses over time,
-//! which flows were held for congestion they have no part in, drops, and deadlock.
+//! Hosts send along fixed paths (ECMP by hash) through switches that share one buffer among their ports, mark packets
+//! as queues grow, and pause their neighbours before they would have to drop. Senders use DCQCN, no congestion
+//! control or, for comparison, a TCP-like window. [`simulate`] runs a [`FabricScenario`] and returns a
+//! [`FabricOutcome`]: completion times, queues and pauses over time, flows delayed by congestion that is not on their
+//! path, drops, and deadlock.
 //!
 //! Time is whole picoseconds; the same scenario gives the same bytes of output everywhere.
 //!
-//! What it is not: it has one traffic class beside the control class; a packet's buffer is free when
-//! it starts to leave; acknowledgements and notifications take no bandwidth; adapters have no limit
-//! on packets per second; links lose nothing by themselves.
+//! Simplifications: there is one traffic class besides the control class; a packet's buffer is free when it starts to
+//! leave; acknowledgements and notifications take no bandwidth; adapters have no limit on packets per second; links
+//! do not lose packets.
 
-pub mod beside;
 pub mod bounds;
 mod buffer;
 pub mod cases;
@@ -22,6 +21,7 @@ mod engine;
 pub mod fluid;
 pub mod headroom;
 mod outcome;
+pub mod packet_check;
 mod port;
 mod progress;
 mod route;
@@ -34,18 +34,18 @@ mod window;
 
 use std::ops::ControlFlow;
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 pub use deadlock::Deadlock;
 pub use outcome::{
-    BufferUse, DeadlockAnswer, Effort, Group, Ledger, LinkUse, Outcome, PauseSummary, Root, Spread,
-    Spreading, Victim,
+    BufferUse, CongestedLink, DeadlockAnswer, Distribution, Effort, FabricOutcome, Ledger, LinkUse,
+    PauseSummary, Spreading, TrafficOutcome, Victim,
 };
-pub use progress::Progress;
+pub use progress::SimulationProgress;
 pub(crate) use scenario::whole;
-pub use scenario::{Control, Pfc, Scenario, Slow, Switch, Transport};
-pub use series::Series;
-pub use topology::{Cable, Graph, LeafSpine, Rail, Topology};
+pub use scenario::{Control, FabricScenario, FabricTransport, Pfc, SlowReceiver, Switch};
+pub use series::QueueSeries;
+pub use topology::{Cable, FabricTopology, Graph, LeafSpine, Rail};
 pub use traffic::{AllToAll, Burst, Incast, Permutation, Shift, Single, Traffic};
 
 use engine::Engine;
@@ -53,12 +53,13 @@ use route::Routes;
 use straightway_scenario::check::checked;
 use topology::{Network, narrow};
 
-/// Runs a scenario. `report` hears how far it has come and may break it off.
+/// Runs a scenario. `report` is called with the progress and may cancel the run.
 pub fn simulate(
-    scenario: &Scenario,
-    mut report: impl FnMut(&Progress) -> ControlFlow<()>,
-) -> Result<Outcome> {
-    let invalid = |message: String| Error::new(Kind::Invalid, "simulate", &scenario.title, message);
+    scenario: &FabricScenario,
+    mut report: impl FnMut(&SimulationProgress) -> ControlFlow<()>,
+) -> Result<FabricOutcome> {
+    let invalid =
+        |message: String| Error::new(ErrorKind::Invalid, "simulate", &scenario.title, message);
     checked(scenario).map_err(|refusals| invalid(refusals.to_string()))?;
     let net = scenario.network();
     let mut flows = Vec::new();
@@ -85,19 +86,19 @@ pub fn simulate(
     let watched = watched(scenario, &net, &routes, count);
     let mut engine = Engine::new(scenario, &net, &routes, &flows, &watched);
     if engine.run(&mut report).is_break() {
-        let message = "it was broken off";
+        let message = "it was cancelled";
         return Err(Error::new(
-            Kind::Cancelled,
+            ErrorKind::Cancelled,
             "simulate",
             &scenario.title,
             message,
         ));
     }
-    Ok(Outcome::of(scenario, &flows, engine, possible))
+    Ok(FabricOutcome::of(scenario, &flows, engine, possible))
 }
 
-/// The links to follow: those named, or the two switch ports that most flows share.
-fn watched(scenario: &Scenario, net: &Network, routes: &Routes, flows: u32) -> Vec<u32> {
+/// The links to record: those named, or the two switch ports that most flows share.
+fn watched(scenario: &FabricScenario, net: &Network, routes: &Routes, flows: u32) -> Vec<u32> {
     if !scenario.watch.is_empty() {
         let named = scenario.watch.iter().filter_map(|name| net.link(name));
         return named.collect();

@@ -1,92 +1,92 @@
-//! What a run showed: who finished when, which links were full or silent, who suffered for whom.
+//! The result of a run: completion times, loaded and paused links, and congestion spreading.
 
 mod measure;
 
 use serde::Serialize;
 use straightway_core::{Rate, Seconds};
 
-use super::{deadlock::Deadlock, series::Series};
+use super::{deadlock::Deadlock, series::QueueSeries};
 use straightway_scenario::provenance::Basis;
 
-/// Everything a run showed.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Outcome {
+pub struct FabricOutcome {
     /// The scenario's title.
     pub title: String,
     /// The seed it ran with.
     pub seed: u64,
-    /// How much time was simulated.
+    /// The simulated time.
     pub simulated: Seconds,
-    /// What the hosts that send could send at once, all at line rate.
+    /// The total line rate of all sending hosts.
     pub offered: Rate,
-    /// By traffic entry.
-    pub traffic: Vec<Group>,
-    /// What became of every byte.
+    /// The outcome of each traffic entry.
+    pub traffic: Vec<TrafficOutcome>,
+    /// The accounting of all bytes.
     pub ledger: Ledger,
-    /// Pauses in all.
+    /// All pauses.
     pub pauses: PauseSummary,
-    /// Who was held up by whose congestion.
+    /// The spreading of congestion by pauses.
     pub spreading: Spreading,
-    /// Links that wait for each other in a circle.
+    /// Links that wait for each other in a cycle.
     pub deadlock: DeadlockAnswer,
     /// The busiest links.
     pub links: Vec<LinkUse>,
-    /// The fullest any switch's shared buffer was, and of how much.
+    /// The peak use of a switch's shared buffer.
     pub buffer: BufferUse,
-    /// Queues followed over time.
-    pub series: Vec<Series>,
-    /// What the run took: events and packets, the same for the same seed.
+    /// Queues recorded over time.
+    pub series: Vec<QueueSeries>,
+    /// The work of the run: events and packets, the same for the same seed.
     pub effort: Effort,
-    /// What is assumed and where it is from.
+    /// The assumptions and their sources.
     pub basis: Basis,
 }
 
-/// How the flows of one traffic entry fared.
+/// The outcome of the flows of one traffic entry.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Group {
+pub struct TrafficOutcome {
     /// The pattern.
     pub label: String,
-    /// Flows in all.
+    /// The number of flows.
     pub flows: usize,
-    /// Flows that finished.
+    /// The number of finished flows.
     pub finished: usize,
-    /// From start to last byte, of those that finished.
-    pub completion: Option<Spread>,
-    /// Completion against an empty fabric.
-    pub slowdown: Option<Spread>,
-    /// Payload received by each flow over its time, mean.
+    /// The time from start to last byte of finished flows.
+    pub completion: Option<Distribution>,
+    /// The completion time relative to an empty fabric.
+    pub slowdown: Option<Distribution>,
+    /// The mean over all flows of payload received per time.
     pub goodput_mean: Rate,
-    /// The slowest flow's.
+    /// The goodput of the slowest flow.
     pub goodput_min: Rate,
 }
 
-/// A distribution in a few numbers.
+/// A distribution summarised by a few values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
-    /// The least.
+pub struct Distribution {
+    /// The minimum.
     pub min: f64,
-    /// Half are at most this.
+    /// The median.
     pub p50: f64,
-    /// Ninety of a hundred.
+    /// The 90th percentile.
     pub p90: f64,
-    /// Ninety-nine of a hundred.
+    /// The 99th percentile.
     pub p99: f64,
-    /// All.
+    /// The maximum.
     pub max: f64,
     /// The mean.
     pub mean: f64,
 }
 
-/// Bytes on the wire: what was sent is what arrived, was lost, was thrown away, or is under way.
+/// Bytes on the wire: injected bytes are delivered, dropped, discarded or in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ledger {
     /// Sent by hosts, retransmissions included.
     pub injected_bytes: u64,
-    /// Taken by the receivers.
+    /// Accepted by the receivers.
     pub delivered_bytes: u64,
     /// Dropped by switches.
     pub dropped_bytes: u64,
-    /// Thrown away by receivers: out of order or a second time.
+    /// Discarded by receivers: out of order or duplicate.
     pub discarded_bytes: u64,
     /// Still in queues and on wires at the end.
     pub in_flight_bytes: u64,
@@ -96,66 +96,66 @@ pub struct Ledger {
     pub dropped_packets: u64,
 }
 
-/// Pauses in all.
+/// Summary of all pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PauseSummary {
-    /// Pause frames sent.
+    /// The number of pause frames sent.
     pub frames: u64,
-    /// Links that were ever paused.
+    /// The number of links that were ever paused.
     pub links: usize,
-    /// Of those, hosts' links: the pause reached the senders.
+    /// The number of paused host links, where a pause reached a sender.
     pub hosts: usize,
-    /// When the first took effect.
+    /// The time at which the first pause took effect.
     pub first: Option<Seconds>,
     /// The longest single pause.
     pub longest: Seconds,
-    /// Congestion notifications sent.
+    /// The number of congestion notifications sent.
     pub notifications: u64,
 }
 
-/// Who was held up by whose congestion.
+/// The spreading of congestion by pauses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spreading {
-    /// The congested egresses that pauses go back to, by the link-time they silenced.
-    pub roots: Vec<Root>,
-    /// Flows that were held by a pause at all.
+    /// The congested egress links that caused pauses, by the link-time they paused.
+    pub roots: Vec<CongestedLink>,
+    /// The number of flows that were delayed by a pause at all.
     pub held_flows: usize,
-    /// Flows held for congestion that is not on their path, for a hundredth of the run or longer.
+    /// The number of flows delayed by congestion that is not on their path, for at least a hundredth of the run.
     pub innocent_flows: usize,
-    /// Mean slowdown of finished flows held innocently.
+    /// The mean slowdown of those that finished.
     pub innocent_slowdown: Option<f64>,
     /// The worst of them.
     pub victims: Vec<Victim>,
 }
 
-/// A congested egress.
+/// A congested egress link that caused pauses.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Root {
+pub struct CongestedLink {
     /// The link.
     pub link: String,
-    /// The time it silenced other links, summed over them.
+    /// The time for which it paused other links, summed over them.
     pub silenced: Seconds,
 }
 
-/// A flow held for congestion it has no part in.
+/// A flow delayed by congestion that is not on its path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Victim {
     /// Sender and receiver.
     pub flow: String,
-    /// How long packets of it stood before links that were paused for others, summed over links.
+    /// The time that its packets waited at links that were paused for other flows, summed over links.
     pub innocent: Seconds,
-    /// Payload received over its time.
+    /// Payload received per time.
     pub goodput: Rate,
-    /// Completion against an empty fabric, if it finished.
+    /// The completion time relative to an empty fabric, if it finished.
     pub slowdown: Option<f64>,
 }
 
-/// Deadlock: can it, did it.
+/// Whether a deadlock is possible, and whether it happened.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeadlockAnswer {
-    /// A circle of buffers that the paths make, if they do.
+    /// A cycle of buffers in the paths, if there is one.
     pub possible: Option<Vec<String>>,
-    /// The circle that stood still, if one did.
+    /// The deadlocked cycle, if there was one.
     pub happened: Option<Deadlock>,
 }
 
@@ -166,11 +166,11 @@ pub struct LinkUse {
     pub link: String,
     /// Its rate.
     pub rate: Rate,
-    /// The share of the time it was sending.
+    /// The share of the time in which it was sending.
     pub utilisation: f64,
-    /// The longest its queue was, in bytes.
+    /// The maximum length of its queue, in bytes.
     pub queue_max: u64,
-    /// How long it was paused.
+    /// The time for which it was paused.
     pub paused: Seconds,
     /// Packets marked there.
     pub marked_packets: u64,
@@ -183,31 +183,31 @@ pub struct LinkUse {
 pub struct BufferUse {
     /// The switch.
     pub switch: String,
-    /// The most of its shared buffer that was taken.
+    /// The peak use of its shared buffer.
     pub shared_peak_bytes: u64,
-    /// The shared buffer.
+    /// The size of its shared buffer.
     pub shared_bytes: u64,
-    /// The most of one port's headroom that was taken, anywhere.
+    /// The peak use of a port's headroom, over all switches.
     pub headroom_peak_bytes: u64,
 }
 
-/// What a run took.
+/// The work of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Effort {
     /// Events handled.
     pub events: u64,
     /// Packets sent.
     pub packets: u64,
-    /// The most packets under way at once.
+    /// The maximum number of packets in flight.
     pub packets_peak: usize,
 }
 
-impl Spread {
-    /// The distribution of some values; none of none.
+impl Distribution {
+    /// The distribution of some values; `None` if there are none.
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let last = values.len().checked_sub(1)?;
-        // The nearest rank: a value that occurred.
+        // Nearest rank, so that it is a value that occurred.
         let at = |p: usize| values[(values.len() * p).div_ceil(100).saturating_sub(1).min(last)];
         Some(Self {
             min: values[0],
@@ -225,14 +225,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_names_values_that_occurred() {
-        let spread = Spread::of((1..=100).rev().map(f64::from).collect()).unwrap();
+    fn percentiles_are_values_that_occurred() {
+        let spread = Distribution::of((1..=100).rev().map(f64::from).collect()).unwrap();
         let named = [spread.min, spread.p50, spread.p90, spread.p99, spread.max];
         assert_eq!(
             named.map(f64::to_bits),
             [1.0, 50.0, 90.0, 99.0, 100.0].map(f64::to_bits)
         );
         assert!((spread.mean - 50.5).abs() < 1e-12);
-        assert_eq!(Spread::of(Vec::new()), None);
+        assert_eq!(Distribution::of(Vec::new()), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The packet simulator beside the fluid model: the same flows, link and thresholds, played out.
+//! A packet simulation of the fluid model's flows, link and thresholds, for comparison.
 
 use std::ops::ControlFlow;
 
@@ -7,36 +7,36 @@ use straightway_core::{Bytes, Result, Seconds};
 use straightway_scenario::seed::Seed;
 
 use crate::{
-    Control, Incast, LeafSpine, Scenario, Switch, Topology, Traffic, Transport,
+    Control, FabricScenario, FabricTopology, FabricTransport, Incast, LeafSpine, Switch, Traffic,
     dcqcn::{Ecn, ParameterSet},
     fluid::Fluid,
     simulate,
 };
 
-/// The most hosts that are played: beyond, the fluid limit is the better model anyway.
+/// The maximum number of flows: beyond it, the fluid limit is the better model anyway.
 const FLOWS_MAX: u32 = 128;
 
 /// A cable within a rack.
 const CABLE_M: f64 = 5.0;
 
-/// What the queue of the packet simulator did once it had settled.
+/// The queue of the packet simulation in the second half of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Played {
-    /// The least it held in the second half of the run.
+pub struct QueueRange {
+    /// The minimum length.
     pub queue_min: Bytes,
-    /// What it held on average.
+    /// The mean length.
     pub queue_mean: Bytes,
-    /// The most it held.
+    /// The maximum length.
     pub queue_max: Bytes,
 }
 
-/// Plays `fluid`'s flows with the thresholds `ecn` packet by packet; none where they are too many to play.
-pub fn play(
+/// Simulates `fluid`'s flows with the thresholds `ecn` packet by packet; `None` if there are too many flows.
+pub fn simulate_queue(
     fluid: &Fluid,
     set: ParameterSet,
     ecn: Ecn,
     duration: Seconds,
-) -> Option<Result<Played>> {
+) -> Option<Result<QueueRange>> {
     if fluid.flows > FLOWS_MAX {
         return None;
     }
@@ -47,7 +47,7 @@ pub fn play(
         let half = series.queue_max.len() / 2;
         let mean = &series.queue_mean[half..];
         let sum: u64 = mean.iter().sum();
-        Played {
+        QueueRange {
             queue_min: Bytes(series.queue_min[half..].iter().copied().min().unwrap_or(0)),
             queue_mean: Bytes(sum / (mean.len() as u64).max(1)),
             queue_max: Bytes(series.queue_max[half..].iter().copied().max().unwrap_or(0)),
@@ -56,15 +56,15 @@ pub fn play(
 }
 
 /// All flows into one host of one switch, as many senders as flows.
-fn scenario(fluid: &Fluid, set: ParameterSet, ecn: Ecn, duration: Seconds) -> Scenario {
+fn scenario(fluid: &Fluid, set: ParameterSet, ecn: Ecn, duration: Seconds) -> FabricScenario {
     let senders = fluid.flows;
-    Scenario {
+    FabricScenario {
         title: "DCQCN flows through one port".to_owned(),
         about: String::new(),
         seed: Seed::default(),
         duration: Some(duration),
         watch: vec!["leaf0->h0".to_owned()],
-        topology: Topology::LeafSpine(LeafSpine {
+        topology: FabricTopology::LeafSpine(LeafSpine {
             leaves: 1,
             spines: 0,
             hosts_per_leaf: senders + 1,
@@ -77,13 +77,13 @@ fn scenario(fluid: &Fluid, set: ParameterSet, ecn: Ecn, duration: Seconds) -> Sc
             ecn: Some(ecn),
             ..Switch::default()
         },
-        transport: Transport {
+        transport: FabricTransport {
             control: Control::Dcqcn,
             parameters: set,
             dcqcn: Some(fluid.dcqcn),
             packet: fluid.packet,
             overhead: Bytes(0),
-            ..Transport::default()
+            ..FabricTransport::default()
         },
         traffic: vec![Traffic::Incast(Incast {
             receiver: "h0".to_owned(),

@@ -1,8 +1,8 @@
 //! A port: the sending end of one direction of a cable, its queue, and the packets that wait there.
 //!
-//! Packets live in one pool and link to each other, so that queues need no memory of their own. A
-//! switch's port queues packets; a host's queues flows that have something to send, for a host
-//! makes a packet only when the wire is free.
+//! Packets are stored in one pool and linked to each other, so that queues need no memory of their own. A switch's
+//! port queues packets; a host's port queues flows with something to send, since a host creates a packet only when
+//! the wire is free.
 
 /// No packet, no flow, no link.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -10,21 +10,21 @@ pub(crate) const NIL: u32 = u32::MAX;
 /// Fractional bits of a port's time per byte.
 const FRACTION_BITS: u32 = 20;
 
-/// A packet on its way: 32 bytes, so that thousands stay near the processor.
+/// A packet in flight: 32 bytes, so that thousands fit the processor's cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packet {
-    /// When the switch it is in has it ready to leave.
+    /// The time at which it can leave its switch.
     pub(crate) ready_ps: u64,
     /// The packet behind it in its queue.
     pub(crate) next: u32,
     pub(crate) flow: u32,
     /// Its number in the flow.
     pub(crate) seq: u32,
-    /// The place in the routes of the link it takes next.
+    /// The index in the routes of its next link.
     pub(crate) route: u32,
-    /// The link that brought it here, which its bytes are charged to.
+    /// The link by which it came, to which its bytes are charged.
     pub(crate) came_by: u32,
-    /// Bytes on the wire; none marks a free place of the pool.
+    /// Bytes on the wire; 0 marks a free entry of the pool.
     pub(crate) bytes: u16,
     /// Whether a switch marked it.
     pub(crate) marked: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Packet {
 
 const _: () = assert!(size_of::<Packet>() == 32);
 
-/// All packets under way.
+/// All packets in flight.
 #[derive(Debug)]
 pub(crate) struct Pool {
     packets: Vec<Packet>,
@@ -42,11 +42,11 @@ pub(crate) struct Pool {
 /// The sending end of a link.
 #[derive(Clone, Debug)]
 pub(crate) struct Port {
-    /// When the wire is free again.
+    /// The time at which the wire is free again.
     pub(crate) busy_until_ps: u64,
-    /// When the packet sent last starts on the wire: it may still be on its way through the switch.
+    /// The time at which the last packet starts on the wire; it may still be passing the switch.
     pub(crate) starts_ps: u64,
-    /// When the last pause frame has left.
+    /// The time at which the last pause frame has left.
     signalled_ps: u64,
     /// First and last of its queue: packets at a switch, flows at a host.
     pub(crate) head: u32,
@@ -54,17 +54,17 @@ pub(crate) struct Port {
     pub(crate) queue_bytes: u64,
     /// Time per byte, in picoseconds / 2^20.
     time_per_byte: u64,
-    /// Along the cable.
+    /// The latency of the cable.
     pub(crate) wire_ps: u64,
-    /// From a pause frame's arrival to its effect.
+    /// The time from a pause frame's arrival to its effect.
     pub(crate) response_ps: u64,
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// Told to stop by the other end.
+    /// Whether the other end has paused it.
     pub(crate) paused: bool,
     /// Whether an event is pending for when the wire is free.
     pub(crate) armed: bool,
-    /// Whether its queue is followed.
+    /// Whether its queue is recorded.
     pub(crate) watched: bool,
     pub(crate) sent_bytes: u64,
     pub(crate) queue_peak: u64,
@@ -80,7 +80,7 @@ impl Pool {
         }
     }
 
-    /// Stores a packet and returns its place.
+    /// Stores a packet and returns its index.
     #[inline]
     pub(crate) fn put(&mut self, packet: Packet) -> u32 {
         if self.free == NIL {
@@ -93,7 +93,7 @@ impl Pool {
         place
     }
 
-    /// Frees a place.
+    /// Frees an entry.
     #[inline]
     pub(crate) fn free(&mut self, place: u32) {
         let packet = &mut self.packets[place as usize];
@@ -112,19 +112,19 @@ impl Pool {
         &mut self.packets[place as usize]
     }
 
-    /// Bytes of all packets under way, on the wire or waiting.
+    /// Bytes of all packets in flight, on the wire or waiting.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.packets.iter().map(|p| u64::from(p.bytes)).sum()
     }
 
-    /// The most packets that were under way at once.
+    /// The maximum number of packets in flight.
     pub(crate) fn peak(&self) -> usize {
         self.packets.len()
     }
 }
 
 impl Port {
-    /// A silent port of `rate` bytes per second.
+    /// An idle port of `rate` bytes per second.
     pub(crate) fn new(rate: f64, from: u32, to: u32) -> Self {
         let one = f64::from(1 << FRACTION_BITS);
         Self {
@@ -150,14 +150,14 @@ impl Port {
         }
     }
 
-    /// How long `bytes` take on the wire.
+    /// The time of `bytes` on the wire.
     #[inline]
     pub(crate) fn wire_time_ps(&self, bytes: u64) -> u64 {
         (bytes * self.time_per_byte + ((1 << FRACTION_BITS) - 1)) >> FRACTION_BITS
     }
 
-    /// Puts a pause frame on the wire, behind the frame being sent, and returns when it has left.
-    /// A packet that has not started yet is overtaken, for nothing of it is on the wire.
+    /// Sends a pause frame behind the frame on the wire, and returns the time at which it has left. It overtakes a
+    /// packet that has not started yet.
     pub(crate) fn signal(&mut self, now: u64, bytes: u64) -> u64 {
         let takes = self.wire_time_ps(bytes);
         let begin = now.max(self.signalled_ps);
@@ -172,10 +172,10 @@ impl Port {
         end
     }
 
-    /// How much of the time on the wire that [`Self::sent_bytes`] stands for lies after `now`.
+    /// The part of the wire time of [`Self::sent_bytes`] that lies after `now`.
     pub(crate) fn unsent_ps(&self, now: u64) -> u64 {
         let packet = self.busy_until_ps.saturating_sub(now.max(self.starts_ps));
-        // A pause frame that overtakes a packet is not part of that.
+        // A pause frame that overtakes a packet is not included.
         let overtakes = self.signalled_ps <= self.starts_ps;
         packet
             + if overtakes {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_uses_its_places_again() {
+    fn a_pool_reuses_its_entries() {
         let mut pool = Pool::new();
         let packet = Packet {
             ready_ps: 0,

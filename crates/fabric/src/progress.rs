@@ -1,11 +1,11 @@
-//! How far a run has come.
+//! The progress of a run.
 
 use straightway_core::Seconds;
 
-/// How far a run has come; handed out every half million events.
+/// The progress of a run, reported every half million events.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    /// The share done, by time or by flows finished, whichever is further.
+pub struct SimulationProgress {
+    /// The completed share, by time or by finished flows, whichever is larger.
     pub done: f64,
     /// Simulated time.
     pub simulated: Seconds,

@@ -1,7 +1,7 @@
-//! Which links a flow takes: shortest paths, and among equals the one its hash falls on.
+//! The links of a flow: a shortest path, chosen by hash among equal ones.
 //!
-//! A path is fixed for the life of a flow, as ECMP does it, so it is worked out once and kept as a
-//! run of link numbers; forwarding a packet is then one look into a table. Hosts forward nothing.
+//! As with ECMP, the path of a flow is fixed, so it is computed once and stored as a sequence of link numbers;
+//! forwarding a packet is then one table lookup. Hosts do not forward.
 
 use std::collections::VecDeque;
 
@@ -11,14 +11,14 @@ use super::{
 };
 use straightway_scenario::seed::Seed;
 
-/// The paths of all flows, end to end in one row.
+/// The paths of all flows, concatenated in one table.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     links: Vec<u32>,
     starts: Vec<u32>,
 }
 
-/// Farther than any path.
+/// The distance of an unreachable node.
 const UNREACHED: u32 = u32::MAX;
 
 impl Routes {
@@ -28,21 +28,21 @@ impl Routes {
         &self.links[start..end]
     }
 
-    /// Where a flow's path starts in the row.
+    /// The index at which a flow's path starts in the table.
     pub(crate) fn start(&self, flow: u32) -> u32 {
         self.starts[flow as usize]
     }
 
-    /// The link at a place of the row.
+    /// The link at an index of the table.
     #[inline]
     pub(crate) fn link(&self, place: u32) -> u32 {
         self.links[place as usize]
     }
 
-    /// Finds a path for every flow; the first flow that has none is the error.
+    /// Finds a path for every flow; the error is the first flow without a path.
     pub(crate) fn find(net: &Network, flows: &[Flow], seed: Seed) -> Result<Self, usize> {
         let attached = |host: u32| net.links[net.leaving[host as usize][0] as usize].to;
-        // One table of distances at a time: flows are taken by the switch they end at.
+        // Flows are sorted by their last switch, so that one table of distances is kept at a time.
         let mut order: Vec<usize> = (0..flows.len()).collect();
         order.sort_by_key(|f| attached(flows[*f].to));
         let mut paths: Vec<Vec<u32>> = vec![Vec::new(); flows.len()];
@@ -54,8 +54,8 @@ impl Routes {
                 if distances.0 != last {
                     distances = (last, distances_to(net, last));
                 }
-                let mut dice = seed.part(f as u64).dice();
-                shortest(net, flow, &distances.1, |n| dice.below(n)).ok_or(f)?
+                let mut rng = seed.part(f as u64).rng();
+                shortest(net, flow, &distances.1, |n| rng.below(n)).ok_or(f)?
             } else {
                 along(net, flow).ok_or(f)?
             };
@@ -70,7 +70,7 @@ impl Routes {
     }
 }
 
-/// How many links each node is from switch `to`.
+/// The distance in links of each node from switch `to`.
 pub(crate) fn distances_to(net: &Network, to: u32) -> Vec<u32> {
     let mut distance = vec![UNREACHED; net.names.len()];
     distance[to as usize] = 0;
@@ -89,7 +89,7 @@ pub(crate) fn distances_to(net: &Network, to: u32) -> Vec<u32> {
     distance
 }
 
-/// A shortest path; `choose` picks one of n equals.
+/// A shortest path; `choose` picks one of n equal ones.
 fn shortest(
     net: &Network,
     flow: &Flow,
@@ -139,10 +139,10 @@ mod tests {
     use straightway_core::Rate;
 
     use super::*;
-    use crate::topology::{LeafSpine, Topology};
+    use crate::topology::{FabricTopology, LeafSpine};
 
     fn net() -> Network {
-        Topology::LeafSpine(LeafSpine {
+        FabricTopology::LeafSpine(LeafSpine {
             leaves: 4,
             spines: 8,
             hosts_per_leaf: 16,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_connected_and_as_short_as_can_be() {
+    fn a_path_is_connected_and_shortest() {
         let net = net();
         let flows: Vec<Flow> = (0..64)
             .flat_map(|a| (0..64).map(move |b| flow(a, b)))

@@ -1,4 +1,4 @@
-//! What a fabric simulation is asked: topology, switches, senders and traffic, as TOML writes it.
+//! The input of a fabric simulation, as TOML: topology, switches, senders and traffic.
 
 mod check;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
 use super::{
-    topology::{Network, Topology, Wire},
+    topology::{FabricTopology, Network, Wire},
     traffic::Traffic,
 };
 use crate::{
@@ -15,36 +15,35 @@ use crate::{
 };
 use straightway_scenario::{claim::Claim, seed::Seed};
 
-/// A fabric, its traffic, and how long to watch it.
+/// A fabric, its traffic, and the duration of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scenario {
-    /// What it is, in a line.
+pub struct FabricScenario {
+    /// The title, in one line.
     #[serde(default)]
     pub title: String,
-    /// What it shows, in a sentence or two.
+    /// A description, in a sentence or two.
     #[serde(default)]
     pub about: String,
-    /// Where its randomness starts.
+    /// The seed of random numbers.
     #[serde(default)]
     pub seed: Seed,
-    /// When to stop; without it, when every flow has finished.
+    /// The time at which to stop; absent to run until every flow has finished.
     pub duration: Option<Seconds>,
     /// The fabric.
-    pub topology: Topology,
-    /// The switches, all alike.
+    pub topology: FabricTopology,
+    /// The switches, all equal.
     #[serde(default)]
     pub switch: Switch,
-    /// How the hosts send.
+    /// The transport of the hosts.
     #[serde(default)]
-    pub transport: Transport,
-    /// What they send.
+    pub transport: FabricTransport,
+    /// The traffic of the hosts.
     pub traffic: Vec<Traffic>,
     /// Receivers that cannot keep up.
     #[serde(default)]
-    pub slow: Vec<Slow>,
-    /// Links whose queue is followed over time, such as `leaf0->h0`; the two that most flows share
-    /// where none is named.
+    pub slow: Vec<SlowReceiver>,
+    /// Links whose queue is recorded over time, such as `leaf0->h0`; by default the two that most flows share.
     #[serde(default)]
     pub watch: Vec<String>,
     /// Figures published with this case.
@@ -52,7 +51,7 @@ pub struct Scenario {
     pub claims: Vec<Claim>,
 }
 
-/// A switch: a buffer its ports share.
+/// A switch, with a buffer that its ports share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Switch {
@@ -60,15 +59,15 @@ pub struct Switch {
     pub buffer: Bytes,
     /// A cell of the buffer: a packet takes whole cells. Absent for a buffer counted in bytes.
     pub cell: Option<Bytes>,
-    /// From the last bit in to the first bit out of an idle port.
+    /// The time from the last bit in to the first bit out of an idle port.
     pub latency: Seconds,
-    /// Marking; that of the transport's parameter set where not given.
+    /// Marking; by default that of the transport's parameter set.
     pub ecn: Option<Ecn>,
     /// Whether packets are marked at all.
     pub marking: bool,
     /// Priority flow control.
     pub pfc: Pfc,
-    /// Without flow control: the share of the free buffer one egress queue may take.
+    /// Without flow control: the share of the free buffer that one egress queue may take.
     pub egress_alpha: f64,
 }
 
@@ -78,8 +77,8 @@ pub struct Switch {
 pub struct Pfc {
     /// Whether a switch pauses its neighbours before it drops.
     pub enabled: bool,
-    /// What each port reserves for what arrives after XOFF, beside a frame for the packet that
-    /// brings it about; calculated where not given.
+    /// The buffer that each port reserves for packets that arrive after XOFF, in addition to a frame for the packet
+    /// that triggers it; calculated by default.
     pub headroom: Option<Bytes>,
     /// The share of small packets that a calculated headroom allows for, where the buffer has cells.
     pub small_packet_share: f64,
@@ -87,35 +86,35 @@ pub struct Pfc {
     pub alpha: f64,
     /// XON once the ingress is this far below the threshold.
     pub resume_below: Bytes,
-    /// From a pause frame's arrival to silence; the worst the standard allows where not given.
+    /// The time from a pause frame's arrival until the sender stops; by default the maximum of the standard.
     pub response: Option<Seconds>,
 }
 
-/// How hosts send.
+/// The transport of hosts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Transport {
-    /// What governs a sender's rate.
+pub struct FabricTransport {
+    /// The congestion control of a sender.
     pub control: Control,
     /// The published constants it starts from.
     pub parameters: ParameterSet,
-    /// Constants of one's own, all of them, instead.
+    /// Custom constants, all of them, instead of the published ones.
     pub dcqcn: Option<Dcqcn>,
     /// Payload of a packet.
     pub packet: Bytes,
-    /// What headers, preamble and gap add to each packet on the wire.
+    /// The bytes that headers, preamble and gap add to each packet on the wire.
     pub overhead: Bytes,
-    /// What the adapters add to a notification's way back.
+    /// The latency that the adapters add to a notification.
     pub host_latency: Seconds,
-    /// How long a sender waits for what was lost before it sends it again unasked.
+    /// The retransmission timeout of a sender.
     pub retransmit_timeout: Seconds,
 }
 
-/// What governs a sender's rate.
+/// The congestion control of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Control {
-    /// Line rate, whatever happens: flow control alone.
+    /// Always line rate: only flow control.
     None,
     /// DCQCN over RoCE, go-back-N on loss.
     #[default]
@@ -126,29 +125,29 @@ pub enum Control {
     Newreno,
 }
 
-/// A receiver that takes in less than its link brings.
+/// A receiver that is slower than its link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Slow {
+pub struct SlowReceiver {
     /// The host.
     pub host: String,
-    /// What it takes in.
+    /// The rate at which it receives.
     pub rate: Rate,
-    /// What its adapter can hold.
+    /// The buffer of its adapter.
     #[serde(default = "adapter_buffer")]
     pub buffer: Bytes,
 }
 
-/// What a switch keeps of its buffer for one link alone; nothing without flow control.
+/// The part of a switch's buffer that is reserved for one link; zero without flow control.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct KeptBack {
-    /// For what arrives after XOFF.
+pub(crate) struct Reserved {
+    /// For packets that arrive after XOFF.
     pub(crate) headroom: u64,
-    /// For the packet that brings XOFF about.
+    /// For the packet that triggers XOFF.
     pub(crate) frame: u64,
 }
 
-impl KeptBack {
+impl Reserved {
     pub(crate) fn sum(self) -> u64 {
         self.headroom + self.frame
     }
@@ -188,7 +187,7 @@ impl Default for Pfc {
     }
 }
 
-impl Default for Transport {
+impl Default for FabricTransport {
     fn default() -> Self {
         Self {
             control: Control::default(),
@@ -203,8 +202,8 @@ impl Default for Transport {
     }
 }
 
-impl Scenario {
-    /// The fabric with its slow receivers put behind adapters that hold them back.
+impl FabricScenario {
+    /// The fabric with its slow receivers behind adapters with slow links.
     pub(crate) fn network(&self) -> Network {
         let mut net = self.topology.network();
         for slow in &self.slow {
@@ -236,7 +235,7 @@ impl Scenario {
         })
     }
 
-    /// Whether switches mark: only senders that heed marks get any.
+    /// Whether switches mark packets: only for senders that react to marks.
     pub(crate) fn marks(&self) -> bool {
         let heeded = matches!(self.transport.control, Control::Dcqcn | Control::Dctcp);
         self.switch.marking && heeded
@@ -250,14 +249,14 @@ impl Scenario {
             .unwrap_or_else(|| transport.parameters.dcqcn(rate))
     }
 
-    /// What the switch at the far end of a link keeps back for it.
-    pub(crate) fn kept_back(&self, net: &Network, wire: &Wire) -> KeptBack {
+    /// The buffer that the switch at the far end of a link reserves for it.
+    pub(crate) fn reserved(&self, net: &Network, wire: &Wire) -> Reserved {
         let pfc = &self.switch.pfc;
         if !pfc.enabled || net.is_host(wire.to) {
-            return KeptBack::default();
+            return Reserved::default();
         }
         let given = pfc.headroom.map(|bytes| bytes.0);
-        KeptBack {
+        Reserved {
             headroom: given.unwrap_or_else(|| self.calculated_headroom(wire)),
             frame: match self.switch.cell {
                 None => self.wire_bytes(),
@@ -298,12 +297,12 @@ impl Scenario {
     }
 }
 
-/// The adapter that stands before a slow receiver.
+/// The name of the adapter of a slow receiver.
 fn adapter_name(host: &str) -> String {
     format!("{host}.nic")
 }
 
-/// A positive float as the next whole number; absurd ones saturate.
+/// A positive float rounded up to a whole number, saturating.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -334,12 +333,12 @@ flow = { from = "h0", to = "h7" }
     fn refused(from: &str, to: &str) -> String {
         let text = SMALL.replace(from, to);
         assert_ne!(text, SMALL);
-        read::<Scenario>(&text).unwrap_err().to_string()
+        read::<FabricScenario>(&text).unwrap_err().to_string()
     }
 
     #[test]
     fn a_small_scenario_is_read_with_its_defaults() {
-        let scenario: Scenario = read(SMALL).unwrap();
+        let scenario: FabricScenario = read(SMALL).unwrap();
         assert_eq!(scenario.switch.pfc.alpha.to_bits(), 0.125f64.to_bits());
         assert_eq!(scenario.wire_bytes(), 4178);
     }
@@ -347,7 +346,7 @@ flow = { from = "h0", to = "h7" }
     #[test]
     fn ten_billion_packets_are_refused_before_anything_runs() {
         let text = SMALL.replace("1MB", "5TB").replace("1ms", "100s");
-        let message = read::<Scenario>(&text).unwrap_err().to_string();
+        let message = read::<FabricScenario>(&text).unwrap_err().to_string();
         assert!(message.contains("traffic[0].permutation"), "{message}");
         assert!(message.contains("at most 1000000000 packets"), "{message}");
         assert!(message.starts_with("line 9:"), "{message}");
@@ -405,7 +404,7 @@ links = [
 [[traffic]]
 flow = { from = "a", to = "b", bytes = "1MB" }
 "#;
-        let message = read::<Scenario>(text).unwrap_err().to_string();
+        let message = read::<FabricScenario>(text).unwrap_err().to_string();
         assert!(message.contains("topology = c"), "{message}");
     }
 }

@@ -1,7 +1,7 @@
-//! A queue over time in bounded memory: the least and the most it held in each span.
+//! The length of a queue over time in bounded memory: its minimum and maximum in each span.
 //!
-//! The first spans are a nanosecond long. When the row is full, neighbours merge and spans double,
-//! so that a run of any length keeps its peaks, and a short one its nanoseconds.
+//! The first spans are a nanosecond long. When the record is full, adjacent spans are merged and the span length
+//! doubles. So a run of any length keeps its peaks, and a short run its nanoseconds.
 
 use serde::Serialize;
 
@@ -10,24 +10,24 @@ use super::bounds::SERIES_POINTS;
 /// The shortest span, in picoseconds.
 const SPAN_PS_MIN: u64 = 1000;
 
-/// What one link went through.
+/// The queue and the pauses of one link over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Series {
+pub struct QueueSeries {
     /// The link.
     pub link: String,
-    /// How long each span is, in nanoseconds.
+    /// The length of each span in nanoseconds.
     pub span_ns: u64,
-    /// The least the queue held in each span, in bytes.
+    /// The minimum queue length in each span, in bytes.
     pub queue_min: Vec<u64>,
-    /// The most it held.
+    /// The maximum queue length in each span.
     pub queue_max: Vec<u64>,
-    /// What it held on average, over time.
+    /// The time-weighted mean queue length in each span.
     pub queue_mean: Vec<u64>,
-    /// How much of each span the link was paused, in nanoseconds.
+    /// The time in each span for which the link was paused, in nanoseconds.
     pub paused_ns: Vec<u64>,
 }
 
-/// A [`Series`] being recorded.
+/// A [`QueueSeries`] being recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder {
     span_ps: u64,
@@ -57,7 +57,7 @@ impl Recorder {
         }
     }
 
-    /// The queue changed to `bytes`.
+    /// Records that the queue changed to `bytes`.
     pub(crate) fn queue(&mut self, now: u64, bytes: u64) {
         let place = self.reach(now);
         self.spread_area(now);
@@ -67,7 +67,7 @@ impl Recorder {
         self.queue = bytes;
     }
 
-    /// The link was paused, or goes on.
+    /// Records that the link was paused or resumed.
     pub(crate) fn paused(&mut self, now: u64, paused: bool) {
         self.reach(now);
         match (self.paused_since, paused) {
@@ -81,7 +81,7 @@ impl Recorder {
     }
 
     /// Ends the record at `now`.
-    pub(crate) fn finish(mut self, now: u64, link: String) -> Series {
+    pub(crate) fn finish(mut self, now: u64, link: String) -> QueueSeries {
         self.paused(now, false);
         self.reach(now);
         self.spread_area(now);
@@ -98,7 +98,7 @@ impl Recorder {
         let mean = |(place, span): (u64, &Span)| {
             u64::try_from(span.area / lasted(place)).unwrap_or(u64::MAX)
         };
-        Series {
+        QueueSeries {
             link,
             queue_mean: (0..).zip(&self.spans).map(mean).collect(),
             span_ns: self.span_ps / 1000,
@@ -108,7 +108,7 @@ impl Recorder {
         }
     }
 
-    /// Makes the row reach `now`, and returns the place of its span.
+    /// Extends the spans up to `now`, and returns the index of its span.
     fn reach(&mut self, now: u64) -> usize {
         while now / self.span_ps >= SERIES_POINTS as u64 {
             self.merge();
@@ -139,7 +139,7 @@ impl Recorder {
         self.span_ps *= 2;
     }
 
-    /// Charges the queue since its last change.
+    /// Adds the queue since its last change to the spans.
     fn spread_area(&mut self, now: u64) {
         let queue = u128::from(self.queue);
         self.spread(self.queue_since, now, |span, ps| {
@@ -148,7 +148,7 @@ impl Recorder {
         self.queue_since = now;
     }
 
-    /// Hands every span between two times its part of it.
+    /// Calls `charge` with every span between two times and the time within it.
     fn spread(&mut self, since: u64, until: u64, mut charge: impl FnMut(&mut Span, u64)) {
         for place in since / self.span_ps..=until / self.span_ps {
             let start = since.max(place * self.span_ps);
@@ -181,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_long_a_record_it_keeps_its_peak_its_pauses_and_its_bound(
+        fn a_record_of_any_length_keeps_its_peak_its_pauses_and_its_bound(
             steps in prop::collection::vec((1u64..50_000_000, 0u64..1_000_000, any::<bool>()), 1..500),
         ) {
             let mut record = Recorder::new();

@@ -1,8 +1,8 @@
-//! Who is wired to whom: hosts, switches and the links between them.
+//! The topology: hosts, switches and the links between them.
 //!
-//! Three ways to say it: a leaf–spine or a rail-optimised fabric from a few numbers, or any graph
-//! link by link. All become one [`Network`]: nodes in a row, and every cable as two directed links
-//! next to each other, so that the way back of link `l` is `l ^ 1`.
+//! A topology is a leaf–spine or a rail-optimised fabric given by a few numbers, or any graph given link by link. All
+//! become a [`Network`]: numbered nodes, and every cable as two adjacent directed links, so that the reverse of link
+//! `l` is `l ^ 1`.
 
 mod check;
 
@@ -11,13 +11,13 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use straightway_core::Rate;
 
-/// How the fabric is laid out.
+/// The layout of a fabric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Topology {
+pub enum FabricTopology {
     /// Hosts under leaves, every leaf wired to every spine.
     LeafSpine(LeafSpine),
-    /// Servers with several adapters: adapter `r` of each server hangs on leaf `r` of its group.
+    /// Servers with several adapters: adapter `r` of each server is on leaf `r` of its group.
     Rail(Rail),
     /// Any graph.
     Graph(Graph),
@@ -34,9 +34,9 @@ pub struct LeafSpine {
     pub spines: u32,
     /// Hosts under each leaf.
     pub hosts_per_leaf: u32,
-    /// A host's link.
+    /// The rate of a host's link.
     pub host_rate: Rate,
-    /// A link from leaf to spine; as the host's where not given.
+    /// The rate of a link from leaf to spine; by default that of a host's link.
     #[serde(default)]
     pub uplink_rate: Option<Rate>,
     /// The cable between host and leaf, in metres.
@@ -52,18 +52,18 @@ pub struct LeafSpine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rail {
-    /// Servers in all.
+    /// The number of servers.
     pub servers: u32,
-    /// Adapters a server, each on a rail of its own.
+    /// Adapters per server, each on its own rail.
     pub rails: u32,
     /// Servers whose rails share one set of leaves.
     pub servers_per_group: u32,
     /// Spine switches, wired to every leaf.
     #[serde(default)]
     pub spines: u32,
-    /// An adapter's link.
+    /// The rate of an adapter's link.
     pub host_rate: Rate,
-    /// A link from leaf to spine; as the adapter's where not given.
+    /// The rate of a link from leaf to spine; by default that of an adapter's link.
     #[serde(default)]
     pub uplink_rate: Option<Rate>,
     /// The cable between adapter and leaf, in metres.
@@ -108,13 +108,13 @@ fn uplink_cable_m() -> f64 {
     40.0
 }
 
-/// The fabric as the simulator walks it.
+/// The fabric as the simulator uses it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Network {
     /// Names, hosts first.
     pub(crate) names: Vec<String>,
     pub(crate) hosts: u32,
-    /// Directed links; `l ^ 1` is the way back of `l`.
+    /// Directed links; `l ^ 1` is the reverse of `l`.
     pub(crate) links: Vec<Wire>,
     /// Links that leave each node.
     pub(crate) leaving: Vec<Vec<u32>>,
@@ -130,8 +130,8 @@ pub(crate) struct Wire {
     pub(crate) cable_m: f64,
 }
 
-impl Topology {
-    /// Hosts in all.
+impl FabricTopology {
+    /// The number of hosts.
     pub fn hosts(&self) -> u64 {
         match self {
             Self::LeafSpine(t) => u64::from(t.leaves) * u64::from(t.hosts_per_leaf),
@@ -140,7 +140,7 @@ impl Topology {
         }
     }
 
-    /// Lays the fabric out. The input has been checked.
+    /// Builds the network of a checked topology.
     pub(crate) fn network(&self) -> Network {
         match self {
             Self::LeafSpine(t) => t.network(),
@@ -230,7 +230,7 @@ impl Network {
         }
     }
 
-    /// Adds a switch that is no part of the layout, and returns it.
+    /// Adds a switch that is not part of the layout, and returns it.
     pub(crate) fn add_switch(&mut self, name: String) -> u32 {
         let node = narrow(self.names.len());
         self.by_name.insert(name.clone(), node);
@@ -264,8 +264,7 @@ impl Network {
         }
     }
 
-    /// Moves a host behind a new switch and a slower link: what a receiver that cannot keep up
-    /// looks like to the fabric.
+    /// Moves a host behind a new switch and a slower link, which models a receiver that cannot keep up.
     pub(crate) fn put_behind(&mut self, host: u32, name: String, rate: Rate) -> u32 {
         let adapter = self.add_switch(name);
         let uplink = self.leaving[host as usize][0] as usize;
@@ -320,12 +319,12 @@ mod tests {
         [[graph.links]]\nends = [\"t\", \"b\"]\nrate = \"100Gb/s\"\n";
 
     fn refused(text: &str) -> String {
-        read::<Topology>(text).unwrap_err().to_string()
+        read::<FabricTopology>(text).unwrap_err().to_string()
     }
 
     #[test]
     fn a_leaf_spine_has_a_link_each_way_for_every_cable() {
-        let net = read::<Topology>(LEAF_SPINE).unwrap().network();
+        let net = read::<FabricTopology>(LEAF_SPINE).unwrap().network();
         assert_eq!((net.hosts, net.links.len()), (32, 2 * (32 + 8)));
         for (l, wire) in net.links.iter().enumerate() {
             let back = &net.links[l ^ 1];
@@ -355,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_slow_receiver_is_a_switch_before_a_slow_link() {
-        let mut net = read::<Topology>(TRIANGLE).unwrap().network();
+        let mut net = read::<FabricTopology>(TRIANGLE).unwrap().network();
         let b = net.node("b").unwrap();
         net.put_behind(b, "b.nic".to_owned(), Rate::gbit(10.0));
         assert!(net.link("t->b.nic").is_some() && net.link("b.nic->b").is_some());

@@ -1,7 +1,7 @@
-//! Who sends what to whom, and when.
+//! Traffic patterns: senders, receivers, sizes and start times.
 //!
-//! A scenario lists patterns; each unfolds into flows. Patterns that choose do so from the seed, and
-//! each from its own part of it, so that adding one does not change the others.
+//! A scenario lists patterns, which expand into flows. Random patterns use separate parts of the seed, so that adding
+//! one does not change the others.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Seconds};
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::dcqcn::picoseconds;
 use straightway_scenario::{
-    check::{Checked, Checker},
+    check::{Checkable, Checker},
     seed::Seed,
 };
 
@@ -20,13 +20,13 @@ use straightway_scenario::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Traffic {
-    /// Every host sends to one other, and none receives twice.
+    /// Every host sends to one other, and each receives from one.
     Permutation(Permutation),
     /// Many hosts send to one at the same time.
     Incast(Incast),
-    /// An incast that comes again and again: micro-bursts.
+    /// A periodic incast: micro-bursts.
     Burst(Burst),
-    /// Every host sends to the one `by` places further, as a ring of collectives does.
+    /// Every host sends to the host `by` places further, as in a ring collective.
     Shift(Shift),
     /// Every host sends to every other.
     AllToAll(AllToAll),
@@ -38,9 +38,9 @@ pub enum Traffic {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Permutation {
-    /// What each host sends.
+    /// The bytes that each host sends.
     pub bytes: Option<Bytes>,
-    /// When it starts.
+    /// The start time.
     #[serde(default)]
     pub start: Seconds,
 }
@@ -49,15 +49,15 @@ pub struct Permutation {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Incast {
-    /// The host they send to.
+    /// The receiving host.
     pub receiver: String,
-    /// How many send: the hosts from `first` on, going round, without the receiver.
+    /// The number of senders: the hosts from `first` on, wrapping around, without the receiver.
     pub senders: u32,
-    /// The first sender; the host after the receiver where not given.
+    /// The first sender; by default the host after the receiver.
     pub first: Option<String>,
-    /// What each sends.
+    /// The bytes that each sends.
     pub bytes: Option<Bytes>,
-    /// When it starts.
+    /// The start time.
     #[serde(default)]
     pub start: Seconds,
 }
@@ -66,22 +66,22 @@ pub struct Incast {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Burst {
-    /// The host they send to.
+    /// The receiving host.
     pub receiver: String,
-    /// How many send.
+    /// The number of senders.
     pub senders: u32,
-    /// The first sender; the host after the receiver where not given.
+    /// The first sender; by default the host after the receiver.
     pub first: Option<String>,
-    /// What each sends in one burst.
+    /// The bytes that each sends in one burst.
     pub bytes: Bytes,
-    /// When the first burst starts.
+    /// The start time of the first burst.
     #[serde(default)]
     pub start: Seconds,
-    /// From one burst to the next.
+    /// The time from one burst to the next.
     pub period: Seconds,
-    /// How many bursts.
+    /// The number of bursts.
     pub count: u32,
-    /// How far a sender may be late, at random.
+    /// The maximum random delay of a sender.
     #[serde(default)]
     pub jitter: Seconds,
 }
@@ -90,11 +90,11 @@ pub struct Burst {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shift {
-    /// How many places further the receiver stands.
+    /// The distance from sender to receiver, in hosts.
     pub by: u32,
-    /// What each host sends.
+    /// The bytes that each host sends.
     pub bytes: Option<Bytes>,
-    /// When it starts.
+    /// The start time.
     #[serde(default)]
     pub start: Seconds,
 }
@@ -103,9 +103,9 @@ pub struct Shift {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AllToAll {
-    /// What each pair sends.
+    /// The bytes that each pair sends.
     pub bytes: Bytes,
-    /// When it starts.
+    /// The start time.
     #[serde(default)]
     pub start: Seconds,
 }
@@ -118,15 +118,15 @@ pub struct Single {
     pub from: String,
     /// The receiver.
     pub to: String,
-    /// What is sent.
+    /// The bytes that are sent.
     pub bytes: Option<Bytes>,
-    /// When it starts.
+    /// The start time.
     #[serde(default)]
     pub start: Seconds,
-    /// How many such flows.
+    /// The number of such flows.
     #[serde(default = "one")]
     pub count: u32,
-    /// The switches it passes, in order, instead of the shortest path.
+    /// The switches on its path, in order, instead of the shortest path.
     #[serde(default)]
     pub via: Vec<String>,
 }
@@ -135,12 +135,12 @@ fn one() -> u32 {
     1
 }
 
-/// One flow, unfolded.
+/// One flow of a pattern.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Flow {
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// What it sends; none until the end of the run.
+    /// The bytes to send; `None` to send until the end of the run.
     pub(crate) bytes: Option<u64>,
     pub(crate) start_ps: u64,
     /// The traffic entry it came from.
@@ -150,7 +150,7 @@ pub(crate) struct Flow {
 }
 
 impl Traffic {
-    /// What the pattern is called in tables.
+    /// The label of the pattern in tables.
     pub fn label(&self) -> String {
         match self {
             Self::Permutation(_) => "permutation".to_owned(),
@@ -163,7 +163,7 @@ impl Traffic {
         }
     }
 
-    /// How many flows it unfolds into.
+    /// The number of flows of the pattern.
     pub(crate) fn flows(&self, hosts: u64) -> u64 {
         match self {
             Self::Permutation(_) | Self::Shift(_) => hosts,
@@ -174,7 +174,7 @@ impl Traffic {
         }
     }
 
-    /// What each of its flows sends, and when it starts.
+    /// The bytes and the start time of each of its flows.
     pub(crate) fn load(&self) -> (Option<Bytes>, Seconds) {
         match self {
             Self::Permutation(t) => (t.bytes, t.start),
@@ -186,7 +186,7 @@ impl Traffic {
         }
     }
 
-    /// Unfolds the pattern. Names have been checked.
+    /// Expands the pattern into flows. Names have been checked.
     pub(crate) fn unfold(&self, entry: u32, net: &Network, seed: Seed, flows: &mut Vec<Flow>) {
         let (bytes, start) = self.load();
         let flow = |from: u32, to: u32| Flow {
@@ -208,7 +208,7 @@ impl Traffic {
                 flows.extend((0..net.hosts).map(|h| flow(h, (h + t.by) % net.hosts)));
             }
             Self::AllToAll(_) => {
-                // Each host starts with the one after it, lest all begin with host 0.
+                // Each host starts with the one after it, so that not all begin with host 0.
                 for by in 1..net.hosts {
                     flows.extend((0..net.hosts).map(|h| flow(h, (h + by) % net.hosts)));
                 }
@@ -221,11 +221,11 @@ impl Traffic {
             Self::Burst(t) => {
                 let to = host(&t.receiver);
                 let first = t.first.as_deref().map(host);
-                let mut dice = seed.dice();
+                let mut rng = seed.rng();
                 for burst in 0..t.count {
                     let begin = picoseconds(t.start) + u64::from(burst) * picoseconds(t.period);
                     for from in senders(net, to, first, t.senders) {
-                        let late = dice.below(picoseconds(t.jitter) + 1);
+                        let late = rng.below(picoseconds(t.jitter) + 1);
                         flows.push(Flow {
                             start_ps: begin + late,
                             ..flow(from, to)
@@ -244,7 +244,7 @@ impl Traffic {
         }
     }
 
-    /// Checks what can only be checked against the fabric: names and counts.
+    /// Checks names and counts against the fabric.
     pub(crate) fn check_against(&self, net: &Network, c: &mut Checker) {
         let others = u64::from(net.hosts) - 1;
         let senders = |c: &mut Checker, receiver: &str, first: Option<&str>, senders: u32| {
@@ -274,7 +274,7 @@ impl Traffic {
         });
     }
 
-    /// The key it stands under in TOML.
+    /// Its key in TOML.
     pub(crate) fn key(&self) -> &'static str {
         match self {
             Self::Permutation(_) => "permutation",
@@ -295,14 +295,14 @@ fn check_host(net: &Network, c: &mut Checker, field: &str, name: &str) {
     }
 }
 
-/// All hosts in random order: each sends to the next, so nobody sends to itself.
+/// All hosts in random order: each sends to the next, so none sends to itself.
 fn cycle(hosts: u32, seed: Seed) -> Vec<u32> {
     let mut order: Vec<u32> = (0..hosts).collect();
-    seed.dice().shuffle(&mut order);
+    seed.rng().shuffle(&mut order);
     order
 }
 
-/// The hosts from `first` on, going round, without the receiver.
+/// The hosts from `first` on, wrapping around, without the receiver.
 fn senders(
     net: &Network,
     receiver: u32,
@@ -317,7 +317,7 @@ fn senders(
         .take(count as usize)
 }
 
-impl Checked for Traffic {
+impl Checkable for Traffic {
     fn check(&self, c: &mut Checker) {
         c.within(self.key(), |c| {
             let (bytes, start) = self.load();
@@ -356,10 +356,10 @@ mod tests {
     use straightway_core::Rate;
 
     use super::*;
-    use crate::topology::{LeafSpine, Topology};
+    use crate::topology::{FabricTopology, LeafSpine};
 
     fn net(hosts: u32) -> Network {
-        Topology::LeafSpine(LeafSpine {
+        FabricTopology::LeafSpine(LeafSpine {
             leaves: 1,
             spines: 0,
             hosts_per_leaf: hosts,
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incast_goes_round_and_leaves_the_receiver_out() {
+    fn an_incast_wraps_around_and_skips_the_receiver() {
         let incast = Traffic::Incast(Incast {
             receiver: "h6".to_owned(),
             senders: 7,

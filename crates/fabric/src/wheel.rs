@@ -1,36 +1,36 @@
 //! A bitmap timing wheel: the event queue of a simulator.
 //!
-//! A binary heap pays a logarithm of all that is pending for every event and loses the cache once a
-//! million are. Events of a network are nearly all due within microseconds, so they go into 4,096
-//! short slots instead (the *near* ring); what is due later into 4,096 slots as long as that whole
-//! ring (the *far* ring), and the rare rest into a heap. A bitmap finds the next slot that holds
-//! anything. Only the slot being emptied is sorted, as 8-byte keys.
+//! A binary heap costs the logarithm of the number of pending events for each event, and no longer fits the cache
+//! with a million of them. Nearly all events of a network are due within microseconds, so they go into 4,096 short
+//! slots (the *near* ring). Later events go into 4,096 slots, each as long as the near ring (the *far* ring), and the
+//! few remaining ones into a heap. A bitmap finds the next occupied slot. Only the slot being emptied is sorted, as
+//! 8-byte keys.
 //!
-//! The order is exactly that of a heap keyed by (time, order of insertion): two events of the same
-//! time leave in the order they came, which is what makes a simulation reproducible.
+//! The order is exactly that of a heap keyed by (time, order of insertion): two events of the same time leave in the
+//! order of insertion, which makes a simulation reproducible.
 
 use std::{
     cmp::{Ordering, Reverse},
     collections::BinaryHeap,
 };
 
-/// Slots of a ring: 64 words of 64 bits, so that one word can summarise the others.
+/// The number of slots of a ring: 64 words of 64 bits, which one word can summarise.
 const RING_SLOTS: u64 = 4096;
 const RING_BITS: u32 = RING_SLOTS.ilog2();
 const RING_MASK: u64 = RING_SLOTS - 1;
 
-/// The longest slot, in bits of time: a place inside it must fit half a sort key.
+/// The maximum slot length, in bits of time: an offset in a slot must fit half a sort key.
 pub const SLOT_SHIFT_MAX: u32 = 32;
 
 /// The end of a list.
 const NIL: u32 = u32::MAX;
 
-/// Events in the order of their time, and of their insertion where times are equal.
+/// Events in the order of their time, and of their insertion for equal times.
 #[derive(Debug)]
 pub struct Wheel<T> {
     /// A slot is `1 << slot_shift` units of time long.
     slot_shift: u32,
-    /// The time of the event taken last: nothing may be pushed before it.
+    /// The time of the last event taken: no event may be pushed before it.
     now: u64,
     /// The slot being emptied, counted from time zero.
     slot: u64,
@@ -41,7 +41,7 @@ pub struct Wheel<T> {
     beyond_pushed: u64,
     nodes: Vec<Node<T>>,
     free: u32,
-    /// Keys of the slot being emptied, latest first: place in the slot, then place in `drained`.
+    /// Keys of the slot being emptied, latest first: offset in the slot, then index in `drained`.
     due: Vec<u64>,
     /// Keys pushed into the slot while it is being emptied.
     late: BinaryHeap<Reverse<u64>>,
@@ -57,7 +57,7 @@ struct Node<T> {
     next: u32,
 }
 
-/// Heads of the slots' lists, and which of them hold anything.
+/// Heads of the slots' lists, and a bitmap of the occupied slots.
 #[derive(Debug)]
 struct Ring {
     heads: Vec<u32>,
@@ -74,8 +74,8 @@ struct Distant<T> {
 }
 
 impl<T: Copy> Wheel<T> {
-    /// An empty wheel at time zero whose slots are `1 << slot_shift` units long. Some tens of
-    /// events a slot are best; the order does not depend on it.
+    /// An empty wheel at time zero whose slots are `1 << slot_shift` units long. Some tens of events per slot are
+    /// best; the order does not depend on it.
     pub fn new(slot_shift: u32) -> Self {
         assert!(slot_shift <= SLOT_SHIFT_MAX, "the slot is too long to sort");
         Self {
@@ -96,17 +96,17 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// How many events are pending.
+    /// The number of pending events.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is pending.
+    /// Whether no event is pending.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds an event at a time that is not before the one taken last.
+    /// Adds an event at a time that is not before the last one taken.
     #[inline]
     pub fn push(&mut self, at: u64, item: T) {
         assert!(at >= self.now, "an event cannot be due in the past");
@@ -188,7 +188,7 @@ impl<T: Copy> Wheel<T> {
         set(self, place);
     }
 
-    /// Moves to the next slot that holds anything; false when none does.
+    /// Moves to the next occupied slot; false if there is none.
     fn advance(&mut self) -> bool {
         self.drained.clear();
         let next = (self.slot & RING_MASK) + 1;
@@ -226,7 +226,7 @@ impl<T: Copy> Wheel<T> {
         self.due.sort_unstable_by(|a, b| b.cmp(a));
     }
 
-    /// Unfolds the next window that holds anything into the near ring; false when none does.
+    /// Expands the next occupied window into the near ring; false if there is none.
     fn next_window(&mut self) -> bool {
         let here = self.slot >> RING_BITS;
         let far = self
@@ -246,8 +246,8 @@ impl<T: Copy> Wheel<T> {
         true
     }
 
-    /// Brings into the far ring what has come within its reach, before anything newer can be
-    /// pushed there: equal times keep their order.
+    /// Moves events that are now within reach into the far ring, before newer ones can be pushed there, so that equal
+    /// times keep their order.
     fn fetch_distant(&mut self, window: u64) {
         while let Some(Reverse(distant)) = self.beyond.peek() {
             let theirs = distant.at >> self.slot_shift >> RING_BITS;
@@ -264,7 +264,7 @@ impl<T: Copy> Wheel<T> {
         }
     }
 
-    /// Spreads a window of the far ring over the near ring, oldest first.
+    /// Distributes a window of the far ring over the near ring, oldest first.
     fn unfold(&mut self, window: u64) {
         let mut place = self.far.clear(window & RING_MASK);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -290,7 +290,7 @@ impl Ring {
         }
     }
 
-    /// Marks a slot as holding something and returns its head so far.
+    /// Marks a slot as occupied and returns its previous head.
     #[inline]
     fn set(&mut self, slot: u64) -> u32 {
         self.words[index(slot >> 6)] |= 1 << (slot & 63);
@@ -308,7 +308,7 @@ impl Ring {
         std::mem::replace(&mut self.heads[index(slot)], NIL)
     }
 
-    /// The first slot at or after `slot` that holds anything, without wrapping.
+    /// The first occupied slot at or after `slot`, without wrapping.
     fn first_from(&self, slot: u64) -> Option<u64> {
         if slot >= RING_SLOTS {
             return None;
@@ -318,7 +318,7 @@ impl Ring {
         if rest != 0 {
             return Some((word << 6) + u64::from(rest.trailing_zeros()));
         }
-        // Two shifts, for a shift by 64 is none.
+        // Two shifts, since a shift by 64 overflows.
         let words = self.summary & (u64::MAX << word << 1);
         (words != 0).then(|| {
             let word = u64::from(words.trailing_zeros());
@@ -326,7 +326,7 @@ impl Ring {
         })
     }
 
-    /// The first slot after `slot` that holds anything, going round.
+    /// The first occupied slot after `slot`, wrapping around.
     fn first_around(&self, slot: u64) -> Option<u64> {
         self.first_from(slot + 1).or_else(|| self.first_from(0))
     }
@@ -352,7 +352,7 @@ impl<T> Ord for Distant<T> {
     }
 }
 
-/// A place in a table from a number that is known to be below its length.
+/// A table index from a number that is known to be below the table's length.
 #[inline]
 #[expect(
     clippy::cast_possible_truncation,
@@ -368,7 +368,7 @@ mod tests {
 
     use super::*;
 
-    /// What a script does: push that far ahead of now, or pop.
+    /// A step of a test: push an event that far ahead of now, or pop one.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Push(u64),
@@ -385,7 +385,7 @@ mod tests {
         ]
     }
 
-    fn plays_as_a_heap(shift: u32, steps: &[Step]) {
+    fn assert_same_as_heap(shift: u32, steps: &[Step]) {
         let mut wheel = Wheel::new(shift);
         let mut heap = BinaryHeap::new();
         let mut now = 0;
@@ -413,7 +413,7 @@ mod tests {
             shift in 0u32..20,
             steps in prop::collection::vec(step(), 1..400),
         ) {
-            plays_as_a_heap(shift, &steps);
+            assert_same_as_heap(shift, &steps);
         }
     }
 
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "in the past")]
-    fn an_event_in_the_past_is_our_mistake() {
+    fn an_event_in_the_past_panics() {
         let mut wheel = Wheel::new(4);
         wheel.push(100, ());
         wheel.pop();

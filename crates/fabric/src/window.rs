@@ -1,49 +1,49 @@
-//! A sender that is clocked by acknowledgements: DCTCP, and a window halved on loss.
+//! A window-based sender: DCTCP, and a window halved on loss.
 //!
-//! Here for comparison, so only what shapes the comparison: slow start, one packet more a round
-//! trip, a cut by half on loss (three duplicate acknowledgements, with `NewReno`'s partial ones) or
-//! by half the smoothed share of marks (DCTCP), and a timeout that starts over. No SACK, no pacing,
-//! no delayed acknowledgements, and a receive window that never closes.
+//! It serves as a comparison and models only the essentials: slow start, one more packet per round trip, a cut by
+//! half on loss (three duplicate acknowledgements, with `NewReno`'s partial ones) or by half the smoothed share of
+//! marks (DCTCP), and a timeout that starts over. There is no SACK, no pacing, no delayed acknowledgement, and no
+//! limit of the receive window.
 
-/// Packets a fresh connection may send: RFC 6928.
+/// The initial window in packets: RFC 6928.
 const WINDOW_START: f64 = 10.0;
 
 /// DCTCP's gain: RFC 8257.
 const DCTCP_GAIN: f64 = 1.0 / 16.0;
 
-/// Duplicate acknowledgements that mean loss: RFC 5681.
-const DUPLICATES_MEAN_LOSS: u32 = 3;
+/// The number of duplicate acknowledgements that indicate a loss: RFC 5681.
+const DUPLICATES_LOSS: u32 = 3;
 
 /// One sender's window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
-    /// Packets that may be under way.
+    /// The packets that may be in flight.
     size: f64,
     threshold: f64,
     /// The first packet not acknowledged.
     pub(crate) acked: u32,
     duplicates: u32,
-    /// While recovering: the packet that ends it.
+    /// During recovery: the packet that ends it.
     recover: Option<u32>,
     /// DCTCP's smoothed share of marks, and the count of the running round trip.
     alpha: f64,
-    heeds_marks: bool,
+    uses_marks: bool,
     round_end: u32,
     round_acks: u32,
     round_marks: u32,
 }
 
-/// What an acknowledgement asks the sender to do besides sending on.
+/// The action of the sender on an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// Nothing.
-    Go,
+pub(crate) enum AckAction {
+    /// Continue.
+    Continue,
     /// Send this packet again.
     Resend(u32),
 }
 
 impl Window {
-    pub(crate) fn new(heeds_marks: bool) -> Self {
+    pub(crate) fn new(uses_marks: bool) -> Self {
         Self {
             size: WINDOW_START,
             threshold: f64::INFINITY,
@@ -51,23 +51,23 @@ impl Window {
             duplicates: 0,
             recover: None,
             alpha: 1.0,
-            heeds_marks,
+            uses_marks,
             round_end: 0,
             round_acks: 0,
             round_marks: 0,
         }
     }
 
-    /// Whether a packet may leave when `next` is the next one.
+    /// Whether packet `next` may be sent.
     #[inline]
     pub(crate) fn open(&self, next: u32) -> bool {
-        // Each duplicate says that one more has left the network.
+        // Each duplicate means that one more packet has left the network.
         let inflated = self.size + f64::from(self.duplicates);
         f64::from(next.saturating_sub(self.acked)) < inflated
     }
 
-    /// An acknowledgement of everything before `ack`; `next` is the next packet to send.
-    pub(crate) fn acknowledged(&mut self, ack: u32, marked: bool, next: u32) -> Answer {
+    /// Handles an acknowledgement of all packets before `ack`; `next` is the next packet to send.
+    pub(crate) fn acknowledged(&mut self, ack: u32, marked: bool, next: u32) -> AckAction {
         self.count_mark(ack, marked, next);
         if ack > self.acked {
             return self.progress(ack);
@@ -75,34 +75,34 @@ impl Window {
         if self.acked < next {
             self.duplicates += 1;
         }
-        if self.duplicates == DUPLICATES_MEAN_LOSS && self.recover.is_none() {
+        if self.duplicates == DUPLICATES_LOSS && self.recover.is_none() {
             self.cut(0.5);
             self.recover = Some(next);
-            return Answer::Resend(self.acked);
+            return AckAction::Resend(self.acked);
         }
-        Answer::Go
+        AckAction::Continue
     }
 
-    fn progress(&mut self, ack: u32) -> Answer {
+    fn progress(&mut self, ack: u32) -> AckAction {
         let newly = f64::from(ack - self.acked);
         self.acked = ack;
         match self.recover {
             Some(end) if ack < end => {
                 // A partial acknowledgement: the next hole is at its front.
                 self.duplicates = 0;
-                return Answer::Resend(ack);
+                return AckAction::Resend(ack);
             }
             Some(_) => self.recover = None,
             None if self.size < self.threshold => self.size += newly,
             None => self.size += newly / self.size,
         }
         self.duplicates = 0;
-        Answer::Go
+        AckAction::Continue
     }
 
-    /// DCTCP: once a window, cut by half the smoothed share of marks.
+    /// DCTCP: once per window, cuts by half the smoothed share of marks.
     fn count_mark(&mut self, ack: u32, marked: bool, next: u32) {
-        if !self.heeds_marks {
+        if !self.uses_marks {
             return;
         }
         self.round_acks += 1;
@@ -129,7 +129,7 @@ impl Window {
         self.size = self.threshold;
     }
 
-    /// A timeout: start over from the first packet not acknowledged.
+    /// Handles a timeout: starts over from the first packet not acknowledged.
     pub(crate) fn timed_out(&mut self) {
         self.threshold = (self.size / 2.0).max(2.0);
         self.size = 1.0;
@@ -147,7 +147,7 @@ mod tests {
         let mut window = Window::new(false);
         assert!(window.open(9) && !window.open(10));
         for ack in 1..=10 {
-            assert_eq!(window.acknowledged(ack, false, 10), Answer::Go);
+            assert_eq!(window.acknowledged(ack, false, 10), AckAction::Continue);
         }
         assert!(window.open(29) && !window.open(30));
     }
@@ -155,13 +155,18 @@ mod tests {
     #[test]
     fn three_duplicates_halve_the_window_and_resend_the_hole() {
         let mut window = Window::new(false);
-        let answers: Vec<Answer> = (0..4).map(|_| window.acknowledged(0, false, 10)).collect();
+        let answers: Vec<AckAction> = (0..4).map(|_| window.acknowledged(0, false, 10)).collect();
         assert_eq!(
             answers,
-            [Answer::Go, Answer::Go, Answer::Resend(0), Answer::Go]
+            [
+                AckAction::Continue,
+                AckAction::Continue,
+                AckAction::Resend(0),
+                AckAction::Continue
+            ]
         );
-        assert_eq!(window.acknowledged(5, false, 12), Answer::Resend(5));
-        assert_eq!(window.acknowledged(10, false, 12), Answer::Go);
+        assert_eq!(window.acknowledged(5, false, 12), AckAction::Resend(5));
+        assert_eq!(window.acknowledged(10, false, 12), AckAction::Continue);
         assert!(window.open(14) && !window.open(15));
     }
 

@@ -1,19 +1,19 @@
-//! What the fabric is known to do, shown on the scenarios that come with the program.
+//! Known behaviour of fabrics, shown with the embedded scenarios.
 
 use std::ops::ControlFlow;
 
-use straightway_core::{Bytes, Kind, Rate, Seconds};
+use straightway_core::{Bytes, ErrorKind, Rate, Seconds};
 use straightway_fabric::{
-    Control, Outcome, Scenario, cases, dcqcn::ParameterSet, fluid::Fluid, simulate,
+    Control, FabricOutcome, FabricScenario, cases, dcqcn::ParameterSet, fluid::Fluid, simulate,
 };
 use straightway_scenario::check::read;
 
-fn scenario(name: &str) -> Scenario {
+fn scenario(name: &str) -> FabricScenario {
     let case = cases::case(name).expect("it comes with the program");
     read(case.text).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-fn run(scenario: &Scenario) -> Outcome {
+fn run(scenario: &FabricScenario) -> FabricOutcome {
     simulate(scenario, |_| ControlFlow::Continue(())).expect("a sound scenario")
 }
 
@@ -22,7 +22,7 @@ fn gbit(rate: Rate) -> f64 {
 }
 
 #[test]
-fn flow_control_alone_hurts_the_innocent_flow_and_dcqcn_frees_it() {
+fn flow_control_alone_slows_the_innocent_flow_and_dcqcn_does_not() {
     let [pfc, dcqcn] = ["incast-pfc", "incast-dcqcn"].map(|name| run(&scenario(name)));
     let [held, freed] = [&pfc, &dcqcn].map(|o| gbit(o.traffic[1].goodput_mean));
     assert!(held < 8.0, "{held} Gb/s of 400 under flow control alone");
@@ -34,7 +34,7 @@ fn flow_control_alone_hurts_the_innocent_flow_and_dcqcn_frees_it() {
     assert_eq!(pfc.spreading.roots[0].link, "leaf0->h0");
     // The pause reached every sender; with DCQCN most links are free most of the time.
     assert_eq!(pfc.pauses.hosts, 64);
-    let silenced = |o: &Outcome| o.spreading.roots.iter().map(|r| r.silenced.0).sum::<f64>();
+    let silenced = |o: &FabricOutcome| o.spreading.roots.iter().map(|r| r.silenced.0).sum::<f64>();
     assert!(silenced(&dcqcn) < silenced(&pfc) / 4.0);
     for outcome in [pfc, dcqcn] {
         assert_eq!(outcome.ledger.dropped_packets, 0);
@@ -42,7 +42,7 @@ fn flow_control_alone_hurts_the_innocent_flow_and_dcqcn_frees_it() {
 }
 
 #[test]
-fn a_slow_receiver_silences_flows_to_its_neighbours_but_not_those_on_another_spine() {
+fn a_slow_receiver_pauses_flows_to_its_neighbours_but_not_those_on_another_spine() {
     let outcome = run(&scenario("slow-receiver"));
     let [behind, beside] = [1, 2].map(|i| gbit(outcome.traffic[i].goodput_mean));
     assert!(behind < 20.0, "{behind}");
@@ -61,7 +61,7 @@ fn a_slow_receiver_silences_flows_to_its_neighbours_but_not_those_on_another_spi
 }
 
 #[test]
-fn a_ring_deadlocks_and_the_witness_is_the_ring() {
+fn a_ring_deadlocks_and_the_reported_cycle_is_the_ring() {
     let outcome = run(&scenario("deadlock-ring"));
     let mut ring = vec!["s0->s1", "s1->s2", "s2->s3", "s3->s4", "s4->s0"];
     let happened = outcome.deadlock.happened.expect("it stood still");
@@ -80,7 +80,7 @@ fn a_ring_deadlocks_and_the_witness_is_the_ring() {
 }
 
 #[test]
-fn a_ring_whose_flows_go_one_switch_far_cannot_deadlock() {
+fn a_ring_with_flows_of_one_switch_cannot_deadlock() {
     let mut ring = scenario("deadlock-ring");
     let text = toml::to_string(&ring).expect("plain data");
     for (from, near) in [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "a")] {
@@ -103,7 +103,7 @@ fn a_ring_whose_flows_go_one_switch_far_cannot_deadlock() {
 }
 
 #[test]
-fn a_micro_burst_is_invisible_in_the_mean_and_plain_by_the_microsecond() {
+fn a_micro_burst_is_invisible_in_the_mean_and_visible_per_microsecond() {
     let outcome = run(&scenario("microburst"));
     let link = &outcome.links[0];
     assert!(link.utilisation < 0.3, "{}", link.utilisation);
@@ -123,7 +123,7 @@ fn on_rails_a_ring_of_neighbours_loses_nothing_to_the_network() {
 }
 
 #[test]
-fn one_packet_takes_the_time_one_can_add_up_by_hand() {
+fn one_packet_takes_the_time_computed_by_hand() {
     let text = r#"
 [topology.leaf_spine]
 leaves = 1
@@ -139,7 +139,7 @@ overhead = 0
 flow = { from = "h0", to = "h1", bytes = 2500 }
 "#;
     let outcome = run(&read(text).expect("sound"));
-    // Two cables of 1 µs, 400 ns in the switch, a packet of 80 ns a hop, then 80 and 40 ns behind.
+    // Two cables of 1 µs, 400 ns in the switch, a packet of 80 ns per hop, then two more of 80 and 40 ns.
     let took = outcome.traffic[0].completion.expect("it finished").max;
     let by_hand = (2.0 * 1000.0 + 400.0 + 2.0 * 80.0 + 80.0 + 40.0) * 1e-9;
     assert!((took - by_hand).abs() < 1e-15, "{took} {by_hand}");
@@ -148,7 +148,7 @@ flow = { from = "h0", to = "h1", bytes = 2500 }
 }
 
 #[test]
-fn whatever_is_dropped_is_sent_again_until_every_flow_has_finished() {
+fn dropped_packets_are_retransmitted_until_every_flow_has_finished() {
     for control in [
         Control::None,
         Control::Dcqcn,
@@ -169,7 +169,7 @@ retransmit_timeout = "100us"
 [[traffic]]
 incast = { receiver = "h0", senders = 8, bytes = "1MB" }
 "#;
-        let mut scenario: Scenario = read(text).expect("sound");
+        let mut scenario: FabricScenario = read(text).expect("sound");
         scenario.transport.control = control;
         let outcome = run(&scenario);
         assert!(outcome.ledger.dropped_packets > 0, "{control:?}");
@@ -189,13 +189,13 @@ fn dctcp_keeps_the_queue_short_where_a_window_halved_on_loss_fills_the_buffer() 
 }
 
 #[test]
-fn a_run_can_be_broken_off() {
+fn a_run_can_be_cancelled() {
     let error = simulate(&scenario("incast-pfc"), |progress| {
         assert!(progress.events > 0 && progress.done < 1.0);
         ControlFlow::Break(())
     })
-    .expect_err("it was broken off");
-    assert_eq!(error.kind(), Kind::Cancelled);
+    .expect_err("it was cancelled");
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn packet_queue(flows: u32, ms: Option<f64>) -> f64 {
 #[test]
 fn packets_and_fluid_agree_on_the_queue_within_fifteen_per_cent() {
     for (flows, ms) in [(2, Some(400.0)), (4, None), (10, None)] {
-        // The way back takes 4 µs, and a mark waits half a notification interval on average.
+        // The path back takes 4 µs, and a mark waits half a notification interval on average.
         let delay = Seconds(4e-6 + 25e-6);
         let rate = Rate::gbit(40.0);
         let fluid = Fluid::new(ParameterSet::Paper, flows, rate, Bytes(1000), delay);
@@ -257,7 +257,7 @@ fn packets_and_fluid_agree_on_the_queue_within_fifteen_per_cent() {
 
 #[test]
 fn a_link_is_never_busy_for_longer_than_the_run() {
-    // Shorter than a packet takes, and with pause frames under way.
+    // Shorter than the time of a packet, and with pause frames in flight.
     for ns in [1, 10, 100, 1_000, 20_000] {
         let mut scenario = scenario("slow-receiver");
         scenario.duration = Some(Seconds(f64::from(ns) * 1e-9));
@@ -272,9 +272,9 @@ fn a_link_is_never_busy_for_longer_than_the_run() {
     }
 }
 
-/// Five hosts send packets of 78 bytes on the wire to one, through a switch with cells of 192 bytes that says
-/// stop early, over a long cable.
-fn small_packets(share: f64) -> Outcome {
+/// Five hosts send packets of 78 bytes on the wire to one host over long cables, through a switch with cells of 192
+/// bytes that pauses early.
+fn small_packets(share: f64) -> FabricOutcome {
     let text = format!(
         r#"
 title = "small packets"
@@ -299,7 +299,7 @@ overhead = "14"
 incast = {{ receiver = "h0", senders = 5, first = "h5", bytes = "1MB" }}
 "#
     );
-    let scenario: Scenario = read(&text).unwrap_or_else(|refused| panic!("{refused}"));
+    let scenario: FabricScenario = read(&text).unwrap_or_else(|refused| panic!("{refused}"));
     run(&scenario)
 }
 

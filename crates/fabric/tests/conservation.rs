@@ -1,17 +1,18 @@
-//! What must hold for every fabric and every load: no byte is lost from sight, no link is faster
-//! than it is, lossless loses nothing with the calculated headroom, and a seed is an answer.
+//! Properties of every fabric and every load: all bytes are accounted for, no link exceeds its rate, a lossless
+//! fabric drops nothing with the calculated headroom, and a run is reproducible from its seed.
 
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;
 use straightway_core::{Bytes, Rate, Seconds};
 use straightway_fabric::{
-    Burst, Control, Incast, LeafSpine, Outcome, Permutation, Pfc, Rail, Scenario, Shift, Slow,
-    Switch, Topology, Traffic, Transport, dcqcn::ParameterSet, simulate,
+    Burst, Control, FabricOutcome, FabricScenario, FabricTopology, FabricTransport, Incast,
+    LeafSpine, Permutation, Pfc, Rail, Shift, SlowReceiver, Switch, Traffic, dcqcn::ParameterSet,
+    simulate,
 };
 use straightway_scenario::seed::Seed;
 
-fn run(scenario: &Scenario) -> Outcome {
+fn run(scenario: &FabricScenario) -> FabricOutcome {
     simulate(scenario, |_| ControlFlow::Continue(())).expect("a sound scenario")
 }
 
@@ -19,10 +20,10 @@ fn rate() -> impl Strategy<Value = Rate> {
     prop::sample::select(vec![10.0, 37.5, 100.0, 400.0]).prop_map(Rate::gbit)
 }
 
-fn topology() -> impl Strategy<Value = Topology> {
+fn topology() -> impl Strategy<Value = FabricTopology> {
     let leaf_spine = (1u32..4, 1u32..4, 2u32..5, rate(), rate(), 0.0..400.0f64).prop_map(
         |(leaves, spines, hosts_per_leaf, host_rate, uplink, cable_m)| {
-            Topology::LeafSpine(LeafSpine {
+            FabricTopology::LeafSpine(LeafSpine {
                 leaves,
                 spines,
                 hosts_per_leaf,
@@ -35,7 +36,7 @@ fn topology() -> impl Strategy<Value = Topology> {
     );
     let rail = (2u32..6, 1u32..4, 1u32..4, 1u32..3, rate()).prop_map(
         |(servers, rails, servers_per_group, spines, host_rate)| {
-            Topology::Rail(Rail {
+            FabricTopology::Rail(Rail {
                 servers,
                 rails,
                 servers_per_group,
@@ -61,7 +62,7 @@ fn traffic() -> impl Strategy<Value = Vec<Traffic>> {
             bytes,
             start
         })),
-        // A name that every topology has is put in below.
+        // Replaced below by a name that every topology has.
         (bytes(), start()).prop_map(|(bytes, start)| Traffic::Incast(Incast {
             receiver: String::new(),
             senders: u32::MAX,
@@ -104,9 +105,9 @@ prop_compose! {
         slow in prop::option::of(1u32..50),
         packet in prop::sample::select(vec![256u64, 1000, 4096, 9000]),
         overhead in 0u64..100,
-    ) -> Scenario {
+    ) -> FabricScenario {
         let receiver = match &topology {
-            Topology::Rail(_) => "s0r0",
+            FabricTopology::Rail(_) => "s0r0",
             _ => "h0",
         };
         let others = u32::try_from(topology.hosts() - 1).expect("few hosts");
@@ -123,29 +124,29 @@ prop_compose! {
                 _ => {}
             }
         }
-        Scenario {
+        FabricScenario {
             title: String::new(),
             about: String::new(),
             seed: Seed(seed),
             duration: Some(Seconds(100e-6)),
             topology,
             switch: Switch {
-                // Headroom comes on top, so that there is always something left to share.
+                // Headroom is added, so that some of the buffer is always shared.
                 buffer: Bytes(buffer_kb * 1000 + 3_000_000),
                 pfc: Pfc { enabled: lossless, ..Pfc::default() },
                 ..Switch::default()
             },
-            transport: Transport {
+            transport: FabricTransport {
                 control,
                 parameters,
                 packet: Bytes(packet),
                 overhead: Bytes(overhead),
                 retransmit_timeout: Seconds(30e-6),
-                ..Transport::default()
+                ..FabricTransport::default()
             },
             traffic,
             slow: slow
-                .map(|gbit| Slow {
+                .map(|gbit| SlowReceiver {
                     host: receiver.to_owned(),
                     rate: Rate::gbit(f64::from(gbit)),
                     buffer: Bytes(2_000_000),
@@ -166,7 +167,7 @@ proptest! {
     })]
 
     #[test]
-    fn every_byte_injected_is_delivered_lost_thrown_away_or_under_way(scenario in scenario()) {
+    fn every_injected_byte_is_delivered_dropped_discarded_or_in_flight(scenario in scenario()) {
         let ledger = run(&scenario).ledger;
         prop_assert_eq!(
             ledger.injected_bytes,
@@ -180,7 +181,7 @@ proptest! {
     #[test]
     fn no_link_carries_more_than_its_rate(scenario in scenario()) {
         let outcome = run(&scenario);
-        // A frame begun before the end counts whole.
+        // A frame that started before the end counts in full.
         let frame = (scenario.transport.packet.0 + scenario.transport.overhead.0 + 84) as f64;
         for link in &outcome.links {
             let slack = frame / (link.rate.0 * outcome.simulated.0);
@@ -189,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn lossless_loses_nothing_with_the_calculated_headroom(mut scenario in scenario()) {
+    fn a_lossless_fabric_drops_nothing_with_the_calculated_headroom(mut scenario in scenario()) {
         scenario.switch.pfc.enabled = true;
         let outcome = run(&scenario);
         prop_assert_eq!(outcome.ledger.dropped_packets, 0);
@@ -197,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn lossless_loses_nothing_where_hardly_anything_is_left_to_share(
+    fn a_lossless_fabric_drops_nothing_with_almost_no_shared_buffer(
         mut scenario in scenario(),
         buffer_kb in 50u64..1500,
     ) {
@@ -206,7 +207,7 @@ proptest! {
         for slow in &mut scenario.slow {
             slow.buffer = Bytes(buffer_kb * 500);
         }
-        // A buffer that cannot hold what its ports keep back is refused.
+        // A buffer smaller than the reserves of its ports is refused.
         let outcome = simulate(&scenario, |_| ControlFlow::Continue(()));
         prop_assume!(outcome.is_ok());
         prop_assert_eq!(outcome.expect("just looked at").ledger.dropped_packets, 0);
@@ -214,15 +215,15 @@ proptest! {
 
     #[test]
     fn the_same_seed_gives_the_same_bytes_of_output(scenario in scenario()) {
-        let text = |scenario: &Scenario| serde_json::to_string(&run(scenario)).expect("plain data");
+        let text = |scenario: &FabricScenario| serde_json::to_string(&run(scenario)).expect("plain data");
         prop_assert_eq!(text(&scenario), text(&scenario));
     }
 }
 
-/// Packets of two rings through one spine, while a slow receiver's adapter fills: the threshold
-/// falls below what an ingress holds before that ingress has been told to stop.
+/// Packets of two rings pass one spine while a slow receiver's adapter fills: the threshold falls below the use of an
+/// ingress before that ingress has been paused.
 #[test]
-fn lossless_loses_nothing_when_the_threshold_falls_below_what_an_ingress_already_holds() {
+fn a_lossless_fabric_drops_nothing_when_the_threshold_falls_below_the_use_of_an_ingress() {
     let shift = |us: f64| {
         Traffic::Shift(Shift {
             by: 1,
@@ -230,9 +231,9 @@ fn lossless_loses_nothing_when_the_threshold_falls_below_what_an_ingress_already
             start: Seconds(us * 1e-6),
         })
     };
-    let scenario = Scenario {
+    let scenario = FabricScenario {
         duration: Some(Seconds(100e-6)),
-        topology: Topology::Rail(Rail {
+        topology: FabricTopology::Rail(Rail {
             servers: 2,
             rails: 2,
             servers_per_group: 2,
@@ -246,14 +247,14 @@ fn lossless_loses_nothing_when_the_threshold_falls_below_what_an_ingress_already
             buffer: Bytes(5_456_000),
             ..Switch::default()
         },
-        transport: Transport {
+        transport: FabricTransport {
             control: Control::None,
             packet: Bytes(9000),
             overhead: Bytes(68),
-            ..Transport::default()
+            ..FabricTransport::default()
         },
         traffic: vec![shift(3.0), shift(0.0)],
-        slow: vec![Slow {
+        slow: vec![SlowReceiver {
             host: "s0r0".to_owned(),
             rate: Rate(5.75e9),
             buffer: Bytes(2_000_000),
@@ -266,13 +267,13 @@ fn lossless_loses_nothing_when_the_threshold_falls_below_what_an_ingress_already
 }
 
 /// Eight senders at line rate over `cable_m` of fibre into one host, through a small buffer.
-fn squeezed(cable_m: f64, headroom: Option<Bytes>) -> Scenario {
-    Scenario {
+fn squeezed(cable_m: f64, headroom: Option<Bytes>) -> FabricScenario {
+    FabricScenario {
         title: "squeezed".to_owned(),
         about: String::new(),
         seed: Seed(1),
         duration: Some(Seconds(200e-6)),
-        topology: Topology::LeafSpine(LeafSpine {
+        topology: FabricTopology::LeafSpine(LeafSpine {
             leaves: 1,
             spines: 0,
             hosts_per_leaf: 9,
@@ -289,9 +290,9 @@ fn squeezed(cable_m: f64, headroom: Option<Bytes>) -> Scenario {
             },
             ..Switch::default()
         },
-        transport: Transport {
+        transport: FabricTransport {
             control: Control::None,
-            ..Transport::default()
+            ..FabricTransport::default()
         },
         traffic: vec![Traffic::Incast(Incast {
             receiver: "h0".to_owned(),
@@ -313,7 +314,7 @@ fn drops_appear_below_the_calculated_headroom_and_none_with_it() {
         assert_eq!(outcome.ledger.dropped_packets, 0, "{cable_m} m");
         assert!(outcome.pauses.frames > 0);
         let needed = outcome.buffer.headroom_peak_bytes;
-        // The formula is for the worst case, and this is nearly it.
+        // The formula is for the worst case, and this case is close to it.
         let calculated = outcome
             .basis
             .assumptions

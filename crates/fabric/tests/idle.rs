@@ -1,13 +1,13 @@
-//! On an empty fabric nothing is slowed down: a slowdown of exactly one, whatever the links and sizes.
+//! On an empty fabric the slowdown is exactly one, whatever the links and sizes.
 
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;
-use straightway_fabric::{Scenario, simulate};
+use straightway_fabric::{FabricScenario, simulate};
 use straightway_scenario::check::read;
 
-/// One flow over a row of switches with links of these rates in Gb/s.
-fn scenario(rates: &[u32], bytes: u64, latency_ns: u32, cable_m: u32) -> Scenario {
+/// One flow over a chain of switches with links of these rates in Gb/s.
+fn scenario(rates: &[u32], bytes: u64, latency_ns: u32, cable_m: u32) -> FabricScenario {
     let switches: Vec<String> = (1..rates.len()).map(|i| format!("s{i}")).collect();
     let ends = [&["a".to_owned()][..], &switches, &["b".to_owned()]].concat();
     let links = rates
@@ -25,7 +25,7 @@ fn scenario(rates: &[u32], bytes: u64, latency_ns: u32, cable_m: u32) -> Scenari
 
 proptest! {
     #[test]
-    fn a_lone_flow_is_not_slowed_down(
+    fn a_single_flow_is_not_slowed_down(
         rates in prop::collection::vec(prop::sample::select(vec![10u32, 25, 40, 100, 400]), 2..6),
         bytes in 1u64..60_000,
         latency_ns in 0u32..2000,

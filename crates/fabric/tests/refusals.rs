@@ -1,13 +1,12 @@
-//! Damaged scenarios: whatever a file holds, the answer is a sound scenario or a refusal that names
-//! its field and line, never a panic.
+//! Damaged scenarios: any file gives a valid scenario or a refusal that names its field and line, never a panic.
 
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;
-use straightway_fabric::{Scenario, cases::CASES, simulate};
+use straightway_fabric::{FabricScenario, cases::CASES, simulate};
 use straightway_scenario::check::read;
 
-/// What people and files get wrong: a value, or a piece of syntax.
+/// Invalid values and pieces of syntax.
 const NONSENSE: [&str; 16] = [
     "nan",
     "-1",
@@ -57,14 +56,14 @@ proptest! {
 
     #[test]
     fn a_damaged_scenario_is_refused_by_field_and_line_or_runs(text in damaged()) {
-        match read::<Scenario>(&text) {
+        match read::<FabricScenario>(&text) {
             Err(refused) => {
                 for refusal in &refused.0 {
                     prop_assert!(!refusal.field.is_empty() && refusal.line.is_some(), "{refusal:?}");
                 }
             }
             Ok(scenario) => {
-                // A glimpse: half a million events at the most.
+                // At most half a million events.
                 let _ = simulate(&scenario, |_| ControlFlow::Break(()));
             }
         }

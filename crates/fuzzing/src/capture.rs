@@ -1,4 +1,4 @@
-//! A machine's files in memory: a capture that is examined without a file system under it.
+//! A captured machine's files in memory, examined without a file system.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -9,31 +9,31 @@ use std::{
     sync::Arc,
 };
 
-use straightway_sys::root::{Files, Seen};
+use straightway_sys::root::{FileTree, PathKind};
 
-/// Files by their absolute paths. A folder is there if it is named or if something is in it.
+/// Files by their absolute paths. A folder exists if it has an entry or a child.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capture {
-    /// What is changed here: another capture, which stays as it is.
+    /// The unchanged capture that this one is based on.
     base: Option<Arc<Self>>,
-    /// By the bytes of their paths; `None` where something was removed.
+    /// Entries by the bytes of their paths; `None` for removed ones.
     entries: HashMap<Vec<u8>, Option<Entry>>,
-    /// The names that were ever put into each folder.
+    /// All names that were ever added to each folder.
     names: HashMap<Vec<u8>, BTreeSet<Vec<u8>>>,
 }
 
-/// What is under a name.
+/// The entry of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// A file with these bytes.
     File(Vec<u8>),
-    /// A symbolic link that points there.
+    /// A symbolic link with this target.
     Link(PathBuf),
     /// A folder.
     Folder,
 }
 
-/// What was put under a name.
+/// The result of looking up a path.
 enum Found<'a> {
     There(&'a Entry),
     Removed,
@@ -41,7 +41,7 @@ enum Found<'a> {
 }
 
 impl Capture {
-    /// Reads all that is in `folder`, which is laid out like a machine's `/`.
+    /// Reads everything in `folder`, which is laid out like a machine's `/`.
     pub(crate) fn of(folder: &Path) -> io::Result<Self> {
         let mut capture = Self::default();
         let mut open = vec![(folder.to_owned(), PathBuf::from("/"))];
@@ -63,7 +63,7 @@ impl Capture {
         Ok(capture)
     }
 
-    /// A capture that is like `base` until it is changed.
+    /// A capture that equals `base` until it is changed.
     pub(crate) fn like(base: &Arc<Self>) -> Self {
         Self {
             base: Some(Arc::clone(base)),
@@ -71,7 +71,7 @@ impl Capture {
         }
     }
 
-    /// The paths of all files that were put here, in order.
+    /// The sorted paths of all files that were added here.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let is_file = |entry: &Option<Entry>| matches!(entry, Some(Entry::File(_)));
         let files = self.entries.iter().filter(|(_, entry)| is_file(entry));
@@ -82,7 +82,7 @@ impl Capture {
         files
     }
 
-    /// Puts something under a name, over what is there.
+    /// Sets the entry of a path, replacing an existing one.
     pub(crate) fn set(&mut self, path: &Path, entry: Entry) {
         let bytes = path.as_os_str().as_bytes().to_vec();
         self.entries.insert(bytes, Some(entry));
@@ -97,13 +97,13 @@ impl Capture {
         }
     }
 
-    /// Removes what is under a name, but nothing below it.
+    /// Removes the entry of a path, but nothing below it.
     pub(crate) fn remove(&mut self, path: &Path) {
         let path = path.as_os_str().as_bytes().to_vec();
         self.entries.insert(path, None);
     }
 
-    /// What is under a name; links are not followed.
+    /// The entry of a path. Links are not followed.
     fn entry(&self, path: &Path) -> Option<&Entry> {
         let bytes = path.as_os_str().as_bytes();
         match self.find(bytes) {
@@ -135,7 +135,7 @@ impl Capture {
                 .is_some_and(|base| base.has_names(folder))
     }
 
-    /// What was put under a name.
+    /// Looks up a path.
     fn find(&self, path: &[u8]) -> Found<'_> {
         match (self.entries.get(path), &self.base) {
             (Some(Some(entry)), _) => Found::There(entry),
@@ -146,11 +146,11 @@ impl Capture {
     }
 }
 
-impl Files for Capture {
-    fn look(&self, path: &Path) -> Option<Seen> {
+impl FileTree for Capture {
+    fn look(&self, path: &Path) -> Option<PathKind> {
         Some(match self.entry(path)? {
-            Entry::Link(target) => Seen::Link(target.clone()),
-            Entry::File(_) | Entry::Folder => Seen::Other,
+            Entry::Link(target) => PathKind::Link(target.clone()),
+            Entry::File(_) | Entry::Folder => PathKind::Other,
         })
     }
 
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capture_reads_like_the_folder_that_it_is_of_and_can_be_changed() {
+    fn a_capture_reads_like_its_folder_and_can_be_changed() {
         let folder = tempfile::tempdir().unwrap();
         let manifest = "/proc/version = 6.8\n/sys/block/vda/queue dax=0\n/sys/dev/block/8:0 -> ../../block/vda\n/dev/shm/\n";
         straightway_standin::expand(manifest, folder.path()).unwrap();

@@ -7,7 +7,9 @@ use std::{
 };
 
 use straightway_core::text::{is_unsafe, shown};
-use straightway_probe::doctor::{Measured, Request, Style, Verdict, checks, diagnose};
+use straightway_probe::doctor::{
+    DoctorRequest, DoctorVerdict, Measurements, Style, checks, diagnose,
+};
 use straightway_standin::expand;
 use straightway_sys::root::Root;
 
@@ -43,14 +45,14 @@ const FIXTURES: [(&[&str], &str); 4] = [
     ),
 ];
 
-/// What stands between two changes: a byte that no text has.
+/// The separator of changes: a byte that UTF-8 text does not have.
 const BETWEEN: u8 = 0xff;
 
-/// Any bytes as changes to the files of a captured machine: it is examined to the end, is never found direct, and
-/// nothing that is said of it acts on a terminal.
+/// Any bytes as changes to the files of a captured machine. The machine is examined completely and never found direct,
+/// and no output contains terminal control sequences.
 ///
-/// The first byte chooses the machine. Then come changes: two bytes that choose a file, one that says what happens
-/// to it, and its new text.
+/// The first byte selects the machine. Each change has two bytes that select a file, one byte that selects the kind of
+/// change, and the new text.
 pub(crate) fn captured_machine(data: &[u8]) {
     static MACHINES: OnceLock<Vec<Machine>> = OnceLock::new();
     let machines = MACHINES.get_or_init(|| FIXTURES.iter().map(Machine::new).collect());
@@ -78,13 +80,17 @@ pub(crate) fn captured_machine(data: &[u8]) {
             }
         }
     }
-    let diagnosis = diagnose(&Request {
+    let diagnosis = diagnose(&DoctorRequest {
         root: &Root::of(Arc::new(machine)),
         path: Path::new(path),
         environment: &BTreeMap::new(),
-        measured: &Measured::default(),
+        measured: &Measurements::default(),
     });
-    assert_ne!(diagnosis.verdict, Verdict::Direct, "nothing was measured");
+    assert_ne!(
+        diagnosis.verdict,
+        DoctorVerdict::Direct,
+        "nothing was measured"
+    );
     assert_eq!(diagnosis.checks.len(), checks().count());
     let style = Style {
         verbose: true,
@@ -109,13 +115,13 @@ struct Machine {
 }
 
 impl Machine {
-    /// A machine as its manifests say.
+    /// A machine from its manifests.
     fn new((manifests, path): &(&[&str], &'static str)) -> Self {
-        let folder = tempfile::tempdir().expect("a place for temporary files");
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
         for manifest in *manifests {
             expand(manifest, folder.path()).expect("the fixtures are sound");
         }
-        let capture = Capture::of(folder.path()).expect("what was written can be read");
+        let capture = Capture::of(folder.path()).expect("the written files can be read");
         Self {
             files: capture.files(),
             capture: Arc::new(capture),

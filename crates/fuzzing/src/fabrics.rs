@@ -1,13 +1,13 @@
-//! What an NVMe/TCP peer sends beside PDUs: the index of a target of ours, and messages of authentication.
+//! Other input from an NVMe/TCP peer: the name index of a target, and authentication messages.
 
 use straightway_nvme::{
-    auth::{Controller, Keys, Message, Names, Random, Secret, Step},
-    index::{Index, is_index_name},
+    auth::{AuthController, AuthKeys, AuthRandom, AuthStep, Message, Names, Secret},
+    index::{NameIndex, is_index_name},
 };
 
-/// Any bytes as the index of a target: what is read of it can be written and read again, and no name leads elsewhere.
+/// Any bytes as the name index of a target. A decoded index round-trips, and no name leaves the folder.
 pub(super) fn index(data: &[u8]) {
-    let Ok(index) = Index::decode(data) else {
+    let Ok(index) = NameIndex::decode(data) else {
         return;
     };
     for entry in &index.entries {
@@ -15,11 +15,13 @@ pub(super) fn index(data: &[u8]) {
         assert_eq!(entry.nsid == 0, entry.bytes == 0);
         assert_eq!(index.find(&entry.name), Some(entry));
     }
-    let again = index.encode().expect("what was read is within the limits");
-    assert_eq!(Index::decode(&again).expect("ours"), index);
+    let again = index
+        .encode()
+        .expect("a decoded index is within the limits");
+    assert_eq!(NameIndex::decode(&again).expect("ours"), index);
 }
 
-/// Any bytes as messages of a host that does not know the secret, cut at zero bytes of length: it is never let in.
+/// Any bytes as messages of a host that does not know the secret. It is never authenticated.
 pub(super) fn auth(data: &[u8]) {
     if let Ok(message) = Message::decode(data) {
         let again = Message::decode(&message.encode());
@@ -30,13 +32,13 @@ pub(super) fn auth(data: &[u8]) {
         host: "nqn.host".to_owned(),
         subsystem: "nqn.subsystem".to_owned(),
     };
-    let random = Random {
+    let random = AuthRandom {
         challenge: [1; 64],
         exponent: [2; 64],
         sequence: 3,
     };
-    let mut controller = Controller::new(names, Keys::of_host(secret), random);
-    // A byte says how long the next message is, and whether the host asks for one before it.
+    let mut controller = AuthController::new(names, AuthKeys::of_host(secret), random);
+    // A byte gives the length of the next message, and whether the host requests one before it.
     let mut rest = data;
     for _ in 0..8 {
         let Some((head, behind)) = rest.split_first() else {
@@ -49,7 +51,7 @@ pub(super) fn auth(data: &[u8]) {
         controller.receive(message);
         assert!(!matches!(
             controller.step(),
-            Step::Success1 | Step::Success2 | Step::Done
+            AuthStep::Success1 | AuthStep::Success2 | AuthStep::Done
         ));
         rest = behind;
     }

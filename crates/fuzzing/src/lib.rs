@@ -1,9 +1,9 @@
-//! What the fuzz targets check, one function for each kind of input that a stranger can send.
+//! The checks of the fuzz targets, one function for each kind of untrusted input.
 //!
-//! A function takes any bytes and panics where a promise is broken: what is accepted must be sound, what is refused
-//! must be refused with words, and neither may reach a terminal as commands. The targets under `fuzz/` hand these
-//! functions to libFuzzer, which needs a nightly compiler; the corpus that it found is replayed by this crate's
-//! tests on stable. Nothing here does any I/O per call.
+//! A function takes any bytes and panics if a guarantee is broken: accepted input must be valid, refused input must
+//! give an error message, and neither may send control sequences to a terminal. The targets under `fuzz/` pass these
+//! functions to libFuzzer, which needs a nightly compiler. The tests of this crate replay its corpus on stable. No
+//! function does I/O per call.
 
 mod capture;
 mod doctor;
@@ -23,10 +23,10 @@ use straightway_core::{
 };
 
 /// A function that takes any bytes.
-pub type Target = fn(&[u8]);
+pub type FuzzTarget = fn(&[u8]);
 
-/// Every target by its name, which is also the name of its corpus' folder.
-pub const TARGETS: &[(&str, Target)] = &[
+/// Every target by its name, which is also the folder name of its corpus.
+pub const TARGETS: &[(&str, FuzzTarget)] = &[
     ("doctor", doctor::captured_machine),
     ("fabric", planner::fabric),
     ("head", web::head),
@@ -47,24 +47,24 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("uri", uri),
 ];
 
-/// The target called `name`.
-pub fn target(name: &str) -> Option<Target> {
+/// The target with this name.
+pub fn target(name: &str) -> Option<FuzzTarget> {
     TARGETS
         .iter()
         .find(|(known, _)| *known == name)
         .map(|(_, target)| *target)
 }
 
-/// Runs the target called `name`.
+/// Runs the target with this name.
 ///
 /// # Panics
 ///
-/// Where there is no such target, or where a promise is broken.
+/// Panics if there is no such target, or if a guarantee is broken.
 pub fn run(name: &str, data: &[u8]) {
     target(name).expect("a target of that name")(data);
 }
 
-/// Any text as it is shown: nothing in it acts on a terminal but line feeds and our own colours.
+/// Any text as it is displayed. It controls the terminal only by line feeds and our own colours.
 fn text(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     assert_harmless(&straightway_core::text::shown(&text));
@@ -74,12 +74,10 @@ fn text(data: &[u8]) {
             .replace("\r\n", "\n")
             .contains(|c| c != '\n' && is_unsafe(c))
     );
-    // Colours taken out, the rest is as safe as lines are.
+    // Without the colours, the text is as safe as plain lines.
     let coloured = shown_coloured(&text);
     for part in coloured.split('\x1b').skip(1) {
-        let codes = part
-            .strip_prefix('[')
-            .expect("only colours are let through");
+        let codes = part.strip_prefix('[').expect("only colours are permitted");
         let rest = codes.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';');
         assert!(rest.starts_with('m'));
     }
@@ -92,8 +90,8 @@ fn text(data: &[u8]) {
     );
 }
 
-/// Any bytes as the name of an object: refused with words, a path as it is, or a URI that is read back as the same and
-/// whose parts lead nowhere else.
+/// Any bytes as the name of an object. It is refused with an error, kept as a path, or parsed as a URI that round-trips
+/// and has no `..` component.
 fn uri(data: &[u8]) {
     let text = OsStr::from_bytes(data);
     let uri = match Uri::parse(text) {
@@ -105,13 +103,13 @@ fn uri(data: &[u8]) {
     }
     let shown = uri.to_string();
     assert!(!shown.contains(char::is_control) && !uri.authority().contains(['/', '@', ' ']));
-    assert_eq!(Uri::parse(&shown).expect("it was read before"), uri);
+    assert_eq!(Uri::parse(&shown).expect("it was parsed before"), uri);
     let name = uri.name().to_str().expect("a URI is text");
     let path = name.split('?').next().expect("there is a first part");
     assert!(path.split('/').all(|part| !matches!(part, "." | "..")));
 }
 
-/// Fails where a message would act on a terminal.
+/// Fails if a message contains terminal control sequences.
 fn assert_harmless(message: &str) {
     assert!(!message.contains(is_unsafe), "{message:?}");
 }

@@ -11,11 +11,11 @@ use straightway_nvme::{
     pdu::HEAD_BYTES_MAX,
 };
 
-/// The most data in one PDU, as far as the target goes.
+/// The maximum data length of one PDU in this target.
 const DATA_BYTES_MAX: u32 = 1 << 20;
 
-/// Any bytes as a stream of PDUs. The first byte says who reads, and what was agreed on. Heads are found at the same
-/// places however the stream is cut, stay within the limits, and are written again as they were.
+/// Any bytes as a stream of PDUs. The first byte selects the role and the negotiated parameters. Heads are found at the
+/// same places however the stream is split, stay within the limits, and round-trip.
 pub(super) fn pdu(data: &[u8]) {
     let Some((first, mut rest)) = data.split_first() else {
         return;
@@ -64,7 +64,7 @@ pub(super) fn pdu(data: &[u8]) {
     }
 }
 
-/// A submission entry as each kind of command: what is read of it is written again as the same.
+/// A submission queue entry as each kind of command: a decoded command round-trips.
 fn commands(sqe: &Sqe) {
     if let Ok(command) = Fabrics::from_sqe(sqe) {
         assert_eq!(Fabrics::from_sqe(&command.sqe()), Ok(command));
@@ -77,7 +77,7 @@ fn commands(sqe: &Sqe) {
     }
 }
 
-/// Any bytes as a page. The first byte says which; what is missing of a page of a fixed length is zero.
+/// Any bytes as a page. The first byte selects the page. A page of fixed length is padded with zeros.
 pub(super) fn page(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else {
         return;
@@ -89,14 +89,14 @@ pub(super) fn page(data: &[u8]) {
     };
     match first % 9 {
         0 => {
-            let page = identify::Controller::decode(&padded(4096)).expect("any page is read");
+            let page = identify::Controller::decode(&padded(4096)).expect("any page is decoded");
             let _ = (page.transfer_bytes_max(), page.capsule_bytes_max());
             super::assert_harmless(&format!("{} {} {}", page.serial, page.model, page.firmware));
             let again = identify::Controller::decode(&page.encode());
             assert_eq!(again.expect("ours"), page);
         }
         1 => {
-            let page = identify::Namespace::decode(&padded(4096)).expect("any page is read");
+            let page = identify::Namespace::decode(&padded(4096)).expect("any page is decoded");
             if let (Ok(bytes), Ok(format)) = (page.bytes(), page.format()) {
                 assert_eq!(bytes >> format.block_shift, page.blocks);
             }

@@ -1,24 +1,24 @@
-//! Values that are no tensors: the encoding of today, and the pickles of 0.1.0.
+//! Values that are not tensors: the current encoding, and the pickles of 0.1.0.
 
 use straightway_core::Result;
 use straightway_pipeline::checkpoint::{DEPTH_MAX, Plain};
 
 use crate::assert_harmless;
 
-/// What may be made of any input, however short, in bytes.
+/// The size that any input may produce, however short, in bytes.
 const MADE_BYTES_MIN: usize = 16 << 20;
 
-/// What may be made of each byte of the input, in bytes.
+/// The additional size that each input byte may produce, in bytes.
 const MADE_PER_BYTE: usize = 64;
 
-/// Any bytes as an encoded value: refused with words, or a value within bounds.
+/// Any bytes as an encoded value. It is refused with an error, or its size is within bounds.
 pub(crate) fn encoded(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         bounded(data.len(), Plain::decode(text));
     }
 }
 
-/// Any bytes as a pickle: refused with words, or a value within bounds. Nothing is run.
+/// Any bytes as a pickle. It is refused with an error, or its size is within bounds. No code is run.
 pub(crate) fn pickle(data: &[u8]) {
     bounded(data.len(), Plain::unpickle(data));
 }
@@ -39,7 +39,7 @@ fn bounded(bytes: usize, value: Result<Plain>) {
     }
 }
 
-/// The bytes of data in a value, and one for each value in it.
+/// The bytes of data in a value, plus one for each value in it.
 fn weight(value: &Plain, depth: usize) -> usize {
     assert!(depth <= DEPTH_MAX, "a value lies deeper than allowed");
     let all = |values: &[Plain]| values.iter().map(|value| weight(value, depth + 1)).sum();

@@ -9,11 +9,11 @@ use straightway_scenario::check::{self, Refusals};
 
 use crate::assert_harmless;
 
-/// Trials that are too many for one execution.
+/// The maximum number of trials in one execution.
 const TRIALS_MAX: u64 = 10_000;
 
-/// Every refusal names its field and line.
-fn assert_told(refused: &Refusals) {
+/// Asserts that every refusal has its field and line.
+fn assert_has_location(refused: &Refusals) {
     for refusal in &refused.0 {
         assert!(
             !refusal.field.is_empty() && refusal.line.is_some(),
@@ -23,16 +23,16 @@ fn assert_told(refused: &Refusals) {
     }
 }
 
-/// Any bytes as a scenario: an answer without NaN, or a refusal that names its field and line.
+/// Any bytes as a scenario. It gives an answer without NaN, or a refusal with its field and line.
 pub(crate) fn scenario(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
     let scenario = match check::read::<Scenario>(text) {
-        Err(refused) => return assert_told(&refused),
+        Err(refused) => return assert_has_location(&refused),
         Ok(scenario) => scenario,
     };
-    // What is played out takes time that the fuzzer has better uses for.
+    // Simulating trials is too slow for the fuzzer.
     let trials = scenario
         .checkpoint
         .as_ref()
@@ -46,14 +46,14 @@ pub(crate) fn scenario(data: &[u8]) {
     }
 }
 
-/// Any bytes as a tree of PCIe links: sound, or a refusal that names its field and line.
+/// Any bytes as a tree of PCIe links. It is valid, or refused with its field and line.
 pub(crate) fn pcie(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    match check::read::<pcie::Scenario>(text) {
-        Err(refused) => assert_told(&refused),
-        // A scenario that is sound runs; a glimpse is enough, and what ends before it is whole.
+    match check::read::<pcie::PcieScenario>(text) {
+        Err(refused) => assert_has_location(&refused),
+        // A valid scenario runs. A short run is enough, and a run that ends before its limit is complete.
         Ok(scenario) => {
             if let Ok(outcome) = pcie::simulate(&scenario, |_| ControlFlow::Break(())) {
                 assert_eq!(outcome.audit.injected_bytes, outcome.audit.delivered_bytes);
@@ -63,14 +63,14 @@ pub(crate) fn pcie(data: &[u8]) {
     }
 }
 
-/// Any bytes as a fabric scenario: sound, or a refusal that names its field and line.
+/// Any bytes as a fabric scenario. It is valid, or refused with its field and line.
 pub(crate) fn fabric(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    match check::read::<fabric::Scenario>(text) {
-        Err(refused) => assert_told(&refused),
-        // A scenario that is sound runs, or says which flow has no path; a glimpse is enough.
+    match check::read::<fabric::FabricScenario>(text) {
+        Err(refused) => assert_has_location(&refused),
+        // A valid scenario runs, or reports a flow without a path. A short run is enough.
         Ok(scenario) => {
             let _ = fabric::simulate(&scenario, |_| ControlFlow::Break(()));
         }

@@ -1,11 +1,10 @@
 //! The machine's profile.
 
-use straightway_probe::profile::{Profile, Tuning};
+use straightway_probe::profile::{DriveTuning, Profile};
 
 use crate::assert_harmless;
 
-/// Any bytes as a profile: refused with words, or read and written again as the same, with settings that are
-/// refused with words where they make no sense.
+/// Any bytes as a profile. It is refused with an error, or it round-trips. Invalid settings are refused with an error.
 pub(crate) fn profile(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -14,7 +13,7 @@ pub(crate) fn profile(data: &[u8]) {
         return;
     };
     for drive in profile.drives.values() {
-        if let Err(error) = Tuning::settings(drive.tuning).check() {
+        if let Err(error) = DriveTuning::settings(drive.tuning).check() {
             assert_harmless(&error.to_string());
         }
     }

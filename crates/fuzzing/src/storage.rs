@@ -4,14 +4,14 @@ use std::path::{Component, Path};
 
 use safetensors::SafeTensors;
 use straightway_pipeline::{
-    checkpoint::{Manifest, Part, Sum, canonical, parse_tags},
-    weights::{Header, Index},
+    checkpoint::{Manifest, ShardReport, Sum, canonical, parse_tags},
+    weights::{Header, WeightIndex},
 };
 
 use crate::assert_harmless;
 
-/// Any bytes as a safetensors file: what we accept the reference accepts too, tensor by tensor, and what we refuse
-/// is refused with the file's name.
+/// Any bytes as a safetensors file. An accepted file is accepted by the reference implementation too, tensor by tensor.
+/// An error has the name of the file.
 pub(crate) fn safetensors(data: &[u8]) {
     let bytes = data.len() as u64;
     let header = match Header::parse("the file", data, bytes) {
@@ -21,14 +21,14 @@ pub(crate) fn safetensors(data: &[u8]) {
             return assert_harmless(&error.to_string());
         }
     };
-    // The tensors fill the file without hole or overlap.
+    // The tensors fill the file without gaps or overlaps.
     let mut end = header.data_offset;
     for tensor in &header.tensors {
         assert_eq!(tensor.extent.offset, end);
         end = tensor.extent.end();
     }
     assert_eq!(end, bytes);
-    // A field that the reference does not know may be nested deeper than it can follow.
+    // A field that the reference does not know may exceed its nesting limit.
     let theirs = match SafeTensors::deserialize(data) {
         Ok(theirs) => theirs,
         Err(error) if error.to_string().contains("recursion limit") => return,
@@ -48,10 +48,10 @@ pub(crate) fn safetensors(data: &[u8]) {
     }
 }
 
-/// Any bytes as an index: refused with words, or its files lie in its folder and each tensor is in one of them.
+/// Any bytes as an index. It is refused with an error, or its files lie in its folder and contain its tensors.
 pub(crate) fn index(data: &[u8]) {
     let folder = Path::new("/models/some");
-    let index = match Index::parse(&folder.join("model.safetensors.index.json"), data) {
+    let index = match WeightIndex::parse(&folder.join("model.safetensors.index.json"), data) {
         Ok(index) => index,
         Err(error) => return assert_harmless(&error.to_string()),
     };
@@ -77,10 +77,10 @@ pub(crate) fn index(data: &[u8]) {
     }
 }
 
-/// Any bytes as a manifest or a part of one: refused with words, or read and written again as the same.
+/// Any bytes as a manifest or a part of one. It is refused with an error, or it round-trips.
 pub(crate) fn manifest(data: &[u8]) {
     sealed(data);
-    // What is not sealed is refused at once; sealed, the same bytes get further.
+    // Bytes without a seal are refused at once. With a seal, the same bytes get further.
     if let Some(body) = data.strip_suffix(b"}") {
         let sum = Sum::of(body);
         sealed(&[body, format!(",\"crc64\":\"{sum}\"}}\n").as_bytes()].concat());
@@ -88,17 +88,17 @@ pub(crate) fn manifest(data: &[u8]) {
 }
 
 fn sealed(text: &[u8]) {
-    if let Err(error) = Part::parse("a part", text) {
+    if let Err(error) = ShardReport::parse("a part", text) {
         assert_harmless(&error.to_string());
     }
     match Manifest::parse("a manifest", text) {
         Err(error) => assert_harmless(&error.to_string()),
         Ok(manifest) => {
             let again = Manifest::parse("again", manifest.text().as_bytes());
-            let again = again.expect("what was read can be written");
+            let again = again.expect("a parsed manifest can be written");
             assert_eq!(again.tensors, manifest.tensors);
             assert_eq!(again.shards, manifest.shards);
-            // Figures that a restore counts with must not overflow.
+            // Numbers that a restore uses must not overflow.
             let _ = (
                 manifest.bytes(),
                 manifest.written_bytes(),
@@ -108,8 +108,8 @@ fn sealed(text: &[u8]) {
     }
 }
 
-/// Any bytes as a file of tags, and as names in a store: tags are refused with words or can be given again, and what a
-/// name is read as has that name and no other.
+/// Any bytes as a tags file, and as names in a store. Tags are refused with an error or can be set again. A parsed name
+/// converts back to the same name.
 pub(crate) fn tags(data: &[u8]) {
     match parse_tags("the tags", data) {
         Err(error) => assert_harmless(&error.to_string()),

@@ -1,18 +1,18 @@
-//! Heads of answers from web servers.
+//! Response heads of web servers.
 
 use straightway_net::{
-    Answer, Validator,
+    HttpResponse, Validator,
     head::{HEAD_BYTES_MAX, Parsed, parse},
 };
 
-/// Any bytes as what a server sends: a head is found at the same place however the bytes are cut on their way, and what
-/// is read of it is sound.
+/// Any bytes as a server's output. The head is found at the same place however the bytes are split, and its fields are
+/// valid.
 pub(super) fn head(data: &[u8]) {
     let Parsed::Whole(length, status) = parse(data, |answer, _| sound(answer)) else {
         return;
     };
     assert!(length <= data.len().min(HEAD_BYTES_MAX));
-    // What stands behind a head is no part of it, and before its end there is none.
+    // Bytes after a head do not belong to it, and an incomplete head is not accepted.
     let read = |bytes: &[u8]| parse(bytes, |answer, _| answer.status);
     assert_eq!(read(&data[..length]), Parsed::Whole(length, status));
     let steps = 1.max(length / 64);
@@ -25,8 +25,8 @@ pub(super) fn head(data: &[u8]) {
     }
 }
 
-/// Checks what is read of a head. Answers its status.
-fn sound(answer: &Answer<'_>) -> u16 {
+/// Checks the fields of a head. Returns its status.
+fn sound(answer: &HttpResponse<'_>) -> u16 {
     assert!(!(100..200).contains(&answer.status) || answer.status == 101);
     if let Ok(Some(told)) = answer.content_range() {
         let range = told.range.unwrap_or(0..1);
@@ -41,7 +41,7 @@ fn sound(answer: &Answer<'_>) -> u16 {
         assert_eq!(digits.parse(), Ok(length));
     }
     if let Some(Validator::Tag(text) | Validator::Modified(text)) = Validator::of(answer) {
-        // It is sent back in a header, and must not end that.
+        // It is sent back in a header, and must not terminate it.
         assert!(text.is_ascii() && !text.contains(['\r', '\n', '\0']));
     }
     let _ = (answer.is_plain(), answer.closes(), answer.retry_after());

@@ -1,4 +1,4 @@
-//! The corpus of every fuzz target and every attack that was ever found, replayed on stable.
+//! Replays the corpus of every fuzz target and every known attack on stable.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -9,7 +9,7 @@ use std::{
 
 use straightway_fuzzing::{TARGETS, target};
 
-/// The corpus is for replaying, not for keeping all that was ever tried.
+/// The maximum size of the corpus. It is for replaying, not an archive.
 const CORPUS_BYTES_MAX: u64 = 300_000;
 
 fn root() -> PathBuf {
@@ -19,7 +19,7 @@ fn root() -> PathBuf {
         .unwrap()
 }
 
-/// The files in a folder, in order.
+/// The sorted files of a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut files: Vec<_> = entries
@@ -39,7 +39,7 @@ fn every_target_survives_its_corpus() {
         for file in files {
             let data = fs::read(&file).unwrap();
             bytes += data.len() as u64;
-            // A panic names the check; this names the input.
+            // A panic names the check. This line names the input.
             println!("{}", file.display());
             target(&data);
         }
@@ -51,7 +51,7 @@ fn every_target_survives_its_corpus() {
 }
 
 #[test]
-fn every_corpus_and_every_program_of_the_fuzzer_has_a_target() {
+fn every_corpus_and_every_fuzz_program_has_a_target() {
     let corpora = fs::read_dir(root().join("fuzz/corpus")).unwrap();
     let corpora = corpora.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let programs = files(&root().join("fuzz/fuzz_targets")).into_iter();
@@ -59,7 +59,7 @@ fn every_corpus_and_every_program_of_the_fuzzer_has_a_target() {
         .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
         .collect();
     for name in corpora.chain(programs.iter().cloned()) {
-        assert!(target(&name).is_some(), "{name} is no target");
+        assert!(target(&name).is_some(), "there is no target {name}");
     }
     for (name, _) in TARGETS {
         assert!(
@@ -70,7 +70,7 @@ fn every_corpus_and_every_program_of_the_fuzzer_has_a_target() {
 }
 
 #[test]
-fn every_attack_that_was_ever_found_is_survived() {
+fn every_known_attack_is_survived() {
     for (folder, names) in [
         ("safetensors", &["safetensors", "index"][..]),
         ("manifest", &["manifest"]),

@@ -1,11 +1,11 @@
 //! Objects on web servers: `https://HOST/PATH` and `http://HOST/PATH`, read in ranges of one version.
 //!
-//! An object is opened by one request for its first bytes, whose answer says how long it is and which version it is
-//! (`ETag`, or `Last-Modified`). All later requests are conditional on that version. A redirect is followed when the
-//! object is opened, and ranges are asked for where it led to: so a model hub is asked once for each file, and its
-//! content network does the rest. A token is sent to the host that it is for and to no other.
+//! An object is opened by one request for its first bytes, whose response has its length and its version (`ETag`, or
+//! `Last-Modified`). All later requests are conditional on that version. Redirects are followed when the object is
+//! opened, and ranges are requested from the final address. So a model hub gets one request per file, and its content
+//! network serves the data. A token is sent only to its own host.
 //!
-//! A web server has no listing that programs could rely on, and objects there are only read.
+//! A web server has no listing that programs could rely on, and its objects are read-only.
 
 mod page;
 mod redirect;
@@ -13,24 +13,24 @@ mod token;
 
 use std::{ffi::OsStr, sync::Arc};
 
-use straightway_core::{Direction, Error, Extent, Kind, Result, Survey};
+use straightway_core::{Direction, Error, ErrorKind, Extent, Result, Survey};
 use straightway_io::{
     engine::Engine,
     store::{Handle, LaneSpec, Named, Store, Tag, Tuning, Verbs, text},
 };
-use straightway_net::{Client, FAMILY, Network, Remote, Site, TUNING, engine, together};
+use straightway_net::{Client, FAMILY, Network, Remote, Site, TUNING, engine, run_parallel};
 
 use page::Page;
 
 pub use token::Token;
 
-/// Objects that are opened side by side.
-const OPENED_AT_ONCE: usize = 16;
+/// The most objects opened in parallel.
+const OPENERS_MAX: usize = 16;
 
-/// The first bytes of an object that are kept: the header of most files of weights is in them.
+/// The first bytes of an object that stay in memory: they hold the header of most weight files.
 const FRONT_BYTES: u32 = 64 << 10;
 
-/// The most that is kept of all objects that are opened together.
+/// The limit of these bytes for all objects of one call.
 const FRONTS_BYTES_MAX: u32 = 64 << 20;
 
 /// The objects of one web server.
@@ -42,11 +42,11 @@ pub struct Https {
 }
 
 impl Https {
-    /// The objects of a site. `token` is sent with every request to it, and only there.
+    /// The objects of a site. `token` is sent with every request to that site, and only to it.
     pub fn new(network: &Arc<Network>, site: Site, token: Option<Token>) -> Result<Self> {
         if token.is_some() && !site.is_tls && !is_loopback(&site) {
             let why = "a token would be sent without encryption";
-            return Err(Error::new(Kind::Invalid, "ask", &site, why)
+            return Err(Error::new(ErrorKind::Invalid, "connect to", &site, why)
                 .with_hint("use https://, or give no token for this host"));
         }
         let client = Client::new(network);
@@ -69,7 +69,7 @@ impl Https {
     }
 }
 
-/// Whether a site is this machine.
+/// Whether a site is on this machine.
 fn is_loopback(site: &Site) -> bool {
     let host = site.host.trim_matches(['[', ']']);
     let address: Option<std::net::IpAddr> = host.parse().ok();
@@ -91,7 +91,7 @@ impl Store for Https {
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
         let count = u32::try_from(objects.len()).unwrap_or(u32::MAX).max(1);
         let front_bytes = FRONT_BYTES.min(FRONTS_BYTES_MAX / count).max(1);
-        together(objects, OPENED_AT_ONCE, |named| {
+        run_parallel(objects, OPENERS_MAX, |named| {
             Ok(Arc::new(self.open_one(named, front_bytes)?) as Arc<dyn Handle>)
         })
     }

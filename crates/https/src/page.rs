@@ -1,37 +1,38 @@
-//! How one object is asked for: where it is, where it was found to be, and with which token.
+//! One object: its address, the final address after redirects, and its token.
 
 use std::{
     fmt,
     sync::{Arc, PoisonError, RwLock},
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_net::{
-    Answer, Client, First, Head, Judgement, Next, Remote, Service, Site, Validator, judge_status,
+    Client, FirstResponse, Head, HttpResponse, Judgement, Next, Remote, Service, Site, Validator,
+    judge_status,
 };
 
 use crate::{redirect::Place, token::Token};
 
-/// Redirects that are followed for one object.
+/// The most redirects that are followed for one object.
 const REDIRECTS_MAX: usize = 8;
 
-/// Where an object is said to be, and with which token it is asked for.
+/// The address and the token of an object.
 #[derive(Clone)]
 pub(crate) struct Page {
-    /// Where it was said to be.
+    /// The address before redirects.
     named: Place,
     token: Option<Token>,
 }
 
-/// How an object is asked for where it was found to be.
-struct Found {
+/// The service of an object at its final address.
+struct PageService {
     page: Page,
     client: Client,
     name: String,
-    /// Where that is. Addresses that a redirect gave may be signed and expire, so they are asked for anew.
+    /// The final address. An address from a redirect may be signed and expire; it is then resolved again.
     place: Place,
     is_redirected: bool,
-    /// The head of a request. It changes only when it is renewed, so that reading it waits for nobody.
+    /// The head of a request. It changes only at a renewal, so readers do not wait.
     head: RwLock<Vec<u8>>,
 }
 
@@ -44,7 +45,7 @@ impl Page {
         }
     }
 
-    /// Opens the object, wherever redirects lead; where a version is wanted, only that.
+    /// Opens the object and follows redirects. If a version is wanted, only that one is opened.
     pub(crate) fn open(
         &self,
         name: &str,
@@ -54,23 +55,22 @@ impl Page {
     ) -> Result<Remote> {
         let mut place = self.named.clone();
         for _ in 0..=REDIRECTS_MAX {
-            // Compared and not asked for: a server that redirects may have tags of its own.
+            // The version is compared, not requested: a server that redirects may have different tags.
             let remote = self.remote(name, place.clone(), client)?;
-            match remote.first(front_bytes)? {
-                First::Found { validator, .. }
+            match remote.first_response(front_bytes)? {
+                FirstResponse::Found { validator, .. }
                     if wanted.is_some() && validator.as_ref().map(Validator::text) != wanted =>
                 {
                     let why = "it is another version";
-                    return Err(
-                        Error::new(Kind::Corrupt, "open", name, why).with_hint("open it again")
-                    );
+                    return Err(Error::new(ErrorKind::Corrupt, "open", name, why)
+                        .with_hint("open it again"));
                 }
-                First::Found {
+                FirstResponse::Found {
                     bytes,
                     validator,
                     front,
                 } => return Ok(remote.found(bytes, validator, front)),
-                First::Redirect(location) => place = place.follow(&location, name)?,
+                FirstResponse::Redirect(location) => place = place.follow(&location, name)?,
             }
         }
         Err(too_many(name))
@@ -79,7 +79,7 @@ impl Page {
     fn remote(&self, name: &str, place: Place, client: &Client) -> Result<Remote> {
         let origin = client.network().origin(&place.site)?;
         let head = self.head(&place);
-        let found = Found {
+        let service = PageService {
             is_redirected: place != self.named,
             page: self.clone(),
             client: client.clone(),
@@ -87,7 +87,7 @@ impl Page {
             place,
             head: RwLock::new(head),
         };
-        let service: Arc<dyn Service> = Arc::new(found);
+        let service: Arc<dyn Service> = Arc::new(service);
         Ok(Remote::known(
             name.to_owned(),
             0,
@@ -98,7 +98,7 @@ impl Page {
         ))
     }
 
-    /// The head of a request at a place. The token goes to the site that it is for alone.
+    /// The head of a request at an address. The token is sent only to its own site.
     fn head(&self, place: &Place) -> Vec<u8> {
         let (target, host) = (&place.target, place.site.authority());
         let mut head = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n").into_bytes();
@@ -118,14 +118,14 @@ impl Page {
         head
     }
 
-    /// Where redirects lead now.
+    /// Resolves the redirects again.
     fn find_again(&self, name: &str, client: &Client) -> Result<Place> {
         let mut place = self.named.clone();
         for _ in 0..=REDIRECTS_MAX {
             let remote = self.remote(name, place.clone(), client)?;
-            match remote.first(1)? {
-                First::Found { .. } => return Ok(place),
-                First::Redirect(location) => place = place.follow(&location, name)?,
+            match remote.first_response(1)? {
+                FirstResponse::Found { .. } => return Ok(place),
+                FirstResponse::Redirect(location) => place = place.follow(&location, name)?,
             }
         }
         Err(too_many(name))
@@ -134,20 +134,20 @@ impl Page {
 
 fn too_many(name: &str) -> Error {
     let why = format!("it redirects more than {REDIRECTS_MAX} times");
-    Error::new(Kind::Unsupported, "open", name, why)
+    Error::new(ErrorKind::Unsupported, "open", name, why)
 }
 
-impl Service for Found {
+impl Service for PageService {
     fn head(&self, out: &mut Vec<u8>) -> Result<Head> {
         let head = self.head.read().unwrap_or_else(PoisonError::into_inner);
         out.extend_from_slice(&head);
         Ok(Head::Ready)
     }
 
-    fn judge(&self, name: &str, answer: &Answer<'_>) -> Judgement {
-        let judgement = judge_status(name, answer);
-        // Addresses that a hub gives are signed for an hour or so.
-        let may_be_stale = matches!(answer.status, 400 | 401 | 403 | 404 | 410);
+    fn judge(&self, name: &str, response: &HttpResponse<'_>) -> Judgement {
+        let judgement = judge_status(name, response);
+        // The signed addresses of a hub expire after about an hour.
+        let may_be_stale = matches!(response.status, 400 | 401 | 403 | 404 | 410);
         if self.is_redirected && may_be_stale {
             return Judgement {
                 next: Next::Renew,
@@ -161,9 +161,8 @@ impl Service for Found {
         let place = self.page.find_again(&self.name, &self.client)?;
         if place.site != self.place.site {
             let why = "it is on another server now";
-            return Err(
-                Error::new(Kind::Transient, "read", &self.name, why).with_hint("open it again")
-            );
+            return Err(Error::new(ErrorKind::Transient, "read", &self.name, why)
+                .with_hint("open it again"));
         }
         let head = self.page.head(&place);
         *self.head.write().unwrap_or_else(PoisonError::into_inner) = head;
@@ -171,8 +170,8 @@ impl Service for Found {
     }
 }
 
-impl fmt::Debug for Found {
+impl fmt::Debug for PageService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Found").field(&self.name).finish()
+        f.debug_tuple("PageService").field(&self.name).finish()
     }
 }

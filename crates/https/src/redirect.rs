@@ -1,9 +1,9 @@
-//! Where a redirect leads.
+//! Resolves redirects.
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_net::Site;
 
-/// A place on the web: a site, and the path and query there.
+/// An address: a site, and a path with its query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) site: Site,
@@ -11,11 +11,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Where a `Location` leads from here. `name` is what errors call the object; the location may hold a secret and is
-    /// not told.
+    /// Resolves a `Location` against this address. Errors call the object `name`. The location may hold a secret, so
+    /// they do not show it.
     pub(crate) fn follow(&self, location: &str, name: &str) -> Result<Self> {
         let refuse = |why: &str| {
-            Error::new(Kind::Unsupported, "open", name, why)
+            Error::new(ErrorKind::Unsupported, "open", name, why)
                 .with_hint("use the address that it redirects to")
         };
         let location = location
@@ -39,8 +39,8 @@ impl Place {
         };
         let url: http::Uri = url
             .parse()
-            .map_err(|_| refuse("it redirects to what is no URL"))?;
-        let next = Site::of(&url).map_err(|_| refuse("it redirects to what is no web server"))?;
+            .map_err(|_| refuse("it redirects to an invalid URL"))?;
+        let next = Site::of(&url).map_err(|_| refuse("it redirects to an invalid address"))?;
         if site.is_tls && !next.is_tls {
             return Err(refuse("it redirects from https:// to http://"));
         }
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_is_read_from_where_it_was_given() {
+    fn a_location_is_resolved_against_its_address() {
         let from = place("https://hub.example/a/b/file?x=1");
         for (location, expected) in [
             (
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn no_redirect_leads_away_from_tls_or_the_web_and_none_is_told() {
+    fn redirects_away_from_tls_or_http_are_refused_and_not_shown() {
         let from = place("https://hub.example/a");
         for location in [
             "http://cdn.example/secret",
@@ -95,7 +95,7 @@ mod tests {
             "https://h/ secret",
         ] {
             let error = from.follow(location, "name").unwrap_err();
-            assert_eq!(error.kind(), Kind::Unsupported);
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(!error.to_string().contains("secret"), "{error}");
         }
     }

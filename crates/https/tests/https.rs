@@ -10,23 +10,23 @@ use std::{
     },
 };
 
-use straightway_core::{Choice, Extent, Kind, Leg, Move, Place, Reason, Route};
+use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Place, Reason, Route};
 use straightway_https::{Https, Token};
 use straightway_io::{
     Executor, Objects, Region,
     store::{Location, Named, Store, Tag, Verbs},
 };
-use straightway_net::{Network, Roots, Settings, Site};
+use straightway_net::{Network, NetworkSettings, Roots, Site};
 use straightway_pipeline::weights::{Loader, Model, Selection};
-use straightway_webserver::{Asked, Server, Step, head, short};
+use straightway_webserver::{ReceivedRequest, Server, ServerStep, head, short};
 
 const TAG: &str = "\"v1\"";
 
 fn store(server: &Server, token: Option<&str>) -> Https {
-    store_with(server, token, Settings::default())
+    store_with(server, token, NetworkSettings::default())
 }
 
-fn store_with(server: &Server, token: Option<&str>, settings: Settings) -> Https {
+fn store_with(server: &Server, token: Option<&str>, settings: NetworkSettings) -> Https {
     let site = Site::of(&server.url("/").parse().unwrap()).unwrap();
     let token = token.map(|token| Token::new(token).unwrap());
     Https::new(&Network::new(settings), site, token).unwrap()
@@ -44,16 +44,16 @@ fn content(bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-fn redirect(location: &str) -> Vec<Step> {
+fn redirect(location: &str) -> Vec<ServerStep> {
     let headers = [("Location", location), ("Content-Length", "0")];
-    vec![Step::Bytes(head("302 Found", &headers))]
+    vec![ServerStep::Bytes(head("302 Found", &headers))]
 }
 
 #[test]
-fn an_object_is_opened_by_one_request_and_its_front_is_kept() {
+fn an_object_is_opened_by_one_request_that_reads_its_front() {
     let object = content(200_000);
     let copy = object.clone();
-    let server = Server::start(move |asked| asked.answer(&copy, TAG));
+    let server = Server::start(move |request| request.response(&copy, TAG));
     let store = store(&server, None);
     assert_eq!(store.verbs(), Verbs::default());
     let handle = open(&store, "folder/object?sig=secret").unwrap();
@@ -76,23 +76,23 @@ fn an_object_is_opened_by_one_request_and_its_front_is_kept() {
 }
 
 #[test]
-fn objects_of_no_bytes_and_of_five_tebibytes_are_opened() {
-    let server = Server::start(|asked| {
-        if asked.target == "/empty" {
-            return asked.answer(b"", TAG);
+fn objects_of_zero_bytes_and_of_5_tib_are_opened() {
+    let server = Server::start(|request| {
+        if request.target == "/empty" {
+            return request.response(b"", TAG);
         }
-        // Only heads and a few bytes exist of it.
-        let range = asked.range(usize::MAX >> 1).unwrap();
-        let told = format!("bytes {}-{}/5497558138880", range.start, range.end - 1);
+        // Only heads and a few bytes of it exist.
+        let range = request.range(usize::MAX >> 1).unwrap();
+        let content_range = format!("bytes {}-{}/5497558138880", range.start, range.end - 1);
         let length = range.len().to_string();
         let headers = [
             ("Content-Length", &*length),
-            ("Content-Range", &*told),
+            ("Content-Range", &*content_range),
             ("ETag", TAG),
         ];
         let mut bytes = head("206 Partial Content", &headers);
         bytes.extend(vec![7; range.len()]);
-        vec![Step::Bytes(bytes)]
+        vec![ServerStep::Bytes(bytes)]
     });
     let store = store(&server, None);
     let empty = open(&store, "empty").unwrap();
@@ -106,21 +106,21 @@ fn objects_of_no_bytes_and_of_five_tebibytes_are_opened() {
 }
 
 #[test]
-fn a_missing_object_or_a_denied_one_is_an_error_that_names_it() {
-    let server = Server::start(|asked| match &*asked.target {
+fn a_missing_or_denied_object_is_an_error_that_names_it() {
+    let server = Server::start(|request| match &*request.target {
         "/missing" => short("404 Not Found", ""),
         "/denied" => short("403 Forbidden", ""),
         _ => {
             let mut bytes = head("200 OK", &[("Content-Length", "100000")]);
             bytes.extend(vec![0; 100_000]);
-            vec![Step::Bytes(bytes)]
+            vec![ServerStep::Bytes(bytes)]
         }
     });
     let store = store(&server, None);
     for (name, kind, why) in [
-        ("missing", Kind::NotFound, "/missing"),
-        ("denied", Kind::Invalid, "denied"),
-        ("whole", Kind::Unsupported, "whole object"),
+        ("missing", ErrorKind::NotFound, "/missing"),
+        ("denied", ErrorKind::Invalid, "denied"),
+        ("whole", ErrorKind::Unsupported, "whole object"),
     ] {
         let error = open(&store, name).unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
@@ -129,9 +129,9 @@ fn a_missing_object_or_a_denied_one_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_version_that_was_asked_for_is_opened_or_refused() {
+fn a_requested_version_is_opened_or_refused() {
     let object = content(1000);
-    let server = Server::start(move |asked| asked.answer(&object, TAG));
+    let server = Server::start(move |request| request.response(&object, TAG));
     let store = store(&server, None);
     let named = |tag: &str| Named {
         tag: Some(Tag::Text(tag.to_owned())),
@@ -139,23 +139,23 @@ fn a_version_that_was_asked_for_is_opened_or_refused() {
     };
     assert!(store.open(&[named(TAG)]).is_ok());
     let error = store.open(&[named("\"v0\"")]).unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
 
 #[test]
-fn a_token_goes_to_its_own_host_alone() {
+fn a_token_is_sent_only_to_its_own_host() {
     let object = content(100_000);
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let (copy, told) = (object.clone(), Arc::clone(&seen));
-    let cdn = Server::start(move |asked| {
-        told.lock()
+    let (copy, sent) = (object.clone(), Arc::clone(&seen));
+    let cdn = Server::start(move |request| {
+        sent.lock()
             .unwrap()
-            .push(asked.header("authorization").map(str::to_owned));
-        asked.answer(&copy, TAG)
+            .push(request.header("authorization").map(str::to_owned));
+        request.response(&copy, TAG)
     });
     let target = cdn.url("/blob?Signature=abc");
-    let hub = Server::start(move |asked| {
-        if asked.header("authorization") != Some("Bearer hub-token") {
+    let hub = Server::start(move |request| {
+        if request.header("authorization") != Some("Bearer hub-token") {
             return short("401 Unauthorized", "");
         }
         redirect(&target)
@@ -171,7 +171,7 @@ fn a_token_goes_to_its_own_host_alone() {
         "{seen:?}"
     );
     assert!(!format!("{handle:?} {store:?}").contains("hub-token"));
-    let error = open(&store_with(&hub, None, Settings::default()), "x").unwrap_err();
+    let error = open(&store_with(&hub, None, NetworkSettings::default()), "x").unwrap_err();
     assert!(error.to_string().contains("credentials"), "{error}");
 }
 
@@ -179,29 +179,29 @@ fn a_token_goes_to_its_own_host_alone() {
 fn a_token_is_not_sent_without_encryption() {
     let site = Site::new(false, "files.example").unwrap();
     let token = Some(Token::new("secret").unwrap());
-    let error = Https::new(&Network::new(Settings::default()), site, token).unwrap_err();
+    let error = Https::new(&Network::new(NetworkSettings::default()), site, token).unwrap_err();
     assert!(error.to_string().contains("without encryption"), "{error}");
 }
 
 #[test]
-fn redirects_that_never_end_are_an_error() {
-    let server = Server::start(|asked| redirect(&format!("{}x", asked.target)));
+fn endless_redirects_are_an_error() {
+    let server = Server::start(|request| redirect(&format!("{}x", request.target)));
     let error = open(&store(&server, None), "a").unwrap_err();
     assert!(error.to_string().contains("more than 8 times"), "{error}");
 }
 
 #[test]
-fn an_address_that_expired_is_asked_for_anew() {
+fn an_expired_address_is_resolved_again() {
     let object = content(300_000);
     let issued = Arc::new(AtomicUsize::new(0));
     let (copy, valid) = (object.clone(), Arc::clone(&issued));
-    let cdn = Server::start(move |asked| {
-        // Only the address that was given last is good, and that not for ever.
+    let cdn = Server::start(move |request| {
+        // Only the latest address is valid, and it expires too.
         let last = format!("/blob?sig={}", valid.load(Ordering::Relaxed));
-        if asked.target != last || asked.number % 5 == 4 {
+        if request.target != last || request.number % 5 == 4 {
             return short("403 Forbidden", "expired");
         }
-        asked.answer(&copy, TAG)
+        request.response(&copy, TAG)
     });
     let (target, issuing) = (cdn.url("/blob?sig="), Arc::clone(&issued));
     let hub = Server::start(move |_| {
@@ -231,30 +231,30 @@ fn file(tensor: &str, bytes: &[u8]) -> Vec<u8> {
     file
 }
 
-type Answer = Box<dyn Fn(&Asked) -> Vec<Step> + Send + Sync>;
+type Answer = Box<dyn Fn(&ReceivedRequest) -> Vec<ServerStep> + Send + Sync>;
 
 /// A hub that redirects to a content network, for an index and two shards.
 fn hub(tls: bool) -> (Server, Server, Vec<Vec<u8>>) {
     let tensors = vec![content(3_000_017), content(1_234_567)];
     let files = [file("one", &tensors[0]), file("two", &tensors[1])];
-    let start = |answer: Answer| {
+    let start = |response: Answer| {
         if tls {
-            Server::start_tls(answer)
+            Server::start_tls(response)
         } else {
-            Server::start(answer)
+            Server::start(response)
         }
     };
-    let cdn = start(Box::new(move |asked| match &*asked.target {
-        "/blobs/0?sig=x" => asked.answer(&files[0], "\"a\""),
-        "/blobs/1?sig=x" => asked.answer(&files[1], "\"b\""),
+    let cdn = start(Box::new(move |request| match &*request.target {
+        "/blobs/0?sig=x" => request.response(&files[0], "\"a\""),
+        "/blobs/1?sig=x" => request.response(&files[1], "\"b\""),
         _ => short("404 Not Found", ""),
     }));
     let blobs = cdn.url("/blobs/");
     let index = br#"{"weight_map":{"one":"model-1.safetensors","two":"model-2.safetensors"}}"#;
-    let hub = start(Box::new(move |asked| {
+    let hub = start(Box::new(move |request| {
         let folder = "/org/model/resolve/main";
-        match asked.target.strip_prefix(folder) {
-            Some("/model.safetensors.index.json") => asked.answer(index, "\"i\""),
+        match request.target.strip_prefix(folder) {
+            Some("/model.safetensors.index.json") => request.response(index, "\"i\""),
             Some("/model-1.safetensors") => redirect(&format!("{blobs}0?sig=x")),
             Some("/model-2.safetensors") => redirect(&format!("{blobs}1?sig=x")),
             _ => short("404 Not Found", ""),
@@ -264,11 +264,11 @@ fn hub(tls: bool) -> (Server, Server, Vec<Vec<u8>>) {
 }
 
 #[test]
-fn a_model_is_loaded_from_a_hub_that_redirects_and_the_receipt_says_how_it_came() {
+fn a_model_is_loaded_from_a_hub_that_redirects_and_the_receipt_shows_its_route() {
     for tls in [false, true] {
         let (hub, cdn, tensors) = hub(tls);
         let folder = tempfile::tempdir().unwrap();
-        let mut settings = Settings::default();
+        let mut settings = NetworkSettings::default();
         if tls {
             // Both servers are trusted.
             let path = folder.path().join("ca.pem");
@@ -309,24 +309,27 @@ fn a_model_is_loaded_from_a_hub_that_redirects_and_the_receipt_says_how_it_came(
 }
 
 #[test]
-fn jobs_side_by_side_each_get_their_own_bytes_while_the_server_fails_now_and_then() {
+fn concurrent_jobs_get_their_own_bytes_while_the_server_sometimes_fails() {
     const OBJECTS: usize = 250;
     let bytes_of = |number: usize| {
         let length = 1 + number * 7919 % 70_001;
         (0..length).map(move |at| u8::try_from((at + number * 13) % 251).unwrap())
     };
-    let server = Server::start(move |asked| {
-        let number: usize = asked.target.trim_start_matches('/').parse().unwrap();
+    let server = Server::start(move |request| {
+        let number: usize = request.target.trim_start_matches('/').parse().unwrap();
         let content: Vec<u8> = bytes_of(number).collect();
         let tag = format!("\"{number}\"");
-        match asked.number % 97 {
+        match request.number % 97 {
             13 => short("500 Internal Server Error", ""),
-            29 => vec![Step::Close],
+            29 => vec![ServerStep::Close],
             61 => {
-                let bytes = asked.answer_bytes(&content, &tag);
-                vec![Step::Bytes(bytes[..bytes.len() - 1].to_vec()), Step::Close]
+                let bytes = request.response_bytes(&content, &tag);
+                vec![
+                    ServerStep::Bytes(bytes[..bytes.len() - 1].to_vec()),
+                    ServerStep::Close,
+                ]
             }
-            _ => asked.answer(&content, &tag),
+            _ => request.response(&content, &tag),
         }
     });
     let shared: Arc<dyn Store> = Arc::new(store(&server, None));

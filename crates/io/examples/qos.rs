@@ -1,7 +1,7 @@
-//! What shares and classes do on a drive: short reads of class *now* beside a flush, and jobs by weight, limit and
-//! reservation. Prints JSON. `bench/qos.py` runs it beside fio.
+//! Measures shares and classes on a drive: short reads of class *now* during a flush, and jobs by weight, limit and
+//! reservation. Prints JSON. `bench/qos.py` runs it together with fio.
 //!
-//! `qos FOLDER FLUSH_BYTES ROUND`: one round, whose number decides the order of the flushes.
+//! `qos FOLDER FLUSH_BYTES ROUND` runs one round. The round's number decides the order of the flushes.
 
 #![expect(
     clippy::unwrap_used,
@@ -36,8 +36,9 @@ fn whole(bytes: u64) -> Vec<Move> {
     }]
 }
 
-/// Bytes a second of a flush of `region` to a new file, which is removed when the draft is dropped. The caller drops it
-/// when nothing is measured: on a drive that discards freed blocks a removal delays reads by 10 ms and more.
+/// Flushes `region` to a new file and returns the bytes per second. The file is removed when the draft is dropped,
+/// which the caller does outside of measurements: on a drive that discards freed blocks a removal delays reads by 10 ms
+/// and more.
 fn flush(executor: &Executor, folder: &Path, region: &Arc<Region>) -> (f64, FileDraft) {
     let draft = FileDraft::new(&folder.join("flush"), region.bytes()).unwrap();
     let files = vec![Arc::clone(draft.file())];
@@ -50,23 +51,23 @@ fn flush(executor: &Executor, folder: &Path, region: &Arc<Region>) -> (f64, File
     (ticket.wait().unwrap().rate_bytes_per_s, draft)
 }
 
-/// Removes what a flush wrote and lets the drive come to rest.
-fn rest(draft: FileDraft) {
+/// Removes the file of a flush and waits until the drive is idle.
+fn settle_drive(draft: FileDraft) {
     drop(draft);
     drop(std::process::Command::new("sync").status());
     std::thread::sleep(Duration::from_secs(3));
 }
 
-/// The latencies, in seconds, of reads of one block each at random places until `stop`.
+/// Reads single blocks at random offsets until `stop`. Returns the sorted latencies in seconds.
 fn short_reads(executor: &Executor, file: &Arc<File>, stop: &AtomicBool) -> Vec<f64> {
     let region = Arc::new(Region::host(BLOCK_BYTES).unwrap());
-    let mut dice = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        let offset = dice % (READ_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let offset = random % (READ_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
         let one = vec![Move {
             object: 0,
             extent: Extent::new(offset, BLOCK_BYTES),
@@ -86,7 +87,7 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * part) as usize]
 }
 
-/// Bytes a second that each share moved within the same `seconds`, all reading the same file from end to end again and again.
+/// The bytes per second of each share in the same `seconds`. All read the same file repeatedly.
 fn race(executor: &Executor, file: &Arc<File>, shares: &[Share], seconds: f64) -> Vec<f64> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -117,7 +118,7 @@ fn race(executor: &Executor, file: &Arc<File>, shares: &[Share], seconds: f64) -
                             }
                         }
                         if stop.load(Ordering::Relaxed) {
-                            // The rest is of no interest.
+                            // The rest is not measured.
                             ticket.cancel();
                             break;
                         }
@@ -150,7 +151,7 @@ fn main() {
     let now = executor.sharing(Share::of(Class::Now), Class::Now).unwrap();
 
     let mut snapshot = Region::host(flush_bytes).unwrap();
-    // A snapshot is memory that was written to.
+    // The memory of a snapshot has been written to.
     snapshot.as_mut_slice().fill(7);
     let snapshot = Arc::new(snapshot);
     let source = folder.join("source");
@@ -164,12 +165,12 @@ fn main() {
     }
     let file = Arc::new(File::open(&source).unwrap());
 
-    beside_a_flush(round, &background, &now, &folder, &snapshot, &file);
+    reads_during_flush(round, &background, &now, &folder, &snapshot, &file);
     shares(round, &executor, &file);
 }
 
-/// Prints what reads of class *now* and a flush do to each other.
-fn beside_a_flush(
+/// Prints the effect of reads of class *now* and a flush on each other.
+fn reads_during_flush(
     round: u32,
     background: &Executor,
     now: &Executor,
@@ -179,10 +180,10 @@ fn beside_a_flush(
 ) {
     let alone = || {
         let (rate, draft) = flush(background, folder, snapshot);
-        rest(draft);
+        settle_drive(draft);
         rate
     };
-    // The first flush of a process is slower or faster than the later ones: odd rounds begin with the reads.
+    // The first flush of a process differs from later ones: odd rounds begin with the reads.
     let first = round.is_multiple_of(2).then(alone);
     let stop = AtomicBool::new(false);
     let ((beside, draft), latencies) = std::thread::scope(|scope| {
@@ -191,15 +192,16 @@ fn beside_a_flush(
         stop.store(true, Ordering::Relaxed);
         (written, reads.join().unwrap())
     });
-    rest(draft);
-    // After a last read of class now, whose cap ends soon: what is left of it is part of this flush.
+    settle_drive(draft);
+    // A last read of class *now* limits background jobs for a short time afterwards. Any effect beyond that is part of
+    // this flush.
     let region = Arc::new(Region::host(BLOCK_BYTES).unwrap());
     let files = vec![Arc::clone(file)];
     let ticket = now.read(files, whole(BLOCK_BYTES), &region, DIRECT);
     ticket.unwrap().wait().unwrap();
     std::thread::sleep(Duration::from_millis(500));
     let (after, draft) = flush(background, folder, snapshot);
-    rest(draft);
+    settle_drive(draft);
     let alone = first.unwrap_or_else(alone);
     println!(
         "{{\"round\": {round}, \"flush_alone\": {alone}, \"flush_beside\": {beside}, \"flush_after\": {after}, \
@@ -210,7 +212,7 @@ fn beside_a_flush(
     );
 }
 
-/// Prints what jobs get by weight, limit and reservation.
+/// Prints the rates of jobs by weight, limit and reservation.
 fn shares(round: u32, executor: &Executor, file: &Arc<File>) {
     let seconds = 4.0;
     let share = |weight| Share {

@@ -1,4 +1,4 @@
-//! What a caller asks of a job beside what goes where.
+//! The options of a job: route, progress and sync.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use straightway_sys::Region;
 
 use crate::{inspect::Inspect, objects::Objects, progress::Progress};
 
-/// How a job is to run. A [`Choice`] alone asks for that route.
+/// The options of a job. A [`Choice`] alone converts to one with that route.
 #[derive(Clone, Debug)]
 pub struct Ask {
-    /// Which route its bytes are to take. What is inspected takes the straightest.
+    /// The route of its bytes. Checked reads ignore it and take the best route.
     pub choice: Choice,
-    /// Counts its bytes as they arrive, and can stop it. It may serve several jobs.
+    /// Counts its bytes as they arrive, and can stop it. Several jobs may share it.
     pub progress: Arc<Progress>,
-    /// Whether what it writes is made durable when it ends. If not, a later job that writes to the same objects does it:
-    /// a sync covers all of an object.
+    /// Whether the job syncs what it writes when it ends. If not, a later job that writes to the same objects has to: a
+    /// sync covers all of an object.
     pub syncs: bool,
 }
 
 impl Ask {
-    /// A route, and what to count on.
+    /// Options with a route and a progress.
     pub fn new(choice: Choice, progress: &Arc<Progress>) -> Self {
         Self {
             choice,
@@ -36,17 +36,17 @@ impl From<Choice> for Ask {
     }
 }
 
-/// A read whose portions are inspected before anything of them goes to a region.
+/// A read whose portions are inspected before any byte of them goes to a region.
 #[derive(Debug)]
 pub struct Checked {
-    /// What is read.
+    /// The objects to read.
     pub from: Objects,
-    /// Which parts of it.
+    /// The parts of them to read.
     pub portions: Vec<Portion>,
-    /// What goes where: the deliveries of the first portion, then those of the second, and so on.
+    /// The destinations: the deliveries of the first portion, then those of the second, and so on.
     pub deliveries: Vec<Delivery>,
-    /// The regions that deliveries name.
+    /// The regions that the deliveries refer to.
     pub to: Vec<Arc<Region>>,
-    /// What looks at each portion.
+    /// The inspector of each portion.
     pub inspect: Arc<dyn Inspect>,
 }

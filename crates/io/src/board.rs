@@ -1,8 +1,8 @@
-//! The board: the jobs that the lanes of a crew have chunks of, and whose turn it is.
+//! The board: the jobs of a crew of lanes, and the choice of the next chunk.
 //!
-//! A lane asks the board for each chunk. Among several jobs the share of each decides ([`straightway_core::share`]):
-//! reservations and limits are their tenants', weights count against the jobs on the same board. A job that has the
-//! board for itself and no rate to keep is given to its lanes whole, and they take its chunks without a lock until the
+//! A lane asks the board for each chunk. Among several jobs their shares decide ([`straightway_core::share`]).
+//! Reservations and limits belong to tenants; weights are relative to the other jobs on the board. A job that is alone
+//! on the board and has no rate to keep is handed to its lanes whole: they take its chunks without a lock until the
 //! board changes.
 
 use std::{
@@ -26,22 +26,22 @@ use crate::{
     track::Track,
 };
 
-/// How soon a background job that is held back asks again.
-const HOLD_S: f64 = 0.002;
+/// How soon a background job that is held back is tried again.
+const HELD_RETRY_S: f64 = 0.002;
 
-/// How soon a lane looks again whether memory that a job waits for is there.
-const MEMORY_S: f64 = 0.0001;
+/// How soon a job that waits for memory is tried again.
+const MEMORY_RETRY_S: f64 = 0.0001;
 
 /// A job on the board.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) job: Arc<Job>,
     pub(crate) tenant: Arc<Tenant>,
-    /// How many lanes may take its chunks: the first of the crew.
+    /// The number of lanes that may take its chunks: the first ones of the crew.
     pub(crate) lanes: usize,
     /// When it was posted.
     pub(crate) since: Instant,
-    /// There as long as the job is, where that is of class *now*.
+    /// The guard of a job of class *now*.
     pub(crate) _urgent: Option<Urgent>,
 }
 
@@ -50,7 +50,7 @@ impl Posted {
         self.tenant.class() == Class::Background
     }
 
-    /// Whether it only writes: a drive puts writes together, and takes more of them at once.
+    /// Whether it only writes. A drive merges writes, so their queue is deeper.
     pub(crate) fn writes(&self) -> bool {
         self.job.direction() == Direction::Out
     }
@@ -63,21 +63,21 @@ pub(crate) struct Board {
     traffic: Arc<Traffic>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Counts what was posted and taken off.
+    /// The number of changes: jobs posted or removed, and rings requested.
     changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     entries: Vec<Entry>,
-    /// The weight tag that was served last: where a job that comes begins.
+    /// The weight tag that was served last. A new job starts there.
     virtual_s: f64,
-    /// Lanes that are to make their rings, and where they answer.
+    /// Lanes that have to make their rings, and where they report.
     rings: Vec<(usize, Sender<Result<()>>)>,
     is_closed: bool,
 }
 
-/// A job, with its place by weight. The answers are dropped last: whoever waits for them finds the job let go of.
+/// A job, with its weight tag. `answers` is dropped last: once all senders are gone, the job is dropped too.
 #[derive(Debug)]
 struct Entry {
     posted: Arc<Posted>,
@@ -85,36 +85,36 @@ struct Entry {
     answers: Sender<Tally>,
 }
 
-/// What a lane does next.
+/// The next step of a lane.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// This chunk.
+    /// Run this chunk.
     Run(Grant, Chunk),
-    /// Nothing before this time on the clock of shares.
+    /// Wait until this time on the clock of shares.
     NotBefore(f64),
-    /// There is nothing for it.
+    /// No chunk for this lane.
     Idle,
 }
 
-/// A job that a lane was given a chunk of.
+/// The job of a chunk that a lane was given.
 #[derive(Debug)]
 pub(crate) struct Grant {
     pub(crate) posted: Arc<Posted>,
     pub(crate) answers: Sender<Tally>,
-    /// Set where the job has the board for itself: the count of changes until which that holds.
+    /// Set if the job is alone on the board: the count of changes for which that holds.
     pub(crate) alone: Option<u64>,
 }
 
-/// Why a lane without work was woken.
+/// Why an idle lane was woken.
 #[derive(Debug)]
 pub(crate) enum Wake {
     /// There are jobs.
     Work,
-    /// Its ring is wanted.
+    /// It has to make its ring.
     Ring(Sender<Result<()>>),
-    /// Nothing happened for as long as it was to wait.
+    /// The wait timed out.
     Nothing,
-    /// The executor is gone.
+    /// The executor was dropped.
     End,
 }
 
@@ -129,12 +129,12 @@ impl Board {
         }
     }
 
-    /// What lanes of all boards have under way.
+    /// The traffic of the lanes of all boards.
     pub(crate) fn traffic(&self) -> &Traffic {
         &self.traffic
     }
 
-    /// Posts a job. Each lane that took part in it answers with what it counted.
+    /// Posts a job. Each lane that joins it sends its tally to `answers`.
     pub(crate) fn post(&self, posted: Posted, answers: &Sender<Tally>, now_s: f64) {
         posted.tenant.arrive(now_s);
         let mut state = self.lock();
@@ -153,7 +153,7 @@ impl Board {
         self.change();
     }
 
-    /// How often it has changed.
+    /// The number of changes so far.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -187,9 +187,9 @@ impl Board {
                 let is_held = holds_back && posted.is_background();
                 let (reservation_s, limit_s) = posted.tenant.due_s();
                 let limit_s = if is_held {
-                    now_s + HOLD_S
+                    now_s + HELD_RETRY_S
                 } else if posted.job.waits_for_memory(self.track) {
-                    limit_s.max(now_s + MEMORY_S)
+                    limit_s.max(now_s + MEMORY_RETRY_S)
                 } else {
                     limit_s
                 };
@@ -206,7 +206,7 @@ impl Board {
             };
             let is_alone = state.entries.len() == 1;
             let entry = &mut state.entries[at];
-            // Another lane without a lock may have taken the last one.
+            // Another lane may have taken the last one without the lock.
             let Some(chunk) = entry.posted.job.take(self.track) else {
                 continue;
             };
@@ -227,7 +227,7 @@ impl Board {
         }
     }
 
-    /// Waits, for at most `timeout`, until there is something to do for lane `number`.
+    /// Waits up to `timeout` for work for lane `number`.
     pub(crate) fn wait(&self, number: usize, timeout: Option<Duration>) -> Wake {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut state = self.lock();
@@ -262,7 +262,7 @@ impl Board {
         }
     }
 
-    /// Waits for a change since there were `seen` of them, for at most `timeout`.
+    /// Waits up to `timeout` for a change after the first `seen`.
     pub(crate) fn wait_for_change(&self, seen: u64, timeout: Duration) {
         let state = self.lock();
         if self.changes() == seen {
@@ -270,12 +270,12 @@ impl Board {
         }
     }
 
-    /// Where lane `number` answers that it has its ring, if it was asked for it.
+    /// Takes the request for the ring of lane `number`, if there is one.
     pub(crate) fn ring_of(&self, number: usize) -> Option<Sender<Result<()>>> {
         self.lock().ring_of(number)
     }
 
-    /// Fails all jobs that lane `number` would have a part of.
+    /// Fails and removes all jobs that lane `number` serves.
     pub(crate) fn fail(&self, number: usize, error: &Error) {
         let mut state = self.lock();
         state.entries.retain(|entry| {
@@ -288,7 +288,7 @@ impl Board {
         self.change();
     }
 
-    /// Ends its lanes once they have done what is posted.
+    /// Ends its lanes once they have finished all posted jobs.
     pub(crate) fn close(&self) {
         self.lock().is_closed = true;
         self.change();

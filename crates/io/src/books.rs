@@ -1,4 +1,4 @@
-//! The books of one or more jobs, from which a receipt is made.
+//! The accounts of one or more jobs, from which a receipt is made.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -13,11 +13,11 @@ use straightway_sys::CpuTime;
 
 use crate::{job::Job, tally::Tally};
 
-/// Jobs of this process that were begun, and those that are over.
+/// The number of jobs of this process that were begun, and of those that are over.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
 static OVER: AtomicU64 = AtomicU64::new(0);
 
-/// A job of this process, for as long as it runs.
+/// Guard that counts a job of this process while it runs.
 #[derive(Debug)]
 pub(crate) struct Running(());
 
@@ -27,7 +27,7 @@ impl Running {
         Self(())
     }
 
-    /// How many there are now.
+    /// The number of running jobs.
     pub(crate) fn count() -> u64 {
         let over = OVER.load(Ordering::Relaxed);
         BEGUN.load(Ordering::Relaxed).saturating_sub(over)
@@ -40,12 +40,12 @@ impl Drop for Running {
     }
 }
 
-/// When something began.
+/// The clocks at the start of a job or a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening {
     start: Instant,
     cpu: CpuTime,
-    /// Jobs that were over by then.
+    /// The number of jobs that were over at that time.
     over: u64,
 }
 
@@ -59,23 +59,23 @@ impl Opening {
     }
 }
 
-/// What has been counted since the books were opened.
+/// The sum of all jobs since the books were opened.
 #[derive(Debug)]
 pub struct Books {
     opening: Opening,
-    /// Jobs that were entered. Others that were begun ran beside.
+    /// The number of jobs that were entered. Other jobs that were begun meanwhile ran in parallel.
     jobs: u64,
     tally: Tally,
     engines: Vec<&'static str>,
     lanes: u32,
     /// Bytes read and bytes written.
     legs: [u64; 2],
-    /// Bytes that did not move, because the pages of their files are the memory.
+    /// Bytes that were mapped instead of moved.
     mapped: u64,
     sync: Duration,
-    /// Registrations with cuFile, and the seconds that they took.
+    /// The number of registrations with cuFile, and the seconds they took.
     registrations: Option<(u64, f64)>,
-    /// The rate that its jobs are held to.
+    /// The rate limit of its jobs.
     rate_max: Option<Rate>,
 }
 
@@ -86,7 +86,7 @@ impl Default for Books {
 }
 
 impl Books {
-    /// Books that were opened then.
+    /// Books opened at this time.
     pub(crate) fn since(opening: Opening) -> Self {
         Self {
             opening,
@@ -102,21 +102,21 @@ impl Books {
         }
     }
 
-    /// Notes which engine took part.
+    /// Records an engine that took part.
     pub(crate) fn name(&mut self, engine: &'static str) {
         if !self.engines.contains(&engine) {
             self.engines.push(engine);
         }
     }
 
-    /// Notes that a job went by cuFile, and how long registering its region took if it had to be.
+    /// Records a job that used cuFile, and the time of its registration if one was made.
     pub(crate) fn register(&mut self, seconds: Option<f64>) {
         let (count, sum) = self.registrations.unwrap_or_default();
         let fresh = u64::from(seconds.is_some());
         self.registrations = Some((count + fresh, sum + seconds.unwrap_or(0.0)));
     }
 
-    /// Adds a job: its bytes, what its lanes counted, how long its sync took, and the rate that it was held to.
+    /// Adds a job: its bytes, its lanes' counts, the duration of its sync, and its rate limit.
     pub(crate) fn add(
         &mut self,
         job: &Job,
@@ -141,13 +141,13 @@ impl Books {
         }
     }
 
-    /// Adds what was read by lanes that follow no plan.
+    /// Adds reads of lanes that run without a plan.
     pub fn add_read(&mut self, lanes: &Tally) {
         self.legs[0] += lanes.bytes();
         self.add_lanes(lanes);
     }
 
-    /// Adds what a service copied itself.
+    /// Adds bytes that a service copied itself.
     pub fn add_served(&mut self, bytes: u64) {
         self.legs.iter_mut().for_each(|leg| *leg += bytes);
         for leg in [Leg::Read, Leg::Write] {
@@ -158,7 +158,7 @@ impl Books {
     }
 
     fn add_lanes(&mut self, lanes: &Tally) {
-        // Jobs follow each other on the same lanes and rings: their peaks do not add up.
+        // Jobs run one after another on the same lanes and rings: their peaks do not add up.
         self.lanes = self.lanes.max(lanes.lanes);
         lanes.engines().iter().for_each(|engine| self.name(engine));
         let staging = self.tally.staging_bytes_peak.max(lanes.staging_bytes_peak);
@@ -168,7 +168,7 @@ impl Books {
         self.tally.pinned_bytes = pinned;
     }
 
-    /// Adds bytes that did not move: the pages of a file are their memory.
+    /// Adds bytes that were mapped instead of moved.
     pub fn map(&mut self, bytes: u64) {
         self.mapped += bytes;
         self.tally
@@ -180,18 +180,17 @@ impl Books {
         self.tally.warn(warning);
     }
 
-    /// What moved. What one job read and another wrote is the same bytes on their way.
+    /// The bytes moved. Bytes that one job read and another wrote count once.
     fn bytes(&self) -> u64 {
         self.legs[0].max(self.legs[1])
     }
 
-    /// Whether jobs ran meanwhile that are in no line of these books.
+    /// Whether jobs ran meanwhile that are not in these books.
     fn is_shared(&self) -> bool {
         BEGUN.load(Ordering::Relaxed) > self.opening.over + self.jobs
     }
 
-    /// How long its lanes worked for others. Jobs of the same books that ran side by side waited for each other, and
-    /// are no others.
+    /// The time that its lanes spent on other jobs. Parallel jobs in the same books do not count as others.
     fn waiting(&self) -> Duration {
         if self.is_shared() {
             self.tally.others / self.lanes.max(1)
@@ -200,7 +199,7 @@ impl Books {
         }
     }
 
-    /// Closes the books.
+    /// Makes the receipt.
     pub fn close(self) -> Receipt {
         let seconds = self.opening.start.elapsed().as_secs_f64();
         let cpu = CpuTime::of_process() - self.opening.cpu;
@@ -246,7 +245,7 @@ impl Books {
         }
     }
 
-    /// Where most of the time went.
+    /// The resource that took most of the time.
     fn bound(&self, seconds: f64) -> Bound {
         if self.bytes() == 0 {
             return Bound::Nothing;
@@ -256,12 +255,12 @@ impl Books {
         if self.rate_max.is_some_and(|limit| rate >= 0.9 * limit.0) {
             return Bound::Throttle;
         }
-        // On a busy machine a limit is missed by more than that, and is still what was waited for most.
+        // On a busy machine the rate stays further below its limit, and the limit can still be the longest wait.
         let held = match self.rate_max {
             Some(_) => self.tally.idle,
             None => Duration::ZERO,
         };
-        // A lane's time is one share of the wall clock; the sync happens after all of them.
+        // The lanes run in parallel; the sync follows them.
         let lanes = self.lanes.max(1);
         let storage = match self.tally.requests() {
             Some(_) => Bound::Network,
@@ -287,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_that_was_waited_for_most_is_what_bound_also_where_it_was_missed_by_far() {
+    fn a_limit_that_took_most_of_the_time_is_the_bound_even_if_the_rate_is_far_below_it() {
         let mut lanes = Tally::default();
         lanes.lanes = 2;
         lanes.drive = Duration::from_millis(300);
@@ -307,7 +306,7 @@ mod tests {
         };
         assert_eq!(bound(Some(4000.0)), Bound::Throttle);
         assert_eq!(bound(Some(1050.0)), Bound::Throttle);
-        // Without a limit a lane without work waits for the others.
+        // Without a limit, an idle lane waits for the other lanes.
         assert_eq!(bound(None), Bound::Storage);
     }
 }

@@ -1,9 +1,9 @@
 //! A crew: the lanes that serve one track and one place, each on its own thread.
 //!
-//! Threads start when they are first needed and then wait for jobs on their board: an engine, a stream and a
-//! ring, once made and registered, serve every later transfer. A lane that cannot is replaced ([`berth`]).
+//! Threads start when first needed and then wait for jobs on their board: an engine, a stream and a ring, once made and
+//! registered, serve every later transfer. A lane that cannot serve again is replaced ([`supervisor`]).
 
-mod berth;
+mod supervisor;
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use straightway_core::{Error, Kind, Place, Result};
+use straightway_core::{Error, ErrorKind, Place, Result};
 use straightway_sys::cuda::Context;
 
 use crate::{
@@ -29,17 +29,17 @@ use crate::{
     tenant::{Traffic, now_s},
     track::Track,
 };
-use berth::Berth;
+use supervisor::LaneSupervisor;
 
-/// How long a lane waits for the I/Os of a job that was stopped.
+/// How long a lane waits for the I/Os of a stopped job.
 const SETTLE_MAX: Duration = Duration::from_mins(1);
 
-/// How often an idle thread looks for late I/Os of lanes that were set aside.
+/// How often an idle thread polls for late I/Os of lanes that were set aside.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a crew serves, and how.
+/// What a crew serves, and with which settings.
 #[derive(Clone, Debug)]
-struct Post {
+struct CrewSpec {
     store: Arc<dyn Store>,
     track: Track,
     place: Place,
@@ -53,12 +53,12 @@ struct Post {
 /// The lanes of one track and one place.
 #[derive(Debug)]
 pub(crate) struct Crew {
-    post: Post,
-    /// By their numbers.
+    spec: CrewSpec,
+    /// The threads, by lane number.
     lanes: Mutex<HashMap<usize, JoinHandle<()>>>,
 }
 
-/// Where a lane that was just started says whether it has all that it needs.
+/// Receives whether a new lane could be made.
 type Ready = Receiver<Result<()>>;
 
 impl Crew {
@@ -73,7 +73,7 @@ impl Crew {
     ) -> Self {
         let cpus = context.map_or_else(Vec::new, |context| cpus_near(context.device()));
         Self {
-            post: Post {
+            spec: CrewSpec {
                 store: Arc::clone(store),
                 track,
                 place,
@@ -86,32 +86,33 @@ impl Crew {
         }
     }
 
-    /// Posts a job for as many lanes as have a chunk to do.
+    /// Posts a job for at most one lane per chunk.
     pub(crate) fn post(
         &self,
         mut posted: Posted,
         chunks: usize,
         answers: &Sender<Tally>,
     ) -> Result<()> {
-        // A lane without a chunk would only wake up to find that out.
-        let Post { track, place, .. } = self.post;
+        // A lane without a chunk would wake up for nothing.
+        let CrewSpec { track, place, .. } = self.spec;
         let lanes = self
-            .post
+            .spec
             .settings
             .lanes_for(posted.job.plan(), track, place);
         posted.lanes = (lanes as usize).min(chunks).min(posted.job.lanes_max());
         self.grow(posted.lanes)?;
-        self.post.board.post(posted, answers, now_s());
+        self.spec.board.post(posted, answers, now_s());
         Ok(())
     }
 
-    /// Starts all lanes and makes their rings: where those grow slot by slot, the first slot of each, then the next.
+    /// Starts all lanes and makes their rings. Rings that grow slot by slot get the first slot of each lane, then the
+    /// next.
     pub(crate) fn make_ready(&self) -> Result<()> {
-        let Post { track, place, .. } = self.post;
-        let lanes = self.post.settings.lanes(track, place) as usize;
+        let CrewSpec { track, place, .. } = self.spec;
+        let lanes = self.spec.settings.lanes(track, place) as usize;
         self.grow(lanes)?;
         let rounds = if grows_by_slot(track, place) {
-            self.post.settings.ring(track, place).slots
+            self.spec.settings.ring(track, place).slots
         } else {
             1
         };
@@ -119,7 +120,7 @@ impl Crew {
         for _ in 0..rounds {
             let (answers, inbox) = channel();
             for number in 0..lanes {
-                self.post.board.ask_for_ring(number, &answers);
+                self.spec.board.ask_for_ring(number, &answers);
             }
             drop(answers);
             outcome = inbox.into_iter().fold(outcome, Result::and);
@@ -127,23 +128,29 @@ impl Crew {
         outcome
     }
 
-    /// Starts the lanes that are missing among the first `wanted`, side by side: making one takes a while.
+    /// Starts the missing lanes among the first `wanted`, in parallel, because making one takes time.
     fn grow(&self, wanted: usize) -> Result<()> {
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         lanes.retain(|_, lane| !lane.is_finished());
         let missing = (0..wanted).filter(|number| !lanes.contains_key(number));
         let starting: Vec<_> = missing
-            .map(|number| (number, self.post.clone().start(number)))
+            .map(|number| (number, self.spec.clone().start(number)))
             .collect();
         let mut outcome = Ok(());
         for (number, started) in starting {
             let ready = started.and_then(|(lane, ready)| {
-                let ended =
-                    || Error::new(Kind::Transient, "start", "a lane", "its thread has ended");
+                let ended = || {
+                    Error::new(
+                        ErrorKind::Transient,
+                        "start",
+                        "a lane",
+                        "its thread has ended",
+                    )
+                };
                 match ready.recv().unwrap_or_else(|_| Err(ended())) {
                     Ok(()) => Ok(lane),
                     Err(error) => {
-                        // It lets go of all that it has before anybody hears of it.
+                        // Its resources are released before the error is reported.
                         let _ = lane.join();
                         Err(error)
                     }
@@ -155,14 +162,14 @@ impl Crew {
     }
 }
 
-/// Whether the slots of a ring are made one by one: pinning takes a while, and a lane with one slot can begin.
+/// Whether the slots of a ring are made one by one: pinning takes time, and a lane can begin with one slot.
 fn grows_by_slot(track: Track, place: Place) -> bool {
     track == Track::Cached && matches!(place, Place::Gpu(_))
 }
 
 impl Drop for Crew {
     fn drop(&mut self) {
-        self.post.board.close();
+        self.spec.board.close();
         let lanes = self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (_, lane) in lanes.drain() {
             // A lane that panicked has failed its jobs already.
@@ -171,9 +178,9 @@ impl Drop for Crew {
     }
 }
 
-impl Post {
-    /// Starts a lane's thread. What the lane needs is made on it: an io_uring belongs to the thread
-    /// that made it, and memory to the node of the thread that faulted it in.
+impl CrewSpec {
+    /// Starts a lane's thread. The lane is made on that thread: an io_uring belongs to the thread that made it, and
+    /// memory to the NUMA node of the thread that first touched it.
     fn start(self, number: usize) -> Result<(JoinHandle<()>, Ready)> {
         let (answer, ready) = channel();
         let place = match self.place {
@@ -193,14 +200,14 @@ impl Post {
         Ok((thread, ready))
     }
 
-    /// The life of a lane's thread: it waits for jobs, and takes part in them.
+    /// The main loop of a lane's thread: waits for jobs and runs them.
     fn serve(&self, number: usize, ready: &Sender<Result<()>>) {
         stay_on(&self.cpus);
-        let made = Berth::new(number, &self.board, || self.lane(number));
-        let mut berth = match made {
-            Ok(berth) => berth,
+        let made = LaneSupervisor::new(number, &self.board, || self.lane(number));
+        let mut supervisor = match made {
+            Ok(supervisor) => supervisor,
             Err(error) => {
-                // If nobody waits for the answer, nobody wants the lane.
+                // If the receiver is gone, the lane is not wanted.
                 let _ = ready.send(Err(error));
                 return;
             }
@@ -210,13 +217,13 @@ impl Post {
         }
         tracing::trace!(number, track = ?self.track, "a lane is ready");
         loop {
-            let timeout = berth.has_late().then_some(REAP_INTERVAL);
+            let timeout = supervisor.has_late().then_some(REAP_INTERVAL);
             match self.board.wait(number, timeout) {
-                Wake::Work => berth.serve(),
+                Wake::Work => supervisor.serve(),
                 Wake::Ring(answer) => {
-                    let _ = answer.send(berth.lane().and_then(Lane::make_ring));
+                    let _ = answer.send(supervisor.lane().and_then(Lane::make_ring));
                 }
-                Wake::Nothing => berth.reap(),
+                Wake::Nothing => supervisor.reap(),
                 Wake::End => return,
             }
         }

@@ -1,7 +1,7 @@
-//! How a job's bytes reach the memory of a device without the CPU, and what proves that they did.
+//! The mechanisms by which a job's bytes reach device memory without the CPU, and their proof.
 //!
-//! There are two mechanisms, and one way to book what they moved: a plan says `Direct`, and the receipt says what is
-//! proven of that ([`Proof`]).
+//! There are two mechanisms with one kind of accounting: a plan says `Direct`, and the receipt says which of that is
+//! proven ([`Proof`]).
 
 use straightway_core::Leg;
 use straightway_sys::cufile::Counters;
@@ -11,37 +11,37 @@ use crate::{
     gds::{self, Proof},
 };
 
-/// What a job has of a mechanism for the time that it runs.
+/// The mechanism of a job while it runs.
 #[derive(Debug)]
-pub(crate) enum Pass {
-    /// GPU memory by cuFile, whose counters are asked before and after.
-    CuFile(gds::Pass),
-    /// Memory in a BAR by O_DIRECT. The kernel moves it by DMA or refuses, and a comparison has shown that it moves it
-    /// rightly.
+pub(crate) enum DirectPath {
+    /// GPU memory by cuFile, whose counters are read before and after.
+    CuFile(gds::CuFileLease),
+    /// Memory in a BAR by O_DIRECT. The kernel uses DMA or refuses, and a comparison has shown that the bytes are
+    /// right.
     Compared,
 }
 
-impl Pass {
-    /// cuFile's counters now, where it is used and has any.
+impl DirectPath {
+    /// cuFile's current counters, if it is used and has any.
     pub(crate) fn counters(&self) -> Option<Counters> {
         match self {
-            Self::CuFile(pass) => pass.session.counters(),
+            Self::CuFile(lease) => lease.session.counters(),
             Self::Compared => None,
         }
     }
 
-    /// What is proven of all that went direct since `counted`.
+    /// The proven path of all direct bytes since `counted`.
     pub(crate) fn proof_since(&self, counted: Option<Counters>, leg: Leg) -> Proof {
         match self {
-            Self::CuFile(pass) => pass.session.proof_since(counted, leg),
+            Self::CuFile(lease) => lease.session.proof_since(counted, leg),
             Self::Compared => Proof::Compared,
         }
     }
 
-    /// Enters in the books what it took.
+    /// Adds its costs to the books.
     pub(crate) fn enter(&self, books: &mut Books) {
-        if let Self::CuFile(pass) = self {
-            books.register(pass.registration_s);
+        if let Self::CuFile(lease) = self {
+            books.register(lease.registration_s);
             books.name("cuFile");
         }
     }

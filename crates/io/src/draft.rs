@@ -1,15 +1,14 @@
-//! A file in the making: written under a temporary name, and given its own when it is whole.
+//! A file that is being written: it has a temporary name until it is whole, and then gets its own.
 //!
-//! The temporary file lies beside the final one (a rename must not cross file systems) and is
-//! locked while it is written. Both names are relative to the open folder, so that nobody can put another folder
-//! in its place meanwhile. What a killed process leaves behind has no lock any more, and
-//! [`sweep`] removes it. A random number tells the drafts of one target apart: containers that share a
-//! folder repeat the numbers of processes.
+//! The temporary file lies next to the final one (a rename must not cross file systems) and is locked while it is
+//! written. Both names are relative to the open folder, so nobody can replace the folder meanwhile. A draft of a killed
+//! process has no lock any more, and [`sweep`] removes it. A random number distinguishes the drafts of one target:
+//! process IDs repeat between containers that share a folder.
 //!
 //! A block device has no draft: it is written in place.
 //!
-//! A draft has the permissions of the file that it replaces or copies from its first moment, so that nobody reads in it
-//! what they may not read in that file. The permissions of a new file follow from the umask.
+//! A draft has the permissions of the file that it replaces or copies from the start, so that nobody can read it who
+//! may not read that file. The permissions of a new file follow from the umask.
 
 use std::{
     collections::BTreeMap,
@@ -26,9 +25,9 @@ use rustix::{
     },
     io::Errno,
 };
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_sys::{
-    By, File, Folder,
+    File, Folder, IoPath,
     file::open_failed,
     folder::{DRAFT_SUFFIX, DRAFT_TRIES, claim},
     nonce::nonce,
@@ -39,7 +38,7 @@ use crate::{
     store::{Draft, Like},
 };
 
-/// A file in the making. Dropped before its commit, it leaves nothing behind.
+/// A file that is being written. Dropped before its commit, it leaves nothing behind.
 #[derive(Debug)]
 pub struct FileDraft {
     file: Arc<File>,
@@ -49,16 +48,16 @@ pub struct FileDraft {
     committed: bool,
 }
 
-/// Who may do what with a file.
+/// The permissions of a file.
 #[derive(Clone, Copy, Debug)]
 struct Rights {
     mode: u32,
-    /// Whose group it is; `None` where that is nobody's concern.
+    /// Its group; `None` to leave the group unchanged.
     group: Option<u32>,
 }
 
 impl Rights {
-    /// Those of a file in a folder, if it is there.
+    /// The permissions of a file in a folder, if it exists.
     fn of(folder: &Folder, name: &OsStr) -> Option<Self> {
         let stat = statat(folder, name, AtFlags::empty()).ok()?;
         Some(Self {
@@ -67,7 +66,7 @@ impl Rights {
         })
     }
 
-    /// Gives a file these rights. Where it cannot have the group, the group may do no more than all others.
+    /// Gives a file these permissions. If the group cannot be set, the group gets the permissions of others.
     fn give(self, file: &File) -> Result<()> {
         let has_group = self.group.is_none_or(|group| file.set_group(group));
         let mode = if has_group {
@@ -79,17 +78,17 @@ impl Rights {
     }
 }
 
-/// How much of the final name is in the temporary one: with the random number and the suffix it stays
-/// under the 255 bytes that file systems allow.
+/// The most bytes of the final name in the temporary one: with the random number and the suffix it stays under the 255
+/// bytes that file systems allow.
 const NAME_BYTES_MAX: usize = 200;
 
 impl FileDraft {
-    /// Begins `target` with room for `bytes`.
+    /// Begins `target` with space for `bytes` bytes.
     pub fn new(target: &Path, bytes: u64) -> Result<Self> {
         Self::at(target, bytes, &Like::Replaced)
     }
 
-    /// Begins `target`, whose folder is there.
+    /// Begins `target`, whose folder exists.
     pub(crate) fn at(target: &Path, bytes: u64, like: &Like<'_>) -> Result<Self> {
         let (folder, name) = place(target).map_err(|error| match error.os_code() {
             Some(code) => open_failed("create", target, Errno::from_raw_os_error(code)),
@@ -106,14 +105,21 @@ impl FileDraft {
         like: &Like<'_>,
     ) -> Result<Self> {
         let target = folder.join(name);
-        let refuse = |why| Err(Error::new(Kind::Invalid, "create", target.display(), why));
+        let refuse = |why| {
+            Err(Error::new(
+                ErrorKind::Invalid,
+                "create",
+                target.display(),
+                why,
+            ))
+        };
         let there = statat(folder, name, AtFlags::empty()).ok();
         match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             None | Some(FileType::RegularFile) => {}
             Some(FileType::BlockDevice) => return Self::in_place(folder, name, bytes),
-            Some(FileType::Directory) => return refuse("it is a folder, and a file is meant"),
-            // A rename would put a file where a device or pipe was, /dev/null for one.
-            Some(_) => return refuse("what is there is no file to replace"),
+            Some(FileType::Directory) => return refuse("it is a folder, not a file"),
+            // A rename would replace a device or pipe, such as /dev/null, by a file.
+            Some(_) => return refuse("it exists and is not a regular file"),
         }
         let rights = match like {
             Like::Replaced => Rights::of(folder, name),
@@ -128,7 +134,7 @@ impl FileDraft {
         };
         for _ in 0..DRAFT_TRIES {
             let draft = Self::begin(folder, name, bytes, rights)?;
-            if claim(draft.file.descriptor(By::PageCache)) {
+            if claim(draft.file.descriptor(IoPath::PageCache)) {
                 if !matches!(
                     like,
                     Like::Copy {
@@ -144,8 +150,8 @@ impl FileDraft {
         refuse("other processes keep removing its temporary file")
     }
 
-    /// A block device. It is written where it is: what it held is gone from the first byte on, and an error leaves it
-    /// as far as it was written.
+    /// A draft for a block device, which is written in place: its old content is lost from the first byte on, and after
+    /// an error it is partly written.
     fn in_place(folder: &Arc<Folder>, name: &OsStr, bytes: u64) -> Result<Self> {
         let file = File::open_device(&folder.join(name), folder.as_fd(), name.as_ref(), bytes)?;
         Ok(Self {
@@ -166,12 +172,12 @@ impl FileDraft {
         let mut temporary = OsString::from(".");
         temporary.push(front(name));
         temporary.push(format!(".{:016x}{DRAFT_SUFFIX}", nonce()));
-        // What is to have certain rights is nobody else's until it has them.
+        // A file that will get certain permissions is private until it has them.
         let mode = if rights.is_some() { 0o600 } else { 0o666 };
         let (target, at) = (folder.join(name), folder.as_fd());
         let file = File::create_for(&target, at, temporary.as_ref(), bytes, mode);
         let file = file.inspect_err(|error| {
-            // It may have been created and yet not get its length. What was there before is not ours.
+            // It may have been created without getting its length. A file that existed before is not ours.
             if error.os_code() != Some(Errno::EXIST.raw_os_error()) {
                 let _ = unlinkat(at, &temporary, AtFlags::empty());
             }
@@ -189,7 +195,7 @@ impl FileDraft {
         Ok(draft)
     }
 
-    /// Where the file is until it has its own name.
+    /// The path of the file until it has its own name.
     pub fn path(&self) -> PathBuf {
         self.folder.join(&self.temporary)
     }
@@ -199,18 +205,19 @@ impl FileDraft {
         &self.file
     }
 
-    /// Gives the file its own name, durably.
+    /// Renames the file to its own name, durably.
     pub fn commit(self) -> Result<()> {
         Self::commit_all(vec![self])
     }
 
-    /// Commits several: each folder is synced once, however many of them are in it.
+    /// Commits several drafts. Each folder is synced once.
     pub(crate) fn commit_all(drafts: Vec<Self>) -> Result<()> {
         finish(&drafts)?;
         Self::name_all(drafts, None)
     }
 
-    /// Commits several in order: whoever sees the last sees all. After an error those that are new are gone again.
+    /// Commits several drafts in order: a reader that sees the last sees all. After an error, new names are removed
+    /// again.
     pub(crate) fn commit_in_order(mut drafts: Vec<Self>) -> Result<()> {
         finish(&drafts)?;
         let last = drafts.pop();
@@ -225,14 +232,14 @@ impl FileDraft {
         committed
     }
 
-    /// Gives drafts their names, replacing what had them, and syncs their folders. Names that nothing had are added to
-    /// `new`.
+    /// Renames drafts, replacing files of the same names, and syncs their folders. Names that did not exist before are
+    /// added to `new`.
     fn name_all(
         drafts: impl IntoIterator<Item = Self>,
         mut new: Option<&mut Vec<(Arc<Folder>, OsString)>>,
     ) -> Result<()> {
         let mut folders = BTreeMap::new();
-        // What is written in place has its name already.
+        // A file written in place has its name already.
         for mut draft in drafts.into_iter().filter(|draft| !draft.committed) {
             let (folder, name) = (Arc::clone(&draft.folder), draft.name.clone());
             let is_new =
@@ -249,13 +256,13 @@ impl FileDraft {
     }
 }
 
-/// Gives drafts their lengths, and makes bytes durable that no job did.
+/// Gives drafts their lengths, and syncs those that no job has synced.
 fn finish(drafts: &[FileDraft]) -> Result<()> {
     for FileDraft { file, .. } in drafts {
-        // What was written in whole blocks reaches past the end. A job that synced it has cut it already.
-        let is_cut = fstat(file.descriptor(By::PageCache))
+        // Writes in whole blocks reach past the end. A job that synced the file has truncated it already.
+        let is_truncated = fstat(file.descriptor(IoPath::PageCache))
             .is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(file.bytes()));
-        if !is_cut {
+        if !is_truncated {
             file.truncate(file.bytes())?;
         }
         if file.is_unsynced() {
@@ -270,7 +277,7 @@ impl Draft for FileDraft {
         Arc::clone(&self.file) as _
     }
 
-    /// Through the page cache. The commit makes them durable.
+    /// Writes through the page cache. The commit makes the bytes durable.
     fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.file.write_all_at(offset, bytes)
     }
@@ -279,7 +286,7 @@ impl Draft for FileDraft {
 impl Drop for FileDraft {
     fn drop(&mut self) {
         if !self.committed {
-            // Nothing partial stays; if it cannot be removed, it still has no final name.
+            // If it cannot be removed, it still has no final name.
             let _ = unlinkat(&self.folder, &self.temporary, AtFlags::empty());
         }
     }
@@ -291,8 +298,8 @@ pub fn is_draft(path: &Path) -> bool {
     name.is_some_and(|name| name.starts_with(b".") && name.ends_with(DRAFT_SUFFIX.as_bytes()))
 }
 
-/// Removes the drafts in `folder` whose writers are gone. What cannot be examined stays. Nothing outside it is touched,
-/// whatever links are in it.
+/// Removes the drafts in `folder` whose writers are gone. Drafts that cannot be examined stay. Symlinks are not
+/// followed.
 pub fn sweep(folder: &Folder) {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let own = openat(folder, ".", flags | OFlags::DIRECTORY, Mode::empty());
@@ -304,7 +311,7 @@ pub fn sweep(folder: &Folder) {
         if !is_draft(Path::new(name)) {
             continue;
         }
-        // To read is enough for a lock, and possible with the draft of a file that nobody may write.
+        // Read access is enough for a lock, and possible for the draft of a read-only file.
         let Ok(file) = openat(folder, name, flags, Mode::empty()) else {
             continue;
         };
@@ -316,7 +323,7 @@ pub fn sweep(folder: &Folder) {
     }
 }
 
-/// A name's first bytes: all of it unless it is very long.
+/// The first bytes of a name.
 fn front(name: &OsStr) -> &OsStr {
     let bytes = name.as_bytes();
     OsStr::from_bytes(&bytes[..bytes.len().min(NAME_BYTES_MAX)])
@@ -330,11 +337,11 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// The folder of a file by its path, open, and its name there.
+/// Opens the folder of a path. Returns it with the file's name.
 pub(crate) fn place(target: &Path) -> Result<(Arc<Folder>, &OsStr)> {
     let Some(name) = target.file_name() else {
         let why = "it has no file name";
-        return Err(Error::new(Kind::Invalid, "use", target.display(), why));
+        return Err(Error::new(ErrorKind::Invalid, "use", target.display(), why));
     };
     Ok((Arc::new(Folder::open(folder_of(target))?), name))
 }
@@ -345,7 +352,7 @@ mod tests {
     use std::{fs, os::unix::fs::PermissionsExt};
 
     #[test]
-    fn a_draft_that_is_dropped_leaves_nothing_and_one_that_is_committed_leaves_itself() {
+    fn a_dropped_draft_leaves_nothing_and_a_committed_one_leaves_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("file");
         drop(FileDraft::new(&target, 100).unwrap());
@@ -355,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_writer_left_is_removed_and_a_living_one_s_is_not() {
+    fn a_sweep_removes_the_draft_of_a_killed_writer_and_keeps_that_of_a_living_one() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("file");
         let abandoned = folder.path().join(".file.1-0.straightway-part");
@@ -367,18 +374,18 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_that_a_sweep_took_before_its_lock_is_begun_again() {
+    fn a_draft_that_a_sweep_removed_before_it_was_locked_is_begun_again() {
         let folder = tempfile::tempdir().unwrap();
         let opened = Arc::new(Folder::open(folder.path()).unwrap());
         let draft = FileDraft::begin(&opened, "file".as_ref(), 10, None).unwrap();
         sweep(&Folder::open(folder.path()).unwrap());
-        assert!(!claim(draft.file.descriptor(By::PageCache)));
+        assert!(!claim(draft.file.descriptor(IoPath::PageCache)));
         let draft = FileDraft::begin(&opened, "file".as_ref(), 10, None).unwrap();
-        assert!(claim(draft.file.descriptor(By::PageCache)));
+        assert!(claim(draft.file.descriptor(IoPath::PageCache)));
     }
 
     #[test]
-    fn a_file_keeps_the_rights_of_the_one_that_it_replaces_and_of_the_one_that_it_copies() {
+    fn a_draft_has_the_permissions_of_the_file_that_it_replaces_or_copies() {
         let folder = tempfile::tempdir().unwrap();
         let (target, source) = (folder.path().join("file"), folder.path().join("source"));
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -396,10 +403,10 @@ mod tests {
         for rights in [0o600, 0o640, 0o444] {
             set(&target, rights);
             let draft = FileDraft::new(&target, 1).unwrap();
-            assert_eq!(mode(&draft.path()), rights, "from the first moment");
+            assert_eq!(mode(&draft.path()), rights, "from the start");
             draft.commit().unwrap();
             assert_eq!(mode(&target), rights);
-            // A copy has the rights of its source, whatever was there.
+            // A copy has the permissions of its source, not of the file that it replaces.
             set(&source, rights);
             set(&target, 0o666);
             let opened = Arc::new(Folder::open(folder.path()).unwrap());
@@ -414,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_was_replaced_by_a_link_gets_nothing() {
+    fn a_symlink_in_the_place_of_the_folder_receives_nothing() {
         let home = tempfile::tempdir().unwrap();
         let (folder, victim) = (home.path().join("folder"), home.path().join("victim"));
         fs::create_dir(&folder).unwrap();
@@ -434,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_replaced_by_the_file_and_leads_nothing_elsewhere() {
+    fn a_symlink_is_replaced_and_its_target_is_untouched() {
         let home = tempfile::tempdir().unwrap();
         let (link, victim) = (home.path().join("link"), home.path().join("victim"));
         fs::write(&victim, "precious").unwrap();
@@ -448,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_name_that_a_file_may_have_has_a_draft() {
+    fn the_longest_possible_name_has_a_draft() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("n".repeat(255));
         FileDraft::new(&target, 10).unwrap().commit().unwrap();
@@ -456,13 +463,11 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_no_target() {
+    fn a_folder_is_refused_as_target() {
         let folder = tempfile::tempdir().unwrap();
         let error = FileDraft::new(folder.path(), 1).unwrap_err();
         assert!(
-            error
-                .to_string()
-                .ends_with("it is a folder, and a file is meant"),
+            error.to_string().ends_with("it is a folder, not a file"),
             "{error}"
         );
     }

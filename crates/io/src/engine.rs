@@ -1,9 +1,9 @@
-//! Engines: what runs an I/O.
+//! Engines, which run I/Os.
 //!
-//! An engine has two verbs. [`submit`](Engine::submit) takes an I/O on, or gives it back when the
-//! queue is full; [`poll`](Engine::poll) gives back what is done. An I/O owns its buffer all the
-//! while, so an engine cannot outlive or mislay it. [`cancel`](Engine::cancel) gives up the I/Os of a stopped job. What
-//! an engine can do is data ([`Capabilities`]); what cuts across all engines (faults, limits, traces) is a wrapper.
+//! An engine has two main operations. [`submit`](Engine::submit) accepts an I/O, or returns it if the queue is full;
+//! [`poll`](Engine::poll) returns completed ones. An I/O owns its buffer throughout, so an engine cannot outlive or
+//! lose it. [`cancel`](Engine::cancel) aborts the I/Os of a stopped job. What an engine can do is data
+//! ([`Capabilities`]). Behaviour common to all engines (faults, traces) is in wrappers.
 
 pub mod cached;
 pub mod gds;
@@ -22,48 +22,48 @@ use crate::{
 
 /// Runs I/Os.
 pub trait Engine: fmt::Debug + Send {
-    /// Takes `io` on. A full queue gives it back.
+    /// Accepts `io`. A full queue returns it.
     fn submit(&mut self, io: Io) -> Result<(), Io>;
 
-    /// Appends what is done to `done`, waiting up to `timeout` for the first. Answers how many.
+    /// Appends completed I/Os to `done`, waiting up to `timeout` for the first. Returns their number.
     fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize>;
 
-    /// What it can do.
+    /// Its capabilities.
     fn capabilities(&self) -> Capabilities;
 
-    /// The names of what took part since the last rest, as receipts have them.
+    /// The names of the engines that took part since the last rest, as shown in receipts.
     fn names(&self) -> Vec<&'static str> {
         vec![self.capabilities().name]
     }
 
-    /// What it does another way than it should, and why.
+    /// A warning about a fallback, and the reason for it.
     fn warning(&self) -> Option<&str> {
         None
     }
 
-    /// What its connections saw since the last rest.
+    /// The measurements of its connections since the last rest.
     fn sockets(&mut self) -> Vec<SocketTally> {
         Vec::new()
     }
 
-    /// Gives up the I/Os whose tags are unwanted, because their job was stopped. Each still comes back by
-    /// [`poll`](Self::poll), done or failed, and soon. May be called again for the same ones. An engine whose I/Os are done
-    /// in moments anyway does nothing.
+    /// Aborts the I/Os whose tags are unwanted, because their job was stopped. Each still completes through
+    /// [`poll`](Self::poll) soon, successfully or not. May be called repeatedly for the same I/Os. An engine whose I/Os
+    /// complete quickly anyway does nothing.
     fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {
         let _ = is_unwanted;
     }
 
-    /// Called between transfers, with nothing in flight: lets go of what only the last one needed.
+    /// Releases the resources of the last transfer. Called between transfers, with nothing in flight.
     fn rest(&mut self) {}
 }
 
 const _: [&dyn Engine; 0] = [];
 
-/// What an engine can do.
+/// The capabilities of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Its name, as receipts have it.
+    /// Its name, as shown in receipts.
     pub name: &'static str,
-    /// How many I/Os it takes at once.
+    /// The most I/Os in flight.
     pub depth: usize,
 }

@@ -1,7 +1,7 @@
-//! The executor: lanes that live as long as it does, and the jobs that they run side by side.
+//! The executor: its lanes live as long as it does and run jobs side by side.
 //!
-//! Lanes stand in crews, one for each kind of store, track and place, and a crew outlives its jobs. Jobs of class *now*
-//! have crews of their own: they never wait behind what another job has in a lane's queue.
+//! Lanes are grouped in crews, one for each family of stores, track and place. A crew outlives its jobs. Jobs of class
+//! *now* have their own crews, so they never wait behind another job's I/Os in a lane's queue.
 
 use std::{
     collections::HashMap,
@@ -17,13 +17,13 @@ use crate::{
     board::Posted,
     books::Running,
     crew::Crew,
+    direct_path::DirectPath,
     job::{
         Job,
         planning::{self, in_place, is_in_memory, is_in_one_memory},
     },
-    learning::{Learning, Way, Work},
+    learning::{Learning, Method, WorkKind},
     objects::Objects,
-    pass::Pass,
     scattered::Scattered,
     settings::Settings,
     store::{Files, Store},
@@ -34,30 +34,30 @@ use crate::{
 
 mod trial;
 
-/// Plans jobs and runs them on lanes, on behalf of one tenant. Those that [`sharing`](Self::sharing) makes run on the same lanes on
-/// behalf of others.
+/// Plans jobs and runs them on lanes, on behalf of one tenant. [`sharing`](Self::sharing) makes executors for other
+/// tenants on the same lanes.
 #[derive(Clone, Debug)]
 pub struct Executor {
     lanes: Arc<Lanes>,
     tenant: Arc<Tenant>,
-    /// What is known of the drive that its transfers are with.
+    /// The known faster methods for the drive of its transfers.
     learning: Option<Learning>,
 }
 
-/// The family of a crew's stores, its track and its place, and whether it is for jobs of class *now*.
-type Post = (&'static str, Track, Place, bool);
+/// The family of a crew's stores, its track and place, and whether it serves jobs of class *now*.
+type CrewKey = (&'static str, Track, Place, bool);
 
 /// All lanes of an executor.
 #[derive(Debug)]
 struct Lanes {
     settings: Settings,
-    crews: Mutex<HashMap<Post, Arc<Crew>>>,
+    crews: Mutex<HashMap<CrewKey, Arc<Crew>>>,
     traffic: Arc<Traffic>,
     reservations: Arc<Reservations>,
 }
 
 impl Executor {
-    /// An executor with these settings. Its lanes start when they are first needed.
+    /// Creates an executor with these settings. Its lanes start when first needed.
     pub fn new(settings: Settings) -> Result<Self> {
         settings.check()?;
         let share = Share {
@@ -78,12 +78,12 @@ impl Executor {
         })
     }
 
-    /// The same lanes, for jobs with another share and of another class. The share holds for all jobs together that are
-    /// run by the answer and its clones.
+    /// An executor on the same lanes for jobs with another share and class. The share covers all jobs of the returned
+    /// executor and its clones together.
     ///
     /// # Errors
     ///
-    /// `Invalid` where the share is out of range, or reserves more than is left of the rate that was measured.
+    /// `Invalid` if the share is out of range, or reserves more than is left of the measured rate.
     pub fn sharing(&self, share: Share, class: Class) -> Result<Self> {
         let tenant = Tenant::new(share, class, &self.lanes.reservations)?;
         Ok(Self {
@@ -93,7 +93,7 @@ impl Executor {
         })
     }
 
-    /// The same lanes, for transfers with a drive of which this is known.
+    /// An executor on the same lanes for transfers with a drive that this `Learning` is about.
     #[must_use]
     pub fn learning(&self, learning: Option<Learning>) -> Self {
         Self {
@@ -107,7 +107,7 @@ impl Executor {
         &self.lanes.settings
     }
 
-    /// What its jobs get of the lanes.
+    /// The share of its tenant.
     pub fn share(&self) -> &Share {
         self.tenant.share()
     }
@@ -121,16 +121,16 @@ impl Executor {
         ask: impl Into<Ask>,
     ) -> Result<Ticket> {
         let from = from.into();
-        let work = (to.place() == Place::Host).then_some(Work::Read);
-        self.begin(work, moves, ask.into(), |moves, way, ask| {
+        let work = (to.place() == Place::Host).then_some(WorkKind::Read);
+        self.begin(work, moves, ask.into(), |moves, method, ask| {
             let from = from.clone();
-            self.planned(way, |s| {
+            self.planned(method, |s| {
                 Job::with_region(Direction::In, from, moves, to, ask, s)
             })
         })
     }
 
-    /// Reads extents of objects into several regions of a GPU, which may be given their memory meanwhile.
+    /// Reads extents of objects into several regions of a GPU, whose memory may be allocated meanwhile.
     pub fn read_scattered(
         &self,
         from: impl Into<Objects>,
@@ -142,7 +142,7 @@ impl Executor {
         Job::scattered(Direction::In, from, moves, to, ask, self.settings()).map(|j| self.post(j))
     }
 
-    /// Writes parts of a region to extents of objects, which are new: what no move names is zero.
+    /// Writes parts of a region to extents of new objects. Bytes outside all moves are zero.
     pub fn write(
         &self,
         from: &Arc<Region>,
@@ -155,7 +155,7 @@ impl Executor {
         })
     }
 
-    /// As [`write`](Self::write), from several regions of a GPU that stand for one.
+    /// Like [`write`](Self::write), from several regions of a GPU that act as one.
     pub fn write_scattered(
         &self,
         from: &Arc<Scattered>,
@@ -168,7 +168,8 @@ impl Executor {
         })
     }
 
-    /// Copies extents of each object to the same place in its twin, which is new and may be in a store of another family.
+    /// Copies extents of each object to the same offset in its twin, which is new and may be in a store of another
+    /// family.
     pub fn relay(
         &self,
         from: impl Into<Objects>,
@@ -178,13 +179,13 @@ impl Executor {
     ) -> Result<Ticket> {
         let (from, to) = (from.into(), to.into());
         let moves = in_place(extents);
-        let work = is_in_one_memory(&from, &to).then_some(Work::Copy);
-        self.begin(work, moves, ask.into(), |moves, way, ask| {
-            self.planned(way, |s| Job::relay(&from, to.clone(), moves, ask, s))
+        let work = is_in_one_memory(&from, &to).then_some(WorkKind::Copy);
+        self.begin(work, moves, ask.into(), |moves, method, ask| {
+            self.planned(method, |s| Job::relay(&from, to.clone(), moves, ask, s))
         })
     }
 
-    /// Begins a write by jobs that `plan` makes.
+    /// Begins a write whose jobs `plan` makes.
     fn write_planned(
         &self,
         to: &Objects,
@@ -192,40 +193,40 @@ impl Executor {
         ask: Ask,
         plan: impl Fn(Objects, Vec<Move>, Ask, &Settings) -> Result<Job>,
     ) -> Result<Ticket> {
-        let work = is_in_memory(to).then_some(Work::Write);
-        self.begin(work, moves, ask, |moves, way, ask| {
-            self.planned(way, |settings| plan(to.clone(), moves, ask, settings))
+        let work = is_in_memory(to).then_some(WorkKind::Write);
+        self.begin(work, moves, ask, |moves, method, ask| {
+            self.planned(method, |settings| plan(to.clone(), moves, ask, settings))
         })
     }
 
-    /// Plans a job that goes one of two ways, where there are two.
+    /// Plans a job by a method, if there is a choice.
     fn planned(
         &self,
-        way: Option<Way>,
+        method: Option<Method>,
         make: impl FnOnce(&Settings) -> Result<Job>,
     ) -> Result<Job> {
         let known = self.settings();
-        let ring_first = way.filter(|way| Work::Read.ways().contains(way));
-        let mut job = match ring_first.map(|way| way == Way::Ring) {
+        let ring_first = method.filter(|method| WorkKind::Read.methods().contains(method));
+        let mut job = match ring_first.map(|method| method == Method::Ring) {
             Some(ring_first) if ring_first != known.ring_first => make(&Settings {
                 ring_first,
                 ..known.clone()
             }),
             _ => make(known),
         }?;
-        if let Some(way) = way {
-            job.set_way(way);
+        if let Some(method) = method {
+            job.set_method(method);
         }
         Ok(job)
     }
 
-    /// Reads portions of objects and has each of them inspected before anything of it goes to a region.
+    /// Reads portions of objects and inspects each of them before any byte of it goes to a region.
     pub fn check(&self, checked: Checked, ask: impl Into<Ask>) -> Result<Ticket> {
         Job::check(checked, ask.into()).map(|j| self.post(j))
     }
 
-    /// The plan of a read into a region that is not there yet: its place, which begins on a page, and
-    /// its length. What GPUDirect Storage could do is not asked.
+    /// Plans a read into a region that does not exist yet, given its place and length. The region is assumed to begin
+    /// on a page. GPUDirect Storage is not considered.
     pub fn plan_read(
         &self,
         from: &Objects,
@@ -236,11 +237,11 @@ impl Executor {
         planning::plan_read(from, moves, to, choice, self.settings())
     }
 
-    /// Gives a job to its lanes.
+    /// Posts a job to its lanes.
     fn post(&self, job: Job) -> Ticket {
         let job = Arc::new(job);
         tracing::trace!(chunks = job.plan().chunks().len(), "a job is planned");
-        let counted = job.pass.as_ref().and_then(Pass::counters);
+        let counted = job.direct_path.as_ref().and_then(DirectPath::counters);
         let (answers, inbox) = channel();
         for track in Track::ALL {
             let chunks = job.chunks(track).len();
@@ -258,7 +259,7 @@ impl Executor {
             let context = job.lead_region().and_then(|region| region.context());
             let crew = self.crew(job.objects.store(), track, job.lanes_place(), context);
             let posted = crew.and_then(|crew| crew.post(posted, chunks, &answers));
-            // Lanes of another track may be at work already: they stop, and are waited for.
+            // Lanes of another track may have started already: they stop, and are waited for.
             posted.unwrap_or_else(|error| job.fail(error));
         }
         Ticket {
@@ -272,8 +273,8 @@ impl Executor {
         }
     }
 
-    /// Makes everything ready that a transfer between files and `region` needs: lanes, streams, rings. Without
-    /// it the first transfer pays for that.
+    /// Prepares the lanes, streams and rings for transfers between files and `region`. Otherwise the first transfer
+    /// pays for that.
     pub fn prepare(&self, region: &Region) -> Result<()> {
         let files: Arc<dyn Store> = Arc::new(Files::default());
         [Track::Drive, Track::Cached]
@@ -288,8 +289,8 @@ impl Executor {
             })
     }
 
-    /// Makes ready what a transfer between the page cache and a GPU needs. A transfer that begins meanwhile takes each
-    /// lane as soon as that has a slot.
+    /// Prepares transfers between the page cache and a GPU. A transfer that begins meanwhile can use each lane as soon
+    /// as the lane has a slot.
     pub fn prepare_gpu(&self, context: &Context) -> Result<()> {
         let files: Arc<dyn Store> = Arc::new(Files::default());
         let place = Place::Gpu(context.device().ordinal());
@@ -297,7 +298,7 @@ impl Executor {
             .make_ready()
     }
 
-    /// The lanes of a track that serve a store and a place; `context` is that of the GPU where the place is one.
+    /// The crew for a store, a track and a place; `context` is that of the GPU, if the place is one.
     fn crew(
         &self,
         store: &Arc<dyn Store>,
@@ -314,14 +315,14 @@ impl Executor {
         if context.is_some() {
             settings.check_gpu()?;
         }
-        let post = (
+        let key = (
             store.family(),
             track,
             place,
             self.tenant.class() == Class::Now,
         );
         let mut crews = crews.lock().unwrap_or_else(PoisonError::into_inner);
-        let crew = crews.entry(post).or_insert_with(|| {
+        let crew = crews.entry(key).or_insert_with(|| {
             Arc::new(Crew::new(store, track, place, context, settings, traffic))
         });
         Ok(Arc::clone(crew))

@@ -1,13 +1,13 @@
-//! A chunk on its way through a lane.
+//! A chunk in progress on a lane.
 
 use std::{sync::Arc, time::Instant};
 
 use straightway_core::{
-    Chunk, Direction, Error, Kind, Leg, Object, Piece, Reason, Route, extent::down,
+    Chunk, Direction, Error, ErrorKind, Leg, Object, Piece, Reason, Route, extent::down,
 };
 use straightway_sys::{
-    Buf, By, File, Op, Slot, Window,
-    cuda::{Landing, Span},
+    Buf, File, IoPath, Op, Slot, Window,
+    cuda::{RegionSpan, Span},
 };
 
 use crate::{
@@ -17,41 +17,41 @@ use crate::{
     tally::Tally,
 };
 
-/// Times that an I/O may come back with nothing moved before it counts as failed.
+/// The most completions of an I/O without progress before it counts as failed.
 const STALLS_MAX: u8 = 16;
 
-/// A chunk on its way: which of its I/Os is running, and since when.
+/// A chunk in progress: its running I/O, and when that started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
     pub(crate) chunk: Chunk,
-    /// Its job, as the lane numbers those.
+    /// The lane's number for its job.
     pub(crate) job: u32,
-    /// Which of a buffered chunk's pieces.
+    /// The index of the running piece of a buffered chunk.
     piece: u32,
-    /// Reading or writing; a copy across does one and then the other, or both at once between files.
+    /// The running leg. A copy across reads and then writes, or does both at once between files.
     pub(crate) leg: Leg,
-    /// Whether it goes from file to file without a buffer of ours.
+    /// Whether it goes from file to file without a buffer in this process.
     is_between_files: bool,
-    /// Where in its slot the image of its portion begins, once it was inspected.
+    /// Offset in its slot of the portion's image, set by the inspection.
     pub(crate) image_start: usize,
-    /// Whether bytes were read that the page cache turned out not to have.
+    /// Whether bytes of the running I/O were not in the page cache.
     missed: bool,
     /// Bytes of the running I/O that came from a local cache.
     cached_bytes: u64,
-    /// How often the running I/O came back without having moved anything.
+    /// How often the running I/O completed without progress.
     stalls: u8,
-    /// When its running I/O was made.
+    /// When its running I/O was created.
     pub(crate) taken: Instant,
-    /// When its running I/O was handed to storage, or its copy to the stage.
+    /// When its running I/O was submitted, or its copy started.
     pub(crate) submitted: Instant,
 }
 
-/// What to do with an I/O that came back.
+/// What to do with a completed I/O.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// All its bytes are moved.
+    /// All needed bytes have moved.
     Whole(Io),
-    /// The rest of it is still to be done.
+    /// The rest has still to be moved.
     Again(Io),
     /// It failed.
     Failed(Io, Error),
@@ -80,17 +80,17 @@ impl Flight {
         }
     }
 
-    /// The piece that a buffered I/O is about; of other chunks, the first.
+    /// The piece of the running buffered I/O; for other chunks, the first.
     pub(crate) fn piece(&self, job: &Job) -> Piece {
         job.plan().pieces(&self.chunk)[self.piece as usize]
     }
 
-    /// How the running leg travels.
+    /// The route of the running leg.
     pub(crate) fn route(&self) -> Route {
         self.route_and_reason().0
     }
 
-    /// How the running leg travels, and why.
+    /// The route of the running leg, and the reason for it.
     pub(crate) fn route_and_reason(&self) -> (Route, Reason) {
         match (self.leg, self.chunk.onward) {
             (Leg::Write, Some(onward)) => onward,
@@ -101,17 +101,17 @@ impl Flight {
         }
     }
 
-    /// Notes that the page cache lacked bytes of the running I/O.
+    /// Records that the page cache lacked bytes of the running I/O.
     pub(crate) fn miss(&mut self) {
         self.missed = true;
     }
 
-    /// Notes that the running I/O moved bytes out of a local cache.
+    /// Counts bytes of the running I/O that came from a local cache.
     pub(crate) fn add_cached(&mut self, bytes: u64) {
         self.cached_bytes += bytes;
     }
 
-    /// Counts payload of the running I/O by the way that it came.
+    /// Counts payload of the running I/O by route and reason.
     pub(crate) fn count(&self, job: &Job, tally: &mut Tally, payload_bytes: u64) {
         if self.is_between_files {
             let reason = if self.missed || job.maps_writes() {
@@ -125,7 +125,7 @@ impl Flight {
             return;
         }
         let (route, reason) = self.route_and_reason();
-        // A request may cover gaps between its pieces, so it can bring more than its payload.
+        // A request may cover gaps between its pieces, so it can move more than its payload.
         let cached_bytes = self.cached_bytes.min(payload_bytes);
         for (route, reason, bytes) in [
             (Route::Buffered, Reason::LocalCache, cached_bytes),
@@ -142,14 +142,14 @@ impl Flight {
         (self.piece as usize) + 1 < job.plan().pieces(&self.chunk).len()
     }
 
-    /// Turns to the chunk's next piece.
+    /// Moves on to the chunk's next piece.
     pub(crate) fn next_piece(&mut self, now: Instant) {
         self.piece += 1;
         self.restart(now);
     }
 
-    /// Turns a copy across from reading to writing.
-    pub(crate) fn turn_round(&mut self, now: Instant) {
+    /// Switches a copy across from reading to writing.
+    pub(crate) fn switch_to_write(&mut self, now: Instant) {
         self.leg = Leg::Write;
         self.piece = 0;
         self.restart(now);
@@ -189,9 +189,8 @@ impl Flight {
         }
     }
 
-    /// Where a piece stands in the slot. A slot holds the chunk's extent from its start on; only
-    /// where the page cache is read piece by piece do the pieces stand as they will in the region,
-    /// so that one copy takes them all.
+    /// The offset of a piece in the slot. A slot holds the chunk's extent from its start on. Only pieces that are read
+    /// one by one from the page cache are laid out as in the region, so that one copy takes them all.
     fn slot_offset(&self, job: &Job, piece: Piece) -> usize {
         if self.is_gathered(job) {
             usize_of(piece.at - job.plan().pieces(&self.chunk)[0].at)
@@ -204,7 +203,7 @@ impl Flight {
         self.chunk.route == Route::Buffered && job.direction() != Direction::Across
     }
 
-    /// How many bytes of payload its chunk has.
+    /// The number of payload bytes of its chunk.
     pub(crate) fn payload_bytes(&self, job: &Job) -> u64 {
         if job.inspect().is_some() {
             return job.plan().portion(&self.chunk).1.wanted_bytes;
@@ -213,10 +212,10 @@ impl Flight {
         pieces.iter().map(|p| p.extent.bytes).sum()
     }
 
-    /// What is to be copied between its slot and the regions, into `landings`.
-    pub(crate) fn landings(&self, job: &Job, landings: &mut Vec<Landing>) {
-        landings.clear();
-        let landing = |region: u32, slot_offset: usize, at: u64, bytes: u64| Landing {
+    /// Writes the copies between its slot and the regions to `region_spans`.
+    pub(crate) fn region_spans(&self, job: &Job, region_spans: &mut Vec<RegionSpan>) {
+        region_spans.clear();
+        let region_span = |region: u32, slot_offset: usize, at: u64, bytes: u64| RegionSpan {
             region,
             span: Span {
                 slot_offset,
@@ -225,37 +224,33 @@ impl Flight {
             },
         };
         if job.inspect().is_some() {
-            landings.extend(
-                job.plan()
-                    .deliveries(&self.chunk)
-                    .iter()
-                    .map(|d| landing(d.region, self.image_start + usize_of(d.from), d.at, d.bytes)),
-            );
+            region_spans.extend(job.plan().deliveries(&self.chunk).iter().map(|d| {
+                region_span(d.region, self.image_start + usize_of(d.from), d.at, d.bytes)
+            }));
             return;
         }
         let pieces = job.plan().pieces(&self.chunk);
-        let mut land = |piece: &Piece, bytes: u64| {
+        let mut add_spans = |piece: &Piece, bytes: u64| {
             let mut from = self.slot_offset(job, *piece);
             let Some(whole) = job.whole() else {
-                landings.push(landing(0, from, piece.at, bytes));
+                region_spans.push(region_span(0, from, piece.at, bytes));
                 return;
             };
             for (region, at, own) in whole.cut(piece.at, bytes) {
-                landings.push(landing(region, from, at, own));
+                region_spans.push(region_span(region, from, at, own));
                 from += usize_of(own);
             }
         };
         if self.is_gathered(job) {
-            land(&pieces[0], self.payload_bytes(job));
+            add_spans(&pieces[0], self.payload_bytes(job));
         } else {
             for piece in pieces {
-                land(piece, piece.extent.bytes);
+                add_spans(piece, piece.extent.bytes);
             }
         }
     }
 
-    /// Zeroes what a write of its extent writes besides its pieces: what lies between them is zero
-    /// in the new file.
+    /// Zeroes the bytes of its extent outside its pieces: the gaps are zero in the new file.
     pub(crate) fn clear_gaps(&self, job: &Job, slot: &mut Slot) {
         if self.is_gathered(job) {
             return;
@@ -282,7 +277,7 @@ impl Flight {
         self.io(job, piece.extent.offset, buf, bytes, tag)
     }
 
-    /// The file that a chunk between files comes from.
+    /// The source file of a file-to-file chunk.
     fn source(&self, job: &Job) -> Arc<File> {
         let source = &job.objects.handles()[self.chunk.object as usize];
         file(source).expect("only files are copied without a slot")
@@ -291,12 +286,12 @@ impl Flight {
     fn io(&self, job: &Job, offset: u64, buf: Buf, bytes: usize, tag: u32) -> Io {
         let by = match self.route() {
             Route::Buffered if self.leg == Leg::Read && self.chunk.reason == Reason::Resident => {
-                By::Resident
+                IoPath::Resident
             }
-            Route::Buffered if self.leg == Leg::Write && job.maps_writes() => By::Mapping,
-            Route::Buffered => By::PageCache,
+            Route::Buffered if self.leg == Leg::Write && job.maps_writes() => IoPath::Mapping,
+            Route::Buffered => IoPath::PageCache,
             Route::Direct | Route::Staged | Route::Socket | Route::Mapped | Route::Service => {
-                By::Direct
+                IoPath::Direct
             }
         };
         let op = match self.leg {
@@ -321,11 +316,11 @@ impl Flight {
             Leg::Read => Some(&job.objects),
             Leg::Write => job.written(),
         };
-        let objects = objects.expect("what is written has somewhere to go");
+        let objects = objects.expect("a job that writes has objects to write to");
         &objects.handles()[self.chunk.object as usize]
     }
 
-    /// Judges an I/O that came back.
+    /// Decides what to do with a completed I/O.
     pub(crate) fn judge(
         &mut self,
         job: &Job,
@@ -341,12 +336,12 @@ impl Flight {
         if moved == io.bytes || (io.op == Op::Read && reached >= self.needed_end(job)) {
             return Verdict::Whole(io);
         }
-        // Direct I/O goes on from a whole block; moving part of it twice does no harm.
+        // Direct I/O continues at a whole block. Moving part of it twice does no harm.
         let block = block_bytes(&io);
         let step = down(reached, block).saturating_sub(io.offset);
         if step == 0 {
             self.stalls += 1;
-            // Part of a block may be followed by the rest; nothing at all is the end.
+            // After part of a block the rest may follow. A read of 0 bytes is the end.
             let at_end = io.op == Op::Read && result.as_ref().is_ok_and(|moved| *moved == 0);
             if at_end || self.stalls > STALLS_MAX {
                 return self.failed(job, io, result);
@@ -367,8 +362,8 @@ impl Flight {
             (Ok(moved), Op::Read) => object.check_unchanged().err().unwrap_or_else(|| {
                 let end = io.offset + moved as u64;
                 let Object { name, bytes } = object.object();
-                let message = format!("nothing came after byte {end} of {bytes}");
-                Error::new(Kind::Corrupt, "read", name, message)
+                let message = format!("it ended at byte {end} of {bytes}");
+                Error::new(ErrorKind::Corrupt, "read", name, message)
             }),
             (Ok(_), Op::Write) => {
                 let source = self.is_between_files.then(|| self.source(job));
@@ -380,8 +375,8 @@ impl Flight {
         Verdict::Failed(io, error)
     }
 
-    /// Where the last byte that anyone wants of this chunk ends. A superset may reach past the
-    /// file's end, and then comes up short without harm.
+    /// The end of the last needed byte of this chunk. A superset may reach past the file's end, and is then short
+    /// without harm.
     fn needed_end(&self, job: &Job) -> u64 {
         if job.inspect().is_some() {
             return job.plan().portion(&self.chunk).1.extent.end();
@@ -398,7 +393,7 @@ impl Flight {
     }
 }
 
-/// Whether an error may go away by itself at once.
+/// Whether an error is transient and the I/O can be repeated at once.
 fn is_passing(error: &std::io::Error) -> bool {
     matches!(
         error.kind(),

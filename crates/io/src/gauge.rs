@@ -1,9 +1,9 @@
-//! What the connections of an engine see while it works: round trips, retransmits, stalls, bursts.
+//! Measurements of an engine's connections while it works: round trips, retransmits, stalls, bursts.
 //!
-//! The kernel knows it (`TCP_INFO`). An engine on sockets has a [`Gauge`] and looks every 10 ms, on its lane's own
-//! thread, between two waits: a look at a connection is one system call. No other thread and no
-//! lock is needed, and nothing runs between transfers. A connection that stands still is looked at again after a quarter of
-//! the time that it has stood, at most 100 ms: an upload to a slow server took 2 % less CPU time that way.
+//! The kernel provides them (`TCP_INFO`). An engine on sockets has a [`Gauge`] and samples its connections every 10 ms,
+//! on its lane's own thread, between two waits: one sample is one system call. It needs no other thread and no lock,
+//! and nothing runs between transfers. A stalled connection is sampled again after a quarter of the time that it has
+//! stalled, at most 100 ms: an upload to a slow server took 2 % less CPU time that way.
 
 mod interfaces;
 
@@ -17,50 +17,50 @@ use straightway_sys::{Socket, TcpInfo};
 
 use interfaces::Span;
 
-/// How often connections are looked at, and how seldom those that stand still.
+/// The shortest and the longest interval between samples of a connection.
 const INTERVAL: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
 
-/// The most connections that are looked at.
+/// The most connections that are sampled.
 const CONNECTIONS_MAX: usize = 256;
 
-/// What a connection is to a gauge.
+/// A connection to sample.
 #[derive(Clone, Copy, Debug)]
 pub struct Watched<'a> {
-    /// A number that it keeps, and that no other open connection of the engine has.
+    /// A stable number, unique among the engine's open connections.
     pub key: u64,
     /// The connection.
     pub socket: &'a Socket,
-    /// Whether bytes are due on it.
+    /// Whether bytes are expected on it.
     pub is_owed: bool,
 }
 
-/// Looks at the connections of one engine.
+/// Samples the connections of one engine.
 #[derive(Debug, Default)]
 pub struct Gauge {
-    /// When the next look is due; `None` between transfers.
+    /// When the next sample is due; `None` between transfers.
     due: Option<Instant>,
     seen: Vec<Seen>,
     tally: SocketTally,
 }
 
-/// A connection at the last look.
+/// The last sample of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     key: u64,
-    /// When that was.
+    /// When it was taken.
     looked: Instant,
     info: TcpInfo,
     is_owed: bool,
-    /// For how long nothing has moved.
+    /// How long nothing has moved.
     stalled: Duration,
 }
 
-/// What the connections of one engine saw since its gauge began. A later tally of the same run has all of an earlier
-/// one.
+/// The measurements of one engine's connections since its gauge began. A later tally of the same run includes an
+/// earlier one.
 #[derive(Clone, Debug, Default)]
 pub struct SocketTally {
-    /// Which run of which gauge it is of.
+    /// A number for this run of this gauge.
     run: u64,
     connections: u64,
     samples: u64,
@@ -77,17 +77,17 @@ pub struct SocketTally {
 }
 
 impl Gauge {
-    /// Whether a transfer is being looked at.
+    /// Whether a transfer is being measured.
     pub fn is_running(&self) -> bool {
         self.due.is_some()
     }
 
-    /// When the next look is due.
+    /// When the next sample is due.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Begins with the connections that are open already: what they did before does not count.
+    /// Begins with the connections that are already open. Their earlier counts are ignored.
     pub fn begin<'a>(&mut self, now: Instant, open: impl Iterator<Item = Watched<'a>>) {
         static RUNS: AtomicU64 = AtomicU64::new(1);
         self.rest();
@@ -102,15 +102,15 @@ impl Gauge {
         }
     }
 
-    /// Looks at those connections that are due, where the time for it has come. One that is new counts from its beginning.
+    /// Samples the connections that are due. A new connection counts from its beginning.
     pub fn look<'a>(&mut self, now: Instant, open: impl Iterator<Item = Watched<'a>>) {
         if self.due.is_some_and(|due| due <= now) {
-            // Those that are soon due come along, so that a burst is seen on all at once.
+            // Connections that are soon due are sampled too, so that a burst is seen on all at once.
             self.look_where(now, open, |seen| seen.due() <= now + INTERVAL / 2);
         }
     }
 
-    /// All that was seen since [`begin`](Self::begin), with the connections and interfaces as they are now.
+    /// The measurements since [`begin`](Self::begin), with a final sample of all connections and interfaces.
     pub fn tally<'a>(
         &mut self,
         now: Instant,
@@ -122,7 +122,7 @@ impl Gauge {
         Some(self.tally.clone())
     }
 
-    /// Looks at those that are due, at new ones, and at those that bytes have become due on or are due on no more.
+    /// Samples connections that are due, new ones, and those whose `is_owed` has changed.
     fn look_where<'a>(
         &mut self,
         now: Instant,
@@ -149,7 +149,7 @@ impl Gauge {
         self.tally.burst_bytes_per_s = self.tally.burst_bytes_per_s.max(rate);
     }
 
-    /// Remembers a connection, in the place of its last look.
+    /// Stores a sample in the place of the connection's last one.
     fn keep(&mut self, at: Option<usize>, seen: Seen) {
         if let Some(at) = at {
             self.seen[at] = seen;
@@ -161,7 +161,7 @@ impl Gauge {
         self.seen.push(seen);
     }
 
-    /// Forgets what was seen: the transfer is over.
+    /// Discards all samples at the end of a transfer.
     pub fn rest(&mut self) {
         self.due = None;
         self.seen.clear();
@@ -180,7 +180,7 @@ impl Seen {
         }
     }
 
-    /// When it is looked at again.
+    /// When the next sample is due.
     fn due(&self) -> Instant {
         self.looked + (self.stalled / 4).clamp(INTERVAL, INTERVAL_MAX)
     }
@@ -191,7 +191,7 @@ impl Seen {
             && self.info.retransmits <= info.retransmits
     }
 
-    /// The bytes that moved since.
+    /// The bytes that moved since this sample.
     fn progress(&self, info: &TcpInfo) -> u64 {
         let received = info.received_bytes - self.info.received_bytes;
         received + (info.acked_bytes - self.info.acked_bytes)
@@ -209,7 +209,7 @@ impl SocketTally {
         self.samples += 1;
     }
 
-    /// Counts what a connection did since the last look, and adds its rate to `rate`. Answers how it is now.
+    /// Adds what a connection did since its last sample, and adds its rate to `rate`. Returns the new sample.
     fn compare(
         &mut self,
         known: Option<Seen>,
@@ -220,7 +220,7 @@ impl SocketTally {
     ) -> Seen {
         self.sample(info.rtt_us);
         let mut seen = Seen::new(watched, now, info);
-        // Counters only grow: where they did not, the number belongs to another connection.
+        // Counters only grow. If they did not, the number belongs to another connection.
         let Some(known) = known.filter(|known| known.is_before(&info)) else {
             self.connections += 1;
             self.count(&TcpInfo::default(), &info);
@@ -228,7 +228,7 @@ impl SocketTally {
         };
         self.count(&known.info, &info);
         let (took, progress) = (now.duration_since(known.looked), known.progress(&info));
-        // Two looks that follow each other closely would make a burst of a single packet.
+        // Two samples close together would turn a single packet into a burst.
         if took >= INTERVAL / 2 {
             *rate += progress as f64 / took.as_secs_f64();
         }
@@ -244,15 +244,15 @@ impl SocketTally {
         self.out_of_order += u64::from(now.out_of_order.saturating_sub(before.out_of_order));
     }
 
-    /// A connection that had been stalled for `before` moved nothing for `more`.
+    /// Counts a connection that moved nothing for `more`, after it had been stalled for `before`.
     fn stall(&mut self, before: Duration, more: Duration) {
         self.stalls += u64::from(before.is_zero());
         self.stalled += more;
         self.stall_max = self.stall_max.max(before + more);
     }
 
-    /// Puts a tally among those of other lanes. Of one run the latest counts: jobs that follow each other on a lane see
-    /// the same connections.
+    /// Adds a tally to those of other lanes. Only the latest of one run counts: consecutive jobs on a lane have the
+    /// same connections.
     pub(crate) fn enter(self, all: &mut Vec<Self>) {
         match all.iter_mut().find(|known| known.run == self.run) {
             Some(known) if known.samples > self.samples => {}
@@ -261,14 +261,14 @@ impl SocketTally {
         }
     }
 
-    /// What all lanes saw, as a receipt has it; `None` where none looked.
+    /// The sum over all lanes, as reported in a receipt; `None` without measurements.
     pub(crate) fn sum(all: &[Self]) -> Option<receipt::Sockets> {
         let mut sum = all.first()?.clone();
         all[1..].iter().for_each(|other| sum.add(other));
         Some(sum.receipt())
     }
 
-    /// Adds what the connections of another lane saw.
+    /// Adds the measurements of another lane.
     fn add(&mut self, other: &Self) {
         self.rtt_us_min = match (self.samples, other.samples) {
             (0, _) => other.rtt_us_min,
@@ -288,7 +288,7 @@ impl SocketTally {
         self.interfaces.add(&other.interfaces);
     }
 
-    /// As a receipt has it.
+    /// The measurements as reported in a receipt.
     fn receipt(&self) -> receipt::Sockets {
         receipt::Sockets {
             connections: self.connections,
@@ -340,7 +340,7 @@ mod tests {
         assert!(gauge.tally(start, watched(&socket, true)).is_none());
         gauge.begin(start, watched(&socket, true));
         let at = |n: u32| start + INTERVAL * n;
-        // Two intervals without a byte are one stall; one while nothing is due is none.
+        // Two intervals without a byte are one stall. An interval in which no bytes are due is none.
         gauge.look(at(1), watched(&socket, true));
         gauge.look(at(2), watched(&socket, true));
         gauge.look(at(3), watched(&socket, false));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_stands_still_is_looked_at_less_often_and_its_stall_is_as_long() {
+    fn a_stalled_connection_is_sampled_less_often_and_its_stall_is_measured_in_full() {
         let (socket, mut other) = pair();
         let mut gauge = Gauge::default();
         let start = Instant::now();
@@ -392,14 +392,14 @@ mod tests {
         }
         gauge.look(gauge.due().unwrap(), watched(&socket, true));
         let due = gauge.due().unwrap();
-        // What is due on it no more is looked at with the next look at any.
+        // A change of `is_owed` is sampled at the next look.
         assert_eq!(due - gauge.seen[0].looked, INTERVAL);
         gauge.look(due, watched(&socket, false));
         assert!(!gauge.seen[0].is_owed);
     }
 
     #[test]
-    fn of_one_run_the_latest_tally_counts_and_runs_add_up() {
+    fn only_the_latest_tally_of_a_run_counts_and_runs_are_summed() {
         let tally = |run: u64, samples: u64, stalls: u64| SocketTally {
             run,
             samples,
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn another_connection_under_the_same_number_is_another() {
+    fn a_number_that_is_used_again_is_a_new_connection() {
         let (socket, mut other) = pair();
         other.write_all(&[1; 1000]).unwrap();
         while socket.tcp_info().unwrap().received_bytes < 1000 {

@@ -1,12 +1,12 @@
-//! GPUDirect Storage: whether to use it, and what it did.
+//! GPUDirect Storage: when it is used, and the proof of what it did.
 //!
-//! cuFile falls back to host memory without a word, so a file is *proven* first: a small aligned
-//! read is made and cuFile's own counters say which way it went ([`Proof`]). Only what is proven
-//! counts as direct, and after each transfer the counters are asked again.
+//! cuFile silently falls back to host memory, so each file is *proven* first: a small aligned read is made, and
+//! cuFile's own counters show which path it took ([`Proof`]). Only proven bytes count as direct, and the counters are
+//! checked again after each transfer.
 //!
-//! Opening cuFile takes half a second even where nothing can come of it, so it is opened only for a
-//! demand, for a transfer large enough to win that back on a machine where it is possible at all,
-//! or when it is open already. [`Gds`] is a handle: clones share what is open.
+//! Opening cuFile takes half a second even where it cannot be used. So it is opened only on demand, or for a transfer
+//! large enough to gain that back on a machine where direct I/O is possible. [`Gds`] is a handle: clones share the open
+//! sessions.
 
 mod proof;
 mod session;
@@ -17,7 +17,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use straightway_core::{Choice, Error, Kind, Leg, Place, Result, Route, Survey};
+use straightway_core::{Choice, Error, ErrorKind, Leg, Place, Result, Route, Survey};
 use straightway_sys::{
     Buf, Done, File, Io, Region,
     cufile::{ALIGN_BYTES, RegisteredMemory},
@@ -30,15 +30,15 @@ pub(crate) use session::Session;
 /// drive is 1.5 GB.
 const WORTHWHILE_BYTES: u64 = 1 << 30;
 
-/// When cuFile is used.
+/// When to use cuFile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GdsUse {
-    /// Where it is proven to go direct.
+    /// Where it is proven to be direct.
     #[default]
     Auto,
     /// Never.
     Off,
-    /// Wherever it takes the file, direct or not: to see what its compat mode does.
+    /// Wherever it accepts the file, direct or not: to measure its compat mode.
     Force,
 }
 
@@ -49,16 +49,16 @@ pub struct Gds {
     sessions: Arc<Mutex<Sessions>>,
 }
 
-/// The session of each GPU that cuFile was opened for; `None` where that failed.
+/// The session of each GPU that cuFile was opened for; `None` if that failed.
 type Sessions = BTreeMap<u32, Option<Arc<Session>>>;
 
-/// What a job has of cuFile: its session, and the region's registration for as long as it runs.
+/// A job's use of cuFile: the session, and the region's registration while the job runs.
 #[derive(Debug)]
-pub(crate) struct Pass {
+pub(crate) struct CuFileLease {
     pub(crate) session: Arc<Session>,
-    /// Held, not read: a registration that somebody holds does not give way to another.
+    /// Held so that the registration is not evicted.
     _registered: Arc<RegisteredMemory>,
-    /// The seconds that registering took, if it was not registered already.
+    /// The seconds that the registration took, if the region was not registered already.
     pub(crate) registration_s: Option<f64>,
 }
 
@@ -77,8 +77,8 @@ impl Gds {
         self.when
     }
 
-    /// Whether a read of this many bytes into memory of that place may go direct, before any file
-    /// has been proven: who chooses where in the region bytes go can then keep them in step.
+    /// Whether a read of this many bytes into memory of that place may be direct, before any file is proven. A caller
+    /// that lays out the region can then align it for direct I/O.
     pub fn may_serve(&self, place: Place, bytes: u64, choice: Choice) -> bool {
         match place {
             Place::Host | Place::P2p(_) => false,
@@ -86,7 +86,7 @@ impl Gds {
         }
     }
 
-    /// Whether the user insists on it, or it is likely to pay.
+    /// Whether the user demands it, or it is likely to pay off.
     fn is_wanted(&self, ordinal: u32, bytes: u64, choice: Choice) -> bool {
         match (self.when, choice) {
             (GdsUse::Off, _) | (_, Choice::Only(Route::Staged | Route::Buffered)) => false,
@@ -98,9 +98,9 @@ impl Gds {
         self.when == GdsUse::Force || choice == Choice::Only(Route::Direct)
     }
 
-    /// Looks whether a transfer between `files` and `region` can go direct, and marks the surveys of
-    /// those files that can. `None` where none can; an error only where the user insists. Why cuFile could not be used
-    /// goes to `warnings`.
+    /// Checks whether a transfer between `files` and `region` can be direct, and marks the surveys of those files for
+    /// which it can. Returns `None` if none can, and an error only if the user demands it. The reason why cuFile could
+    /// not be used is added to `warnings`.
     pub(crate) fn survey(
         &self,
         files: impl FnOnce() -> Result<Vec<Arc<File>>>,
@@ -108,15 +108,15 @@ impl Gds {
         region: &Arc<Region>,
         (leg, choice): (Leg, Choice),
         warnings: &mut Vec<String>,
-    ) -> Result<Option<Pass>> {
+    ) -> Result<Option<CuFileLease>> {
         let Place::Gpu(ordinal) = region.place() else {
             return Ok(None);
         };
         if !self.is_wanted(ordinal, region.bytes(), choice) {
             return Ok(None);
         }
-        match files().and_then(|files| self.pass(&files, surveys, region, leg)) {
-            Ok(pass) => Ok(pass),
+        match files().and_then(|files| self.lease(&files, surveys, region, leg)) {
+            Ok(lease) => Ok(lease),
             Err(error) if self.is_insisted(choice) => Err(error),
             Err(error) => {
                 tracing::debug!(%error, "not by cuFile");
@@ -129,13 +129,13 @@ impl Gds {
         }
     }
 
-    fn pass(
+    fn lease(
         &self,
         files: &[Arc<File>],
         surveys: &mut [Survey],
         region: &Arc<Region>,
         leg: Leg,
-    ) -> Result<Option<Pass>> {
+    ) -> Result<Option<CuFileLease>> {
         check_aligned(region)?;
         let session = self.session(region)?;
         for (file, survey) in files.iter().zip(&mut *surveys) {
@@ -152,14 +152,14 @@ impl Gds {
             return Ok(None);
         }
         let (registered, registration_s) = session.register(region)?;
-        Ok(Some(Pass {
+        Ok(Some(CuFileLease {
             session,
             _registered: registered,
             registration_s,
         }))
     }
 
-    /// The session of the region's GPU, opened where it is not.
+    /// The session of the region's GPU, opened on first use.
     fn session(&self, region: &Region) -> Result<Arc<Session>> {
         let memory = region.device_memory().expect("its place is a GPU");
         let ordinal = memory.context().device().ordinal();
@@ -172,8 +172,8 @@ impl Gds {
         opened
     }
 
-    /// Whether to use it without being told to: what is open costs nothing, what failed once fails
-    /// again, and opening has to pay.
+    /// Whether to use it without a demand: an open session costs nothing, a failed attempt would fail again, and
+    /// opening has to pay off.
     fn is_worthwhile(&self, ordinal: u32, bytes: u64) -> bool {
         match self.lock().get(&ordinal) {
             Some(attempt) => attempt.is_some(),
@@ -181,7 +181,7 @@ impl Gds {
         }
     }
 
-    /// Runs an I/O with GPU memory, here and now.
+    /// Runs an I/O with GPU memory on this thread.
     pub(crate) fn run(&self, io: Io) -> Done {
         let result = self.transfer(&io).map_err(|error| match error.os_code() {
             Some(code) => std::io::Error::from_raw_os_error(code),
@@ -193,7 +193,7 @@ impl Gds {
     fn transfer(&self, io: &Io) -> Result<usize> {
         let missing = |what: &str| {
             let why = "it is not registered";
-            Error::new(Kind::Invalid, "use cuFile with", what, why)
+            Error::new(ErrorKind::Invalid, "use cuFile with", what, why)
         };
         let Buf::Window(window) = &io.buf else {
             return Err(missing("a slot"));
@@ -206,7 +206,7 @@ impl Gds {
         session.transfer(io, window, &registered)
     }
 
-    /// Lets go of files that only the last transfer needed.
+    /// Closes the files of the last transfer.
     pub(crate) fn forget_files(&self) {
         for session in self.lock().values().flatten() {
             session.forget_files();
@@ -218,21 +218,21 @@ impl Gds {
     }
 }
 
-/// cuFile knows a region by its start, and stages all of one that does not begin on a page.
+/// Returns an error if the region is not page-aligned. cuFile would stage all of such a region.
 fn check_aligned(region: &Region) -> Result<()> {
     if region.address().is_multiple_of(ALIGN_BYTES as u64) {
         return Ok(());
     }
     let address = region.address();
-    let why = format!("its address {address:#x} is no multiple of {ALIGN_BYTES}");
+    let why = format!("its address {address:#x} is not a multiple of {ALIGN_BYTES}");
     Err(
-        Error::new(Kind::Unsupported, "go direct with", "the region", why)
-            .with_hint("lend memory that begins on a page, or use --route auto"),
+        Error::new(ErrorKind::Unsupported, "go direct with", "the region", why)
+            .with_hint("lend memory that begins on a page, or use ⟦route=auto⟧"),
     )
 }
 
-/// Whether the machine has anything that direct I/O could come from: nvidia-fs, or an NVMe drive
-/// for peer-to-peer DMA. Without either, cuFile has only its compat mode.
+/// Whether direct I/O is possible: the machine has nvidia-fs, or an NVMe drive for peer-to-peer DMA. Otherwise cuFile
+/// has only its compat mode.
 fn is_possible() -> bool {
     let has_nvme = std::fs::read_dir("/sys/class/nvme").is_ok_and(|mut all| all.next().is_some());
     Path::new("/dev/nvidia-fs0").exists() || has_nvme

@@ -1,30 +1,30 @@
-//! A look at bytes in their slot before any of them goes on: a checkpoint's checksums and compression.
+//! The inspection of bytes in their slot before they are copied on: a checkpoint's checksums and compression.
 
 use std::fmt;
 
 use straightway_core::Error;
 
-/// Which of its two buffers holds a portion's image after an inspection.
+/// The buffer that holds a portion's image after an inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Image {
-    /// The one that it was read into: it is stored as it is.
+    /// The buffer that it was read into: the portion is not packed.
     Stored,
-    /// The one that it was unpacked into.
+    /// The buffer that it was unpacked into.
     Unpacked,
 }
 
-/// Looks at the portions of a job, one at a time, on the lane that read them.
+/// Inspects the portions of a job, one at a time, on the lane that read them.
 ///
-/// Portions are known by their number in the list that the job was made of.
+/// A portion's number is its index in the job's list of portions.
 pub trait Inspect: fmt::Debug + Send + Sync {
-    /// Whether any portion has to be unpacked. Lanes then keep a slot aside for that.
+    /// Whether any portion has to be unpacked. Lanes then set a slot aside for that.
     fn unpacks(&self) -> bool;
 
-    /// Looks at a portion. `unpacked` is as long as its image, or empty where nothing is unpacked.
+    /// Inspects a portion. `unpacked` is as long as its image, or empty if nothing is unpacked.
     fn inspect(&self, number: usize, stored: &[u8], unpacked: &mut [u8]) -> Result<Image, Error>;
 
-    /// Takes note of a portion that could not be read, or was found to be bad. Nothing of it is delivered. Answers
-    /// whether the others are still wanted.
+    /// Records a portion that could not be read or is bad. None of its bytes are delivered. Returns whether the other
+    /// portions are still wanted.
     fn refuse(&self, number: usize, error: Error) -> bool;
 }
 

@@ -1,5 +1,4 @@
-//! A planned transfer with everything that it needs to run: the files, the regions, and how far it
-//! has come.
+//! A planned transfer with everything it needs to run: the objects, the regions, and its progress.
 
 pub(crate) mod planning;
 
@@ -9,18 +8,18 @@ use std::sync::{
 };
 
 use straightway_core::{
-    Choice, Chunk, Direction, Error, Kind, Leg, PciAddress, Place, Plan, Reason, Result, Route,
+    Choice, Chunk, Direction, Error, ErrorKind, Leg, PciAddress, Place, Plan, Reason, Result, Route,
 };
 use straightway_sys::Region;
 
 use crate::{
     ask::Ask,
     books::Opening,
+    direct_path::DirectPath,
     gds::Proof,
     inspect::Inspect,
-    learning::{Way, Work},
+    learning::{Method, WorkKind},
     objects::Objects,
-    pass::Pass,
     progress::Progress,
     scattered::Scattered,
     stage::Regions,
@@ -36,24 +35,24 @@ pub(crate) struct Job {
     pub(crate) objects: Objects,
     twins: Option<Objects>,
     regions: Regions,
-    /// The whole that its regions stand for, where they are several.
+    /// The whole that several regions make up, if there are several.
     scattered: Option<Arc<Scattered>>,
-    /// What looks at its portions, where it has any.
+    /// The inspector of its portions, if it has portions.
     inspect: Option<Arc<dyn Inspect>>,
-    /// Bytes that were wanted of portions that were refused.
+    /// Wanted bytes of refused portions.
     refused_bytes: AtomicU64,
     pub(crate) ask: Ask,
-    /// What it has of a mechanism by which some of its bytes reach a device without the CPU.
-    pub(crate) pass: Option<Pass>,
-    /// How its bytes are written, where that is to a file system in memory.
-    in_memory: Option<Way>,
-    /// The device in whose BAR a copy across has its ring, if that is not in host memory.
+    /// The mechanism by which bytes reach a device without the CPU, if it uses one.
+    pub(crate) direct_path: Option<DirectPath>,
+    /// The method of writing to a file system in memory, if it does so.
+    in_memory: Option<Method>,
+    /// The device whose BAR holds the ring of a copy across, if the ring is not in host memory.
     through: Option<PciAddress>,
-    /// What its planning found to be another way than it should.
+    /// Warnings from its planning.
     pub(crate) warnings: Vec<String>,
     /// When its planning began.
     pub(crate) opening: Opening,
-    /// How many chunks of each track were taken.
+    /// The number of chunks taken, by track.
     taken: [AtomicUsize; 3],
     failed: AtomicBool,
     cancelled: AtomicBool,
@@ -73,7 +72,7 @@ impl Job {
             scattered: None,
             inspect: None,
             refused_bytes: AtomicU64::new(0),
-            pass: None,
+            direct_path: None,
             in_memory: None,
             through: None,
             warnings: Vec::new(),
@@ -84,7 +83,7 @@ impl Job {
         }
     }
 
-    /// How far it has come.
+    /// Its progress.
     pub(crate) fn progress(&self) -> &Progress {
         &self.ask.progress
     }
@@ -94,7 +93,7 @@ impl Job {
         &self.plan
     }
 
-    /// Which way its bytes go.
+    /// The direction of its bytes.
     pub(crate) fn direction(&self) -> Direction {
         self.direction
     }
@@ -108,7 +107,7 @@ impl Job {
         }
     }
 
-    /// The region of a transfer with one; a copy across has none.
+    /// The first region; a copy across has none.
     pub(crate) fn region(&self) -> Option<&Arc<Region>> {
         self.regions.first()
     }
@@ -118,12 +117,12 @@ impl Job {
         &self.regions
     }
 
-    /// The whole that its regions stand for, where they are several.
+    /// The whole that several regions make up, if there are several.
     pub(crate) fn whole(&self) -> Option<&Scattered> {
         self.scattered.as_deref()
     }
 
-    /// The region whose place its lanes serve: one on a GPU where there is one.
+    /// The region whose place its lanes serve: one on a GPU, if there is one.
     pub(crate) fn lead_region(&self) -> Option<&Arc<Region>> {
         let on_gpu = |region: &&Arc<Region>| matches!(region.place(), Place::Gpu(_));
         self.regions.iter().find(on_gpu).or(self.regions.first())
@@ -133,7 +132,7 @@ impl Job {
         self.lead_region().map_or(Place::Host, |r| r.place())
     }
 
-    /// Where its lanes work: at a GPU, or with a ring in a BAR. The CPU reaches a region in a BAR as it does host memory.
+    /// The place of its lanes: a GPU, or a BAR that holds the ring. The CPU reaches a region in a BAR like host memory.
     pub(crate) fn lanes_place(&self) -> Place {
         match (self.through, self.place()) {
             (Some(provider), _) => Place::P2p(provider),
@@ -142,7 +141,7 @@ impl Job {
         }
     }
 
-    /// The legs of its way.
+    /// Its legs.
     pub(crate) fn legs(&self) -> &'static [Leg] {
         match self.direction {
             Direction::In => &[Leg::Read],
@@ -151,12 +150,12 @@ impl Job {
         }
     }
 
-    /// What looks at its portions, where it has any.
+    /// The inspector of its portions, if it has portions.
     pub(crate) fn inspect(&self) -> Option<&dyn Inspect> {
         self.inspect.as_deref()
     }
 
-    /// Takes note that a portion cannot be had. An error stops the job; whoever inspects has the reason.
+    /// Records that a portion could not be read or was refused. An error stops the job; the inspector has the reason.
     pub(crate) fn refuse(&self, chunk: &Chunk, error: Error) -> Result<()> {
         let inspect = self.inspect().expect("only portions are refused");
         let (number, portion) = self.plan.portion(chunk);
@@ -169,19 +168,19 @@ impl Job {
             .object()
             .name;
         Err(Error::new(
-            Kind::Corrupt,
+            ErrorKind::Corrupt,
             "read",
             name,
             "a part of it was refused",
         ))
     }
 
-    /// How many bytes it brings to where they go, once it has ended well.
+    /// The number of bytes delivered, once it has succeeded.
     pub(crate) fn arrived_bytes(&self) -> u64 {
         self.plan.bytes() - self.refused_bytes.load(Ordering::Relaxed)
     }
 
-    /// An error if the user insists on the direct route and it was another.
+    /// Returns an error if the user demands the direct route and the bytes took another.
     pub(crate) fn check_route(&self, proof: Proof) -> Result<()> {
         if self.ask.choice != Choice::Only(Route::Direct) || proof.is_direct() {
             return Ok(());
@@ -189,51 +188,51 @@ impl Job {
         let name = self.objects.name();
         let (_, reason) = proof.route_and_reason();
         Err(Error::new(
-            Kind::Unsupported,
+            ErrorKind::Unsupported,
             "go direct with",
             name,
-            format!("the bytes are there, but not by a direct way: {reason}"),
+            format!("the bytes arrived, but not directly: {reason}"),
         )
-        .with_hint("`straightway doctor` says what is missing; --route auto stages instead"))
+        .with_hint("`straightway doctor` says what is missing; ⟦route=auto⟧ stages instead"))
     }
 
-    /// Chooses between the two ways of what it does.
-    pub(crate) fn set_way(&mut self, way: Way) {
-        self.in_memory = self.in_memory.map(|_| way);
+    /// Sets the method of writing to memory, if it does so.
+    pub(crate) fn set_method(&mut self, method: Method) {
+        self.in_memory = self.in_memory.map(|_| method);
     }
 
-    /// Whether it is work of which one of two ways may be faster.
-    pub(crate) fn suits(&self, work: Work) -> bool {
+    /// Whether the two methods for `work` apply to it.
+    pub(crate) fn suits(&self, work: WorkKind) -> bool {
         match work {
-            Work::Read => {
+            WorkKind::Read => {
                 let by_route = self.plan.bytes_by_route();
                 let direct = by_route.get(&(Route::Direct, Reason::Aligned));
                 let most = self.plan.bytes() / 10 * 9;
                 self.place() == Place::Host && direct.is_some_and(|bytes| *bytes >= most)
             }
-            Work::Write | Work::Copy => self.in_memory.is_some(),
+            WorkKind::Write | WorkKind::Copy => self.in_memory.is_some(),
         }
     }
 
-    /// Whether each chunk goes from file to file without a buffer of ours.
+    /// Whether each chunk goes from file to file without a buffer in this process.
     pub(crate) fn is_between_files(&self) -> bool {
         self.direction == Direction::Across && self.in_memory.is_some()
     }
 
     /// Whether it writes through mappings of the files.
     pub(crate) fn maps_writes(&self) -> bool {
-        self.in_memory == Some(Way::Mapping)
+        self.in_memory == Some(Method::Mapping)
     }
 
-    /// How many lanes can work for it at once. The kernel lets one writer at a time into a file in memory.
+    /// The most lanes that can work on it at once. The kernel admits one writer at a time to a file in memory.
     pub(crate) fn lanes_max(&self) -> usize {
         match (self.in_memory, self.written()) {
-            (Some(Way::Calls), Some(written)) => written.handles().len().max(1),
+            (Some(Method::Calls), Some(written)) => written.handles().len().max(1),
             _ => usize::MAX,
         }
     }
 
-    /// Whether a chunk goes by way of the ring: the CPU and O_DIRECT do not reach into memory of a GPU.
+    /// Whether a chunk goes through the ring: the CPU and O_DIRECT cannot access GPU memory.
     pub(crate) fn needs_slot(&self, chunk: &Chunk) -> bool {
         match (self.place(), chunk.route) {
             _ if self.is_between_files() => false,
@@ -265,7 +264,7 @@ impl Job {
         }
     }
 
-    /// Whether its next chunk of a track goes to memory that is not there yet.
+    /// Whether its next chunk of a track needs memory that is not allocated yet.
     pub(crate) fn waits_for_memory(&self, track: Track) -> bool {
         if self.has_all_memory() {
             return false;
@@ -290,7 +289,7 @@ impl Job {
         self.whole().is_none_or(|whole| whole.is_ready(end))
     }
 
-    /// Whether lanes have nothing more to take from a track.
+    /// Whether a track has no more chunks to take.
     pub(crate) fn is_over(&self, track: Track) -> bool {
         let taken = self.taken[track as usize].load(Ordering::Relaxed);
         taken >= self.chunks(track).len() || self.is_stopped()
@@ -299,7 +298,7 @@ impl Job {
     /// Its chunks of a track.
     pub(crate) fn chunks(&self, track: Track) -> &[Chunk] {
         match track {
-            // No drive has a part in it.
+            // No drive is involved.
             Track::Drive if self.is_between_files() => &[],
             Track::Cached if self.is_between_files() => self.plan.drive(),
             Track::Drive => self.plan.drive(),
@@ -322,7 +321,7 @@ impl Job {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// Stops the job with an error. The first one counts.
+    /// Stops the job with an error. Only the first error is kept.
     pub(crate) fn fail(&self, error: Error) {
         self.error
             .lock()
@@ -331,7 +330,7 @@ impl Job {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// What stopped it, if anything did.
+    /// The error that stopped it, if any.
     pub(crate) fn outcome(&self) -> Result<()> {
         if let Some(error) = self
             .error
@@ -344,7 +343,7 @@ impl Job {
         if self.is_cancelled() {
             let name = self.objects.name();
             return Err(Error::new(
-                Kind::Cancelled,
+                ErrorKind::Cancelled,
                 "finish with",
                 name,
                 "it was interrupted",

@@ -1,12 +1,11 @@
 //! A lane: one thread with one engine, one copy stage and its slots of the ring.
 //!
-//! A lane takes chunks of the jobs on its board, keeps its engine's queue full, and brings every chunk home: a
-//! short transfer is continued, an interrupted one begun again, a staged one copied between its
-//! slot and the region, and a copy across turned round and written. Storage and copies are under
-//! way at the same time: copies are looked at whenever storage has answered, and waited for only
-//! when nothing else is left to do. Nothing on the way of one I/O allocates or logs, and only where several jobs share
-//! the board does it lock; what is counted goes into the lane's own [`Tally`](crate::tally::Tally) of the job.
-//! Portions are inspected in their slot before they are copied on. An error stops the job that it happened to, and no other.
+//! A lane takes chunks of the jobs on its board, keeps its engine's queue full, and completes every chunk: it continues
+//! short transfers, repeats interrupted ones, copies staged chunks between slot and region, and writes what a copy
+//! across has read. Storage I/Os and copies run at the same time: finished copies are collected after every storage
+//! poll, and waited for only when nothing else is left to do. The path of one I/O does not allocate or log, and it
+//! locks only if several jobs share the board. Portions are inspected in their slot before they are copied on. An error
+//! stops its own job and no other.
 
 mod inspecting;
 mod jobs;
@@ -20,8 +19,8 @@ use std::{
 
 use straightway_core::{Chunk, Direction, Error, Leg, Result, Route};
 use straightway_sys::{
-    Buf, By, Slot,
-    cuda::{Direction as Heading, Landing},
+    Buf, IoPath, Slot,
+    cuda::{CopyDirection, RegionSpan},
 };
 
 use crate::{
@@ -38,63 +37,63 @@ use crate::{
 use jobs::Jobs;
 pub(crate) use ring::Ring;
 
-/// How long a lane waits before it looks again whether a job was asked to stop.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// The longest wait before a lane checks again whether a job was stopped.
+const POLL_TIMEOUT_MAX: Duration = Duration::from_millis(100);
 
-/// How long it waits for storage while copies are under way that the queue is hungry for. A copy of
-/// 4 MiB takes 76 us at the 55 GB/s of an H200's bus.
-const COPY_PATIENCE: Duration = Duration::from_micros(100);
+/// Poll timeout while copies are in flight and the queue is less than half full. A copy of 4 MiB takes 76 us at the 55
+/// GB/s of an H200's bus.
+const COPY_POLL_TIMEOUT: Duration = Duration::from_micros(100);
 
-/// What a lane is made of.
+/// The parts of a lane.
 #[derive(Debug)]
 pub(crate) struct Parts {
     /// Its number in its crew.
     pub(crate) number: usize,
     pub(crate) track: Track,
     pub(crate) engine: Box<dyn Engine>,
-    /// How many I/Os fewer than the engine takes there may be in flight: where a job only writes, and where none does.
+    /// By how much the queue depth stays below the engine's depth: where a job only writes, and where none does.
     pub(crate) depths_unused: [usize; 2],
     pub(crate) stage: Box<dyn Stage>,
     pub(crate) ring: Ring,
-    /// How long it waits for the I/Os of a job that was stopped.
+    /// How long it waits for the I/Os of a stopped job.
     pub(crate) settle_max: Duration,
 }
 
-/// One thread's engine, stage, slots and books.
+/// One thread's engine, stage, slots and tallies.
 #[derive(Debug)]
 pub(crate) struct Lane {
     number: usize,
     track: Track,
     engine: Box<dyn Engine>,
-    /// How many I/Os it may have in flight: where a job only writes, and where none does.
+    /// The queue depth where a job only writes, and where none does.
     depths: [usize; 2],
-    /// Which of the two holds now.
+    /// The current queue depth.
     depth: usize,
     stage: Box<dyn Stage>,
     ring: Ring,
     settle_max: Duration,
     jobs: Jobs,
-    /// The job that has the board for itself, up to this count of the board's changes.
+    /// The only job on the board, valid up to this count of the board's changes.
     alone: Option<(u32, u64)>,
     flights: Vec<Option<Flight>>,
     free: Vec<u32>,
-    /// How many I/Os the engine has.
-    flying: usize,
-    /// I/Os that the engine had no room for; at most one a flight.
+    /// The number of I/Os in the engine.
+    in_flight: usize,
+    /// I/Os that the engine had no room for; at most one per flight.
     waiting: VecDeque<Io>,
-    /// I/Os that a limit does not let go yet.
+    /// I/Os that a rate limit holds back.
     held: VecDeque<Io>,
-    /// A chunk that no slot was free for, and its job.
+    /// A chunk that waits for a free slot, and its job.
     parked: Option<(u32, Chunk)>,
-    /// Flights whose I/O was queued since the last poll.
+    /// Flights whose I/O was submitted since the last poll.
     queued: Vec<u32>,
     done: Vec<Done>,
     copied: Vec<Copied>,
-    landings: Vec<Landing>,
+    region_spans: Vec<RegionSpan>,
 }
 
 impl Lane {
-    /// A lane. Its ring is made when first needed.
+    /// Creates a lane. Its ring is made when first needed.
     pub(crate) fn new(parts: Parts) -> Self {
         let depth = parts.engine.capabilities().depth;
         let within = |unused: usize| depth.saturating_sub(unused).max(1);
@@ -116,21 +115,21 @@ impl Lane {
             free: (0..u32::try_from(flights).expect("depths and rings are small"))
                 .rev()
                 .collect(),
-            flying: 0,
+            in_flight: 0,
             waiting: VecDeque::with_capacity(flights),
             held: VecDeque::new(),
             parked: None,
             queued: Vec::with_capacity(depth),
             done: Vec::with_capacity(depth),
             copied: Vec::with_capacity(flights),
-            landings: Vec::new(),
+            region_spans: Vec::new(),
         }
     }
 
-    /// Takes part in the jobs on the board until there are none. An error goes to its job.
+    /// Runs the jobs on the board until there are none. An error goes to its job.
     ///
-    /// I/Os of a job that was stopped may still be in flight then, and [`is_home`](Self::is_home) says so. Such a lane
-    /// must serve no more: storage does not answer it.
+    /// I/Os of a stopped job may still be in flight afterwards; [`is_idle`](Self::is_idle) is then false. Such a lane
+    /// must not serve again, because storage does not answer it.
     pub(crate) fn serve(&mut self, board: &Board) {
         let mut seen = u64::MAX;
         loop {
@@ -144,60 +143,63 @@ impl Lane {
             if !self.jobs.has_live() && due_s.is_none() {
                 break;
             }
-            let patience = due_s.map_or(PATIENCE, |due_s| {
-                Duration::from_secs_f64((due_s - now_s()).clamp(0.0, PATIENCE.as_secs_f64()))
+            let timeout = due_s.map_or(POLL_TIMEOUT_MAX, |due_s| {
+                Duration::from_secs_f64(
+                    (due_s - now_s()).clamp(0.0, POLL_TIMEOUT_MAX.as_secs_f64()),
+                )
             });
-            let storage_idles = self.flying == 0 && self.waiting.is_empty();
+            let storage_idles = self.in_flight == 0 && self.waiting.is_empty();
             if storage_idles && self.stage.in_flight() == 0 {
-                // All that is there is held by a limit or by its class, or was taken by another lane just now.
+                // Everything is held back by a limit or by its class, or another lane has just taken it.
                 let start = Instant::now();
-                board.wait_for_change(seen, patience);
+                board.wait_for_change(seen, timeout);
                 self.jobs.book_all(start.elapsed(), |tally| &mut tally.idle);
                 continue;
             }
-            let came = if storage_idles {
+            let completed = if storage_idles {
                 0
             } else {
-                self.poll_storage(patience, board)
+                self.poll_storage(timeout, board)
             };
-            // What came makes room in the queue, and that is filled before a copy is made by hand. What was checked is
-            // copied at once, as long as it is in the processor's cache.
-            let by_hand = self.stage.is_by_hand() && (came == 0 || self.track == Track::Checked);
-            self.poll_copies(storage_idles || by_hand, board);
+            // Completed I/Os make room in the queue, which is filled before a copy is made on this thread. Checked
+            // portions are copied at once, while they are in the CPU cache.
+            let copy_now =
+                self.stage.copies_on_poll() && (completed == 0 || self.track == Track::Checked);
+            self.poll_copies(storage_idles || copy_now, board);
         }
         self.ring.put_spare();
-        if self.is_home() {
+        if self.is_idle() {
             self.engine.rest();
         }
     }
 
-    /// Makes the ring, if there is none yet; of one that grows slot by slot, one more slot.
+    /// Makes the ring, if there is none yet. A ring that grows slot by slot gets one more slot.
     pub(crate) fn make_ring(&mut self) -> Result<()> {
         self.ring.make_more(self.stage.as_ref())
     }
 
     fn answer_for_ring(&mut self, board: &Board) {
         if let Some(answer) = board.ring_of(self.number) {
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = answer.send(self.make_ring());
         }
     }
 
-    /// Fails all jobs that it takes part in.
+    /// Fails all jobs of this lane.
     pub(crate) fn fail_jobs(&self, error: &Error) {
         for joined in self.jobs.live() {
             joined.posted.job.fail(error.again());
         }
     }
 
-    /// Answers for the jobs that it is through with, and for those that were stopped and whose I/Os stay away.
+    /// Leaves jobs that are finished, and stopped jobs whose I/Os did not complete in time, and sends their tallies.
     fn leave_jobs(&mut self) {
         for number in self.jobs.numbers() {
             let Some(joined) = self.jobs.get(number) else {
                 continue;
             };
             let is_through = joined.chunks == 0 && joined.posted.job.is_over(self.track);
-            if !is_through && !joined.is_given_up(self.settle_max) {
+            if !is_through && !joined.has_stop_timed_out(self.settle_max) {
                 continue;
             }
             self.alone = None;
@@ -215,41 +217,41 @@ impl Lane {
         }
     }
 
-    /// Takes what storage has done, waiting for it. Answers how many I/Os that were.
+    /// Polls storage for completions and processes them. Returns their number.
     fn poll_storage(&mut self, most: Duration, board: &Board) -> usize {
-        // A queue that is half full can be waited for; a hungrier one is fed by the copies. Those
-        // that are to be made by hand are made instead of waiting.
-        let hungry = self.flying * 2 < self.depth;
-        let patience = match (self.stage.in_flight() > 0, self.stage.is_by_hand()) {
+        // A queue that is half full can be waited for. A shorter one is filled by the copies. Copies on this thread are
+        // made instead of waiting.
+        let is_underfilled = self.in_flight * 2 < self.depth;
+        let timeout = match (self.stage.in_flight() > 0, self.stage.copies_on_poll()) {
             (true, true) => Duration::ZERO,
-            (true, false) if hungry => COPY_PATIENCE.min(most),
+            (true, false) if is_underfilled => COPY_POLL_TIMEOUT.min(most),
             _ => most,
         };
         let start = Instant::now();
         self.stamp_queued(start);
         let mut done = std::mem::take(&mut self.done);
-        let polled = self.engine.poll(&mut done, patience);
+        let polled = self.engine.poll(&mut done, timeout);
         let now = Instant::now();
         self.jobs.book_all(now - start, |tally| match self.track {
-            // Portions through the page cache are booked where they are submitted.
+            // Portions through the page cache are counted on submission.
             Track::Drive | Track::Checked => &mut tally.drive,
             Track::Cached => &mut tally.page_cache,
         });
-        let came = done.len();
-        self.flying -= came;
+        let completed = done.len();
+        self.in_flight -= completed;
         for completion in done.drain(..) {
             self.complete(completion, now, board);
         }
         self.done = done;
         if let Err(error) = polled {
-            // The engine itself fails: nobody's I/Os come back by it.
+            // The engine itself failed: no job gets its I/Os back.
             self.fail_jobs(&error);
-            std::thread::sleep(patience);
+            std::thread::sleep(timeout);
         }
-        came
+        completed
     }
 
-    /// Takes the copies that are done; where `wait` is set, waits for the oldest.
+    /// Collects finished copies. If `wait` is set, waits for the oldest.
     fn poll_copies(&mut self, wait: bool, board: &Board) {
         if self.stage.in_flight() == 0 {
             return;
@@ -271,7 +273,7 @@ impl Lane {
         self.copied = copied;
     }
 
-    /// Books what was queued since the last poll as handed over now.
+    /// Sets the submission time of I/Os queued since the last poll.
     fn stamp_queued(&mut self, now: Instant) {
         for tag in self.queued.drain(..) {
             if let Some(flight) = &mut self.flights[tag as usize] {
@@ -282,7 +284,7 @@ impl Lane {
         }
     }
 
-    /// Sends a chunk on the first step of its way.
+    /// Starts the first I/O or copy of a chunk.
     fn begin(&mut self, job: &Job, flight: Flight, tag: u32, board: &Board) {
         self.flights[tag as usize] = Some(flight);
         if !job.needs_slot(&flight.chunk) {
@@ -290,19 +292,20 @@ impl Lane {
             return;
         }
         let slot = self.ring.take();
-        let mut slot = slot.expect("it was looked for before the chunk was begun");
+        let mut slot = slot.expect("a free slot was found before the chunk was begun");
         let used = self.ring.used_bytes();
         let peak = &mut self.jobs[flight.job].tally.staging_bytes_peak;
         *peak = used.max(*peak);
         if job.direction() == Direction::Out {
             flight.clear_gaps(job, &mut slot);
-            self.copy(job, tag, slot, Heading::ToHost);
+            self.copy(job, tag, slot, CopyDirection::ToHost);
             return self.poll_copies(false, board);
         }
         self.submit(flight.slot_io(job, slot, tag));
     }
 
-    /// Hands an I/O to the engine; one that does not fit, or may not go yet, waits. Answers whether the engine has room.
+    /// Submits an I/O to the engine. It waits if it does not fit, or if a rate limit holds it back. Returns whether the
+    /// engine has room.
     fn submit(&mut self, io: Io) -> bool {
         let (tag, number) = (io.tag, self.flight(io.tag).job);
         let tenant = &self.jobs[number].posted.tenant;
@@ -313,7 +316,7 @@ impl Lane {
         let is_inline = match self.track {
             Track::Drive => false,
             Track::Cached => true,
-            Track::Checked => io.by != By::Direct,
+            Track::Checked => io.by != IoPath::Direct,
         };
         let refused = if is_inline {
             // The engine runs the I/O while it is submitted.
@@ -330,31 +333,31 @@ impl Lane {
             refused
         };
         let fits = refused.is_none();
-        self.flying += usize::from(fits);
+        self.in_flight += usize::from(fits);
         self.waiting.extend(refused);
         fits
     }
 
     /// Starts the copy between a flight's slot and the region.
-    fn copy(&mut self, job: &Job, tag: u32, slot: Slot, heading: Heading) {
+    fn copy(&mut self, job: &Job, tag: u32, slot: Slot, heading: CopyDirection) {
         let start = Instant::now();
         let flight = self.flights[tag as usize]
             .as_mut()
             .expect("a copy has its flight");
         flight.submitted = start;
         let number = flight.job;
-        flight.landings(job, &mut self.landings);
+        flight.region_spans(job, &mut self.region_spans);
         let copy = Copy {
             tag,
             slot,
             direction: heading,
         };
-        self.stage.start(copy, job.regions(), &self.landings);
+        self.stage.start(copy, job.regions(), &self.region_spans);
         let took = start.elapsed();
         self.jobs.book(number, took, |tally| &mut tally.copying);
     }
 
-    /// Brings a copy that is over one step on: home, or to be written.
+    /// Continues after a copy: with a write, or by ending the flight.
     fn arrive(&mut self, copied: Copied, now: Instant, board: &Board) {
         let flight = *self.flight(copied.tag);
         let job = self.jobs.job(flight.job);
@@ -375,7 +378,7 @@ impl Lane {
         }
     }
 
-    /// Brings an I/O that came back one step on: again, onward or home.
+    /// Continues after a completion: repeats the I/O, goes on to the next step, or ends the flight.
     fn complete(&mut self, done: Done, now: Instant, board: &Board) {
         let tag = done.io.tag as usize;
         let mut flight = *self.flight(done.io.tag);
@@ -384,8 +387,8 @@ impl Lane {
         let tally = &mut self.jobs[flight.job].tally;
         tally.complete(now - flight.submitted, moved, done.tries);
         if job.is_stopped() {
-            // The first error has been told, and nobody wants what this brings.
-            return self.land(done.io, board);
+            // The first error is recorded, and this result is not needed.
+            return self.end_flight(done.io, board);
         }
         if done.missed {
             flight.miss();
@@ -395,7 +398,7 @@ impl Lane {
         }
         match flight.judge(&job, done.io, done.result) {
             Verdict::Failed(io, error) => {
-                self.land(io, board);
+                self.end_flight(io, board);
                 let outcome = match job.inspect() {
                     Some(_) => job.refuse(&flight.chunk, error),
                     None => Err(error),
@@ -413,7 +416,8 @@ impl Lane {
         }
     }
 
-    /// After a whole I/O: the write of what was read, the next piece, the copy, or home.
+    /// Continues after a whole I/O: with the write of a copy across, the next piece, the copy, or the end of the
+    /// flight.
     fn onward(&mut self, job: &Job, mut flight: Flight, io: Io, now: Instant, board: &Board) {
         let tag = io.tag;
         let across = job.direction() == Direction::Across;
@@ -438,30 +442,30 @@ impl Lane {
                 self.submit(next);
             }
             Buf::Slot(mut slot) if across && flight.leg == Leg::Read => {
-                flight.turn_round(now);
+                flight.switch_to_write(now);
                 flight.clear_gaps(job, &mut slot);
                 self.flights[tag as usize] = Some(flight);
                 self.submit(flight.slot_io(job, slot, tag));
             }
             Buf::Slot(slot) if job.direction() == Direction::In => {
-                self.copy(job, tag, slot, Heading::ToDevice);
+                self.copy(job, tag, slot, CopyDirection::ToDevice);
             }
             buf => {
-                // A slot's pieces are counted together, a window's one by one.
+                // The pieces of a slot are counted together, those of a window one by one.
                 let whole = matches!(buf, Buf::Slot(_)).then(|| flight.payload_bytes(job));
                 job.progress().add(whole.unwrap_or(bytes));
-                self.land(Io { buf, ..io }, board);
+                self.end_flight(Io { buf, ..io }, board);
             }
         }
     }
 
     fn flight(&self, tag: u32) -> &Flight {
         let flight = self.flights[tag as usize].as_ref();
-        flight.expect("what is under way has its flight")
+        flight.expect("a tag in use has its flight")
     }
 
-    /// Ends a flight and takes its slot back.
-    fn land(&mut self, io: Io, board: &Board) {
+    /// Ends a flight and returns its slot to the ring.
+    fn end_flight(&mut self, io: Io, board: &Board) {
         self.release(io.tag, board);
         if let Buf::Slot(slot) = io.buf {
             self.ring.put(Some(slot));
@@ -470,26 +474,26 @@ impl Lane {
 
     fn release(&mut self, tag: u32, board: &Board) {
         let flight = self.flights[tag as usize].take();
-        let flight = flight.expect("what is under way has its flight");
+        let flight = flight.expect("a tag in use has its flight");
         self.free.push(tag);
-        self.give_up(flight.job, &flight.chunk, board);
+        self.end_chunk(flight.job, &flight.chunk, board);
     }
 
     /// Whether it has no I/O and no copy in flight.
-    pub(crate) fn is_home(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.free.len() == self.flights.len()
     }
 
-    /// For a lane that was set aside: takes what comes back, without a look at what it brings. Answers whether all of
-    /// it has come.
-    pub(crate) fn bring_home(&mut self, board: &Board) -> bool {
+    /// Collects late completions of a lane that was set aside, and discards their data. Returns whether nothing is left
+    /// in flight.
+    pub(crate) fn drain(&mut self, board: &Board) -> bool {
         while self.stage.in_flight() > 0 {
             self.poll_copies(true, board);
         }
-        if self.flying > 0 {
+        if self.in_flight > 0 {
             self.poll_storage(Duration::ZERO, board);
         }
         self.leave_jobs();
-        self.is_home()
+        self.is_idle()
     }
 }

@@ -1,8 +1,8 @@
-//! Learning: which of two ways is faster on this machine and drive, for work that no profile speaks of.
+//! Learning: which of two methods is faster on this machine and drive, where no profile says so.
 //!
-//! The first large transfer of a kind runs its first chunks both ways, in turn, and the rest the faster way
-//! (`executor/trial.rs`). What was found out is kept by whoever made the [`Learning`]: this room knows neither drives nor
-//! files of its own. The planner is given the answer as any other setting.
+//! The first large transfer of a kind runs its first chunks by both methods in turn, and the rest by the faster one
+//! (`executor/trial.rs`). The caller that makes a [`Learning`] stores the results: this module knows no drives and
+//! writes no files. The planner receives the answer like any other setting.
 
 use std::{
     collections::BTreeMap,
@@ -11,55 +11,55 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
-/// A kind of work that there are two ways for.
+/// A kind of work that can be done by two methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Work {
-    /// Reads from a drive into host memory: [`Way::Direct`] or [`Way::Ring`].
+pub enum WorkKind {
+    /// Reads from a drive into host memory: [`Method::Direct`] or [`Method::Ring`].
     Read,
-    /// Writes to a file system in memory: [`Way::Calls`] or [`Way::Mapping`].
+    /// Writes to a file system in memory: [`Method::Calls`] or [`Method::Mapping`].
     Write,
-    /// Copies between files of one file system in memory: as writes.
+    /// Copies between files of one file system in memory: the same methods as for writes.
     Copy,
 }
 
-/// A way to do it.
+/// A method of moving bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
-    /// By DMA into the region.
+pub enum Method {
+    /// DMA into the region.
     Direct,
-    /// By DMA into the ring, and by a copy into the region.
+    /// DMA into the ring, then a copy into the region.
     Ring,
-    /// By system calls: one lane for each file, since the kernel lets one writer at a time into a file.
+    /// System calls, with one lane per file: the kernel admits one writer at a time to a file.
     Calls,
-    /// Through a mapping of the file, by all lanes.
+    /// A mapping of the file, used by all lanes.
     Mapping,
 }
 
-impl Work {
-    /// All kinds.
+impl WorkKind {
+    /// All kinds of work.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Copy];
 
-    /// Its two ways. The first is taken where nothing is known.
-    pub fn ways(self) -> [Way; 2] {
+    /// The two methods for this kind of work. The first is the default where nothing is known.
+    pub fn methods(self) -> [Method; 2] {
         match self {
-            Self::Read => [Way::Direct, Way::Ring],
-            Self::Write | Self::Copy => [Way::Calls, Way::Mapping],
+            Self::Read => [Method::Direct, Method::Ring],
+            Self::Write | Self::Copy => [Method::Calls, Method::Mapping],
         }
     }
 }
 
-/// What was learnt by kind of work.
-pub type Lessons = BTreeMap<Work, Way>;
+/// The faster method for each kind of work.
+pub type Lessons = BTreeMap<WorkKind, Method>;
 
 type Load = Box<dyn Fn() -> Lessons + Send + Sync>;
-type Keep = Box<dyn Fn(Work, Way) + Send + Sync>;
+type Keep = Box<dyn Fn(WorkKind, Method) + Send + Sync>;
 
-/// Shorter transfers neither ask what is known nor learn: looking it up takes a millisecond.
+/// Shorter transfers neither look up a method nor learn one: the lookup takes a millisecond.
 const BYTES_MIN: u64 = 256 << 20;
 
-/// What is known of one drive. Clones share it.
+/// The known faster methods for one drive. Clones share them.
 #[derive(Clone)]
 pub struct Learning {
     known: Arc<Known>,
@@ -73,10 +73,11 @@ struct Known {
 }
 
 impl Learning {
-    /// What `load` says is known already, asked for when it first matters; what is learnt is given to `keep`.
+    /// Creates a `Learning`. `load` returns what is known already and is called on first use; `keep` stores new
+    /// results.
     pub fn new(
         load: impl Fn() -> Lessons + Send + Sync + 'static,
-        keep: impl Fn(Work, Way) + Send + Sync + 'static,
+        keep: impl Fn(WorkKind, Method) + Send + Sync + 'static,
     ) -> Self {
         let known = Arc::new(Known {
             load: Box::new(load),
@@ -89,33 +90,33 @@ impl Learning {
         }
     }
 
-    /// The same for transfers of so many bytes and more, where that is another number than usual.
+    /// Sets the size from which transfers look up and learn.
     #[must_use]
     pub fn from_bytes(self, bytes_min: u64) -> Self {
         Self { bytes_min, ..self }
     }
 
-    /// From how many bytes on a transfer asks and learns.
+    /// The size from which transfers look up and learn.
     pub(crate) fn bytes_min(&self) -> u64 {
         self.bytes_min
     }
 
-    /// The faster way, if that is known.
-    pub fn known(&self, work: Work) -> Option<Way> {
+    /// The faster method, if it is known.
+    pub fn known(&self, work: WorkKind) -> Option<Method> {
         let lessons = self.lessons().lock();
         let known = lessons.unwrap_or_else(PoisonError::into_inner);
-        // A file may say anything: a way that is none of this work is not known.
-        let way = known.get(&work).copied();
-        way.filter(|way| work.ways().contains(way))
+        // A loaded file may hold anything: a method that does not belong to this kind of work is ignored.
+        let method = known.get(&work).copied();
+        method.filter(|method| work.methods().contains(method))
     }
 
-    /// Keeps what was found out.
-    pub fn learn(&self, work: Work, way: Way) {
+    /// Records the faster method.
+    pub fn learn(&self, work: WorkKind, method: Method) {
         let lessons = self.lessons().lock();
         lessons
             .unwrap_or_else(PoisonError::into_inner)
-            .insert(work, way);
-        (self.known.keep)(work, way);
+            .insert(work, method);
+        (self.known.keep)(work, method);
     }
 
     fn lessons(&self) -> &Mutex<Lessons> {
@@ -132,7 +133,7 @@ impl fmt::Debug for Learning {
     }
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for WorkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Read => "read",
@@ -142,7 +143,7 @@ impl fmt::Display for Work {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Direct => "direct",
@@ -153,22 +154,28 @@ impl fmt::Display for Way {
     }
 }
 
-impl FromStr for Work {
+impl FromStr for WorkKind {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|work| work.to_string() == text);
-        found.ok_or_else(|| Error::new(Kind::Invalid, "know work", text, "there is none"))
+        found.ok_or_else(|| {
+            let message = "it is not read, write or copy";
+            Error::new(ErrorKind::Invalid, "parse the kind of work", text, message)
+        })
     }
 }
 
-impl FromStr for Way {
+impl FromStr for Method {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let mut all = Work::ALL.into_iter().flat_map(Work::ways);
-        let found = all.find(|way| way.to_string() == text);
-        found.ok_or_else(|| Error::new(Kind::Invalid, "know a way", text, "there is none"))
+        let mut all = WorkKind::ALL.into_iter().flat_map(WorkKind::methods);
+        let found = all.find(|method| method.to_string() == text);
+        found.ok_or_else(|| {
+            let message = "it is not direct, ring, calls or mapping";
+            Error::new(ErrorKind::Invalid, "parse the method", text, message)
+        })
     }
 }
 
@@ -177,32 +184,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_is_asked_for_once_and_what_is_learnt_is_kept() {
+    fn lessons_are_loaded_once_and_new_ones_are_kept() {
         let kept: Arc<Mutex<Vec<_>>> = Arc::default();
         let sink = Arc::clone(&kept);
         let learning = Learning::new(
-            || Lessons::from([(Work::Read, Way::Mapping), (Work::Copy, Way::Mapping)]),
-            move |work, way| sink.lock().unwrap().push((work, way)),
+            || {
+                Lessons::from([
+                    (WorkKind::Read, Method::Mapping),
+                    (WorkKind::Copy, Method::Mapping),
+                ])
+            },
+            move |work, method| sink.lock().unwrap().push((work, method)),
         );
         assert_eq!(
-            learning.known(Work::Read),
+            learning.known(WorkKind::Read),
             None,
-            "a mapping is no way to read"
+            "a mapping is not a method for reads"
         );
-        assert_eq!(learning.known(Work::Copy), Some(Way::Mapping));
-        learning.clone().learn(Work::Read, Way::Ring);
-        assert_eq!(learning.known(Work::Read), Some(Way::Ring));
-        assert_eq!(*kept.lock().unwrap(), [(Work::Read, Way::Ring)]);
+        assert_eq!(learning.known(WorkKind::Copy), Some(Method::Mapping));
+        learning.clone().learn(WorkKind::Read, Method::Ring);
+        assert_eq!(learning.known(WorkKind::Read), Some(Method::Ring));
+        assert_eq!(*kept.lock().unwrap(), [(WorkKind::Read, Method::Ring)]);
     }
 
     #[test]
-    fn words_are_read_as_they_are_shown() {
-        for work in Work::ALL {
-            assert_eq!(work.to_string().parse::<Work>().unwrap(), work);
-            for way in work.ways() {
-                assert_eq!(way.to_string().parse::<Way>().unwrap(), way);
+    fn work_kinds_and_methods_parse_what_they_display() {
+        for work in WorkKind::ALL {
+            assert_eq!(work.to_string().parse::<WorkKind>().unwrap(), work);
+            for method in work.methods() {
+                assert_eq!(method.to_string().parse::<Method>().unwrap(), method);
             }
         }
-        assert!("x".parse::<Work>().is_err() && "".parse::<Way>().is_err());
+        assert!("x".parse::<WorkKind>().is_err() && "".parse::<Method>().is_err());
     }
 }

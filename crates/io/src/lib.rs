@@ -1,13 +1,14 @@
-//! Engines, lanes and the executor: what runs a plan.
+//! Stores, engines, lanes and the executor, which runs plans.
 //!
-//! A [`Job`] is a planned transfer with its files and its region. The [`Executor`] gives it to
-//! lanes: drive lanes keep an io_uring full of O_DIRECT, page-cache lanes copy what is resident,
-//! each on its own thread. What comes back is a receipt.
+//! A `Job` is a planned transfer with its objects and its regions. The [`Executor`] gives it to lanes, each on its own
+//! thread. Drive lanes keep an io_uring full of O_DIRECT I/Os; page-cache lanes copy resident pages. The result is a
+//! receipt.
 
 pub mod ask;
 mod board;
 pub mod books;
 mod crew;
+mod direct_path;
 pub mod draft;
 pub mod engine;
 pub mod executor;
@@ -21,11 +22,10 @@ mod lane;
 pub mod learning;
 pub mod limit;
 pub mod objects;
-mod pace;
-mod pass;
 pub mod peer;
 mod placement;
 pub mod progress;
+mod rate_limiter;
 pub mod report_file;
 pub mod request;
 pub mod scattered;
@@ -50,7 +50,7 @@ pub use objects::Objects;
 pub use peer::Peers;
 pub use progress::Progress;
 pub use report_file::ReportFile;
-pub use scattered::{Part, Scattered};
+pub use scattered::{Scattered, ScatteredPart};
 pub use settings::Settings;
 pub use store::{Handle, Store};
 pub use straightway_sys::{File, Region, nonce::nonce};

@@ -1,4 +1,4 @@
-//! Open objects of one store: what a job reads from or writes to.
+//! Open objects of one store, which a job reads or writes.
 
 use std::sync::Arc;
 
@@ -19,33 +19,33 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// These objects of a store.
+    /// Open objects of `store`.
     pub fn new(store: Arc<dyn Store>, handles: Vec<Arc<dyn Handle>>) -> Self {
         Self { store, handles }
     }
 
-    /// Their store.
+    /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// The objects, open.
+    /// The open objects.
     pub fn handles(&self) -> &[Arc<dyn Handle>] {
         &self.handles
     }
 
-    /// Their names and lengths.
+    /// The names and lengths of the objects.
     pub(crate) fn list(&self) -> Vec<Object> {
         self.handles.iter().map(|handle| handle.object()).collect()
     }
 
-    /// What a message calls them: the first one's name.
+    /// The name in messages: that of the first object.
     pub(crate) fn name(&self) -> String {
         let first = self.handles.first();
         first.map_or_else(String::new, |handle| handle.object().name)
     }
 
-    /// The files that they are, or an error where they are none.
+    /// The objects as files, or an error if one is not a file.
     pub(crate) fn files(&self) -> Result<Vec<Arc<File>>> {
         self.handles.iter().map(file).collect()
     }

@@ -1,16 +1,15 @@
-//! Peer-to-peer DMA between drives and memory in a BAR of a PCI device (Linux's P2PDMA): whether it is proven.
+//! The proof of peer-to-peer DMA between drives and memory in a BAR of a PCI device (Linux's P2PDMA).
 //!
-//! O_DIRECT with such memory is either DMA from device to device or refused by the kernel, as long as the file system
-//! goes around the page cache ([`Survey::usable`]) and the bytes are on a drive at all (not in a hole). But a success
-//! code does not say that the bytes are right: Linux 6.16 reports success and gives the drive a wrong address. So
-//! before the first transfer between a drive and a provider, in each direction, a block is moved both ways, through BAR memory
-//! and through host memory, and compared. What was proven holds for this boot, kernel, drive and provider.
+//! O_DIRECT with such memory is either DMA from device to device or refused by the kernel, if the file system bypasses
+//! the page cache ([`Survey::usable`]) and the bytes are on a drive (not in a hole). But a success code does not prove
+//! that the bytes are right: Linux 6.16 reports success and gives the drive a wrong address. So before the first
+//! transfer between a drive and a provider, in each direction, one block is moved through BAR memory and through host
+//! memory, and compared. A proof holds for this boot, kernel, drive and provider.
 //!
-//! The proof, and how its bytes are booked, is the same for memory of a GPU that its driver offers in this way. cuFile
-//! is not needed then.
+//! The proof and the accounting are the same for GPU memory that its driver offers this way. cuFile is not needed then.
 
 mod drive;
-mod kept;
+mod proof_cache;
 mod refusal;
 
 use std::{
@@ -19,45 +18,45 @@ use std::{
 };
 
 use straightway_core::{
-    Choice, Error, Extent, Kind, Leg, PciAddress, Place, Result, Route, Survey, extent::down,
+    Choice, Error, ErrorKind, Extent, Leg, PciAddress, Place, Result, Route, Survey, extent::down,
 };
 use straightway_sys::{
-    Buf, By, File, Io, Op, Region, Slot, Window, blocking, nonce::nonce, root::Root,
+    Buf, File, Io, IoPath, Op, Region, Slot, Window, blocking, nonce::nonce, root::Root,
 };
 
 use crate::request::usize_of;
 use drive::Drive;
-use kept::{Kept, Key};
+use proof_cache::{Key, ProofCache};
 use refusal::Refusal;
 pub use refusal::{BROKEN, MD_MIN, is_broken};
 pub use straightway_sys::kernel::major_minor;
 
-/// A handle to what was proven of peer-to-peer DMA. Clones share it.
+/// A handle to the proofs of peer-to-peer DMA. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
-    kept: Arc<Mutex<Kept>>,
+    proofs: Arc<Mutex<ProofCache>>,
 }
 
-/// What a transfer moves first of a file.
-pub(crate) type First = Option<Extent>;
+/// The first extent that a transfer moves of a file, if any.
+pub(crate) type FirstExtent = Option<Extent>;
 
 impl Peers {
-    /// Proofs that are kept in a file of this user's, so that the next process need not repeat them. One that cannot
-    /// be read or written is done without.
+    /// Proofs that are kept in a file of this user, so that the next process need not repeat them. A file that cannot
+    /// be read or written is ignored.
     pub fn kept_in(path: PathBuf) -> Self {
         Self {
-            kept: Arc::new(Mutex::new(Kept::at(path))),
+            proofs: Arc::new(Mutex::new(ProofCache::at(path))),
         }
     }
 
-    /// Looks whether a transfer between `files` and memory of `provider` can go by peer-to-peer DMA, and marks the
-    /// surveys of those files that can. Answers whether any can; an error only where the user insists. Why not goes to
-    /// `warnings`.
+    /// Checks whether a transfer between `files` and memory of `provider` can use peer-to-peer DMA, and marks the
+    /// surveys of those files for which it can. Returns whether any can, and an error only if the user demands it. The
+    /// reasons are added to `warnings`.
     pub(crate) fn survey(
         &self,
         provider: PciAddress,
         files: impl FnOnce() -> Result<Vec<Arc<File>>>,
-        (surveys, firsts): (&mut [Survey], &[First]),
+        (surveys, firsts): (&mut [Survey], &[FirstExtent]),
         (leg, choice): (Leg, Choice),
         warnings: &mut Vec<String>,
     ) -> Result<bool> {
@@ -71,12 +70,12 @@ impl Peers {
             Err(_) => return Ok(false),
         };
         for ((file, survey), first) in files.iter().zip(&mut *surveys).zip(firsts) {
-            // Where O_DIRECT does not go around the page cache, the CPU copies, and says nothing.
+            // Where O_DIRECT does not bypass the page cache, the CPU copies without an error.
             let Ok(alignment) = survey.usable() else {
                 continue;
             };
             let Some(first) = first else {
-                // Nothing of it is moved.
+                // None of its bytes are moved.
                 survey.device_direct = true;
                 continue;
             };
@@ -90,7 +89,7 @@ impl Peers {
             };
             let proven = match at {
                 Some(at) => self.prove(provider, file, leg, Extent::new(at, block_bytes)),
-                // Nothing of it is on a drive.
+                // None of its bytes are on a drive.
                 None => Ok(()),
             };
             match proven {
@@ -105,8 +104,8 @@ impl Peers {
         Ok(surveys.iter().any(|survey| survey.device_direct))
     }
 
-    /// An error unless bytes of `file` that go to or come from memory of `provider` arrive as they are. Found out once
-    /// for each drive, by moving `block` of the file: one to be written is new there, and gets its own bytes later.
+    /// Returns an error unless bytes move correctly between `file` and memory of `provider`. Tested once per drive, by
+    /// moving `block` of the file. A block to be written is new, and gets its own bytes later.
     pub(crate) fn prove(
         &self,
         provider: PciAddress,
@@ -121,7 +120,7 @@ impl Peers {
             return Ok(());
         }
         let refuse = |cause: Refusal| cause.error(file, &drive, provider, &key.kernel);
-        // Not even tried: the drive would write to wherever the wrong address is.
+        // Not tried, because the drive would write to a wrong address.
         if major_minor(&key.kernel).is_some_and(is_broken) {
             return Err(refuse(Refusal::BrokenKernel));
         }
@@ -141,12 +140,12 @@ impl Peers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ProofCache> {
+        self.proofs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A block that is moved through BAR memory and through host memory.
+/// The comparison of a block moved through BAR memory and through host memory.
 struct Trial<'a> {
     file: &'a Arc<File>,
     block: Extent,
@@ -167,7 +166,7 @@ impl<'a> Trial<'a> {
         Io {
             op,
             object: Arc::clone(self.file),
-            by: By::Direct,
+            by: IoPath::Direct,
             offset: self.block.offset,
             buf,
             start: 0,
@@ -181,35 +180,35 @@ impl<'a> Trial<'a> {
         self.io(op, Buf::Window(Window::new(&self.region, 0, bytes)))
     }
 
-    /// What the block holds, through host memory.
-    fn truth(&self) -> std::io::Result<Vec<u8>> {
+    /// The content of the block, read through host memory.
+    fn expected(&self) -> std::io::Result<Vec<u8>> {
         let slot = Slot::ring(1, usize_of(self.block.bytes)).map_err(std::io::Error::other)?;
         let slot = slot.into_iter().next().expect("one was asked for");
         finished(self.io(Op::Read, Buf::Slot(slot)))
     }
 
-    /// Reads the block. Answers how many bytes of it came wrong.
+    /// Reads the block. Returns the number of wrong bytes.
     fn read(&self) -> std::io::Result<u64> {
-        let truth = self.truth()?;
+        let expected = self.expected()?;
         let mut io = self.with_bar(Op::Read);
-        // So that bytes which do not come are seen.
-        let inverted: Vec<u8> = truth.iter().map(|byte| !byte).collect();
+        // So that bytes which are not written are seen.
+        let inverted: Vec<u8> = expected.iter().map(|byte| !byte).collect();
         io.fill(&inverted);
-        Ok(differences(&finished(io)?, &truth))
+        Ok(differences(&finished(io)?, &expected))
     }
 
-    /// Writes the block and reads it back. Answers how many bytes of it went wrong.
+    /// Writes the block and reads it back. Returns the number of wrong bytes.
     fn write(&self) -> std::io::Result<u64> {
         let mut io = self.with_bar(Op::Write);
         let words = (0..self.block.bytes / 8).flat_map(|_| nonce().to_le_bytes());
         let sent: Vec<u8> = words.collect();
         io.fill(&sent);
         finished(io)?;
-        Ok(differences(&self.truth()?, &sent))
+        Ok(differences(&self.expected()?, &sent))
     }
 }
 
-/// Runs an I/O and answers the bytes of its memory that it moved.
+/// Runs an I/O and returns the bytes that it moved.
 fn finished(io: Io) -> std::io::Result<Vec<u8>> {
     let done = blocking::run(io);
     let mut bytes = vec![0; done.result?];
@@ -217,13 +216,13 @@ fn finished(io: Io) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How many bytes are not the same, those that one lacks among them.
+/// The number of differing bytes, including missing ones.
 fn differences(one: &[u8], other: &[u8]) -> u64 {
     let differ = one.iter().zip(other).filter(|(a, b)| a != b).count();
     (differ + one.len().abs_diff(other.len())) as u64
 }
 
-/// The parts of a file that no drive has, in whole pages.
+/// The holes of a file, in whole pages.
 fn holes(file: &File) -> Result<Vec<Extent>> {
     let mut holes = Vec::new();
     let mut end = 0;
@@ -234,7 +233,7 @@ fn holes(file: &File) -> Result<Vec<Extent>> {
         end = data.end();
     }
     if end < file.bytes() {
-        // The last page belongs to the hole with all of its bytes.
+        // All of the last page belongs to the hole.
         holes.push(Extent::between(
             end,
             straightway_core::survey::whole_pages(file.bytes()),
@@ -243,7 +242,7 @@ fn holes(file: &File) -> Result<Vec<Extent>> {
     Ok(holes)
 }
 
-/// Where the first block of `extent` begins that is not in a hole.
+/// The offset of the first block of `extent` that is not in a hole.
 fn first_on_drive(holes: &[Extent], extent: Extent, block_bytes: u64) -> Option<u64> {
     let mut at = down(extent.offset, block_bytes);
     for hole in holes {
@@ -254,10 +253,15 @@ fn first_on_drive(holes: &[Extent], extent: Extent, block_bytes: u64) -> Option<
     (at < extent.end()).then_some(at)
 }
 
-/// A job through memory that files of another store cannot reach.
+/// The error for an object of another store in a job through BAR memory.
 pub(crate) fn only_files(name: &str) -> Error {
     let why = "only files and block devices of this machine go through BAR memory";
-    Error::new(Kind::Unsupported, "go by peer-to-peer DMA with", name, why)
+    Error::new(
+        ErrorKind::Unsupported,
+        "go by peer-to-peer DMA with",
+        name,
+        why,
+    )
 }
 
 #[cfg(test)]
@@ -265,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_block_to_compare_is_one_that_a_drive_has() {
+    fn the_first_block_to_compare_is_not_in_a_hole() {
         let holes = [Extent::new(0, 8192), Extent::new(12_288, 4096)];
         assert_eq!(first_on_drive(&holes, Extent::new(0, 4096), 4096), None);
         assert_eq!(

@@ -1,20 +1,20 @@
-//! Lanes sit near the GPU they serve: on the CPUs of its NUMA node.
+//! CPU affinity of lanes: they run on the CPUs of their GPU's NUMA node.
 //!
-//! A ring is faulted in by the thread that makes it, so where the thread sits decides where the
-//! ring's memory is; on the far socket every byte would cross the link between the two. Machines
-//! that do not say where things are (most virtual ones) leave lanes where the kernel puts them.
+//! A ring's memory is on the NUMA node of the thread that first touches it; from the other socket every byte would
+//! cross the link between the two. On machines without topology information (most virtual ones), lanes stay where the
+//! kernel puts them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use straightway_sys::{cpus::parse_cpus, cuda::Device, root::Root};
 
-/// The CPUs to serve a GPU from; none where nothing is known or all are equally near.
+/// The CPUs near a GPU; none if nothing is known or all are equally near.
 pub(crate) fn cpus_near(device: Device) -> Vec<usize> {
     let address = device.pci_address().ok();
     let cpus = address.and_then(|address| cpus_at(&Root::machine(), &address));
     cpus.unwrap_or_default()
 }
 
-/// The CPUs of the NUMA node that a PCI device is on. Firmware that does not know the node says -1.
+/// The CPUs of a PCI device's NUMA node. Firmware that does not know the node reports -1.
 fn cpus_at(root: &Root, address: &str) -> Option<Vec<usize>> {
     let nodes = "/sys/devices/system/node";
     let is_node = |name: &&String| {
@@ -24,7 +24,7 @@ fn cpus_at(root: &Root, address: &str) -> Option<Vec<usize>> {
     if root.list(nodes).iter().filter(is_node).count() < 2 {
         return None;
     }
-    // Some tools of NVIDIA write the domain with eight digits, sysfs with four.
+    // Some NVIDIA tools write the domain with eight digits, sysfs with four.
     let (domain, rest) = address.split_once(':')?;
     let domain = u32::from_str_radix(domain, 16).ok()?;
     let node: u32 = root.value(format!(
@@ -33,8 +33,8 @@ fn cpus_at(root: &Root, address: &str) -> Option<Vec<usize>> {
     parse_cpus(&root.text(format!("{nodes}/node{node}/cpulist"))?)
 }
 
-/// Keeps the calling thread on those of `cpus` that it may use at all. Where there are none, or the
-/// kernel refuses, it stays where it is: that costs speed and nothing else.
+/// Restricts the calling thread to those of `cpus` that it may use. If there are none, or the kernel refuses, nothing
+/// changes: that costs only speed.
 pub(crate) fn stay_on(cpus: &[usize]) {
     let Ok(allowed) = sched_getaffinity(None) else {
         return;
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_stays_on_the_cpus_it_was_given_and_ignores_those_it_may_not_use() {
+    fn a_thread_stays_on_the_given_cpus_and_ignores_those_it_may_not_use() {
         std::thread::spawn(|| {
             let before = sched_getaffinity(None).unwrap();
             let one = (0..CpuSet::MAX_CPU)

@@ -1,8 +1,8 @@
-//! How far a transfer has come, and the switch that stops it: shared by who runs it and who watches.
+//! The progress of a transfer and its stop flag, shared between the lanes and the caller.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How far a job has come, and the switch that stops it.
+/// The progress of a job, and its stop flag.
 #[derive(Debug, Default)]
 pub struct Progress {
     moved_bytes: AtomicU64,
@@ -15,7 +15,7 @@ impl Progress {
         self.moved_bytes.load(Ordering::Relaxed)
     }
 
-    /// Asks the job to stop. What is in flight is waited for; nothing more is begun.
+    /// Asks the job to stop. I/Os in flight are waited for; no more are begun.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }

@@ -1,35 +1,35 @@
-//! A limit that is kept to in every tenth of a second, and reached over a longer time.
+//! A rate limit that holds in every window of 100 ms and is reached on average.
 //!
-//! An I/O that could not go when it was due, because the drive or its lane was busy, is caught up with: else each would
-//! cost a limited job a part of its rate. So that this makes no burst, what went within the last [`WINDOW_S`] is known,
-//! and no I/O goes while that is more than the limit allows for this time.
+//! An I/O that could not go when it was due, because the drive or its lane was busy, is caught up later. Otherwise each
+//! delay would lower the rate. To avoid bursts, the limiter records the I/Os of the last [`WINDOW_S`], and admits none
+//! while they exceed what the limit allows for that time.
 
 use std::collections::VecDeque;
 
 use straightway_core::{Rate, share::after};
 
-/// In any time as long as this, no more goes than the limit allows for it, and one I/O.
+/// In any window of this length, at most the limit's bytes and one I/O are admitted.
 const WINDOW_S: f64 = 0.1;
 
-/// I/Os that go within this time are remembered as one, so that there are few to remember.
+/// I/Os within this time are recorded as one, to keep the record short.
 const TOGETHER_S: f64 = 1e-4;
 
-/// Time that was not used is caught up with, but no more than this much of it.
+/// The most unused time that can be caught up.
 const CREDIT_S: f64 = 0.05;
 
-/// How fast I/Os may follow each other.
+/// Limits the rate of I/Os.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RateLimiter {
     rate: Rate,
-    /// When the next is due by the rate.
+    /// When the next I/O is due by the rate.
     due_s: f64,
-    /// When the next may go by what went within the window.
+    /// When the window has room for the next I/O.
     open_s: f64,
-    /// What went within the window, and when.
+    /// The time and size of the I/Os in the window.
     went: VecDeque<(f64, f64)>,
 }
 
-impl Pace {
+impl RateLimiter {
     pub(crate) fn new(rate: Rate) -> Self {
         Self {
             rate,
@@ -44,12 +44,12 @@ impl Pace {
         self.due_s.max(self.open_s)
     }
 
-    /// Takes note of a job that comes: there was nothing to catch up with before.
+    /// Records a new job. Time before it cannot be caught up.
     pub(crate) fn arrive(&mut self, now_s: f64) {
         self.due_s = self.due_s.max(now_s);
     }
 
-    /// Books an I/O that is about to go. Answers whether it may.
+    /// Returns whether an I/O may go now, and counts it if so.
     pub(crate) fn admits(&mut self, bytes: usize, now_s: f64) -> bool {
         if self.due_s() > now_s {
             return false;
@@ -64,7 +64,7 @@ impl Pace {
             }
             _ => self.went.push_back((now_s, bytes)),
         }
-        // The window opens again when enough of it is over, the oldest first.
+        // The window has room again when enough of its oldest I/Os have left it.
         let sum: f64 = self.went.iter().map(|(_, bytes)| bytes).sum();
         let mut above = sum - self.rate.0 * WINDOW_S * (1.0 + 1e-9);
         for (at_s, bytes) in &self.went {
@@ -82,18 +82,20 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// When I/Os of `bytes` go that are asked for at each of `times`, again and again until they may.
-    fn go(pace: &mut Pace, bytes: usize, times: impl Iterator<Item = f64>) -> Vec<f64> {
-        times.filter(|now_s| pace.admits(bytes, *now_s)).collect()
+    /// The times among `times` at which I/Os of `bytes` are admitted.
+    fn go(limiter: &mut RateLimiter, bytes: usize, times: impl Iterator<Item = f64>) -> Vec<f64> {
+        times
+            .filter(|now_s| limiter.admits(bytes, *now_s))
+            .collect()
     }
 
     #[test]
-    fn what_comes_late_is_caught_up_with_and_no_window_has_more_than_its_bytes_and_one() {
-        let mut pace = Pace::new(Rate(1e6));
-        pace.arrive(0.0);
-        // Due every millisecond, but nobody asks for 30 ms out of every 200.
+    fn delays_are_caught_up_and_no_window_exceeds_its_bytes_plus_one_io() {
+        let mut limiter = RateLimiter::new(Rate(1e6));
+        limiter.arrive(0.0);
+        // One I/O is due every millisecond, but none is requested in 30 ms out of every 200.
         let asked = (0..200_000).map(|i| f64::from(i) * 1e-5);
-        let times = go(&mut pace, 1000, asked.filter(|now_s| now_s % 0.2 > 0.03));
+        let times = go(&mut limiter, 1000, asked.filter(|now_s| now_s % 0.2 > 0.03));
         assert!((1970..=2001).contains(&times.len()), "{}", times.len());
         for (first, start) in times.iter().enumerate() {
             let within = times[first..].iter().take_while(|at| **at - start <= 0.1);
@@ -102,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn an_hour_without_work_is_not_caught_up_with() {
-        let mut pace = Pace::new(Rate(1e6));
-        pace.arrive(0.0);
-        assert!(pace.admits(1000, 0.0));
-        pace.arrive(3600.0);
+    fn an_idle_hour_is_not_caught_up() {
+        let mut limiter = RateLimiter::new(Rate(1e6));
+        limiter.arrive(0.0);
+        assert!(limiter.admits(1000, 0.0));
+        limiter.arrive(3600.0);
         let times = go(
-            &mut pace,
+            &mut limiter,
             1000,
             (0..1000).map(|i| 3600.0 + f64::from(i) * 1e-5),
         );

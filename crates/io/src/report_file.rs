@@ -1,8 +1,8 @@
-//! A file that a command writes beside its work: a report, a trace, a profile.
+//! A report, trace or profile that a command writes.
 //!
-//! Such a file is written aside and renamed, like every other, so nothing is ever truncated in place. It replaces only
-//! an older file of its kind: a mistyped path must not cost anybody a model. Devices and pipes, `/dev/stdout` for one,
-//! are written to as they are.
+//! It is written under a temporary name and renamed, so nothing is ever truncated in place. It replaces only an older
+//! file of its kind, so that a mistyped path cannot destroy a model. Devices and pipes, such as `/dev/stdout`, are
+//! written to directly.
 
 use std::{
     fs,
@@ -10,12 +10,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_sys::plain_file::open_plain;
 
 use crate::{FileDraft, store::Draft};
 
-/// A report in the making. Dropped before its end, it leaves nothing behind.
+/// A report that is being written. Dropped before `finish`, it leaves nothing behind.
 #[derive(Debug)]
 pub struct ReportFile {
     path: PathBuf,
@@ -31,8 +31,8 @@ enum Place {
 }
 
 impl ReportFile {
-    /// Begins a report at `path`. A file that is there already must be empty or start with `mark`, as every older
-    /// report of its kind does.
+    /// Begins a report at `path`. An existing file must be empty or start with `mark`, as every older report of its
+    /// kind does.
     pub fn begin(path: &Path, mark: &str) -> Result<Self> {
         let failed = |e| Error::os("write", path.display(), e);
         let place = match fs::metadata(path) {
@@ -51,23 +51,25 @@ impl ReportFile {
         })
     }
 
-    /// An error where a file is at `path` that no report may replace.
+    /// Returns an error if `path` is a file that a report may not replace.
     pub fn check(path: &Path, mark: &str) -> Result<()> {
         let is_file = fs::metadata(path).is_ok_and(|there| there.is_file());
         let failed = |e| Error::os("write", path.display(), e);
         if !is_file || is_marked(path, mark).map_err(failed)? {
             return Ok(());
         }
-        let why = "what is there is no older report, and would be lost";
-        Err(Error::new(Kind::Invalid, "write to", path.display(), why)
-            .with_hint("choose another name, or remove the file first"))
+        let why = "it exists and is not an older report, so it would be lost";
+        Err(
+            Error::new(ErrorKind::Invalid, "write to", path.display(), why)
+                .with_hint("choose another name, or remove the file first"),
+        )
     }
 
-    /// Writes the report, which then appears under its name.
+    /// Writes the report under its name.
     pub fn finish(self, text: &str) -> Result<()> {
         match self.place {
             Place::Draft(draft) => {
-                // That one showed that the place can be written to; now the length is known.
+                // The first draft showed that the folder is writable; now the length is known.
                 drop(draft);
                 let draft = FileDraft::new(&self.path, text.len() as u64)?;
                 draft.write_all_at(0, text.as_bytes())?;
@@ -117,12 +119,12 @@ mod tests {
             assert!(
                 error
                     .to_string()
-                    .ends_with("no older report, and would be lost"),
+                    .ends_with("not an older report, so it would be lost"),
                 "{error}"
             );
         }
         assert_eq!(fs::read_to_string(&model).unwrap(), "weights");
-        // Neither a link to an older report nor a second name of it is written through.
+        // A symlink or hard link to an older report is not written through.
         let (two, hard) = (folder.path().join("two"), folder.path().join("hard"));
         symlink(&report, &two).unwrap();
         fs::hard_link(&report, &hard).unwrap();
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_that_is_not_finished_leaves_what_was_there() {
+    fn an_unfinished_report_leaves_the_old_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("r.html");
         written(&path, "<!DOCTYPE html>1").unwrap();
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_written_to_and_stays_one() {
+    fn a_device_is_written_to_and_not_replaced() {
         written(Path::new("/dev/null"), "text").unwrap();
         let kind = fs::metadata("/dev/null").unwrap().file_type();
         assert!(kind.is_char_device());

@@ -1,50 +1,57 @@
-//! Several regions of a GPU that a transfer takes for one.
+//! Several regions of one GPU that a transfer treats as one region.
 //!
-//! Tensors that a library owns one by one are regions of their own. The plan does not know: to it they are one region, so
-//! that chunks run across the borders between tensors, and only copies are cut there. Memory may come while the transfer
-//! runs: a library's allocator takes 20 ms for a large model, in which storage need not wait. Lanes take chunks up to
-//! where the memory is there.
+//! Tensors that a library allocates one by one are separate regions. The plan treats them as one region: chunks cross
+//! the borders between tensors, and only the copies are split there. Memory may be allocated while the transfer runs: a
+//! library's allocator takes 20 ms for a large model, and storage need not wait for it. Lanes take only chunks whose
+//! memory is allocated.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_sys::Region;
 
 use crate::stage::Regions;
 
 /// A region that holds part of the whole.
 #[derive(Clone, Debug)]
-pub struct Part {
-    /// Where its bytes begin in the whole.
+pub struct ScatteredPart {
+    /// Offset of its bytes in the whole.
     pub from: u64,
-    /// Where they begin in the region.
+    /// Offset of its bytes in the region.
     pub at: u64,
-    /// The region. What is in it from `at` on belongs to the whole.
+    /// The region. Its bytes from `at` on belong to the whole.
     pub region: Arc<Region>,
 }
 
-/// Regions of one GPU that stand for one region.
+/// Regions of one GPU that act as one region.
 #[derive(Debug)]
 pub struct Scattered {
-    /// Where the bytes of each begin in the whole, and where in its region.
+    /// For each part, the offset in the whole and the offset in its region.
     starts: Vec<(u64, u64)>,
     regions: Regions,
     bytes: u64,
-    /// All memory below this offset of the whole is there.
+    /// All memory below this offset of the whole is allocated.
     ready: AtomicU64,
 }
 
 impl Scattered {
-    /// Puts parts together, in order, to a whole of `bytes` bytes. What lies between the end of a region and the next part
-    /// is a gap: a transfer that has bytes for it fails. No part has its memory yet, as far as transfers know:
-    /// [`open`](Self::open) says so.
-    pub fn new(parts: Vec<Part>, bytes: u64) -> Result<Self> {
-        let refuse = |why: &str| Err(Error::new(Kind::Invalid, "make", "scattered memory", why));
+    /// Joins parts, in order, to a whole of `bytes` bytes. The space between the end of a region and the next part is a
+    /// gap: a transfer with bytes in a gap fails. Transfers treat all parts as not yet allocated until
+    /// [`open`](Self::open) is called.
+    pub fn new(parts: Vec<ScatteredPart>, bytes: u64) -> Result<Self> {
+        let refuse = |why: &str| {
+            Err(Error::new(
+                ErrorKind::Invalid,
+                "make",
+                "scattered memory",
+                why,
+            ))
+        };
         let Some(first) = parts.first().filter(|first| first.from == 0) else {
-            return refuse("no part begins it");
+            return refuse("its first part does not begin at offset 0");
         };
         let place = first.region.place();
         if !parts.is_sorted_by_key(|part| part.from) {
@@ -66,26 +73,26 @@ impl Scattered {
         })
     }
 
-    /// How long the whole is.
+    /// The length of the whole.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Its regions, by the numbers of the parts.
+    /// The regions, in the order of the parts.
     pub fn regions(&self) -> &[Arc<Region>] {
         &self.regions
     }
 
-    /// Says that the first `parts` parts have their memory.
+    /// Declares that the memory of the first `parts` parts is allocated.
     ///
     /// # Panics
     ///
-    /// Where one of them has not.
+    /// If one of them has no memory.
     pub fn open(&self, parts: usize) {
         let given = self.regions[..parts].iter();
         assert!(
             given.clone().all(|region| region.device_memory().is_some()),
-            "the memory of a part is given before it is opened"
+            "a part has its memory before it is opened"
         );
         let end = self.starts.get(parts).map_or(self.bytes, |(from, _)| *from);
         self.ready.fetch_max(end, Ordering::Release);
@@ -95,12 +102,12 @@ impl Scattered {
         &self.regions
     }
 
-    /// Whether all memory up to this offset of the whole is there.
+    /// Whether all memory up to this offset of the whole is allocated.
     pub(crate) fn is_ready(&self, end: u64) -> bool {
         self.ready.load(Ordering::Acquire) >= end
     }
 
-    /// Which parts `bytes` bytes from `at` on are in: the number of each, where in its region, and how many.
+    /// Splits `bytes` bytes from `at` on by part: the part's number, the offset in its region, and the length.
     pub(crate) fn cut(&self, mut at: u64, bytes: u64) -> impl Iterator<Item = (u32, u64, u64)> {
         let mut left = bytes;
         let mut number = self.starts.partition_point(|(from, _)| *from <= at) - 1;

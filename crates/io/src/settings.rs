@@ -1,7 +1,7 @@
-//! How the executor is set up: lanes, depth, chunk size, memory, engine.
+//! The executor's settings: lanes, queue depth, chunk size, memory, engine.
 
 use straightway_core::{
-    Alignment, Bytes, Error, Kind, PciAddress, Place, Plan, Policy, Rate, Result, extent::down,
+    Alignment, Bytes, Error, ErrorKind, PciAddress, Place, Plan, Policy, Rate, Result, extent::down,
 };
 use straightway_sys::uring::DEPTH_MAX;
 
@@ -17,10 +17,10 @@ use crate::{
     },
 };
 
-/// Which engine drives a file around the page cache.
+/// The engine for I/O with drives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DriveEngine {
-    /// io_uring, or the thread pool where that is forbidden.
+    /// io_uring, or the thread pool where io_uring is forbidden.
     #[default]
     Auto,
     /// io_uring, or an error.
@@ -29,18 +29,18 @@ pub enum DriveEngine {
     Pool,
 }
 
-/// The ring of one lane.
+/// The size of one lane's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSize {
-    /// How many slots it has.
+    /// The number of slots.
     pub slots: usize,
-    /// How long each is.
+    /// The length of each slot.
     pub slot_bytes: usize,
 }
 
 impl RingSize {
-    /// The same memory in slots of at least `slot_bytes`, of which there are two at the least: one is read into while
-    /// another is unpacked or copied.
+    /// The same memory in slots of at least `slot_bytes`, at least two of them: one is read into while another is
+    /// unpacked or copied.
     pub(crate) fn cut(self, slot_bytes: usize) -> Self {
         if slot_bytes <= self.slot_bytes {
             return self;
@@ -53,54 +53,53 @@ impl RingSize {
     }
 }
 
-/// How the executor is set up.
+/// The executor's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Lanes that go to the drive. One keeps a drive busy; more help where there are several.
+    /// Lanes for the drive. One keeps a drive busy; more help with several drives.
     pub drive_lanes: u32,
-    /// Lanes that copy out of the page cache: one for each core.
+    /// Lanes that copy between the page cache and host memory: one per core.
     pub cached_lanes: u32,
-    /// Lanes that go to the drive where they also copy between the ring and host memory.
+    /// Lanes for the drive where they also copy between the ring and host memory.
     pub ring_lanes: u32,
     /// I/Os in flight on each drive lane.
     pub depth: u32,
-    /// The same where a job only writes. A drive puts writes together.
+    /// The same for jobs that only write: a drive merges writes.
     pub write_depth: u32,
     /// The largest I/O.
     pub chunk_bytes: u64,
-    /// The most that a lane copies at once between the page cache and host memory.
+    /// The largest copy between the page cache and host memory.
     pub cached_chunk_bytes: u64,
     /// The longest request over a network: [`Policy::request_bytes_max`].
     pub request_bytes_max: u64,
-    /// Memory of all rings together.
+    /// The total memory of all rings in host memory.
     pub staging_bytes: u64,
-    /// Whether `Auto` takes the ring from a drive into host memory: [`Policy::ring_first`].
+    /// Whether `Auto` reads from a drive into host memory through the ring: [`Policy::ring_first`].
     pub ring_first: bool,
     /// Lanes that copy between the page cache and a GPU.
     pub gpu_lanes: u32,
-    /// The most that such a lane copies at once.
+    /// The largest copy of such a lane.
     pub gpu_chunk_bytes: u64,
-    /// Pinned memory of all rings of one GPU together.
+    /// The total pinned memory of all rings of one GPU.
     pub pinned_bytes: u64,
     /// Whether GPUDirect Storage is used: [`GdsUse`](crate::gds::GdsUse).
     pub gds: Gds,
-    /// The device in whose BAR memory copies from file to file have their ring: drives then move the bytes by
-    /// peer-to-peer DMA, and what cannot is an error.
+    /// The device whose BAR memory holds the ring of file-to-file copies. Drives then move the bytes by peer-to-peer
+    /// DMA, and a file that cannot be moved that way is an error.
     pub through: Option<PciAddress>,
-    /// What is proven of peer-to-peer DMA.
+    /// The proofs of peer-to-peer DMA.
     pub peers: Peers,
-    /// Which engine goes to the drive.
+    /// The engine for the drive.
     pub engine: DriveEngine,
-    /// A limit on all I/Os of those who name no share of their own: of a copy from file to file that is the reads and
-    /// the writes.
+    /// The rate limit of jobs without a share of their own. In a file-to-file copy it counts reads and writes.
     pub rate_max: Option<Rate>,
-    /// The rate that was measured on the drive, of which parts can be reserved.
+    /// The measured rate of the drive, from which reservations are taken.
     pub rate_measured: Option<Rate>,
-    /// What is known of the drive beside this, and where to keep what transfers find out; `None` learns nothing.
+    /// The known faster methods for the drive, and where new ones are stored; `None` learns nothing.
     pub learning: Option<Learning>,
-    /// Failures to inject.
+    /// Faults to inject.
     pub faults: Option<Faults>,
-    /// Where to keep a list of all I/Os.
+    /// The trace that records all I/Os.
     pub trace: Option<Trace>,
 }
 
@@ -111,23 +110,23 @@ impl Default for Settings {
         Self {
             drive_lanes: 1,
             cached_lanes: cores.min(LANES_MAX),
-            // One copies while the other waits for the drive: 3.1 GB/s beside 2.8 with one.
+            // One copies while the other waits for the drive: 3.1 GB/s, and 2.8 with one.
             ring_lanes: cores.min(2),
             depth: 16,
-            // 2.46 GB/s beside 2.23 with 16 of 1 MiB on the disk of an H200 host, medians of four.
+            // 2.46 GB/s, and 2.23 with 16 of 1 MiB, on the disk of an H200 host, medians of four.
             write_depth: 64,
             chunk_bytes: 1 << 20,
-            // Mapped, copied and let go of at once: the knee of that on two cores.
+            // Each chunk is mapped, copied and unmapped: 4 MiB is the knee on two cores.
             cached_chunk_bytes: 4 << 20,
             request_bytes_max: Policy::REQUEST_BYTES_MAX,
             staging_bytes: 64 << 20,
             ring_first: false,
             // On an H200 host with 16 cores the CPU is the limit: 12 lanes reach 0.91 of a pinned copy, 15 reach 0.94.
-            // Beyond 4 MiB the ring falls out of cache (`bench/results/`). A core is left to the application, which
-            // waits for the bytes.
+            // Beyond 4 MiB the ring falls out of the CPU cache (`bench/results/`). One core is left to the application,
+            // which waits for the bytes.
             gpu_lanes: cores.saturating_sub(1).clamp(1, 15),
             gpu_chunk_bytes: 4 << 20,
-            // Two slots for each of 15 lanes, and a quarter for the drive's.
+            // Two slots for each of 15 lanes, and a quarter for the drive lanes.
             pinned_bytes: 192 << 20,
             gds: Gds::default(),
             through: None,
@@ -142,36 +141,36 @@ impl Default for Settings {
     }
 }
 
-/// The drive lanes of a GPU have one part in this many of its pinned memory; its page-cache lanes,
-/// which run side by side, the rest.
+/// The drive lanes of a GPU have 1/4 of its pinned memory. Its page-cache lanes, which run at the same time, have the
+/// rest.
 const DRIVE_SHARE: u64 = 4;
 
-/// Slots that a drive lane's ring in host memory has beside those in its queue, as a part of these, and at least. With
-/// few the drive gets a new I/O after every copy, and they stay in the processor's cache: 6.0 GB/s from a virtual drive,
-/// where twice as many slots as the queue has made it 4.5.
+/// Spare slots per drive lane in host memory, as a fraction of the queue depth (1/8), at least 2. With few slots the
+/// drive gets a new I/O after every copy, and the slots stay in the CPU cache: 6.0 GB/s from a virtual drive, and 4.5
+/// with twice as many slots as the queue depth.
 const SPARE_SHARE: usize = 8;
 const SPARE_MIN: usize = 2;
 
-/// A page-cache lane fills one slot at a time: beyond this, its copies are never behind.
+/// Slots of a page-cache lane. It fills one slot at a time: with more slots its copies never fall behind.
 const CACHED_SLOTS_MAX: usize = 8;
 
-/// Slots of a lane that checks what it reads. Those that come back from a copy are still in the processor's cache: with
-/// four in turn instead of two, a warm restore took half as long again on an H200.
+/// Slots of a lane that checks what it reads. Slots returned by a copy are still in the CPU cache: with four in turn
+/// instead of two, a warm restore took half as long again on an H200.
 const CHECKED_SLOTS_MAX: usize = 4;
 
-/// Lanes that check what comes from a drive. Three to five keep up with it; with 15 the memory that a virtual drive fills
-/// falls out of the processor's cache: 2.64 s for 8.6 GB on an H200 host, and 2.48 s with three or five.
+/// Lanes that check what they read from a drive. Three to five keep up with it; with 15, the memory that a virtual
+/// drive fills falls out of the CPU cache: 2.64 s for 8.6 GB on an H200 host, and 2.48 s with three or five.
 const CHECKED_DRIVE_LANES: u32 = 4;
 
-/// More lanes than this find no core to run on.
+/// The most lanes of one kind. More would find no core to run on.
 pub const LANES_MAX: u32 = 256;
 
 impl Settings {
-    /// An error where a figure is out of range or the figures do not go together.
+    /// Returns an error if a value is out of range or the values contradict each other.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: &'static str, value: String, allowed: String| {
             Err(Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "run with",
                 format!("{what} {value}"),
                 allowed,
@@ -209,7 +208,10 @@ impl Settings {
             self.gpu_chunk_bytes,
         ] {
             if !(page..=most).contains(&bytes) || !bytes.is_multiple_of(page) {
-                let allowed = format!("a multiple of 4 KiB up to {} is meant", Bytes(most));
+                let allowed = format!(
+                    "the size must be a multiple of 4 KiB, at most {}",
+                    Bytes(most)
+                );
                 return refuse("chunks of", Bytes(bytes).to_string(), allowed);
             }
         }
@@ -224,14 +226,14 @@ impl Settings {
         }
         let rate_max = self.rate_max.unwrap_or(Rate(1.0));
         if !(rate_max.0.is_finite() && rate_max.0 >= 1.0) {
-            let allowed = "at least 1 B/s is meant".to_owned();
+            let allowed = "it must be at least 1 B/s".to_owned();
             return refuse("a rate limit of", rate_max.to_string(), allowed);
         }
         Ok(())
     }
 
-    /// An error where the pinned memory is too small for the lanes of a GPU. Apart from `check`,
-    /// because those who use no GPU need not care.
+    /// Returns an error if the pinned memory is too small for the lanes of a GPU. Separate from `check`, because it
+    /// does not matter without a GPU.
     pub(crate) fn check_gpu(&self) -> Result<()> {
         let drive = self.chunk_bytes * u64::from(self.drive_lanes) * DRIVE_SHARE;
         let cached = self.gpu_chunk_bytes * u64::from(self.gpu_lanes) * DRIVE_SHARE;
@@ -241,10 +243,10 @@ impl Settings {
         }
         let message = format!("each lane needs one chunk, {} in all", Bytes(least));
         let target = format!("pinned memory of {}", Bytes(self.pinned_bytes));
-        Err(Error::new(Kind::Invalid, "run with", target, message))
+        Err(Error::new(ErrorKind::Invalid, "run with", target, message))
     }
 
-    /// How many lanes serve a track and a place at most.
+    /// The most lanes that serve a track and a place.
     pub(crate) fn lanes(&self, track: Track, place: Place) -> u32 {
         match (track, place) {
             (Track::Drive, Place::Host | Place::P2p(_)) => {
@@ -256,13 +258,13 @@ impl Settings {
         }
     }
 
-    /// Lanes that go to the drive and copy as well: as many as the ring has a chunk for.
+    /// The lanes for the drive that also copy: at most one per chunk of the staging memory.
     fn copying_lanes(&self) -> u32 {
         let room = u32::try_from(self.staging_bytes / self.chunk_bytes).unwrap_or(u32::MAX);
         self.ring_lanes.min(room).max(1)
     }
 
-    /// How many of them serve a plan. One keeps a drive busy as long as it need not copy as well.
+    /// The number of lanes that serve a plan. One keeps a drive busy unless it also has to copy.
     pub(crate) fn lanes_for(&self, plan: &Plan, track: Track, place: Place) -> u32 {
         match (track, place) {
             (Track::Drive, Place::Host | Place::P2p(_)) if plan.is_staged() => self.copying_lanes(),
@@ -280,7 +282,7 @@ impl Settings {
         let bytes = match (track, place) {
             (_, Place::Host | Place::P2p(_)) => self.staging_bytes,
             (Track::Drive, Place::Gpu(_)) => drive_share,
-            // Restores do not run beside loads: they have as much for themselves.
+            // Restores do not run at the same time as loads, so both can use this much.
             (Track::Cached | Track::Checked, Place::Gpu(_)) => self.pinned_bytes - drive_share,
         };
         let depth = self.depth as usize;
@@ -291,11 +293,11 @@ impl Settings {
             ),
             Track::Drive => (self.chunk_bytes, depth * 2),
             Track::Cached => match place {
-                // Into host memory nothing is staged; this is for copies from file to file.
+                // Nothing is staged into host memory; these slots are for file-to-file copies.
                 Place::Host | Place::P2p(_) => (self.chunk_bytes, CACHED_SLOTS_MAX),
                 Place::Gpu(_) => (self.gpu_chunk_bytes, CACHED_SLOTS_MAX),
             },
-            // Cut again for the portions that come.
+            // The ring is cut again for the length of the portions.
             Track::Checked => {
                 let own = bytes / u64::from(self.lanes(track, place));
                 let slots = CHECKED_SLOTS_MAX as u64;
@@ -306,7 +308,7 @@ impl Settings {
             }
         };
         let slots = bytes / u64::from(self.lanes(track, place)) / slot_bytes;
-        // Portions need one to be read into and one to be unpacked into.
+        // A portion needs one slot to be read into and one to be unpacked into.
         let least = if track == Track::Checked { 2 } else { 1 };
         RingSize {
             slots: usize::try_from(slots)
@@ -316,7 +318,7 @@ impl Settings {
         }
     }
 
-    /// The most that a chunk through the page cache has.
+    /// The largest chunk through the page cache.
     pub(crate) fn cached_chunk_bytes(&self, place: Place) -> u64 {
         match place {
             Place::Host | Place::P2p(_) => self.cached_chunk_bytes,
@@ -324,7 +326,7 @@ impl Settings {
         }
     }
 
-    /// An engine with the faults and the trace that are set.
+    /// Wraps an engine with the faults and the trace of these settings.
     pub(crate) fn wrap(&self, engine: Box<dyn Engine>) -> Box<dyn Engine> {
         let engine = match self.faults {
             Some(faults) => Box::new(Faulty::new(engine, faults)),
@@ -362,8 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_that_check_have_two_slots_however_little_memory_there_is_and_however_long_portions_are()
-     {
+    fn checking_lanes_have_at_least_two_slots() {
         let page = 4096;
         let settings = Settings {
             chunk_bytes: page,
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn pinned_memory_too_small_for_a_gpu_s_lanes_is_refused_with_the_figure_and_only_there() {
+    fn pinned_memory_too_small_for_the_lanes_of_a_gpu_is_refused_only_by_check_gpu() {
         let settings = Settings {
             pinned_bytes: 8 << 20,
             gpu_lanes: 3,

@@ -1,6 +1,6 @@
-//! Values with numbers that are used again.
+//! A slab: values with reusable numbers.
 
-/// Up to a fixed count of values, each with a number.
+/// A container for a fixed number of values, each with a number.
 #[derive(Debug)]
 pub struct Slab<T> {
     values: Vec<Option<T>>,
@@ -8,7 +8,7 @@ pub struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Room for `most` values.
+    /// A slab for at most `most` values.
     pub fn new(most: usize) -> Self {
         let most = u32::try_from(most).expect("queues are short");
         Self {
@@ -17,7 +17,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Adds a value; gives it back where there is no room.
+    /// Adds a value, or returns it if the slab is full.
     pub fn insert(&mut self, value: T) -> Result<u32, T> {
         let Some(number) = self.free.pop() else {
             return Err(value);
@@ -26,30 +26,30 @@ impl<T> Slab<T> {
         Ok(number)
     }
 
-    /// Takes a value out.
+    /// Removes a value.
     pub fn remove(&mut self, number: u32) -> T {
         let value = self.values[number as usize].take();
         self.free.push(number);
         value.expect("the number is in use")
     }
 
-    /// The value of a number that may be free.
+    /// The value of a number; `None` if the number is free.
     pub fn get(&self, number: u32) -> Option<&T> {
         self.values[number as usize].as_ref()
     }
 
-    /// How many values there are.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    /// The number of values.
+    #[expect(clippy::len_without_is_empty, reason = "not needed")]
     pub fn len(&self) -> usize {
         self.values.len() - self.free.len()
     }
 
-    /// How many there can be.
+    /// The most values that fit.
     pub fn capacity(&self) -> usize {
         self.values.len()
     }
 
-    /// All numbers in use. Others may come and go while they are walked through by [`get`](Self::get).
+    /// All values with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let numbered = (0..).zip(&self.values);
         numbered.filter_map(|(number, value)| Some((number, value.as_ref()?)))

@@ -1,9 +1,8 @@
-//! The copy stage of a lane: between the slots of its ring and the regions.
+//! The copy stage of a lane, between the slots of its ring and the regions.
 //!
-//! Like an engine it has two verbs: a copy is started, and taken when it is done. It owns the slot
-//! meanwhile, so a slot is filled again only after its copy. Into host memory the lane makes it with
-//! its own hands, when it has nothing better to do ([`HostStage`]); into a GPU the device makes it,
-//! beside whatever the lane does next ([`DeviceStage`]).
+//! Like an engine it has two operations: start a copy, and poll for finished ones. A copy owns its slot, so a slot is
+//! filled again only after its copy. Copies into host memory are made on the lane's own thread, when it has nothing
+//! better to do ([`HostStage`]). Copies into a GPU are made by the device in parallel to the lane ([`DeviceStage`]).
 
 mod device;
 mod host;
@@ -16,7 +15,7 @@ use std::{fmt, sync::Arc};
 use straightway_core::{Error, Result};
 use straightway_sys::{
     Region, Slot,
-    cuda::{Direction, Landing},
+    cuda::{CopyDirection, RegionSpan},
 };
 
 /// The regions of a job. A copy in flight holds them.
@@ -24,25 +23,25 @@ pub(crate) type Regions = Arc<[Arc<Region>]>;
 
 /// Copies between slots and regions.
 pub(crate) trait Stage: fmt::Debug + Send {
-    /// A ring that it can copy with: `count` slots of `bytes` each, or fewer where memory is short.
+    /// Allocates a ring: `count` slots of `bytes` each, or fewer if memory is short.
     fn ring(&self, count: usize, bytes: usize) -> Result<Vec<Slot>>;
 
-    /// One slot more, or none where memory is short.
+    /// Allocates one more slot, or none if memory is short.
     fn slot(&self, bytes: usize) -> Result<Option<Slot>> {
         self.ring(1, bytes).map(|mut slots| slots.pop())
     }
 
-    /// Starts a copy between its slot and `regions`. It comes back by `poll`, even if it could not be started.
-    fn start(&mut self, copy: Copy, regions: &Regions, landings: &[Landing]);
+    /// Starts a copy between its slot and `regions`. `poll` returns it, even if it could not be started.
+    fn start(&mut self, copy: Copy, regions: &Regions, region_spans: &[RegionSpan]);
 
-    /// Appends the copies that are done to `done`. Where `wait` is set and there are any under way,
-    /// waits for the oldest, or makes it.
+    /// Appends finished copies to `done`. If `wait` is set and there are any in flight, waits for the oldest, or makes
+    /// it.
     fn poll(&mut self, done: &mut Vec<Copied>, wait: bool);
 
-    /// Whether copies are made only while they are waited for.
-    fn is_by_hand(&self) -> bool;
+    /// Whether copies are made by `poll` itself, and only with `wait`.
+    fn copies_on_poll(&self) -> bool;
 
-    /// How many copies were started and have not been taken.
+    /// The number of copies that were started and not yet returned by `poll`.
     fn in_flight(&self) -> usize;
 }
 
@@ -51,27 +50,27 @@ const _: [&dyn Stage; 0] = [];
 /// A copy to be made.
 #[derive(Debug)]
 pub(crate) struct Copy {
-    /// The flight it is part of.
+    /// The tag of its flight.
     pub(crate) tag: u32,
     /// The slot, which the copy owns until it is done.
     pub(crate) slot: Slot,
-    /// Which way; for host memory the region is what the device is for a GPU.
-    pub(crate) direction: Direction,
+    /// The direction. For host memory the region takes the role of the device.
+    pub(crate) direction: CopyDirection,
 }
 
-/// A copy that is over.
+/// A finished copy.
 #[derive(Debug)]
 pub(crate) struct Copied {
-    /// The flight it was part of.
+    /// The tag of its flight.
     pub(crate) tag: u32,
     /// The slot; `None` only with an error, where the device may still be using it.
     pub(crate) slot: Option<Slot>,
-    /// How it went.
+    /// Success or error.
     pub(crate) outcome: Result<(), Error>,
 }
 
 impl Copied {
-    /// A copy that went well.
+    /// A successful copy.
     fn whole(tag: u32, slot: Slot) -> Self {
         Self {
             tag,

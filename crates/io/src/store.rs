@@ -1,12 +1,12 @@
-//! Stores: where objects are, and what can be done with them apart from moving their bytes.
+//! Stores: where objects are, and all operations on them except moving their bytes.
 //!
 //! A [`Store`] is the control plane: it opens, lists, creates, commits, puts and removes objects by name, and makes the
-//! [`Engine`]s that lanes move bytes with. What a store can do is data ([`Verbs`]). A verb that it does not declare is
-//! not implemented, and calling it is an error that names the store and the verb.
+//! [`Engine`]s that lanes move bytes with. The operations that a store supports are data ([`Verbs`]). A verb that it
+//! does not declare is not implemented, and calling it returns an error that names the store and the verb.
 //!
-//! A name is one part or several with `/` between them; no part is empty, `.` or `..`. [`Store::below`] gives the
-//! store of all names that begin with one part, as a folder of a file system or a prefix of keys. Programs coordinate
-//! by `put` with [`Condition::IfAbsent`], `list` and `remove`, which file systems and object stores both have.
+//! A name is one part or several with `/` between them; no part is empty, `.` or `..`. [`Store::below`] returns the
+//! store of all names under one prefix: a folder of a file system, or a key prefix. Programs coordinate by `put` with
+//! [`Condition::IfAbsent`], `list` and `remove`, which file systems and object stores both have.
 
 pub mod files;
 mod location;
@@ -24,7 +24,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use straightway_core::{Direction, Error, Extent, Kind, Place, Result, Survey};
+use straightway_core::{Direction, Error, ErrorKind, Extent, Place, Result, Survey};
 pub use straightway_sys::{Folder, folder::Durability};
 
 use crate::{engine::Engine, settings::Settings, track::Track};
@@ -39,33 +39,33 @@ pub use verb::{Verb, Verbs};
 /// The most objects that [`list_all`] lists. A folder with more is refused, not read in part.
 pub const NAMES_MAX: usize = straightway_sys::folder::NAMES_MAX;
 
-/// How deep [`Store::clear`] descends.
+/// The deepest nesting of folders that [`Store::clear`] accepts.
 const DEPTH_MAX: usize = 64;
 
 /// A kind of store.
 pub trait Store: Any + fmt::Debug + Send + Sync {
-    /// What messages call an object of this store; with an empty name, the store.
+    /// The name of an object of this store in messages; with an empty name, that of the store.
     fn describe(&self, name: &OsStr) -> String;
 
-    /// Where it is, as no other store is: where messages leave out the address of a service, this has it.
+    /// An address that no other store has. It includes the service's address where `describe` omits it.
     fn address(&self) -> String {
         self.describe(OsStr::new(""))
     }
 
-    /// The verbs that it implements.
+    /// The operations that it supports.
     fn verbs(&self) -> Verbs;
 
-    /// Opens objects to read, all or none.
+    /// Opens objects for reading, all or none.
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>>;
 
-    /// The engine of one lane, created on the lane's thread.
+    /// Makes the engine of one lane. Called on the lane's thread.
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>>;
 
-    /// Which engines serve it: stores of one family share their lanes.
+    /// The family of stores whose engines can serve it. Stores of one family share their lanes.
     fn family(&self) -> &'static str;
 
-    /// What is known of each object before a transfer is planned. Where a hull is given, it is asked as well what of
-    /// those bytes is in a cache that is faster than the store.
+    /// Returns what is known of each object before a transfer is planned. Where a hull is given, the survey also says
+    /// which of its bytes are in a cache that is faster than the store.
     fn survey(
         &self,
         objects: &[Arc<dyn Handle>],
@@ -75,80 +75,80 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         Ok(vec![Survey::default(); objects.len()])
     }
 
-    /// Waits until what was written to objects is durable. Those that are committed later need no more.
+    /// Waits until the bytes written to objects are durable. Objects that are committed later need no further sync.
     fn sync(&self, _written: &[Arc<dyn Handle>]) -> Result<()> {
         Ok(())
     }
 
-    /// The sizes that suit it.
+    /// The chunk size and queue depth that suit it.
     fn tuning(&self) -> Tuning {
         Tuning::default()
     }
 
-    /// Objects up to this long are kept in memory from their first byte to their commit.
+    /// Objects up to this length stay in memory from creation to commit.
     fn kept_bytes_max(&self) -> u64 {
         0
     }
 
-    /// All bytes of a small object that has at most `bytes_max`.
+    /// Reads a whole small object of at most `bytes_max` bytes.
     fn get(&self, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
         get_whole(self, name, bytes_max)
     }
 
-    /// One page of the names in this store, in order of their bytes. Each name is listed that was there all the while.
-    fn list(&self, _: &Page) -> Result<Listing> {
+    /// Lists one page of names, in byte order. A name that exists throughout the listing is listed.
+    fn list(&self, _: &ListPage) -> Result<Listing> {
         Err(self.lacks(Verb::List))
     }
 
     /// The store of all objects whose names begin with `folder/`. Where folders exist on their own, a missing one is
-    /// made, or is an error.
+    /// created, or is an error.
     fn below(&self, _folder: &OsStr, _missing: Missing) -> Result<Arc<dyn Store>> {
         Err(self.lacks(Verb::List))
     }
 
-    /// Begins an object of `bytes`, which nobody sees until it is committed.
+    /// Begins an object of `bytes` bytes, which is not visible until it is committed.
     fn create(&self, _name: &OsStr, _bytes: u64, _: &Like<'_>) -> Result<Box<dyn Draft>> {
         Err(self.lacks(Verb::Create))
     }
 
     /// Makes objects visible and durable, in this order, replacing those of the same names. The last one is the commit
-    /// point: whoever sees it sees all. After an error none is visible that was not there before.
+    /// point: a reader that sees it sees all. After an error, no new name is visible.
     fn commit(&self, _: Vec<Box<dyn Draft>>) -> Result<()> {
         Err(self.lacks(Verb::Create))
     }
 
-    /// Makes objects visible and durable that have nothing to do with each other. After an error some may be visible.
+    /// Makes independent objects visible and durable. After an error some may be visible.
     fn commit_each(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
         let mut drafts = drafts.into_iter();
         drafts.try_for_each(|draft| self.commit(vec![draft]))
     }
 
-    /// Copies objects of `from` to names in this store without their bytes passing through this machine, replacing what
-    /// has those names. `false` where that cannot be done; then nothing was.
+    /// Copies objects of `from` to names in this store without moving their bytes through this machine, replacing
+    /// objects of those names. Returns `false`, with nothing copied, where that is not possible.
     fn copy_within(&self, _from: &dyn Store, _objects: &[(Named, OsString)]) -> Result<bool> {
         Ok(false)
     }
 
-    /// Removes what killed writers left of drafts directly below this store, as far as it can be told.
+    /// Removes drafts directly below this store whose writers were killed, where that can be determined.
     fn sweep(&self) {}
 
-    /// Removes all drafts below this store that were begun longer than `age` ago, be their writers alive or not. Answers
-    /// what they were called. Stores whose drafts end with their writers have none.
+    /// Removes all drafts below this store that are older than `age`, whether or not their writers are alive. Returns
+    /// their names. Stores whose drafts end with their writers have none.
     fn sweep_drafts(&self, _age: Duration) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
 
-    /// Gives a small object its bytes at once, if the condition holds. Answers whether it did.
+    /// Writes a small object at once, if the condition holds. Returns whether it was written.
     fn put(&self, _name: &OsStr, _bytes: &[u8], on: &Condition, _: Durability) -> Result<bool> {
         Err(self.lacks(on.verb()))
     }
 
-    /// Removes an object, or an empty folder where such exist. What is not there is removed.
+    /// Removes an object, or an empty folder where folders exist. A missing object is not an error.
     fn remove(&self, _name: &OsStr, _: Durability) -> Result<()> {
         Err(self.lacks(Verb::Remove))
     }
 
-    /// Removes an object if it is still this version. Answers whether it did.
+    /// Removes an object if its version is still this one. Returns whether it was removed.
     fn remove_if_match(&self, _name: &OsStr, _: &Tag, _: Durability) -> Result<bool> {
         Err(self.lacks(Verb::RemoveIfMatch))
     }
@@ -163,48 +163,48 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         None
     }
 
-    /// The local folder that this store is. Folders have safeguards that object stores lack: locks that end with their
-    /// process, a number that no other folder has, and a rename.
+    /// The local folder behind this store. Folders have safeguards that object stores lack: locks that end with their
+    /// process, a unique number, and rename.
     fn folder(&self) -> Option<&Folder> {
         None
     }
 
-    /// The error of a verb that is not declared.
+    /// The error for a verb that is not declared.
     fn lacks(&self, verb: Verb) -> Error {
         let store = self.describe(OsStr::new(""));
         let message = "this kind of store does not support it";
-        Error::new(Kind::Unsupported, verb.name(), store, message)
+        Error::new(ErrorKind::Unsupported, verb.name(), store, message)
     }
 }
 
 const _: [&dyn Store; 0] = [];
 
-/// An object in the making. Dropped before its commit, it leaves nothing behind.
+/// An object that is being written. Dropped before its commit, it leaves nothing behind.
 pub trait Draft: Any + fmt::Debug + Send {
-    /// What lanes write to.
+    /// The handle that lanes write to.
     fn handle(&self) -> Arc<dyn Handle>;
 
-    /// Writes all of `bytes` at `offset`: for headers and the like.
+    /// Writes all of `bytes` at `offset`. For headers and other small data.
     fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 }
 
 const _: [&dyn Draft; 0] = [];
 
-/// An object by name, with what a listing or a manifest said of it. A tag asks for that version only.
+/// An object's name, with metadata from a listing or a manifest. A tag requests that version only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
     /// Its name in the store.
     pub name: OsString,
-    /// Its length, where it is known already.
+    /// Its length, if known.
     pub bytes: Option<u64>,
-    /// Its version, where it is known already.
+    /// Its version, if known.
     pub tag: Option<Tag>,
-    /// When it was put, by the clock of the store, where a listing said.
+    /// When it was put, by the store's clock, if a listing said so.
     pub modified: Option<SystemTime>,
 }
 
 impl Named {
-    /// An object of which only the name is known.
+    /// An object with only its name.
     pub fn new(name: impl Into<OsString>) -> Self {
         Self {
             name: name.into(),
@@ -213,35 +213,35 @@ impl Named {
     }
 }
 
-/// What a new object is like, where its store has permissions and holes. Others ignore it.
+/// The object whose permissions and holes a new object takes over. Stores without these ignore it.
 #[derive(Clone, Copy, Debug)]
 pub enum Like<'a> {
     /// The object that it replaces, if there is one.
     Replaced,
-    /// The object of this name in the same folder, whose place it takes under its own name.
+    /// The object of this name in the same folder, which the new one replaces under its own name.
     InsteadOf(&'a OsStr),
-    /// The object that it is a copy of.
+    /// The source of a copy.
     Copy {
-        /// That object.
+        /// The source.
         of: &'a dyn Handle,
-        /// Whether parts of it are not stored.
+        /// Whether it has holes.
         has_holes: bool,
     },
 }
 
-/// When a put takes place.
+/// The condition of a put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Whatever is there.
+    /// Unconditional.
     Always,
-    /// Nothing has that name.
+    /// No object has that name.
     IfAbsent,
-    /// This version has that name.
+    /// The object of that name has this version.
     IfMatch(Tag),
 }
 
 impl Condition {
-    /// The verb that a put with this condition is.
+    /// The verb of a put with this condition.
     pub fn verb(&self) -> Verb {
         match self {
             Self::Always => Verb::Put,
@@ -251,19 +251,19 @@ impl Condition {
     }
 }
 
-/// What becomes of a folder that is missing.
+/// How a missing folder is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It is made.
+    /// It is created.
     Create,
     /// It is an error.
     Refuse,
 }
 
-/// Which part of a listing.
+/// A request for one page of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// What [`Listing::next`] of the page before was.
+pub struct ListPage {
+    /// [`Listing::next`] of the previous page.
     pub after: Option<OsString>,
     /// The most names to list. A store may list fewer.
     pub names_max: usize,
@@ -276,13 +276,13 @@ pub struct Listing {
     pub objects: Vec<Named>,
     /// The first parts of all other names.
     pub folders: Vec<OsString>,
-    /// Where the next page begins; `None` at the end.
+    /// The start of the next page; `None` at the end.
     pub next: Option<OsString>,
 }
 
 impl Listing {
-    /// The page of all `names`, in which those of folders end with a slash, as an object store has them.
-    pub fn of(mut names: Vec<String>, page: &Page) -> Self {
+    /// Cuts one page out of all `names`. Names of folders end with a slash, as in an object store.
+    pub fn of(mut names: Vec<String>, page: &ListPage) -> Self {
         let after = page.after.as_deref();
         names.retain(|name| after.is_none_or(|after| OsStr::new(name) > after));
         names.sort_unstable();
@@ -300,10 +300,10 @@ impl Listing {
     }
 }
 
-/// What an engine is for.
+/// What an engine has to serve.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneSpec<'a> {
-    /// Around the page cache, or through it.
+    /// The lane's track.
     pub track: Track,
     /// The memory that its lane serves.
     pub place: Place,
@@ -312,7 +312,7 @@ pub struct LaneSpec<'a> {
 }
 
 impl LaneSpec<'_> {
-    /// How many I/Os the engine has to take at once.
+    /// The number of I/Os in flight that the engine has to support.
     pub fn depth(&self) -> u32 {
         match self.track {
             Track::Drive => self.settings.depth.max(self.settings.write_depth),
@@ -321,7 +321,7 @@ impl LaneSpec<'_> {
     }
 }
 
-/// The sizes that suit a store.
+/// The chunk size and queue depth that suit a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// The largest I/O.
@@ -331,7 +331,7 @@ pub struct Tuning {
 }
 
 impl Default for Tuning {
-    /// A drive's.
+    /// The values for a drive.
     fn default() -> Self {
         let Settings {
             chunk_bytes, depth, ..
@@ -340,18 +340,18 @@ impl Default for Tuning {
     }
 }
 
-/// Opens one object to read.
+/// Opens one object for reading.
 pub fn open_one<S: Store + ?Sized>(store: &S, name: &OsStr) -> Result<Arc<dyn Handle>> {
     let mut opened = store.open(&[Named::new(name)])?;
     Ok(opened.pop().expect("one handle for each name"))
 }
 
-/// What [`Store::get`] does where a store has no shorter way.
+/// The default of [`Store::get`].
 fn get_whole<S: Store + ?Sized>(store: &S, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
     read_whole(store, &*open_one(store, name)?, name, bytes_max)
 }
 
-/// All bytes of an open object that has at most `bytes_max`.
+/// Reads a whole open object of at most `bytes_max` bytes.
 pub fn read_whole<S: Store + ?Sized>(
     store: &S,
     handle: &dyn Handle,
@@ -362,7 +362,7 @@ pub fn read_whole<S: Store + ?Sized>(
     if bytes > bytes_max {
         let message = format!("it is longer than {bytes_max} bytes");
         return Err(Error::new(
-            Kind::Corrupt,
+            ErrorKind::Corrupt,
             "read",
             store.describe(name),
             message,
@@ -373,7 +373,7 @@ pub fn read_whole<S: Store + ?Sized>(
     Ok(content)
 }
 
-/// All names in a store, page by page. Pages that do not advance, or too many names, are an error.
+/// Lists all names in a store, page by page. Pages that do not advance, or too many names, are an error.
 pub fn list_all<S: Store + ?Sized>(store: &S) -> Result<Listing> {
     let refuse = |kind, why: String| {
         let store = store.describe(OsStr::new(""));
@@ -382,7 +382,7 @@ pub fn list_all<S: Store + ?Sized>(store: &S) -> Result<Listing> {
     let (mut all, mut after) = (Listing::default(), None);
     loop {
         let names_max = NAMES_MAX;
-        let page = store.list(&Page {
+        let page = store.list(&ListPage {
             after: after.clone(),
             names_max,
         })?;
@@ -390,7 +390,7 @@ pub fn list_all<S: Store + ?Sized>(store: &S) -> Result<Listing> {
         all.folders.extend(page.folders);
         if all.objects.len() + all.folders.len() > NAMES_MAX {
             return refuse(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 format!("it has more than {NAMES_MAX} entries"),
             );
         }
@@ -398,7 +398,7 @@ pub fn list_all<S: Store + ?Sized>(store: &S) -> Result<Listing> {
             None => return Ok(all),
             next if next <= after => {
                 let why = "its pages do not advance";
-                return refuse(Kind::Corrupt, why.to_owned());
+                return refuse(ErrorKind::Corrupt, why.to_owned());
             }
             next => after = next,
         }
@@ -407,9 +407,9 @@ pub fn list_all<S: Store + ?Sized>(store: &S) -> Result<Listing> {
 
 fn clear_below<S: Store + ?Sized>(store: &S, folder: &OsStr, depth: usize) -> Result<()> {
     if depth == 0 {
-        let message = format!("folders lie more than {DEPTH_MAX} deep in it");
+        let message = format!("its folders are nested more than {DEPTH_MAX} deep");
         return Err(Error::new(
-            Kind::Invalid,
+            ErrorKind::Invalid,
             "clear",
             store.describe(folder),
             message,
@@ -426,17 +426,17 @@ fn clear_below<S: Store + ?Sized>(store: &S, folder: &OsStr, depth: usize) -> Re
     store.remove(folder, Durability::Unsynced)
 }
 
-/// A draft as the store made it that is to commit it.
+/// Converts a draft back to the type of the store that commits it.
 pub fn own_draft<D: Draft>(draft: Box<dyn Draft>) -> Result<D> {
     let name = draft.handle().object().name;
     let own = (draft as Box<dyn Any>).downcast::<D>();
     own.map(|own| *own).map_err(|_| {
         let message = "it is a draft of another store";
-        Error::new(Kind::Invalid, "commit", name, message)
+        Error::new(ErrorKind::Invalid, "commit", name, message)
     })
 }
 
-/// The parts of a name, or an error for one that is none.
+/// The parts of a name, or an error if it is not a valid name.
 pub fn parts<'a>(store: &dyn Store, name: &'a OsStr) -> Result<Vec<&'a OsStr>> {
     let parts: Vec<_> = name.as_bytes().split(|byte| *byte == b'/').collect();
     let fits = |part: &&[u8]| !matches!(*part, b"" | b"." | b"..") && !part.contains(&0);
@@ -445,13 +445,18 @@ pub fn parts<'a>(store: &dyn Store, name: &'a OsStr) -> Result<Vec<&'a OsStr>> {
     }
     let message = "a name has parts with `/` between them, none of them empty, `.` or `..`";
     let name = store.describe(name);
-    Err(Error::new(Kind::Invalid, "use the name", name, message))
+    Err(Error::new(
+        ErrorKind::Invalid,
+        "use the name",
+        name,
+        message,
+    ))
 }
 
-/// A name that is text, or an error for one that is none.
+/// A name as text, or an error if it is not UTF-8.
 pub fn text<'a>(store: &dyn Store, name: &'a OsStr) -> Result<&'a str> {
     name.to_str().ok_or_else(|| {
-        let message = "its name is not text";
-        Error::new(Kind::Invalid, "use", store.describe(name), message)
+        let message = "its name is not UTF-8";
+        Error::new(ErrorKind::Invalid, "use", store.describe(name), message)
     })
 }

@@ -1,4 +1,4 @@
-//! What one lane counts while it runs, and what all lanes' counts add up to.
+//! The counts of one lane, and their sum over all lanes.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,47 +11,47 @@ use straightway_sys::Tries;
 
 use crate::{gauge::SocketTally, gds::Proof};
 
-/// Latencies up to this are told apart; a longer one counts as this long.
+/// The longest latency that is recorded; a longer one counts as this long.
 const LATENCY_NS_MAX: u64 = 1_000_000_000_000;
 
-/// Different warnings of one transfer. Each is about the machine, of which there is one.
+/// The most distinct warnings of one transfer.
 pub const WARNINGS_MAX: usize = 16;
 
 /// A lane's counts.
 #[derive(Debug)]
 pub struct Tally {
-    /// How long chunks waited to be handed to storage.
+    /// The time from creation to submission of I/Os.
     pub queueing: Histogram<u64>,
-    /// How long storage took.
+    /// The time from submission to completion of I/Os.
     pub storage: Histogram<u64>,
-    /// How long it took from there until the bytes were in place.
+    /// The time of the copies between slots and regions.
     pub copy: Histogram<u64>,
     routes: BTreeMap<(Leg, Route, Reason), u64>,
-    /// I/Os that storage completed.
+    /// The number of I/Os that storage completed.
     pub ios: u64,
-    /// Bytes that they moved.
+    /// The bytes that they moved.
     pub storage_bytes: u64,
-    /// What requests over a network took beyond one each.
+    /// Retries and hedges of requests over a network.
     tries: Requests,
-    /// What connections saw.
+    /// The measurements of connections.
     sockets: Vec<SocketTally>,
     /// The most ring memory in use at once.
     pub staging_bytes_peak: u64,
-    /// Memory that is pinned.
+    /// The bytes of pinned memory.
     pub pinned_bytes: u64,
-    /// How many lanes there are.
+    /// The number of lanes.
     pub lanes: u32,
-    /// The lanes' time that went into waiting for the drive,
+    /// Lane time spent waiting for the drive.
     pub drive: Duration,
-    /// into the page cache,
+    /// Lane time spent in the page cache.
     pub page_cache: Duration,
-    /// into copies,
+    /// Lane time spent on copies.
     pub copying: Duration,
-    /// into other jobs,
+    /// Lane time spent on other jobs.
     pub others: Duration,
-    /// into waiting until there is something to do: mostly until a limit lets go,
+    /// Lane time spent without work, mostly because of a rate limit.
     pub idle: Duration,
-    /// and into all else.
+    /// All other lane time.
     pub rest: Duration,
     warnings: Vec<String>,
     engines: Vec<&'static str>,
@@ -59,7 +59,7 @@ pub struct Tally {
 
 impl Default for Tally {
     fn default() -> Self {
-        // Two digits tell 1 % apart, and keep a histogram small enough to stay in cache.
+        // Two digits resolve 1 %, and keep a histogram small enough for the CPU cache.
         let histogram =
             || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2).expect("the bounds are in range");
         Self {
@@ -92,7 +92,7 @@ impl Tally {
         *self.routes.entry((leg, route, reason)).or_default() += bytes;
     }
 
-    /// Books what was planned as direct as what is proven that it was.
+    /// Moves the bytes that were planned as direct to the route that is proven.
     pub(crate) fn attribute(&mut self, leg: Leg, proof: Proof) {
         let planned = (leg, Route::Direct, Reason::Aligned);
         if let Some(bytes) = self.routes.remove(&planned) {
@@ -101,7 +101,7 @@ impl Tally {
         }
     }
 
-    /// Counts an I/O that storage completed, and what that took over a network.
+    /// Counts a completed I/O, with its retries and hedges over a network.
     pub fn complete(&mut self, took: Duration, bytes: u64, tries: Tries) {
         record(&mut self.storage, took);
         self.ios += 1;
@@ -111,24 +111,24 @@ impl Tally {
         self.tries.hedges_won += u64::from(tries.hedges_won);
     }
 
-    /// What requests took, where any bytes came from a socket.
+    /// The retries and hedges, if any bytes came from a socket.
     pub(crate) fn requests(&self) -> Option<Requests> {
         let is_socket = |(_, route, _): &(Leg, Route, Reason)| *route == Route::Socket;
         self.routes.keys().any(is_socket).then_some(self.tries)
     }
 
-    /// Adds what the connections of a lane saw.
+    /// Adds the connection measurements of a lane.
     pub(crate) fn watch(&mut self, seen: SocketTally) {
         seen.enter(&mut self.sockets);
     }
 
-    /// What connections saw, where any bytes came from a socket.
+    /// The connection measurements, if any bytes came from a socket.
     pub(crate) fn sockets(&self) -> Option<Sockets> {
         self.requests()?;
         SocketTally::sum(&self.sockets)
     }
 
-    /// Notes which engine took part.
+    /// Records an engine that took part.
     pub fn name(&mut self, engine: &'static str) {
         if !self.engines.contains(&engine) {
             self.engines.push(engine);
@@ -140,7 +140,7 @@ impl Tally {
         &self.engines
     }
 
-    /// Notes that something went another way than it should have, once and within a bound.
+    /// Adds a warning, once and up to a limit.
     pub fn warn(&mut self, warning: &str) {
         let is_known = self.warnings.iter().any(|known| known == warning);
         if !is_known && self.warnings.len() < WARNINGS_MAX {
@@ -148,7 +148,7 @@ impl Tally {
         }
     }
 
-    /// Notes a ring of which only a part could be pinned. One that was not made yet has no slots.
+    /// Warns of a ring that has fewer slots than wanted. A ring that is not made yet has none.
     pub fn note_ring(&mut self, slots: usize, wanted: usize) {
         if (1..wanted).contains(&slots) {
             self.warn(&format!(
@@ -158,18 +158,18 @@ impl Tally {
         }
     }
 
-    /// What was noted.
+    /// The warnings.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Books as `rest` what is left of the time that a lane has run.
+    /// Sets `rest` to the remainder of the lane's running time.
     pub fn finish(&mut self, ran: Duration) {
         let spent = self.drive + self.page_cache + self.copying + self.others + self.idle;
         self.rest = ran.saturating_sub(spent);
     }
 
-    /// Payload bytes, whichever route they took.
+    /// The payload bytes of all routes.
     pub(crate) fn bytes(&self) -> u64 {
         self.routes.values().sum()
     }

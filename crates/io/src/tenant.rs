@@ -1,6 +1,6 @@
-//! Those on whose behalf jobs run: their share, their class, and how much of either they have used.
+//! Tenants: the users on whose behalf jobs run, with their share, their class and what they have used of it.
 //!
-//! A tenant outlives its jobs: a limit holds for all of them together, one after the other and side by side.
+//! A tenant outlives its jobs: a limit covers all of them together, consecutive and parallel.
 
 use std::{
     sync::{
@@ -11,21 +11,22 @@ use std::{
 };
 
 use straightway_core::{
-    Class, Error, Kind, Rate, Result, Share,
+    Class, Error, ErrorKind, Rate, Result, Share,
     share::{Turn, after},
 };
 
-use crate::pace::Pace;
+use crate::rate_limiter::RateLimiter;
 
-/// Bytes of background jobs in flight while a job of class *now* is there. A flush keeps its speed with two I/Os of 1 MiB
-/// on a virtual drive of 2.3 GB/s, and reads beside it take half as long as with four (`bench/results/qos-*`).
+/// The most bytes of background jobs in flight while a job of class *now* runs. A flush keeps its speed with two I/Os
+/// of 1 MiB on a virtual drive of 2.3 GB/s, and reads at the same time take half as long as with four
+/// (`bench/results/qos-*`).
 const BACKGROUND_BYTES_MAX: u64 = 2 << 20;
 
-/// Background jobs stay small for this long after the last job of class *now*: the next of many short ones would else
+/// How long background jobs stay limited after the last job of class *now*. Otherwise the next of many short ones would
 /// find the drive's queue full again.
 const LINGER: Duration = Duration::from_millis(250);
 
-/// When the clock of shares began.
+/// The start of the clock of shares.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Seconds on the clock of shares.
@@ -33,26 +34,26 @@ pub(crate) fn now_s() -> f64 {
     START.elapsed().as_secs_f64()
 }
 
-/// One on whose behalf jobs run.
+/// A user on whose behalf jobs run.
 #[derive(Debug)]
 pub(crate) struct Tenant {
     share: Share,
     class: Class,
     account: Mutex<Account>,
-    /// What it has reserved of the executor's rate, given back when it goes.
+    /// Its reservation of the executor's rate, released on drop.
     _reserved: Option<Reserved>,
 }
 
-/// What it is owed, and held to.
+/// The state of its reservation and its limit.
 #[derive(Debug)]
 struct Account {
-    /// From when on its reservation is behind.
+    /// The time from which on its reservation is behind.
     reservation_s: f64,
-    pace: Option<Pace>,
+    limiter: Option<RateLimiter>,
 }
 
 impl Tenant {
-    /// A tenant with a share. What it reserves is taken from `reservations`.
+    /// A tenant with a share. Its reservation is taken from `reservations`.
     pub(crate) fn new(
         share: Share,
         class: Class,
@@ -65,7 +66,7 @@ impl Tenant {
             class,
             account: Mutex::new(Account {
                 reservation_s: f64::NEG_INFINITY,
-                pace: share.limit.map(Pace::new),
+                limiter: share.limit.map(RateLimiter::new),
             }),
             _reserved: reserved.transpose()?,
         })
@@ -79,7 +80,7 @@ impl Tenant {
         self.class
     }
 
-    /// Whether its chunks go without a look at the clock.
+    /// Whether its chunks need no timing.
     pub(crate) fn is_free(&self) -> bool {
         self.share.limit.is_none() && self.share.reservation.is_none()
     }
@@ -91,23 +92,23 @@ impl Tenant {
         }
         let account = self.lock();
         let reserved = self.share.reservation.map(|_| account.reservation_s);
-        let limit = account.pace.as_ref().map(Pace::due_s);
+        let limit = account.limiter.as_ref().map(RateLimiter::due_s);
         (
             reserved.unwrap_or(f64::INFINITY),
             limit.unwrap_or(f64::NEG_INFINITY),
         )
     }
 
-    /// Takes note of a job that comes: nothing was reserved while there was none.
+    /// Records a new job. The reservation does not accumulate without jobs.
     pub(crate) fn arrive(&self, now_s: f64) {
         let mut account = self.lock();
         account.reservation_s = account.reservation_s.max(now_s);
-        if let Some(pace) = &mut account.pace {
-            pace.arrive(now_s);
+        if let Some(limiter) = &mut account.limiter {
+            limiter.arrive(now_s);
         }
     }
 
-    /// Books a chunk that was taken up. What it got by weight is not taken off its reservation.
+    /// Counts a chunk. One that was granted by weight does not count against the reservation.
     pub(crate) fn serve(&self, bytes: u64, turn: Turn) {
         if let (Some(Rate(per_s)), Turn::Reservation) = (self.share.reservation, turn) {
             let mut account = self.lock();
@@ -116,13 +117,15 @@ impl Tenant {
         }
     }
 
-    /// Books an I/O that is about to be handed over. Answers whether its limit lets it go.
+    /// Returns whether the limit admits an I/O now, and counts it if so.
     pub(crate) fn admits(&self, bytes: usize, now_s: impl FnOnce() -> f64) -> bool {
         if self.share.limit.is_none() {
             return true;
         }
-        let pace = &mut self.lock().pace;
-        pace.as_mut().is_none_or(|pace| pace.admits(bytes, now_s()))
+        let limiter = &mut self.lock().limiter;
+        limiter
+            .as_mut()
+            .is_none_or(|limiter| limiter.admits(bytes, now_s()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Account> {
@@ -130,14 +133,14 @@ impl Tenant {
     }
 }
 
-/// What the tenants of an executor have reserved of the rate that was measured.
+/// The reservations of an executor's tenants out of the measured rate.
 #[derive(Debug)]
 pub(crate) struct Reservations {
     measured: Option<Rate>,
     taken: Mutex<f64>,
 }
 
-/// A part of the rate.
+/// A reserved part of the rate, released on drop.
 #[derive(Debug)]
 struct Reserved {
     rate: Rate,
@@ -154,11 +157,11 @@ impl Reservations {
 
     fn take(self: &Arc<Self>, rate: Rate) -> Result<Reserved> {
         let refuse = |message: String, hint: &'static str| {
-            let error = Error::new(Kind::Invalid, "reserve", rate.to_string(), message);
+            let error = Error::new(ErrorKind::Invalid, "reserve", rate.to_string(), message);
             Err(error.with_hint(hint))
         };
         let Some(measured) = self.measured else {
-            let message = "no rate was measured that it could be a part of".to_owned();
+            let message = "no rate has been measured to reserve from".to_owned();
             return refuse(message, "measure the drive with `straightway bench`");
         };
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -182,28 +185,28 @@ impl Drop for Reserved {
     }
 }
 
-/// What the jobs of one executor have under way that others must know of.
+/// Shared counts of the jobs of one executor.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    /// Jobs of class *now*.
+    /// The number of jobs of class *now*.
     urgent: AtomicUsize,
     /// When the last of them ended, in microseconds.
     calm_since_us: AtomicU64,
     background_bytes: AtomicU64,
 }
 
-/// A job of class *now*, for as long as it is there.
+/// Guard of a job of class *now*.
 #[derive(Debug)]
 pub(crate) struct Urgent(Arc<Traffic>);
 
 impl Traffic {
-    /// Notes a job of class *now* until the answer is dropped.
+    /// Counts a job of class *now* until the guard is dropped.
     pub(crate) fn enter(self: &Arc<Self>) -> Urgent {
         self.urgent.fetch_add(1, Ordering::Relaxed);
         Urgent(Arc::clone(self))
     }
 
-    /// Whether background jobs have to stay small, and are as large as they may be.
+    /// Whether background jobs are limited, and have reached their limit.
     pub(crate) fn holds_back(&self, now_s: f64) -> bool {
         let in_flight = self.background_bytes.load(Ordering::Relaxed);
         in_flight >= BACKGROUND_BYTES_MAX && self.is_urgent(now_s)
@@ -215,12 +218,12 @@ impl Traffic {
             || (calm_since_s > 0.0 && now_s - calm_since_s < LINGER.as_secs_f64())
     }
 
-    /// Counts bytes of a background job that are taken up.
+    /// Adds bytes of a background job that are now in flight.
     pub(crate) fn begin(&self, bytes: u64) {
         self.background_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes of a background job that are in place.
+    /// Subtracts bytes of a background job that are no longer in flight.
     pub(crate) fn end(&self, bytes: u64) {
         self.background_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -240,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reservations_are_parts_of_what_was_measured_and_are_given_back() {
+    fn reservations_are_limited_by_the_measured_rate_and_released_on_drop() {
         let reserve = |rate, of: &Arc<Reservations>| {
             let share = Share {
                 reservation: Some(Rate(rate)),
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn background_jobs_stay_small_while_another_is_urgent_and_a_while_after() {
+    fn background_jobs_are_limited_while_a_job_is_urgent_and_a_while_after() {
         let traffic = Arc::new(Traffic::default());
         traffic.begin(BACKGROUND_BYTES_MAX);
         assert!(!traffic.holds_back(now_s()));

@@ -1,4 +1,4 @@
-//! A job that was started: it can be waited for, asked about and stopped.
+//! A running job, which can be waited for, polled and cancelled.
 
 use std::{
     sync::{
@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use straightway_core::{Direction, Error, Kind, Rate, Receipt, Result};
+use straightway_core::{Direction, Error, ErrorKind, Rate, Receipt, Result};
 use straightway_sys::cufile::Counters;
 
 use crate::{
@@ -17,26 +17,26 @@ use crate::{
     tally::Tally,
 };
 
-/// A job that was started. Dropping it stops the job.
+/// A running job. Dropping it cancels the job.
 #[derive(Debug)]
 pub struct Ticket {
     pub(crate) job: Arc<Job>,
-    /// Jobs of the same transfer that are over: the trial of two ways.
+    /// Finished jobs of the same transfer: the trial of two methods.
     pub(crate) earlier: Vec<Ticket>,
-    /// Where its lanes answer. It is closed when all have.
+    /// Receives the tallies of its lanes. It is closed when all have sent theirs.
     pub(crate) inbox: Receiver<Tally>,
-    /// What they counted so far.
+    /// The sum of the tallies so far.
     pub(crate) lanes: Option<Tally>,
     /// cuFile's counters before it began.
     pub(crate) counted: Option<Counters>,
-    /// The rate that it is held to.
+    /// Its rate limit.
     pub(crate) limit: Option<Rate>,
-    /// That it is there.
+    /// Counts it as running.
     pub(crate) _running: Running,
 }
 
 impl Ticket {
-    /// Waits until its bytes are in place, and durable where it wrote, unless it leaves that to another.
+    /// Waits until its bytes are in place, and durable if it wrote, unless a later job syncs them.
     pub fn wait(self) -> Result<Receipt> {
         let first = self.earlier.first().map_or(&self.job, |first| &first.job);
         let mut books = Books::since(first.opening);
@@ -44,7 +44,7 @@ impl Ticket {
         Ok(books.close())
     }
 
-    /// Whether its lanes are through with it, well or not. What it wrote is made durable by [`wait`](Self::wait).
+    /// Whether its lanes have finished, successfully or not. [`wait`](Self::wait) makes the written bytes durable.
     pub fn is_done(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
@@ -54,12 +54,12 @@ impl Ticket {
         }
     }
 
-    /// Asks it to stop. What is in flight is waited for by [`wait`](Self::wait); nothing more is begun.
+    /// Asks it to stop. [`wait`](Self::wait) waits for I/Os in flight; no more are begun.
     pub fn cancel(&self) {
         self.job.cancel();
     }
 
-    /// Waits as [`wait`](Self::wait) does, and enters the job in the books of something larger.
+    /// Waits like [`wait`](Self::wait), and adds the job to the books of a larger operation.
     pub fn enter(mut self, books: &mut Books) -> Result<()> {
         for earlier in std::mem::take(&mut self.earlier) {
             earlier.enter(books)?;
@@ -68,14 +68,14 @@ impl Ticket {
         let job = &self.job;
         tracing::trace!("all lanes are through with a job");
         job.outcome()?;
-        if let (Some(pass), Some(lanes)) = (&job.pass, &mut self.lanes) {
-            // Jobs by cuFile that ran beside this one are counted with it. Bytes count as direct only where all were.
+        if let (Some(direct_path), Some(lanes)) = (&job.direct_path, &mut self.lanes) {
+            // Other cuFile jobs that ran at the same time are counted too. Bytes count as direct only if all were.
             for &leg in job.legs() {
-                let proof = pass.proof_since(self.counted, leg);
+                let proof = direct_path.proof_since(self.counted, leg);
                 job.check_route(proof)?;
                 lanes.attribute(leg, proof);
             }
-            pass.enter(books);
+            direct_path.enter(books);
         }
         check_all_moved(job, self.lanes.as_ref())?;
         let synced = Instant::now();
@@ -84,7 +84,7 @@ impl Ticket {
         Ok(())
     }
 
-    /// Waits until its lanes are through with it.
+    /// Waits until its lanes have finished.
     pub(crate) fn join(&mut self) {
         while let Ok(lane) = self.inbox.recv() {
             self.add(lane);
@@ -101,13 +101,13 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // Nobody can learn of it any more. One that is through does not notice.
+        // Nobody can get its result any more. A finished job is not affected.
         self.job.cancel();
     }
 }
 
-/// Every byte must have been counted once on each leg. A lane that panicked is missing here, and
-/// its job must not pass for done.
+/// Checks that every byte was counted once on each leg. A lane that panicked sends no tally, and its job must not count
+/// as done.
 fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
     let wanted = job.arrived_bytes();
     for &leg in job.legs() {
@@ -116,14 +116,19 @@ fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
         if moved != wanted {
             let name = job.objects.name();
             let message = format!("a lane ended early, after {moved} of {wanted} bytes");
-            return Err(Error::new(Kind::Transient, "finish with", name, message));
+            return Err(Error::new(
+                ErrorKind::Transient,
+                "finish with",
+                name,
+                message,
+            ));
         }
     }
     Ok(())
 }
 
-/// What is left when all bytes have moved: objects that were read must not have changed, and those that were written are
-/// made durable, unless a later job sees to that.
+/// Finishes a job after all bytes have moved: checks that the objects that were read have not changed, and syncs those
+/// that were written, unless a later job does.
 fn settle(job: &Job) -> Result<()> {
     if job.direction() != Direction::Out {
         let read = job.objects.handles();

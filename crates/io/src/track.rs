@@ -1,17 +1,17 @@
-//! The kinds of lanes: to the drive, through the page cache, and those that check what they read.
+//! The kinds of lanes: for the drive, for the page cache, and for checked reads.
 
-/// Which chunks a lane takes.
+/// The kind of chunks that a lane runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Track {
-    /// Those that go to the drive.
+    /// Chunks that go to the drive.
     Drive,
-    /// Those that go through the page cache.
+    /// Chunks that go through the page cache.
     Cached,
-    /// Those that are checked before they go on, whichever way they are read.
+    /// Chunks that are checked before they are copied on, from either source.
     Checked,
 }
 
 impl Track {
-    /// All there are.
+    /// All tracks.
     pub(crate) const ALL: [Self; 3] = [Self::Drive, Self::Cached, Self::Checked];
 }

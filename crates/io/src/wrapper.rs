@@ -1,4 +1,4 @@
-//! Wrappers: what cuts across all engines, each in one file.
+//! Wrappers that add behaviour to any engine, each in one file.
 
 pub mod faulty;
 pub mod traced;

@@ -1,4 +1,4 @@
-//! Jobs side by side: tickets, shares and classes on real files.
+//! Concurrent jobs: tickets, shares and classes on real files.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use std::{
 };
 
 use files::{bytes_of, folder, write_file};
-use straightway_core::{Choice, Class, Extent, Kind, Move, Rate, Result, Route, Share};
+use straightway_core::{Choice, Class, ErrorKind, Extent, Move, Rate, Result, Route, Share};
 use straightway_io::{Executor, File, FileDraft, Region, Settings, Ticket, wrapper::traced::Trace};
 
 const CHUNK_BYTES: usize = 16 << 10;
@@ -46,7 +46,7 @@ fn whole(bytes: u64) -> Vec<Move> {
     }]
 }
 
-/// A read of a whole file, started, and where it goes.
+/// Starts a read of a whole file. Returns its ticket and region.
 fn read(executor: &Executor, file: &Arc<File>, choice: Choice) -> Result<(Ticket, Arc<Region>)> {
     let region = Arc::new(Region::host(file.bytes())?);
     let files = vec![Arc::clone(file)];
@@ -63,14 +63,14 @@ fn limited(executor: &Executor, rate: f64) -> Executor {
     executor.sharing(share, Class::Soon).unwrap()
 }
 
-/// What is in a region that nobody else has any more.
+/// The content of a region that nothing else references any more.
 fn taken(mut region: Arc<Region>) -> Vec<u8> {
     let region = Arc::get_mut(&mut region).expect("nothing is in flight");
     region.as_slice().to_vec()
 }
 
 #[test]
-fn jobs_run_side_by_side_and_each_gets_its_own_bytes() {
+fn concurrent_jobs_each_get_their_own_bytes() {
     let folder = folder();
     let executor = Executor::new(small()).unwrap();
     let sizes = [1, 4096, 70_001, 1 << 20, 3_000_003];
@@ -86,7 +86,7 @@ fn jobs_run_side_by_side_and_each_gets_its_own_bytes() {
             let receipt = ticket.wait().unwrap();
             let bytes = sizes[i % sizes.len()];
             assert_eq!(receipt.bytes, bytes as u64);
-            assert!(receipt.cpu_shared, "others ran beside it");
+            assert!(receipt.cpu_shared, "others ran at the same time");
             assert!(
                 taken(region) == bytes_of(bytes),
                 "{bytes} bytes by {route:?}"
@@ -96,7 +96,7 @@ fn jobs_run_side_by_side_and_each_gets_its_own_bytes() {
 }
 
 #[test]
-fn a_job_alone_shares_nothing_and_waits_for_nobody() {
+fn a_single_job_does_not_wait_for_others() {
     let folder = folder();
     let file = write_file(&folder.path().join("file"), 1 << 20);
     let executor = Executor::new(small()).unwrap();
@@ -106,7 +106,7 @@ fn a_job_alone_shares_nothing_and_waits_for_nobody() {
 }
 
 #[test]
-fn a_long_job_does_not_hold_up_a_short_one_that_comes_after_it() {
+fn a_long_job_does_not_delay_a_later_short_one() {
     let folder = folder();
     let long = write_file(&folder.path().join("long"), 40 << 20);
     let short = write_file(&folder.path().join("short"), 40_000);
@@ -122,13 +122,13 @@ fn a_long_job_does_not_hold_up_a_short_one_that_comes_after_it() {
         );
         assert!(!first.is_done());
         first.cancel();
-        assert_eq!(first.wait().unwrap_err().kind(), Kind::Cancelled);
+        assert_eq!(first.wait().unwrap_err().kind(), ErrorKind::Cancelled);
         taken(region);
     }
 }
 
 #[test]
-fn a_ticket_that_is_dropped_stops_its_job_and_the_buffers_come_back() {
+fn a_dropped_ticket_cancels_its_job_and_releases_the_buffers() {
     let folder = folder();
     let file = write_file(&folder.path().join("file"), 4 << 20);
     let executor = Executor::new(small()).unwrap();
@@ -144,7 +144,7 @@ fn a_ticket_that_is_dropped_stops_its_job_and_the_buffers_come_back() {
     assert!(taken(region) == bytes_of(4 << 20));
 }
 
-/// The most bytes that were handed to engines within 100 ms.
+/// The most bytes that were submitted to engines within 100 ms.
 fn most_in_a_tenth(trace: &Trace) -> usize {
     let events = trace.take();
     let mut handed: Vec<_> = events.iter().map(|e| (e.submitted, e.bytes)).collect();
@@ -163,7 +163,7 @@ fn most_in_a_tenth(trace: &Trace) -> usize {
 }
 
 #[test]
-fn a_limit_holds_in_every_tenth_of_a_second_on_every_route_and_both_legs_of_a_copy() {
+fn a_limit_holds_in_every_100_ms_on_every_route_and_both_legs_of_a_copy() {
     let folder = folder();
     let bytes = 2 << 20;
     let limit = 4e6;
@@ -211,8 +211,8 @@ fn a_limit_holds_in_every_tenth_of_a_second_on_every_route_and_both_legs_of_a_co
                     is_soon,
                 )
             };
-            // The clock of a trace is read a little after that of the limit, and where the machine is busy a lane may be
-            // held up between the two: then it is tried again.
+            // The trace reads its clock a little after the limiter, and on a busy machine a lane may be delayed between
+            // the two: then the run is repeated.
             let most = limit * 0.1 * 1.01 + CHUNK_BYTES as f64;
             let is_right = |(sum, bound, is_soon): &(usize, String, bool)| {
                 *sum as f64 <= most && bound == "throttle" && *is_soon
@@ -230,7 +230,7 @@ fn a_limit_holds_in_every_tenth_of_a_second_on_every_route_and_both_legs_of_a_co
 }
 
 #[test]
-fn a_limit_is_for_all_jobs_of_one_tenant_together_and_for_no_other() {
+fn a_limit_covers_all_jobs_of_its_tenant_together_and_no_others() {
     let folder = folder();
     let file = write_file(&folder.path().join("file"), 512 << 10);
     let executor = Executor::new(small()).unwrap();
@@ -266,5 +266,8 @@ fn reservations_need_a_measured_rate_and_stay_within_it() {
     })
     .unwrap();
     let _most = reserve(&measured, 9e8).unwrap();
-    assert_eq!(reserve(&measured, 2e8).unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(
+        reserve(&measured, 2e8).unwrap_err().kind(),
+        ErrorKind::Invalid
+    );
 }

@@ -1,5 +1,5 @@
-//! A hundred jobs at once, of every class, that are stopped and fail at random, in host memory and on the stand-in's GPU:
-//! those that succeed have moved the right bytes, and nothing is left behind.
+//! A hundred concurrent jobs of every class, cancelled and failing at random, in host memory and on the stand-in's GPU:
+//! successful jobs have moved the right bytes, and nothing is leaked.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use std::{fs, path::Path, sync::Arc};
 
 use files::{bytes_of, folder, write_file};
 use gpu::{context, small, whole};
-use straightway_core::{Choice, Class, Extent, Kind, Rate, Result, Route, Share};
+use straightway_core::{Choice, Class, ErrorKind, Extent, Rate, Result, Route, Share};
 use straightway_io::{
     Executor, File, FileDraft, Region, Settings, Ticket, settings::DriveEngine,
     wrapper::faulty::Faults,
@@ -26,10 +26,10 @@ use straightway_standin::Standin;
 
 const SIZES: [usize; 6] = [0, 1, 4096, 33_000, 200_001, 1 << 20];
 
-/// Numbers that follow from a seed.
-struct Dice(u64);
+/// A seeded random number generator.
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -38,7 +38,7 @@ impl Dice {
     }
 }
 
-/// Where the memory of jobs is, and the routes that lead there.
+/// The memory of jobs, and its possible routes.
 #[derive(Clone, Copy)]
 struct Memory {
     make: fn(u64) -> Result<Region>,
@@ -63,17 +63,17 @@ const GPU: Memory = Memory {
     ],
 };
 
-/// A job that was started, how many bytes it moves, and what holds them in the end.
+/// A running job, its number of bytes, and its destination.
 struct Started {
     ticket: Ticket,
     bytes: usize,
-    /// What a read fills, and what a write takes.
+    /// The region that a read fills or a write reads from.
     region: Option<Arc<Region>>,
-    /// What a write or a copy makes.
+    /// The file that a write or a copy makes.
     draft: Option<FileDraft>,
 }
 
-/// What is in a region that nobody else has any more.
+/// The content of a region that nothing else references any more.
 fn taken(mut region: Arc<Region>) -> Vec<u8> {
     let region = Arc::get_mut(&mut region).expect("nothing is in flight");
     let mut bytes = vec![0; region.bytes() as usize];
@@ -81,15 +81,15 @@ fn taken(mut region: Arc<Region>) -> Vec<u8> {
     bytes
 }
 
-/// Starts a job of a kind that the dice choose.
+/// Starts a random job.
 fn any_job(
-    dice: &mut Dice,
+    rng: &mut Rng,
     executor: &Executor,
     memory: Memory,
     files: &[Arc<File>],
     folder: &Path,
 ) -> Started {
-    let (class, limit) = match dice.below(4) {
+    let (class, limit) = match rng.below(4) {
         0 => (Class::Now, None),
         1 => (Class::Background, Some(Rate(20e6))),
         2 => (Class::Background, None),
@@ -97,14 +97,14 @@ fn any_job(
     };
     let share = Share {
         limit,
-        weight: [1.0, 2.0, 8.0][dice.below(3)],
+        weight: [1.0, 2.0, 8.0][rng.below(3)],
         ..Share::default()
     };
     let executor = executor.sharing(share, class).unwrap();
-    let file = &files[dice.below(files.len())];
+    let file = &files[rng.below(files.len())];
     let bytes = file.bytes();
-    let route = memory.routes[dice.below(3)];
-    let kind = dice.below(3);
+    let route = memory.routes[rng.below(3)];
+    let kind = rng.below(3);
     let region = (kind < 2).then(|| (memory.make)(bytes).unwrap());
     let region = region.map(|mut region| {
         let is_source = kind == 1;
@@ -117,7 +117,7 @@ fn any_job(
         Arc::new(region)
     });
     let draft = (kind > 0).then(|| {
-        let name = format!("{}-{}", dice.below(1 << 30), dice.below(1 << 30));
+        let name = format!("{}-{}", rng.below(1 << 30), rng.below(1 << 30));
         FileDraft::new(&folder.join(name), bytes).unwrap()
     });
     let from = vec![Arc::clone(file)];
@@ -126,8 +126,8 @@ fn any_job(
         Some(region) if kind == 0 => executor.read(from, whole(file), region, route),
         Some(region) => executor.write(region, to, whole(file), route),
         None => {
-            // The legs of a copy go between files, wherever other jobs have their memory.
-            let route = HOST.routes[dice.below(3)];
+            // A copy goes between files, independent of the other jobs' memory.
+            let route = HOST.routes[rng.below(3)];
             executor.relay(from, to, vec![(0, Extent::new(0, bytes))], route)
         }
     };
@@ -139,14 +139,14 @@ fn any_job(
     }
 }
 
-/// A hundred jobs, a third of which are stopped.
+/// Runs a hundred jobs, and cancels about a third of them.
 fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
     let folder = folder();
     let files: Vec<_> = SIZES
         .iter()
         .map(|bytes| write_file(&folder.path().join(bytes.to_string()), *bytes))
         .collect();
-    let mut dice = Dice(seed * 0x9E37_79B9);
+    let mut rng = Rng(seed * 0x9E37_79B9);
     let settings = Settings { engine, ..small() };
     let executor = Executor::new(Settings {
         faults: Some(Faults {
@@ -160,10 +160,10 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
     })
     .unwrap();
     let jobs: Vec<_> = (0..100)
-        .map(|_| any_job(&mut dice, &executor, memory, &files, folder.path()))
+        .map(|_| any_job(&mut rng, &executor, memory, &files, folder.path()))
         .collect();
     for _ in 0..30 {
-        jobs[dice.below(100)].ticket.cancel();
+        jobs[rng.below(100)].ticket.cancel();
     }
     let mut ended = [0; 3];
     let mut left = Vec::new();
@@ -187,7 +187,7 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
                 }
             }
             Err(error) => {
-                let is_cancelled = error.kind() == Kind::Cancelled;
+                let is_cancelled = error.kind() == ErrorKind::Cancelled;
                 ended[1 + usize::from(is_cancelled)] += 1;
                 assert!(is_cancelled || error.os_code() == Some(5), "{error}");
                 left.extend(started.region);
@@ -198,11 +198,11 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
         ended.iter().all(|count| *count > 0),
         "seed {seed}: {ended:?}"
     );
-    // Nobody has the memory of what failed any more.
+    // Nothing references the memory of failed jobs any more.
     for region in left {
         taken(region);
     }
-    // Every slot is there: the rings are as large as those of an executor which nothing has happened to.
+    // No slot is lost: the rings are as large as those of a new executor.
     let largest = files.last().unwrap();
     let read = |executor: &Executor| {
         let region = Arc::new((memory.make)(largest.bytes()).unwrap());
@@ -220,7 +220,7 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
             }
         }
     };
-    // A read that one lane is done with before the other begins shows the ring of one.
+    // If one lane finishes a read before the other begins, only its ring is counted.
     let rings = |executor: &Executor| (0..30).map(|_| read(executor)).max();
     assert_eq!(rings(&executor), rings(&Executor::new(settings).unwrap()));
 }

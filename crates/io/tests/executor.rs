@@ -13,7 +13,7 @@ use std::{fs, os::unix::fs::FileExt, path::Path, sync::Arc};
 
 use files::{bytes_of, folder, write_file};
 use proptest::prelude::*;
-use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Route};
+use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Reason, Receipt, Route};
 use straightway_io::{
     Ask, Executor, File, FileDraft, Region, Settings, settings::DriveEngine,
     wrapper::faulty::Faults,
@@ -226,7 +226,7 @@ fn a_disk_that_fills_up_is_an_error_with_a_hint_on_every_engine_and_route() {
 }
 
 #[test]
-fn an_io_error_out_of_the_page_cache_stops_all_lanes_and_names_the_file() {
+fn an_io_error_in_the_page_cache_stops_all_lanes_and_names_the_file() {
     let folder = folder();
     let file = write_file(&folder.path().join("f"), 4 << 20);
     let faults = Faults {
@@ -254,7 +254,7 @@ fn an_io_error_out_of_the_page_cache_stops_all_lanes_and_names_the_file() {
 }
 
 #[test]
-fn short_late_and_reordered_ios_arrive_whole_all_the_same() {
+fn short_late_and_reordered_ios_still_arrive_whole() {
     let folder = folder();
     let file = write_file(&folder.path().join("f"), 1_000_003);
     for seed in 0..10 {
@@ -312,14 +312,14 @@ fn a_file_that_shrank_or_grew_is_an_error_that_says_so() {
                 .set_len(len)
                 .unwrap();
             let error = read_whole(&executor, &file, choice).unwrap_err();
-            assert_eq!(error.kind(), Kind::Corrupt);
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
             assert!(error.to_string().contains(word), "{error}");
         }
     }
 }
 
 #[test]
-fn a_file_that_was_written_to_since_it_was_opened_gives_no_receipt() {
+fn a_file_that_was_written_to_since_it_was_opened_is_an_error() {
     let folder = folder();
     let executor = Executor::new(small()).unwrap();
     let path = folder.path().join("f");
@@ -331,7 +331,7 @@ fn a_file_that_was_written_to_since_it_was_opened_gives_no_receipt() {
         let read = read_whole(&executor, &file, choice).unwrap_err();
         let copied = copy(&executor, &file, &target, choice).unwrap_err();
         for error in [read, copied] {
-            assert_eq!(error.kind(), Kind::Corrupt);
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
             assert!(error.to_string().contains("it was written to"), "{error}");
         }
         assert!(!target.exists());
@@ -352,11 +352,11 @@ fn a_cancelled_job_ends_early_and_says_so() {
     let ask = Ask::from(Choice::Auto);
     ask.progress.cancel();
     let ticket = executor.read(vec![file], moves, &region, ask).unwrap();
-    assert_eq!(ticket.wait().unwrap_err().kind(), Kind::Cancelled);
+    assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Cancelled);
 }
 
 #[test]
-fn a_file_in_two_jobs_has_its_length_when_the_one_that_syncs_is_over() {
+fn a_file_written_by_two_jobs_has_its_length_after_the_one_that_syncs() {
     let folder = folder();
     let executor = Executor::new(small()).unwrap();
     let bytes = bytes_of(100_001);
@@ -379,14 +379,14 @@ fn a_file_in_two_jobs_has_its_length_when_the_one_that_syncs_is_over() {
         ticket.unwrap().wait().unwrap();
     };
     half(0..65_536, false);
-    // Until then it is as long as its last page.
+    // Until then its length is that of its last page.
     assert_eq!(fs::metadata(&path).unwrap().len(), 102_400);
     half(65_536..100_001, true);
     assert!(fs::read(&path).unwrap() == bytes);
 }
 
 #[test]
-fn a_ring_that_is_faster_is_taken_by_reads_and_not_by_writes() {
+fn ring_first_applies_to_reads_and_not_to_writes() {
     let folder = folder();
     let executor = Executor::new(Settings {
         ring_first: true,

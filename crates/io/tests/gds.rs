@@ -1,5 +1,4 @@
-//! Whole transfers between files and a GPU by cuFile, over the stand-in: what is proven, what is
-//! not, and what the receipt calls it.
+//! Whole transfers between files and a GPU by cuFile, over the stand-in: what is proven, and what the receipt says.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,7 +16,7 @@ use std::{fs, path::Path, sync::Arc};
 
 use files::{bytes_of, folder, write_file};
 use gpu::{context, read, small, whole, write};
-use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Result, Route};
+use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Reason, Receipt, Result, Route};
 use straightway_io::{Executor, File, GdsUse, Region, Settings};
 use straightway_standin::Standin;
 
@@ -34,7 +33,7 @@ fn routes(receipt: &Receipt) -> Vec<(Route, Reason, u64)> {
     receipt.routes.iter().map(row).collect()
 }
 
-/// Whether the folder's file system has O_DIRECT, without which nothing goes by cuFile.
+/// Whether the folder's file system has O_DIRECT, which cuFile needs.
 fn has_direct(folder: &Path) -> bool {
     let has = write_file(&folder.join("probe"), 1).alignment().is_some();
     if !has {
@@ -44,7 +43,7 @@ fn has_direct(folder: &Path) -> bool {
 }
 
 #[test]
-fn what_goes_direct_says_by_which_mechanism_and_its_edges_take_the_ring() {
+fn direct_bytes_name_their_mechanism_and_unaligned_edges_take_the_ring() {
     for (mode, reason) in [
         ("p2p", Reason::ProvenP2pdma),
         ("nvfs", Reason::ProvenNvidiaFs),
@@ -57,7 +56,7 @@ fn what_goes_direct_says_by_which_mechanism_and_its_edges_take_the_ring() {
             let file = write_file(&folder.path().join("f"), 300_001);
             let direct = Choice::Only(Route::Direct);
             let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
-            // Three bytes late in the file and in the region: the first page is a ragged edge.
+            // Offset by three bytes from a page in the file and in the region: the first page is a ragged edge.
             let m = Move {
                 object: 0,
                 extent: Extent::new(4093, 290_000),
@@ -105,11 +104,11 @@ fn a_region_is_registered_once_for_its_life() {
             (receipt.registration.unwrap().count, expected)
         });
         assert!(counts.iter().all(|(count, expected)| count == expected));
-        // The region and the page that files are proven with.
+        // The region and the memory for proofs.
         assert_eq!(standin.count("buffers"), 2);
         drop(region);
         assert_eq!(standin.count("buffers"), 1);
-        // A lane closes its files when it rests, which is a moment after its job is answered.
+        // A lane closes its files when it rests, shortly after its job has ended.
         let start = std::time::Instant::now();
         while standin.count("files") > 0 {
             assert!(start.elapsed().as_secs() < 5, "no file is kept open");
@@ -121,8 +120,8 @@ fn a_region_is_registered_once_for_its_life() {
 }
 
 #[test]
-fn regions_that_nobody_uses_give_way_when_no_more_can_be_registered() {
-    // Room for one region of 1 MiB and the page that files are proven with, not for two.
+fn unused_regions_are_evicted_when_no_more_can_be_registered() {
+    // Room for one region of 1 MiB and the memory for proofs, not for two regions.
     Standin::run("cufile=nvfs device_pinned_kib=1536", |standin| {
         let folder = folder();
         if !has_direct(folder.path()) {
@@ -143,7 +142,7 @@ fn regions_that_nobody_uses_give_way_when_no_more_can_be_registered() {
             assert_eq!(receipt.registration.unwrap().count, 1);
             assert_eq!(standin.count("buffers"), 2);
         }
-        // One that is in use does not, and one that can never fit is refused with the figures.
+        // A region in use is not evicted, and one that can never fit is refused with the numbers.
         let waiting = job(&first).unwrap();
         let error = job(&second).unwrap_err();
         assert!(error.to_string().contains("1.5 MiB"), "{error}");
@@ -156,10 +155,9 @@ fn regions_that_nobody_uses_give_way_when_no_more_can_be_registered() {
 }
 
 #[test]
-fn every_cufile_call_that_fails_leaks_nothing_and_never_delivers_wrong_bytes() {
-    // What only gives back has nobody to tell. Counters that cannot be read leave the way unknown,
-    // so that the demand for direct is refused; the limits of a driver that does not tell them are
-    // found when they are met.
+fn every_failed_cufile_call_leaks_nothing_and_never_delivers_wrong_bytes() {
+    // Failures of calls that release resources are not reported. Without counters the path is unknown, so a demand for
+    // direct is refused. Without the driver's properties its limits are unknown until they are reached.
     const SILENT: [&str; 4] = [
         "cuFileHandleDeregister",
         "cuFileBufDeregister",
@@ -185,7 +183,7 @@ fn every_cufile_call_that_fails_leaks_nothing_and_never_delivers_wrong_bytes() {
         write_file(&folder.path().join("source"), 150_000);
         everything(folder.path()).unwrap();
         standin.assert_clean_but_for_cufile();
-        // What is done once for a process was done by the first run.
+        // One-time initialisation of the process was done by the first run.
         standin.plan("cufile=p2p");
         everything(folder.path()).unwrap();
         let calls = standin.calls();
@@ -206,7 +204,7 @@ fn every_cufile_call_that_fails_leaks_nothing_and_never_delivers_wrong_bytes() {
 }
 
 #[test]
-fn a_region_that_does_not_begin_on_a_page_takes_the_ring_and_is_refused_if_direct_is_demanded() {
+fn an_unaligned_region_takes_the_ring_and_is_refused_if_direct_is_demanded() {
     Standin::run("cufile=nvfs", |standin| {
         let folder = folder();
         if !has_direct(folder.path()) {
@@ -225,7 +223,10 @@ fn a_region_that_does_not_begin_on_a_page_takes_the_ring_and_is_refused_if_direc
             executor.read(files, whole(&file), &lent, choice)
         };
         let error = job(direct).unwrap_err();
-        assert!(error.to_string().contains("no multiple of 4096"), "{error}");
+        assert!(
+            error.to_string().contains("not a multiple of 4096"),
+            "{error}"
+        );
         let receipt = job(Choice::Auto).unwrap().wait().unwrap();
         assert_eq!(receipt.bytes_by(Leg::Read, Route::Direct), 0);
         let mut seen = vec![0; 300_001];
@@ -247,16 +248,16 @@ fn compat_mode_is_never_called_direct() {
             return;
         }
         let file = write_file(&folder.path().join("f"), 300_001);
-        // Demanded, it is refused before a byte moves.
+        // A demand is refused before a byte moves.
         let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
         let direct = Choice::Only(Route::Direct);
         let error = read(&executor, &file, whole(&file), 300_001, direct).unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("not proven"), "{error}");
-        // By itself, it is not used: the ring is faster.
+        // Without a demand it is not used: the ring is faster.
         let (_, receipt) = read(&executor, &file, whole(&file), 300_001, Choice::Auto).unwrap();
         assert_eq!(receipt.registration, None);
-        // Forced, it counts as what it is, and a demand for direct still fails.
+        // Forced, it counts as compat mode, and a demand for direct still fails.
         drop(executor);
         let executor = Executor::new(by_cufile(GdsUse::Force)).unwrap();
         let (seen, receipt) = read(&executor, &file, whole(&file), 300_001, Choice::Auto).unwrap();
@@ -287,7 +288,7 @@ fn without_counters_the_receipt_says_unknown() {
 }
 
 #[test]
-fn a_cufile_that_will_not_is_an_error_only_for_those_who_insist() {
+fn a_cufile_that_cannot_be_used_is_an_error_only_if_demanded() {
     for (plan, word) in [
         ("cufile=unregistrable", "5027"),
         ("cufile=closed", "5033"),
@@ -325,8 +326,8 @@ fn a_cufile_that_will_not_is_an_error_only_for_those_who_insist() {
 }
 
 #[test]
-fn a_read_that_cufile_fails_names_the_file_and_the_process_goes_on() {
-    // The first read is the one that proves the file.
+fn a_failed_cufile_read_names_the_file_and_later_reads_work() {
+    // The first read is that of the proof.
     Standin::run("cufile=nvfs fail=cuFileRead:3:5", |standin| {
         let folder = folder();
         if !has_direct(folder.path()) {

@@ -17,7 +17,7 @@ use std::{fs, path::Path, sync::Arc};
 
 use files::{bytes_of, folder, write_file};
 use gpu::{context, read, small, whole, write};
-use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Result, Route};
+use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Reason, Result, Route};
 use straightway_io::{Executor, File, FileDraft, Region, Settings, settings::DriveEngine};
 use straightway_standin::Standin;
 
@@ -36,7 +36,7 @@ fn choices(file: &File) -> Vec<Choice> {
 const SIZES: [usize; 8] = [0, 1, 4095, 4096, 4097, 65_536, 300_001, 1 << 20];
 
 #[test]
-fn every_size_arrives_whole_by_every_route_however_late_copies_are() {
+fn every_size_is_read_whole_by_every_route_with_late_copies() {
     for seed in 0..6 {
         Standin::run(&format!("seed={seed} delay_us_max=300"), |standin| {
             let folder = folder();
@@ -60,7 +60,7 @@ fn every_size_arrives_whole_by_every_route_however_late_copies_are() {
 }
 
 #[test]
-fn every_size_is_written_whole_by_every_route_however_late_copies_are() {
+fn every_size_is_written_whole_by_every_route_with_late_copies() {
     for seed in 0..6 {
         Standin::run(&format!("seed={seed} delay_us_max=300"), |standin| {
             let folder = folder();
@@ -83,8 +83,8 @@ fn every_size_is_written_whole_by_every_route_however_late_copies_are() {
     }
 }
 
-/// Extents that are drawn from a seed: anywhere in the file, overlapping there, some of them
-/// following on each other in the region and some not.
+/// Random extents from a seed: anywhere in the file, overlapping there, some of them adjacent in the region and some
+/// not.
 fn ragged(seed: u64, file_bytes: u64) -> (Vec<Move>, u64) {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut draw = |bound: u64| {
@@ -124,7 +124,7 @@ fn ragged_extents_land_where_they_belong() {
             let executor = Executor::new(Settings { engine, ..small() }).unwrap();
             let (moves, region_bytes) = ragged(seed, 260_000);
             let source = bytes_of(260_000);
-            // What no move names keeps what fresh memory of the stand-in holds.
+            // Bytes outside all moves keep the content of fresh stand-in memory.
             let mut expected = vec![0xA5; region_bytes as usize];
             for m in &moves {
                 let from = m.extent.offset as usize..m.extent.end() as usize;
@@ -205,8 +205,7 @@ fn rings_and_streams_are_made_once_and_serve_every_transfer() {
             }
         }
         assert_eq!(made(standin), before);
-        // The rings of all lanes together stay within what was asked for.
-        // Those of the drive lane are pinned together, those of three page-cache lanes one by one.
+        // The slots of the drive lane are pinned together, those of three page-cache lanes one by one.
         assert_eq!(standin.count("pinned"), 1 + 3 * 2);
         drop(executor);
         standin.assert_clean();
@@ -214,8 +213,8 @@ fn rings_and_streams_are_made_once_and_serve_every_transfer() {
 }
 
 #[test]
-fn storage_and_copies_are_under_way_at_the_same_time() {
-    // Copies this late are all still under way when storage has filled the ring.
+fn storage_and_copies_run_at_the_same_time() {
+    // With this delay all copies are still running when storage has filled the ring.
     Standin::run("delay_us_max=20000", |standin| {
         let folder = folder();
         let file = write_file(&folder.path().join("f"), 600_000);
@@ -224,7 +223,7 @@ fn storage_and_copies_are_under_way_at_the_same_time() {
             ..small()
         };
         let executor = Executor::new(settings).unwrap();
-        // A quarter of 256 KiB is the drive lane's, the rest the page-cache lane's.
+        // The drive lane has a quarter of 256 KiB, the page-cache lane the rest.
         let rings = [
             (Choice::Only(Route::Buffered), 192 << 10),
             (Choice::Only(Route::Staged), 64 << 10),
@@ -245,8 +244,8 @@ fn storage_and_copies_are_under_way_at_the_same_time() {
 }
 
 #[test]
-fn pinned_memory_that_is_short_makes_smaller_rings_and_none_is_an_error() {
-    // One lane's ring in full is 64 KiB; there is room for one slot of 32 KiB.
+fn little_pinned_memory_makes_smaller_rings_and_none_is_an_error() {
+    // A full ring of one lane has 64 KiB; there is room for one slot of 32 KiB.
     Standin::run("pinned_bytes_max=32768", |standin| {
         let folder = folder();
         let file = write_file(&folder.path().join("f"), 300_001);
@@ -275,13 +274,13 @@ fn pinned_memory_that_is_short_makes_smaller_rings_and_none_is_an_error() {
 }
 
 #[test]
-fn a_region_that_does_not_fit_the_device_is_an_error_and_the_process_goes_on() {
+fn a_region_that_does_not_fit_the_device_is_an_error_and_later_reads_work() {
     Standin::run("memory_bytes=1048576", |standin| {
         let folder = folder();
         let file = write_file(&folder.path().join("f"), 4096);
         let executor = Executor::new(small()).unwrap();
         let error = Region::device(&context().unwrap(), 2 << 20).unwrap_err();
-        assert_eq!(error.kind(), Kind::Transient);
+        assert_eq!(error.kind(), ErrorKind::Transient);
         assert!(error.to_string().contains("2 MiB wanted"), "{error}");
         read(&executor, &file, whole(&file), 4096, Choice::Auto).unwrap();
         drop(executor);
@@ -290,7 +289,7 @@ fn a_region_that_does_not_fit_the_device_is_an_error_and_the_process_goes_on() {
 }
 
 #[test]
-fn lent_memory_is_filled_in_place_wherever_it_starts() {
+fn lent_memory_is_filled_in_place_at_any_alignment() {
     Standin::run("piece_bytes=65536", |standin| {
         let folder = folder();
         let file = write_file(&folder.path().join("f"), 200_000);
@@ -315,7 +314,7 @@ fn lent_memory_is_filled_in_place_wherever_it_starts() {
     });
 }
 
-/// One transfer each way by each route, from nothing to nothing.
+/// One transfer in each direction by each route, with a new executor.
 fn use_everything(folder: &Path) -> Result<()> {
     let file = Arc::new(File::open(&folder.join("source"))?);
     let settings = Settings {
@@ -335,8 +334,8 @@ fn use_everything(folder: &Path) -> Result<()> {
 }
 
 #[test]
-fn every_driver_call_that_fails_is_an_error_leaks_nothing_and_ends_only_that_transfer() {
-    // What only gives back or asks where to sit has nobody to tell.
+fn every_failed_driver_call_is_an_error_that_leaks_nothing_and_ends_only_its_transfer() {
+    // Failures of calls that release resources or query the topology are not reported.
     const SILENT: [&str; 7] = [
         "cuMemFree_v2",
         "cuMemHostUnregister",
@@ -355,12 +354,12 @@ fn every_driver_call_that_fails_is_an_error_leaks_nothing_and_ends_only_that_tra
         for (name, &count) in &calls {
             // The first few of each, and one from the middle and the end.
             for nth in [1, 2, 3, count / 2, count].into_iter().filter(|n| *n > 0) {
-                // A copy that fails when it runs takes the context with it (launch failure).
+                // A copy that fails while it runs makes the context unusable (launch failure).
                 let code = if name == "copy" { 719 } else { 999 };
                 standin.plan(&format!("delay_us_max=20 fail={name}:{nth}:{code}"));
                 let outcome = use_everything(folder.path());
-                // A ring that cannot be pinned is made smaller; threads race for who is the nth,
-                // and the last calls of the run above may not be reached by this one.
+                // A ring that cannot be pinned is made smaller. Which thread makes the nth call is a race, and this run
+                // may not reach the last calls of the run above.
                 let may_pass = SILENT.contains(&name.as_str())
                     || name == "cuMemHostRegister_v2"
                     || name == "cuEventQuery"
@@ -387,7 +386,7 @@ fn a_copy_that_fails_half_way_fails_the_transfer_and_the_next_one_works() {
         let executor = Executor::new(small()).unwrap();
         let error = read(&executor, &file, whole(&file), 1 << 20, Choice::Auto).unwrap_err();
         assert!(error.to_string().contains("719"), "{error}");
-        // A driver whose context died would need a new process; the stand-in forgives.
+        // A real driver would need a new process; the stand-in recovers.
         standin.plan("");
         let (seen, _) = read(&executor, &file, whole(&file), 1 << 20, Choice::Auto).unwrap();
         assert!(seen == bytes_of(1 << 20));
@@ -397,7 +396,7 @@ fn a_copy_that_fails_half_way_fails_the_transfer_and_the_next_one_works() {
 }
 
 #[test]
-fn what_is_resident_goes_through_the_page_cache_and_the_rest_through_the_ring() {
+fn resident_bytes_go_through_the_page_cache() {
     Standin::run("", |_| {
         let folder = folder();
         let file = write_file(&folder.path().join("f"), 1 << 20);

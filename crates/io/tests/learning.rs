@@ -1,4 +1,4 @@
-//! What transfers learn by themselves, and the two ways to write to files in memory: byte for byte, with faults.
+//! Learning the faster method, and both methods of writing to files in memory: byte for byte, with faults.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,31 +18,31 @@ use std::{
 };
 
 use files::{bytes_of, folder, write_file};
-use straightway_core::{Choice, Extent, Kind, Leg, Move, Reason, Receipt, Result, Route};
+use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Reason, Receipt, Result, Route};
 use straightway_io::{
     Executor, File, FileDraft, Learning, Region, Settings,
-    learning::{Lessons, Way, Work},
+    learning::{Lessons, Method, WorkKind},
     wrapper::faulty::Faults,
 };
 
-/// Transfers of so many bytes learn.
+/// Transfers from this size on learn.
 const LEARNS_BYTES: u64 = 16 << 20;
 
-/// A transfer learns only where no other of the process runs: tests take turns.
+/// A transfer learns only if no other of the process runs, so these tests run one at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-type Kept = Arc<Mutex<Vec<(Work, Way)>>>;
+type Kept = Arc<Mutex<Vec<(WorkKind, Method)>>>;
 
-/// What is known, and what is learnt beside it.
-fn learning(known: &[(Work, Way)]) -> (Learning, Kept) {
+/// A `Learning` with known lessons, and the list of those it learns.
+fn learning(known: &[(WorkKind, Method)]) -> (Learning, Kept) {
     let kept = Kept::default();
     let sink = Arc::clone(&kept);
     let lessons: Lessons = known.iter().copied().collect();
-    let keep = move |work, way| sink.lock().unwrap().push((work, way));
+    let keep = move |work, method| sink.lock().unwrap().push((work, method));
     let learning = Learning::new(move || lessons.clone(), keep);
     (learning.from_bytes(LEARNS_BYTES), kept)
 }
@@ -74,7 +74,7 @@ fn bytes_by(receipt: &Receipt, leg: Leg, route: Route, reason: Reason) -> u64 {
 }
 
 #[test]
-fn the_first_large_read_tries_both_ways_and_the_next_one_knows() {
+fn the_first_large_read_tries_both_methods_and_the_next_one_uses_the_faster() {
     let _turn = turn();
     let folder = folder();
     let path = folder.path().join("f");
@@ -100,16 +100,16 @@ fn the_first_large_read_tries_both_ways_and_the_next_one_knows() {
         let learnt = kept.lock().unwrap().clone();
         assert_eq!(learnt.len(), 1, "once");
         if turn == 0 {
-            assert!(direct > 0 && ring > 0, "both ways were tried: {receipt}");
+            assert!(direct > 0 && ring > 0, "both methods were tried: {receipt}");
         } else {
-            let is_ring = learnt[0] == (Work::Read, Way::Ring);
+            let is_ring = learnt[0] == (WorkKind::Read, Method::Ring);
             assert_eq!((ring > 0, direct > 0), (is_ring, !is_ring), "{receipt}");
         }
     }
 }
 
 #[test]
-fn a_read_that_is_short_or_asks_for_a_route_or_runs_beside_another_learns_nothing() {
+fn a_short_read_a_read_with_a_route_and_a_concurrent_read_learn_nothing() {
     let _turn = turn();
     let folder = folder();
     let path = folder.path().join("f");
@@ -126,14 +126,14 @@ fn a_read_that_is_short_or_asks_for_a_route_or_runs_beside_another_learns_nothin
         let direct = Choice::Only(Route::Direct);
         read(17 << 20, direct).unwrap().wait().unwrap();
     }
-    let beside = read(1 << 20, Choice::Auto).unwrap();
+    let concurrent = read(1 << 20, Choice::Auto).unwrap();
     read(17 << 20, Choice::Auto).unwrap().wait().unwrap();
-    drop(beside);
+    drop(concurrent);
     assert!(kept.lock().unwrap().is_empty());
 }
 
 #[test]
-fn a_trial_that_fails_is_an_error_and_teaches_nothing() {
+fn a_failed_trial_is_an_error_and_learns_nothing() {
     let _turn = turn();
     let folder = folder();
     let path = folder.path().join("f");
@@ -157,14 +157,14 @@ fn a_trial_that_fails_is_an_error_and_teaches_nothing() {
     assert!(kept.lock().unwrap().is_empty());
 }
 
-/// A folder in memory, where this machine has one.
+/// A folder in memory, if this machine has one.
 fn memory() -> Option<tempfile::TempDir> {
     let folder = tempfile::tempdir_in("/dev/shm").ok()?;
     let probe = folder.path().join("probe");
     fs::write(&probe, "x").ok()?;
     let is_memory = File::open(&probe).ok()?.is_in_memory();
     if !is_memory {
-        eprintln!("skipped: /dev/shm is no tmpfs here");
+        eprintln!("skipped: /dev/shm is not a tmpfs here");
     }
     is_memory.then_some(folder)
 }
@@ -184,7 +184,7 @@ fn sparse(path: &Path, bytes: u64) -> Vec<Extent> {
     parts.to_vec()
 }
 
-/// Copies extents of a file to a new one, and answers the receipt.
+/// Copies extents of a file to a new one. Returns the receipt.
 fn relay(executor: &Executor, from: &Path, to: &Path, extents: Vec<Extent>) -> Result<Receipt> {
     let source = Arc::new(File::open(from)?);
     let draft = FileDraft::new(to, source.bytes())?;
@@ -198,11 +198,11 @@ fn relay(executor: &Executor, from: &Path, to: &Path, extents: Vec<Extent>) -> R
 }
 
 #[test]
-fn copies_in_memory_arrive_whole_by_either_way_and_say_which() {
+fn copies_in_memory_are_whole_by_either_method_and_the_receipt_names_it() {
     let _turn = turn();
     let Some(folder) = memory() else { return };
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
-    for way in [Way::Calls, Way::Mapping] {
+    for method in [Method::Calls, Method::Mapping] {
         for short_per_mille in [0, 400] {
             let faults = Faults {
                 seed: 7,
@@ -210,33 +210,39 @@ fn copies_in_memory_arrive_whole_by_either_way_and_say_which() {
                 late_per_mille: short_per_mille,
                 ..Faults::default()
             };
-            let (learning, kept) = learning(&[(Work::Copy, way)]);
+            let (learning, kept) = learning(&[(WorkKind::Copy, method)]);
             let executor = executor(learning.from_bytes(1), Some(faults));
             for bytes in [1, 4095, 4096, 4097, 1_000_003, 20_000_001] {
                 fs::write(&from, bytes_of(bytes)).unwrap();
                 let all = vec![Extent::new(0, bytes as u64)];
                 let receipt = relay(&executor, &from, &to, all).unwrap();
-                assert!(fs::read(&to).unwrap() == bytes_of(bytes), "{way} {bytes}");
-                let reason = match way {
-                    Way::Calls => Reason::KernelCopy,
+                assert!(
+                    fs::read(&to).unwrap() == bytes_of(bytes),
+                    "{method} {bytes}"
+                );
+                let reason = match method {
+                    Method::Calls => Reason::KernelCopy,
                     _ => Reason::NoDirectIo,
                 };
                 for leg in [Leg::Read, Leg::Write] {
                     let moved = bytes_by(&receipt, leg, Route::Buffered, reason);
-                    assert_eq!(moved, bytes as u64, "{way} {receipt}");
+                    assert_eq!(moved, bytes as u64, "{method} {receipt}");
                 }
                 assert_eq!(receipt.staging_bytes_peak, 0, "no slot is used");
             }
             let parts = sparse(&from, 5_000_001);
             relay(&executor, &from, &to, parts).unwrap();
-            assert!(fs::read(&to).unwrap() == fs::read(&from).unwrap(), "{way}");
+            assert!(
+                fs::read(&to).unwrap() == fs::read(&from).unwrap(),
+                "{method}"
+            );
             assert!(kept.lock().unwrap().is_empty(), "it was known");
         }
     }
 }
 
 #[test]
-fn the_first_large_copy_in_memory_tries_both_ways() {
+fn the_first_large_copy_in_memory_tries_both_methods() {
     let _turn = turn();
     let Some(folder) = memory() else { return };
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
@@ -254,12 +260,12 @@ fn the_first_large_copy_in_memory_tries_both_ways() {
 }
 
 #[test]
-fn a_copy_in_memory_that_fails_leaves_nothing_and_says_why() {
+fn a_failed_copy_in_memory_leaves_nothing_and_names_the_cause() {
     let _turn = turn();
     let Some(folder) = memory() else { return };
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     fs::write(&from, bytes_of(9 << 20)).unwrap();
-    for way in [Way::Calls, Way::Mapping] {
+    for method in [Method::Calls, Method::Mapping] {
         for (error_code, words) in [(5, "Input/output error"), (28, "No space left")] {
             let faults = Faults {
                 seed: 5,
@@ -267,24 +273,24 @@ fn a_copy_in_memory_that_fails_leaves_nothing_and_says_why() {
                 error_code,
                 ..Faults::default()
             };
-            let (learning, _) = learning(&[(Work::Copy, way)]);
+            let (learning, _) = learning(&[(WorkKind::Copy, method)]);
             let executor = executor(learning.from_bytes(1), Some(faults));
             let all = vec![Extent::new(0, 9 << 20)];
             let error = relay(&executor, &from, &to, all).unwrap_err();
-            assert!(error.to_string().contains(words), "{way}: {error}");
-            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "{way}");
+            assert!(error.to_string().contains(words), "{method}: {error}");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "{method}");
         }
     }
 }
 
 #[test]
-fn a_source_in_memory_that_is_cut_while_it_is_copied_is_an_error() {
+fn a_source_in_memory_that_is_truncated_during_the_copy_is_an_error() {
     let _turn = turn();
     let Some(folder) = memory() else { return };
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
-    for way in [Way::Calls, Way::Mapping] {
+    for method in [Method::Calls, Method::Mapping] {
         fs::write(&from, bytes_of(9 << 20)).unwrap();
-        let (learning, _) = learning(&[(Work::Copy, way)]);
+        let (learning, _) = learning(&[(WorkKind::Copy, method)]);
         let executor = executor(learning.from_bytes(1), None);
         let source = Arc::new(File::open(&from).unwrap());
         let draft = FileDraft::new(&to, source.bytes()).unwrap();
@@ -294,12 +300,12 @@ fn a_source_in_memory_that_is_cut_while_it_is_copied_is_an_error() {
         let twins = vec![Arc::clone(draft.file())];
         let job = executor.relay(vec![source], twins, extents, Choice::Auto);
         let error = job.and_then(straightway_io::Ticket::wait).unwrap_err();
-        assert_eq!(error.kind(), Kind::Corrupt, "{way}: {error}");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{method}: {error}");
     }
 }
 
 #[test]
-fn a_target_in_memory_that_somebody_cuts_ends_no_process() {
+fn a_target_in_memory_that_is_truncated_does_not_crash_the_process() {
     let _turn = turn();
     let Some(folder) = memory() else { return };
     let to = folder.path().join("to");
@@ -307,10 +313,10 @@ fn a_target_in_memory_that_somebody_cuts_ends_no_process() {
     let mut region = Region::host(bytes).unwrap();
     region.write_at(0, &bytes_of(bytes as usize)).unwrap();
     let region = Arc::new(region);
-    let (learning, _) = learning(&[(Work::Write, Way::Mapping)]);
+    let (learning, _) = learning(&[(WorkKind::Write, Method::Mapping)]);
     let executor = executor(learning.from_bytes(1), None);
     let draft = FileDraft::new(&to, bytes).unwrap();
-    // What lies in the folder is the draft, and whoever may write to it may cut it.
+    // The draft is in the folder, and any process with write access can truncate it.
     let hidden = fs::read_dir(folder.path()).unwrap();
     let hidden = hidden
         .map(|e| e.unwrap().path())
@@ -323,18 +329,18 @@ fn a_target_in_memory_that_somebody_cuts_ends_no_process() {
         whole(bytes),
         Choice::Auto,
     );
-    // A write by a system call makes the file as long again: all bytes are there.
+    // A write by a system call extends the file again: all bytes are there.
     job.unwrap().wait().unwrap();
     draft.commit().unwrap();
     assert!(fs::read(&to).unwrap() == bytes_of(bytes as usize));
 }
 
 #[test]
-fn writes_to_memory_arrive_whole_by_either_way() {
+fn writes_to_memory_are_whole_by_either_method() {
     let _turn = turn();
     let Some(folder) = memory() else { return };
     let to = folder.path().join("to");
-    for way in [Way::Calls, Way::Mapping] {
+    for method in [Method::Calls, Method::Mapping] {
         for short_per_mille in [0, 400] {
             let faults = Faults {
                 seed: 11,
@@ -342,7 +348,7 @@ fn writes_to_memory_arrive_whole_by_either_way() {
                 late_per_mille: short_per_mille,
                 ..Faults::default()
             };
-            let (learning, _) = learning(&[(Work::Write, way)]);
+            let (learning, _) = learning(&[(WorkKind::Write, method)]);
             let executor = executor(learning.from_bytes(1), Some(faults));
             let source = bytes_of(6_000_000);
             let mut region = Region::host(6_000_000).unwrap();
@@ -369,7 +375,7 @@ fn writes_to_memory_arrive_whole_by_either_way() {
             draft.commit().unwrap();
             assert!(
                 fs::read(&to).unwrap() == expected,
-                "{way} {short_per_mille}"
+                "{method} {short_per_mille}"
             );
             let buffered = bytes_by(&receipt, Leg::Write, Route::Buffered, Reason::NoDirectIo);
             assert_eq!(buffered, 5_001_099);

@@ -1,4 +1,4 @@
-//! More files in flight than a ring can register: each gets its own bytes.
+//! More files in flight than a ring can register: each has its own bytes.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
@@ -10,7 +10,7 @@ use straightway_io::{Executor, File, Region, Settings, settings::DriveEngine};
 const FILES: u32 = 600;
 const PAGE: u64 = 4096;
 
-/// One page of each file, and all of them in flight at once.
+/// An executor for one page of each file, with all of them in flight at once.
 fn executor(engine: DriveEngine) -> Executor {
     let settings = Settings {
         depth: 1024,
@@ -22,12 +22,12 @@ fn executor(engine: DriveEngine) -> Executor {
     Executor::new(settings).unwrap()
 }
 
-/// A folder on the file system of the checkout: the one for temporary files may lack O_DIRECT.
+/// A folder on the file system of the checkout: the system's temporary folder may lack O_DIRECT.
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
 }
 
-/// What is in the file with this number.
+/// The content of the file with this number.
 fn page_of(number: u32) -> Vec<u8> {
     number.to_le_bytes().repeat(1024)
 }
@@ -46,7 +46,7 @@ fn moves() -> Vec<Move> {
     (0..FILES).map(page).collect()
 }
 
-/// Which way the bytes are to go; where there is no O_DIRECT, through the page cache.
+/// The route of the bytes: direct, or any if there is no O_DIRECT.
 fn choice(file: &File) -> Choice {
     if file.alignment().is_some() {
         return Choice::Only(Route::Direct);
@@ -56,7 +56,7 @@ fn choice(file: &File) -> Choice {
 }
 
 #[test]
-fn six_hundred_files_in_flight_are_each_read_as_themselves() {
+fn six_hundred_files_in_flight_are_read_without_mixing_them_up() {
     let folder = folder();
     let open = |number| {
         let path = path_of(folder.path(), number);
@@ -85,7 +85,7 @@ fn six_hundred_files_in_flight_are_each_read_as_themselves() {
 }
 
 #[test]
-fn six_hundred_files_in_flight_are_each_written_as_themselves() {
+fn six_hundred_files_in_flight_are_written_without_mixing_them_up() {
     for engine in [DriveEngine::Auto, DriveEngine::Pool] {
         let folder = folder();
         let executor = executor(engine);
@@ -110,7 +110,7 @@ fn six_hundred_files_in_flight_are_each_written_as_themselves() {
 }
 
 #[test]
-fn six_hundred_files_in_flight_are_each_copied_as_themselves() {
+fn six_hundred_files_in_flight_are_copied_without_mixing_them_up() {
     for engine in [DriveEngine::Auto, DriveEngine::Pool] {
         let (from, to) = (folder(), folder());
         let executor = executor(engine);

@@ -1,4 +1,4 @@
-//! Reads into several regions of a GPU that stand for one, and whose memory comes while the read runs, over the stand-in.
+//! Reads into several regions of a GPU that act as one, with memory allocated while the read runs, over the stand-in.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,20 +16,20 @@ use std::{sync::Arc, thread, time::Duration};
 
 use files::{bytes_of, folder, write_file};
 use gpu::{context, small, whole};
-use straightway_core::{Choice, Extent, Kind, Move, Route};
-use straightway_io::{Ask, Executor, Part, Progress, Region, Scattered};
+use straightway_core::{Choice, ErrorKind, Extent, Move, Route};
+use straightway_io::{Ask, Executor, Progress, Region, Scattered, ScatteredPart};
 use straightway_standin::Standin;
 use straightway_sys::{
     Slot,
-    cuda::{Context, DeviceMemory, Direction, Fence, Span, Stream},
+    cuda::{Context, CopyDirection, CudaStream, DeviceMemory, Fence, Span},
 };
 
 const BYTES: u64 = 300_001;
 
-/// Where the parts begin in the whole. Two begin at one place: the first of them is empty.
+/// The offsets of the parts in the whole. Two have the same offset: the first of them is empty.
 const STARTS: [u64; 7] = [0, 1, 70_000, 70_000, 70_512, 131_072, 299_999];
 
-/// Memory of the library's, as an allocator hands it out.
+/// Memory as a library's allocator returns it.
 fn allocated(context: &Context, bytes: u64) -> DeviceMemory {
     let segment = DeviceMemory::allocate(context, bytes as usize + 512).unwrap();
     Arc::new(segment).part(512, bytes as usize).unwrap()
@@ -40,8 +40,8 @@ fn scattered(context: &Context) -> Scattered {
     let ends = STARTS.into_iter().skip(1).chain([BYTES]);
     let parts = STARTS.into_iter().zip(ends).map(|(from, end)| {
         let at = from % 256;
-        let region = Arc::new(Region::late(context, at + (end - from).max(1)));
-        Part { from, at, region }
+        let region = Arc::new(Region::deferred(context, at + (end - from).max(1)));
+        ScatteredPart { from, at, region }
     });
     Scattered::new(parts.collect(), BYTES).unwrap()
 }
@@ -60,7 +60,7 @@ fn seen(whole: &Scattered) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_land_across_the_borders_of_regions_whose_memory_comes_late() {
+fn bytes_cross_the_borders_of_regions_that_are_allocated_late() {
     for seed in 0..4 {
         Standin::run(&format!("seed={seed} delay_us_max=200"), |standin| {
             let folder = folder();
@@ -78,9 +78,9 @@ fn bytes_land_across_the_borders_of_regions_whose_memory_comes_late() {
                 let mut job = job.unwrap();
                 for number in 0..STARTS.len() {
                     thread::sleep(Duration::from_millis(3));
-                    assert!(!job.is_done(), "the last memory is not there yet");
+                    assert!(!job.is_done(), "the last memory is not allocated yet");
                     let region = &to.regions()[number];
-                    region.give(allocated(&context, region.bytes())).unwrap();
+                    region.provide(allocated(&context, region.bytes())).unwrap();
                     to.open(number + 1);
                 }
                 let receipt = job.wait().unwrap();
@@ -94,7 +94,7 @@ fn bytes_land_across_the_borders_of_regions_whose_memory_comes_late() {
 }
 
 #[test]
-fn a_read_whose_memory_never_comes_can_be_stopped() {
+fn a_read_whose_memory_is_never_allocated_can_be_cancelled() {
     Standin::run("seed=1", |standin| {
         let folder = folder();
         let file = write_file(&folder.path().join("f"), BYTES as usize);
@@ -107,14 +107,14 @@ fn a_read_whose_memory_never_comes_can_be_stopped() {
         let job = job.unwrap();
         thread::sleep(Duration::from_millis(20));
         progress.cancel();
-        assert_eq!(job.wait().unwrap_err().kind(), Kind::Cancelled);
+        assert_eq!(job.wait().unwrap_err().kind(), ErrorKind::Cancelled);
         drop((to, executor, context));
         standin.assert_clean();
     });
 }
 
-/// Work of the library's: it fills memory again and again.
-fn busy(context: &Context, memory: &Arc<DeviceMemory>, stream: &Stream) -> Vec<Slot> {
+/// Work of a library that fills memory again and again.
+fn busy(context: &Context, memory: &Arc<DeviceMemory>, stream: &CudaStream) -> Vec<Slot> {
     let mut slots = Slot::pinned_ring(context, 40, 4096).unwrap();
     for slot in &mut slots {
         slot.as_mut_slice().fill(0xEE);
@@ -128,16 +128,16 @@ fn busy(context: &Context, memory: &Arc<DeviceMemory>, stream: &Stream) -> Vec<S
         .into_iter()
         .map(|slot| {
             stream
-                .copy(Direction::ToDevice, slot, memory, &[span])
+                .copy(CopyDirection::ToDevice, slot, memory, &[span])
                 .unwrap()
         })
         .collect();
     running.into_iter().map(|c| c.wait().unwrap()).collect()
 }
 
-/// Reads a file into memory that the library's stream still fills with something else, and answers what is there when
-/// both are through; `is_fenced` is whether the memory has its mark.
-fn read_beside_work(standin: &Standin, is_fenced: bool) -> Vec<u8> {
+/// Reads a file into memory that the library's stream still fills with other bytes. Returns the content when both have
+/// finished; `is_fenced` tells whether the memory has its fence.
+fn read_during_work(standin: &Standin, is_fenced: bool) -> Vec<u8> {
     let folder = folder();
     let file = write_file(&folder.path().join("f"), 4096);
     let executor = Executor::new(small()).unwrap();
@@ -145,7 +145,7 @@ fn read_beside_work(standin: &Standin, is_fenced: bool) -> Vec<u8> {
     let region = Region::device(&context, 4096).unwrap();
     executor.prepare(&region).unwrap();
     let memory = Arc::new(DeviceMemory::allocate(&context, 4096).unwrap());
-    let stream = Stream::new(&context).unwrap();
+    let stream = CudaStream::new(&context).unwrap();
     let (pending, own) = (Arc::clone(&memory), context.clone());
     standin.hold();
     let work = {
@@ -159,12 +159,12 @@ fn read_beside_work(standin: &Standin, is_fenced: bool) -> Vec<u8> {
     if is_fenced {
         lent = lent.after(&Arc::new(Fence::behind(&stream).unwrap()));
     }
-    let part = Part {
+    let part = ScatteredPart {
         from: 0,
         at: 0,
-        region: Arc::new(Region::late(&context, 4096)),
+        region: Arc::new(Region::deferred(&context, 4096)),
     };
-    part.region.give(lent).unwrap();
+    part.region.provide(lent).unwrap();
     let to = Arc::new(Scattered::new(vec![part], 4096).unwrap());
     to.open(1);
     let job = executor.read_scattered(vec![file], move_all(), &to, Choice::Auto);
@@ -180,21 +180,21 @@ fn read_beside_work(standin: &Standin, is_fenced: bool) -> Vec<u8> {
 }
 
 #[test]
-fn copies_wait_for_what_the_library_s_stream_still_does_with_the_memory() {
+fn copies_wait_for_the_library_s_pending_work_on_the_memory() {
     for seed in 0..4 {
         Standin::run(&format!("seed={seed} delay_us_max=400"), |standin| {
-            let seen = read_beside_work(standin, true);
-            assert!(seen == bytes_of(4096), "the library's work came last");
+            let seen = read_during_work(standin, true);
+            assert!(seen == bytes_of(4096), "the library's writes came last");
             standin.assert_clean();
         });
     }
 }
 
-/// That the test above sees what it is about.
+/// Shows that the test above can fail.
 #[test]
-fn without_its_mark_memory_would_hold_what_the_library_s_stream_wrote_last() {
+fn without_a_fence_the_library_s_stream_overwrites_the_memory() {
     Standin::run("seed=1 delay_us_max=400", |standin| {
-        assert!(read_beside_work(standin, false) == [0xEE; 4096]);
+        assert!(read_during_work(standin, false) == [0xEE; 4096]);
         standin.assert_clean();
     });
 }
@@ -214,14 +214,14 @@ fn bytes_for_a_gap_between_two_regions_are_an_error() {
         let file = write_file(&folder.path().join("f"), 4096);
         let executor = Executor::new(small()).unwrap();
         let context = context().unwrap();
-        let part = |from: u64, bytes: u64| Part {
+        let part = |from: u64, bytes: u64| ScatteredPart {
             from,
             at: 0,
-            region: Arc::new(Region::late(&context, bytes)),
+            region: Arc::new(Region::deferred(&context, bytes)),
         };
         let to = Scattered::new(vec![part(0, 1000), part(1024, 3072)], 4096).unwrap();
         for region in to.regions() {
-            region.give(allocated(&context, region.bytes())).unwrap();
+            region.provide(allocated(&context, region.bytes())).unwrap();
         }
         to.open(2);
         let job = executor.read_scattered(vec![file], move_all(), &Arc::new(to), Choice::Auto);
@@ -233,13 +233,13 @@ fn bytes_for_a_gap_between_two_regions_are_an_error() {
 }
 
 #[test]
-fn parts_that_do_not_make_a_whole_are_refused() {
+fn parts_that_do_not_form_a_whole_are_refused() {
     Standin::run("seed=3", |standin| {
         let context = context().unwrap();
-        let part = |from: u64, bytes: u64| Part {
+        let part = |from: u64, bytes: u64| ScatteredPart {
             from,
             at: 0,
-            region: Arc::new(Region::late(&context, bytes)),
+            region: Arc::new(Region::deferred(&context, bytes)),
         };
         assert!(Scattered::new(vec![part(0, 10), part(10, 5)], 15).is_ok());
         for parts in [
@@ -250,17 +250,17 @@ fn parts_that_do_not_make_a_whole_are_refused() {
         ] {
             assert!(Scattered::new(parts, 15).is_err());
         }
-        let host = Part {
+        let host = ScatteredPart {
             from: 0,
             at: 0,
             region: Arc::new(Region::host(15).unwrap()),
         };
         assert!(Scattered::new(vec![host], 15).is_err());
-        let region = Region::late(&context, 512);
+        let region = Region::deferred(&context, 512);
         assert!(region.device_memory().is_none());
-        assert!(region.give(allocated(&context, 511)).is_err());
-        region.give(allocated(&context, 512)).unwrap();
-        assert!(region.give(allocated(&context, 512)).is_err());
+        assert!(region.provide(allocated(&context, 511)).is_err());
+        region.provide(allocated(&context, 512)).unwrap();
+        assert!(region.provide(allocated(&context, 512)).is_err());
         drop((region, context));
         standin.assert_clean();
     });

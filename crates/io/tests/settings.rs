@@ -1,4 +1,4 @@
-//! Whatever is typed for the settings, it is refused with a reason or it works.
+//! Any settings are refused with a reason, or work.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
 
@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use straightway_core::{Choice, Extent, Move, Place, Rate, Route};
 use straightway_io::{Executor, File, Region, Settings, settings::DriveEngine, track::Track};
 
-/// A run takes no more memory and threads than this, so that the machine is not what is tested.
+/// Limits on memory and threads of a run, so that the machine is not the test's limit.
 const RING_BYTES_MAX: u64 = 64 << 20;
 const IOS_MAX: u32 = 2048;
 
-/// Figures of any size, and more often those near the edges of what is allowed.
+/// Numbers of any size, more often near the limits of what is allowed.
 fn figure() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),
@@ -46,7 +46,7 @@ fn settings() -> impl Strategy<Value = Settings> {
     })
 }
 
-/// The same, with less of what only takes long.
+/// The same settings, limited to what runs quickly.
 fn bounded(settings: Settings) -> Settings {
     Settings {
         drive_lanes: settings.drive_lanes.min(IOS_MAX / settings.depth).max(1),
@@ -76,9 +76,9 @@ proptest! {
     }
 }
 
-/// Figures that are all allowed: what the property above seldom hits on.
+/// Allowed extreme values, which the property above seldom generates.
 #[test]
-fn the_corners_of_what_is_allowed_work() {
+fn allowed_extreme_values_work() {
     for (lanes, depth, chunk_bytes) in [
         (1, 1, 4096),
         (256, 1, 4096),

@@ -1,5 +1,5 @@
-//! Copies of extents that share pages, as a sparse file with blocks smaller than a page has them: none of
-//! them clears another's bytes.
+//! Copies of extents that share pages, as in a sparse file with blocks smaller than a page: none of them clears
+//! another's bytes.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use straightway_io::{Executor, File, Settings, settings::DriveEngine};
 
 const BYTES: usize = 300_001;
 
-/// Every second block of a kibibyte and, to vary the picture, runs with odd ends.
+/// Every second KiB, and some runs with odd ends.
 fn extents() -> Vec<Extent> {
     let blocks = (0..100).map(|n| Extent::new(n * 2048 + 1024, 1024));
     let odd = (0..20).map(|n| Extent::new(210_001 + n * 4500, 4100));

@@ -1,5 +1,5 @@
-//! A relay of bytes between a client and a server that breaks connections. It knows nothing of what it passes on, so it
-//! can stand in front of a server with TLS: handshakes that break off, records that are damaged, ends without notice.
+//! A byte relay between a client and a server that breaks connections. It does not interpret the bytes, so it works in
+//! front of a TLS server: broken handshakes, damaged records, and connections that end without notice.
 
 use std::{
     io::{self, Read, Write},
@@ -16,28 +16,28 @@ use rustix::net::sockopt::set_socket_linger;
 
 use crate::fault::random;
 
-/// Where a connection breaks at most, in bytes from the server. A handshake has some thousands.
+/// The maximum number of bytes from the server before a connection breaks. A handshake has a few thousand.
 const PLACE_MAX: u64 = 400_000;
 
-/// How long it pauses.
+/// The length of a pause.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What happens to a connection.
+/// The way in which a connection breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Break {
     /// It is closed.
     Cut,
     /// It is reset.
     Reset,
-    /// One bit is another.
+    /// One bit is flipped.
     Flip,
-    /// Nothing comes for a while.
+    /// No bytes pass for a while.
     Pause,
 }
 
 /// A relay on loopback. It ends when it is dropped.
 #[derive(Debug)]
-pub struct Wire {
+pub struct ByteRelay {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -46,16 +46,16 @@ pub struct Wire {
 struct Shared {
     upstream: SocketAddr,
     seed: u64,
-    /// In a hundred connections.
+    /// The percentage of connections to break.
     broken_percent: u64,
     connections: AtomicU64,
     broken: AtomicU64,
     is_over: AtomicBool,
 }
 
-impl Wire {
-    /// A relay that breaks so many in a hundred connections to `upstream`. Which, how and where follows from the seed and
-    /// the number of the connection.
+impl ByteRelay {
+    /// Starts a relay that breaks `broken_percent` of the connections to `upstream`. The seed and the number of a
+    /// connection determine whether, how and where it breaks.
     pub fn start(upstream: SocketAddr, seed: u64, broken_percent: u64) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -75,7 +75,7 @@ impl Wire {
                 }
                 let shared = Arc::clone(&accepting);
                 thread::spawn(move || {
-                    // A side that goes away ends this connection, and nothing else.
+                    // A closed side ends this connection only.
                     let _ = stream.and_then(|client| shared.relay(&client));
                 });
             }
@@ -88,13 +88,13 @@ impl Wire {
         self.address
     }
 
-    /// How many connections it broke.
+    /// The number of connections that it broke.
     pub fn broken(&self) -> u64 {
         self.shared.broken.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Wire {
+impl Drop for ByteRelay {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         // Wakes the thread that accepts.
@@ -103,15 +103,15 @@ impl Drop for Wire {
 }
 
 impl Shared {
-    /// What happens to a connection, and after how many bytes from the server.
-    fn fate(&self, number: u64) -> Option<(Break, u64)> {
+    /// The way a connection breaks, and the number of bytes from the server before that.
+    fn planned_break(&self, number: u64) -> Option<(Break, u64)> {
         let draw = random(self.seed, number);
         if draw % 100 >= self.broken_percent {
             return None;
         }
         let kinds = [Break::Cut, Break::Reset, Break::Flip, Break::Pause];
         let kind = kinds[usize::try_from(draw >> 8).unwrap_or(0) % kinds.len()];
-        // As often in the handshake as in all that follows.
+        // About as many breaks in the handshake as after it.
         let most = PLACE_MAX >> ((draw >> 16) % 10);
         Some((kind, (draw >> 24) % most))
     }
@@ -124,7 +124,7 @@ impl Shared {
             let _ = io::copy(&mut &from, &mut &to);
             let _ = to.shutdown(Shutdown::Write);
         });
-        let passed = self.pass(&server, client, self.fate(number));
+        let passed = self.pass(&server, client, self.planned_break(number));
         let _ = client.shutdown(Shutdown::Both);
         let _ = server.shutdown(Shutdown::Both);
         let _ = upwards.join();
@@ -157,7 +157,7 @@ impl Shared {
                 }
                 match kind {
                     Break::Cut => return Ok(()),
-                    // Without lingering a close is a reset.
+                    // With a linger time of zero, close sends a reset.
                     Break::Reset => return Ok(set_socket_linger(client, Some(Duration::ZERO))?),
                     Break::Pause => thread::sleep(PAUSE),
                     Break::Flip => {}

@@ -1,58 +1,58 @@
-//! Faults that a proxy injects, and which request gets which.
+//! The faults of a proxy, and their assignment to requests.
 
 use std::{str::FromStr, time::Duration};
 
 use crate::head::Head;
 
-/// A lie or a failure.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The connection is closed before the answer.
+pub enum ProxyFault {
+    /// The connection is closed before the response.
     CutHead,
-    /// The connection is closed somewhere in the head of the answer.
+    /// The connection is closed inside the head of the response.
     CutInHead,
-    /// The connection is closed somewhere in the body.
+    /// The connection is closed inside the body.
     CutBody,
-    /// The answer comes late.
+    /// The response is late.
     Stall(Duration),
-    /// The body stops somewhere for a while.
+    /// The body pauses once.
     StallBody(Duration),
-    /// The body comes in pieces of some bytes, with pauses, for a while.
+    /// The body arrives in small pieces with pauses, for a while.
     Drip,
-    /// The answer never comes, and the connection stays open.
+    /// The response never arrives, and the connection stays open.
     Lose,
-    /// An error of the server.
+    /// An error status.
     Status(u16),
-    /// The body of another range, which its head says.
+    /// The body of another range, which the head reports.
     WrongRange,
-    /// The body of another range, under a head that does not say which.
+    /// The body of another range, which the head does not report.
     WrongLength,
     /// The whole object with status 200.
     Whole,
     /// Another `ETag`.
     OtherTag,
-    /// The answer twice.
+    /// The response is sent twice.
     Twice,
     /// Bytes after the body.
     Leftover,
-    /// One bit of the body is another. Only a checksum tells.
+    /// One bit of the body is flipped. Only a checksum detects it.
     FlipBit,
     /// The connection is reset.
     Reset,
-    /// A request that changes something is carried out, and its answer is lost.
+    /// A write request is executed, and its response is lost.
     LoseAnswer,
-    /// The connection is closed somewhere in the body of a request that changes something.
+    /// The connection is closed inside the body of a write request.
     CutUpload,
-    /// One bit of the body of a request that changes something is another.
+    /// One bit of the body of a write request is flipped.
     FlipUpload,
-    /// A request that changes something is refused before its body was taken.
+    /// A write request is refused before its body is read.
     RefuseUpload(u16),
-    /// A request that changes something is answered with status 200 and an error.
+    /// A write request gets status 200 with an error in the body.
     ErrorIn200,
 }
 
-impl Fault {
-    /// Whether it is one of requests that change something.
+impl ProxyFault {
+    /// Whether it applies to write requests.
     fn is_of_writes(self) -> bool {
         matches!(
             self,
@@ -65,22 +65,22 @@ impl Fault {
     }
 }
 
-/// Faults, and how often each comes, in parts of 10,000.
+/// Faults and their frequencies, in parts of 10,000.
 #[derive(Clone, Debug, Default)]
-pub struct Faults {
-    /// What the choice follows from.
+pub struct ProxyFaults {
+    /// The seed of the choice.
     pub seed: u64,
-    /// Each fault and its share.
-    pub shares: Vec<(Fault, u32)>,
-    /// Only requests whose target has this text.
+    /// Each fault and its frequency.
+    pub shares: Vec<(ProxyFault, u32)>,
+    /// Restricts faults to requests whose target contains this text.
     pub only: Option<String>,
-    /// As many requests at the beginning get no fault.
+    /// The number of requests at the beginning without faults.
     pub after: u64,
 }
 
-impl Faults {
+impl ProxyFaults {
     /// The fault of a request.
-    pub(crate) fn of(&self, number: u64, request: &Head) -> Option<Fault> {
+    pub(crate) fn of(&self, number: u64, request: &Head) -> Option<ProxyFault> {
         let only = self.only.as_deref().unwrap_or_default();
         let is_write = matches!(request.method(), "PUT" | "POST" | "DELETE");
         let is_other = !is_write && request.method() != "GET";
@@ -99,8 +99,8 @@ impl Faults {
     }
 }
 
-/// `stall:3s=100` and the like: the fault, and its share of 10,000.
-impl FromStr for Fault {
+/// Parses a fault such as `stall:3s`.
+impl FromStr for ProxyFault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -136,12 +136,12 @@ impl FromStr for Fault {
                 Self::RefuseUpload(value.parse().map_err(|_| format!("{text}: no status"))?)
             }
             "error-in-200" => Self::ErrorIn200,
-            _ => return Err(format!("{text} is no fault")),
+            _ => return Err(format!("unknown fault {text}")),
         })
     }
 }
 
-/// A number that follows from a seed and another number: splitmix64.
+/// A pseudorandom number from a seed and a number: splitmix64.
 pub(crate) fn random(seed: u64, number: u64) -> u64 {
     let mut x = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,5 +1,5 @@
-//! A proxy between a client and an HTTP server that injects faults. Which request gets which fault follows from a seed
-//! and the number of the request.
+//! An HTTP proxy between a client and a server that injects faults. The seed and the number of a request determine its
+//! fault.
 
 use std::{
     fmt,
@@ -16,11 +16,11 @@ use std::{
 use rustix::net::sockopt::set_socket_linger;
 
 use crate::{
-    fault::{Fault, Faults, random},
+    fault::{ProxyFault, ProxyFaults, random},
     head::{Head, Reader},
 };
 
-/// What went through.
+/// Counters of a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests.
@@ -34,7 +34,7 @@ pub struct Counts {
 #[derive(Debug)]
 struct Shared {
     upstream: String,
-    faults: Mutex<Faults>,
+    faults: Mutex<ProxyFaults>,
     requests: AtomicU64,
     injected: AtomicU64,
     connections: AtomicU64,
@@ -42,19 +42,19 @@ struct Shared {
 }
 
 /// A proxy on loopback. It ends when it is dropped.
-pub struct Proxy {
+pub struct FaultProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
-impl Proxy {
+impl FaultProxy {
     /// Starts a proxy in front of `upstream`, a host and port.
-    pub fn start(upstream: &str, faults: Faults) -> io::Result<Self> {
+    pub fn start(upstream: &str, faults: ProxyFaults) -> io::Result<Self> {
         Self::start_at("127.0.0.1:0", upstream, faults)
     }
 
-    /// The same, at an address.
-    pub fn start_at(address: &str, upstream: &str, faults: Faults) -> io::Result<Self> {
+    /// Starts a proxy at an address.
+    pub fn start_at(address: &str, upstream: &str, faults: ProxyFaults) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
@@ -74,7 +74,7 @@ impl Proxy {
                 let shared = Arc::clone(&accepting);
                 shared.connections.fetch_add(1, Ordering::Relaxed);
                 thread::spawn(move || {
-                    // A client or server that goes away ends this connection, and nothing else.
+                    // A closed client or server ends this connection only.
                     let _ = stream.and_then(|stream| shared.serve(&stream));
                 });
             }
@@ -82,13 +82,13 @@ impl Proxy {
         Ok(Self { address, shared })
     }
 
-    /// Its address, as an URL.
+    /// Its URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Injects other faults from now on. Requests are counted from the beginning again.
-    pub fn set(&self, faults: Faults) {
+    /// Injects other faults from now on. Restarts the count of requests.
+    pub fn set(&self, faults: ProxyFaults) {
         *self
             .shared
             .faults
@@ -103,7 +103,7 @@ impl Proxy {
         }
     }
 
-    /// What went through.
+    /// The counters.
     pub fn counts(&self) -> Counts {
         Counts {
             requests: self.shared.requests.load(Ordering::Relaxed),
@@ -113,20 +113,24 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
     }
 }
 
-impl fmt::Debug for Proxy {
+impl fmt::Debug for FaultProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Proxy({} to {})", self.address, self.shared.upstream)
+        write!(
+            f,
+            "FaultProxy({} to {})",
+            self.address, self.shared.upstream
+        )
     }
 }
 
-/// What a connection does after a request.
+/// The action after a request.
 enum After {
     Stay,
     Close,
@@ -170,13 +174,13 @@ impl Shared {
                 body_bytes,
                 draw,
             };
-            if fault == Some(Fault::LoseAnswer) {
+            if fault == Some(ProxyFault::LoseAnswer) {
                 return client.shutdown(Shutdown::Both);
             }
             match work.run(fault, &mut answer)? {
                 After::Stay => {}
                 After::Close => return client.shutdown(Shutdown::Both),
-                // Without lingering a close is a reset.
+                // With a linger time of zero, close sends a reset.
                 After::Reset => return Ok(set_socket_linger(client, Some(Duration::ZERO))?),
             }
         }
@@ -184,7 +188,7 @@ impl Shared {
     }
 }
 
-/// Tells a client to go on that waits for that before it sends its body.
+/// Answers `Expect: 100-continue`.
 fn expect(request: &mut Head, mut client: &TcpStream) -> io::Result<()> {
     let waits = |value: &str| value.eq_ignore_ascii_case("100-continue");
     if request.get("expect").is_some_and(waits) {
@@ -194,25 +198,25 @@ fn expect(request: &mut Head, mut client: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// What happens before the server is asked.
+/// Injects the faults that occur before the request is forwarded.
 fn before(
-    fault: Option<Fault>,
+    fault: Option<ProxyFault>,
     request: &mut Head,
     mut client: &TcpStream,
 ) -> io::Result<Option<After>> {
     match fault {
-        Some(Fault::CutHead) => {
+        Some(ProxyFault::CutHead) => {
             client.shutdown(Shutdown::Both)?;
             return Ok(Some(After::Close));
         }
-        Some(Fault::Lose) => {
-            // Until the client gives up.
+        Some(ProxyFault::Lose) => {
+            // Until the client disconnects.
             let _ = client.read(&mut [0]);
             return Ok(Some(After::Close));
         }
-        Some(Fault::Stall(time)) => thread::sleep(time),
-        Some(Fault::Whole) => request.remove("range"),
-        Some(Fault::WrongRange | Fault::WrongLength) => {
+        Some(ProxyFault::Stall(time)) => thread::sleep(time),
+        Some(ProxyFault::Whole) => request.remove("range"),
+        Some(ProxyFault::WrongRange | ProxyFault::WrongLength) => {
             if let Some((first, last)) = request.range().filter(|(_, last)| *last < u64::MAX) {
                 let first = if first == 0 && last > 0 { 1 } else { first / 2 };
                 request.set("Range", format!("bytes={first}-{last}"));
@@ -223,9 +227,9 @@ fn before(
     Ok(None)
 }
 
-/// Passes a request on to the server, as far as a fault lets it.
+/// Forwards a request to the server, as far as a fault permits.
 fn forward(
-    fault: Option<Fault>,
+    fault: Option<ProxyFault>,
     request: &Head,
     requests: &mut Reader<&TcpStream>,
     server: &TcpStream,
@@ -235,7 +239,7 @@ fn forward(
     let bytes = request.content_length();
     let at = draw % bytes.max(1);
     match fault {
-        Some(Fault::RefuseUpload(status)) => {
+        Some(ProxyFault::RefuseUpload(status)) => {
             let body = format!(
                 "<Error><Code>Injected{status}</Code><Message>by the proxy</Message></Error>"
             );
@@ -244,11 +248,11 @@ fn forward(
                 body.len()
             );
             client.write_all(format!("{head}{body}").as_bytes())?;
-            // What the client still sends is not taken.
+            // The rest of the request is not read.
             thread::sleep(Duration::from_millis(20));
             return Ok(After::Close);
         }
-        Some(Fault::ErrorIn200) => {
+        Some(ProxyFault::ErrorIn200) => {
             pass(requests, io::sink(), bytes)?;
             let body = "\n\n<?xml version=\"1.0\"?><Error><Code>InternalError</Code><Message>late</Message></Error>";
             let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
@@ -259,12 +263,12 @@ fn forward(
     }
     (&*server).write_all(&request.to_bytes())?;
     match fault {
-        Some(Fault::CutUpload) if bytes > 0 => {
+        Some(ProxyFault::CutUpload) if bytes > 0 => {
             pass(requests, server, at)?;
             server.shutdown(Shutdown::Both)?;
             return Ok(After::Reset);
         }
-        Some(Fault::FlipUpload) if bytes > 0 => {
+        Some(ProxyFault::FlipUpload) if bytes > 0 => {
             pass(requests, server, at)?;
             let mut byte = [0];
             if requests.body(&mut byte)? == 1 {
@@ -277,7 +281,7 @@ fn forward(
     Ok(After::Stay)
 }
 
-/// An answer on its way.
+/// A response that is being forwarded.
 struct Work<'a, 's> {
     answers: &'a mut Reader<&'s TcpStream>,
     client: &'a TcpStream,
@@ -286,17 +290,17 @@ struct Work<'a, 's> {
 }
 
 impl Work<'_, '_> {
-    fn run(&mut self, fault: Option<Fault>, answer: &mut Head) -> io::Result<After> {
+    fn run(&mut self, fault: Option<ProxyFault>, answer: &mut Head) -> io::Result<After> {
         let mut client = self.client;
         let at = self.draw % self.body_bytes.max(1);
         match fault {
-            Some(Fault::CutInHead) => {
+            Some(ProxyFault::CutInHead) => {
                 let head = answer.to_bytes();
                 let cut = usize::try_from(self.draw).unwrap_or(0) % head.len();
                 client.write_all(&head[..cut])?;
                 return Ok(After::Close);
             }
-            Some(Fault::Status(status)) => {
+            Some(ProxyFault::Status(status)) => {
                 let body = format!(
                     "<Error><Code>Injected{status}</Code><Message>by the proxy</Message></Error>"
                 );
@@ -307,26 +311,28 @@ impl Work<'_, '_> {
                 client.write_all(format!("{head}{body}").as_bytes())?;
                 return Ok(After::Close);
             }
-            Some(Fault::OtherTag) => answer.set("ETag", "\"0123456789abcdef0123456789abcdef\""),
-            Some(Fault::WrongLength) => answer.remove("content-range"),
+            Some(ProxyFault::OtherTag) => {
+                answer.set("ETag", "\"0123456789abcdef0123456789abcdef\"");
+            }
+            Some(ProxyFault::WrongLength) => answer.remove("content-range"),
             _ => {}
         }
         client.write_all(&answer.to_bytes())?;
         match fault {
-            Some(Fault::CutBody) => {
+            Some(ProxyFault::CutBody) => {
                 pass(self.answers, client, at)?;
                 return Ok(After::Close);
             }
-            Some(Fault::Reset) => {
+            Some(ProxyFault::Reset) => {
                 pass(self.answers, client, at)?;
                 return Ok(After::Reset);
             }
-            Some(Fault::StallBody(time)) => {
+            Some(ProxyFault::StallBody(time)) => {
                 pass(self.answers, client, at)?;
                 thread::sleep(time);
                 pass(self.answers, client, self.body_bytes - at)?;
             }
-            Some(Fault::Drip) => {
+            Some(ProxyFault::Drip) => {
                 let slow = self.body_bytes.min(40);
                 for _ in 0..slow {
                     pass(self.answers, client, 1)?;
@@ -334,7 +340,7 @@ impl Work<'_, '_> {
                 }
                 pass(self.answers, client, self.body_bytes - slow)?;
             }
-            Some(Fault::FlipBit) => {
+            Some(ProxyFault::FlipBit) => {
                 pass(self.answers, client, at)?;
                 let mut byte = [0];
                 if self.body_bytes > 0 && self.answers.body(&mut byte)? == 1 {
@@ -342,14 +348,14 @@ impl Work<'_, '_> {
                     pass(self.answers, client, self.body_bytes - at - 1)?;
                 }
             }
-            Some(Fault::Twice) => {
+            Some(ProxyFault::Twice) => {
                 let mut body = Vec::new();
                 collect(self.answers, &mut body, self.body_bytes)?;
                 client.write_all(&body)?;
                 client.write_all(&answer.to_bytes())?;
                 client.write_all(&body)?;
             }
-            Some(Fault::Leftover) => {
+            Some(ProxyFault::Leftover) => {
                 pass(self.answers, client, self.body_bytes)?;
                 client.write_all(b"left over from another answer")?;
             }
@@ -359,7 +365,7 @@ impl Work<'_, '_> {
     }
 }
 
-/// Passes bytes of a body on.
+/// Forwards bytes of a body.
 fn pass<R: Read>(from: &mut Reader<R>, mut to: impl Write, bytes: u64) -> io::Result<()> {
     let mut buffer = vec![0; usize::try_from(bytes.min(256 << 10)).unwrap_or(0)];
     let mut left = bytes;

@@ -1,9 +1,9 @@
-//! A real Linux kernel in QEMU, with NVMe drives of which one has a controller memory buffer: memory in a PCI BAR that
-//! other drives reach by peer-to-peer DMA.
+//! A Linux kernel in QEMU with NVMe drives. One drive has a controller memory buffer: memory in a PCI BAR that other
+//! drives access by peer-to-peer DMA.
 //!
-//! QEMU emulates the processor as well, on every machine: under KVM the guest ended with an emulation failure. The
-//! kernel comes from `tools/guest-kernel`. What a test runs inside is a script for busybox's shell, with programs that
-//! are taken along; what it prints is [`Ran::log`], and where the drives' DMA went is [`Ran::trace`].
+//! QEMU emulates the processor on every machine, because the guest failed with an emulation error under KVM. The kernel
+//! comes from `tools/guest-kernel`. A test provides a busybox shell script and programs to run. The console output is
+//! [`GuestOutput::log`], and the DMA of the drives is [`GuestOutput::trace`].
 
 mod boot;
 mod initrd;
@@ -24,68 +24,68 @@ use tempfile::TempDir;
 use boot::Machine;
 use initrd::Initrd;
 pub use network::NetworkGuest;
-pub use trace::{Command as Traced, Dma, Drive, Trace};
+pub use trace::{Command as TracedCommand, Dma, DmaTrace, GuestDrive};
 
-/// How the drives hang together.
+/// The PCIe topology of the drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// Below one PCIe switch.
     Switch,
-    /// On the root complex of a processor that Linux lets forward peer-to-peer DMA.
+    /// On the root complex of a processor on which Linux permits peer-to-peer DMA.
     Root,
-    /// On the root complex of a processor that it does not.
+    /// On the root complex of a processor on which Linux does not permit it.
     Refused,
 }
 
-/// What to boot.
+/// The configuration of a guest.
 #[derive(Clone, Copy, Debug)]
 pub struct Guest<'a> {
-    /// Which kernel: [`NEWEST`], or a version such as `6.16`, for the last one of it.
+    /// The kernel: [`NEWEST`], or a version such as `6.16` for its last release.
     pub series: &'a str,
-    /// How the drives hang together.
+    /// The PCIe topology of the drives.
     pub topology: Topology,
-    /// Programs to take along, with their names in the guest.
+    /// Programs to include, with their names in the guest.
     pub programs: &'a [(&'a str, &'a Path)],
-    /// Kernel modules beside those of the drives.
+    /// Kernel modules to include in addition to those of the drives.
     pub modules: &'a [&'a str],
-    /// What to run: for busybox's shell. `init.sh` says what variables and functions there are.
+    /// The busybox shell script to run. `init.sh` defines its variables and functions.
     pub script: &'a str,
 }
 
-/// A guest that has ended.
+/// The results of a guest that has ended.
 #[derive(Debug)]
-pub struct Ran {
-    /// What it printed.
+pub struct GuestOutput {
+    /// Its console output.
     pub log: String,
-    /// What its drives did.
-    pub trace: Trace,
+    /// The DMA of its drives.
+    pub trace: DmaTrace,
     folder: TempDir,
 }
 
 /// The newest kernel that `tools/guest-kernel` finds.
 pub const NEWEST: &str = "newest";
 
-/// How long a guest may take once it is up. Alone on two cores it takes a minute.
+/// The timeout of a guest after boot. On two idle cores it takes a minute.
 const TIME_MAX: Duration = Duration::from_mins(5);
 
-/// The bytes of the provider's memory.
+/// The size of the provider's BAR memory.
 const BAR_BYTES: u64 = 64 << 20;
 
 /// Modules that every guest has.
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_blk"];
 
-/// What is taken of QEMU's trace.
+/// The recorded QEMU trace events.
 const EVENTS: [&str; 4] = ["map_addr", "read", "write", "admin_cmd"];
 
 impl Guest<'_> {
-    /// Whether guests with a kernel of this series can be booted here; `false`, with a printed reason, where not.
+    /// Whether guests with a kernel of this series can be booted here. Prints the reason if not.
     pub fn is_possible(series: &str) -> bool {
         match kernel(series) {
             Ok(_) => true,
             Err(error) => {
                 #[expect(
                     clippy::print_stderr,
-                    reason = "what is skipped is counted by this line"
+                    reason = "skipped tests are counted by this line"
                 )]
                 {
                     eprintln!("skipped: no guest: {error}");
@@ -95,16 +95,16 @@ impl Guest<'_> {
         }
     }
 
-    /// Boots it and waits until it has ended.
-    pub fn run(&self) -> io::Result<Ran> {
+    /// Boots the guest and waits until it has ended.
+    pub fn run(&self) -> io::Result<GuestOutput> {
         let kernel = kernel(self.series)?;
         let folder = TempDir::new()?;
         let at = |name: &str| folder.path().join(name);
         self.initrd(&kernel)?.write(&at("initrd"))?;
-        for drive in Drive::ALL {
+        for drive in GuestDrive::ALL {
             File::create(at(&format!("{drive:?}.img")))?.set_len(drive.bytes())?;
         }
-        fs::write(at("A.img"), pattern(Drive::A.bytes()))?;
+        fs::write(at("A.img"), pattern(GuestDrive::A.bytes()))?;
         fs::copy(at("A.img"), at("V.img"))?;
         let made = Command::new("mkfs.ext4")
             .args(["-q", "-F", "-b", "4096"])
@@ -124,8 +124,8 @@ impl Guest<'_> {
         .run()?;
         let traced = fs::read(at("trace")).unwrap_or_default();
         let traced = String::from_utf8_lossy(&traced);
-        let trace = bar(&log).map(|bar| Trace::read(&traced, &bar));
-        Ok(Ran {
+        let trace = bar(&log).map(|bar| DmaTrace::read(&traced, &bar));
+        Ok(GuestOutput {
             trace: trace.ok_or_else(|| io::Error::other(format!("no BAR memory: {log}")))?,
             log,
             folder,
@@ -137,7 +137,7 @@ impl Guest<'_> {
         for folder in ["proc", "sys", "dev", "tmp", "run", "mnt", "sbin"] {
             initrd.folder(folder);
         }
-        // Before busybox, whose programs give way to those of the same name.
+        // Before busybox: programs take precedence over busybox commands of the same name.
         for (name, path) in self.programs {
             initrd.program(name, path)?;
         }
@@ -152,7 +152,7 @@ impl Guest<'_> {
     }
 
     fn arguments(&self) -> Vec<String> {
-        // Strings are copied byte by byte where the emulated processor claims to do that fast.
+        // With `erms`, the emulated processor copies strings byte by byte.
         let processor = match self.topology {
             Topology::Switch => "max,-erms",
             Topology::Root => "EPYC",
@@ -169,7 +169,7 @@ impl Guest<'_> {
         all
     }
 
-    /// The drives, and the ports that they are behind.
+    /// Adds the drives and the ports in front of them.
     fn add_drives(&self, add: &mut dyn FnMut(&str, String)) {
         let is_switched = self.topology == Topology::Switch;
         if is_switched {
@@ -179,7 +179,7 @@ impl Guest<'_> {
             );
             add("-device", "x3130-upstream,id=up,bus=root".to_owned());
         }
-        for drive in Drive::ALL {
+        for drive in GuestDrive::ALL {
             let number = drive as u64;
             let bus = if is_switched {
                 add(
@@ -190,7 +190,7 @@ impl Guest<'_> {
             } else {
                 String::new()
             };
-            let memory = if drive == Drive::B {
+            let memory = if drive == GuestDrive::B {
                 format!(",cmb_size_mb={}", BAR_BYTES >> 20)
             } else {
                 String::new()
@@ -216,13 +216,13 @@ impl Guest<'_> {
     }
 }
 
-impl Ran {
-    /// The image of a drive, as the guest left it.
-    pub fn image(&self, drive: Drive) -> PathBuf {
+impl GuestOutput {
+    /// The image of a drive after the guest ended.
+    pub fn image(&self, drive: GuestDrive) -> PathBuf {
         self.folder.path().join(format!("{drive:?}.img"))
     }
 
-    /// What follows a word at the beginning of each line that has it.
+    /// The rest of each output line that begins with `word`.
     pub fn said<'a>(&'a self, word: &'a str) -> impl Iterator<Item = &'a str> {
         self.log
             .lines()
@@ -230,7 +230,7 @@ impl Ran {
     }
 }
 
-/// What drive A has: each word of eight bytes says where it is.
+/// The content of drive A: each word of eight bytes encodes its position.
 pub fn pattern(bytes: u64) -> Vec<u8> {
     let word = |at: u64| {
         let mixed = at.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678;
@@ -239,7 +239,7 @@ pub fn pattern(bytes: u64) -> Vec<u8> {
     (0..bytes / 8).flat_map(word).collect()
 }
 
-/// The folder of a kernel of `series`.
+/// The folder of the kernel of `series`.
 fn kernel(series: &str) -> io::Result<PathBuf> {
     for (program, package) in [
         ("qemu-system-x86_64", "qemu-system-x86"),
@@ -264,7 +264,7 @@ fn kernel(series: &str) -> io::Result<PathBuf> {
     }
 }
 
-/// Where the provider's BAR is, by the line that the guest printed of it.
+/// The address range of the provider's BAR, from the line that the guest printed.
 fn bar(log: &str) -> Option<Range<u64>> {
     let line = log.lines().find_map(|l| l.strip_prefix("guest: BAR "))?;
     let mut ends = line.split_whitespace();

@@ -1,17 +1,17 @@
-//! Heads of requests and answers as they come from a socket.
+//! Heads of HTTP requests and responses, read from a socket.
 
 use std::io::{self, Read};
 
-/// The longest head.
+/// The maximum length of a head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// The longest body whose length its head does not tell.
+/// The maximum length of a body without a content length.
 const UNTOLD_BYTES_MAX: usize = 64 << 20;
 
 /// A head: its first line and its headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// The first line, without its end.
+    /// The first line, without its line end.
     pub(crate) line: String,
     /// Names and values, in order.
     pub(crate) headers: Vec<(String, String)>,
@@ -27,13 +27,13 @@ impl Head {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Gives a header another value, or adds it.
+    /// Sets or adds a header.
     pub(crate) fn set(&mut self, name: &str, value: impl Into<String>) {
         self.remove(name);
         self.headers.push((name.to_owned(), value.into()));
     }
 
-    /// Leaves a header out.
+    /// Removes a header.
     pub(crate) fn remove(&mut self, name: &str) {
         self.headers
             .retain(|(own, _)| !own.eq_ignore_ascii_case(name));
@@ -46,19 +46,19 @@ impl Head {
             .unwrap_or(0)
     }
 
-    /// The status of an answer.
+    /// The status of a response.
     pub(crate) fn status(&self) -> u16 {
         let status = self.line.split(' ').nth(1);
         status.and_then(|status| status.parse().ok()).unwrap_or(0)
     }
 
-    /// Whether the body is sent in chunks.
+    /// Whether the body has chunked transfer encoding.
     fn is_chunked(&self) -> bool {
         let coding = self.get("transfer-encoding").unwrap_or_default();
         coding.to_ascii_lowercase().contains("chunked")
     }
 
-    /// Whether the body of an answer ends with the connection.
+    /// Whether the body of a response ends with the connection.
     fn ends_with_connection(&self) -> bool {
         let closes = |value: &str| value.eq_ignore_ascii_case("close");
         self.line.starts_with("HTTP/")
@@ -77,13 +77,13 @@ impl Head {
         self.line.split(' ').nth(1).unwrap_or_default()
     }
 
-    /// The range of a request: its first and last byte, which may lie behind the end.
+    /// The range of a request: its first and last byte, which may lie past the end.
     pub(crate) fn range(&self) -> Option<(u64, u64)> {
         let (first, last) = self.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some((first.parse().ok()?, last.parse().unwrap_or(u64::MAX)))
     }
 
-    /// The head as it is sent.
+    /// The encoded head.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let headers = self.headers.iter();
         let headers: Vec<_> = headers
@@ -93,7 +93,7 @@ impl Head {
     }
 }
 
-/// Reads heads and bodies from a stream, whose bytes come in any pieces.
+/// Reads heads and bodies from a stream.
 #[derive(Debug)]
 pub(crate) struct Reader<R> {
     stream: R,
@@ -109,7 +109,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next head; `None` where the stream has ended.
+    /// The next head; `None` at the end of the stream.
     pub(crate) fn head(&mut self) -> io::Result<Option<Head>> {
         loop {
             if let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") {
@@ -126,8 +126,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The head of the next answer; `None` where the stream has ended. Interim answers (1xx) are left out. A body whose
-    /// length the head does not tell is taken whole, so that it follows with its length, as any other.
+    /// The head of the next response; `None` at the end of the stream. Interim responses (1xx) are skipped. A body
+    /// without a content length is read completely, so that it can be forwarded with one.
     pub(crate) fn answer(&mut self, has_body: bool) -> io::Result<Option<Head>> {
         let mut head = loop {
             match self.head()? {
@@ -142,7 +142,7 @@ impl<R: Read> Reader<R> {
         Ok(Some(head))
     }
 
-    /// Gives a head the length of its body, where it does not tell it: bodies in chunks, or that end with the connection.
+    /// Adds the content length to a head without one: for a chunked body, or one that ends with the connection.
     pub(crate) fn tell_length(&mut self, head: &mut Head) -> io::Result<()> {
         let body = if head.is_chunked() {
             self.chunks()?
@@ -158,16 +158,16 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// The content of a body that is sent in chunks.
+    /// Decodes a chunked body.
     fn chunks(&mut self) -> io::Result<Vec<u8>> {
-        let wrong = || io::Error::other("the chunks of a body cannot be read");
+        let wrong = || io::Error::other("cannot decode a chunked body");
         let mut body = Vec::new();
         loop {
             let line = self.line()?;
             let length = line.split(';').next().unwrap_or_default().trim();
             let length = usize::from_str_radix(length, 16).map_err(|_| wrong())?;
             if length == 0 {
-                // What follows are headers, which nobody needs.
+                // The trailers are not needed.
                 while !self.line()?.is_empty() {}
                 return Ok(body);
             }
@@ -184,7 +184,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next line, without its end.
+    /// The next line, without its line end.
     fn line(&mut self) -> io::Result<String> {
         loop {
             if let Some(end) = self.buffer.windows(2).position(|two| two == b"\r\n") {
@@ -198,7 +198,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Reads on. Answers how many bytes came.
+    /// Reads more. Returns the number of bytes.
     fn more(&mut self) -> io::Result<usize> {
         let mut chunk = [0; 16 << 10];
         let read = self.stream.read(&mut chunk)?;
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_without_a_length_follows_with_one() {
+    fn a_body_without_a_length_gets_one() {
         let chunked =
             b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
             4;x=1\r\nabcd\r\n2\r\nef\r\n0\r\nX: y\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_are_none_are_an_error() {
+    fn invalid_chunks_are_an_error() {
         for body in [&b"x\r\n"[..], b"2\r\nabc\r\n0\r\n\r\n", b"2\r\na"] {
             let answer = [
                 b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",

@@ -1,23 +1,23 @@
-//! Servers and machines for tests. Nothing here is part of the product.
+//! Servers and virtual machines for tests. They are not part of the product.
 //!
-//! | part | what it is |
+//! | part | contents |
 //! |---|---|
-//! | [`Weed`] | SeaweedFS, a real S3 server, installed where it is missing, and ended with the test |
-//! | [`Proxy`] | between a client and a server: it injects faults that follow from a seed |
-//! | [`Wire`] | the same without knowing what it passes on: in front of a server with TLS it breaks handshakes and records |
-//! | [`TlsFront`] | TLS in front of a server that has none, such as [`Weed`] |
+//! | [`S3Server`] | SeaweedFS, a real S3 server; it ends with the test |
+//! | [`FaultProxy`] | an HTTP proxy that injects faults; they follow from a seed |
+//! | [`ByteRelay`] | a relay that breaks connections; it does not interpret bytes, so it also works with TLS |
+//! | [`TlsFront`] | TLS in front of a server without TLS, such as [`S3Server`] |
 //! | [`Guest`](guest::Guest) | a Linux kernel in QEMU, with NVMe drives and memory in a PCI BAR |
 
+mod byte_relay;
 mod fault;
+mod fault_proxy;
 pub mod guest;
 mod head;
-mod proxy;
+mod s3_server;
 mod tls;
-mod weed;
-mod wire;
 
-pub use fault::{Fault, Faults};
-pub use proxy::{Counts, Proxy};
+pub use byte_relay::ByteRelay;
+pub use fault::{ProxyFault, ProxyFaults};
+pub use fault_proxy::{Counts, FaultProxy};
+pub use s3_server::S3Server;
 pub use tls::TlsFront;
-pub use weed::Weed;
-pub use wire::Wire;

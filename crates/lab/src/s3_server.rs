@@ -1,4 +1,4 @@
-//! SeaweedFS, a real S3 server, or another one that the environment names.
+//! An S3 server for tests: SeaweedFS, or another server given by the environment.
 
 use std::{
     fs, io,
@@ -17,51 +17,52 @@ use reqsign_aws_v4::{Credential, RequestSigner};
 use reqsign_core::{Context, SignRequest};
 use tempfile::TempDir;
 
-/// How long the server may take to start. It takes two seconds where nothing else runs.
+/// The start timeout. On an idle machine the server starts in two seconds.
 const START_MAX: Duration = Duration::from_secs(90);
 
-/// Ends the server when the other end of the pipe is closed, which is when the test's process ends, however it does. Its data
-/// goes with it, so nothing has to be finished; asked politely, a server whose drive is full looks for room for minutes.
+/// Kills the server when the other end of the pipe is closed, which happens at any exit of the test's process. Its data
+/// is deleted with it, so a clean shutdown is not needed. After SIGTERM, a server with a full drive searches for space
+/// for minutes.
 const KEEPER: &str = r#""$@" & pid=$!; cat >/dev/null; kill -9 $pid; wait $pid"#;
 
 /// A server with one bucket, `lab`.
 #[derive(Debug)]
-pub struct Weed {
+pub struct S3Server {
     address: String,
-    /// Its process and its data; `None` where somebody else started it.
+    /// Its process and its data; `None` for a server that was already running.
     process: Option<(TempDir, Child)>,
 }
 
-/// What has to be free of the drive. By default SeaweedFS takes nothing where less than a hundredth is.
+/// The minimum free space on the drive. The default of SeaweedFS refuses writes when less than 1% is free.
 const FREE_USUAL: &str = "64MiB";
 
-/// The same where nothing fits: all of it, in percent.
+/// A minimum that makes the drive count as full: 100%.
 const FREE_ALL: &str = "100";
 
-/// The address of another S3 server that the tests are to use, `HOST:PORT`. It must know the keys below.
+/// The environment variable with the address of another S3 server, `HOST:PORT`. It must accept the keys below.
 const OTHER: &str = "STRAIGHTWAY_S3_SERVER";
 
-impl Weed {
-    /// The bucket that is there.
+impl S3Server {
+    /// The existing bucket.
     pub const BUCKET: &'static str = "lab";
-    /// The access key id that the server knows.
+    /// An access key ID with all permissions.
     pub const ACCESS_KEY_ID: &'static str = "LABACCESSKEYID";
-    /// The secret that goes with it.
+    /// Its secret.
     pub const SECRET_ACCESS_KEY: &'static str = "lab-secret-access-key";
-    /// The access key id of somebody who may only read.
+    /// An access key ID with read permission only.
     pub const READER_ACCESS_KEY_ID: &'static str = "LABREADERKEYID";
-    /// The secret that goes with it.
+    /// Its secret.
     pub const READER_SECRET_ACCESS_KEY: &'static str = "lab-reader-secret-access-key";
 
-    /// The server of this process, started when first asked for. `None`, with a printed reason, where it cannot be had.
+    /// The server of this process, started on first use. Returns `None` and prints the reason if it is unavailable.
     pub fn shared() -> Option<&'static Self> {
-        static SHARED: OnceLock<Option<Weed>> = OnceLock::new();
+        static SHARED: OnceLock<Option<S3Server>> = OnceLock::new();
         let shared = SHARED.get_or_init(|| match Self::start() {
             Ok(weed) => Some(weed),
             Err(error) => {
                 #[expect(
                     clippy::print_stderr,
-                    reason = "what is skipped is counted by this line"
+                    reason = "skipped tests are counted by this line"
                 )]
                 {
                     eprintln!("skipped: no S3 server: {error}");
@@ -72,7 +73,7 @@ impl Weed {
         shared.as_ref()
     }
 
-    /// Starts a server, or takes the one that the environment names.
+    /// Starts a server, or uses the one given by the environment.
     pub fn start() -> io::Result<Self> {
         if let Ok(address) = std::env::var(OTHER) {
             let mut other = Self {
@@ -85,7 +86,7 @@ impl Weed {
         Self::start_seaweed(FREE_USUAL)
     }
 
-    /// Starts SeaweedFS on a drive that counts as full: it takes no object.
+    /// Starts SeaweedFS on a drive that counts as full: it refuses every object.
     pub fn start_full() -> io::Result<Self> {
         Self::start_seaweed(FREE_ALL)
     }
@@ -100,7 +101,7 @@ impl Weed {
         }
         let program = String::from_utf8_lossy(&found.stdout).trim().to_owned();
         let mut last = io::Error::other("no free ports");
-        // Another process may take a port between the look and the start.
+        // Another process may take a port between the check and the start.
         for _ in 0..3 {
             match Self::start_with(&program, free) {
                 Ok(weed) => return Ok(weed),
@@ -140,7 +141,7 @@ impl Weed {
             format!("-filer.port={}", ports[2]),
             "-s3".to_owned(),
             format!("-s3.port={}", ports[3]),
-            // Two more listeners, whose ports are fixed: a second server would end.
+            // Two more listeners have fixed ports, which would conflict with a second server.
             "-s3.port.iceberg=0".to_owned(),
             "-s3.port.lance=0".to_owned(),
             format!("-s3.config={}", identities.display()),
@@ -191,7 +192,7 @@ impl Weed {
         }
     }
 
-    /// Its address, as an URL.
+    /// Its URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address())
     }
@@ -201,13 +202,13 @@ impl Weed {
         self.address.clone()
     }
 
-    /// Makes another bucket, with headers such as that of object lock. Answers the status.
+    /// Makes another bucket with headers, for example for object lock. Returns the status.
     pub fn make_bucket(&self, name: &str, headers: &[(&str, &str)]) -> u16 {
         self.send(Method::PUT, name, headers, Vec::new())
             .expect("the server runs")
     }
 
-    /// Stores an object. The target is its key as a URL has it, encoded.
+    /// Stores an object. The target is its URL-encoded key.
     pub fn put(&self, target: &str, content: impl Into<Vec<u8>>) {
         let status = self
             .send_object(Method::PUT, target, &[], content.into())
@@ -215,7 +216,7 @@ impl Weed {
         assert!(status < 300, "PUT {target}: {status}");
     }
 
-    /// Stores an object with headers, such as that of a checksum.
+    /// Stores an object with headers, for example a checksum.
     pub fn put_with(
         &self,
         target: &str,
@@ -226,7 +227,7 @@ impl Weed {
             .expect("the server runs")
     }
 
-    /// A header of an object, by HEAD, with checksums asked for.
+    /// A header of an object from a HEAD request with checksums enabled.
     pub fn header_of(&self, target: &str, name: &str) -> Option<String> {
         let target = format!("{}/{target}", Self::BUCKET);
         let mode = [("x-amz-checksum-mode", "ENABLED")];
@@ -242,7 +243,7 @@ impl Weed {
             .expect("the server runs");
     }
 
-    /// Asks for an object of the bucket.
+    /// Sends a request for an object of the bucket.
     fn send_object(
         &self,
         method: Method,
@@ -292,7 +293,7 @@ impl Weed {
             let polled = signing.as_mut().poll(&mut Task::from_waker(Waker::noop()));
             assert!(
                 matches!(polled, Poll::Ready(Ok(()))),
-                "signing waits for nothing"
+                "signing does not block"
             );
         }
         agent()
@@ -301,11 +302,11 @@ impl Weed {
     }
 }
 
-impl Drop for Weed {
+impl Drop for S3Server {
     fn drop(&mut self) {
         if let Some((_, keeper)) = &mut self.process {
             drop(keeper.stdin.take());
-            // What it has open is removed with the folder.
+            // Its open files are removed with the folder.
             let _ = keeper.wait();
         }
     }
@@ -321,7 +322,7 @@ fn agent() -> &'static ureq::Agent {
     })
 }
 
-/// Ports that are free, and those 10,000 above them, on which SeaweedFS talks to itself.
+/// Free ports. The ports 10,000 above them are free too: SeaweedFS uses them internally.
 fn free_ports() -> io::Result<[u16; 4]> {
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let mut free = Vec::new();
@@ -329,7 +330,7 @@ fn free_ports() -> io::Result<[u16; 4]> {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
             .port();
-        // Below those that the kernel gives out, so that no other test takes one meanwhile.
+        // Below the ephemeral range of the kernel, so that no other test takes one meanwhile.
         let port = 12_000 + port % 10_000;
         if is_free(port) && is_free(port + 10_000) && !free.contains(&port) {
             free.push(port);

@@ -1,4 +1,4 @@
-//! TLS in front of a server that has none.
+//! TLS in front of a server without TLS.
 
 use std::{
     io::{self, Read, Write},
@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustls::{ServerConfig, ServerConnection};
 use straightway_webserver::Certificate;
 
-/// A server with TLS on loopback that passes everything on to another server. It ends when it is dropped.
+/// A TLS server on loopback that forwards everything to another server. It ends when it is dropped.
 #[derive(Debug)]
 pub struct TlsFront {
     address: SocketAddr,
@@ -23,7 +23,7 @@ pub struct TlsFront {
 }
 
 impl TlsFront {
-    /// Starts one in front of `upstream`, a host and port.
+    /// Starts a TLS server in front of `upstream`, a host and port.
     pub fn start(upstream: &str) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -38,7 +38,7 @@ impl TlsFront {
                 }
                 let (upstream, config) = (upstream.clone(), Arc::clone(&config));
                 thread::spawn(move || {
-                    // A side that goes away ends this connection, and nothing else.
+                    // A closed side ends this connection only.
                     let _ = client.and_then(|client| relay(&client, &upstream, config));
                 });
             }
@@ -55,7 +55,7 @@ impl TlsFront {
         self.address
     }
 
-    /// Its certificate, which clients have to trust.
+    /// Its certificate, which clients must trust.
     pub fn certificate(&self) -> &Certificate {
         &self.certificate
     }
@@ -69,7 +69,7 @@ impl Drop for TlsFront {
     }
 }
 
-/// Passes bytes on between a client with TLS and a server without.
+/// Forwards bytes between a client with TLS and a server without.
 fn relay(mut client: &TcpStream, upstream: &str, config: Arc<ServerConfig>) -> io::Result<()> {
     let mut server = TcpStream::connect(upstream)?;
     client.set_nodelay(true)?;

@@ -1,4 +1,4 @@
-//! Objects of the memory store, for tests: each I/O is done while it is submitted.
+//! The engine of the memory store, for tests. Each I/O completes during its submission.
 
 use std::{any::Any, io, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ pub struct MemoryEngine {
 }
 
 impl MemoryEngine {
-    /// An engine that takes `depth` I/Os at a time.
+    /// An engine with a queue depth of `depth`.
     pub fn new(depth: u32) -> Self {
         Self {
             done: Vec::new(),

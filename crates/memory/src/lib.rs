@@ -1,5 +1,5 @@
-//! Objects in the memory of this process, for tests: real bytes, conditions that hold among threads, and nothing that
-//! only a file system has.
+//! A store in the memory of this process, for tests. It has real bytes and conditional writes that are atomic between
+//! threads, but none of the features that only a file system has.
 
 mod engine;
 mod object;
@@ -13,12 +13,12 @@ use std::{
     time::SystemTime,
 };
 
-use straightway_core::{Direction, Error, Extent, Kind, Reason, Result, Survey};
+use straightway_core::{Direction, Error, ErrorKind, Extent, Reason, Result, Survey};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store,
-        Tag, Verb, Verbs, own_draft, parts, text,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
+        Store, Tag, Verb, Verbs, own_draft, parts, text,
     },
 };
 
@@ -26,19 +26,19 @@ use object::{Content, MemoryObject, Shared};
 
 pub use engine::MemoryEngine;
 
-/// The most names on one page: as S3.
+/// The most names on one page, as in S3.
 const PAGE_NAMES_MAX: usize = 1000;
 
 /// A store in memory. Clones share their objects.
 #[derive(Clone, Debug)]
 pub struct Memory {
     shared: Arc<Shared>,
-    /// What all names begin with: nothing, or parts that end with `/`.
+    /// The prefix of all names: empty, or parts that end with `/`.
     prefix: String,
 }
 
 impl Memory {
-    /// An empty store that messages call `memory:name`.
+    /// An empty store, which is called `memory:name` in messages.
     pub fn new(name: &str) -> Self {
         let shared = Shared {
             name: name.to_owned(),
@@ -83,14 +83,14 @@ impl Store for Memory {
         let one = |named: &Named| -> Result<Arc<dyn Handle>> {
             let failed = |kind, why| Err(Error::new(kind, "open", self.describe(&named.name), why));
             match all.get(&self.key(&named.name)?) {
-                None => failed(Kind::NotFound, "there is no such object"),
+                None => failed(ErrorKind::NotFound, "there is no such object"),
                 Some(found)
                     if named
                         .tag
                         .as_ref()
                         .is_some_and(|tag| *tag != found.own_tag()) =>
                 {
-                    failed(Kind::Corrupt, "it is another version")
+                    failed(ErrorKind::Corrupt, "it is another version")
                 }
                 Some(found) => Ok(Arc::clone(found) as _),
             }
@@ -119,7 +119,7 @@ impl Store for Memory {
         Ok(vec![survey; objects.len()])
     }
 
-    fn list(&self, page: &Page) -> Result<Listing> {
+    fn list(&self, page: &ListPage) -> Result<Listing> {
         let all = self.shared.lock();
         let inside = all.range(self.prefix.clone()..);
         let inside = inside.map_while(|(key, _)| key.strip_prefix(&self.prefix));
@@ -130,7 +130,7 @@ impl Store for Memory {
         let names_max = page.names_max.min(PAGE_NAMES_MAX);
         let mut listing = Listing::of(
             names,
-            &Page {
+            &ListPage {
                 names_max,
                 ..page.clone()
             },
@@ -197,7 +197,7 @@ impl Store for Memory {
     }
 }
 
-/// An object that nobody sees yet.
+/// An object that is not visible yet.
 #[derive(Debug)]
 struct MemoryDraft {
     object: Arc<MemoryObject>,
@@ -213,10 +213,7 @@ impl Draft for MemoryDraft {
         self.object
             .content
             .write_at(offset, bytes.len(), |there| there.copy_from_slice(bytes));
-        assert!(
-            end <= self.object.bytes,
-            "a draft is as long as it was begun"
-        );
+        assert!(end <= self.object.bytes, "a write stays inside the draft");
         Ok(())
     }
 }

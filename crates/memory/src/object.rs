@@ -6,13 +6,13 @@ use std::{
     time::SystemTime,
 };
 
-use straightway_core::{Error, Kind, Object, Result};
+use straightway_core::{Error, ErrorKind, Object, Result};
 use straightway_io::{Handle, store::Tag};
 
 /// Objects by name.
 pub(super) type Objects = BTreeMap<String, Arc<MemoryObject>>;
 
-/// What clones of a store share.
+/// The state that clones of a store share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) name: String,
@@ -63,7 +63,7 @@ impl Handle for MemoryObject {
         }
         let message = format!("it ends at byte {}", offset + read as u64);
         Err(Error::new(
-            Kind::Corrupt,
+            ErrorKind::Corrupt,
             "read",
             self.object().name,
             message,
@@ -77,7 +77,7 @@ impl Handle for MemoryObject {
         }
         let message = "it was replaced or removed while it was read";
         Err(Error::new(
-            Kind::Corrupt,
+            ErrorKind::Corrupt,
             "read",
             self.object().name,
             message,
@@ -85,7 +85,7 @@ impl Handle for MemoryObject {
     }
 }
 
-/// Bytes that are read and written in place. A write beyond their end makes them longer.
+/// Bytes that are read and written in place. A write beyond the end extends them.
 #[derive(Debug, Default)]
 pub(super) struct Content(RwLock<Vec<u8>>);
 
@@ -94,14 +94,14 @@ impl Content {
         Self(RwLock::new(bytes))
     }
 
-    /// Hands over what is from `offset` to the end.
+    /// Calls `take` with the bytes from `offset` to the end.
     pub(super) fn read_at<T>(&self, offset: u64, take: impl FnOnce(&[u8]) -> T) -> T {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         take(all.get(offset..).unwrap_or_default())
     }
 
-    /// Hands over `bytes` bytes at `offset` to be filled.
+    /// Calls `fill` with `bytes` bytes at `offset`.
     pub(super) fn write_at(&self, offset: u64, bytes: usize, fill: impl FnOnce(&mut [u8])) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let offset = usize::try_from(offset).expect("a test's object fits into memory");

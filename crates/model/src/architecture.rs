@@ -1,10 +1,10 @@
-//! Storage architectures under three loads: a checkpoint, an ingest, a storm of metadata.
+//! Storage architectures under three loads: a checkpoint, an ingest, a metadata storm.
 //!
-//! Lustre, Weka, VAST and FlashBlade differ in structure, and that is all this compares: how many
-//! targets one file reaches, how many servers answer for one directory, what protection takes of a
-//! write, how a client gets in. Unless a scenario says otherwise all get the *same* servers, drives,
-//! ports and operations a second, so a difference in the answer is a difference in structure. It is
-//! a model with stated assumptions, not a score of products.
+//! Lustre, Weka, VAST and FlashBlade differ in structure, and only the structure is compared: the number of targets per
+//! file, the number of servers per directory, the overhead of data protection, and the limits of a client's protocol.
+//! Unless a scenario says otherwise, all systems get the *same* servers, drives, ports and operations per second, so a
+//! difference in the answer is a difference in structure. This is a model with stated assumptions, not a ranking of
+//! products.
 
 mod basis;
 
@@ -16,76 +16,76 @@ use crate::question::Question;
 use crate::queue::{self, Wait};
 use straightway_scenario::check::Refusals;
 use straightway_scenario::{
-    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY},
-    provenance::{Basis, Formula, Source},
+    check::{BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_ANY},
+    provenance::{Basis, Citation, Formula},
 };
 
-/// What is asked.
+/// The input of the topic `architecture`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Architecture {
-    /// Nodes that read and write.
+pub struct ArchitectureQuestion {
+    /// The number of client nodes.
     pub clients: u64,
-    /// What one client's ports carry.
+    /// The rate of one client's ports.
     pub client_rate: Rate,
     /// The round trip between client and server.
     pub hop: Seconds,
-    /// The hardware every system gets.
+    /// The hardware of every system.
     pub hardware: Hardware,
     /// The systems compared.
     pub systems: Vec<System>,
-    /// A checkpoint written by all clients.
+    /// The load of a checkpoint written by all clients.
     pub checkpoint: Write,
-    /// Small files read at random.
+    /// The load of small files read at random.
     pub ingest: Reads,
-    /// Metadata operations all at once.
+    /// The load of a metadata storm.
     pub storm: Storm,
 }
 
-/// What every system is built from.
+/// The hardware of a system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Hardware {
-    /// Storage servers.
+    /// The number of storage servers.
     pub servers: u64,
-    /// What one server's ports carry.
+    /// The rate of one server's ports.
     pub server_rate: Rate,
-    /// Targets (drives, or groups of them that act as one) in a server.
+    /// The number of targets (drives, or groups that act as one drive) per server.
     pub targets_per_server: u64,
-    /// What one target reads.
+    /// The read rate of one target.
     pub target_read: Rate,
-    /// What one target writes.
+    /// The write rate of one target.
     pub target_write: Rate,
-    /// What one target holds.
+    /// The capacity of one target.
     pub target_capacity: Bytes,
-    /// Creates one metadata server does in a second.
+    /// Creates per second of one metadata server.
     pub creates_per_s: f64,
-    /// Lookups one metadata server does in a second.
+    /// Lookups per second of one metadata server.
     pub stats_per_s: f64,
 }
 
-/// What makes one architecture.
+/// The structure of one system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct System {
     /// Its name.
     pub name: String,
-    /// Targets one file is spread over; absent for all of them.
+    /// The number of targets of one file; absent for all targets.
     #[serde(default)]
     pub stripe: Option<u64>,
-    /// Servers that hold metadata; absent for all of them.
+    /// The number of metadata servers; absent for all servers.
     #[serde(default)]
     pub metadata_servers: Option<u64>,
-    /// Servers that answer for one directory; absent for every metadata server.
+    /// The number of servers for one directory; absent for all metadata servers.
     #[serde(default)]
     pub directory_servers: Option<u64>,
-    /// Whether any metadata server answers any request, from one line; else each has its own part
-    /// of the names, and a line of its own before it.
+    /// Whether any metadata server answers any request, from one shared queue. Otherwise each server has its own part
+    /// of the names and its own queue.
     #[serde(default)]
     pub metadata_shared: bool,
-    /// Share of written bytes that is data and not protection.
+    /// The share of written bytes that is data and not parity.
     pub write_share: f64,
-    /// What one client's protocol carries, where that is less than its port.
+    /// The rate limit of one client's protocol, if lower than its port.
     #[serde(default)]
     pub client_limit: Option<Rate>,
 }
@@ -94,11 +94,11 @@ pub struct System {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Write {
-    /// All of it.
+    /// The size.
     pub size: Bytes,
-    /// The files it is written as.
+    /// The number of files.
     pub files: u64,
-    /// Checkpoints that are kept.
+    /// The number of checkpoints kept.
     pub kept: u64,
 }
 
@@ -106,59 +106,59 @@ pub struct Write {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reads {
-    /// One file.
+    /// The size of a file.
     pub file: Bytes,
-    /// Lookups before its first byte.
+    /// Metadata lookups before the first byte of a file.
     pub lookups: f64,
 }
 
-/// A storm of metadata.
+/// A metadata storm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Storm {
-    /// Operations a second that arrive.
+    /// The arrival rate, in operations per second.
     pub operations_per_s: f64,
-    /// Operations in all: the storm lasts as long as they arrive, or as long as they are served.
+    /// The total number of operations. The storm ends when the last one has arrived and been served.
     pub operations: f64,
-    /// Whether they create; else they look up.
+    /// Whether the operations are creates; otherwise they are lookups.
     pub creates: bool,
-    /// Whether they all go to one directory.
+    /// Whether all operations go to one directory.
     pub one_directory: bool,
 }
 
-/// What follows.
+/// The answer of the topic `architecture`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
+pub struct ArchitectureAnswer {
     /// One row for each system.
-    pub systems: Vec<Row>,
-    /// The least a remote metadata operation can take: the round trip and one service.
+    pub systems: Vec<ArchitectureRow>,
+    /// The shortest time of a remote metadata operation: the round trip and one service.
     pub metadata_floor_s: f64,
-    /// What all this rests on.
+    /// The formulas and constants behind the answer.
     pub basis: Basis,
 }
 
 /// One system under the three loads.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct ArchitectureRow {
     /// Its name.
     pub name: String,
-    /// Writing the checkpoint.
+    /// The write rate of the checkpoint.
     pub write_bytes_per_s: f64,
-    /// How long it takes.
+    /// The time to write the checkpoint.
     pub write_s: f64,
-    /// What bound it.
+    /// The bottleneck.
     pub write_bound_by: &'static str,
-    /// Small files read in a second.
+    /// Small files read per second.
     pub files_per_s: f64,
-    /// Their bytes.
+    /// The read rate of small files.
     pub read_bytes_per_s: f64,
-    /// What bound it.
+    /// The bottleneck.
     pub read_bound_by: &'static str,
-    /// Servers that stand against the storm.
+    /// The number of servers that answer the storm.
     pub storm_servers: u64,
-    /// The wait in the storm.
+    /// The queueing of the storm.
     pub storm: Wait,
-    /// From its first arrival until all its operations are done.
+    /// The time from the first arrival until all operations are done.
     pub storm_s: f64,
 }
 
@@ -166,22 +166,22 @@ const FORMULAS: [Formula; 4] = [
     Formula {
         gives: "bandwidth",
         text: "B = min(Σ clients, Σ over stripes of targets · share that is data, Σ server ports · share that is data)",
-        source: Source::read("Lustre manual", "striping: default 1 stripe of 4 MiB"),
+        source: Citation::read("Lustre manual", "striping: default 1 stripe of 4 MiB"),
     },
     queue::MMC,
     Formula {
         gives: "who waits in a storm",
         text: "one M/M/c line before servers that share all names; else c lines of M/M/1, each with λ/c",
-        source: Source::computed("a shard is a line of its own", ""),
+        source: Citation::computed("a shard is a line of its own", ""),
     },
     Formula {
         gives: "end of a storm",
         text: "max(N/λ, N/(c·μ))",
-        source: Source::computed("operations end when the last has come and been served", ""),
+        source: Citation::computed("operations end when the last has come and been served", ""),
     },
 ];
 
-impl Default for Architecture {
+impl Default for ArchitectureQuestion {
     fn default() -> Self {
         Self {
             clients: 128,
@@ -216,7 +216,7 @@ impl Default for Write {
         Self {
             size: Bytes(14_000_000_000_000),
             files: 1024,
-            // The old one goes only when the new one is whole.
+            // The old checkpoint is deleted only after the new one is complete.
             kept: 2,
         }
     }
@@ -263,12 +263,12 @@ fn systems() -> Vec<System> {
         },
         // Data and metadata in shards over every node, a directory too; 16+2.
         system("weka", 16.0 / 18.0),
-        // Every server sees every drive and answers for every name; wide codes of 146+4.
+        // Every server reaches every drive and answers for every name; wide codes of 146+4.
         System {
             metadata_shared: true,
             ..system("vast", 146.0 / 150.0)
         },
-        // Blades behind NFS: a client enters by its connections, here 16 at 10 Gb/s.
+        // Blades behind NFS: a client is limited by its connections, here 16 at 10 Gb/s.
         System {
             client_limit: Some(Rate::gbit(160.0)),
             ..system("flashblade", 13.0 / 15.0)
@@ -276,7 +276,7 @@ fn systems() -> Vec<System> {
     ]
 }
 
-impl Checked for Architecture {
+impl Checkable for ArchitectureQuestion {
     fn check(&self, c: &mut Checker) {
         c.count("clients", self.clients, 1..=10_000_000);
         c.rate("client_rate", self.client_rate, RATE_ANY);
@@ -321,7 +321,7 @@ impl Checked for Architecture {
     }
 }
 
-impl Checked for System {
+impl Checkable for System {
     fn check(&self, c: &mut Checker) {
         if self.name.is_empty() || self.name.len() > 60 {
             c.refuse(
@@ -346,8 +346,8 @@ impl Checked for System {
     }
 }
 
-impl Architecture {
-    /// Refuses a checkpoint that does not fit into the targets it is written to, and says what would.
+impl ArchitectureQuestion {
+    /// Refuses a checkpoint that does not fit its targets, and says what would be enough.
     fn check_capacities(&self, c: &mut Checker) {
         let (hardware, checkpoint) = (&self.hardware, &self.checkpoint);
         let target = hardware.target_capacity;
@@ -380,15 +380,15 @@ impl Architecture {
     }
 
     /// Compares the systems.
-    fn compute(&self) -> Answer {
-        Answer {
+    fn compute(&self) -> ArchitectureAnswer {
+        ArchitectureAnswer {
             systems: self.systems.iter().map(|system| self.row(system)).collect(),
             metadata_floor_s: self.hop.0 + 1.0 / self.hardware.stats_per_s,
             basis: self.basis(),
         }
     }
 
-    fn row(&self, system: &System) -> Row {
+    fn row(&self, system: &System) -> ArchitectureRow {
         let hardware = &self.hardware;
         let (write, write_bound_by) = self.write(system);
         let ports = hardware.servers as f64 * hardware.server_rate.0;
@@ -408,7 +408,7 @@ impl Architecture {
         } else {
             hardware.stats_per_s
         };
-        Row {
+        ArchitectureRow {
             name: system.name.clone(),
             write_bytes_per_s: write,
             write_s: self.checkpoint.size.0 as f64 / write,
@@ -422,12 +422,12 @@ impl Architecture {
             } else {
                 queue::mmc(1, each, storm.operations_per_s / storm_servers as f64)
             },
-            // What comes no faster cannot be done sooner, however many servers stand ready.
+            // More servers do not help beyond the arrival rate.
             storm_s: storm.operations / storm.operations_per_s.min(storm_servers as f64 * each),
         }
     }
 
-    /// What a checkpoint is written with, and what bound it.
+    /// The write rate of the checkpoint, and its bottleneck.
     fn write(&self, system: &System) -> (f64, &'static str) {
         let hardware = &self.hardware;
         let all = hardware.servers * hardware.targets_per_server;
@@ -473,16 +473,16 @@ fn least<const N: usize>(limits: [(f64, &'static str); N]) -> (f64, &'static str
         .expect("there is a limit")
 }
 
-impl Question for Architecture {
+impl Question for ArchitectureQuestion {
     const NAME: &'static str = "architecture";
-    type Answer = Answer;
+    type Answer = ArchitectureAnswer;
 
-    fn answer(&self) -> Result<Answer, Refusals> {
+    fn answer(&self) -> Result<ArchitectureAnswer, Refusals> {
         Ok(self.compute())
     }
 
-    fn verdict(answer: &Answer) -> String {
-        let mut rows: Vec<&Row> = answer.systems.iter().collect();
+    fn verdict(answer: &ArchitectureAnswer) -> String {
+        let mut rows: Vec<&ArchitectureRow> = answer.systems.iter().collect();
         rows.sort_by(|a, b| a.write_s.total_cmp(&b.write_s));
         let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
         format!("write order {}", names.join(", "))
@@ -494,7 +494,7 @@ mod tests {
     use super::*;
     use straightway_scenario::near::near;
 
-    fn row(asked: &Architecture, name: &str) -> Row {
+    fn row(asked: &ArchitectureQuestion, name: &str) -> ArchitectureRow {
         asked
             .compute()
             .systems
@@ -505,12 +505,12 @@ mod tests {
 
     #[test]
     fn one_file_of_lustre_reaches_one_target_and_of_the_others_all() {
-        let asked = Architecture {
+        let asked = ArchitectureQuestion {
             checkpoint: Write {
                 files: 1,
                 ..Write::default()
             },
-            ..Architecture::default()
+            ..ArchitectureQuestion::default()
         };
         near(row(&asked, "lustre").write_bytes_per_s, 6e9 * 0.8, 1e-9);
         assert_eq!(row(&asked, "weka").write_bound_by, "targets");
@@ -518,8 +518,8 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_directory_is_one_server_of_lustre_and_its_line_grows() {
-        let asked = Architecture::default();
+    fn a_hot_directory_is_one_server_of_lustre_and_its_queue_grows() {
+        let asked = ArchitectureQuestion::default();
         let (lustre, weka) = (row(&asked, "lustre"), row(&asked, "weka"));
         assert_eq!((lustre.storm_servers, weka.storm_servers), (1, 16));
         assert!(!lustre.storm.stable && weka.storm.stable);
@@ -533,8 +533,8 @@ mod tests {
     }
 
     #[test]
-    fn one_line_before_all_servers_waits_less_than_one_before_each() {
-        let mut asked = Architecture::default();
+    fn one_shared_queue_waits_less_than_one_queue_per_server() {
+        let mut asked = ArchitectureQuestion::default();
         asked.storm.operations_per_s = 1.44e6;
         let (weka, vast) = (row(&asked, "weka"), row(&asked, "vast"));
         near(weka.storm.load, vast.storm.load, 1e-12);
@@ -545,14 +545,14 @@ mod tests {
 
     #[test]
     fn spread_over_directories_lustre_uses_all_its_metadata_servers() {
-        let mut asked = Architecture::default();
+        let mut asked = ArchitectureQuestion::default();
         asked.storm.one_directory = false;
         assert_eq!(row(&asked, "lustre").storm_servers, 2);
     }
 
     #[test]
-    fn no_remote_metadata_is_below_a_microsecond() {
-        let floor = Architecture::default().compute().metadata_floor_s;
+    fn a_remote_metadata_operation_takes_more_than_a_microsecond() {
+        let floor = ArchitectureQuestion::default().compute().metadata_floor_s;
         assert!(floor > 1e-6, "{floor}");
     }
 

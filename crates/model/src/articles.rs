@@ -1,20 +1,20 @@
 //! Every figure of the four articles that describe such a system, with a verdict.
 //!
-//! Every verdict is computed ([`by`]): by a scenario's answer, a simulation, arithmetic, or a comparison with a published
-//! figure. What none of them decides cannot be decided, and says why. The verdict is also kept beside each figure in
-//! `articles.toml`; a test computes it again and fails where one changed.
+//! Every verdict is computed from [`evidence`]: a scenario's answer, a simulation, arithmetic, or a published figure. A
+//! figure without evidence is undecided, with the reason. `articles.toml` also records each verdict; a test computes
+//! them again and fails if one changed.
 
-mod by;
+mod evidence;
 
 use serde::{Deserialize, Serialize};
 use straightway_scenario::{
-    check::{self, Checked, Checker, Refusals},
+    check::{self, Checkable, Checker, Refusals},
     claim::{Compare, Figure},
 };
 
-use self::by::{By, Said};
+use self::evidence::{ArticleFigure, Evidence};
 
-/// The articles, by their number less one.
+/// The titles of the articles, by article number minus one.
 pub const ARTICLES: [&str; 4] = [
     "The IO wall in a nutshell",
     "Storage infrastructure for AI",
@@ -22,27 +22,27 @@ pub const ARTICLES: [&str; 4] = [
     "GPU-direct storage pipeline",
 ];
 
-/// What becomes of a figure.
+/// The verdict on a figure of an article.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// It follows.
+pub enum FigureVerdict {
+    /// The figure follows from the article's own numbers or from measurements.
     Follows,
-    /// It contradicts the article's own numbers, or what was measured.
+    /// The figure contradicts the article's own numbers, or measurements.
     DoesNotFollow,
-    /// What it depends on is not known, or was fitted to it.
+    /// The figure depends on values that are unknown, or that were fitted to it.
     Undecided,
 }
 
 /// One figure of an article.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct FigureRow {
     article: usize,
     says: String,
-    verdict: Verdict,
-    by: Option<By>,
-    /// The figure itself, where `by` gives one to set beside it.
+    verdict: FigureVerdict,
+    by: Option<Evidence>,
+    /// The figure itself, if `by` computes a number to compare it with.
     value: Option<Figure>,
     #[serde(default)]
     compare: Compare,
@@ -55,42 +55,46 @@ struct Row {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    figure: Vec<Row>,
+    figure: Vec<FigureRow>,
 }
 
-impl Checked for File {
+impl Checkable for File {
     fn check(&self, c: &mut Checker) {
         for (i, row) in self.figure.iter().enumerate() {
             c.within(&format!("figure[{i}]"), |c| {
                 c.count("article", row.article as u64, 1..=ARTICLES.len() as u64);
                 if row.by.is_none() && row.why.is_empty() {
-                    c.refuse("why", "nothing", "a reason, where nothing judges it");
+                    c.refuse("why", "nothing", "a reason, because there is no evidence");
                 }
-                if row.by.is_none() && row.verdict != Verdict::Undecided {
-                    c.refuse("verdict", "typed in", "undecided, where nothing judges it");
+                if row.by.is_none() && row.verdict != FigureVerdict::Undecided {
+                    c.refuse(
+                        "verdict",
+                        "typed in",
+                        "undecided, because there is no evidence",
+                    );
                 }
             });
         }
     }
 }
 
-/// A figure and what becomes of it.
+/// A figure with its verdict.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judged {
     /// The article's number.
     pub article: usize,
-    /// What it says.
+    /// The claim.
     pub says: String,
-    /// What becomes of it.
-    pub verdict: Verdict,
-    /// What decided it: a scenario, a simulation, arithmetic, or a published figure; none where nothing does.
+    /// The verdict.
+    pub verdict: FigureVerdict,
+    /// The kind of evidence: a scenario, a simulation, arithmetic, or a published figure; `None` if there is none.
     pub by: Option<&'static str>,
-    /// What was computed or published instead.
+    /// The computed or published figure.
     pub model_says: Option<String>,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// The verdict that the file keeps: the same, unless a model changed.
-    pub kept: Verdict,
+    /// The verdict recorded in the file. It differs only if a model changed.
+    pub kept: FigureVerdict,
 }
 
 /// Judges every figure.
@@ -99,8 +103,8 @@ pub fn judge() -> Result<Vec<Judged>, Refusals> {
     file.figure.iter().map(judged).collect()
 }
 
-fn judged(row: &Row) -> Result<Judged, Refusals> {
-    let said = Said {
+fn judged(row: &FigureRow) -> Result<Judged, Refusals> {
+    let said = ArticleFigure {
         says: &row.says,
         value: row.value.as_ref(),
         compare: row.compare,
@@ -108,11 +112,11 @@ fn judged(row: &Row) -> Result<Judged, Refusals> {
     };
     let found = row.by.as_ref().map(|by| by.judge(&said)).transpose()?;
     let verdict = match &found {
-        None => Verdict::Undecided,
-        // An input was fitted to the figure: it follows by construction.
-        Some(found) if found.holds && found.fitted => Verdict::Undecided,
-        Some(found) if found.holds => Verdict::Follows,
-        Some(_) => Verdict::DoesNotFollow,
+        None => FigureVerdict::Undecided,
+        // An input was fitted to the figure, so it follows by construction.
+        Some(found) if found.holds && found.fitted => FigureVerdict::Undecided,
+        Some(found) if found.holds => FigureVerdict::Follows,
+        Some(_) => FigureVerdict::DoesNotFollow,
     };
     let why = match &found {
         Some(found) if row.why.is_empty() => found.why.clone(),
@@ -122,7 +126,7 @@ fn judged(row: &Row) -> Result<Judged, Refusals> {
         article: row.article,
         says: row.says.clone(),
         verdict,
-        by: row.by.as_ref().map(By::name),
+        by: row.by.as_ref().map(Evidence::name),
         model_says: found.map(|found| found.model_says),
         why,
         kept: row.verdict,
@@ -134,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_has_the_verdict_that_is_kept() {
+    fn every_figure_has_the_recorded_verdict() {
         let judged = judge().unwrap();
         let changed: Vec<_> = judged.iter().filter(|j| j.verdict != j.kept).collect();
         assert!(changed.is_empty(), "{changed:#?}");
@@ -146,23 +150,32 @@ mod tests {
         for article in 1..=ARTICLES.len() {
             assert!(judged.iter().any(|j| j.article == article), "{article}");
         }
-        for verdict in [Verdict::Follows, Verdict::DoesNotFollow, Verdict::Undecided] {
+        for verdict in [
+            FigureVerdict::Follows,
+            FigureVerdict::DoesNotFollow,
+            FigureVerdict::Undecided,
+        ] {
             assert!(judged.iter().filter(|j| j.verdict == verdict).count() >= 10);
         }
         let silent: Vec<_> = judged
             .iter()
             .filter(|j| {
-                j.why.is_empty() && (j.verdict != Verdict::Follows || j.model_says.is_none())
+                j.why.is_empty() && (j.verdict != FigureVerdict::Follows || j.model_says.is_none())
             })
             .collect();
         assert!(silent.is_empty(), "{silent:#?}");
     }
 
     #[test]
-    fn so_many_figures_follow_do_not_and_cannot_be_decided() {
+    fn the_number_of_figures_per_verdict_is_unchanged() {
         let judged = judge().unwrap();
         let count = |verdict| judged.iter().filter(|j| j.verdict == verdict).count();
-        let counts = [Verdict::Follows, Verdict::DoesNotFollow, Verdict::Undecided].map(count);
+        let counts = [
+            FigureVerdict::Follows,
+            FigureVerdict::DoesNotFollow,
+            FigureVerdict::Undecided,
+        ]
+        .map(count);
         assert_eq!(counts, [34, 35, 29]);
     }
 

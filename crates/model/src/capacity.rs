@@ -1,31 +1,31 @@
-//! The capacities that several topics start from, with their sources.
+//! The default capacities that several topics share, with their sources.
 
 use straightway_core::Bytes;
-use straightway_scenario::provenance::{Basis, Source};
+use straightway_scenario::provenance::{Basis, Citation};
 
 /// The memory of a GPU.
 pub(crate) const GPU_MEMORY: Bytes = Bytes(80_000_000_000);
-/// Where it comes from.
-pub(crate) const H100_MEMORY: Source = Source::read(
+/// The source of [`GPU_MEMORY`].
+pub(crate) const H100_MEMORY: Citation = Citation::read(
     "Llama 3 (arXiv 2407.21783), section 3.3.1",
     "H100 with 80 GB of HBM3",
 );
 
 /// The memory of a host.
 pub(crate) const HOST_MEMORY: Bytes = Bytes(2_000_000_000_000);
-/// Where it comes from.
-pub(crate) const DGX_MEMORY: Source =
-    Source::quoted("NVIDIA DGX H100 data sheet", "2 TB of system memory");
+/// The source of [`HOST_MEMORY`].
+pub(crate) const DGX_MEMORY: Citation =
+    Citation::quoted("NVIDIA DGX H100 data sheet", "2 TB of system memory");
 
-/// What the storage holds.
+/// The capacity of the storage.
 pub(crate) const STORAGE_CAPACITY: Bytes = Bytes(240_000_000_000_000_000);
-/// Where it and its rate come from.
-pub(crate) const LLAMA_STORAGE: Source = Source::read(
+/// The source of [`STORAGE_CAPACITY`] and of the storage's rate.
+pub(crate) const LLAMA_STORAGE: Citation = Citation::read(
     "Llama 3 (arXiv 2407.21783), section 3.3.1",
     "Tectonic for 16 k GPUs: 240 PB, 2 TB/s sustained, 7 TB/s peak",
 );
 
-/// A computed size, for a message.
+/// Converts a computed size to `Bytes` for a message, rounding up.
 pub(crate) fn shown_bytes(bytes: f64) -> Bytes {
     #[expect(
         clippy::cast_possible_truncation,
@@ -35,7 +35,7 @@ pub(crate) fn shown_bytes(bytes: f64) -> Bytes {
     Bytes(bytes.ceil() as u64)
 }
 
-/// Names the capacities in a basis. Where the storage's is given differs from topic to topic.
+/// Adds the capacities to a basis. The path of the storage's capacity differs between topics.
 pub(crate) fn assume_capacities(
     basis: &mut Basis,
     gpu: Bytes,

@@ -1,10 +1,10 @@
-//! The checkpoint estimator: how long a save takes, what it stops, and what is left of a job's time.
+//! The checkpoint estimator: the time of a save, the time training stops, and the goodput of a job.
 //!
-//! A checkpoint is `bytes_per_parameter × parameters`; its time is `S / B + T_sync`, where `B` comes
-//! from the [path](crate::path) of every node and the storage behind them, never from a factor for
-//! "GDS". From that time, the cluster's failures and the interval follow availability, goodput, and
-//! what the lost time costs. Three ways are compared: saving through host memory, saving directly
-//! from the GPUs, and copying to host memory and flushing behind the training's back.
+//! The size of a checkpoint is `S = bytes_per_parameter × parameters`. Its time is `S / B + T_sync`, where `B` comes
+//! from the [path](crate::path) of every node and the storage behind them, not from a factor for "GDS". Availability,
+//! goodput and the cost of lost time follow from that time, the cluster's failure rate and the interval. Three ways are
+//! compared: saving through host memory, saving directly from the GPUs, and copying to host memory with an asynchronous
+//! flush.
 
 mod answer;
 mod basis;
@@ -16,75 +16,75 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
 pub use self::{
-    answer::{Answer, Outcome, Point, Ways},
-    failures::Played,
+    answer::{CheckpointAnswer, CheckpointOutcome, GoodputPoint, Ways},
+    failures::SimulatedGoodput,
 };
 use self::{
     failures::{Job, Trials},
     interval::{availability, availability_of_cycle, daly_s, goodput, training, young_s},
 };
 use crate::capacity::{GPU_MEMORY, STORAGE_CAPACITY};
-use crate::path::{Carried, Node};
+use crate::path::{ComputeNode, PathEstimate};
 use crate::question::Question;
 use straightway_scenario::check::Refusals;
 
-/// What is asked: a model, a cluster, its storage and a schedule.
+/// The input of the topic `checkpoint`: a model, a cluster, its storage and a schedule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Checkpoint {
-    /// What is saved.
+pub struct CheckpointQuestion {
+    /// The state that is saved.
     #[serde(default)]
-    pub model: Model,
-    /// What trains it.
+    pub model: ModelState,
+    /// The cluster that trains the model.
     #[serde(default)]
-    pub cluster: Cluster,
-    /// One node's way to storage.
+    pub cluster: CheckpointCluster,
+    /// One node and its path to storage.
     #[serde(default)]
-    pub node: Node,
-    /// What the storage takes from all nodes together.
+    pub node: ComputeNode,
+    /// The storage of all nodes.
     #[serde(default)]
     pub storage: Storage,
-    /// When it is saved.
+    /// The schedule of saves.
     #[serde(default)]
     pub schedule: Schedule,
-    /// How failures are played out.
+    /// The size of the failure simulation.
     #[serde(default)]
     pub trials: Trials,
 }
 
-/// The model's state.
+/// The state of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Model {
+pub struct ModelState {
     /// The number of parameters.
     pub parameters: f64,
-    /// Bytes of weights for a parameter: 2 for 16 bits.
+    /// Bytes of weights per parameter: 2 for 16 bits.
     pub weight_bytes: f64,
-    /// Bytes of optimizer state and master weights: 12 for Adam in 32 bits, 0 for weights alone.
+    /// Bytes of optimizer state and master weights per parameter: 12 for Adam in 32 bits, 0 for weights alone.
     pub optimizer_bytes: f64,
-    /// Bytes of gradients, where they are saved: 2 for 16 bits.
+    /// Bytes of gradients per parameter, if they are saved: 2 for 16 bits.
     pub gradient_bytes: f64,
-    /// The size of the checkpoint, where it is known; it overrides the bytes for a parameter.
+    /// The size of the checkpoint, if known; overrides the bytes per parameter.
     pub size: Option<Bytes>,
 }
 
 /// The cluster that trains.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Cluster {
-    /// GPUs in the job.
+pub struct CheckpointCluster {
+    /// The number of GPUs in the job.
     pub gpus: u64,
-    /// GPUs in a node.
+    /// The number of GPUs per node.
     pub gpus_per_node: u64,
-    /// Memory of one GPU.
+    /// The memory of one GPU.
     pub gpu_memory: Bytes,
-    /// Mean time between failures of one GPU and what belongs to it.
+    /// Mean time between failures of one GPU and its share of the node.
     pub mtbf_per_gpu: Seconds,
-    /// What the cluster draws when it trains, in watts.
+    /// The power of the cluster while training, in watts.
     pub power_w: f64,
-    /// The share of that power it draws while it waits; 1 gives the upper bound of waste.
+    /// The share of that power drawn while waiting; 1 gives the upper bound of wasted power.
     pub idle_power_share: f64,
-    /// What a GPU costs for an hour, in whatever money.
+    /// The cost of a GPU hour, in any currency.
     pub gpu_hour_cost: f64,
 }
 
@@ -92,37 +92,37 @@ pub struct Cluster {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Storage {
-    /// What it takes from all nodes together, however many they are.
+    /// The total write rate, independent of the number of nodes.
     pub rate: Rate,
-    /// What it gives all nodes together; absent for the same as it takes.
+    /// The total read rate; absent for the same as the write rate.
     pub read_rate: Option<Rate>,
-    /// What it holds.
+    /// The capacity.
     pub capacity: Bytes,
-    /// Checkpoints kept on it.
+    /// The number of checkpoints kept.
     pub kept: u64,
-    /// The barrier across all ranks at a save.
+    /// The time of the barrier across all ranks at a save.
     pub sync: Seconds,
 }
 
-/// When the job saves.
+/// The schedule of saves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Schedule {
-    /// Training time between saves; absent for Daly's best.
+    /// Training time between saves; absent for Daly's interval.
     pub interval: Option<Seconds>,
-    /// From a failure until the checkpoint is read: detection, new nodes, start of the processes.
+    /// The time from a failure until the restore starts: detection, new nodes, start of the processes.
     pub restart: Seconds,
-    /// Whether saving into host memory and flushing from there is planned too.
+    /// Whether asynchronous saving (copy to host memory, then flush) is also planned.
     pub asynchronous: bool,
-    /// The part of the interval an asynchronous flush may take.
+    /// The share of the interval that an asynchronous flush may take.
     pub overlap: f64,
-    /// A share of time that must remain for training: what bandwidth does it need?
+    /// The required availability, for which the answer gives the bandwidth.
     pub target_availability: f64,
-    /// A gain in availability, in points (0.1 is ten), for which the interval is sought.
+    /// A gain in availability (0.1 is ten points), for which the answer gives the interval.
     pub target_gain: Option<f64>,
 }
 
-impl Default for Model {
+impl Default for ModelState {
     fn default() -> Self {
         Self {
             parameters: 405.9e9,
@@ -134,7 +134,7 @@ impl Default for Model {
     }
 }
 
-impl Default for Cluster {
+impl Default for CheckpointCluster {
     fn default() -> Self {
         Self {
             gpus: 1024,
@@ -173,7 +173,7 @@ impl Default for Schedule {
     }
 }
 
-/// One way of saving and restoring, in seconds and bytes.
+/// The size, rate and times of one way of saving and restoring.
 struct Save {
     size: f64,
     rate: f64,
@@ -182,7 +182,7 @@ struct Save {
     restore_s: f64,
 }
 
-impl Model {
+impl ModelState {
     fn bytes_per_parameter(&self) -> f64 {
         self.weight_bytes + self.optimizer_bytes + self.gradient_bytes
     }
@@ -195,19 +195,19 @@ impl Model {
     }
 }
 
-impl Checkpoint {
-    /// Estimates; refuses an interval shorter than every way of saving.
-    fn compute(&self) -> Result<Answer, Refusals> {
+impl CheckpointQuestion {
+    /// Computes the answer; refuses an interval shorter than every way of saving.
+    fn compute(&self) -> Result<CheckpointAnswer, Refusals> {
         let size_bytes = self.model.size_bytes();
         let nodes = self.cluster.gpus.div_ceil(self.cluster.gpus_per_node);
         let mtbf_s = self.cluster.mtbf_per_gpu.0 / self.cluster.gpus as f64;
         let node_gpus = self.gpus_in_node();
-        let (standard, direct) = self.node.carry_both(node_gpus);
+        let (standard, direct) = self.node.estimate_both(node_gpus);
         let ways = self.ways(size_bytes, nodes, mtbf_s, (&standard, &direct));
         self.refuse_short_interval(&ways)?;
         let work_s = ways.standard.interval_s;
         let writing_for_target_s = self.stop_for_target_s(mtbf_s) - self.storage.sync.0;
-        Ok(Answer {
+        Ok(CheckpointAnswer {
             size_bytes,
             bytes_per_parameter: size_bytes / self.model.parameters,
             size_at_16_bytes: 16.0 * self.model.parameters,
@@ -232,13 +232,13 @@ impl Checkpoint {
         })
     }
 
-    /// The GPUs of a node that take part.
+    /// The number of GPUs of a node that belong to the job.
     fn gpus_in_node(&self) -> u64 {
         self.cluster.gpus_per_node.min(self.cluster.gpus)
     }
 
-    /// How long training may stand still for a save and keep the target. Where no interval is
-    /// given it follows from the stop that is sought, not from what the path of today takes.
+    /// The longest stop for a save that keeps the target availability. If no interval is given, the interval is the
+    /// best one for that stop, not for the current path.
     fn stop_for_target_s(&self, mtbf_s: f64) -> f64 {
         let target = self.schedule.target_availability;
         match self.schedule.interval {
@@ -252,7 +252,7 @@ impl Checkpoint {
         size: f64,
         nodes: u64,
         mtbf_s: f64,
-        (standard, direct): (&Carried, &Carried),
+        (standard, direct): (&PathEstimate, &PathEstimate),
     ) -> Ways {
         let together = |one_node: f64| (one_node * nodes as f64).min(self.storage.rate.0);
         let read = self.storage.read_rate.unwrap_or(self.storage.rate).0;
@@ -275,7 +275,7 @@ impl Checkpoint {
         Ways {
             standard: save(standard.rate_bytes_per_s, &stopped),
             direct: save(direct.rate_bytes_per_s, &stopped),
-            // The flush leaves host memory by the standard path, but no longer in its way.
+            // The flush uses the standard path, but training does not wait for it.
             asynchronous: self
                 .schedule
                 .asynchronous
@@ -283,7 +283,7 @@ impl Checkpoint {
         }
     }
 
-    fn outcome(&self, save: &Save, mtbf_s: f64) -> Outcome {
+    fn outcome(&self, save: &Save, mtbf_s: f64) -> CheckpointOutcome {
         let Save {
             size,
             rate,
@@ -293,14 +293,14 @@ impl Checkpoint {
         } = *save;
         let (young_s, daly_s) = (young_s(mtbf_s, stop_s), daly_s(mtbf_s, stop_s));
         let flush_s = durable_s - stop_s.min(durable_s);
-        // A save that training waits for has to end before the next; one behind its back, within
-        // the part of the interval it may take.
+        // A synchronous save must end before the next one starts. An asynchronous flush must end within its share
+        // of the interval.
         let shortest_s = if flush_s > 0.0 {
             stop_s.max(size / rate / self.schedule.overlap)
         } else {
             stop_s
         };
-        // An interval found here must leave room for the flush.
+        // A computed interval must leave room for the flush.
         let found = if flush_s > 0.0 {
             daly_s.max(shortest_s)
         } else {
@@ -317,11 +317,11 @@ impl Checkpoint {
             restart_s,
         };
         let (cluster, lost) = (&self.cluster, 1.0 - goodput);
-        // While it saves or restarts the cluster idles; what failures throw away was computed at
-        // full power, and so was what is trained again because a flush was lost.
+        // The cluster idles while it saves or restarts. Training lost to failures ran at full power, and so did
+        // training repeated because a flush was lost.
         let idle = (1.0 - training(mtbf_s, stop_s, interval_s, recovery_s)).clamp(0.0, lost);
         let hours = lost * cluster.gpus as f64 * 24.0;
-        Outcome {
+        CheckpointOutcome {
             durable_s,
             rate_bytes_per_s: rate,
             stop_s,
@@ -335,7 +335,7 @@ impl Checkpoint {
             availability: availability(stop_s, interval_s),
             availability_of_cycle: availability_of_cycle(stop_s, interval_s),
             goodput,
-            played: failures::play(job, &self.trials),
+            played: failures::simulate(job, &self.trials),
             rate_needed_bytes_per_s: size / (self.schedule.overlap * interval_s),
             wasted_w: cluster.power_w * (lost - idle * (1.0 - cluster.idle_power_share)),
             wasted_w_max: cluster.power_w * lost,
@@ -344,7 +344,7 @@ impl Checkpoint {
         }
     }
 
-    /// A checkpoint that is not done when the next is due, by any way, is no schedule.
+    /// Refuses an interval in which no way of saving completes.
     fn refuse_short_interval(&self, ways: &Ways) -> Result<(), Refusals> {
         let Some(interval) = self.schedule.interval else {
             return Ok(());
@@ -367,16 +367,16 @@ impl Checkpoint {
     }
 
     /// Goodput from a tenth to ten times the best interval.
-    fn curve(ways: &Ways, mtbf_s: f64) -> Vec<Point> {
+    fn curve(ways: &Ways, mtbf_s: f64) -> Vec<GoodputPoint> {
         const POINTS: i32 = 41;
         let middle = ways.standard.daly_s;
-        let at = |outcome: &Outcome, work_s: f64| {
+        let at = |outcome: &CheckpointOutcome, work_s: f64| {
             let flush_s = (outcome.durable_s - outcome.stop_s).max(0.0);
             goodput(mtbf_s, outcome.stop_s, work_s, outcome.recovery_s + flush_s)
         };
         (0..POINTS)
             .map(|i| middle * 10f64.powf(f64::from(i) / f64::from(POINTS - 1) * 2.0 - 1.0))
-            .map(|interval_s| Point {
+            .map(|interval_s| GoodputPoint {
                 interval_s,
                 standard: at(&ways.standard, interval_s),
                 direct: at(&ways.direct, interval_s),
@@ -390,15 +390,15 @@ impl Checkpoint {
     }
 }
 
-impl Question for Checkpoint {
+impl Question for CheckpointQuestion {
     const NAME: &'static str = "checkpoint";
-    type Answer = Answer;
+    type Answer = CheckpointAnswer;
 
-    fn answer(&self) -> Result<Answer, Refusals> {
+    fn answer(&self) -> Result<CheckpointAnswer, Refusals> {
         self.compute()
     }
 
-    fn verdict(answer: &Answer) -> String {
+    fn verdict(answer: &CheckpointAnswer) -> String {
         let pays = if answer.gain >= PAYS {
             "direct pays off"
         } else {
@@ -419,12 +419,12 @@ impl Question for Checkpoint {
         format!("{pays}; best goodput {best}")
     }
 
-    fn drop_lists(answer: &mut Answer) {
+    fn drop_lists(answer: &mut CheckpointAnswer) {
         answer.curve.clear();
     }
 }
 
-/// The gain from which on the direct path is said to pay off: less is within what the constants are known to.
+/// The smallest gain at which the direct path pays off. A smaller gain is within the uncertainty of the constants.
 pub const PAYS: f64 = 1.05;
 
 #[cfg(test)]
@@ -439,9 +439,9 @@ mod tests {
         for (parameters, published_gib) in
             [(8.03e9, 105.0), (70.6e9, 912.0), (405.9e9, 5.29 * 1024.0)]
         {
-            let model = Model {
+            let model = ModelState {
                 parameters,
-                ..Model::default()
+                ..ModelState::default()
             };
             near(model.size_bytes() / GIB, published_gib, 0.03);
         }
@@ -451,13 +451,13 @@ mod tests {
     fn failures_of_one_gpu_and_of_all_are_those_published() {
         // Llama 3 405B: 419 interruptions in 54 days: 3.09 h; MLCommons: 50 kh and 100 k GPUs: half an hour.
         near(54.0 * 24.0 / 419.0, 3.09, 0.01);
-        let asked = |gpus, hours: f64| Checkpoint {
-            cluster: Cluster {
+        let asked = |gpus, hours: f64| CheckpointQuestion {
+            cluster: CheckpointCluster {
                 gpus,
                 mtbf_per_gpu: Seconds(hours * 3600.0),
-                ..Cluster::default()
+                ..CheckpointCluster::default()
             },
-            ..Checkpoint::default()
+            ..CheckpointQuestion::default()
         };
         near(
             asked(16_384, 50_677.0).compute().unwrap().mtbf_s / 3600.0,
@@ -473,12 +473,12 @@ mod tests {
 
     #[test]
     fn an_interval_shorter_than_every_save_is_refused() {
-        let asked = Checkpoint {
+        let asked = CheckpointQuestion {
             schedule: Schedule {
                 interval: Some(Seconds(0.01)),
                 ..Schedule::default()
             },
-            ..Checkpoint::default()
+            ..CheckpointQuestion::default()
         };
         let refusal = asked.compute().unwrap_err().to_string();
         assert!(
@@ -488,9 +488,9 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_asked_for_a_target_gives_the_target() {
+    fn the_rate_for_a_target_reaches_the_target() {
         for interval in [None, Some(Seconds(1800.0))] {
-            let mut asked = Checkpoint::default();
+            let mut asked = CheckpointQuestion::default();
             asked.schedule.interval = interval;
             let needed = asked
                 .compute()
@@ -506,7 +506,7 @@ mod tests {
 
     #[test]
     fn asynchronous_saving_stops_training_only_for_the_copy() {
-        let answer = Checkpoint::default().compute().unwrap();
+        let answer = CheckpointQuestion::default().compute().unwrap();
         let ways = &answer.ways;
         // 5.68 TB over 128 nodes: eight GPUs leave by the uplinks of four switches, 51.98 GB/s each; and a
         // second of barrier.
@@ -521,11 +521,11 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_that_needs_more_than_there_is_does_not_fit() {
-        let asked = |interval| Checkpoint {
-            model: Model {
+    fn a_flush_that_needs_more_than_the_available_rate_does_not_fit() {
+        let asked = |interval| CheckpointQuestion {
+            model: ModelState {
                 size: Some(Bytes(100_000_000_000_000)),
-                ..Model::default()
+                ..ModelState::default()
             },
             storage: Storage {
                 rate: Rate(100e9),
@@ -535,12 +535,12 @@ mod tests {
                 interval,
                 ..Schedule::default()
             },
-            ..Checkpoint::default()
+            ..CheckpointQuestion::default()
         };
         // 1,000 s of flush in nine tenths of 1,010.
         let ways = asked(Some(Seconds(1010.0))).compute().unwrap().ways;
         assert!(ways.standard.fits && !ways.asynchronous.as_ref().unwrap().fits);
-        // An interval found here fits, and so does what fits need no more than there is.
+        // A computed interval fits, and its flush needs no more than the available rate.
         let flushed = asked(None).compute().unwrap().ways.asynchronous.unwrap();
         assert!(flushed.fits);
         assert!(flushed.rate_needed_bytes_per_s <= flushed.rate_bytes_per_s * (1.0 + 1e-9));
@@ -548,27 +548,27 @@ mod tests {
 
     #[test]
     fn failures_cost_energy_as_they_cost_hours() {
-        let mut asked = Checkpoint::default();
+        let mut asked = CheckpointQuestion::default();
         asked.cluster.mtbf_per_gpu = Seconds(2000.0 * 3600.0);
         asked.schedule.restart = Seconds(3600.0);
         let at_full = asked.compute().unwrap().ways.standard;
-        // Waiting at full power, each hour lost is an hour's power lost.
+        // If waiting takes full power, each lost hour wastes an hour of power.
         let lost = at_full.lost_gpu_hours_per_day / 24.0 / 1024.0;
         near(at_full.wasted_w / asked.cluster.power_w, lost, 1e-9);
-        // Waiting at none, what was computed and thrown away is left, and only that.
+        // If waiting takes no power, only the training that was thrown away remains.
         asked.cluster.idle_power_share = 0.0;
         let at_none = asked.compute().unwrap().ways.standard;
         let thrown = at_none.wasted_w / asked.cluster.power_w;
-        // Half a segment at each failure, of the time that is no restart.
+        // Half a segment per failure, outside of restarts.
         let mtbf_s: f64 = 2000.0 * 3600.0 / 1024.0;
         let training = (-3600.0 / mtbf_s).exp();
         near(thrown, at_none.interval_s / 2.0 / mtbf_s * training, 0.05);
     }
 
     #[test]
-    fn a_gpu_more_in_a_node_is_a_link_more() {
+    fn each_gpu_of_a_node_adds_a_link() {
         let stop = |gpus_per_node| {
-            let mut asked = Checkpoint::default();
+            let mut asked = CheckpointQuestion::default();
             asked.cluster.gpus = gpus_per_node;
             asked.cluster.gpus_per_node = gpus_per_node;
             asked.storage.sync = Seconds(0.0);
@@ -582,13 +582,13 @@ mod tests {
                 .stop_s
         };
         near(stop(1) / stop(4), 4.0, 1e-9);
-        // Eight links are more than host memory takes.
+        // Eight links exceed the rate of host memory.
         near(stop(8) / stop(16), 1.0, 1e-9);
     }
 
     #[test]
-    fn a_small_io_gains_what_its_copy_costs_and_not_what_a_depth_gives() {
-        let mut asked = Checkpoint::default();
+    fn a_small_io_gains_its_copy_time_and_not_a_deeper_queue() {
+        let mut asked = CheckpointQuestion::default();
         asked.node.io = Bytes::kib(4);
         let gain = asked.compute().unwrap().gain;
         assert!((1.0..1.1).contains(&gain), "{gain}");
@@ -596,6 +596,6 @@ mod tests {
 
     #[test]
     fn every_default_is_within_its_own_range() {
-        straightway_scenario::check::checked(&Checkpoint::default()).unwrap();
+        straightway_scenario::check::checked(&CheckpointQuestion::default()).unwrap();
     }
 }

@@ -1,88 +1,87 @@
-//! A DPU before the host: which of its cores come back, and what the card itself carries.
+//! A DPU in front of the host: the host cores it frees, and its own rate.
 //!
-//! Protocol, encryption, erasure coding and checksums take cores by the byte. A card takes that work
-//! over, and is then itself a stage of the path: its engines and its own slow cores have rates, and
-//! "no penalty" holds only below them.
+//! Protocol, encryption, erasure coding and checksums take CPU time per byte. A DPU takes over that work and becomes a
+//! stage of the path itself: its engines and its own slow cores have rates, and "no penalty" holds only below them.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::Rate;
 
 use straightway_scenario::check::Refusals;
 use straightway_scenario::{
-    check::{Checked, Checker, RATE_ANY},
-    provenance::{Basis, Formula, Source},
+    check::{Checkable, Checker, RATE_ANY},
+    provenance::{Basis, Citation, Formula},
 };
 
 use crate::question::Question;
 
-/// What is asked.
+/// The input of the topic `dpu`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Dpu {
-    /// What the node is to move.
+pub struct DpuQuestion {
+    /// The required rate of the node.
     pub rate: Rate,
-    /// The host's cores.
+    /// The number of host cores.
     pub host_cores: u64,
-    /// The card's port.
+    /// The rate of the card's port.
     pub port: Rate,
-    /// What a byte goes through.
-    pub work: Vec<Work>,
+    /// The work done on every byte.
+    pub work: Vec<DpuWork>,
 }
 
-/// One thing done to every byte.
+/// One kind of work done on every byte.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Work {
-    /// What it is.
+pub struct DpuWork {
+    /// Its name.
     pub name: String,
-    /// What one host core does.
+    /// The rate of one host core.
     pub per_core: Rate,
-    /// What the card does in all; absent where the host must keep doing it.
+    /// The rate of the card; absent if the work stays on the host.
     #[serde(default)]
     pub on_card: Option<Rate>,
 }
 
-/// What follows.
+/// The answer of the topic `dpu`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
-    /// The rate at which cores are compared: what is asked, or what host and card carry of it.
+pub struct DpuAnswer {
+    /// The rate at which cores are compared: the required rate, limited by host and card.
     pub moved_bytes_per_s: f64,
-    /// Cores the work would take on the host alone, which may have fewer.
+    /// Cores needed on the host alone; may exceed the cores it has.
     pub cores_without: f64,
-    /// Cores it takes with the card.
+    /// Host cores needed with the card.
     pub cores_with: f64,
-    /// Cores that come back, of those the host has.
+    /// Host cores freed.
     pub cores_freed: f64,
-    /// The same as a share of the host.
+    /// The share of the host's cores that is freed.
     pub share_freed: f64,
-    /// What the host alone can move.
+    /// The highest rate of the host alone.
     pub rate_without_bytes_per_s: f64,
-    /// What bound it.
+    /// The bottleneck.
     pub bound_without: String,
-    /// What host and card can move.
+    /// The highest rate of host and card.
     pub rate_with_bytes_per_s: f64,
-    /// What bound it.
+    /// The bottleneck.
     pub bound_with: String,
-    /// Each kind of work.
-    pub work: Vec<Row>,
-    /// What all this rests on.
+    /// The result for each kind of work.
+    pub work: Vec<DpuRow>,
+    /// The formulas and constants behind the answer.
     pub basis: Basis,
 }
 
-/// One kind of work.
+/// The result for one kind of work.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// What it is.
+pub struct DpuRow {
+    /// Its name.
     pub name: String,
-    /// Host cores it takes at the rate moved.
+    /// Host cores needed at the compared rate.
     pub cores: f64,
-    /// What the card does of it in all.
+    /// The rate of the card.
     pub card_bytes_per_s: Option<f64>,
-    /// Share of the card's engine it takes.
+    /// The load of the card's engine.
     pub card_load: Option<f64>,
 }
 
-const PRACTICE: Source = Source::quoted(
+const PRACTICE: Citation = Citation::quoted(
     "OpenSSL speed, ISA-L and vendor data sheets",
     "order of magnitude for one core with vector instructions",
 );
@@ -90,10 +89,10 @@ const PRACTICE: Source = Source::quoted(
 const FORMULA: Formula = Formula {
     gives: "cores freed",
     text: "min(Σ over all work of moved / rate of a core, host cores) − the same over the work the host keeps; moved = min(asked, slowest engine, port, host cores)",
-    source: Source::computed("definition", ""),
+    source: Citation::computed("definition", ""),
 };
 
-impl Default for Dpu {
+impl Default for DpuQuestion {
     fn default() -> Self {
         Self {
             rate: Rate(50e9),
@@ -104,21 +103,21 @@ impl Default for Dpu {
     }
 }
 
-fn work() -> Vec<Work> {
-    let work = |name: &str, per_core, on_card| Work {
+fn work() -> Vec<DpuWork> {
+    let work = |name: &str, per_core, on_card| DpuWork {
         name: name.to_owned(),
         per_core: Rate(per_core),
         on_card: Some(Rate(on_card)),
     };
     vec![
-        // 42 Gb/s for a core is the best of SIGCOMM'21; the card ends NVMe-oF in hardware.
+        // 42 Gb/s for a core is the best of SIGCOMM'21; the card terminates NVMe-oF in hardware.
         work("nvme/tcp", 42e9 / 8.0, 50e9),
         work("aes-xts", 5e9, 50e9),
         work("erasure coding", 10e9, 25e9),
     ]
 }
 
-impl Checked for Dpu {
+impl Checkable for DpuQuestion {
     fn check(&self, c: &mut Checker) {
         c.rate("rate", self.rate, RATE_ANY);
         c.count("host_cores", self.host_cores, 1..=100_000);
@@ -127,7 +126,7 @@ impl Checked for Dpu {
     }
 }
 
-impl Checked for Work {
+impl Checkable for DpuWork {
     fn check(&self, c: &mut Checker) {
         c.rate("per_core", self.per_core, RATE_ANY);
         if let Some(rate) = self.on_card {
@@ -136,11 +135,11 @@ impl Checked for Work {
     }
 }
 
-impl Dpu {
-    /// Weighs host against card.
-    fn compute(&self) -> Answer {
-        // Core seconds a byte takes; from zero, as the sum of nothing would be minus zero.
-        let core_s = |work: &mut dyn Iterator<Item = &Work>| -> f64 {
+impl DpuQuestion {
+    /// Computes the answer.
+    fn compute(&self) -> DpuAnswer {
+        // Core seconds per byte. The fold starts from zero because an empty sum would be minus zero.
+        let core_s = |work: &mut dyn Iterator<Item = &DpuWork>| -> f64 {
             work.fold(0.0, |seconds, work| seconds + 1.0 / work.per_core.0)
         };
         let all_s = core_s(&mut self.work.iter());
@@ -166,11 +165,11 @@ impl Dpu {
         };
         let (rate_without, bound_without) = least(&mut without);
         let (rate_with, bound_with) = least(&mut with);
-        // No core comes back for bytes that do not pass, and none that the host does not have.
+        // Bytes that do not pass free no cores, and the host cannot free more cores than it has.
         let moved = self.rate.0.min(rate_with);
         let (cores_without, cores_with) = (moved * all_s, moved * kept_s);
         let cores_freed = (cores_without.min(host) - cores_with).max(0.0);
-        Answer {
+        DpuAnswer {
             moved_bytes_per_s: moved,
             cores_without,
             cores_with,
@@ -192,7 +191,7 @@ impl Dpu {
             let source = if known.contains(work) {
                 PRACTICE
             } else {
-                Source::SCENARIO
+                Citation::SCENARIO
             };
             let what = format!("{}: a core does", work.name);
             let per_core = basis.parameter(
@@ -212,12 +211,12 @@ impl Dpu {
     }
 }
 
-const FACTOR_2: Source =
-    Source::quoted("reports of software on one core", "within a factor of two");
+const FACTOR_2: Citation =
+    Citation::quoted("reports of software on one core", "within a factor of two");
 
-/// One kind of work at the rate moved.
-fn row(work: &Work, moved: f64) -> Row {
-    Row {
+/// The result for one kind of work at the rate `moved`.
+fn row(work: &DpuWork, moved: f64) -> DpuRow {
+    DpuRow {
         name: work.name.clone(),
         cores: moved / work.per_core.0,
         card_bytes_per_s: work.on_card.map(|rate| rate.0),
@@ -225,11 +224,11 @@ fn row(work: &Work, moved: f64) -> Row {
     }
 }
 
-impl Question for Dpu {
+impl Question for DpuQuestion {
     const NAME: &'static str = "dpu";
-    type Answer = Answer;
+    type Answer = DpuAnswer;
 
-    fn answer(&self) -> Result<Answer, Refusals> {
+    fn answer(&self) -> Result<DpuAnswer, Refusals> {
         Ok(self.compute())
     }
 }
@@ -240,9 +239,9 @@ mod tests {
     use straightway_scenario::near::near;
 
     #[test]
-    fn the_card_gives_back_the_cores_its_work_took() {
-        let answer = Dpu::default().compute();
-        // The 25 GB/s that the card's coder carries, over 5.25, 5 and 10 GB/s a core.
+    fn the_card_frees_the_cores_of_its_work() {
+        let answer = DpuQuestion::default().compute();
+        // The 25 GB/s of the card's erasure coding, divided by 5.25, 5 and 10 GB/s per core.
         near(answer.moved_bytes_per_s, 25e9, 1e-9);
         near(answer.cores_without, 25.0 / 5.25 + 5.0 + 2.5, 1e-9);
         assert!(answer.cores_with.abs() < f64::EPSILON);
@@ -250,16 +249,16 @@ mod tests {
     }
 
     #[test]
-    fn no_more_comes_back_than_the_host_has_or_the_port_passes() {
-        let small = Dpu {
+    fn freed_cores_are_limited_by_the_host_and_the_port() {
+        let small = DpuQuestion {
             host_cores: 8,
-            ..Dpu::default()
+            ..DpuQuestion::default()
         };
         near(small.compute().cores_freed, 8.0, 1e-9);
         near(small.compute().share_freed, 1.0, 1e-9);
-        let mut asked = Dpu {
+        let mut asked = DpuQuestion {
             rate: Rate(500e9),
-            ..Dpu::default()
+            ..DpuQuestion::default()
         };
         asked.work[2].on_card = Some(Rate(1e12));
         let answer = asked.compute();
@@ -268,15 +267,15 @@ mod tests {
     }
 
     #[test]
-    fn no_penalty_ends_where_an_engine_does() {
-        let answer = Dpu::default().compute();
+    fn the_slowest_engine_limits_the_card() {
+        let answer = DpuQuestion::default().compute();
         assert_eq!(answer.bound_with, "erasure coding");
         near(answer.rate_with_bytes_per_s, 25e9, 1e-9);
     }
 
     #[test]
     fn work_the_card_cannot_do_stays_on_the_host() {
-        let mut asked = Dpu::default();
+        let mut asked = DpuQuestion::default();
         asked.work[2].on_card = None;
         let answer = asked.compute();
         near(answer.cores_with, 5.0, 1e-9);

@@ -1,8 +1,8 @@
-//! Feeding training: do the GPUs wait for their samples?
+//! Ingest: whether GPUs wait for their training samples.
 //!
-//! A step needs `batch × sample` bytes for each GPU within its compute time. Accelerator
-//! utilisation (AU) is compute time over run time, MLPerf Storage's measure; with prefetch a step
-//! takes the longest of computing, reading, looking files up and decoding, without it their sum.
+//! A step needs `batch × sample` bytes for each GPU within its compute time. Accelerator utilisation (AU), the measure
+//! of MLPerf Storage, is compute time divided by run time. With prefetch a step takes the longest of compute, read,
+//! lookups and decode; without prefetch it takes their sum.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
@@ -10,138 +10,138 @@ use straightway_core::{Bytes, Rate, Seconds};
 use crate::question::Question;
 use crate::{
     capacity::{GPU_MEMORY, LLAMA_STORAGE, STORAGE_CAPACITY, assume_capacities, shown_bytes},
-    path::{self, Carried, Node},
+    path::{self, ComputeNode, PathEstimate},
     queue::{self, Wait},
 };
 use straightway_scenario::check::Refusals;
 use straightway_scenario::{
-    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY, TIME_SOME},
-    provenance::{Basis, Formula, Source},
+    check::{BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_ANY, TIME_POSITIVE},
+    provenance::{Basis, Citation, Formula},
 };
 
-/// What is asked.
+/// The input of the topic `ingest`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ingest {
-    /// What one GPU trains on.
+pub struct IngestQuestion {
+    /// The training load of one GPU.
     #[serde(default)]
     pub training: Training,
-    /// GPUs and nodes.
+    /// The cluster.
     #[serde(default)]
-    pub cluster: Cluster,
-    /// One node's way to storage.
+    pub cluster: IngestCluster,
+    /// One node and its path to storage.
     #[serde(default)]
-    pub node: Node,
-    /// The files the samples lie in.
+    pub node: ComputeNode,
+    /// The files that hold the samples.
     #[serde(default)]
-    pub files: Files,
+    pub files: SampleFiles,
 }
 
-/// One GPU's training.
+/// The training load of one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Training {
-    /// Samples one GPU takes in a step.
+    /// Samples per step of one GPU.
     pub batch: u64,
-    /// One sample.
+    /// The size of a sample.
     pub sample: Bytes,
-    /// Computing a step.
+    /// The compute time of a step.
     pub compute: Seconds,
-    /// Whether the next step is read while this one computes.
+    /// Whether the next step is read during the compute of the current one.
     pub prefetch: bool,
     /// CPU time to decode a sample.
     pub decode: Seconds,
-    /// The utilisation to reach.
+    /// The required utilisation.
     pub target: f64,
 }
 
-/// GPUs and nodes.
+/// The cluster that trains.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Cluster {
-    /// GPUs in all.
+pub struct IngestCluster {
+    /// The number of GPUs.
     pub gpus: u64,
-    /// GPUs in a node.
+    /// The number of GPUs per node.
     pub gpus_per_node: u64,
-    /// Cores of a node that decode.
+    /// Cores per node that decode.
     pub cores_per_node: u64,
-    /// What the storage gives all nodes together, however many they are.
+    /// The total read rate of the storage, independent of the number of nodes.
     pub storage_rate: Rate,
-    /// What the storage holds.
+    /// The capacity of the storage.
     pub storage_capacity: Bytes,
     /// The memory of a GPU.
     pub gpu_memory: Bytes,
 }
 
-/// The files the samples lie in.
+/// The files that hold the samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Files {
+pub struct SampleFiles {
     /// Files opened for one sample; a shard with a thousand samples is 0.001.
     pub per_sample: f64,
-    /// Lookups for one file.
+    /// Metadata lookups per file.
     pub lookups: f64,
-    /// Metadata servers that answer.
+    /// The number of metadata servers.
     pub servers: u64,
-    /// Lookups one of them does in a second.
+    /// Lookups per second of one metadata server.
     pub lookups_per_s: f64,
-    /// All samples together.
+    /// The size of the data set.
     pub dataset: Bytes,
 }
 
-/// What follows.
+/// The answer of the topic `ingest`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
-    /// What one GPU eats when it never waits.
+pub struct IngestAnswer {
+    /// The rate that one GPU consumes without waiting.
     pub per_gpu_bytes_per_s: f64,
-    /// What one GPU needs for the target.
+    /// The rate that one GPU needs for the target.
     pub per_gpu_at_target_bytes_per_s: f64,
-    /// What all need when none waits.
+    /// The rate that all GPUs consume without waiting.
     pub all_bytes_per_s: f64,
-    /// By the standard path.
-    pub standard: Outcome,
-    /// By the direct path.
-    pub direct: Outcome,
-    /// Lookups a second when no GPU waits.
+    /// Training fed by the standard path.
+    pub standard: IngestOutcome,
+    /// Training fed by the direct path.
+    pub direct: IngestOutcome,
+    /// Lookups per second if no GPU waits.
     pub lookups_per_s: f64,
-    /// The metadata servers' line at that load.
+    /// The queue of the metadata servers at that load.
     pub metadata: Wait,
-    /// Cores a node needs to decode when no GPU waits.
+    /// Cores per node needed to decode if no GPU waits.
     pub decode_cores_per_node: f64,
-    /// Samples of a GPU that are in memory at once: those of a step, and of the next with prefetch.
+    /// The bytes of samples that a GPU holds: one step, and the next step with prefetch.
     pub held_per_gpu_bytes: f64,
-    /// What all this rests on.
+    /// The formulas and constants behind the answer.
     pub basis: Basis,
 }
 
 /// Training fed by one path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Outcome {
-    /// The path.
-    pub path: Carried,
-    /// What one GPU gets.
+pub struct IngestOutcome {
+    /// The path's performance.
+    pub path: PathEstimate,
+    /// The read rate per GPU.
     pub per_gpu_bytes_per_s: f64,
-    /// Reading one step.
+    /// The read time of a step.
     pub read_s: f64,
-    /// One step in all.
+    /// The time of a step.
     pub step_s: f64,
     /// Accelerator utilisation.
     pub utilisation: f64,
-    /// What bound the step.
+    /// The bottleneck of the step.
     pub bound_by: &'static str,
     /// Whether the target is met.
     pub target_met: bool,
-    /// GPUs that these nodes, their storage and metadata servers and their decoding cores would feed
-    /// at the target.
+    /// The number of GPUs that the nodes, the storage, the metadata servers and the decoding cores can feed at the
+    /// target.
     pub gpus_at_target: f64,
 }
 
-const UNET3D: Source = Source::read(
+const UNET3D: Citation = Citation::read(
     "mlcommons/storage unet3d_h100.yaml",
     "7 × 146.6 MB in 0.323 s, AU ≥ 90 %",
 );
 
-const UNET3D_FILES: Source = Source::read(
+const UNET3D_FILES: Citation = Citation::read(
     "mlcommons/storage_results_v1.0",
     "36 H100s: at least 126,000 files, 500 steps",
 );
@@ -150,7 +150,7 @@ const FORMULAS: [Formula; 2] = [
     Formula {
         gives: "accelerator utilisation",
         text: "AU = compute time / run time; a step is max(compute, read, lookups, decode) with prefetch, their sum without; GPUs fed: as many as keep it at compute / target",
-        source: Source::read(
+        source: Citation::read(
             "mlcommons/storage submission guidelines",
             "accelerator utilisation",
         ),
@@ -171,7 +171,7 @@ impl Default for Training {
     }
 }
 
-impl Default for Cluster {
+impl Default for IngestCluster {
     fn default() -> Self {
         Self {
             gpus: 64,
@@ -184,7 +184,7 @@ impl Default for Cluster {
     }
 }
 
-impl Default for Files {
+impl Default for SampleFiles {
     fn default() -> Self {
         Self {
             per_sample: 1.0,
@@ -197,13 +197,13 @@ impl Default for Files {
     }
 }
 
-impl Checked for Ingest {
+impl Checkable for IngestQuestion {
     fn check(&self, c: &mut Checker) {
         c.within("training", |c| {
             let training = &self.training;
             c.count("batch", training.batch, 1..=10_000_000);
             c.bytes("sample", training.sample, BYTES_ANY);
-            c.seconds("compute", training.compute, TIME_SOME);
+            c.seconds("compute", training.compute, TIME_POSITIVE);
             c.seconds("decode", training.decode, TIME_ANY);
             c.range("target", training.target, 0.001..=1.0, "");
         });
@@ -235,16 +235,16 @@ impl Checked for Ingest {
     }
 }
 
-impl Ingest {
-    /// Feeds the GPUs.
-    fn compute(&self) -> Answer {
+impl IngestQuestion {
+    /// Computes the answer.
+    fn compute(&self) -> IngestAnswer {
         let (training, cluster, files) = (&self.training, &self.cluster, &self.files);
         let per_gpu = self.step_bytes() / training.compute.0;
         let steps_per_s = cluster.gpus as f64 / training.compute.0;
         let lookups_per_s = steps_per_s * self.lookups_of_step();
         let node_gpus = self.gpus_in_node() as f64;
-        let (standard, direct) = self.node.carry_both(self.gpus_in_node());
-        Answer {
+        let (standard, direct) = self.node.estimate_both(self.gpus_in_node());
+        IngestAnswer {
             per_gpu_bytes_per_s: per_gpu,
             per_gpu_at_target_bytes_per_s: per_gpu * training.target,
             all_bytes_per_s: per_gpu * cluster.gpus as f64,
@@ -259,7 +259,7 @@ impl Ingest {
         }
     }
 
-    /// Refuses what does not fit into GPU memory, host memory or storage, and says what would.
+    /// Refuses samples or a data set that do not fit GPU memory, host memory or storage, and says what would be enough.
     fn check_capacities(&self, c: &mut Checker) {
         let (cluster, held) = (&self.cluster, self.held_bytes());
         let memory = cluster.gpu_memory;
@@ -296,7 +296,7 @@ impl Ingest {
         }
     }
 
-    /// Samples of a GPU in memory at once: those of a step, and of the next with prefetch.
+    /// The bytes of samples that a GPU holds: one step, and the next step with prefetch.
     fn held_bytes(&self) -> f64 {
         let steps = if self.training.prefetch { 2.0 } else { 1.0 };
         steps * self.step_bytes()
@@ -314,13 +314,13 @@ impl Ingest {
         self.cluster.gpus_per_node.min(self.cluster.gpus)
     }
 
-    fn outcome(&self, path: Carried) -> Outcome {
+    fn outcome(&self, path: PathEstimate) -> IngestOutcome {
         let (training, cluster) = (&self.training, &self.cluster);
         let gpus = cluster.gpus as f64;
         let from_storage = cluster.storage_rate.0 / gpus;
         let per_gpu = (path.rate_bytes_per_s / self.gpus_in_node() as f64).min(from_storage);
         let read_s = self.step_bytes() / per_gpu;
-        // All GPUs' lookups queue at the same servers, each GPU's decoding at its node's cores.
+        // All GPUs share the metadata servers. The GPUs of a node share its cores for decoding.
         let served = self.files.servers as f64 * self.files.lookups_per_s;
         let lookup_s = self.lookups_of_step() * gpus / served;
         let cores = cluster.cores_per_node as f64 / self.gpus_in_node() as f64;
@@ -338,7 +338,7 @@ impl Ingest {
         let sum: f64 = parts.iter().map(|(seconds, _)| seconds).sum();
         let step_s = if training.prefetch { longest } else { sum };
         let utilisation = training.compute.0 / step_s;
-        // Reading, looking up and decoding take longer by as much as more GPUs share them.
+        // The times of read, lookups and decode grow in proportion to the number of GPUs that share them.
         let feeding = [read_s, lookup_s, decode_s];
         let at_target_s = training.compute.0 / training.target;
         let fed = if training.prefetch {
@@ -346,7 +346,7 @@ impl Ingest {
         } else {
             (at_target_s - training.compute.0) / feeding.into_iter().sum::<f64>()
         };
-        Outcome {
+        IngestOutcome {
             per_gpu_bytes_per_s: per_gpu,
             read_s,
             step_s,
@@ -408,15 +408,15 @@ impl Ingest {
     }
 }
 
-impl Question for Ingest {
+impl Question for IngestQuestion {
     const NAME: &'static str = "ingest";
-    type Answer = Answer;
+    type Answer = IngestAnswer;
 
-    fn answer(&self) -> Result<Answer, Refusals> {
+    fn answer(&self) -> Result<IngestAnswer, Refusals> {
         Ok(self.compute())
     }
 
-    fn verdict(answer: &Answer) -> String {
+    fn verdict(answer: &IngestAnswer) -> String {
         match (answer.standard.target_met, answer.direct.target_met) {
             (true, true) => "target met by both paths",
             (false, true) => "target met by the direct path alone",
@@ -434,24 +434,24 @@ mod tests {
 
     #[test]
     fn no_more_gpus_are_fed_than_reach_the_target() {
-        let mut slow = Ingest::default();
+        let mut slow = IngestQuestion::default();
         slow.training.decode = Seconds(1.0);
-        let mut crowded = Ingest::default();
+        let mut crowded = IngestQuestion::default();
         crowded.files.lookups_per_s = 100.0;
-        let mut in_turn = Ingest::default();
+        let mut in_turn = IngestQuestion::default();
         in_turn.training.prefetch = false;
         in_turn.training.target = 0.2;
-        for mut asked in [Ingest::default(), slow, crowded, in_turn] {
+        for mut asked in [IngestQuestion::default(), slow, crowded, in_turn] {
             let outcome = asked.compute().direct;
             assert_eq!(
                 outcome.target_met,
                 outcome.gpus_at_target >= 64.0,
                 "{outcome:?}"
             );
-            // With a GPU in each node and all else by the GPU as it was, the number fed meets the
-            // target and one more does not.
+            // With all rates scaled to the number of GPUs, the number fed meets the target and one more does
+            // not.
             let per_gpu = |what: f64, gpus: f64| what * 64.0 / gpus;
-            let meets = |asked: &mut Ingest, gpus: f64| {
+            let meets = |asked: &mut IngestQuestion, gpus: f64| {
                 let mut given = asked.clone();
                 given.cluster.storage_rate = Rate(outcome.per_gpu_bytes_per_s * 64.0);
                 given.node.media.rate = Rate(1e15);
@@ -471,10 +471,10 @@ mod tests {
     }
 
     #[test]
-    fn unet3d_on_an_h100_eats_3_18_gb_a_second() {
+    fn unet3d_on_an_h100_consumes_3_18_gb_per_second() {
         // unet3d_h100.yaml, within 1 %.
         near(
-            Ingest::default().compute().per_gpu_bytes_per_s,
+            IngestQuestion::default().compute().per_gpu_bytes_per_s,
             3.18e9,
             0.01,
         );
@@ -482,7 +482,7 @@ mod tests {
 
     #[test]
     fn half_the_bandwidth_halves_the_utilisation() {
-        let mut asked = Ingest::default();
+        let mut asked = IngestQuestion::default();
         let need = asked.compute().all_bytes_per_s;
         asked.cluster.storage_rate = Rate(need / 2.0);
         let answer = asked.compute();
@@ -497,8 +497,8 @@ mod tests {
     }
 
     #[test]
-    fn without_prefetch_every_part_is_waited_for() {
-        let mut asked = Ingest::default();
+    fn without_prefetch_utilisation_is_lower() {
+        let mut asked = IngestQuestion::default();
         let with = asked.compute().direct.utilisation;
         asked.training.prefetch = false;
         assert!(asked.compute().direct.utilisation < with);
@@ -512,9 +512,9 @@ mod tests {
             compute: Seconds(0.2),
             ..Training::default()
         };
-        let mut asked = Ingest {
+        let mut asked = IngestQuestion {
             training,
-            ..Ingest::default()
+            ..IngestQuestion::default()
         };
         asked.cluster.gpus = 1024;
         assert_eq!(asked.compute().direct.bound_by, "metadata");

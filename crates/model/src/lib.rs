@@ -1,8 +1,9 @@
-//! The planner: what a cluster will do before it is bought.
+//! The planner: predicts what a cluster would do before it is bought.
 //!
-//! Each topic is a [`question::Question`]: a plain serde input that knows its ranges, and an answer that
-//! says what it rests on. [`topic`] lists them, one row each; a [`scenario::Scenario`] is one of them in
-//! a file. Pure and seeded: nothing here reads a file, a clock or the environment.
+//! Each topic is a [`question::Question`]: a plain serde input that checks its own ranges, and an answer that
+//! lists the formulas and constants it was computed from. [`topic`] lists the topics, one row each. A
+//! [`scenario::Scenario`] is one question in a file. The crate is pure and seeded: it reads no file, no clock and no
+//! environment.
 
 pub mod architecture;
 pub mod articles;

@@ -1,7 +1,6 @@
-//! The scenarios that come with Straightway, one for every published case.
+//! The scenarios that ship with Straightway, one for every published case.
 //!
-//! The files under `scenarios/` are compiled in, so `--scenario llama3-405b` works wherever the
-//! binary does.
+//! The files under `scenarios/` are compiled in, so `--scenario llama3-405b` needs no file at run time.
 
 use straightway_scenario::{
     entries,
@@ -54,7 +53,7 @@ pub const LIBRARY: &[Entry] = entries!(
     "unet3d-h100",
 );
 
-/// The scenario of that name.
+/// Finds a scenario by name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     find_in(LIBRARY, "", name)
 }
@@ -75,7 +74,7 @@ mod tests {
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .filter_map(|name| name.strip_suffix(".toml").map(str::to_owned))
-            // The simulators keep lists of their own.
+            // The simulators have their own lists.
             .filter(|name| !name.starts_with("pcie-") && !name.starts_with("fabric-"))
             .collect();
         let library: BTreeSet<String> = LIBRARY.iter().map(|e| e.name.to_owned()).collect();

@@ -1,13 +1,12 @@
-//! A machine as it was measured, beside what the models say of it.
+//! Measurements of a machine, compared with the models' predictions.
 //!
-//! `bench` measures simple things (a drive, a copy, a core) and composite ones (a load through a
-//! pinned ring). The models are about how the second follow from the first, so the comparison is
-//! made twice: with the constants a scenario assumes, and with the simple measurements put in their
-//! place. Where the calibrated prediction misses, the model is wrong; where only the assumed one
-//! does, the constants are.
+//! `bench` measures simple things (a drive, a copy, a core) and composite ones (a load through a pinned ring). The
+//! models derive the composite from the simple, so the comparison is made twice: with the constants that a scenario
+//! assumes, and with the simple measurements in their place. If the calibrated prediction misses, the model is wrong.
+//! If only the assumed prediction misses, the constants are wrong.
 //!
-//! A route is predicted from its stages ([`Stages`]), each measured alone with the route's I/O size, depth and lanes
-//! and in turn with it. No measurement of a route goes into its own prediction.
+//! A route is predicted from its stages ([`Stages`]). Each stage is measured alone, with the route's I/O size, depth
+//! and lanes, in alternation with the route. The measurement of a route is never an input of its own prediction.
 
 mod figure;
 mod stages;
@@ -18,190 +17,191 @@ use straightway_core::{Bytes, Rate, Seconds};
 use figure::{cpu, direct, direct_latency, standard, synced};
 pub use stages::Stages;
 
-use crate::path::{self, Node};
+use crate::path::{self, ComputeNode};
 use straightway_scenario::{
-    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_SOME},
-    provenance::{Basis, Confidence, Formula, Source},
+    check::{BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_POSITIVE},
+    provenance::{Basis, Citation, Confidence, Formula},
 };
 
-/// What was measured; whatever was not is absent.
+/// The measurements of a machine. What was not measured is absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Measured {
-    /// The machine, in a line.
+pub struct MeasuredMachine {
+    /// The machine's description, one line.
     pub machine: Option<String>,
-    /// The size of an I/O, where a route does not say its own.
+    /// The I/O size of routes that do not give their own.
     pub io: Option<Bytes>,
-    /// I/Os in flight, where a route does not say its own.
+    /// The queue depth of routes that do not give their own.
     pub depth: Option<u64>,
-    /// Cores that took part.
+    /// The number of cores used.
     pub cores: Option<u64>,
-    /// One core copying memory.
+    /// The memory copy rate of one core.
     pub copy_rate: Option<Rate>,
-    /// Pinned host memory to the GPU.
+    /// The copy rate from pinned host memory to the GPU.
     pub to_gpu: Option<Rate>,
-    /// The GPU to pinned host memory.
+    /// The copy rate from the GPU to pinned host memory.
     pub from_gpu: Option<Rate>,
     /// The drive alone: `O_DIRECT` into host memory.
-    pub drive: Route,
-    /// Through the page cache, which holds nothing of it yet.
-    pub buffered: Route,
-    /// Out of the page cache, which holds all of it.
-    pub cached: Route,
-    /// Through a ring: by the CPU into host memory, or by DMA into the GPU where `to_gpu` is there.
-    pub staged: Route,
+    pub drive: MeasuredRoute,
+    /// Through a cold page cache.
+    pub buffered: MeasuredRoute,
+    /// Out of a warm page cache.
+    pub cached: MeasuredRoute,
+    /// Through a ring: by the CPU into host memory, or by DMA into the GPU if `to_gpu` is present.
+    pub staged: MeasuredRoute,
     /// By DMA into the GPU.
-    pub direct: Route,
-    /// The stages of the routes, each alone.
+    pub direct: MeasuredRoute,
+    /// The stages of the routes, each measured alone.
     pub stages: Stages,
 }
 
-/// One route as measured.
+/// The measurements of one route.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Route {
-    /// Reading.
+pub struct MeasuredRoute {
+    /// The read rate.
     pub read: Option<Rate>,
-    /// What that was measured with.
+    /// The parameters of the read measurement.
     pub read_at: Option<At>,
-    /// How far the middle half of the measurements is spread, as a share of their median.
+    /// The interquartile range of the read measurements, as a share of their median.
     pub read_spread: Option<f64>,
-    /// Writing.
+    /// The write rate.
     pub write: Option<Rate>,
-    /// What that was measured with.
+    /// The parameters of the write measurement.
     pub write_at: Option<At>,
-    /// The spread of that.
+    /// The interquartile range of the write measurements, as a share of their median.
     pub write_spread: Option<f64>,
-    /// One read on an idle machine.
+    /// The latency of one read on an idle machine.
     pub read_latency: Option<Seconds>,
-    /// CPU seconds for a GB read.
+    /// CPU seconds per GB read.
     pub cpu_s_per_gb: Option<f64>,
 }
 
-/// What a rate was measured with.
+/// The parameters of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct At {
-    /// The size of an I/O.
+    /// The I/O size.
     pub io: Bytes,
-    /// I/Os in flight; through the page cache, threads.
+    /// The queue depth; through the page cache, the number of threads.
     pub depth: u64,
-    /// Lanes that took part, each with a thread of its own; absent for one.
+    /// The number of lanes, each with its own thread; absent for one lane.
     #[serde(default)]
     pub lanes: Option<u64>,
 }
 
-/// Prediction beside measurement.
+/// Predictions compared with measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
-    /// The machine, in a line.
+    /// The machine's description, one line.
     pub machine: String,
-    /// Each thing that was measured and can be predicted.
-    pub rows: Vec<Row>,
-    /// What is missing for more rows.
+    /// The figures that were measured and can be predicted.
+    pub rows: Vec<ComparisonRow>,
+    /// The measurements that are missing for more rows.
     pub missing: Vec<&'static str>,
-    /// What all this rests on.
+    /// The formulas and constants behind the answer.
     pub basis: Basis,
 }
 
 /// One figure, predicted twice and measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// What it is.
+pub struct ComparisonRow {
+    /// The name of the figure.
     pub what: &'static str,
-    /// What it counts.
-    pub unit: Unit,
-    /// With the scenario's constants.
+    /// The unit of the figure.
+    pub unit: ComparisonUnit,
+    /// The prediction with the scenario's constants.
     pub assumed: f64,
-    /// With the machine's own simple measurements.
+    /// The prediction with the machine's simple measurements.
     pub calibrated: f64,
-    /// As measured.
+    /// The measurement.
     pub measured: f64,
-    /// The calibrated prediction over the measurement.
+    /// The calibrated prediction divided by the measurement.
     pub ratio: f64,
-    /// How far the measurements themselves are spread, as a share of their median.
+    /// The interquartile range of the measurements, as a share of their median.
     pub spread: Option<f64>,
-    /// Which measurements the calibrated prediction is made of.
+    /// The measurements that the calibrated prediction uses.
     pub calibrated_from: &'static str,
-    /// Why the prediction may miss, where the model knows what it leaves out.
+    /// The known reason why the prediction may miss.
     pub why: Option<&'static str>,
 }
 
-impl Row {
-    /// Whether the measurements differ among themselves by more than a prediction may be off.
+impl ComparisonRow {
+    /// Whether the measurements vary by more than the tolerance of a prediction.
     pub fn is_noisy(&self) -> bool {
         self.spread.is_some_and(|spread| spread > MISS)
     }
 
-    /// Whether the prediction is off by more than is allowed.
+    /// Whether the prediction is off by more than the tolerance.
     pub fn misses(&self) -> bool {
         (self.ratio - 1.0).abs() > MISS
     }
 }
 
 impl Comparison {
-    /// Whether every row is met, but for one in ten that says why not.
+    /// Whether every prediction is within the tolerance, except for at most one row in ten with a known reason.
     pub fn holds(&self) -> bool {
         let missed = self.rows.iter().filter(|row| row.misses());
-        let (explained, silent): (Vec<&Row>, Vec<&Row>) = missed.partition(|row| row.why.is_some());
+        let (explained, silent): (Vec<&ComparisonRow>, Vec<&ComparisonRow>) =
+            missed.partition(|row| row.why.is_some());
         silent.is_empty() && explained.len() * 10 <= self.rows.len()
     }
 }
 
-/// What a row counts.
+/// The unit of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unit {
-    /// Bytes a second.
+pub enum ComparisonUnit {
+    /// Bytes per second.
     BytesPerSecond,
-    /// CPU seconds for a GB.
+    /// CPU seconds per GB.
     SecondsPerGb,
     /// Seconds.
     Seconds,
 }
 
-/// Something that can be measured and predicted.
+/// A figure that can be measured and predicted.
 struct Case {
     what: &'static str,
-    unit: Unit,
-    work: Work,
+    unit: ComparisonUnit,
+    work: Operation,
     through: Through,
-    /// What is taken of the path's prediction.
-    figure: fn(&Node) -> f64,
+    /// Computes the figure from a node.
+    figure: fn(&ComputeNode) -> f64,
     measured: Option<f64>,
     spread: Option<f64>,
     at: Option<At>,
-    /// What the model leaves out.
+    /// The known reason why the prediction may miss.
     why: Option<&'static str>,
 }
 
 /// Reading or writing.
 #[derive(Clone, Copy, Debug)]
-enum Work {
+enum Operation {
     Read,
     Write,
 }
 
-/// What lies between the drive and where the bytes go.
+/// The intermediate buffer between the drive and the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
     /// The page cache: threads copy, one for each I/O in flight.
     PageCache,
-    /// A ring that the GPU's copy engine empties.
+    /// A ring emptied by the GPU's copy engine.
     GpuRing,
-    /// A ring in host memory that the thread of each lane empties.
+    /// A ring in host memory, emptied by the thread of each lane.
     HostRing,
-    /// Nothing.
+    /// None: peer to peer.
     Peer,
 }
 
-/// Faster than any GPU's link: no limit.
+/// A copy rate that limits nothing, for machines without a GPU.
 const NO_GPU: Rate = Rate(1e15);
 
-/// The most a prediction may be off before it is called a miss.
+/// The tolerance of a prediction: beyond it, the prediction misses.
 pub const MISS: f64 = 0.15;
 
-impl Checked for Measured {
+impl Checkable for MeasuredMachine {
     fn check(&self, c: &mut Checker) {
         if let Some(io) = self.io {
             c.bytes("io", io, BYTES_ANY);
@@ -234,7 +234,7 @@ impl Checked for Measured {
     }
 }
 
-impl Checked for Route {
+impl Checkable for MeasuredRoute {
     fn check(&self, c: &mut Checker) {
         for (field, rate) in [("read", self.read), ("write", self.write)] {
             if let Some(rate) = rate {
@@ -242,7 +242,7 @@ impl Checked for Route {
             }
         }
         if let Some(latency) = self.read_latency {
-            c.seconds("read_latency", latency, TIME_SOME);
+            c.seconds("read_latency", latency, TIME_POSITIVE);
         }
         for (field, at) in [("read_at", self.read_at), ("write_at", self.write_at)] {
             let Some(at) = at else { continue };
@@ -268,14 +268,14 @@ impl Checked for Route {
     }
 }
 
-impl Measured {
-    /// Sets the predictions of `assumed` beside what was measured.
-    pub fn compare(&self, assumed: &Node) -> Comparison {
+impl MeasuredMachine {
+    /// Compares the predictions for `assumed` with the measurements.
+    pub fn compare(&self, assumed: &ComputeNode) -> Comparison {
         let row = |case: Case| {
             let measured = case.measured?;
             let by_stages = match case.unit {
-                Unit::BytesPerSecond => self.stages.predict(case.work, case.through),
-                Unit::SecondsPerGb | Unit::Seconds => None,
+                ComparisonUnit::BytesPerSecond => self.stages.predict(case.work, case.through),
+                ComparisonUnit::SecondsPerGb | ComparisonUnit::Seconds => None,
             };
             let (calibrated, calibrated_from) = match by_stages {
                 Some(predicted) => (predicted.rate_bytes_per_s, predicted.from),
@@ -284,7 +284,7 @@ impl Measured {
                     "the drive's best rate by O_DIRECT and what a core copies out of the page cache",
                 ),
             };
-            Some(Row {
+            Some(ComparisonRow {
                 what: case.what,
                 unit: case.unit,
                 assumed: (case.figure)(&with_copies(assumed, case.through.copies())),
@@ -307,17 +307,17 @@ impl Measured {
         }
     }
 
-    /// What can be compared.
+    /// The figures that can be compared.
     fn cases(&self) -> [Case; 8] {
         let (buffered, staged, direct) = (&self.buffered, &self.staged, &self.direct);
         let ring = match self.to_gpu {
             Some(_) => Through::GpuRing,
             None => Through::HostRing,
         };
-        let read = |what, through, figure, route: &Route| Case {
+        let read = |what, through, figure, route: &MeasuredRoute| Case {
             what,
-            unit: Unit::BytesPerSecond,
-            work: Work::Read,
+            unit: ComparisonUnit::BytesPerSecond,
+            work: Operation::Read,
             through,
             figure,
             measured: route.read.map(|rate| rate.0),
@@ -325,18 +325,18 @@ impl Measured {
             at: route.read_at,
             why: None,
         };
-        let write = |what, through, figure, route: &Route| Case {
-            work: Work::Write,
+        let write = |what, through, figure, route: &MeasuredRoute| Case {
+            work: Operation::Write,
             measured: route.write.map(|rate| rate.0),
             spread: route.write_spread,
             at: route.write_at,
             ..read(what, through, figure, route)
         };
-        let cpu = |what, through, route: &Route| Case {
-            unit: Unit::SecondsPerGb,
+        let cpu = |what, through, route: &MeasuredRoute| Case {
+            unit: ComparisonUnit::SecondsPerGb,
             measured: route.cpu_s_per_gb,
             spread: None,
-            ..read(what, through, cpu as fn(&Node) -> f64, route)
+            ..read(what, through, cpu as fn(&ComputeNode) -> f64, route)
         };
         let (cache, peer) = (Through::PageCache, Through::Peer);
         [
@@ -354,7 +354,7 @@ impl Measured {
             cpu("CPU, page cache cold", cache, buffered),
             cpu("CPU, through a ring", ring, staged),
             Case {
-                unit: Unit::Seconds,
+                unit: ComparisonUnit::Seconds,
                 measured: direct.read_latency.map(|seconds| seconds.0),
                 spread: None,
                 ..read("one read into the GPU", peer, direct_latency, direct)
@@ -362,11 +362,11 @@ impl Measured {
         ]
     }
 
-    fn basis(&self, assumed: &Node) -> Basis {
+    fn basis(&self, assumed: &ComputeNode) -> Basis {
         let formulas: Vec<Formula> = path::FORMULAS.into_iter().chain(stages::FORMULAS).collect();
         let mut basis = Basis::of(&formulas);
         assumed.assume(&mut basis, 1);
-        let here = Source {
+        let here = Citation {
             name: "this machine",
             place: "bench",
             confidence: Confidence::Measured,
@@ -399,10 +399,10 @@ impl Measured {
     }
 
     /// The scenario's node with the machine's simple measurements in place of its constants.
-    fn calibrate(&self, assumed: &Node, case: &Case) -> Node {
+    fn calibrate(&self, assumed: &ComputeNode, case: &Case) -> ComputeNode {
         let mut node = with_copies(assumed, case.through.copies());
         node.hop = None;
-        // One drive and one GPU of a machine whose tree was not measured.
+        // The PCIe tree was not measured, so it is not a limit here.
         (node.machine, node.host.peer_rate) = (None, None);
         let at = case.at;
         node.io = at.map(|at| at.io).or(self.io).unwrap_or(node.io);
@@ -413,24 +413,24 @@ impl Measured {
         let host = &mut node.host;
         host.cores = match case.through {
             Through::HostRing => at.and_then(|at| at.lanes).unwrap_or(1).min(cores),
-            // Each I/O through the page cache is a thread's.
+            // Each I/O through the page cache has its own thread.
             Through::PageCache => cores.min(node.standard_depth),
             Through::GpuRing | Through::Peer => cores,
         };
         host.copy_rate = self.copy_by_one(cores).unwrap_or(host.copy_rate);
-        // Without a GPU the bytes stay in host memory, and no copy engine is in their way.
+        // Without a GPU the bytes stay in host memory, and no copy engine limits them.
         host.gpu_copy_rate = self.to_gpu.unwrap_or(NO_GPU);
         let media = match case.work {
-            Work::Read => self.drive.read,
-            Work::Write => self.drive.write,
+            Operation::Read => self.drive.read,
+            Operation::Write => self.drive.write,
         };
         node.media.rate = media.unwrap_or(node.media.rate);
         node.media.latency = self.drive.read_latency.unwrap_or(node.media.latency);
         node
     }
 
-    /// What one core copies: as measured; or by the CPU time of reads out of the page cache, which others on the same
-    /// cores do not lengthen; or its share of what all who took part copied out of it.
+    /// The copy rate of one core: as measured; or derived from the CPU time of reads out of the page cache, which other
+    /// processes do not lengthen; or one thread's share of the rate out of the page cache.
     fn copy_by_one(&self, cores: u64) -> Option<Rate> {
         let threads = self.cached.read_at.map_or(cores, |at| at.depth.min(cores));
         let shared = self.cached.read.map(|rate| Rate(rate.0 / threads as f64));
@@ -456,7 +456,7 @@ impl Measured {
     }
 }
 
-fn with_copies(node: &Node, copies: u64) -> Node {
+fn with_copies(node: &ComputeNode, copies: u64) -> ComputeNode {
     let mut node = node.clone();
     node.host.copies = copies;
     node
@@ -478,29 +478,29 @@ mod tests {
     use straightway_scenario::near::near;
 
     /// An H200 host with a virtio disk: limits and what loaders reached.
-    fn h200() -> Measured {
-        Measured {
+    fn h200() -> MeasuredMachine {
+        MeasuredMachine {
             machine: Some("H200 host, virtio disk".to_owned()),
             io: Some(Bytes::mib(4)),
             depth: Some(48),
             cores: Some(12),
             copy_rate: Some(Rate(9e9)),
             to_gpu: Some(Rate(55.1e9)),
-            drive: Route {
+            drive: MeasuredRoute {
                 read: Some(Rate(3.4e9)),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            staged: Route {
+            staged: MeasuredRoute {
                 read: Some(Rate(3.3e9)),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            ..Measured::default()
+            ..MeasuredMachine::default()
         }
     }
 
     #[test]
     fn measured_parts_predict_the_measured_whole() {
-        let comparison = h200().compare(&Node::default());
+        let comparison = h200().compare(&ComputeNode::default());
         let row = &comparison.rows[0];
         assert_eq!(row.what, "read, through a ring");
         // The drive is the limit, and the ring reached it: within 5 %.
@@ -513,28 +513,28 @@ mod tests {
 
     #[test]
     fn without_a_gpu_a_cold_read_is_bound_by_drive_or_copy() {
-        let measured = Measured {
+        let measured = MeasuredMachine {
             depth: Some(16),
             cores: Some(2),
-            drive: Route {
+            drive: MeasuredRoute {
                 read: Some(Rate(3.0e9)),
                 write: Some(Rate(2.4e9)),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            cached: Route {
+            cached: MeasuredRoute {
                 read: Some(Rate(8e9)),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            buffered: Route {
+            buffered: MeasuredRoute {
                 read: Some(Rate(2.8e9)),
                 write: Some(Rate(1.9e9)),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            ..Measured::default()
+            ..MeasuredMachine::default()
         };
-        let rows = measured.compare(&Node::default()).rows;
+        let rows = measured.compare(&ComputeNode::default()).rows;
         near(rows[0].calibrated, 3.0e9, 1e-9);
-        // The drive writes once the copies are made: 1 / (1/2.4 + 1/8), but for what an I/O costs.
+        // The drive writes after the copies: 1 / (1/2.4 + 1/8), less the fixed cost of an I/O.
         near(rows[1].calibrated, 1.846e9, 0.01);
     }
 
@@ -548,31 +548,31 @@ mod tests {
             })
         };
         let rate = |gb: f64| Some(Rate(gb * 1e9));
-        let measured = Measured {
+        let measured = MeasuredMachine {
             cores: Some(64),
-            drive: Route {
+            drive: MeasuredRoute {
                 read: rate(20.0),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            // Two threads copied 12 GB/s together, so one copies 6: not a 64th of it.
-            cached: Route {
+            // Two threads copied 12 GB/s together, so one copies 6 GB/s, not a 64th of 12.
+            cached: MeasuredRoute {
                 read: rate(12.0),
                 read_at: at(2),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            staged: Route {
+            staged: MeasuredRoute {
                 read: rate(5.5),
                 read_at: at(16),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            buffered: Route {
+            buffered: MeasuredRoute {
                 read: rate(10.0),
                 read_at: at(8),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            ..Measured::default()
+            ..MeasuredMachine::default()
         };
-        let rows = measured.compare(&Node::default()).rows;
+        let rows = measured.compare(&ComputeNode::default()).rows;
         near(rows[0].calibrated, 20e9, 1e-9);
         near(rows[1].calibrated, 6e9, 0.01);
         let mut two = measured;
@@ -580,16 +580,24 @@ mod tests {
             lanes: Some(2),
             ..at
         });
-        near(two.compare(&Node::default()).rows[1].calibrated, 12e9, 0.01);
-        // CPU time tells what a core copies even where others took most of the cores.
+        near(
+            two.compare(&ComputeNode::default()).rows[1].calibrated,
+            12e9,
+            0.01,
+        );
+        // CPU time gives the copy rate of a core even if other processes used most of the cores.
         two.cached.read = rate(3.0);
         two.cached.cpu_s_per_gb = Some(1.0 / 6.0);
-        near(two.compare(&Node::default()).rows[1].calibrated, 12e9, 0.01);
+        near(
+            two.compare(&ComputeNode::default()).rows[1].calibrated,
+            12e9,
+            0.01,
+        );
     }
 
     #[test]
-    fn what_was_not_measured_is_named() {
-        let comparison = Measured::default().compare(&Node::default());
+    fn missing_measurements_are_named() {
+        let comparison = MeasuredMachine::default().compare(&ComputeNode::default());
         assert!(comparison.rows.is_empty());
         assert!(comparison.missing.contains(&"drive.read"));
     }
@@ -597,7 +605,7 @@ mod tests {
     #[test]
     fn a_profile_is_checked_like_any_input() {
         let refused =
-            straightway_scenario::check::read::<Measured>("[drive]\nread = 0").unwrap_err();
+            straightway_scenario::check::read::<MeasuredMachine>("[drive]\nread = 0").unwrap_err();
         assert_eq!(
             refused.to_string(),
             "line 2: drive.read = 0 B/s: allowed is from 1 kB/s to 1000000 TB/s"

@@ -1,13 +1,13 @@
-//! The path between storage and GPU memory, and what it carries.
+//! The path between storage and GPU memory, and its rate.
 //!
-//! Nobody's "GDS is 2.5 to 4 times faster" is a constant. A transfer crosses media, a network hop,
-//! host memory, CPU cores and PCIe; taking the copies away helps exactly as much as the copies cost
-//! on *this* host. So the gain is derived: both paths are built from the same parts, the direct one
-//! with fewer, and each carries what its slowest part, or its depth over its latency, allows.
+//! "GDS is 2.5 to 4 times faster" is not a constant. A transfer crosses media, a network hop, host memory, CPU cores
+//! and PCIe. Removing the copies gains exactly what the copies cost on *this* host. The gain is therefore derived: both
+//! paths are built from the same stages, the direct one with fewer. The rate of each is limited by its slowest stage or
+//! by its queue depth over its latency.
 //!
 //! Throughput is `min(slowest stage, depth · io / latency)`; latency is the sum over stages of
-//! `fixed + io / rate`. Stages of one transfer overlap between transfers, not within one. What it
-//! leaves out is contention inside PCIe and the fabric: the simulators have that.
+//! `fixed + io / rate`. Stages overlap between transfers, not within one. The model leaves out contention inside PCIe
+//! and the fabric, which the simulators cover.
 
 mod basis;
 
@@ -15,119 +15,119 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
 use crate::capacity::HOST_MEMORY;
-use straightway_pcie::{Machine, narrowest::Between};
+use straightway_pcie::{MachineSpec, narrowest::Between};
 use straightway_scenario::{
-    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY},
-    provenance::{Formula, Source},
+    check::{BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_ANY},
+    provenance::{Citation, Formula},
 };
 
-/// What one node and its way to storage are made of.
+/// One node and its path to storage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Node {
-    /// The media as one node sees it: its share of the drives.
-    pub media: Media,
-    /// The network hop between; absent for drives in the node.
+pub struct ComputeNode {
+    /// The node's share of the drives.
+    pub media: NodeMedia,
+    /// The network hop to storage; absent for drives in the node.
     pub hop: Option<Hop>,
-    /// What the host can copy.
-    pub host: Host,
-    /// The node's PCIe tree, the same that `sim pcie` and `plan rail` use; absent for no limit by PCIe.
-    pub machine: Option<Machine>,
+    /// The host's memory and copy rates.
+    pub host: NodeHost,
+    /// The node's PCIe tree, as used by `sim pcie` and `plan rail`; absent for no PCIe limit.
+    pub machine: Option<MachineSpec>,
     /// The size of one I/O.
     pub io: Bytes,
-    /// I/Os in flight by the standard path: its writer or reader threads.
+    /// Queue depth of the standard path: its writer or reader threads.
     pub standard_depth: u64,
-    /// I/Os in flight by the direct path.
+    /// Queue depth of the direct path.
     pub direct_depth: u64,
 }
 
-/// Drives, as one node sees them.
+/// One node's share of the drives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Media {
-    /// Until the first byte comes.
+pub struct NodeMedia {
+    /// The time to the first byte.
     pub latency: Seconds,
-    /// What the drives sustain together for this node.
+    /// The sustained rate of the drives for this node.
     pub rate: Rate,
 }
 
-/// A network between the node and its storage.
+/// The network between the node and its storage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Hop {
-    /// There and back.
+    /// The round-trip time.
     pub latency: Seconds,
-    /// What the node's storage ports carry together; absent for all ports of the machine.
+    /// The combined rate of the node's storage ports; absent for all ports of the machine.
     pub rate: Option<Rate>,
-    /// Host CPU seconds the protocol takes for a GB: zero for RDMA.
+    /// Host CPU seconds of the protocol per GB: zero for RDMA.
     pub cpu_s_per_gb: f64,
 }
 
 /// The host between network and GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Host {
-    /// What one core copies in memory.
+pub struct NodeHost {
+    /// The memory copy rate of one core.
     pub copy_rate: Rate,
-    /// How often the standard path copies a byte by CPU: page cache, bounce buffer, serialiser.
+    /// The number of CPU copies on the standard path: page cache, bounce buffer, serialiser.
     pub copies: u64,
-    /// Cores that may copy or run the protocol.
+    /// Cores available for copies and the protocol.
     pub cores: u64,
     /// Memory bandwidth of the host.
     pub dram_rate: Rate,
-    /// What the DMA between host memory and one GPU carries: each has a link of its own.
+    /// The DMA rate between host memory and one GPU. Each GPU has its own link.
     pub gpu_copy_rate: Rate,
-    /// What PCIe carries between the storage ports or drives and the GPUs, peer to peer; absent for the
-    /// minimum cut of the machine.
+    /// The peer-to-peer rate of PCIe between the storage ports or drives and the GPUs; absent for the minimum cut of
+    /// the machine.
     pub peer_rate: Option<Rate>,
-    /// Memory of the host.
+    /// The memory size of the host.
     pub memory: Bytes,
-    /// The kernel's fixed work for an I/O: system call, interrupt, wake-up.
+    /// The kernel's fixed cost per I/O: system call, interrupt, wake-up.
     pub io_cost: Seconds,
 }
 
-/// How bytes go between storage and the GPU.
+/// The kind of path between storage and the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum DataPath {
     /// Through host memory, copied by the CPU.
     Standard,
-    /// By DMA from the drive or the network port into the GPU.
+    /// By DMA between the drive or the network port and the GPU.
     Direct,
 }
 
-/// What a path carries.
+/// The estimated performance of a path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Carried {
-    /// Which way.
-    pub way: Way,
+pub struct PathEstimate {
+    /// The kind of path.
+    pub way: DataPath,
     /// Sustained bytes per second for one node.
     pub rate_bytes_per_s: f64,
-    /// What bound it.
+    /// The bottleneck.
     pub bound_by: String,
     /// The latency of one I/O on an idle path.
     pub latency_s: f64,
-    /// Where that latency is spent.
+    /// The latency and rate of each stage.
     pub stages: Vec<StageTime>,
-    /// CPU seconds for each GB moved.
+    /// CPU seconds per GB moved.
     pub cpu_s_per_gb: f64,
-    /// Cores kept busy at the sustained rate.
+    /// Cores busy at the sustained rate.
     pub cores_busy: f64,
 }
 
-/// One stage's part in the latency and its limit.
+/// One stage's share of the latency, and its rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StageTime {
-    /// The stage.
+    /// The name of the stage.
     pub stage: &'static str,
-    /// Its part of one I/O's latency.
+    /// Its share of one I/O's latency.
     pub latency_s: f64,
-    /// The rate it sustains when kept busy.
+    /// Its sustained rate.
     pub rate_bytes_per_s: f64,
 }
 
-/// How often a byte crosses the memory bus with `copies` CPU copies: in by DMA, out by DMA, and a
-/// read and a write for each copy.
+/// The number of times a byte crosses the memory bus with `copies` CPU copies: in by DMA, out by DMA, and a read and a
+/// write for each copy.
 const fn crossings(copies: u64) -> f64 {
     2.0 + 2.0 * copies as f64
 }
@@ -137,12 +137,12 @@ pub const FORMULAS: [Formula; 4] = [
     Formula {
         gives: "rate of a path",
         text: "B = min(slowest stage, depth · io / latency)",
-        source: Source::computed("Little's law and the slowest stage of a pipeline", ""),
+        source: Citation::computed("Little's law and the slowest stage of a pipeline", ""),
     },
     Formula {
         gives: "latency of an I/O",
         text: "T = T_media + T_hop + T_copies + Σ io / rate of each stage",
-        source: Source::read(
+        source: Citation::read(
             "seed article on GPUDirect Storage",
             "latency and throughput modelling",
         ),
@@ -150,26 +150,26 @@ pub const FORMULAS: [Formula; 4] = [
     Formula {
         gives: "copies between host memory and the GPUs of a node",
         text: "min(GPUs · copy engine, cut host–GPUs, host memory / crossings); crossings: 1 to leave the GPU, 2 + 2·copies from storage to GPU",
-        source: Source::computed("each GPU has a link of its own, all share the memory", ""),
+        source: Citation::computed("each GPU has a link of its own, all share the memory", ""),
     },
     Formula {
         gives: "direct rate of a node",
         text: "minimum cut between ports (or drives) and GPUs in the tree of node.machine, each GPU with an equal share",
-        source: Source::computed("max-flow min-cut on the tree that sim pcie plays", ""),
+        source: Citation::computed("max-flow min-cut on the tree that sim pcie plays", ""),
     },
 ];
 
-/// I/Os in flight, by both paths: a queue is software's choice and belongs to neither path, so it
-/// must not be what the direct one gains by. Eight for each of eight GPUs.
+/// The default queue depth of both paths: eight for each of eight GPUs. The depth is a choice of the software, so it is
+/// the same for both and does not favour the direct path.
 const DEPTH: u64 = 64;
 
-impl Default for Node {
+impl Default for ComputeNode {
     fn default() -> Self {
         Self {
-            media: Media::default(),
+            media: NodeMedia::default(),
             hop: Some(Hop::default()),
-            host: Host::default(),
-            machine: Some(Machine::default()),
+            host: NodeHost::default(),
+            machine: Some(MachineSpec::default()),
             io: Bytes::mib(4),
             standard_depth: DEPTH,
             direct_depth: DEPTH,
@@ -177,7 +177,7 @@ impl Default for Node {
     }
 }
 
-impl Default for Media {
+impl Default for NodeMedia {
     fn default() -> Self {
         // 100 µs: a flash read under load; DGX-2 saw 135 to 163 µs for 4 KB through the stack.
         Self {
@@ -197,7 +197,7 @@ impl Default for Hop {
     }
 }
 
-impl Default for Host {
+impl Default for NodeHost {
     fn default() -> Self {
         Self {
             copy_rate: Rate(9e9),
@@ -212,7 +212,7 @@ impl Default for Host {
     }
 }
 
-impl Checked for Node {
+impl Checkable for ComputeNode {
     fn check(&self, c: &mut Checker) {
         c.within("media", |c| {
             c.seconds("latency", self.media.latency, TIME_ANY);
@@ -251,35 +251,35 @@ impl Checked for Node {
     }
 }
 
-/// What the parts of a node carry together, bytes a second.
+/// The rates of a node's parts, in bytes per second.
 struct Limits {
     network: Option<f64>,
     /// From the ports or drives into host memory.
     to_host: f64,
     /// From host memory into the GPUs.
     to_gpus: f64,
-    /// The same into one GPU.
+    /// From host memory into one GPU.
     to_one_gpu: f64,
     /// From the ports or drives into the GPUs, peer to peer.
     peer: f64,
-    /// The same into one GPU.
+    /// From the ports or drives into one GPU, peer to peer.
     peer_to_one: f64,
 }
 
-/// A rate that is no limit.
+/// A rate so high that it limits nothing.
 const NO_LIMIT: f64 = 1e18;
 
-impl Node {
-    /// What this node carries by both ways for its `gpus` GPUs. Where peer to peer would be slower, the direct
-    /// way is not taken: it then carries what the standard one does.
-    pub fn carry_both(&self, gpus: u64) -> (Carried, Carried) {
-        let standard = self.carry(Way::Standard, gpus);
-        let direct = self.carry(Way::Direct, gpus);
+impl ComputeNode {
+    /// Estimates both paths for `gpus` GPUs. If peer to peer would be slower, the direct path is not taken and has the
+    /// performance of the standard one.
+    pub fn estimate_both(&self, gpus: u64) -> (PathEstimate, PathEstimate) {
+        let standard = self.estimate(DataPath::Standard, gpus);
+        let direct = self.estimate(DataPath::Direct, gpus);
         if direct.rate_bytes_per_s >= standard.rate_bytes_per_s {
             return (standard, direct);
         }
-        let fallback = Carried {
-            way: Way::Direct,
+        let fallback = PathEstimate {
+            way: DataPath::Direct,
             bound_by: format!(
                 "{} (not taken: the standard path is faster)",
                 direct.bound_by
@@ -289,12 +289,12 @@ impl Node {
         (standard, fallback)
     }
 
-    /// What this node carries by `way` for its `gpus` GPUs.
-    pub fn carry(&self, way: Way, gpus: u64) -> Carried {
+    /// Estimates one path for `gpus` GPUs.
+    pub fn estimate(&self, way: DataPath, gpus: u64) -> PathEstimate {
         let stages = self.stages(way, gpus);
         let depth = match way {
-            Way::Standard => self.standard_depth,
-            Way::Direct => self.direct_depth,
+            DataPath::Standard => self.standard_depth,
+            DataPath::Direct => self.direct_depth,
         };
         let latency_s: f64 = stages.iter().map(|s| s.latency_s).sum();
         let slowest = stages
@@ -308,7 +308,7 @@ impl Node {
             (slowest.rate_bytes_per_s, slowest.stage.to_owned())
         };
         let cpu_s_per_gb = self.cpu_s_per_byte(way) * 1e9;
-        Carried {
+        PathEstimate {
             way,
             rate_bytes_per_s: rate,
             bound_by,
@@ -319,17 +319,17 @@ impl Node {
         }
     }
 
-    /// What leaves `gpus` GPUs for host memory, which a byte then crosses once.
+    /// The rate from `gpus` GPUs into host memory. Each byte crosses the memory bus once.
     pub fn from_gpus_bytes_per_s(&self, gpus: u64) -> f64 {
         self.limits(gpus).to_gpus.min(self.host.dram_rate.0)
     }
 
-    /// What PCIe carries between the ports (or, without a network, the drives) and `gpus` GPUs, peer to peer.
+    /// The peer-to-peer rate of PCIe between the ports (without a network, the drives) and `gpus` GPUs.
     pub fn peer_bytes_per_s(&self, gpus: u64) -> f64 {
         self.limits(gpus).peer
     }
 
-    /// What the parts of the node carry together, by the minimum cuts of its machine.
+    /// The rates of the node's parts, from the minimum cuts of its machine.
     fn limits(&self, gpus: u64) -> Limits {
         let (to_peer, to_memory) = match self.hop {
             Some(_) => (Between::PortsAndGpus, Between::PortsAndHost),
@@ -354,7 +354,7 @@ impl Node {
         let ports = || {
             self.machine
                 .as_ref()
-                .map_or(NO_LIMIT, Machine::ports_bytes_per_s)
+                .map_or(NO_LIMIT, MachineSpec::ports_bytes_per_s)
         };
         Limits {
             network: self
@@ -369,9 +369,9 @@ impl Node {
         }
     }
 
-    /// The stages a byte passes, each with its part of the latency and its sustained rate. One I/O takes one
-    /// GPU's link, many take all: its latency is by the one, the rate by all.
-    fn stages(&self, way: Way, gpus: u64) -> Vec<StageTime> {
+    /// The stages of a path, each with its share of the latency and its sustained rate. One I/O uses one GPU's link,
+    /// many I/Os use all links: the latency is computed from one link, the rate from all.
+    fn stages(&self, way: DataPath, gpus: u64) -> Vec<StageTime> {
         let io = self.io.0 as f64;
         let stage = |stage, fixed_s: f64, one: f64, all: f64| StageTime {
             stage,
@@ -385,7 +385,7 @@ impl Node {
             stages.push(stage("network", hop.latency.0, rate, rate));
         }
         match way {
-            Way::Direct => {
+            DataPath::Direct => {
                 stages.push(stage(
                     "pcie peer to peer",
                     0.0,
@@ -393,8 +393,8 @@ impl Node {
                     limits.peer,
                 ));
             }
-            Way::Standard => {
-                // What comes into memory is counted by the stage before it, which feeds it.
+            DataPath::Standard => {
+                // This stage adds no latency: the stage before it writes into memory, and its time is counted there.
                 stages.push(stage("pcie to host memory", 0.0, NO_LIMIT, limits.to_host));
                 stages.push(stage(
                     "host to gpu copy",
@@ -413,14 +413,14 @@ impl Node {
         stages
     }
 
-    /// CPU time a byte costs: its copies, the protocol, and its part of the I/O's fixed work.
-    fn cpu_s_per_byte(&self, way: Way) -> f64 {
+    /// CPU time per byte: its copies, the protocol, and its share of the I/O's fixed cost.
+    fn cpu_s_per_byte(&self, way: DataPath) -> f64 {
         let host = &self.host;
         let fixed = host.io_cost.0 / self.io.0 as f64;
         let protocol = self.hop.as_ref().map_or(0.0, |hop| hop.cpu_s_per_gb / 1e9);
         let copies = match way {
-            Way::Standard => host.copies as f64 / host.copy_rate.0,
-            Way::Direct => 0.0,
+            DataPath::Standard => host.copies as f64 / host.copy_rate.0,
+            DataPath::Direct => 0.0,
         };
         fixed + protocol + copies
     }
@@ -434,21 +434,27 @@ mod tests {
 
     #[test]
     fn without_copies_to_save_direct_gains_nothing() {
-        let mut node = Node::default();
+        let mut node = ComputeNode::default();
         node.host.copies = 0;
         let link = node.peer_bytes_per_s(1);
         node.host.gpu_copy_rate = Rate(link);
         node.host.dram_rate = Rate(1e15);
         (node.standard_depth, node.direct_depth) = (64, 64);
-        let (standard, direct) = (node.carry(Way::Standard, 1), node.carry(Way::Direct, 1));
+        let (standard, direct) = (
+            node.estimate(DataPath::Standard, 1),
+            node.estimate(DataPath::Direct, 1),
+        );
         assert!((direct.rate_bytes_per_s / standard.rate_bytes_per_s - 1.0).abs() < 1e-9);
     }
 
     #[test]
     fn few_copying_cores_bound_the_standard_path_and_not_the_direct_one() {
-        let mut node = Node::default();
+        let mut node = ComputeNode::default();
         node.host.cores = 2;
-        let (standard, direct) = (node.carry(Way::Standard, 1), node.carry(Way::Direct, 1));
+        let (standard, direct) = (
+            node.estimate(DataPath::Standard, 1),
+            node.estimate(DataPath::Direct, 1),
+        );
         assert_eq!(standard.bound_by, "cpu");
         // Two cores at 9 GB/s less the fixed cost of each I/O.
         assert!((standard.rate_bytes_per_s / 17.8e9 - 1.0).abs() < 0.01);
@@ -458,11 +464,11 @@ mod tests {
 
     #[test]
     fn one_io_in_flight_is_bound_by_its_latency() {
-        let node = Node {
+        let node = ComputeNode {
             standard_depth: 1,
-            ..Node::default()
+            ..ComputeNode::default()
         };
-        let carried = node.carry(Way::Standard, 1);
+        let carried = node.estimate(DataPath::Standard, 1);
         let by_hand = node.io.0 as f64 / carried.stages.iter().map(|s| s.latency_s).sum::<f64>();
         assert!((carried.rate_bytes_per_s - by_hand).abs() < 1.0);
         assert!(carried.bound_by.starts_with("depth 1"));
@@ -470,9 +476,9 @@ mod tests {
 
     #[test]
     fn each_gpu_has_its_link_and_all_share_the_memory() {
-        let mut node = Node::default();
+        let mut node = ComputeNode::default();
         (node.media.rate, node.hop, node.machine) = (Rate(1e12), None, None);
-        let rate = |node: &Node, gpus| node.carry(Way::Standard, gpus);
+        let rate = |node: &ComputeNode, gpus| node.estimate(DataPath::Standard, gpus);
         assert_eq!(rate(&node, 1).bound_by, "host to gpu copy");
         assert!((rate(&node, 1).rate_bytes_per_s - 55.1e9).abs() < 1.0);
         assert_eq!(rate(&node, 8).bound_by, "host memory");
@@ -482,9 +488,9 @@ mod tests {
 
     #[test]
     fn memory_is_crossed_twice_by_dma_and_twice_by_each_copy() {
-        let mut node = Node::default();
+        let mut node = ComputeNode::default();
         node.host.dram_rate = Rate(40e9);
-        let carried = node.carry(Way::Standard, 1);
+        let carried = node.estimate(DataPath::Standard, 1);
         assert_eq!(carried.bound_by, "host memory");
         assert!((carried.rate_bytes_per_s - 10e9).abs() < 1.0);
     }
@@ -494,16 +500,16 @@ mod tests {
         fn more_of_anything_never_carries_less(
             cores in 1u64..64, copies in 0u64..4, depth in 1u64..64, io in 4096u64..64 << 20,
         ) {
-            let mut node = Node { standard_depth: depth, io: Bytes(io), ..Node::default() };
+            let mut node = ComputeNode { standard_depth: depth, io: Bytes(io), ..ComputeNode::default() };
             node.host.cores = cores;
             node.host.copies = copies;
-            let before = node.carry(Way::Standard, 1).rate_bytes_per_s;
+            let before = node.estimate(DataPath::Standard, 1).rate_bytes_per_s;
             node.host.cores += 1;
             node.standard_depth += 1;
             node.media.rate.0 *= 1.5;
-            prop_assert!(node.carry(Way::Standard, 1).rate_bytes_per_s >= before * (1.0 - 1e-12));
+            prop_assert!(node.estimate(DataPath::Standard, 1).rate_bytes_per_s >= before * (1.0 - 1e-12));
             node.host.copies += 1;
-            prop_assert!(node.carry(Way::Standard, 1).latency_s > 0.0);
+            prop_assert!(node.estimate(DataPath::Standard, 1).latency_s > 0.0);
         }
     }
 }

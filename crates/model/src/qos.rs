@@ -1,64 +1,63 @@
-//! Quality of service: one store, several tenants, and what reservation, limit and weight do.
+//! Quality of service: the effect of reservation, limit and weight on the tenants of one store.
 //!
-//! The article speaks of three pillars and names none; these are the three that schedulers have
-//! (mClock): a rate that is always given, a rate never exceeded, and a share of what is left. The
-//! same load is played twice from one seed, first come first served and by tags, so that what the
-//! tags buy is seen in each tenant's rate and latency. A promise such as "always below 1 ms" is
-//! thereby a question with an answer.
+//! The article mentions three pillars without naming them. The three here are those of mClock: a guaranteed rate, a
+//! maximum rate, and a share of the remaining capacity. The same load is simulated twice from one seed, first come
+//! first served and by tags. The difference shows the effect of the tags on each tenant's rate and latency, and whether
+//! a promise such as "always below 1 ms" is kept.
 
-mod line;
+mod request_queue;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use straightway_core::Seconds;
 
-use self::line::{Line, Rule};
+use self::request_queue::{RequestQueue, Rule};
 use crate::question::Question;
 use crate::queue;
 use straightway_scenario::{
-    check::{Checked, Checker, Refusals},
-    provenance::{Basis, Formula, Source},
-    seed::{Dice, Seed},
+    check::{Checkable, Checker, Refusals},
+    provenance::{Basis, Citation, Formula},
+    seed::{Rng, Seed},
 };
 
-/// What is asked.
+/// The input of the topic `qos`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Qos {
-    /// Operations of cost one that the store does in a second.
+pub struct QosQuestion {
+    /// The store's capacity, in operations of cost one per second.
     pub capacity: f64,
-    /// How service times vary: 0 always the same, 1 exponential.
+    /// The squared coefficient of variation of service times: 0 constant, 1 exponential.
     pub variation: f64,
-    /// How long it is played.
+    /// The simulated time.
     pub duration: Seconds,
-    /// Where the randomness starts.
+    /// The seed of the random numbers.
     pub seed: Seed,
-    /// Who shares the store.
+    /// The tenants of the store.
     pub tenants: Vec<Tenant>,
 }
 
-/// One who shares the store.
+/// A tenant of the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tenant {
     /// Its name.
     pub name: String,
-    /// Requests a second it sends, whatever happens; absent for one that always has `depth` in flight.
+    /// Requests per second of an open load; absent for a closed load that keeps `depth` requests in flight.
     #[serde(default)]
     pub offered: Option<f64>,
-    /// Requests in flight of one that waits for answers.
+    /// Requests in flight of a closed load.
     #[serde(default = "depth")]
     pub depth: u64,
     /// The cost of a request, in operations.
     #[serde(default = "one")]
     pub cost: f64,
-    /// Operations a second it always gets.
+    /// The guaranteed operations per second.
     #[serde(default)]
     pub reservation: f64,
-    /// Operations a second it never exceeds.
+    /// The maximum operations per second.
     #[serde(default)]
     pub limit: Option<f64>,
-    /// Its share of what is left.
+    /// Its weight in sharing the remaining capacity.
     #[serde(default = "one")]
     pub weight: f64,
     /// The latency promised to it.
@@ -66,55 +65,54 @@ pub struct Tenant {
     pub promise: Option<Seconds>,
 }
 
-/// What follows.
+/// The answer of the topic `qos`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
-    /// First come, first served.
-    pub fifo: Vec<Row>,
-    /// By reservation, limit and weight.
-    pub tags: Vec<Row>,
-    /// Share of the store that is reserved.
+pub struct QosAnswer {
+    /// The result of each tenant, first come, first served.
+    pub fifo: Vec<QosRow>,
+    /// The result of each tenant, by reservation, limit and weight.
+    pub tags: Vec<QosRow>,
+    /// The share of the capacity that is reserved.
     pub reserved: f64,
-    /// Mean wait of an open line at the offered load, by formula; none where it grows for ever.
+    /// The mean wait at the offered load, by formula; `None` if the queue grows for ever.
     pub open_wait_s: Option<f64>,
-    /// What all this rests on.
+    /// The formulas and constants behind the answer.
     pub basis: Basis,
 }
 
-/// One tenant's share of the store.
+/// The result of one tenant.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct QosRow {
     /// Its name.
     pub name: String,
-    /// Operations a second it got: its part of the store's time, and so in all never more than the
-    /// store does.
+    /// Operations per second it received: its share of the store's time, so the sum never exceeds the capacity.
     pub operations_per_s: f64,
     /// Requests answered.
     pub served: u64,
-    /// Requests not answered when the play ended.
+    /// Requests still waiting at the end of the simulation.
     pub waiting: u64,
-    /// Mean latency of the requests answered; none where none was.
+    /// The mean latency of the answered requests; `None` if none was answered.
     pub latency_s: Option<f64>,
-    /// The latency one request in a hundred exceeded, those not answered counted with the time they
-    /// have waited; none where none came.
+    /// The 99th percentile of the latency. Unanswered requests count with the time they have waited. `None` if no
+    /// request arrived.
     pub latency_s_p99: Option<f64>,
-    /// Requests turned away because its line was full.
+    /// Requests refused because the tenant's queue was full.
     pub refused: u64,
-    /// Whether the promise held for 99 of 100 requests, counting as broken what was turned away or
-    /// still waits beyond it; false where none was answered, none where there is no promise.
+    /// Whether the promise held for 99 of 100 requests. Refused requests and requests that have waited longer count as
+    /// broken. `false` if no request was answered, `None` if there is no promise.
     pub promise_kept: Option<bool>,
 }
 
-/// The longest line of one tenant; what comes then is refused.
-const LINE_MAX: usize = 10_000;
+/// The longest queue of one tenant. Further requests are refused.
+const QUEUE_MAX: usize = 10_000;
 
-/// The most operations one question plays.
+/// The most operations of one simulation.
 const OPERATIONS_MAX: f64 = 50e6;
 
 const MCLOCK: Formula = Formula {
     gives: "who is next",
     text: "tags max(previous + cost/r, now) for reservation, limit and weight; reservations due first, then weight within the limit",
-    source: Source::quoted("mClock, OSDI 2010", "tag assignment and scheduling"),
+    source: Citation::quoted("mClock, OSDI 2010", "tag assignment and scheduling"),
 };
 
 const fn one() -> f64 {
@@ -125,7 +123,7 @@ const fn depth() -> u64 {
     32
 }
 
-impl Default for Qos {
+impl Default for QosQuestion {
     fn default() -> Self {
         let tenant = |name: &str| Tenant {
             name: name.to_owned(),
@@ -166,7 +164,7 @@ impl Default for Qos {
     }
 }
 
-impl Checked for Qos {
+impl Checkable for QosQuestion {
     fn check(&self, c: &mut Checker) {
         c.range("capacity", self.capacity, 1.0..=1e9, "per s");
         c.share("variation", self.variation);
@@ -192,7 +190,7 @@ impl Checked for Qos {
     }
 }
 
-impl Checked for Tenant {
+impl Checkable for Tenant {
     fn check(&self, c: &mut Checker) {
         if self.name.is_empty() || self.name.len() > 60 {
             c.refuse(
@@ -204,7 +202,7 @@ impl Checked for Tenant {
         if let Some(offered) = self.offered {
             c.range("offered", offered, 0.001..=1e8, "per s");
         }
-        c.count("depth", self.depth, 1..=LINE_MAX as u64);
+        c.count("depth", self.depth, 1..=QUEUE_MAX as u64);
         c.range("cost", self.cost, 0.001..=1e6, "operations");
         c.range("reservation", self.reservation, 0.0..=1e9, "per s");
         if let Some(limit) = self.limit {
@@ -224,10 +222,10 @@ impl Checked for Tenant {
     }
 }
 
-impl Qos {
-    /// Plays both rules; refuses open load that no store of this size could ever clear.
-    fn compute(&self) -> Result<Answer, Refusals> {
-        // Requests a second and the service of one, for each who sends whatever happens.
+impl QosQuestion {
+    /// Simulates both rules; refuses an open load of more than 200 times the capacity.
+    fn compute(&self) -> Result<QosAnswer, Refusals> {
+        // Requests per second and mean service time of each tenant with an open load.
         let kinds: Vec<(f64, f64)> = self
             .tenants
             .iter()
@@ -235,7 +233,7 @@ impl Qos {
             .collect();
         let load: f64 = kinds.iter().map(|(offered, mean)| offered * mean).sum();
         let open = load * self.capacity;
-        // Two hundred times the capacity would play mostly refusals.
+        // A simulation at 200 times the capacity would consist mostly of refusals.
         if open > 200.0 * self.capacity {
             return Err(Refusals::one(
                 "tenants",
@@ -243,9 +241,9 @@ impl Qos {
                 format!("at most 200 times the capacity, {}", 200.0 * self.capacity),
             ));
         }
-        let mut rows: Vec<Vec<Row>> = [Rule::Fifo, Rule::Tags]
+        let mut rows: Vec<Vec<QosRow>> = [Rule::Fifo, Rule::Tags]
             .into_par_iter()
-            .map(|rule| Play::new(self, rule).run())
+            .map(|rule| Simulation::new(self, rule).run())
             .collect();
         let tags = rows.pop().expect("two rules were played");
         let fifo = rows.pop().expect("two rules were played");
@@ -255,7 +253,7 @@ impl Qos {
             "capacity",
             self.capacity,
             "operations per s",
-            Source::ASSUMED,
+            Citation::ASSUMED,
         );
         basis
             .parameter(
@@ -263,11 +261,11 @@ impl Qos {
                 "squared variation of service",
                 self.variation,
                 "",
-                Source::ASSUMED,
+                Citation::ASSUMED,
             )
-            .between(0.0, 4.0, Source::ASSUMED);
-        basis.parameter("seed", "seed", self.seed.0 as f64, "", Source::ASSUMED);
-        Ok(Answer {
+            .between(0.0, 4.0, Citation::ASSUMED);
+        basis.parameter("seed", "seed", self.seed.0 as f64, "", Citation::ASSUMED);
+        Ok(QosAnswer {
             fifo,
             tags,
             reserved: self.tenants.iter().map(|t| t.reservation).sum::<f64>() / self.capacity,
@@ -277,103 +275,103 @@ impl Qos {
     }
 }
 
-/// One play of the load under one rule.
-struct Play<'a> {
-    asked: &'a Qos,
-    line: Line<'a>,
-    /// When each tenant's next request comes, each from dice of its own.
-    arrivals: Vec<(f64, Dice)>,
-    service: Dice,
+/// A simulation of the load under one rule.
+struct Simulation<'a> {
+    asked: &'a QosQuestion,
+    queue: RequestQueue<'a>,
+    /// The arrival time of each tenant's next request, and the tenant's random numbers.
+    arrivals: Vec<(f64, Rng)>,
+    service: Rng,
     tallies: Vec<Tally>,
 }
 
-/// What came of one tenant's requests.
+/// The record of one tenant's requests.
 #[derive(Clone, Debug, Default)]
 struct Tally {
-    /// The latency of each that was answered.
+    /// The latencies of the answered requests.
     latencies: Vec<f64>,
-    /// How long each that was not has waited at the end.
+    /// The time each unanswered request has waited at the end.
     waited: Vec<f64>,
     refused: u64,
-    /// The store's time it got.
+    /// The service time the tenant received.
     busy_s: f64,
 }
 
-impl<'a> Play<'a> {
-    fn new(asked: &'a Qos, rule: Rule) -> Self {
+impl<'a> Simulation<'a> {
+    fn new(asked: &'a QosQuestion, rule: Rule) -> Self {
         let tenants = &asked.tenants;
-        let mut line = Line::new(tenants, rule);
+        let mut queue = RequestQueue::new(tenants, rule);
         let mut arrivals = Vec::with_capacity(tenants.len());
         for (i, tenant) in tenants.iter().enumerate() {
-            let mut dice = asked.seed.part(i as u64 + 1).dice();
+            let mut rng = asked.seed.part(i as u64 + 1).rng();
             if let Some(offered) = tenant.offered {
-                arrivals.push((dice.exponential(1.0 / offered), dice));
+                arrivals.push((rng.exponential(1.0 / offered), rng));
             } else {
-                (0..tenant.depth).for_each(|_| line.push(i, 0.0));
-                arrivals.push((f64::INFINITY, dice));
+                (0..tenant.depth).for_each(|_| queue.push(i, 0.0));
+                arrivals.push((f64::INFINITY, rng));
             }
         }
         Self {
             asked,
-            line,
+            queue,
             arrivals,
-            service: asked.seed.part(0).dice(),
+            service: asked.seed.part(0).rng(),
             tallies: vec![Tally::default(); tenants.len()],
         }
     }
 
-    fn run(mut self) -> Vec<Row> {
+    fn run(mut self) -> Vec<QosRow> {
         let end_s = self.asked.duration.0;
         let mut now_s = 0.0;
         while now_s < end_s {
             self.admit(now_s);
-            let Some((tenant, request)) = self.line.pop(now_s) else {
+            let Some((tenant, request)) = self.queue.pop(now_s) else {
                 let next = self
                     .arrivals
                     .iter()
                     .map(|(at, _)| *at)
                     .fold(f64::INFINITY, f64::min);
-                let due = self.line.next_due_s().unwrap_or(f64::INFINITY);
-                // Strictly later, so that rounding can never hold the clock.
+                let due = self.queue.next_due_s().unwrap_or(f64::INFINITY);
+                // Strictly later, so that rounding cannot stop the clock.
                 now_s = next.min(due).max(now_s + 1e-12 * end_s);
                 continue;
             };
             let asked = &self.asked.tenants[tenant];
             let served_s = self.service_s(asked.cost);
             let tally = &mut self.tallies[tenant];
-            // What the store does after the end is nobody's.
+            // Service after the end of the simulation is not counted.
             tally.busy_s += served_s.min(end_s - now_s);
             now_s += served_s;
             if now_s > end_s {
-                tally.waited.push(end_s - request.came_s);
+                tally.waited.push(end_s - request.arrived_s);
                 break;
             }
-            tally.latencies.push(now_s - request.came_s);
+            tally.latencies.push(now_s - request.arrived_s);
             if asked.offered.is_none() {
-                self.line.push(tenant, now_s);
+                self.queue.push(tenant, now_s);
             }
         }
         self.admit(end_s);
         for (i, tally) in self.tallies.iter_mut().enumerate() {
             tally
                 .waited
-                .extend(self.line.came_s(i).map(|came_s| end_s - came_s));
+                .extend(self.queue.arrived_s(i).map(|arrived_s| end_s - arrived_s));
         }
         self.rows()
     }
 
-    /// Lets in all who have come by now.
+    /// Queues all requests that have arrived by `now_s`.
     fn admit(&mut self, now_s: f64) {
         for (i, tenant) in self.asked.tenants.iter().enumerate() {
             let Some(offered) = tenant.offered else {
                 continue;
             };
             while self.arrivals[i].0 <= now_s {
-                let (at, dice) = &mut self.arrivals[i];
-                let came_s = *at;
-                *at += dice.exponential(1.0 / offered);
-                if self.line.len(i) < LINE_MAX {
-                    self.line.push(i, came_s);
+                let (at, rng) = &mut self.arrivals[i];
+                let arrived_s = *at;
+                *at += rng.exponential(1.0 / offered);
+                if self.queue.len(i) < QUEUE_MAX {
+                    self.queue.push(i, arrived_s);
                 } else {
                     self.tallies[i].refused += 1;
                 }
@@ -381,14 +379,14 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// A service time with the mean and variation asked: part fixed, part exponential.
+    /// A random service time with the given mean and variation: part fixed, part exponential.
     fn service_s(&mut self, cost: f64) -> f64 {
         let mean = cost / self.asked.capacity;
         let random = self.asked.variation.sqrt();
         mean * (1.0 - random) + self.service.exponential(mean * random)
     }
 
-    fn rows(self) -> Vec<Row> {
+    fn rows(self) -> Vec<QosRow> {
         let tenants = self.asked.tenants.iter().zip(self.tallies);
         tenants
             .map(|(tenant, tally)| tally.row(tenant, self.asked))
@@ -397,14 +395,14 @@ impl<'a> Play<'a> {
 }
 
 impl Tally {
-    fn row(self, tenant: &Tenant, asked: &Qos) -> Row {
+    fn row(self, tenant: &Tenant, asked: &QosQuestion) -> QosRow {
         let kept = tenant.promise.map(|promise| self.keeps(promise.0));
         let (served, waiting) = (self.latencies.len(), self.waited.len());
         let sum: f64 = self.latencies.iter().sum();
         let mut all = self.latencies;
         all.extend(self.waited);
         all.sort_by(f64::total_cmp);
-        Row {
+        QosRow {
             name: tenant.name.clone(),
             operations_per_s: self.busy_s * asked.capacity / asked.duration.0,
             served: served as u64,
@@ -416,8 +414,8 @@ impl Tally {
         }
     }
 
-    /// Whether 99 of 100 requests were answered within `promise_s`. One that waits and may still be
-    /// answered in time speaks neither for nor against.
+    /// Whether 99 of 100 requests were answered within `promise_s`. A waiting request that may still be answered in
+    /// time is not counted.
     fn keeps(&self, promise_s: f64) -> bool {
         let beyond = |seconds: &[f64]| seconds.iter().filter(|s| **s > promise_s).count();
         let given_up = beyond(&self.waited) as u64 + self.refused;
@@ -427,16 +425,16 @@ impl Tally {
     }
 }
 
-impl Question for Qos {
+impl Question for QosQuestion {
     const NAME: &'static str = "qos";
-    type Answer = Answer;
+    type Answer = QosAnswer;
 
-    fn answer(&self) -> Result<Answer, Refusals> {
+    fn answer(&self) -> Result<QosAnswer, Refusals> {
         self.compute()
     }
 
-    fn verdict(answer: &Answer) -> String {
-        let kept = |rows: &[Row]| rows.iter().all(|row| row.promise_kept != Some(false));
+    fn verdict(answer: &QosAnswer) -> String {
+        let kept = |rows: &[QosRow]| rows.iter().all(|row| row.promise_kept != Some(false));
         match (kept(&answer.fifo), kept(&answer.tags)) {
             (true, true) => "promises kept in line and by tags",
             (false, true) => "promises kept by tags alone",
@@ -458,7 +456,7 @@ mod tests {
             limit,
             weight,
             offered: None,
-            ..Qos::default().tenants.remove(0)
+            ..QosQuestion::default().tenants.remove(0)
         }
         .named(name)
     }
@@ -472,11 +470,11 @@ mod tests {
     }
 
     fn shares(tenants: Vec<Tenant>) -> Vec<f64> {
-        let asked = Qos {
+        let asked = QosQuestion {
             capacity: 10e3,
             variation: 0.0,
             tenants,
-            ..Qos::default()
+            ..QosQuestion::default()
         };
         asked
             .compute()
@@ -498,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_is_given_whatever_the_weights() {
+    fn a_reservation_is_met_whatever_the_weights() {
         let got = shares(vec![
             backlogged("a", 6000.0, None, 1.0),
             backlogged("b", 0.0, None, 100.0),
@@ -517,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn everyone_limited_leaves_the_store_idle() {
+    fn limits_on_all_tenants_leave_the_store_idle() {
         let got = shares(vec![backlogged("a", 0.0, Some(1000.0), 1.0)]);
         near(got[0], 1000.0, 0.02);
     }
@@ -527,13 +525,13 @@ mod tests {
         for (variation, offered) in [(0.0, 60e3), (1.0, 60e3), (1.0, 30e3)] {
             let alone = Tenant {
                 offered: Some(offered),
-                ..Qos::default().tenants.remove(0)
+                ..QosQuestion::default().tenants.remove(0)
             };
-            let asked = Qos {
+            let asked = QosQuestion {
                 variation,
                 tenants: vec![alone],
                 duration: Seconds(10.0),
-                ..Qos::default()
+                ..QosQuestion::default()
             };
             let answer = asked.compute().unwrap();
             let waited = answer.fifo[0].latency_s.unwrap() - 1.0 / asked.capacity;
@@ -548,20 +546,20 @@ mod tests {
         let alone = Tenant {
             offered: Some(1000.0),
             cost: 50.0,
-            ..Qos::default().tenants.remove(0)
+            ..QosQuestion::default().tenants.remove(0)
         };
-        let asked = |tenants| Qos {
+        let asked = |tenants| QosQuestion {
             tenants,
             duration: Seconds(100.0),
-            ..Qos::default()
+            ..QosQuestion::default()
         };
         let answer = asked(vec![alone.clone()]).compute().unwrap();
         near(answer.open_wait_s.unwrap(), 500e-6, 1e-9);
         near(answer.fifo[0].latency_s.unwrap(), 1e-3, 0.05);
-        // With small requests beside them all wait for the large ones.
+        // Small requests added to the load wait for the large ones.
         let small = Tenant {
             offered: Some(20e3),
-            ..Qos::default().tenants.remove(0)
+            ..QosQuestion::default().tenants.remove(0)
         };
         let answer = asked(vec![alone, small]).compute().unwrap();
         let waited = answer.fifo[1].latency_s.unwrap() - 10e-6;
@@ -569,14 +567,14 @@ mod tests {
     }
 
     #[test]
-    fn a_starved_tenant_was_promised_in_vain() {
+    fn a_starved_tenant_breaks_its_promise() {
         let tenant = |name: &str, offered, weight| {
             Tenant {
                 offered,
                 depth: 512,
                 reservation: 0.0,
                 weight,
-                ..Qos::default().tenants.remove(0)
+                ..QosQuestion::default().tenants.remove(0)
             }
             .named(name)
         };
@@ -584,25 +582,25 @@ mod tests {
             promise: Some(Seconds(1e-3)),
             ..tenant("starved", Some(100.0), 1e-6)
         };
-        let asked = Qos {
+        let asked = QosQuestion {
             capacity: 1000.0,
             tenants: vec![starved, tenant("hog", None, 1e6)],
-            ..Qos::default()
+            ..QosQuestion::default()
         };
         let row = asked.compute().unwrap().tags.remove(0);
         assert_eq!(row.promise_kept, Some(false));
-        // 200 came in two seconds, and as good as all still wait.
+        // 200 requests arrived in two seconds, and nearly all still wait.
         assert!(row.served < 5 && row.waiting > 150, "{row:?}");
         assert!(row.latency_s_p99.unwrap() > 1.0, "{row:?}");
     }
 
     #[test]
-    fn a_short_play_credits_no_more_than_the_store_does() {
+    fn a_short_simulation_credits_no_more_than_the_capacity() {
         for duration in [1e-3, 5e-3, 50e-3] {
-            let mut asked = Qos {
+            let mut asked = QosQuestion {
                 capacity: 1000.0,
                 duration: Seconds(duration),
-                ..Qos::default()
+                ..QosQuestion::default()
             };
             asked.tenants[0].reservation = 1.0;
             let answer = asked.compute().unwrap();
@@ -618,22 +616,25 @@ mod tests {
     }
 
     #[test]
-    fn the_promise_breaks_in_a_plain_line_and_holds_by_reservation() {
-        let answer = Qos::default().compute().unwrap();
+    fn the_promise_breaks_in_a_fifo_and_holds_by_reservation() {
+        let answer = QosQuestion::default().compute().unwrap();
         assert_eq!(answer.fifo[0].promise_kept, Some(false));
         assert_eq!(answer.tags[0].promise_kept, Some(true));
     }
 
     #[test]
     fn the_same_seed_gives_the_same_answer() {
-        assert_eq!(Qos::default().compute(), Qos::default().compute());
-        let other = Qos {
+        assert_eq!(
+            QosQuestion::default().compute(),
+            QosQuestion::default().compute()
+        );
+        let other = QosQuestion {
             seed: Seed(2),
-            ..Qos::default()
+            ..QosQuestion::default()
         };
         assert_ne!(
             other.compute().unwrap().tags,
-            Qos::default().compute().unwrap().tags
+            QosQuestion::default().compute().unwrap().tags
         );
     }
 }

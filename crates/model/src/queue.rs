@@ -1,43 +1,42 @@
-//! Waiting in line: M/M/c and Pollaczek–Khinchine.
+//! Queueing formulas: M/M/c and Pollaczek–Khinchine.
 //!
-//! Requests that know nothing of each other arrive at rate λ and find `c` servers. Metadata servers
-//! under a storm are M/M/c; a drive behind a scheduler is M/G/1. Both say the same in words: the
-//! wait explodes as the load nears one, and no scheduling makes it vanish.
+//! Independent requests arrive at rate λ at `c` servers. Metadata servers under a storm are M/M/c; a drive behind a
+//! scheduler is M/G/1. In both the wait grows without bound as the load nears one, whatever the scheduling.
 
 use serde::Serialize;
 
-use straightway_scenario::provenance::{Formula, Source};
+use straightway_scenario::provenance::{Citation, Formula};
 
-/// M/M/c in words and symbols.
+/// The M/M/c formula.
 pub const MMC: Formula = Formula {
     gives: "wait in a shared line",
     text: "P(wait) = ErlangC(c, λ/μ); W_q = P(wait)/(cμ − λ); p-quantile = ln(P(wait)/(1−p))/(cμ − λ)",
-    source: Source::quoted("Erlang 1917", "M/M/c queue"),
+    source: Citation::quoted("Erlang 1917", "M/M/c queue"),
 };
 
-/// Pollaczek–Khinchine in words and symbols.
+/// The Pollaczek–Khinchine formula.
 pub const MG1: Formula = Formula {
     gives: "wait behind one server",
     text: "W_q = Σλ·E[S²] / (2·(1−ρ)), ρ = Σλ·E[S], summed over those who share the line",
-    source: Source::quoted("Pollaczek 1930, Khinchine 1932", "M/G/1 mean wait"),
+    source: Citation::quoted("Pollaczek 1930, Khinchine 1932", "M/G/1 mean wait"),
 };
 
 /// The steady state of a queue.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Wait {
-    /// Share of the servers' time that is taken; at one and beyond, the line grows for ever.
+    /// The load: arrivals divided by capacity. From one on, the queue grows for ever.
     pub load: f64,
-    /// Whether the line has a steady state.
+    /// Whether the queue has a steady state.
     pub stable: bool,
-    /// Mean wait before service; none where the line grows.
+    /// Mean wait before service; `None` if the queue grows.
     pub mean_s: Option<f64>,
-    /// The wait that one request in a hundred exceeds.
+    /// The 99th percentile of the wait.
     pub p99_s: Option<f64>,
     /// Mean time from arrival to the end of service.
     pub response_s: Option<f64>,
 }
 
-/// A request's wait at `servers`, each serving `service_per_s`, with `arrivals_per_s`.
+/// The wait at an M/M/c queue with `servers` servers, each serving `service_per_s` requests per second.
 pub fn mmc(servers: u64, service_per_s: f64, arrivals_per_s: f64) -> Wait {
     let capacity = servers as f64 * service_per_s;
     let load = arrivals_per_s / capacity;
@@ -64,15 +63,15 @@ pub fn mmc(servers: u64, service_per_s: f64, arrivals_per_s: f64) -> Wait {
 
 /// The probability that an arrival finds all servers busy, for an offered load in servers.
 pub fn erlang_c(servers: u64, offered: f64) -> f64 {
-    // Erlang B by its recursion, which never overflows, then B → C.
+    // Erlang B by its recursion, which does not overflow, then B → C.
     let blocked = (1..=servers).fold(1.0, |b, n| offered * b / (n as f64 + offered * b));
     let load = offered / servers as f64;
     blocked / (1.0 - load * (1.0 - blocked))
 }
 
-/// Mean wait behind one server that serves several kinds of requests first come, first served: each
-/// kind's arrivals a second and mean service, all with this squared coefficient of variation. None
-/// where the line grows.
+/// The mean wait at an M/G/1 queue that serves several kinds of requests first come, first served. `kinds` has the
+/// arrivals per second and the mean service time of each kind; `variation` is their squared coefficient of variation.
+/// `None` if the queue grows.
 pub fn mg1_wait_s(kinds: &[(f64, f64)], variation: f64) -> Option<f64> {
     let load: f64 = kinds.iter().map(|(arrivals, mean)| arrivals * mean).sum();
     let squares = kinds.iter().map(|(arrivals, mean)| arrivals * mean * mean);
@@ -95,7 +94,7 @@ mod tests {
         near(mg1_wait_s(&[(0.8, 1.0)], 1.0).unwrap(), 4.0, 1e-12);
         // Constant service halves the wait.
         near(mg1_wait_s(&[(0.8, 1.0)], 0.0).unwrap(), 2.0, 1e-12);
-        // Half of them by another name change nothing.
+        // Splitting the requests into two equal kinds changes nothing.
         near(
             mg1_wait_s(&[(0.4, 1.0), (0.4, 1.0)], 0.0).unwrap(),
             2.0,
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overloaded_line_has_no_wait_to_quote() {
+    fn an_overloaded_queue_has_no_mean_wait() {
         let wait = mmc(4, 10.0, 40.0);
         assert!(!wait.stable && wait.mean_s.is_none());
         assert_eq!(mg1_wait_s(&[(2.0, 1.0)], 1.0), None);
@@ -118,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_shared_line_never_waits_longer_than_split_lines(c in 2u64..64, load in 0.05f64..0.95) {
+        fn one_shared_queue_never_waits_longer_than_split_queues(c in 2u64..64, load in 0.05f64..0.95) {
             let arrivals = c as f64 * load;
             let shared = mmc(c, 1.0, arrivals).mean_s.unwrap();
             let split = mmc(1, 1.0, load).mean_s.unwrap();

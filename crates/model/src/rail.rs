@@ -1,84 +1,84 @@
-//! Many rails: what several network ports give a node together, and what steering is worth.
+//! Multiple rails: the combined rate of a node's network ports, and the gain of steering.
 //!
-//! The rails are the ports of a [`Machine`], the description that the path and `sim pcie` use too, and carry the
-//! minimum cut between ports and GPUs. What goes to a GPU on another switch crosses the root complex and keeps
-//! about 0.6 of that, as a DGX-2 showed (6.52 GiB/s on the same switch, 3.89 across). So the same ports give 1
-//! or 0.6 of their sum, by steering alone.
+//! The rails are the ports of a [`MachineSpec`], the description that the path and `sim pcie` use too. Their combined
+//! rate is the minimum cut between ports and GPUs. Traffic to a GPU on another switch crosses the root complex and
+//! keeps about 0.6 of its rate, as measured on a DGX-2 (6.52 GiB/s on the same switch, 3.89 across). Steering alone
+//! therefore decides between 1 and 0.6 of the ports' combined rate.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::Rate;
 
 use straightway_pcie::{
-    machine::{DGX_H100, Machine, Ports},
+    machine::{DGX_H100, MachineSpec, Ports},
     narrowest::Between,
 };
 use straightway_scenario::check::Refusals;
 use straightway_scenario::{
-    check::{Checked, Checker, RATE_ANY},
-    provenance::{Basis, Formula, Source},
+    check::{Checkable, Checker, RATE_ANY},
+    provenance::{Basis, Citation, Formula},
 };
 
 use crate::question::Question;
 
-/// What is asked.
+/// The input of the topic `rail`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Rails {
-    /// The node: its ports are the rails.
-    pub machine: Machine,
-    /// GPUs the rails feed.
+pub struct RailQuestion {
+    /// The node, whose ports are the rails.
+    pub machine: MachineSpec,
+    /// The number of GPUs that the rails feed.
     pub gpus: u64,
-    /// Share of the traffic that goes to GPUs on other switches than the port.
+    /// The share of the traffic that goes to GPUs on a switch other than the port's.
     pub crossing: f64,
-    /// What is left of a rail that crosses switches.
+    /// The share of its rate that a rail keeps across switches.
     pub cross_share: f64,
-    /// What one node is to read.
+    /// The required rate of one node.
     pub wanted: Rate,
 }
 
-/// What follows.
+/// The answer of the topic `rail`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
-    /// Ports in all.
+pub struct RailAnswer {
+    /// The number of ports.
     pub ports: u64,
-    /// All ports' line rate.
+    /// The combined line rate of all ports.
     pub line_bytes_per_s: f64,
-    /// As the rails are used.
+    /// The rate with the given share of crossing traffic.
     pub rate_bytes_per_s: f64,
-    /// With every rail steered to GPUs on its own switch.
+    /// The rate with every rail steered to GPUs on its own switch.
     pub steered_bytes_per_s: f64,
-    /// With every rail crossing.
+    /// The rate with all traffic crossing switches.
     pub crossed_bytes_per_s: f64,
-    /// Steered over crossing.
+    /// The steered rate divided by the crossing rate.
     pub steering_gain: f64,
-    /// What the steered rails are bound by.
+    /// The bottleneck of the steered rails.
     pub bound_by: &'static str,
-    /// What one node is to read.
+    /// The required rate of one node.
     pub wanted_bytes_per_s: f64,
-    /// For each GPU, as used.
+    /// The rate per GPU, with the given share of crossing traffic.
     pub per_gpu_bytes_per_s: f64,
-    /// Rails that would give what is wanted.
+    /// The number of rails needed for the required rate.
     pub rails_for_wanted: f64,
     /// Each kind of rail.
-    pub rails: Vec<Row>,
-    /// What all this rests on.
+    pub rails: Vec<RailRow>,
+    /// The formulas and constants behind the answer.
     pub basis: Basis,
 }
 
 /// One kind of rail.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// How many.
+pub struct RailRow {
+    /// The number of such rails.
     pub count: u64,
-    /// What one carries when it does not cross.
+    /// The rate of one rail without crossing traffic.
     pub near_bytes_per_s: f64,
-    /// What one carries as used.
+    /// The rate of one rail with the given share of crossing traffic.
     pub used_bytes_per_s: f64,
-    /// What bound it.
+    /// The bottleneck.
     pub bound_by: &'static str,
 }
 
-const DGX2: Source = Source::read(
+const DGX2: Citation = Citation::read(
     "GDS guide, DGX-2",
     "same switch 6.52 GiB/s, other switch 3.89: 0.597",
 );
@@ -89,10 +89,10 @@ const FORMULA: Formula = Formula {
     source: DGX2,
 };
 
-impl Default for Rails {
+impl Default for RailQuestion {
     fn default() -> Self {
         Self {
-            machine: Machine::default(),
+            machine: MachineSpec::default(),
             gpus: 8,
             crossing: 0.0,
             cross_share: 3.89 / 6.52,
@@ -101,7 +101,7 @@ impl Default for Rails {
     }
 }
 
-impl Checked for Rails {
+impl Checkable for RailQuestion {
     fn check(&self, c: &mut Checker) {
         c.nested("machine", &self.machine);
         if self.machine.ports.is_empty() {
@@ -114,8 +114,8 @@ impl Checked for Rails {
     }
 }
 
-impl Rails {
-    fn compute(&self) -> Answer {
+impl RailQuestion {
+    fn compute(&self) -> RailAnswer {
         let machine = &self.machine;
         let steered = machine
             .cut(Between::PortsAndGpus, self.gpus, true)
@@ -141,7 +141,7 @@ impl Rails {
                 DGX2,
             )
             .between(0.4, 1.0, CROSSING);
-        Answer {
+        RailAnswer {
             ports,
             line_bytes_per_s: rates,
             rate_bytes_per_s: rate,
@@ -161,8 +161,8 @@ impl Rails {
         }
     }
 
-    fn row(&self, ports: &Ports, kept: f64) -> Row {
-        let alone = Machine {
+    fn row(&self, ports: &Ports, kept: f64) -> RailRow {
+        let alone = MachineSpec {
             ports: vec![Ports {
                 count: 1,
                 ..ports.clone()
@@ -172,7 +172,7 @@ impl Rails {
         let near = alone
             .cut(Between::PortsAndGpus, 1, true)
             .expect("a checked machine has ports and GPUs");
-        Row {
+        RailRow {
             count: ports.count,
             near_bytes_per_s: near.bytes_per_s,
             used_bytes_per_s: near.bytes_per_s * kept,
@@ -181,20 +181,20 @@ impl Rails {
     }
 }
 
-const CROSSING: Source = Source::quoted(
+const CROSSING: Citation = Citation::quoted(
     "root complexes of different makers",
     "peer traffic between root ports",
 );
 
-impl Question for Rails {
+impl Question for RailQuestion {
     const NAME: &'static str = "rail";
-    type Answer = Answer;
+    type Answer = RailAnswer;
 
-    fn answer(&self) -> Result<Answer, Refusals> {
+    fn answer(&self) -> Result<RailAnswer, Refusals> {
         Ok(self.compute())
     }
 
-    fn verdict(answer: &Answer) -> String {
+    fn verdict(answer: &RailAnswer) -> String {
         let enough = answer.rate_bytes_per_s >= answer.wanted_bytes_per_s;
         if enough {
             "what is wanted is reached"
@@ -213,13 +213,17 @@ mod tests {
     #[test]
     fn crossing_switches_costs_40_percent_as_on_the_dgx2() {
         // GDS guide: −40 %.
-        near(Rails::default().cross_share, 0.6, 0.01);
-        near(Rails::default().compute().steering_gain, 1.0 / 0.6, 0.01);
+        near(RailQuestion::default().cross_share, 0.6, 0.01);
+        near(
+            RailQuestion::default().compute().steering_gain,
+            1.0 / 0.6,
+            0.01,
+        );
     }
 
     #[test]
     fn eight_ports_of_400_gbit_carry_400_gb_and_four_carry_the_200_asked() {
-        let answer = Rails::default().compute();
+        let answer = RailQuestion::default().compute();
         near(answer.rate_bytes_per_s, 400e9, 1e-9);
         assert!((answer.rails_for_wanted - 4.0).abs() < f64::EPSILON);
         assert_eq!(answer.rails[0].bound_by, "network ports");
@@ -227,9 +231,9 @@ mod tests {
 
     #[test]
     fn half_the_traffic_crossing_loses_a_fifth() {
-        let asked = Rails {
+        let asked = RailQuestion {
             crossing: 0.5,
-            ..Rails::default()
+            ..RailQuestion::default()
         };
         near(asked.compute().rate_bytes_per_s, 400e9 * 0.798, 0.001);
     }

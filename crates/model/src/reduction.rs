@@ -1,119 +1,118 @@
-//! Storing less: deduplication against compression.
+//! Data reduction: deduplication against compression.
 //!
-//! Deduplication pays with a table: an entry for every block that differs, looked up on every *write*. A read
-//! follows the block pointer and asks the table nothing, whatever is said. Compression pays with
-//! cores, on both ways. Which wins is a matter of what repeats: shuffled training data hardly does,
-//! and weights are nearly noise to any compressor.
+//! Deduplication costs a table: one entry per distinct block, looked up on every *write*. A read follows the block
+//! pointer and does not use the table. Compression costs cores, for writes and reads. Which stores less depends on how
+//! much the data repeats: shuffled training data hardly repeats, and weights are nearly noise to any compressor.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
 use straightway_scenario::check::Refusals;
 use straightway_scenario::{
-    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY},
-    provenance::{Basis, Formula, Source},
+    check::{BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_ANY},
+    provenance::{Basis, Citation, Formula},
 };
 
 use crate::question::Question;
 
-/// What is asked.
+/// The input of the topic `reduction`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Reduction {
-    /// What is stored, before reduction.
+pub struct ReductionQuestion {
+    /// The size of the data before reduction.
     pub data: Bytes,
-    /// What is written and read, in bytes a second.
+    /// The rate of writes and of reads.
     pub rate: Rate,
-    /// Cores that may compress.
+    /// Cores available for compression.
     pub cores: u64,
     /// Deduplication.
     pub dedup: Dedup,
     /// The compressors compared.
-    pub codecs: Vec<Codec>,
+    pub codecs: Vec<Compressor>,
 }
 
-/// Deduplication by blocks.
+/// Block-level deduplication.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dedup {
-    /// The block.
+    /// The block size.
     pub block: Bytes,
-    /// The table's entry for a block.
+    /// The size of a table entry.
     pub entry: Bytes,
-    /// How many times the data shrinks.
+    /// The reduction ratio.
     pub ratio: f64,
     /// Memory for the table.
     pub memory: Bytes,
-    /// A lookup in memory.
+    /// The time of a lookup in memory.
     pub lookup: Seconds,
-    /// A lookup that goes to flash.
+    /// The time of a lookup on flash.
     pub lookup_flash: Seconds,
-    /// Hashing, for one core.
+    /// The hash rate of one core.
     pub hash_rate: Rate,
 }
 
-/// A compressor, for one core.
+/// A compressor, with its rates on one core.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Codec {
+pub struct Compressor {
     /// Its name.
     pub name: String,
-    /// What one core compresses.
+    /// The compression rate of one core.
     pub compress: Rate,
-    /// What one core decompresses.
+    /// The decompression rate of one core.
     pub decompress: Rate,
-    /// How many times the data shrinks.
+    /// The reduction ratio.
     pub ratio: f64,
 }
 
-/// What follows.
+/// The answer of the topic `reduction`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
-    /// Blocks in the store, each of which differs from all others.
+pub struct ReductionAnswer {
+    /// The number of distinct blocks.
     pub blocks: f64,
-    /// The whole table.
+    /// The size of the table.
     pub table_bytes: f64,
-    /// Share of the table that memory holds.
+    /// The share of the table that fits in memory.
     pub table_in_memory: f64,
-    /// Lookups a second when writing at the rate asked.
+    /// Lookups per second when writing at the given rate.
     pub lookups_per_s_write: f64,
-    /// Lookups a second when reading.
+    /// Lookups per second when reading.
     pub lookups_per_s_read: f64,
-    /// Mean time of a lookup.
+    /// The mean time of a lookup.
     pub lookup_s: f64,
-    /// Lookups that must be in flight to write at the rate asked.
+    /// Lookups in flight when writing at the given rate.
     pub lookups_in_flight: f64,
-    /// Cores to hash what is written.
+    /// Cores needed to hash the writes.
     pub hash_cores: f64,
-    /// What is stored after deduplication, the table included.
+    /// The stored size after deduplication, including the table.
     pub dedup_stored_bytes: f64,
-    /// Shrinking that the table itself eats: below this ratio deduplication loses space.
+    /// The break-even ratio: below it, the table takes more space than deduplication saves.
     pub dedup_ratio_to_break_even: f64,
-    /// Each compressor.
-    pub codecs: Vec<Row>,
-    /// What all this rests on.
+    /// The result of each compressor.
+    pub codecs: Vec<ReductionRow>,
+    /// The formulas and constants behind the answer.
     pub basis: Basis,
 }
 
-/// One compressor at work.
+/// The result of one compressor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct ReductionRow {
     /// Its name.
     pub name: String,
-    /// What is stored.
+    /// The stored size.
     pub stored_bytes: f64,
-    /// Cores to compress at the rate asked.
+    /// Cores needed to compress at the given rate.
     pub cores_write: f64,
-    /// Cores to decompress at it.
+    /// Cores needed to decompress at the given rate.
     pub cores_read: f64,
-    /// What the cores given can write.
+    /// The write rate of the available cores.
     pub write_bytes_per_s: f64,
-    /// What they can read.
+    /// The read rate of the available cores.
     pub read_bytes_per_s: f64,
 }
 
-const OPENZFS: Source = Source::read("OpenZFS", "320 bytes of table for a block");
-const SILESIA: Source = Source::read(
+const OPENZFS: Citation = Citation::read("OpenZFS", "320 bytes of table for a block");
+const SILESIA: Citation = Citation::read(
     "lzbench and zstd's own table, Silesia",
     "one core; weights compress far less",
 );
@@ -136,7 +135,7 @@ const FORMULAS: [Formula; 3] = [
     },
 ];
 
-impl Default for Reduction {
+impl Default for ReductionQuestion {
     fn default() -> Self {
         Self {
             data: Bytes(1_000_000_000_000_000),
@@ -163,8 +162,8 @@ impl Default for Dedup {
 }
 
 /// LZ4 and zstd level 1 on the Silesia corpus, one core.
-fn codecs() -> Vec<Codec> {
-    let codec = |name: &str, compress, decompress, ratio| Codec {
+fn codecs() -> Vec<Compressor> {
+    let codec = |name: &str, compress, decompress, ratio| Compressor {
         name: name.to_owned(),
         compress: Rate(compress),
         decompress: Rate(decompress),
@@ -176,7 +175,7 @@ fn codecs() -> Vec<Codec> {
     ]
 }
 
-impl Checked for Reduction {
+impl Checkable for ReductionQuestion {
     fn check(&self, c: &mut Checker) {
         c.bytes("data", self.data, BYTES_ANY);
         c.rate("rate", self.rate, RATE_ANY);
@@ -195,7 +194,7 @@ impl Checked for Reduction {
     }
 }
 
-impl Checked for Codec {
+impl Checkable for Compressor {
     fn check(&self, c: &mut Checker) {
         c.rate("compress", self.compress, RATE_ANY);
         c.rate("decompress", self.decompress, RATE_ANY);
@@ -203,18 +202,18 @@ impl Checked for Codec {
     }
 }
 
-impl Reduction {
-    /// Compares them.
-    fn compute(&self) -> Answer {
+impl ReductionQuestion {
+    /// Computes the answer.
+    fn compute(&self) -> ReductionAnswer {
         let dedup = &self.dedup;
         let (data, block) = (self.data.0 as f64, dedup.block.0 as f64);
-        // Blocks that are the same share one entry.
+        // Identical blocks share one entry.
         let blocks = (data / block / dedup.ratio).ceil();
         let table = blocks * dedup.entry.0 as f64;
         let in_memory = (dedup.memory.0 as f64 / table).min(1.0);
         let each_s = in_memory * dedup.lookup.0 + (1.0 - in_memory) * dedup.lookup_flash.0;
         let lookups = self.rate.0 / block;
-        Answer {
+        ReductionAnswer {
             blocks,
             table_bytes: table,
             table_in_memory: in_memory,
@@ -231,9 +230,9 @@ impl Reduction {
         }
     }
 
-    fn row(&self, codec: &Codec) -> Row {
+    fn row(&self, codec: &Compressor) -> ReductionRow {
         let cores = self.cores as f64;
-        Row {
+        ReductionRow {
             name: codec.name.clone(),
             stored_bytes: self.data.0 as f64 / codec.ratio,
             cores_write: self.rate.0 / codec.compress.0,
@@ -259,15 +258,15 @@ impl Reduction {
                 "deduplication ratio",
                 self.dedup.ratio,
                 "×",
-                Source::ASSUMED,
+                Citation::ASSUMED,
             )
-            .between(1.0, 3.0, Source::ASSUMED);
+            .between(1.0, 3.0, Citation::ASSUMED);
         let known = codecs();
         for (i, codec) in self.codecs.iter().enumerate() {
             let source = if known.contains(codec) {
                 SILESIA
             } else {
-                Source::SCENARIO
+                Citation::SCENARIO
             };
             let (path, what) = (
                 format!("codecs[{i}].ratio"),
@@ -283,17 +282,18 @@ impl Reduction {
     }
 }
 
-const WEIGHTS: Source = Source::quoted("compressed model weights", "16-bit weights: 1.05 to 1.5");
+const WEIGHTS: Citation =
+    Citation::quoted("compressed model weights", "16-bit weights: 1.05 to 1.5");
 
-impl Question for Reduction {
+impl Question for ReductionQuestion {
     const NAME: &'static str = "reduction";
-    type Answer = Answer;
+    type Answer = ReductionAnswer;
 
-    fn answer(&self) -> Result<Answer, Refusals> {
+    fn answer(&self) -> Result<ReductionAnswer, Refusals> {
         Ok(self.compute())
     }
 
-    fn verdict(answer: &Answer) -> String {
+    fn verdict(answer: &ReductionAnswer) -> String {
         let codecs = answer.codecs.iter().map(|row| row.stored_bytes);
         let least = codecs.fold(f64::MAX, f64::min);
         let wins = answer.dedup_stored_bytes < least;
@@ -315,25 +315,25 @@ mod tests {
     fn a_petabyte_in_128_kib_blocks_has_a_table_of_2_44_tb() {
         // models.md (g): 320 B a block (OpenZFS).
         let table = |ratio| {
-            let mut asked = Reduction::default();
+            let mut asked = ReductionQuestion::default();
             asked.dedup.ratio = ratio;
             asked.compute().table_bytes
         };
         near(table(1.0), 2.44e12, 0.001);
-        // One entry for ten blocks that are the same.
+        // One entry for ten identical blocks.
         near(table(10.0), 0.244e12, 0.001);
     }
 
     #[test]
-    fn reads_ask_the_table_nothing() {
-        let answer = Reduction::default().compute();
+    fn reads_need_no_lookups() {
+        let answer = ReductionQuestion::default().compute();
         assert!(answer.lookups_per_s_read.abs() < f64::EPSILON);
         near(answer.lookups_per_s_write, 200e9 / 131_072.0, 1e-9);
     }
 
     #[test]
     fn compressing_200_gb_a_second_takes_256_cores_of_lz4() {
-        let lz4 = Reduction::default().compute().codecs.remove(0);
+        let lz4 = ReductionQuestion::default().compute().codecs.remove(0);
         near(lz4.cores_write, 200e9 / 780e6, 1e-9);
         near(lz4.stored_bytes, 1e15 / 2.10, 1e-9);
     }
@@ -341,11 +341,13 @@ mod tests {
     #[test]
     fn below_the_break_even_ratio_deduplication_stores_more() {
         let at = |ratio| {
-            let mut asked = Reduction::default();
+            let mut asked = ReductionQuestion::default();
             asked.dedup.ratio = ratio;
             asked.compute().dedup_stored_bytes
         };
-        let even = Reduction::default().compute().dedup_ratio_to_break_even;
+        let even = ReductionQuestion::default()
+            .compute()
+            .dedup_ratio_to_break_even;
         assert!(at(even * 0.9999) > 1e15 && at(even * 1.0001) < 1e15);
     }
 }

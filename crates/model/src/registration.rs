@@ -1,12 +1,11 @@
-//! Memory registration: what it costs before the first byte moves, and when that is earned back.
+//! Memory registration: its cost before the first byte moves, and the number of I/Os that amortise it.
 //!
 //! Registering a buffer with the adapter pins its pages and loads their translations:
-//! `Treg = Tf + ⌈S/page⌉·Tp`. Paid for every I/O it eats the link; paid once it vanishes. That is
-//! the whole comparison, and it is about *when* one registers, not about whose memory it is: RDMA
-//! that registers once is in the same place as GDS, less the bounce copy. Memory that nobody touched yet is
-//! faulted in and zeroed on the way, by as many threads as touch it; GPU memory is pinned through the driver's
-//! peer-memory calls, which cost more a page than the host's. The adapter's translation
-//! cache is the second effect: a working set beyond it pays for misses.
+//! `Treg = Tf + ⌈S/page⌉·Tp`. Paid for every I/O, it takes time from the transfer; paid once, it vanishes. The
+//! comparison is about *when* memory is registered, not about whose memory it is: RDMA that registers once equals GDS,
+//! apart from the bounce copy. Untouched memory is faulted in and zeroed during registration, by as many threads as
+//! touch it. GPU memory is pinned through the driver's peer-memory calls, which cost more per page than the host's. The
+//! adapter's translation cache is the second effect: a working set larger than the cache pays for misses.
 
 mod basis;
 mod translation;
@@ -14,169 +13,170 @@ mod translation;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
-pub use self::translation::{Cache, CachePoint, Translation, translated_per_s};
+pub use self::translation::{CachePoint, Translation, TranslationOutcome, translated_per_s};
 use straightway_scenario::check::Refusals;
 use straightway_scenario::{
-    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY, TIME_SOME},
-    provenance::{Basis, Formula, Source},
+    check::{BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_ANY, TIME_POSITIVE},
+    provenance::{Basis, Citation, Formula},
 };
 
 use crate::question::Question;
 
-/// What is asked.
+/// The input of the topic `registration`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Registration {
-    /// The buffer, and the size of one I/O.
+pub struct RegistrationQuestion {
+    /// The buffer size, which is also the size of one I/O.
     pub buffer: Bytes,
     /// I/Os made with the buffer.
     pub ios: u64,
-    /// The link the I/Os cross.
+    /// The rate of the link.
     pub link: Rate,
-    /// The page of host memory.
+    /// The page size of host memory.
     pub page: Bytes,
-    /// The huge page it is compared with.
+    /// The huge page size to compare with.
     pub huge_page: Bytes,
-    /// The fixed part of a registration: the system call.
+    /// The fixed cost of a registration: the system call.
     pub fixed: Seconds,
-    /// Pinning and translating one page.
+    /// The time to pin and translate one page.
     pub per_page: Seconds,
-    /// Faulting in one page that was not touched yet.
+    /// The time to fault in one untouched page.
     pub fault: Seconds,
-    /// What one thread zeroes.
+    /// The rate at which one thread zeroes memory.
     pub zero_rate: Rate,
-    /// Threads that touch untouched memory; pinning itself takes one.
+    /// Threads that touch untouched memory. Pinning itself takes one thread.
     pub threads: u64,
-    /// The bounce copy GDS saves; absent where none is counted.
+    /// The rate of the bounce copy that GDS saves; absent if no copy is counted.
     pub copy_rate: Option<Rate>,
-    /// The GPU's side.
-    pub gds: Gds,
+    /// The costs of registering GPU memory.
+    pub gds: GdsCosts,
     /// The adapter's translation cache.
     pub translation: Translation,
-    /// The share of time that must be transfer for a registration to count as paid off.
+    /// The share of time spent on transfer from which a registration counts as amortised.
     pub efficient: f64,
-    /// A crossover someone claims: which set-up cost would give it?
+    /// A claimed crossover, in I/Os. The answer gives the set-up cost that would produce it.
     pub crossover_claimed: u64,
 }
 
-/// Registering GPU memory once.
+/// The costs of registering GPU memory once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Gds {
-    /// The one-off cost, as claimed: fixed, whatever the size.
+pub struct GdsCosts {
+    /// The claimed one-off cost, independent of the size.
     pub setup: Seconds,
-    /// The GPU's page.
+    /// The GPU's page size.
     pub page: Bytes,
-    /// The fixed part of registering GPU memory: the driver's peer-memory call.
+    /// The fixed cost of registering GPU memory: the driver's peer-memory call.
     pub fixed: Seconds,
-    /// Pinning and mapping one GPU page.
+    /// The time to pin and map one GPU page.
     pub per_page: Seconds,
 }
 
-/// What follows.
+/// The answer of the topic `registration`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
-    /// One I/O's bytes over the link.
+pub struct RegistrationAnswer {
+    /// The transfer time of one I/O.
     pub transfer_s: f64,
-    /// The bounce copy of one I/O.
+    /// The time of the bounce copy of one I/O.
     pub copy_s: f64,
-    /// Registering the buffer in 4 KiB (or given) pages.
+    /// The cost of registering the buffer in pages of `page` bytes.
     pub register: Cost,
-    /// Registering it in huge pages.
+    /// The cost in huge pages.
     pub register_huge: Cost,
-    /// Registering it where nobody has touched it: page faults and zeroing come on top.
+    /// The cost of registering untouched memory: page faults and zeroing are added.
     pub register_untouched: Cost,
-    /// Registering as much GPU memory through the peer-memory calls.
+    /// The cost of registering the same amount of GPU memory through the peer-memory calls.
     pub register_gpu_pages: Cost,
-    /// Registration over transfer.
+    /// Registration time divided by transfer time.
     pub register_over_transfer: f64,
-    /// How many times less the claimed one-off set-up is than registering.
+    /// Registration time divided by the claimed one-off set-up time.
     pub setup_gain_claimed: f64,
-    /// The same with GPU pages counted.
+    /// Registration time divided by the time of registering GPU pages.
     pub setup_gain_counted: f64,
-    /// Share of the time that is transfer, after `ios` I/Os.
+    /// The share of time spent on transfer after `ios` I/Os.
     pub efficiency: Efficiency,
-    /// The first I/O at which GDS, its GPU pages counted, has taken no more time in all than RDMA
-    /// registering for each I/O.
+    /// The first I/O at which GDS, including the registration of its GPU pages, has taken no more time in total than
+    /// RDMA that registers for each I/O.
     pub crossover: Option<u64>,
-    /// The set-up cost from which on the claimed crossover would hold.
+    /// The lowest set-up cost at which the claimed crossover would hold.
     pub setup_for_claim_from_s: f64,
-    /// The set-up cost up to which the claimed crossover would hold.
+    /// The highest set-up cost at which the claimed crossover would hold.
     pub setup_for_claim_to_s: f64,
-    /// Time of RDMA that registers once over time of GDS, after `ios` I/Os, bounce copy left out.
+    /// The time of RDMA that registers once divided by the time of GDS, after `ios` I/Os, without the bounce copy.
     pub gain_if_rdma_registers_once: f64,
-    /// The same after a million I/Os: where it tends.
+    /// The same ratio after a million I/Os: its limit.
     pub gain_if_rdma_registers_once_at_last: f64,
-    /// The translation cache.
-    pub cache: Cache,
-    /// Where GDS starts to win, over buffer and link.
+    /// The performance of the translation cache.
+    pub cache: TranslationOutcome,
+    /// The crossover by buffer size and link rate.
     pub frontier: Vec<Frontier>,
-    /// The share of time that must be transfer for a registration to count as paid off.
+    /// The share of time spent on transfer from which a registration counts as amortised.
     pub efficient: f64,
-    /// Efficiency of registering for each I/O and once, over buffer, I/Os and link.
-    pub surface: Vec<Cell>,
-    /// What all this rests on.
+    /// The efficiency of registering for each I/O and once, by buffer size, number of I/Os and link rate.
+    pub surface: Vec<EfficiencyPoint>,
+    /// The formulas and constants behind the answer.
     pub basis: Basis,
 }
 
-/// What a registration takes.
+/// The cost of a registration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cost {
     /// Pages to pin.
     pub pages: u64,
-    /// Time.
+    /// The time.
     pub seconds: f64,
 }
 
-/// Share of the time that is transfer.
+/// The share of time spent on transfer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Efficiency {
     /// RDMA that registers for each I/O.
     pub per_io: f64,
-    /// The same in huge pages.
+    /// RDMA that registers for each I/O, in huge pages.
     pub per_io_huge: f64,
     /// RDMA that registers once.
     pub persistent: f64,
-    /// GDS, set up once at the cost that is claimed for it.
+    /// GDS, set up once at the claimed cost.
     pub gds: f64,
-    /// What registering takes of each I/O's time when paid every time.
+    /// The share of time lost to registration if each I/O registers.
     pub per_io_lost: f64,
 }
 
-/// The crossover at one buffer and link.
+/// The crossover at one buffer size and link rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Frontier {
-    /// The buffer.
+    /// The buffer size.
     pub buffer_bytes: u64,
-    /// The link.
+    /// The link rate.
     pub link_bytes_per_s: f64,
-    /// The first I/O at which GDS wins, counting its GPU pages; none where it never does.
+    /// The first I/O at which GDS wins, including the registration of its GPU pages; `None` if it never does.
     pub crossover: Option<u64>,
-    /// I/Os after which RDMA that registers once spends `efficient` of its time moving bytes.
+    /// I/Os after which RDMA that registers once spends the share `efficient` of its time on transfer.
     pub ios_persistent: f64,
-    /// The same for GDS.
+    /// The same count for GDS.
     pub ios_gds: f64,
 }
 
-/// Efficiencies at one buffer, number of I/Os and link.
+/// The efficiencies at one buffer size, number of I/Os and link rate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cell {
-    /// The buffer.
+pub struct EfficiencyPoint {
+    /// The buffer size.
     pub buffer_bytes: u64,
-    /// I/Os with it.
+    /// The number of I/Os.
     pub ios: u64,
-    /// The link.
+    /// The link rate.
     pub link_bytes_per_s: f64,
     /// RDMA that registers for each I/O.
     pub per_io: f64,
     /// RDMA that registers once.
     pub persistent: f64,
-    /// GDS, counting its GPU pages once.
+    /// GDS, which registers its GPU pages once.
     pub gds: f64,
 }
 
-const ARTICLE: Source = Source::read("seed article on GPUDirect Storage", "registration overhead");
-const PCIE_BENCH: Source = Source::read(
+const ARTICLE: Citation =
+    Citation::read("seed article on GPUDirect Storage", "registration overhead");
+const PCIE_BENCH: Citation = Citation::read(
     "pcie-bench data, Broadwell",
     "64 B random reads over the IOTLB; fits within 8.4 %",
 );
@@ -195,12 +195,12 @@ const FORMULAS: [Formula; 5] = [
     Formula {
         gives: "crossover",
         text: "n* = ⌈G0 / (Treg + Tcopy)⌉, G0 = max(claimed set-up, Treg in GPU pages)",
-        source: Source::computed("n·(Treg + Tcopy + Tx) ≥ G0 + n·Tx", ""),
+        source: Citation::computed("n·(Treg + Tcopy + Tx) ≥ G0 + n·Tx", ""),
     },
     Formula {
         gives: "I/Os until registering once is efficient",
         text: "n = ⌈e/(1−e) · Treg/Tx⌉, e the share of time that is to be transfer; G0 in place of Treg for GDS",
-        source: Source::computed("n·Tx/(Treg + n·Tx) ≥ e", ""),
+        source: Citation::computed("n·Tx/(Treg + n·Tx) ≥ e", ""),
     },
     Formula {
         gives: "translation cache",
@@ -209,7 +209,7 @@ const FORMULAS: [Formula; 5] = [
     },
 ];
 
-impl Default for Registration {
+impl Default for RegistrationQuestion {
     fn default() -> Self {
         Self {
             buffer: Bytes::mib(1),
@@ -223,7 +223,7 @@ impl Default for Registration {
             zero_rate: Rate(10e9),
             threads: 1,
             copy_rate: None,
-            gds: Gds::default(),
+            gds: GdsCosts::default(),
             translation: Translation::default(),
             efficient: 0.9,
             crossover_claimed: 3,
@@ -231,7 +231,7 @@ impl Default for Registration {
     }
 }
 
-impl Default for Gds {
+impl Default for GdsCosts {
     fn default() -> Self {
         Self {
             setup: Seconds(50e-6),
@@ -242,7 +242,7 @@ impl Default for Gds {
     }
 }
 
-impl Checked for Registration {
+impl Checkable for RegistrationQuestion {
     fn check(&self, c: &mut Checker) {
         let pages = Bytes(512)..=Bytes::gib(16);
         c.bytes("buffer", self.buffer, BYTES_ANY);
@@ -251,7 +251,7 @@ impl Checked for Registration {
         c.bytes("page", self.page, pages.clone());
         c.bytes("huge_page", self.huge_page, pages.clone());
         c.seconds("fixed", self.fixed, TIME_ANY);
-        c.seconds("per_page", self.per_page, TIME_SOME);
+        c.seconds("per_page", self.per_page, TIME_POSITIVE);
         c.seconds("fault", self.fault, TIME_ANY);
         c.rate("zero_rate", self.zero_rate, RATE_ANY);
         c.count("threads", self.threads, 1..=4096);
@@ -259,7 +259,7 @@ impl Checked for Registration {
             c.rate("copy_rate", rate, RATE_ANY);
         }
         c.within("gds", |c| {
-            c.seconds("setup", self.gds.setup, TIME_SOME);
+            c.seconds("setup", self.gds.setup, TIME_POSITIVE);
             c.bytes("page", self.gds.page, pages);
             c.seconds("fixed", self.gds.fixed, TIME_ANY);
             c.seconds("per_page", self.gds.per_page, TIME_ANY);
@@ -270,7 +270,7 @@ impl Checked for Registration {
     }
 }
 
-/// `Treg` in seconds.
+/// The cost `Treg` of registering a buffer.
 pub fn register(buffer: Bytes, page: Bytes, fixed: Seconds, per_page: Seconds) -> Cost {
     let pages = buffer.0.div_ceil(page.0);
     Cost {
@@ -279,13 +279,13 @@ pub fn register(buffer: Bytes, page: Bytes, fixed: Seconds, per_page: Seconds) -
     }
 }
 
-/// `Reff(n)`: the share of time that is transfer when `registrations` are paid over `ios`.
+/// `Reff(n)`: the share of time spent on transfer with `registrations` registrations for `ios` I/Os.
 pub fn efficiency(ios: u64, registrations: u64, register_s: f64, transfer_s: f64) -> f64 {
     let moving = ios as f64 * transfer_s;
     moving / (registrations as f64 * register_s + moving)
 }
 
-/// The first I/O at which a one-off set-up has cost less than `saved_s` an I/O.
+/// The first I/O at which a one-off set-up is amortised by saving `saved_s` per I/O.
 pub fn crossover(setup_s: f64, saved_s: f64) -> Option<u64> {
     if saved_s <= 0.0 {
         return None;
@@ -299,9 +299,9 @@ pub fn crossover(setup_s: f64, saved_s: f64) -> Option<u64> {
     (ios < 1e18).then_some(ios as u64)
 }
 
-impl Registration {
-    /// Computes all of it.
-    fn compute(&self) -> Answer {
+impl RegistrationQuestion {
+    /// Computes the answer.
+    fn compute(&self) -> RegistrationAnswer {
         let transfer_s = self.buffer.0 as f64 / self.link.0;
         let copy_s = self.copy_s(self.buffer);
         let cost = |page| register(self.buffer, page, self.fixed, self.per_page);
@@ -313,7 +313,7 @@ impl Registration {
         let saved_s = once + copy_s;
         let claimed = self.crossover_claimed as f64;
         let both_once = |ios: f64| (once + ios * transfer_s) / (setup_s + ios * transfer_s);
-        Answer {
+        RegistrationAnswer {
             transfer_s,
             copy_s,
             register_over_transfer: once / transfer_s,
@@ -343,7 +343,7 @@ impl Registration {
         }
     }
 
-    /// Registering the buffer where nobody has touched it: every page is faulted in and zeroed first.
+    /// The cost of registering untouched memory: every page is faulted in and zeroed first.
     fn untouched(&self, touched: &Cost) -> Cost {
         let faults_s = touched.pages as f64 * self.fault.0;
         let zeroing_s = self.buffer.0 as f64 / self.zero_rate.0;
@@ -353,7 +353,7 @@ impl Registration {
         }
     }
 
-    /// Registering GPU memory through the peer-memory calls.
+    /// The cost of registering GPU memory through the peer-memory calls.
     fn gpu_cost(&self, buffer: Bytes) -> Cost {
         register(buffer, self.gds.page, self.gds.fixed, self.gds.per_page)
     }
@@ -362,11 +362,11 @@ impl Registration {
         self.copy_rate.map_or(0.0, |rate| buffer.0 as f64 / rate.0)
     }
 
-    fn cache(&self) -> Cache {
+    fn cache(&self) -> TranslationOutcome {
         let cache = &self.translation;
         let at = |working_set| translated_per_s(cache, self.page, working_set);
         let operations_per_s = at(cache.working_set);
-        Cache {
+        TranslationOutcome {
             hits: cache.hits(self.page, cache.working_set),
             operations_per_s,
             share_of_best: operations_per_s * cache.hit.0,
@@ -382,7 +382,7 @@ impl Registration {
         }
     }
 
-    /// Buffers from 64 KiB to 1 GiB, links from 25 to 800 Gb/s.
+    /// The axes of the frontier and the surface: buffers from 64 KiB to 1 GiB, links from 25 to 800 Gb/s.
     fn axes() -> (impl Iterator<Item = Bytes>, [f64; 6]) {
         let buffers = (16..=30).step_by(2).map(|power| Bytes(1 << power));
         (buffers, [25.0, 50.0, 100.0, 200.0, 400.0, 800.0])
@@ -394,7 +394,7 @@ impl Registration {
             .flat_map(|buffer| links.map(|link| (buffer, Rate::gbit(link))))
             .map(|(buffer, link)| {
                 let once = register(buffer, self.page, self.fixed, self.per_page).seconds;
-                // The one-off cost grows with the GPU's pages, and GDS pays the link like anyone.
+                // The one-off cost grows with the number of GPU pages. GDS uses the same link.
                 let setup = self.gds_setup_s(buffer);
                 Frontier {
                     buffer_bytes: buffer.0,
@@ -407,7 +407,7 @@ impl Registration {
             .collect()
     }
 
-    /// `n·Tx/(Treg + n·Tx) ≥ e` from `n = e/(1−e)·Treg/Tx` on.
+    /// The smallest `n` with `n·Tx/(Treg + n·Tx) ≥ e`, which is `⌈e/(1−e)·Treg/Tx⌉`.
     fn ios_until_efficient(&self, once_s: f64, buffer: Bytes, link: Rate) -> f64 {
         let transfer_s = buffer.0 as f64 / link.0;
         (self.efficient / (1.0 - self.efficient) * once_s / transfer_s)
@@ -415,7 +415,7 @@ impl Registration {
             .max(1.0)
     }
 
-    fn surface(&self) -> Vec<Cell> {
+    fn surface(&self) -> Vec<EfficiencyPoint> {
         let (buffers, links) = Self::axes();
         let counts = [1u64, 2, 4, 8, 16, 64, 256, 1024];
         let mut cells = Vec::with_capacity(8 * counts.len() * links.len());
@@ -425,7 +425,7 @@ impl Registration {
             for ios in counts {
                 for link in links.map(Rate::gbit) {
                     let transfer = buffer.0 as f64 / link.0;
-                    cells.push(Cell {
+                    cells.push(EfficiencyPoint {
                         buffer_bytes: buffer.0,
                         ios,
                         link_bytes_per_s: link.0,
@@ -439,22 +439,22 @@ impl Registration {
         cells
     }
 
-    /// The set-up with the GPU's pages counted: the claimed fixed cost is its floor.
+    /// The set-up time including the GPU's pages; at least the claimed fixed cost.
     fn gds_setup_s(&self, buffer: Bytes) -> f64 {
         let counted = self.gpu_cost(buffer).seconds;
         self.gds.setup.0.max(counted)
     }
 }
 
-impl Question for Registration {
+impl Question for RegistrationQuestion {
     const NAME: &'static str = "registration";
-    type Answer = Answer;
+    type Answer = RegistrationAnswer;
 
-    fn answer(&self) -> Result<Answer, Refusals> {
+    fn answer(&self) -> Result<RegistrationAnswer, Refusals> {
         Ok(self.compute())
     }
 
-    fn drop_lists(answer: &mut Answer) {
+    fn drop_lists(answer: &mut RegistrationAnswer) {
         answer.frontier.clear();
         answer.surface.clear();
         answer.cache.curve.clear();
@@ -466,15 +466,15 @@ mod tests {
     use super::*;
     use straightway_scenario::near::near;
 
-    fn article() -> Registration {
-        Registration {
+    fn article() -> RegistrationQuestion {
+        RegistrationQuestion {
             per_page: Seconds(1e-6),
-            gds: Gds {
+            gds: GdsCosts {
                 fixed: Seconds(10e-6),
                 per_page: Seconds(1e-6),
-                ..Gds::default()
+                ..GdsCosts::default()
             },
-            ..Registration::default()
+            ..RegistrationQuestion::default()
         }
     }
 
@@ -505,25 +505,25 @@ mod tests {
     }
 
     #[test]
-    fn the_headline_and_the_frontier_know_one_crossover() {
+    fn the_headline_and_the_frontier_have_the_same_crossover() {
         for (buffer, page) in [
             (Bytes::gib(1), Bytes::mib(2)),
             (Bytes::mib(1), Bytes::kib(4)),
         ] {
-            let answer = Registration {
+            let answer = RegistrationQuestion {
                 buffer,
                 page,
-                ..Registration::default()
+                ..RegistrationQuestion::default()
             }
             .compute();
             let at = |at: &&Frontier| at.buffer_bytes == buffer.0;
             let frontier = answer.frontier.iter().find(at).unwrap();
             assert_eq!(answer.crossover, frontier.crossover);
         }
-        let large = Registration {
+        let large = RegistrationQuestion {
             buffer: Bytes::gib(1),
             page: Bytes::mib(2),
-            ..Registration::default()
+            ..RegistrationQuestion::default()
         };
         // 16,384 GPU pages of 22 µs and a millisecond, against 512 huge pages of 0.5 µs and 10 µs.
         assert_eq!(large.compute().crossover, Some(1359));
@@ -532,18 +532,18 @@ mod tests {
     #[test]
     fn published_registrations_lie_within_the_band() {
         // Ascend/TransferQueue#79: 15 MB of GPU memory in about 6 ms.
-        let gpu = Registration {
+        let gpu = RegistrationQuestion {
             buffer: Bytes(15_000_000),
-            ..Registration::default()
+            ..RegistrationQuestion::default()
         };
         near(gpu.compute().register_gpu_pages.seconds, 6e-3, 0.05);
         // Mooncake#1468: 50 GB of untouched host memory in about a minute; cirrus-kv#102: 10 GB in 33 s.
         let untouched = |gb: u64, fault: f64, per_page: f64| {
-            let asked = Registration {
+            let asked = RegistrationQuestion {
                 buffer: Bytes(gb * 1_000_000_000),
                 fault: Seconds(fault),
                 per_page: Seconds(per_page),
-                ..Registration::default()
+                ..RegistrationQuestion::default()
             };
             asked.compute().register_untouched.seconds
         };
@@ -554,16 +554,18 @@ mod tests {
 
     #[test]
     fn threads_share_faults_and_zeroing_but_not_pinning() {
-        let one = Registration {
+        let one = RegistrationQuestion {
             buffer: Bytes::gib(1),
-            ..Registration::default()
+            ..RegistrationQuestion::default()
         };
-        let eight = Registration {
+        let eight = RegistrationQuestion {
             threads: 8,
             ..one.clone()
         };
         let (one, eight) = (one.compute(), eight.compute());
-        let more = |answer: &Answer| answer.register_untouched.seconds - answer.register.seconds;
+        let more = |answer: &RegistrationAnswer| {
+            answer.register_untouched.seconds - answer.register.seconds
+        };
         near(more(&one), 8.0 * more(&eight), 1e-9);
         near(one.register.seconds, eight.register.seconds, 1e-9);
     }
@@ -577,13 +579,13 @@ mod tests {
 
     #[test]
     fn a_gigabyte_registers_in_262_ms_and_in_gpu_pages_in_8_to_16() {
-        let asked = |per_page| Registration {
+        let asked = |per_page| RegistrationQuestion {
             buffer: Bytes::gib(1),
             per_page: Seconds(per_page),
-            gds: Gds {
+            gds: GdsCosts {
                 fixed: Seconds(10e-6),
                 per_page: Seconds(per_page),
-                ..Gds::default()
+                ..GdsCosts::default()
             },
             ..article()
         };
@@ -625,8 +627,8 @@ mod tests {
     }
 
     #[test]
-    fn the_frontier_is_where_the_efficiency_reaches_its_mark() {
-        let asked = Registration::default();
+    fn the_frontier_is_the_first_io_at_the_required_efficiency() {
+        let asked = RegistrationQuestion::default();
         for at in asked.compute().frontier {
             let once = register(
                 Bytes(at.buffer_bytes),
@@ -643,9 +645,9 @@ mod tests {
 
     #[test]
     fn huge_pages_make_registration_cheap() {
-        let answer = Registration {
+        let answer = RegistrationQuestion {
             buffer: Bytes::gib(1),
-            ..Registration::default()
+            ..RegistrationQuestion::default()
         }
         .compute();
         assert_eq!(answer.register_huge.pages, 512);

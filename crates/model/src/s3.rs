@@ -1,102 +1,102 @@
-//! Object storage at speed: hiding a hundred milliseconds behind thousands of requests.
+//! Object storage: the requests in flight that hide a latency of a hundred milliseconds.
 //!
-//! By Little's law the requests in flight are `rate × time / size`. The time of a GET is the wait for its first
-//! byte and then what the range takes on one connection. What decides is how many one client can hold, how many the store allows for a
-//! prefix, and the memory the flight takes. A cache of flash in the node hides the latency for what
-//! it holds, down to the flash's own, and never below it.
+//! By Little's law the requests in flight are `rate × time / size`. The time of a GET is the time to its first byte
+//! plus the transfer of its range on one connection. The limits are the requests per second that the store allows per
+//! prefix, and the memory of the requests in flight. A flash cache in the node reduces the latency of hits to that of
+//! the flash, never below it.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
 use straightway_scenario::check::Refusals;
 use straightway_scenario::{
-    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_SOME},
-    provenance::{Basis, Formula, Source},
+    check::{BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_POSITIVE},
+    provenance::{Basis, Citation, Formula},
 };
 
 use crate::question::Question;
 
-/// What is asked.
+/// The input of the topic `s3`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct S3 {
-    /// The bandwidth wanted.
+pub struct S3Question {
+    /// The required bandwidth.
     pub rate: Rate,
-    /// The range one GET asks for.
+    /// The range size of a GET.
     pub range: Bytes,
-    /// Until a GET's first byte, at best.
+    /// The shortest time to the first byte of a GET.
     pub latency_min: Seconds,
-    /// Until a GET's first byte, at worst.
+    /// The longest time to the first byte of a GET.
     pub latency_max: Seconds,
-    /// What one connection carries.
+    /// The rate of one connection.
     pub connection_rate: Rate,
-    /// Nodes that share the work.
+    /// The number of nodes.
     pub nodes: u64,
-    /// Memory of one node.
+    /// The memory of one node.
     pub node_memory: Bytes,
-    /// GETs a second the store allows for one prefix.
+    /// GETs per second that the store allows per prefix.
     pub gets_per_prefix: f64,
-    /// PUTs a second it allows for one prefix.
+    /// PUTs per second that the store allows per prefix.
     pub puts_per_prefix: f64,
-    /// Flash in the node before the store.
-    pub cache: Cache,
+    /// The flash cache in the nodes.
+    pub cache: FlashCache,
 }
 
-/// A cache of flash.
+/// A flash cache in front of the store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Cache {
-    /// Share of reads it holds.
+pub struct FlashCache {
+    /// The hit rate.
     pub hits: f64,
-    /// A read of it.
+    /// The latency of a hit.
     pub latency: Seconds,
-    /// What it carries, for all nodes.
+    /// The combined rate over all nodes.
     pub rate: Rate,
 }
 
-/// What follows.
+/// The answer of the topic `s3`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
-    /// GETs a second.
+pub struct S3Answer {
+    /// GETs per second.
     pub gets_per_s: f64,
-    /// GETs in flight at the best latency.
+    /// GETs in flight at the shortest latency.
     pub in_flight_min: f64,
-    /// GETs in flight at the worst.
+    /// GETs in flight at the longest latency.
     pub in_flight_max: f64,
-    /// Connections by what one carries.
+    /// The number of connections needed by their rate.
     pub connections: f64,
-    /// In flight for each node, at the worst latency.
+    /// GETs in flight per node at the longest latency.
     pub in_flight_per_node: f64,
-    /// Memory the flight takes, at the worst latency.
+    /// The memory of the GETs in flight at the longest latency.
     pub memory_bytes: f64,
-    /// Prefixes the reads must be spread over.
+    /// The number of prefixes needed to read at this rate.
     pub prefixes_to_read: f64,
-    /// Prefixes writing at this rate would need.
+    /// The number of prefixes needed to write at this rate.
     pub prefixes_to_write: f64,
-    /// One request at a time would give.
+    /// The rate with one request at a time.
     pub serial_bytes_per_s: f64,
-    /// Mean latency behind the cache.
+    /// The mean latency with the cache.
     pub cached_latency_s: f64,
-    /// What cache and store give together.
+    /// The combined rate of cache and store.
     pub cached_bytes_per_s: f64,
-    /// Bandwidth over requests in flight.
-    pub curve: Vec<Point>,
-    /// What all this rests on.
+    /// Bandwidth by requests in flight.
+    pub curve: Vec<InFlightPoint>,
+    /// The formulas and constants behind the answer.
     pub basis: Basis,
 }
 
-/// Bandwidth at a number in flight.
+/// The bandwidth at a number of requests in flight.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Point {
+pub struct InFlightPoint {
     /// GETs in flight.
     pub in_flight: u64,
-    /// At the best latency.
+    /// The rate at the shortest latency.
     pub rate_min_latency_bytes_per_s: f64,
-    /// At the worst.
+    /// The rate at the longest latency.
     pub rate_max_latency_bytes_per_s: f64,
 }
 
-const S3_PRACTICE: Source = Source::quoted(
+const S3_PRACTICE: Citation = Citation::quoted(
     "Amazon S3 performance guidelines",
     "5,500 GET and 3,500 PUT a second for a prefix; ranges of 8 to 16 MB; 85 to 90 MB/s a connection",
 );
@@ -105,16 +105,16 @@ const FORMULAS: [Formula; 2] = [
     Formula {
         gives: "requests in flight",
         text: "N = rate · T / range, T = first byte + range / rate of a connection",
-        source: Source::computed("Little's law", ""),
+        source: Citation::computed("Little's law", ""),
     },
     Formula {
         gives: "latency behind a cache",
         text: "h·T_cache + (1−h)·T_store",
-        source: Source::computed("expectation", ""),
+        source: Citation::computed("expectation", ""),
     },
 ];
 
-impl Default for S3 {
+impl Default for S3Question {
     fn default() -> Self {
         Self {
             rate: Rate(200e9),
@@ -126,12 +126,12 @@ impl Default for S3 {
             node_memory: Bytes(2_000_000_000_000),
             gets_per_prefix: 5500.0,
             puts_per_prefix: 3500.0,
-            cache: Cache::default(),
+            cache: FlashCache::default(),
         }
     }
 }
 
-impl Default for Cache {
+impl Default for FlashCache {
     fn default() -> Self {
         // 150 µs: DGX-2 saw 135 to 163 µs for 4 KB reads of NVMe.
         Self {
@@ -142,12 +142,12 @@ impl Default for Cache {
     }
 }
 
-impl Checked for S3 {
+impl Checkable for S3Question {
     fn check(&self, c: &mut Checker) {
         c.rate("rate", self.rate, RATE_ANY);
         c.bytes("range", self.range, BYTES_ANY);
-        c.seconds("latency_min", self.latency_min, TIME_SOME);
-        c.seconds("latency_max", self.latency_max, TIME_SOME);
+        c.seconds("latency_min", self.latency_min, TIME_POSITIVE);
+        c.seconds("latency_max", self.latency_max, TIME_POSITIVE);
         if self.latency_min > self.latency_max {
             c.refuse(
                 "latency_min",
@@ -161,7 +161,7 @@ impl Checked for S3 {
         c.range("puts_per_prefix", self.puts_per_prefix, 1.0..=1e12, "per s");
         c.within("cache", |c| {
             c.share("hits", self.cache.hits);
-            c.seconds("latency", self.cache.latency, TIME_SOME);
+            c.seconds("latency", self.cache.latency, TIME_POSITIVE);
             c.rate("rate", self.cache.rate, RATE_ANY);
         });
         c.bytes("node_memory", self.node_memory, BYTES_ANY);
@@ -170,7 +170,7 @@ impl Checked for S3 {
             let nodes = (in_flight / self.node_memory.0 as f64).ceil();
             if nodes > self.nodes as f64 {
                 let allowed = format!(
-                    "at least {nodes:.0}, whose memory of {} holds the flight",
+                    "at least {nodes:.0}, whose memory of {} holds the requests in flight",
                     self.node_memory
                 );
                 c.refuse("nodes", self.nodes, allowed);
@@ -179,15 +179,15 @@ impl Checked for S3 {
     }
 }
 
-impl S3 {
-    /// Computes the flight.
-    fn compute(&self) -> Answer {
+impl S3Question {
+    /// Computes the answer.
+    fn compute(&self) -> S3Answer {
         let range = self.range.0 as f64;
         let gets_per_s = self.rate.0 / range;
         let (best_s, worst_s) = (self.get_s(self.latency_min), self.get_s(self.latency_max));
         let in_flight_max = gets_per_s * worst_s;
         let (hits, middle) = (self.cache.hits, f64::midpoint(best_s, worst_s));
-        // The store carries the misses at the rate asked; the cache, the hits at its own.
+        // The store serves the misses at the required rate, the cache the hits at its own rate.
         let by_store = if hits < 1.0 {
             self.rate.0 / (1.0 - hits)
         } else {
@@ -198,7 +198,7 @@ impl S3 {
         } else {
             f64::MAX
         };
-        Answer {
+        S3Answer {
             gets_per_s,
             in_flight_min: gets_per_s * best_s,
             in_flight_max,
@@ -215,14 +215,14 @@ impl S3 {
         }
     }
 
-    /// How long one GET takes: the wait for its first byte, then its range on one connection.
+    /// The time of one GET: the time to its first byte, then its range on one connection.
     fn get_s(&self, first_byte: Seconds) -> f64 {
         first_byte.0 + self.range.0 as f64 / self.connection_rate.0
     }
 
-    fn point(&self, in_flight: u64) -> Point {
+    fn point(&self, in_flight: u64) -> InFlightPoint {
         let rate = |latency| in_flight as f64 * self.range.0 as f64 / self.get_s(latency);
-        Point {
+        InFlightPoint {
             in_flight,
             rate_min_latency_bytes_per_s: rate(self.latency_min),
             rate_max_latency_bytes_per_s: rate(self.latency_max),
@@ -272,7 +272,7 @@ impl S3 {
             "per s",
             S3_PRACTICE,
         );
-        let dgx2 = Source::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
+        let dgx2 = Citation::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
         basis
             .parameter(
                 "cache.latency",
@@ -286,14 +286,14 @@ impl S3 {
     }
 }
 
-const S3_SMALL: Source =
-    Source::quoted("public measurements of S3", "small reads: p90 about 20 ms");
+const S3_SMALL: Citation =
+    Citation::quoted("public measurements of S3", "small reads: p90 about 20 ms");
 
-impl Question for S3 {
+impl Question for S3Question {
     const NAME: &'static str = "s3";
-    type Answer = Answer;
+    type Answer = S3Answer;
 
-    fn answer(&self) -> Result<Answer, Refusals> {
+    fn answer(&self) -> Result<S3Answer, Refusals> {
         Ok(self.compute())
     }
 }
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn a_get_takes_its_first_byte_and_then_its_range() {
         // 8 MiB at 87.5 MB/s: 95.9 ms after the first byte at 100 or 200 ms.
-        let answer = S3::default().compute();
+        let answer = S3Question::default().compute();
         let gets_per_s = 200e9 / 8_388_608.0;
         near(answer.in_flight_min, gets_per_s * (0.1 + 0.095_87), 0.001);
         near(answer.in_flight_max, gets_per_s * (0.2 + 0.095_87), 0.001);
@@ -316,15 +316,15 @@ mod tests {
 
     #[test]
     fn no_get_is_faster_than_its_connection() {
-        let long = S3 {
+        let long = S3Question {
             range: Bytes::gib(1),
-            ..S3::default()
+            ..S3Question::default()
         };
         let answer = long.compute();
         // 200 GB/s at 87.5 MB/s a connection, and a little for the first bytes.
         near(answer.in_flight_min, 200e9 / 87.5e6, 0.01);
         near(answer.serial_bytes_per_s, 87.5e6, 0.015);
-        for asked in [long, S3::default()] {
+        for asked in [long, S3Question::default()] {
             for point in asked.compute().curve {
                 let most = point.in_flight as f64 * 87.5e6 * (1.0 + 1e-9);
                 assert!(point.rate_min_latency_bytes_per_s <= most, "{point:?}");
@@ -334,21 +334,21 @@ mod tests {
 
     #[test]
     fn a_cache_never_makes_reads_faster_than_itself() {
-        let all = S3 {
-            cache: Cache {
+        let all = S3Question {
+            cache: FlashCache {
                 hits: 1.0,
-                ..Cache::default()
+                ..FlashCache::default()
             },
-            ..S3::default()
+            ..S3Question::default()
         };
         near(all.compute().cached_latency_s, 150e-6, 1e-9);
         near(all.compute().cached_bytes_per_s, 6.4e12, 1e-9);
-        let none = S3 {
-            cache: Cache {
+        let none = S3Question {
+            cache: FlashCache {
                 hits: 0.0,
-                ..Cache::default()
+                ..FlashCache::default()
             },
-            ..S3::default()
+            ..S3Question::default()
         };
         near(none.compute().cached_bytes_per_s, 200e9, 1e-9);
     }

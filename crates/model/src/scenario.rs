@@ -1,45 +1,45 @@
-//! A scenario: one question in a file, with what others published about it.
+//! A scenario: one question in a file, with the figures published about it.
 //!
-//! The file holds a title, one table named after the topic (`[checkpoint]`, `[qos]`, …) whose every
-//! parameter has a default, and the [claims](straightway_scenario::claim) made about that case. Any
-//! parameter can be [set](straightway_scenario::setting) or swept by its path afterwards.
+//! The file holds a title, one table named after the topic (`[checkpoint]`, `[qos]`, …), and the
+//! [claims](straightway_scenario::claim) made about that case. Every parameter has a default. Any parameter can be
+//! [set](straightway_scenario::setting) or swept by its path afterwards.
 
 use serde::{Deserialize, Serialize};
 use straightway_scenario::{
-    check::{self, Checked, Checker, Refusals, Step, steps},
+    check::{self, Checkable, Checker, PathStep, Refusals, steps},
     claim::Claim,
     origin::Origins,
     provenance::{Basis, Correction},
-    setting::{self, Setting},
+    setting::{self, ParameterSetting},
 };
 
 use crate::{question::Question, topics};
 
-/// Expands the table of topics into the scenario's tables, the topics and their answers.
+/// Expands the table of topics into the scenario's tables, the enum of topics and the enum of answers.
 macro_rules! define {
     ($($(#[$doc:meta])* $Topic:ident $table:ident: $Question:ty,)*) => {
-        /// One question and what was published about it.
+        /// One question and the figures published about it.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct Scenario {
-            /// What it is about, in a line.
+            /// The title, one line.
             pub title: String,
-            /// What to know about it.
+            /// A description of the case.
             pub about: String,
             $(
                 $(#[$doc])*
                 #[serde(skip_serializing_if = "Option::is_none")]
                 pub $table: Option<$Question>,
             )*
-            /// What was published about it.
+            /// The published figures.
             #[serde(skip_serializing_if = "Vec::is_empty")]
             pub claims: Vec<Claim>,
-            /// Who chose which parameter.
+            /// The origin of each parameter: default, file or user.
             #[serde(skip)]
             pub origins: Origins,
         }
 
-        /// What a scenario asks about.
+        /// The topic of a scenario.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Topic {
@@ -49,16 +49,16 @@ macro_rules! define {
         /// The answer to a scenario.
         #[derive(Clone, Debug, PartialEq, Serialize)]
         #[serde(untagged)]
-        #[expect(clippy::large_enum_variant, reason = "one answer lives at a time")]
-        pub enum Answer {
+        #[expect(clippy::large_enum_variant, reason = "one answer exists at a time")]
+        pub enum ScenarioAnswer {
             $($(#[$doc])* $Topic(<$Question as Question>::Answer),)*
         }
 
         impl Topic {
-            /// All of them.
+            /// All topics.
             pub const ALL: &[Self] = &[$(Self::$Topic,)*];
 
-            /// The name of its table and its command.
+            /// The name of the topic's table and of its command.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$Topic => <$Question as Question>::NAME,)*
@@ -67,7 +67,7 @@ macro_rules! define {
         }
 
         impl Scenario {
-            /// The question on a topic with nothing but defaults.
+            /// The question of a topic with all parameters at their defaults.
             pub fn default_of(topic: Topic) -> Self {
                 let mut scenario = Self::default();
                 match topic {
@@ -76,7 +76,7 @@ macro_rules! define {
                 scenario
             }
 
-            /// The topics that have a table.
+            /// The topics whose table is present.
             fn topics(&self) -> Vec<Topic> {
                 let mut found = Vec::new();
                 $(if self.$table.is_some() {
@@ -85,11 +85,11 @@ macro_rules! define {
                 found
             }
 
-            /// Answers without judging claims.
-            pub(crate) fn compute(&self) -> Result<Answer, Refusals> {
+            /// Computes the answer without judging claims.
+            pub(crate) fn compute(&self) -> Result<ScenarioAnswer, Refusals> {
                 $(if let Some(question) = &self.$table {
                     let refused = |r: Refusals| r.below(<$Question as Question>::NAME);
-                    return question.answer().map(Answer::$Topic).map_err(refused);
+                    return question.answer().map(ScenarioAnswer::$Topic).map_err(refused);
                 })*
                 unreachable!("a checked scenario has one topic")
             }
@@ -101,22 +101,22 @@ macro_rules! define {
             }
         }
 
-        impl Answer {
-            /// What it rests on.
+        impl ScenarioAnswer {
+            /// The formulas and constants behind it.
             pub fn basis(&self) -> &Basis {
                 match self {
                     $(Self::$Topic(answer) => &answer.basis,)*
                 }
             }
 
-            /// What it decides, in a few words.
+            /// Its decision in a few words.
             pub fn verdict(&self) -> String {
                 match self {
                     $(Self::$Topic(answer) => <$Question as Question>::verdict(answer),)*
                 }
             }
 
-            /// Leaves its figures alone: without lists that only a page shows, and without what it rests on.
+            /// Keeps the figures only: drops the lists that only a page shows, and the basis.
             pub(crate) fn into_figures(mut self) -> Self {
                 match &mut self {
                     $(Self::$Topic(answer) => {
@@ -139,11 +139,11 @@ macro_rules! define {
 topics!(define);
 
 impl Scenario {
-    /// What it asks about.
+    /// The topic.
     ///
     /// # Panics
     ///
-    /// Where the scenario was not checked and has no topic.
+    /// Panics if the scenario was not checked and has no topic.
     pub fn topic(&self) -> Topic {
         *self
             .topics()
@@ -151,15 +151,15 @@ impl Scenario {
             .expect("a checked scenario has one topic")
     }
 
-    /// Reads a scenario from TOML and notes which parameters it gives.
+    /// Reads a scenario from TOML and records which parameters the text sets.
     pub fn read(text: &str) -> Result<Self, Refusals> {
         let mut scenario: Self = check::read(text)?;
         scenario.origins = Origins::of_text(text, Some(scenario.topic().name()));
         Ok(scenario)
     }
 
-    /// Answers, with every claim judged and every parameter attributed to who chose it.
-    pub fn answer(&self) -> Result<Answer, Refusals> {
+    /// Computes the answer, judges every claim and records the origin of every parameter.
+    pub fn answer(&self) -> Result<ScenarioAnswer, Refusals> {
         let mut answer = self.compute()?;
         let corrections = self.judge(&answer);
         let basis = answer.basis_mut();
@@ -168,17 +168,17 @@ impl Scenario {
         Ok(answer)
     }
 
-    /// The scenario with all `settings` made. Claims are about the case as published, and fall away.
-    pub fn set(&self, settings: &[Setting]) -> Result<Self, Refusals> {
+    /// Returns the scenario with all `settings` applied. Claims are dropped: they are about the case as published.
+    pub fn set(&self, settings: &[ParameterSetting]) -> Result<Self, Refusals> {
         if settings.is_empty() {
             return Ok(self.clone());
         }
         let mut changed = self.clone();
         changed.claims.clear();
-        let full: Vec<Setting> = settings.iter().map(|s| self.rooted(s)).collect();
+        let full: Vec<ParameterSetting> = settings.iter().map(|s| self.rooted(s)).collect();
         let set = setting::set(changed, &full);
         let mut changed = set.map_err(|refused| self.unrooted(settings, refused))?;
-        // Written out and read again, the scenario has lost who chose what.
+        // `setting::set` serialises and parses the scenario, which loses the origins.
         changed.origins = self.origins.clone();
         let root = format!("{}.", self.topic().name());
         for setting in &full {
@@ -189,8 +189,8 @@ impl Scenario {
         Ok(changed)
     }
 
-    /// The title, with what the user changed: a case that was changed is no longer the one of its file.
-    pub fn shown_title(&self, settings: &[Setting]) -> String {
+    /// The title with the user's changes: a changed case is no longer the one in the file.
+    pub fn shown_title(&self, settings: &[ParameterSetting]) -> String {
         let title = match self.title.as_str() {
             "" => format!("{}, with its defaults", self.topic().name()),
             title => title.to_owned(),
@@ -205,31 +205,31 @@ impl Scenario {
         format!("{title}, but {}", set.join(", "))
     }
 
-    /// Whether the parameter at `path` is a count: a fraction of it makes no sense.
+    /// Whether the parameter at `path` is a count, which takes whole numbers only.
     pub fn is_count(&self, path: &str) -> bool {
         setting::is_count(self, &self.full_path(path))
     }
 
-    /// `path` with the topic before it, where the user left that out.
+    /// `path` with the topic's name in front, which users may leave out.
     pub fn full_path(&self, path: &str) -> String {
         let topic = self.topic().name();
         match steps(path).next() {
-            Some(Step::Key(key)) if key == topic => path.to_owned(),
+            Some(PathStep::Key(key)) if key == topic => path.to_owned(),
             _ => format!("{topic}.{path}"),
         }
     }
 
-    fn rooted(&self, setting: &Setting) -> Setting {
-        Setting {
+    fn rooted(&self, setting: &ParameterSetting) -> ParameterSetting {
+        ParameterSetting {
             path: self.full_path(&setting.path),
             value: setting.value.clone(),
         }
     }
 
-    /// A refused setting names its path as it was typed.
-    fn unrooted(&self, settings: &[Setting], mut refused: Refusals) -> Refusals {
+    /// Restores the path in each refusal to the form the user typed.
+    fn unrooted(&self, settings: &[ParameterSetting], mut refused: Refusals) -> Refusals {
         for refusal in &mut refused.0 {
-            let typed = |s: &&Setting| self.full_path(&s.path) == refusal.field;
+            let typed = |s: &&ParameterSetting| self.full_path(&s.path) == refusal.field;
             if let Some(setting) = settings.iter().find(typed) {
                 refusal.field.clone_from(&setting.path);
             }
@@ -237,7 +237,7 @@ impl Scenario {
         refused
     }
 
-    fn judge(&self, answer: &Answer) -> Vec<Correction> {
+    fn judge(&self, answer: &ScenarioAnswer) -> Vec<Correction> {
         if self.claims.is_empty() {
             return Vec::new();
         }
@@ -249,14 +249,14 @@ impl Scenario {
     }
 }
 
-impl Answer {
+impl ScenarioAnswer {
     /// The answer as JSON, in base units under names that end in the unit.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).expect("an answer is plain data with string keys")
     }
 }
 
-impl Checked for Scenario {
+impl Checkable for Scenario {
     fn check(&self, c: &mut Checker) {
         let names = || {
             Topic::ALL
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_topic_answers_with_nothing_but_defaults() {
+    fn every_topic_answers_with_its_defaults() {
         for &topic in Topic::ALL {
             let scenario = Scenario::default_of(topic);
             check::checked(&scenario).unwrap();
@@ -329,7 +329,10 @@ mod tests {
     }
 
     fn changed(topic: Topic, texts: &[&str]) -> Result<Scenario, Refusals> {
-        let settings: Result<Vec<_>, _> = texts.iter().map(|text| Setting::parse(text)).collect();
+        let settings: Result<Vec<_>, _> = texts
+            .iter()
+            .map(|text| ParameterSetting::parse(text))
+            .collect();
         Scenario::default_of(topic).set(&settings?)
     }
 
@@ -356,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_by_name() {
+    fn an_invalid_setting_is_refused_by_name() {
         for (text, says) in [
             (
                 "cluster.gpus=0",
@@ -373,7 +376,7 @@ mod tests {
             ("cluster=1", "cluster = 1: allowed is a table"),
             (
                 "cluster.gpus.x=1",
-                "cluster.gpus.x = 1: allowed is no `x` below a plain value",
+                "cluster.gpus.x = 1: allowed is a path that ends before `x`: the value there has no fields",
             ),
             ("node.io=nan", "node.io = nan"),
             ("cluster", "--set = cluster: allowed is path=value"),
@@ -408,7 +411,7 @@ mod tests {
             refused.to_string(),
             "seed = 1e308: allowed is a whole number from 0 to 9223372036854775807"
         );
-        // A share is no count, and neither is what is not there.
+        // A share is not a count, and neither is a parameter that does not exist.
         let scenario = Scenario::default_of(Topic::Checkpoint);
         assert!(scenario.is_count("cluster.gpus"));
         assert!(!scenario.is_count("schedule.overlap"));

@@ -1,9 +1,9 @@
-//! Transports between a node and flash: what each carries, how late, and at what price in cores.
+//! Transports between a node and flash: their rate, latency and CPU cost.
 //!
-//! Every transport is the same three numbers: latency it adds, share of the wire that is payload,
-//! and CPU it takes. The answer is what a drive behind each would give at this I/O size and depth.
-//! Memory tiers (CXL) stand beside them, for they are asked about in the same breath, but they are
-//! loads and stores: a core's misses in flight over the latency, not queues of I/O.
+//! A transport has three numbers: the latency it adds, the share of the wire that is payload, and its CPU cost. The
+//! answer is the performance of a drive behind each transport at the given I/O size and depth. Memory tiers (CXL) are
+//! included for comparison. They are loads and stores: a core's rate is its misses in flight divided by the latency,
+//! not a queue of I/Os.
 
 mod cxl;
 mod flit;
@@ -17,43 +17,43 @@ pub use self::{
 };
 use straightway_scenario::check::Refusals;
 use straightway_scenario::{
-    check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY, TIME_SOME},
-    provenance::{Basis, Formula, Source},
+    check::{BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_ANY, TIME_POSITIVE},
+    provenance::{Basis, Citation, Formula},
 };
 
 use crate::question::Question;
 
-/// What is asked.
+/// The input of the topic `transport`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Transport {
-    /// The size of one I/O.
+pub struct TransportQuestion {
+    /// The I/O size.
     pub io: Bytes,
-    /// I/Os in flight.
+    /// The queue depth.
     pub depth: u64,
-    /// The network port.
+    /// The rate of the network port.
     pub link: Rate,
-    /// Cores that may work for the transport.
+    /// Cores available to the transport.
     pub cores: u64,
-    /// The drives behind it.
-    pub media: Media,
+    /// The drives behind the transport.
+    pub media: TransportMedia,
     /// The transports compared.
     pub fabrics: Vec<Fabric>,
     /// Memory tiers, for comparison.
     pub cxl: Cxl,
-    /// The PCIe link in FLIT mode (Gen6) below it all.
+    /// The PCIe link in FLIT mode (Gen6).
     pub flit: Flit,
 }
 
 /// The drives behind the transport.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Media {
-    /// A read's latency at the drive.
+pub struct TransportMedia {
+    /// The read latency of a drive.
     pub latency: Seconds,
-    /// What the drives sustain.
+    /// The sustained rate of the drives.
     pub rate: Rate,
-    /// I/Os a second the drives sustain.
+    /// The sustained I/Os per second of the drives.
     pub iops: f64,
 }
 
@@ -63,83 +63,83 @@ pub struct Media {
 pub struct Fabric {
     /// Its name.
     pub name: String,
-    /// What it adds to a drive's latency.
+    /// The latency it adds.
     pub latency: Seconds,
-    /// What it adds besides, as a share of the drive's own latency.
+    /// Further latency it adds, as a share of the drive's latency.
     #[serde(default)]
     pub latency_share: f64,
     /// The share of the wire that is payload.
     #[serde(default = "one")]
     pub efficiency: f64,
-    /// Whether it crosses the network port; drives in the node do not.
+    /// Whether it crosses the network port; `false` for drives in the node.
     #[serde(default = "yes")]
     pub remote: bool,
-    /// Gb/s one core moves; absent where hardware moves the bytes.
+    /// Gb/s moved by one core; absent if hardware moves the bytes.
     #[serde(default)]
     pub gbit_per_core: Option<f64>,
-    /// I/Os a second one core starts and completes.
+    /// I/Os per second that one core submits and completes.
     #[serde(default = "iops_per_core")]
     pub iops_per_core: f64,
 }
 
-/// What follows.
+/// The answer of the topic `transport`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
+pub struct TransportAnswer {
     /// One row for each transport.
-    pub fabrics: Vec<Row>,
-    /// IOPS of the best NVMe transport over SRP's, where both are compared.
+    pub fabrics: Vec<TransportRow>,
+    /// The IOPS of the best NVMe transport divided by SRP's, if both are compared.
     pub nvme_over_srp: Option<f64>,
     /// Memory tiers.
     pub cxl: Tiers,
-    /// The FLIT link.
+    /// The rates of the FLIT link.
     pub flit: FlitRates,
-    /// What all this rests on.
+    /// The formulas and constants behind the answer.
     pub basis: Basis,
 }
 
-/// One transport at work.
+/// The performance of one transport.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct TransportRow {
     /// Its name.
     pub name: String,
-    /// One I/O on an idle path.
+    /// The latency of one I/O on an idle path.
     pub latency_s: f64,
-    /// I/Os a second at the depth asked.
+    /// I/Os per second at the given depth.
     pub iops: f64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub rate_bytes_per_s: f64,
     /// Cores busy at that rate.
     pub cores: f64,
-    /// Gb/s that one core keeps going.
+    /// Gb/s per core.
     pub gbit_per_core: f64,
-    /// Cores that the full port would take.
+    /// Cores needed at the full rate of the port.
     pub cores_at_line_rate: f64,
-    /// What bound it.
+    /// The bottleneck.
     pub bound_by: &'static str,
 }
 
-const NVME_OF: Source = Source::quoted(
+const NVME_OF: Citation = Citation::quoted(
     "NVMe over Fabrics practice",
     "latency added to the drive's own",
 );
-/// The article's own claim, turned into an input: what it gives back confirms nothing.
-const SRP: Source = Source::fitted(
+/// The article's own claim as an input: reproducing it confirms nothing.
+const SRP: Citation = Citation::fitted(
     "seed article on storage networking",
     "from SRP to NVMe-oF 15 % more IOPS",
 );
-const CORE_IOPS: Source = Source::quoted(
+const CORE_IOPS: Citation = Citation::quoted(
     "SPDK 24.05 report",
     "1.37 M reads of 4 KiB a core over RDMA",
 );
-const TCP: Source = Source::read(
+const TCP: Citation = Citation::read(
     "SIGCOMM'21, host network stacks",
     "10 to 42 Gb/s for a core",
 );
-const ASPLOS: Source = Source::read(
+const ASPLOS: Citation = Citation::read(
     "ASPLOS'25, CXL devices",
     "140 to 410 ns across real devices",
 );
-const PCIE6: Source = Source::quoted(
+const PCIE6: Citation = Citation::quoted(
     "PCI Express 6.0",
     "FLIT of 256 bytes: 236 TLP, 6 DLP, 8 CRC, 6 FEC",
 );
@@ -148,12 +148,12 @@ const FORMULAS: [Formula; 3] = [
     Formula {
         gives: "I/Os a second",
         text: "min(depth / latency, wire / io, drives, cores / CPU of an I/O)",
-        source: Source::computed("Little's law", ""),
+        source: Citation::computed("Little's law", ""),
     },
     Formula {
         gives: "a core's memory bandwidth",
         text: "lines in flight · 64 B / latency",
-        source: Source::computed("Little's law", ""),
+        source: Citation::computed("Little's law", ""),
     },
     Formula {
         gives: "FLIT payload",
@@ -170,19 +170,19 @@ const fn yes() -> bool {
     true
 }
 
-/// A million: one core with `io_uring` or SPDK, within a factor of two of every report.
+/// A million: one core with `io_uring` or SPDK, within a factor of two of all reports.
 const fn iops_per_core() -> f64 {
     1e6
 }
 
-impl Default for Transport {
+impl Default for TransportQuestion {
     fn default() -> Self {
         Self {
             io: Bytes::kib(128),
             depth: 64,
             link: Rate::gbit(400.0),
             cores: 16,
-            media: Media::default(),
+            media: TransportMedia::default(),
             fabrics: fabrics(),
             cxl: Cxl::default(),
             flit: Flit::default(),
@@ -190,7 +190,7 @@ impl Default for Transport {
     }
 }
 
-impl Default for Media {
+impl Default for TransportMedia {
     fn default() -> Self {
         Self {
             latency: Seconds(80e-6),
@@ -200,7 +200,7 @@ impl Default for Media {
     }
 }
 
-/// The transports compared where a scenario names none.
+/// The default transports.
 fn fabrics() -> Vec<Fabric> {
     let fabric = |name: &str, latency_us: f64, efficiency| Fabric {
         name: name.to_owned(),
@@ -221,8 +221,8 @@ fn fabrics() -> Vec<Fabric> {
         ..fabric(name, 30.0, 8960.0 / 9078.0)
     };
     let srp = Fabric {
-        // The article's own figure: moving from SRP to NVMe-oF brought 15 % more IOPS, and so 15 %
-        // more of all that NVMe takes on the same wire, whatever the drive.
+        // The article's own figure: moving from SRP to NVMe-oF brought 15 % more IOPS. So SRP takes 15 % more of
+        // each cost than NVMe on the same wire, whatever the drive.
         iops_per_core: iops_per_core() / 1.15,
         latency_share: 0.15,
         ..fabric("srp/ib", 8.0 * 1.15, 4096.0 / 4122.0)
@@ -241,14 +241,14 @@ fn fabrics() -> Vec<Fabric> {
     ]
 }
 
-impl Checked for Transport {
+impl Checkable for TransportQuestion {
     fn check(&self, c: &mut Checker) {
         c.bytes("io", self.io, BYTES_ANY);
         c.count("depth", self.depth, 1..=65_535 * 64_000);
         c.rate("link", self.link, RATE_ANY);
         c.count("cores", self.cores, 1..=4096);
         c.within("media", |c| {
-            c.seconds("latency", self.media.latency, TIME_SOME);
+            c.seconds("latency", self.media.latency, TIME_POSITIVE);
             c.rate("rate", self.media.rate, RATE_ANY);
             c.range("iops", self.media.iops, 1.0..=1e12, "per s");
         });
@@ -258,7 +258,7 @@ impl Checked for Transport {
     }
 }
 
-impl Checked for Fabric {
+impl Checkable for Fabric {
     fn check(&self, c: &mut Checker) {
         if self.name.is_empty() || self.name.len() > 60 {
             c.refuse(
@@ -277,10 +277,11 @@ impl Checked for Fabric {
     }
 }
 
-impl Transport {
-    /// Compares them.
-    fn compute(&self) -> Answer {
-        let fabrics: Vec<Row> = self.fabrics.iter().map(|fabric| self.row(fabric)).collect();
+impl TransportQuestion {
+    /// Computes the answer.
+    fn compute(&self) -> TransportAnswer {
+        let fabrics: Vec<TransportRow> =
+            self.fabrics.iter().map(|fabric| self.row(fabric)).collect();
         let iops = |prefix: &str| {
             let of = fabrics
                 .iter()
@@ -289,7 +290,7 @@ impl Transport {
             of.reduce(f64::max)
         };
         let nvme_over_srp = iops("nvme/").zip(iops("srp")).map(|(nvme, srp)| nvme / srp);
-        Answer {
+        TransportAnswer {
             nvme_over_srp,
             fabrics,
             cxl: self.cxl.tiers(),
@@ -298,7 +299,7 @@ impl Transport {
         }
     }
 
-    fn row(&self, fabric: &Fabric) -> Row {
+    fn row(&self, fabric: &Fabric) -> TransportRow {
         let io = self.io.0 as f64;
         let wire = if fabric.remote {
             self.link.0 * fabric.efficiency
@@ -308,7 +309,7 @@ impl Transport {
         let cpu_s_per_io = fabric.cpu_s_per_io(io);
         let drive_s = self.media.latency.0 * (1.0 + fabric.latency_share);
         let latency_s = drive_s + fabric.latency.0 + io / wire.min(self.media.rate.0);
-        // Drives in the node have no wire that could bind them.
+        // Drives in the node have no wire.
         let wire_iops = if fabric.remote { wire / io } else { f64::MAX };
         let limits = [
             (self.depth as f64 / latency_s, "depth over latency"),
@@ -321,7 +322,7 @@ impl Transport {
             .into_iter()
             .min_by(|a, b| a.0.total_cmp(&b.0))
             .expect("there are five limits");
-        Row {
+        TransportRow {
             name: fabric.name.clone(),
             latency_s,
             iops,
@@ -338,7 +339,7 @@ impl Transport {
         let defaults = fabrics();
         for (i, fabric) in self.fabrics.iter().enumerate() {
             let known = defaults.iter().any(|default| default == fabric);
-            let source = |of: Source| if known { of } else { Source::SCENARIO };
+            let source = |of: Citation| if known { of } else { Citation::SCENARIO };
             let path = |field: &str| format!("fabrics[{i}].{field}");
             let is_srp = fabric.latency_share > 0.0;
             let of = if is_srp { SRP } else { NVME_OF };
@@ -400,7 +401,7 @@ impl Transport {
 }
 
 impl Fabric {
-    /// CPU of one I/O: starting and completing it, and moving its bytes where no hardware does.
+    /// CPU time of one I/O: submission and completion, and moving its bytes if no hardware does.
     fn cpu_s_per_io(&self, io: f64) -> f64 {
         let bytes = self
             .gbit_per_core
@@ -409,15 +410,15 @@ impl Fabric {
     }
 }
 
-impl Question for Transport {
+impl Question for TransportQuestion {
     const NAME: &'static str = "transport";
-    type Answer = Answer;
+    type Answer = TransportAnswer;
 
-    fn answer(&self) -> Result<Answer, Refusals> {
+    fn answer(&self) -> Result<TransportAnswer, Refusals> {
         Ok(self.compute())
     }
 
-    fn verdict(answer: &Answer) -> String {
+    fn verdict(answer: &TransportAnswer) -> String {
         let rows = answer.fabrics.iter();
         let most = rows
             .clone()
@@ -434,7 +435,7 @@ mod tests {
     use super::*;
     use straightway_scenario::near::near;
 
-    fn row(answer: &Answer, name: &str) -> Row {
+    fn row(answer: &TransportAnswer, name: &str) -> TransportRow {
         answer
             .fabrics
             .iter()
@@ -453,7 +454,7 @@ mod tests {
 
     #[test]
     fn tcp_at_400_gbit_takes_40_cores_at_the_articles_figure_and_10_at_the_best() {
-        let answer = Transport::default().compute();
+        let answer = TransportQuestion::default().compute();
         // 394.8 Gb/s of payload over 10 and 42 Gb/s a core, and 0.2 M IOPS a core on top.
         near(
             row(&answer, "nvme/tcp at 10").cores_at_line_rate,
@@ -470,11 +471,11 @@ mod tests {
 
     #[test]
     fn nvme_gives_15_percent_more_iops_than_srp_at_depth() {
-        // The article's figure is an input; that it comes out again shows the model keeps it.
-        let asked = Transport {
+        // The article's figure is an input, which the model must reproduce.
+        let asked = TransportQuestion {
             io: Bytes::kib(4),
             depth: 128,
-            ..Transport::default()
+            ..TransportQuestion::default()
         };
         let answer = asked.compute();
         near(answer.nvme_over_srp.unwrap(), 1.15, 0.01);
@@ -483,9 +484,9 @@ mod tests {
     #[test]
     fn srp_stays_15_percent_behind_whatever_the_drive() {
         for latency in [10e-6, 80e-6, 500e-6] {
-            let mut asked = Transport {
+            let mut asked = TransportQuestion {
                 io: Bytes::kib(4),
-                ..Transport::default()
+                ..TransportQuestion::default()
             };
             asked.media.latency = Seconds(latency);
             near(asked.compute().nvme_over_srp.unwrap(), 1.15, 0.01);
@@ -493,10 +494,10 @@ mod tests {
     }
 
     #[test]
-    fn drives_in_the_node_are_bound_by_no_wire() {
-        let asked = Transport {
+    fn drives_in_the_node_are_not_limited_by_a_wire() {
+        let asked = TransportQuestion {
             depth: 4096,
-            ..Transport::default()
+            ..TransportQuestion::default()
         };
         assert_eq!(
             row(&asked.compute(), "local nvme").bound_by,
@@ -514,6 +515,6 @@ mod tests {
 
     #[test]
     fn defaults_are_within_their_ranges() {
-        straightway_scenario::check::checked(&Transport::default()).unwrap();
+        straightway_scenario::check::checked(&TransportQuestion::default()).unwrap();
     }
 }

@@ -1,48 +1,50 @@
-//! What the bands of the constants do to an answer: the range of each figure, and when the verdict flips.
+//! The uncertainty of an answer: the range of each figure, and the constants that change the verdict.
 //!
 //! Every constant whose published values differ has a band ([`Band`](straightway_scenario::provenance::Band)). Each
-//! is moved to both its ends while the others stay; that tells which way it pushes a figure, and whether the verdict
-//! changes by it alone. A figure's range is then found with all constants at the ends that lower it, and at those that
-//! raise it: exact where each pushes one way throughout, which formulas of rates and times do.
+//! constant is moved to both ends of its band while the others stay. That shows the direction in which it moves a
+//! figure, and whether it changes the verdict on its own. A figure's range is then computed with all constants at the
+//! ends that lower it, and at the ends that raise it. The range is exact if each constant is monotonic, which holds for
+//! formulas of rates and times.
 //!
-//! Only untouched defaults have bands. Whoever gives a value knows it, so a scenario that gives all has no range.
+//! Only defaults have bands. A value given by the user or the file is taken as known, so a scenario that gives all
+//! values has no range.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
-use straightway_scenario::{claim::lookup, provenance::Assumption, setting::Setting};
+use straightway_scenario::{claim::lookup, provenance::Assumption, setting::ParameterSetting};
 
-use crate::scenario::{Answer, Scenario};
+use crate::scenario::{Scenario, ScenarioAnswer};
 
-/// Runs and segments of a failure simulation whose spread is not asked for.
-const QUIET: [(&str, &str); 2] = [("trials.runs", "2"), ("trials.segments", "1")];
+/// Settings that shorten the failure simulation, whose spread is not needed here.
+const SHORT_TRIALS: [(&str, &str); 2] = [("trials.runs", "2"), ("trials.segments", "1")];
 
-/// What is not known about an answer.
+/// The uncertainty of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Uncertainty {
-    /// Figures that change within the bands.
-    pub figures: Vec<Spread>,
-    /// Constants that change the verdict by themselves.
+    /// The figures that change within the bands.
+    pub figures: Vec<FigureRange>,
+    /// The constants that change the verdict on their own.
     pub flips: Vec<Flip>,
     /// The verdict at the defaults.
     pub verdict: String,
-    /// The constants that have a band.
+    /// The number of constants that have a band.
     pub banded: usize,
 }
 
 /// A figure's range.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Spread {
-    /// Its path in the JSON answer.
+pub struct FigureRange {
+    /// The figure's path in the JSON answer.
     pub figure: String,
-    /// What it is called.
+    /// The figure's label.
     pub label: String,
-    /// With the constants as they are.
+    /// The value with the constants as they are.
     pub value: f64,
-    /// The least within the bands.
+    /// The lowest value within the bands.
     pub low: f64,
-    /// The most within the bands.
+    /// The highest value within the bands.
     pub high: f64,
     /// The constant that moves it most.
     pub mostly: String,
@@ -51,11 +53,11 @@ pub struct Spread {
 /// A constant that changes the verdict within its band.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Flip {
-    /// The parameter.
+    /// The parameter's path.
     pub path: String,
-    /// What it is.
+    /// Its description.
     pub what: String,
-    /// The end of its band that does it, in the unit of the constant.
+    /// The end of its band that changes the verdict, in the constant's unit.
     pub at: f64,
     /// Its unit.
     pub unit: &'static str,
@@ -70,12 +72,12 @@ struct Moved<'a> {
     figures: Vec<Option<f64>>,
 }
 
-/// The figures with several constants moved at once, by their places among those moved; none where they make no sense
-/// together.
+/// The figures with several constants moved at once, by their indices among the moved constants; `None` if the
+/// scenario refuses the combination.
 type Corners = BTreeMap<Vec<usize>, Option<Vec<Option<f64>>>>;
 
 /// The ranges of `figures` (path and label), and the constants that flip the verdict of `answer`.
-pub fn of(scenario: &Scenario, answer: &Answer, figures: &[(&str, &str)]) -> Uncertainty {
+pub fn of(scenario: &Scenario, answer: &ScenarioAnswer, figures: &[(&str, &str)]) -> Uncertainty {
     let basis = answer.basis();
     let banded: Vec<&Assumption> = basis
         .assumptions
@@ -88,14 +90,14 @@ pub fn of(scenario: &Scenario, answer: &Answer, figures: &[(&str, &str)]) -> Unc
         banded: banded.len(),
         ..Uncertainty::default()
     };
-    let quiet = quiet(scenario);
+    let short = shortened(scenario);
     let nominal = read(answer.clone(), figures);
     let mut corners = Corners::default();
     let mut moved = Vec::new();
     for assumption in &banded {
         let band = assumption.band.expect("only banded constants are here");
         for at in [band.low, band.high] {
-            let Some(changed) = ask(&quiet, &[(assumption, at)]) else {
+            let Some(changed) = answer_with(&short, &[(assumption, at)]) else {
                 continue;
             };
             let other = changed.verdict();
@@ -117,9 +119,9 @@ pub fn of(scenario: &Scenario, answer: &Answer, figures: &[(&str, &str)]) -> Unc
     }
     for (i, (path, label)) in figures.iter().enumerate() {
         let Some(value) = nominal[i] else { continue };
-        let spread = spread(&quiet, &moved, (i, figures), value, &mut corners);
+        let spread = spread(&short, &moved, (i, figures), value, &mut corners);
         if let Some((low, high, mostly)) = spread {
-            uncertainty.figures.push(Spread {
+            uncertainty.figures.push(FigureRange {
                 figure: (*path).to_owned(),
                 label: (*label).to_owned(),
                 value,
@@ -132,7 +134,7 @@ pub fn of(scenario: &Scenario, answer: &Answer, figures: &[(&str, &str)]) -> Unc
     uncertainty
 }
 
-/// A figure's range, and the constant that moves it most; none where nothing moves it.
+/// A figure's range, and the constant that moves it most; `None` if no constant moves it.
 fn spread(
     scenario: &Scenario,
     moved: &[Moved<'_>],
@@ -156,11 +158,11 @@ fn spread(
     for down in [true, false] {
         let lowering = moving.iter().filter(|m| (figure(m) < value) == down);
         let corner: Vec<&Moved<'_>> = lowering.copied().collect();
-        // Figures that the same constants push the same way share their corners.
+        // Figures that the same constants move in the same direction share their corners.
         let key: Vec<usize> = corner.iter().filter_map(|m| place(m)).collect();
         let found = corners.entry(key).or_insert_with(|| {
             let corner: Vec<_> = corner.iter().map(|m| (m.assumption, m.at)).collect();
-            ask(scenario, &corner).map(|answer| read(answer, figures))
+            answer_with(scenario, &corner).map(|answer| read(answer, figures))
         });
         ends.extend(found.as_ref().and_then(|found| found[i]));
     }
@@ -169,21 +171,21 @@ fn spread(
     Some((low, high, mostly))
 }
 
-/// The scenario without what is only played out: its formulas alone.
-fn quiet(scenario: &Scenario) -> Scenario {
-    let settings = QUIET.map(|(path, value)| Setting {
+/// The scenario with the failure simulation cut to its minimum.
+fn shortened(scenario: &Scenario) -> Scenario {
+    let settings = SHORT_TRIALS.map(|(path, value)| ParameterSetting {
         path: path.to_owned(),
         value: value.to_owned(),
     });
     scenario.set(&settings).unwrap_or_else(|_| scenario.clone())
 }
 
-/// The answer with constants moved; none where they make no sense together.
-fn ask(scenario: &Scenario, moved: &[(&Assumption, f64)]) -> Option<Answer> {
-    let settings: Vec<Setting> = moved
+/// The answer with constants moved; `None` if the scenario refuses the combination.
+fn answer_with(scenario: &Scenario, moved: &[(&Assumption, f64)]) -> Option<ScenarioAnswer> {
+    let settings: Vec<ParameterSetting> = moved
         .iter()
         .filter_map(|(assumption, at)| {
-            Some(Setting {
+            Some(ParameterSetting {
                 path: assumption.path.clone()?,
                 value: format!("{at:e}"),
             })
@@ -192,7 +194,7 @@ fn ask(scenario: &Scenario, moved: &[(&Assumption, f64)]) -> Option<Answer> {
     scenario.set(&settings).ok()?.compute().ok()
 }
 
-fn read(answer: Answer, figures: &[(&str, &str)]) -> Vec<Option<f64>> {
+fn read(answer: ScenarioAnswer, figures: &[(&str, &str)]) -> Vec<Option<f64>> {
     let answer = answer.into_figures().to_json();
     figures
         .iter()
@@ -210,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn goodput_of_16384_gpus_depends_on_whose_failure_rate_is_taken() {
-        let gpus = Setting::parse("cluster.gpus=16384").unwrap();
+    fn goodput_of_16384_gpus_depends_mostly_on_the_failure_rate() {
+        let gpus = ParameterSetting::parse("cluster.gpus=16384").unwrap();
         let scenario = Scenario::default_of(Topic::Checkpoint)
             .set(&[gpus])
             .unwrap();
@@ -237,13 +239,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_gives_has_no_band() {
+    fn a_value_given_by_the_user_has_no_band() {
         let settings = [
             "cluster.mtbf_per_gpu=8000h",
             "schedule.restart=300s",
             "storage.rate=2TB/s",
         ];
-        let settings = settings.map(|text| Setting::parse(text).unwrap());
+        let settings = settings.map(|text| ParameterSetting::parse(text).unwrap());
         let scenario = Scenario::default_of(Topic::Checkpoint);
         let before = asked(&scenario, &[]).banded;
         let after = asked(&scenario.set(&settings).unwrap(), &[]).banded;

@@ -1,4 +1,4 @@
-//! Files that must be refused, each with the words it must be refused by.
+//! Scenario files that must be refused, each with its expected message.
 //!
 //! The first line of a file is a comment with the expected refusal.
 
@@ -8,7 +8,7 @@ use straightway_model::scenario::Scenario;
 use straightway_scenario::check;
 
 #[test]
-fn every_attack_is_refused_in_the_words_its_file_expects() {
+fn every_attack_is_refused_with_the_expected_message() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../attacks/scenarios");
     let mut files: Vec<_> = fs::read_dir(folder)
         .unwrap()

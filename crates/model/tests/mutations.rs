@@ -1,10 +1,10 @@
-//! Scenario files, damaged: whatever is typed, the answer is a number or a refusal by name.
+//! Damaged scenario files: every input gives a finite answer or a refusal that names the field.
 
 use proptest::prelude::*;
 use straightway_model::{library::LIBRARY, scenario::Scenario};
 use straightway_scenario::check;
 
-/// One way to damage a text.
+/// One modification of a text.
 #[derive(Clone, Debug)]
 enum Damage {
     Flip { at: usize, bit: u8 },
@@ -94,7 +94,7 @@ fn joined<'a>(lines: impl Iterator<Item = &'a str>) -> String {
     lines.fold(String::new(), |text, line| text + line + "\n")
 }
 
-/// Long plays are checked elsewhere; here they would only take time.
+/// Whether the simulation of a scenario is short. Long simulations are tested elsewhere.
 fn quick(scenario: &Scenario) -> bool {
     scenario
         .qos

@@ -1,4 +1,4 @@
-//! A node's direct rate: three ways to ask for it, and what was published.
+//! A node's direct rate: three ways to compute it, compared with each other and with published rates.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
@@ -6,33 +6,33 @@ use std::ops::ControlFlow;
 
 use straightway_core::Rate;
 use straightway_model::{
-    checkpoint::Checkpoint,
-    path::{Node, Way},
+    checkpoint::CheckpointQuestion,
+    path::{ComputeNode, DataPath},
     question::Question,
-    rail::Rails,
+    rail::RailQuestion,
 };
-use straightway_pcie::machine::{Link, Machine, Ports};
+use straightway_pcie::machine::{LinkSpec, MachineSpec, Ports};
 use straightway_scenario::check;
 
-/// The three ways: the planner's direct path with storage that is no limit, `plan rail`, and `sim pcie` with one
-/// stream for each port.
-fn three_ways(machine: &Machine, gpus: u64) -> [f64; 3] {
-    let mut node = Node {
+/// Computes the direct rate in three ways: the planner's direct path with unlimited storage, `plan rail`, and `sim
+/// pcie` with one stream per port.
+fn three_ways(machine: &MachineSpec, gpus: u64) -> [f64; 3] {
+    let mut node = ComputeNode {
         machine: Some(machine.clone()),
-        ..Node::default()
+        ..ComputeNode::default()
     };
     node.media.rate = Rate(1e13);
-    let path = node.carry(Way::Direct, gpus).rate_bytes_per_s;
-    let rails = Rails {
+    let path = node.estimate(DataPath::Direct, gpus).rate_bytes_per_s;
+    let rails = RailQuestion {
         machine: machine.clone(),
         gpus,
-        ..Rails::default()
+        ..RailQuestion::default()
     };
     let rail = rails.answer().unwrap().rate_bytes_per_s;
     [path, rail, simulated(machine, gpus)]
 }
 
-fn simulated(machine: &Machine, gpus: u64) -> f64 {
+fn simulated(machine: &MachineSpec, gpus: u64) -> f64 {
     let stream = r#"
         title = "ports into GPUs"
         [machine]
@@ -43,8 +43,8 @@ fn simulated(machine: &Machine, gpus: u64) -> f64 {
         io = "256KiB"
         depth = 16
     "#;
-    let mut scenario: straightway_pcie::Scenario = check::read(stream).unwrap();
-    scenario.machine = Some(Machine {
+    let mut scenario: straightway_pcie::PcieScenario = check::read(stream).unwrap();
+    scenario.machine = Some(MachineSpec {
         gpus: Some(gpus),
         ..machine.clone()
     });
@@ -52,7 +52,7 @@ fn simulated(machine: &Machine, gpus: u64) -> f64 {
     outcome.total_bytes_per_s.0
 }
 
-fn ports(count: u64, gbit: f64, link: Link) -> Vec<Ports> {
+fn ports(count: u64, gbit: f64, link: LinkSpec) -> Vec<Ports> {
     vec![Ports {
         count,
         rate: Rate::gbit(gbit),
@@ -67,36 +67,36 @@ fn assert_agree(name: &str, rates: [f64; 3]) {
     assert!(most / least <= 1.05, "{name}: {rates:?}");
 }
 
-fn dgx2() -> Machine {
-    let gen3: Link = serde_json::from_str(r#"{ "gen": 3, "lanes": 16 }"#).unwrap();
-    Machine {
+fn dgx2() -> MachineSpec {
+    let gen3: LinkSpec = serde_json::from_str(r#"{ "gen": 3, "lanes": 16 }"#).unwrap();
+    MachineSpec {
         switches: 8,
         gpu_link: gen3,
         uplink: gen3,
         ports: ports(8, 100.0, gen3),
-        ..Machine::default()
+        ..MachineSpec::default()
     }
 }
 
 #[test]
-fn three_ways_to_ask_for_the_direct_rate_agree_within_5_percent() {
+fn three_ways_to_compute_the_direct_rate_agree_within_5_percent() {
     let gen5 = Ports::default().link;
-    let b200 = Machine {
+    let b200 = MachineSpec {
         ports: ports(2, 400.0, gen5),
-        ..Machine::default()
+        ..MachineSpec::default()
     };
-    assert_agree("DGX H100", three_ways(&Machine::default(), 8));
+    assert_agree("DGX H100", three_ways(&MachineSpec::default(), 8));
     assert_agree("DGX B200", three_ways(&b200, 8));
     assert_agree("DGX-2", three_ways(&dgx2(), 16));
 }
 
 #[test]
-fn the_published_nodes_are_met_within_15_percent() {
+fn the_rates_of_published_nodes_are_met_within_15_percent() {
     // DDN: 96 GB/s into a DGX B200 by 2 × 400 Gb/s. VAST: 92.6 GB/s into a DGX-2 by 8 ports.
     let gen5 = Ports::default().link;
-    let b200 = Machine {
+    let b200 = MachineSpec {
         ports: ports(2, 400.0, gen5),
-        ..Machine::default()
+        ..MachineSpec::default()
     };
     for (rates, published) in [
         (three_ways(&b200, 8), 96e9),
@@ -113,7 +113,7 @@ fn the_published_nodes_are_met_within_15_percent() {
 
 #[test]
 fn with_100_gb_of_network_and_media_the_direct_path_is_not_slower() {
-    let mut asked = Checkpoint::default();
+    let mut asked = CheckpointQuestion::default();
     asked.node.media.rate = Rate(100e9);
     asked.node.hop.as_mut().unwrap().rate = Some(Rate(100e9));
     asked.storage.rate = Rate(1e14);
@@ -128,9 +128,9 @@ fn with_100_gb_of_network_and_media_the_direct_path_is_not_slower() {
 
 #[test]
 fn ports_on_the_host_feed_gpus_through_the_uplinks() {
-    // Eight ports on root ports of their own: what reaches the GPUs comes down four uplinks.
-    let mut machine = Machine::default();
-    machine.ports[0].on = straightway_pcie::machine::Place::Host;
+    // Eight ports on their own root ports: the traffic reaches the GPUs through four uplinks.
+    let mut machine = MachineSpec::default();
+    machine.ports[0].on = straightway_pcie::machine::Attachment::Host;
     let rates = three_ways(&machine, 8);
     assert!((rates[0] / (4.0 * 51.98e9) - 1.0).abs() < 0.01, "{rates:?}");
     assert_agree("ports on the host", rates);

@@ -1,35 +1,35 @@
-//! What must hold for any input: more bandwidth never hurts, less latency never hurts, nothing exceeds its capacity.
+//! Properties of every topic: more bandwidth never hurts, less latency never hurts, nothing exceeds its capacity.
 //!
-//! Every topic says which of its parameters are bandwidths and latencies and which of its figures are rates and times.
-//! Random inputs start from the defaults with several parameters multiplied by random factors.
+//! Every case lists which parameters of a topic are bandwidths and latencies, and which figures are rates and times.
+//! Random inputs are the defaults with several parameters multiplied by random factors.
 
 use proptest::prelude::*;
 use serde_json::Value;
 use straightway_model::scenario::{Scenario, Topic};
-use straightway_scenario::{claim::lookup, setting::Setting};
+use straightway_scenario::{claim::lookup, setting::ParameterSetting};
 
-/// What a topic's properties are about.
+/// The parameters and figures of a topic's properties.
 struct Case {
     topic: Topic,
-    /// Bandwidths: twice as much never worsens a figure.
+    /// Bandwidths: doubling one never worsens a figure.
     rates: &'static [&'static str],
-    /// Latencies: half as much never worsens a figure.
+    /// Latencies: halving one never worsens a figure.
     times: &'static [&'static str],
-    /// Counts that are varied and change nothing else.
+    /// Counts that vary in the random inputs, with their ranges.
     counts: &'static [(&'static str, u64, u64)],
-    /// Figures that must not fall.
+    /// Figures that must not decrease.
     rising: &'static [&'static str],
-    /// Figures that must not grow.
+    /// Figures that must not increase.
     falling: &'static [&'static str],
-    /// Sizes that must not grow where a latency falls. A faster link may need more.
+    /// Sizes that must not increase when a latency decreases. A faster link may need larger sizes.
     shrinking: &'static [&'static str],
     /// Settings of every random input.
     fixed: &'static [(&'static str, &'static str)],
-    /// How much worse a figure may be that is played from random arrivals.
+    /// The tolerance for figures simulated from random arrivals.
     noise: f64,
 }
 
-/// What most topics have.
+/// The defaults of a case.
 const PLAIN: Case = Case {
     topic: Topic::Checkpoint,
     rates: &[],
@@ -196,8 +196,8 @@ const CASES: &[Case] = &[
     Case {
         topic: Topic::Qos,
         rates: &["capacity"],
-        // At least 2,500 arrivals in the time that is played: the ratio of two such counts deviates by 0.028, and the noise
-        // allowed for is five times that.
+        // At least 2,500 arrivals in the simulated time: the ratio of two such counts has a standard deviation of
+        // 0.028. The tolerance is five times that.
         counts: &[
             ("tenants[0].offered", 10_000, 50_000),
             ("tenants[1].offered", 10_000, 50_000),
@@ -208,7 +208,7 @@ const CASES: &[Case] = &[
             "fifo[1].operations_per_s",
             "fifo[2].operations_per_s",
         ],
-        // By tags a tenant is promised its reservation and no more: what it gets beyond may go to another one when the
+        // By tags a tenant is guaranteed its reservation only. Capacity beyond it may go to another tenant when the
         // store becomes faster.
         falling: &[
             "reserved",
@@ -234,10 +234,10 @@ const CASES: &[Case] = &[
 /// The scenario with every parameter in `factors` multiplied.
 fn varied(case: &Case, factors: &[f64], shares: &[f64]) -> Option<Scenario> {
     let scenario = Scenario::default_of(case.topic);
-    let mut settings: Vec<Setting> = case
+    let mut settings: Vec<ParameterSetting> = case
         .fixed
         .iter()
-        .map(|(path, value)| Setting {
+        .map(|(path, value)| ParameterSetting {
             path: (*path).to_owned(),
             value: (*value).to_owned(),
         })
@@ -247,20 +247,20 @@ fn varied(case: &Case, factors: &[f64], shares: &[f64]) -> Option<Scenario> {
     }
     for ((path, low, high), share) in case.counts.iter().zip(shares) {
         let value = (*low as f64 * (*high as f64 / (*low).max(1) as f64).powf(*share)).round();
-        settings.push(Setting {
+        settings.push(ParameterSetting {
             path: (*path).to_owned(),
             value: value.to_string(),
         });
     }
-    // Some do not fit or make no sense: those are refused, which is another property.
+    // Some combinations are refused, which is another property.
     scenario
         .set(&settings)
         .ok()
         .filter(|changed| changed.answer().is_ok())
 }
 
-/// One parameter multiplied; what is absent by default starts from 50 GB/s, and a time of zero from 100 ns.
-fn scaled(scenario: &Scenario, path: &str, factor: f64) -> Option<Setting> {
+/// A setting that multiplies one parameter. An absent parameter starts from 50 GB/s, a time of zero from 100 ns.
+fn scaled(scenario: &Scenario, path: &str, factor: f64) -> Option<ParameterSetting> {
     let table = serde_json::to_value(scenario).expect("a scenario is plain data");
     let full = scenario.full_path(path);
     let now = match lookup(&table, &full) {
@@ -273,7 +273,7 @@ fn scaled(scenario: &Scenario, path: &str, factor: f64) -> Option<Setting> {
         _ => 50e9,
     };
     let now = if now == 0.0 { 100e-9 } else { now };
-    Some(Setting {
+    Some(ParameterSetting {
         path: path.to_owned(),
         value: format!("{:e}", now * factor),
     })
@@ -282,7 +282,7 @@ fn scaled(scenario: &Scenario, path: &str, factor: f64) -> Option<Setting> {
 fn figures(scenario: &Scenario, paths: &[&str]) -> Vec<Option<f64>> {
     let answer = scenario
         .answer()
-        .expect("only what can be answered is here")
+        .expect("refused scenarios were filtered out")
         .to_json();
     paths
         .iter()
@@ -290,7 +290,7 @@ fn figures(scenario: &Scenario, paths: &[&str]) -> Vec<Option<f64>> {
         .collect()
 }
 
-/// Fails where `better` is worse than `base` in any figure; sizes count too where a time was changed.
+/// Fails if `better` is worse than `base` in any figure; checks sizes too if a time was changed.
 fn assert_not_worse(
     case: &Case,
     base: &Scenario,
@@ -323,7 +323,7 @@ fn assert_not_worse(
     Ok(())
 }
 
-/// Fails where a scenario is accepted and does not fit, or is refused and does, or without saying what it needs.
+/// Fails if a scenario is accepted and does not fit, is refused and fits, or is refused without saying what it needs.
 fn assert_accepted(text: &str, fits: bool) -> Result<(), TestCaseError> {
     match Scenario::read(text) {
         Ok(_) => prop_assert!(fits, "accepted: {text}"),
@@ -336,14 +336,14 @@ fn assert_accepted(text: &str, fits: bool) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn every_topic_has_its_properties() {
+fn every_topic_has_a_case() {
     for topic in Topic::ALL {
         assert!(CASES.iter().any(|case| case.topic == *topic), "{topic:?}");
     }
 }
 
 #[test]
-fn every_figure_and_parameter_named_here_is_there() {
+fn every_figure_and_parameter_of_a_case_exists() {
     for case in CASES {
         let scenario = Scenario::default_of(case.topic);
         let answer = scenario.answer().unwrap().to_json();
@@ -358,7 +358,7 @@ fn every_figure_and_parameter_named_here_is_there() {
                 .unwrap_or_else(|e| panic!("{:?}: {path}: {e}", case.topic));
         }
         for (path, low, _) in case.counts {
-            let setting = Setting {
+            let setting = ParameterSetting {
                 path: (*path).to_owned(),
                 value: low.to_string(),
             };
@@ -407,7 +407,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_fits(
+    fn an_accepted_checkpoint_fits(
         parameters in 1e8f64..1e14,
         gpus in 1u64..100_000,
         gpus_per_node in 1u64..64,
@@ -430,7 +430,7 @@ proptest! {
     }
 
     #[test]
-    fn tenants_never_get_more_than_the_store_does(
+    fn tenants_never_get_more_than_the_capacity(
         capacity in 25e3f64..1e6,
         offered in 1e3f64..1e6,
         depth in 1u64..1000,
@@ -451,7 +451,7 @@ proptest! {
     }
 
     #[test]
-    fn what_an_ingest_is_accepted_with_fits(
+    fn an_accepted_ingest_fits(
         batch in 1u64..5_000,
         sample_mb in 1u64..2_000,
         gpus in 1u64..10_000,
@@ -475,7 +475,7 @@ proptest! {
     }
 
     #[test]
-    fn what_an_architecture_is_accepted_with_fits(
+    fn an_accepted_architecture_fits(
         size_tb in 1u64..10_000,
         files in 1u64..4_096,
         kept in 1u64..20,

@@ -1,12 +1,12 @@
 //! The planner's answers over grids of values.
 
-use straightway_model::scenario::{Answer, Scenario, Topic};
+use straightway_model::scenario::{Scenario, ScenarioAnswer, Topic};
 use straightway_scenario::{
     check::Refusals,
-    sweep::{POINTS_MAX, Point, Sweep, run},
+    sweep::{GridPoint, POINTS_MAX, ParameterSweep, run},
 };
 
-fn planned(sweeps: &[Sweep]) -> Result<Vec<Point<Answer>>, Refusals> {
+fn planned(sweeps: &[ParameterSweep]) -> Result<Vec<GridPoint<ScenarioAnswer>>, Refusals> {
     let scenario = Scenario::default_of(Topic::Checkpoint);
     run(sweeps, POINTS_MAX, |settings| {
         Ok(scenario.set(settings).and_then(|changed| changed.answer()))
@@ -16,8 +16,8 @@ fn planned(sweeps: &[Sweep]) -> Result<Vec<Point<Answer>>, Refusals> {
 #[test]
 fn a_grid_is_answered_in_order_on_any_number_of_threads() {
     let sweeps = [
-        Sweep::parse("cluster.gpus=128..2048:5:log").unwrap(),
-        Sweep::parse("trials.seed=1,2,3").unwrap(),
+        ParameterSweep::parse("cluster.gpus=128..2048:5:log").unwrap(),
+        ParameterSweep::parse("trials.seed=1,2,3").unwrap(),
     ];
     let on = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new()
@@ -36,7 +36,7 @@ fn a_grid_is_answered_in_order_on_any_number_of_threads() {
         ),
         ("256", "2")
     );
-    let bytes = |points: &[Point<Answer>]| {
+    let bytes = |points: &[GridPoint<ScenarioAnswer>]| {
         let answers = points
             .iter()
             .map(|point| point.answer.as_ref().unwrap().to_json().to_string());
@@ -46,8 +46,8 @@ fn a_grid_is_answered_in_order_on_any_number_of_threads() {
 }
 
 #[test]
-fn a_point_that_makes_no_sense_refuses_alone() {
-    let sweep = [Sweep::parse("cluster.gpus=0,128").unwrap()];
+fn an_invalid_point_is_refused_on_its_own() {
+    let sweep = [ParameterSweep::parse("cluster.gpus=0,128").unwrap()];
     let points = planned(&sweep).unwrap();
     assert!(points[0].answer.is_err() && points[1].answer.is_ok());
 }

@@ -1,14 +1,14 @@
-//! What it costs to receive: this engine beside a bare loop of `recv`, on the same server and in turns.
+//! The cost of receiving: this engine compared with a bare `recv` loop, on the same server and in turns.
 //!
 //! ```text
-//! receive serve PORT MIB                 a server that sends an object of so many MiB from memory
+//! receive serve PORT MIB                 a server that sends an object of MIB MiB from memory
 //! receive serve-tls MIB CA.pem           the same with TLS; prints its URL and writes its certificate
 //! receive URL [ROUNDS] [CA.pem]          CPU seconds per GiB and rate of both, medians
 //! ```
 //!
-//! Both have 8 connections and ranges of 8 MiB that land in memory of their own. The bare loop has a thread for each
-//! connection, checks nothing, and with TLS reads by rustls. CPU time is this process's by `getrusage`, so the server
-//! has to be another process.
+//! Both use 8 connections and receive ranges of 8 MiB into memory of their own. The bare loop has a thread per
+//! connection, checks nothing, and uses rustls for TLS. CPU time is that of this process (`getrusage`), so the server
+//! must be another process.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "an example")]
 
@@ -29,8 +29,10 @@ use straightway_io::{
     engine::Engine,
     request::{Io, Op},
 };
-use straightway_net::{Client, Head, HttpEngine, Network, Remote, Roots, Service, Settings, Site};
-use straightway_sys::{Buf, By, CpuTime, Slot};
+use straightway_net::{
+    Client, Head, HttpEngine, Network, NetworkSettings, Remote, Roots, Service, Site,
+};
+use straightway_sys::{Buf, CpuTime, IoPath, Slot};
 
 const CONNECTIONS: u32 = 8;
 const RANGE_BYTES: usize = 8 << 20;
@@ -49,7 +51,7 @@ fn main() {
     }
 }
 
-/// Sends ranges of an object in memory for ever.
+/// Serves ranges of an object in memory forever.
 fn serve(port: u16, mib: usize) {
     let object: Arc<Vec<u8>> = Arc::new(
         (0..mib << 20)
@@ -60,17 +62,17 @@ fn serve(port: u16, mib: usize) {
     for stream in listener.incoming().flatten() {
         let object = Arc::clone(&object);
         std::thread::spawn(move || {
-            // A client that goes away ends its connection.
+            // A client that disconnects ends its connection.
             let _ = serve_one(stream, &object);
         });
     }
 }
 
-/// The same with TLS, by the server of the tests.
+/// The same with TLS, with the server of the tests.
 fn serve_tls(mib: usize, path: &str) {
     let object = vec![7; mib << 20];
     let server =
-        straightway_webserver::Server::start_tls(move |asked| asked.answer(&object, "\"1\""));
+        straightway_webserver::Server::start_tls(move |request| request.response(&object, "\"1\""));
     server.certificate().write(path.as_ref()).unwrap();
     println!("{}", server.url("/x"));
     loop {
@@ -122,7 +124,7 @@ impl Service for Plain {
     }
 }
 
-/// What a round took.
+/// The cost of a round.
 #[derive(Clone, Copy)]
 struct Cost {
     cpu_s_per_gib: f64,
@@ -143,9 +145,9 @@ fn measured(bytes: u64, run: impl FnOnce()) -> Cost {
 fn compare(url: &str, rounds: usize, roots: Option<&str>) {
     let url: http::Uri = url.parse().unwrap();
     let roots = roots.map_or(Roots::System, |path| Roots::File(path.into()));
-    let network = Network::new(Settings {
+    let network = Network::new(NetworkSettings {
         roots: roots.clone(),
-        ..Settings::default()
+        ..NetworkSettings::default()
     });
     let site = Site::of(&url).unwrap();
     let (path, host) = (url.path_and_query().unwrap(), site.authority());
@@ -190,7 +192,7 @@ fn compare(url: &str, rounds: usize, roots: Option<&str>) {
     }
 }
 
-/// Reads the whole object by the engine.
+/// Reads the whole object with the engine.
 fn read(engine: &mut HttpEngine, remote: &Arc<Remote>, mut slots: Vec<Slot>) -> Vec<Slot> {
     let bytes = remote.object().bytes;
     let (mut offset, mut left, mut done) = (0, bytes, Vec::new());
@@ -202,7 +204,7 @@ fn read(engine: &mut HttpEngine, remote: &Arc<Remote>, mut slots: Vec<Slot>) -> 
             let io = Io {
                 op: Op::Read,
                 object: Arc::clone(remote) as Arc<dyn Handle>,
-                by: By::Direct,
+                by: IoPath::Direct,
                 offset,
                 buf: Buf::Slot(slot),
                 start: 0,
@@ -228,7 +230,7 @@ trait Stream: Read + Write + Send {}
 
 impl<S: Read + Write + Send> Stream for S {}
 
-/// Connections, each with a slot, and a loop that checks nothing.
+/// Connections, each with a slot, and a receive loop without checks.
 struct Bare {
     lanes: Vec<std::sync::Mutex<(Box<dyn Stream>, Slot)>>,
     head: String,

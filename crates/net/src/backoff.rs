@@ -1,30 +1,31 @@
-//! How long to wait before a request is sent again.
+//! The back-off of retries.
 
 use std::time::{Duration, Instant};
 
 use straightway_sys::nonce::nonce;
 
-use crate::network::Settings;
+use crate::network::NetworkSettings;
 
-/// Waits that double, up to a bound, with full jitter: a wait is anything between nothing and its bound, so that
-/// clients that failed together do not come back together.
+/// Exponential back-off with full jitter: a wait is random between zero and a bound that doubles up to a maximum, so
+/// that clients that failed together do not retry together.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     attempts: u32,
     attempts_max: u32,
-    /// Since when there was no progress, and how long that may last.
+    /// The time of the first failure without progress since.
     failing_since: Option<Instant>,
+    /// The longest time without progress.
     failing_max: Duration,
     random: u64,
 }
 
-/// The bound of the first wait, and of all.
+/// The bound of the first wait, and of every wait.
 const FIRST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(5);
 
 impl Backoff {
-    /// Waits as the settings allow them, which follow from `seed`. Ten take about 15 s on average.
-    pub fn new(settings: &Settings, seed: u64) -> Self {
+    /// A back-off with the limits of `settings` and random waits from `seed`. Ten waits take about 15 s on average.
+    pub fn new(settings: &NetworkSettings, seed: u64) -> Self {
         Self {
             attempts: 0,
             attempts_max: settings.attempts_max,
@@ -34,12 +35,12 @@ impl Backoff {
         }
     }
 
-    /// The same with waits that nobody else has.
-    pub fn unique(settings: &Settings) -> Self {
+    /// The same with a random seed.
+    pub fn unique(settings: &NetworkSettings) -> Self {
         Self::new(settings, nonce())
     }
 
-    /// How long to wait before the next attempt, after one failed `now`; `None` where there were too many, or for too long.
+    /// The wait before the next attempt, after a failure at `now`; `None` after too many failures or too long a time.
     pub fn next_wait(&mut self, now: Instant) -> Option<Duration> {
         let since = *self.failing_since.get_or_insert(now);
         if now.saturating_duration_since(since) >= self.failing_max {
@@ -48,7 +49,7 @@ impl Backoff {
         self.next_asked_wait()
     }
 
-    /// The same where the server asked to come back later: that may take long.
+    /// The same if the server asked to retry later: only the number of attempts is limited, not the time.
     pub fn next_asked_wait(&mut self) -> Option<Duration> {
         if self.attempts >= self.attempts_max {
             return None;
@@ -65,7 +66,7 @@ impl Backoff {
         Some(bound.mul_f64(share))
     }
 
-    /// Begins again with short waits: there was progress.
+    /// Starts again with short waits, after progress.
     pub fn reset(&mut self) {
         self.attempts = 0;
         self.failing_since = None;
@@ -80,7 +81,7 @@ mod tests {
     fn waits_are_bounded_in_length_and_number_and_follow_from_the_seed() {
         let now = Instant::now();
         let waits = |seed| {
-            let mut backoff = Backoff::new(&Settings::default(), seed);
+            let mut backoff = Backoff::new(&NetworkSettings::default(), seed);
             std::iter::from_fn(|| backoff.next_wait(now)).collect::<Vec<_>>()
         };
         let some = waits(7);
@@ -92,16 +93,16 @@ mod tests {
     }
 
     #[test]
-    fn progress_begins_again_with_short_waits() {
-        let (mut backoff, now) = (Backoff::new(&Settings::default(), 3), Instant::now());
+    fn reset_starts_again_with_short_waits() {
+        let (mut backoff, now) = (Backoff::new(&NetworkSettings::default(), 3), Instant::now());
         while backoff.next_wait(now).is_some() {}
         backoff.reset();
         assert!(backoff.next_wait(now).is_some_and(|wait| wait <= FIRST));
     }
 
     #[test]
-    fn slow_failures_end_after_a_time_and_not_after_as_many_as_quick_ones() {
-        let settings = Settings::default();
+    fn slow_failures_end_after_the_time_limit() {
+        let settings = NetworkSettings::default();
         let (mut backoff, mut now) = (Backoff::new(&settings, 3), Instant::now());
         let start = now;
         let mut failures = 0;

@@ -1,4 +1,4 @@
-//! Checksums that a server keeps of its objects.
+//! Checksums of objects and parts.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use md5::Digest as _;
@@ -6,10 +6,10 @@ use straightway_sys::{Buf, Io};
 
 use crate::upload::Md5;
 
-/// Bytes that are summed up at a time.
+/// The size of one copy from memory that others may write to.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Bytes with a wrong checksum are asked for so often at most.
+/// The most reads with a wrong checksum before the error is final.
 pub(crate) const MISMATCHES_MAX: u32 = 4;
 
 /// A checksum of a whole object.
@@ -19,7 +19,7 @@ pub struct Checksum {
     value: u64,
 }
 
-/// How it is made.
+/// The algorithm of a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// CRC-64/NVME.
@@ -31,19 +31,19 @@ pub enum Algorithm {
 }
 
 impl Checksum {
-    /// A checksum by its value.
+    /// A checksum with this value.
     pub fn new(algorithm: Algorithm, value: u64) -> Self {
         Self { algorithm, value }
     }
 
-    /// Whether these bytes have it.
+    /// Whether these bytes match it.
     pub fn fits(self, bytes: &[u8]) -> bool {
         let mut digest = self.digest();
         digest.update(bytes);
         digest.finalize() == self.value
     }
 
-    /// Whether the first bytes of an I/O's memory have it.
+    /// Whether the first bytes of an I/O's memory match it.
     pub(crate) fn fits_io<H>(self, io: &Io<H>, bytes: usize) -> bool {
         if self.algorithm == Algorithm::Crc64Nvme {
             return crc64nvme_of_io(io, bytes) == self.value;
@@ -53,7 +53,7 @@ impl Checksum {
         digest.finalize() == self.value
     }
 
-    /// Begins to sum up bytes that come in order.
+    /// Begins to check bytes that arrive in order.
     pub(crate) fn begin(self) -> Running {
         Running {
             digest: self.digest(),
@@ -100,7 +100,8 @@ pub(crate) fn md5_of_io<H>(io: &Io<H>, bytes: usize) -> Md5 {
     digest.finalize().into()
 }
 
-/// Adds the first bytes of an I/O's memory, which others may write to meanwhile.
+/// Passes the first bytes of an I/O's memory to `add` in copied pieces, since others may write to that memory
+/// meanwhile.
 fn add_io<H>(io: &Io<H>, bytes: usize, mut add: impl FnMut(&[u8])) {
     let mut piece = [0; PIECE_BYTES];
     for from in (0..bytes).step_by(PIECE_BYTES) {
@@ -110,7 +111,7 @@ fn add_io<H>(io: &Io<H>, bytes: usize, mut add: impl FnMut(&[u8])) {
     }
 }
 
-/// A sum of bytes that come in order.
+/// The running checksum of bytes that arrive in order.
 #[derive(Debug)]
 pub(crate) struct Running {
     digest: Digest,
@@ -123,7 +124,7 @@ impl Running {
         self.digest.update(bytes);
     }
 
-    /// Whether they have the checksum, now that all of them came.
+    /// Whether all bytes match the checksum.
     pub(crate) fn fits(self) -> bool {
         self.digest.finalize() == self.value
     }
@@ -133,12 +134,12 @@ impl Running {
 mod tests {
     use std::sync::Arc;
 
-    use straightway_sys::{By, Op, Region, Slot, Window};
+    use straightway_sys::{IoPath, Op, Region, Slot, Window};
 
     use super::*;
 
     #[test]
-    fn the_memory_of_an_io_has_the_checksum_of_its_bytes_wherever_it_is_and_however_long() {
+    fn the_checksum_of_io_memory_is_that_of_its_bytes() {
         let most: usize = (1 << 20) + 1000;
         let bytes: Vec<_> = (0..most)
             .map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[5])
@@ -153,7 +154,7 @@ mod tests {
         let mut io = Io {
             op: Op::Write,
             object: (),
-            by: By::PageCache,
+            by: IoPath::PageCache,
             offset: 0,
             buf: Buf::Slot(slot),
             start: 0,
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_those_of_the_catalogue() {
+    fn checksums_match_the_published_check_values() {
         for (algorithm, value) in [
             (Algorithm::Crc64Nvme, 0xae8b_1486_0a79_9888),
             (Algorithm::Crc32C, 0xe306_9283),

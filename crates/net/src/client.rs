@@ -1,8 +1,8 @@
-//! One request and its answer, on the caller's thread: for control planes.
+//! Sends one request and waits for its response on the caller's thread: for control planes.
 //!
-//! ureq does the work. It has no runtime and no thread, keeps connections alive, and bounds heads and bodies. This is
-//! what it adds: time-outs on progress, one choice of proxies and certificates with the data path, errors that name the
-//! object and no secret, and connections that a forked child does not share with its parent.
+//! ureq does the work. It has no runtime and no threads, keeps connections alive, and bounds heads and bodies. This
+//! module adds timeouts on progress, the same proxies and certificates as the data path, errors that name the object
+//! without secrets, and connections that a forked child does not share with its parent.
 
 use std::{
     fmt, io,
@@ -13,7 +13,7 @@ use std::{
 };
 
 use http::{Method, Request, Response, Uri};
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use ureq::{
     Agent,
     config::AutoHeaderValue,
@@ -22,13 +22,13 @@ use ureq::{
 
 use crate::{network::Network, origin::Site, proxy::ProxyUrl};
 
-/// The longest body that [`Client::send`] takes. A page of 1,000 names of S3 is under 2 MiB.
+/// The longest body that [`Client::send`] accepts. An S3 listing page of 1,000 names is under 2 MiB.
 const BODY_BYTES_MAX: u64 = 16 << 20;
 
 /// The longest head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
-/// Connections that are kept for the next request.
+/// The most idle connections that are kept.
 const IDLE_MAX: usize = 64;
 
 /// Sends requests. Clones share their connections.
@@ -42,7 +42,7 @@ struct Shared {
     agents: Mutex<Option<Agents>>,
 }
 
-/// Connections of one process, by proxy.
+/// The connections of one process, by proxy.
 #[derive(Clone)]
 struct Agents {
     process: u32,
@@ -61,18 +61,18 @@ impl Client {
         }
     }
 
-    /// The network that it is in.
+    /// Its network.
     pub fn network(&self) -> &Arc<Network> {
         &self.shared.network
     }
 
-    /// Sends a request to an absolute URL once, and takes the whole answer, of whatever status. Redirects are answers
-    /// like others.
+    /// Sends a request to an absolute URL once and returns the whole response, whatever its status. Redirects are not
+    /// followed.
     pub fn send(&self, request: Request<Vec<u8>>) -> Result<Response<Vec<u8>>> {
         self.send_bounded(request, BODY_BYTES_MAX)
     }
 
-    /// The same, with another bound on the answer's body.
+    /// The same, with a given limit on the response's body.
     pub fn send_bounded(
         &self,
         request: Request<Vec<u8>>,
@@ -80,7 +80,7 @@ impl Client {
     ) -> Result<Response<Vec<u8>>> {
         let url = request.uri().clone();
         let (parts, mut body) = self.run(request)?.into_parts();
-        // ureq's limit is the first length that is too long.
+        // ureq rejects a body whose length equals its limit.
         let limit = body_bytes_max.saturating_add(1);
         let body = match body.with_config().limit(limit).read_to_vec() {
             Err(ureq::Error::BodyExceedsLimit(_)) => {
@@ -88,11 +88,11 @@ impl Client {
             }
             body => body,
         };
-        let body = body.map_err(|error| told(&url, error))?;
+        let body = body.map_err(|error| request_error(&url, error))?;
         Ok(Response::from_parts(parts, body))
     }
 
-    /// Sends a request and takes the answer's head. The body is still to be read.
+    /// Sends a request and returns the response with its body unread.
     pub(crate) fn run(&self, request: Request<Vec<u8>>) -> Result<Response<ureq::Body>> {
         let url = request.uri().clone();
         let site = Site::of(&url)?;
@@ -101,15 +101,15 @@ impl Client {
             *request.method(),
             Method::GET | Method::HEAD | Method::DELETE | Method::OPTIONS
         );
-        let answer = if takes_body || !request.body().is_empty() {
+        let response = if takes_body || !request.body().is_empty() {
             agent.run(request)
         } else {
             agent.run(request.map(|_| ()))
         };
-        answer.map_err(|error| told(&url, error))
+        response.map_err(|error| request_error(&url, error))
     }
 
-    /// What has the connections for a site.
+    /// The agent that holds the connections to a site.
     fn agent(&self, site: &Site) -> Result<Agent> {
         let proxies = &self.shared.network.settings().proxies;
         let agents = self.agents(site.is_tls)?;
@@ -120,14 +120,14 @@ impl Client {
         };
         agent.ok_or_else(|| {
             let why = "the proxy cannot be used";
-            Error::new(Kind::Invalid, "connect to", site, why)
+            Error::new(ErrorKind::Invalid, "connect to", site, why)
         })
     }
 
-    /// The connections of this process. A child of a fork makes its own: the parent's would mix its requests with
-    /// another's, and a thread that did not survive the fork may hold a lock.
+    /// The connections of this process. A forked child makes its own: on shared sockets its requests would mix with the
+    /// parent's, and a thread that did not survive the fork may hold a lock.
     fn agents(&self, is_tls: bool) -> Result<Agents> {
-        // A look at the certificates is due only where they are needed.
+        // Certificates are loaded only if they are needed.
         if is_tls {
             self.shared.network.tls()?;
         }
@@ -143,7 +143,7 @@ impl Client {
                 }
                 Ok(agents.clone().expect("just made"))
             }
-            // Held for a moment by another thread, or for ever by one of the parent's: connections of its own.
+            // The lock is held briefly by another thread, or forever by a thread of the parent: use new connections.
             Err(_) => Agents::new(&self.shared.network, process),
         }
     }
@@ -164,7 +164,7 @@ impl Agents {
         })
     }
 
-    /// Whether the trusted certificates are set.
+    /// Whether it has the trusted certificates.
     fn direct_has_roots(&self) -> bool {
         let roots = self.direct.config().tls_config().root_certs();
         matches!(roots, RootCerts::Specific(certificates) if !certificates.is_empty())
@@ -174,7 +174,7 @@ impl Agents {
 fn agent(network: &Network, proxy: Option<&ProxyUrl>) -> Result<Agent> {
     let settings = network.settings();
     let mut tls = TlsConfig::builder().provider(TlsProvider::Rustls);
-    // Without TLS so far nothing is trusted.
+    // Before the first use of TLS no certificate is trusted.
     let mut roots = RootCerts::new_with_certs(&[]);
     if let Some(known) = network.known_tls() {
         let certificates = known.certificates.iter();
@@ -194,7 +194,7 @@ fn agent(network: &Network, proxy: Option<&ProxyUrl>) -> Result<Agent> {
         };
         builder.build().map_err(|_| {
             let why = "its host or port cannot be used";
-            Error::new(Kind::Invalid, "use", "the proxy", why)
+            Error::new(ErrorKind::Invalid, "use", "the proxy", why)
         })
     });
     let config = Agent::config_builder()
@@ -216,11 +216,11 @@ fn agent(network: &Network, proxy: Option<&ProxyUrl>) -> Result<Agent> {
     Ok(config.new_agent())
 }
 
-/// What went wrong with a request. The URL's query may hold a signature, so it is left out.
-fn told(url: &Uri, error: ureq::Error) -> Error {
+/// The error of a failed request. The URL's query may hold a signature, so it is left out.
+fn request_error(url: &Uri, error: ureq::Error) -> Error {
     let site = Site::of(url).map_or_else(|_| String::new(), |site| site.to_string());
     let target = format!("{site}{}", url.path());
-    let os = |error: io::Error| Error::os("ask", &target, error);
+    let os = |error: io::Error| Error::os("request", &target, error);
     let (kind, why, hint) = match error {
         ureq::Error::Io(error) => {
             return match error
@@ -229,57 +229,60 @@ fn told(url: &Uri, error: ureq::Error) -> Error {
             {
                 Some(error) => untrusted(&target, error),
                 None if error.raw_os_error().is_some() => os(error),
-                None => Error::new(Kind::Transient, "ask", target, error.to_string()),
+                None => Error::new(ErrorKind::Transient, "request", target, error.to_string()),
             };
         }
         ureq::Error::Rustls(error) => return untrusted(&target, &error),
         ureq::Error::Timeout(which) => (
-            Kind::Transient,
-            format!("nothing came in time ({which})"),
+            ErrorKind::Transient,
+            format!("it timed out ({which})"),
             "check the network and the proxy",
         ),
         ureq::Error::HostNotFound => (
-            Kind::Transient,
+            ErrorKind::Transient,
             "its host has no address".to_owned(),
             "check the host's name",
         ),
         ureq::Error::BodyExceedsLimit(bytes) => (
-            Kind::Unsupported,
-            format!("the answer is longer than {bytes} bytes"),
+            ErrorKind::Unsupported,
+            format!("the response is longer than {bytes} bytes"),
             "check that the address is that of the right service",
         ),
         ureq::Error::Protocol(_) | ureq::Error::LargeResponseHeader(..) => (
-            Kind::Unsupported,
-            "the answer is not proper HTTP/1.1".to_owned(),
+            ErrorKind::Unsupported,
+            "the response is not valid HTTP/1.1".to_owned(),
             "check that the address and the port are those of a web server",
         ),
         ureq::Error::ConnectProxyFailed(_) => (
-            Kind::Transient,
-            "the proxy opens no tunnel".to_owned(),
+            ErrorKind::Transient,
+            "the proxy refused to open a tunnel".to_owned(),
             "check the proxy and its credentials",
         ),
         ureq::Error::Http(_) | ureq::Error::BadUri(_) => (
-            Kind::Invalid,
+            ErrorKind::Invalid,
             "the request cannot be sent".to_owned(),
             "check the address",
         ),
         _ => (
-            Kind::Transient,
+            ErrorKind::Transient,
             "the connection failed".to_owned(),
             "check the network and the proxy",
         ),
     };
-    Error::new(kind, "ask", target, why).with_hint(hint)
+    Error::new(kind, "request", target, why).with_hint(hint)
 }
 
-/// The error of a handshake that failed.
+/// The error of a failed TLS handshake.
 pub(crate) fn untrusted(target: &str, error: &rustls::Error) -> Error {
     let (kind, hint) = match error {
         rustls::Error::InvalidCertificate(_) => (
-            Kind::Invalid,
+            ErrorKind::Invalid,
             "name the file of the certificate authority, or check the clock and the host's name",
         ),
-        _ => (Kind::Transient, "check that the server speaks TLS there"),
+        _ => (
+            ErrorKind::Transient,
+            "check that the server speaks TLS there",
+        ),
     };
     Error::new(kind, "connect to", target, error.to_string()).with_hint(hint)
 }
@@ -290,9 +293,9 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Does `work` with all items on up to `threads_max` threads, which end before this returns. After an error no further
-/// item is begun; the error of the first item that failed is told.
-pub fn together<T: Sync, R: Send>(
+/// Runs `work` on all items with up to `threads_max` threads, which end before this returns. After an error no further
+/// item is started. Returns the results in order, or the error of the first item that failed.
+pub fn run_parallel<T: Sync, R: Send>(
     items: &[T],
     threads_max: usize,
     work: impl Fn(&T) -> Result<R> + Sync,
@@ -317,7 +320,7 @@ pub fn together<T: Sync, R: Send>(
     };
     let mut all: Vec<_> = std::thread::scope(|scope| {
         let others = (1..threads_max.min(items.len())).map(|_| {
-            // A thread that cannot be started is done without.
+            // If a thread cannot be started, the others do its work.
             std::thread::Builder::new().spawn_scoped(scope, run).ok()
         });
         let others: Vec<_> = others.collect();

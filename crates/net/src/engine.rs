@@ -1,29 +1,29 @@
-//! Requests on the sockets of a lane: the engine of all stores whose objects are on web servers.
+//! HTTP requests on the sockets of a lane: the engine of all stores whose objects are on web servers.
 //!
-//! A write becomes a request that stores one part of an object in the making, sent straight from the memory that the
-//! I/O owns. A read becomes a request for its range. The head of the answer comes into a small buffer of the connection and is
-//! checked; what follows is received straight into the memory that the I/O owns. With TLS, ciphertext comes into a
-//! buffer of the connection, is decrypted there, and copied. A connection serves one request at a time and is kept for
-//! the next; after any failure it is closed. Nothing on the way of one I/O allocates or locks.
+//! A write becomes a request that stores one part of an upload, sent straight from the I/O's memory. A read becomes a
+//! request for its range. The head of the response is received into a small buffer of the connection and checked; the
+//! body is received straight into the I/O's memory. With TLS, ciphertext is received into a buffer of the connection,
+//! decrypted there, and copied. A connection serves one request at a time and is kept for the next; after any failure
+//! it is closed. The path of one I/O neither allocates nor locks.
 //!
-//! What fails is asked for again, from the first missing byte on, and only of the same version of the object.
-//! Everything is bounded: connections, attempts, heads, and the time without progress.
+//! A failed read is retried from the first missing byte, and only for the same version of the object. Everything is
+//! bounded: connections, attempts, heads, and the time without progress.
 //!
 //! | file | content |
 //! |---|---|
-//! | `engine.rs` | what the lane sees; timers |
-//! | `engine/asking.rs` | which request goes to which connection, new connections, hedges |
-//! | `engine/dialogue.rs` | what follows when an operation on a socket is done |
-//! | `engine/sending.rs` | writes: what a request sends behind its head |
-//! | `engine/answering.rs` | what the head of an answer leads to |
-//! | `engine/failing.rs` | what follows when something failed |
+//! | `engine.rs` | the engine's interface to the lane; timers |
+//! | `engine/dispatch.rs` | assigns requests to connections, opens connections, sends hedges |
+//! | `engine/completion.rs` | handles completed socket operations |
+//! | `engine/sending.rs` | writes: the body of a request |
+//! | `engine/response_head.rs` | handles the head of a response |
+//! | `engine/failure.rs` | retries, renewal of credentials, and errors |
 
-mod answering;
-mod asking;
+mod completion;
 mod connection;
-mod dialogue;
-mod failing;
+mod dispatch;
+mod failure;
 mod request;
+mod response_head;
 mod sending;
 mod session;
 mod threads;
@@ -35,7 +35,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     Handle,
     engine::{Capabilities, Engine},
@@ -43,20 +43,20 @@ use straightway_io::{
     request::{Done, Io, Op},
     store::{LaneSpec, Tuning},
 };
-use straightway_sys::{Sockets, nonce::nonce, uring::sockets::Landed};
+use straightway_sys::{SocketRing, nonce::nonce, uring::sockets::SocketCompletion};
 
 use crate::{network::Network, remote::Remote};
 use connection::{Connection, Ending, Phase};
-use failing::Renewal;
+use failure::Renewal;
 use request::{Request, State};
 use straightway_io::slab::Slab;
 
 pub use threads::threads;
 
-/// The family of stores whose lanes have this engine.
+/// The family of stores that share this engine.
 pub const FAMILY: &str = "http";
 
-/// The sizes that suit web servers: a round trip costs as much as a MiB, and connections are slow one by one.
+/// The sizes for web servers: a round trip costs as much time as a MiB, and a single connection is slow.
 pub const TUNING: Tuning = Tuning {
     chunk_bytes: 8 << 20,
     depth: 16,
@@ -67,7 +67,7 @@ pub fn engine(network: &Network, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>>
     let connections_max = network.settings().connections_max;
     match HttpEngine::new(lane.depth(), connections_max) {
         Ok(engine) => Ok(Box::new(engine)),
-        Err(error) if error.kind() == Kind::Unsupported => {
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
             let depth = lane.depth().min(connections_max);
             Ok(Box::new(threads(depth)?.in_place_of_ring(&error)))
         }
@@ -75,21 +75,21 @@ pub fn engine(network: &Network, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>>
     }
 }
 
-/// An object as I/Os have it.
+/// The object of an I/O.
 type Object = Arc<dyn Handle>;
 
-/// How often it looks whether a thread that it waits for is done.
+/// The interval of checks whether a lookup or renewal thread is done.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The longest time between two looks at everything.
+/// The longest interval between two checks of all timers.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
 /// An engine for objects on web servers.
 #[derive(Debug)]
 pub struct HttpEngine {
-    ring: Sockets<Object>,
+    ring: SocketRing<Object>,
     depth: usize,
-    /// Connections without those for hedges.
+    /// The most connections, not counting those for hedges.
     connections_max: usize,
     connections: Slab<Connection>,
     requests: Slab<Request>,
@@ -97,20 +97,20 @@ pub struct HttpEngine {
     waiting: VecDeque<u32>,
     renewal: Option<Renewal>,
     finished: Vec<Done>,
-    landed: Vec<Landed<Object>>,
+    landed: Vec<SocketCompletion<Object>>,
     seed: u64,
     gauge: Gauge,
 }
 
 impl HttpEngine {
-    /// An engine for `depth` I/Os at a time on up to `connections_max` connections; `Unsupported` where io_uring is
+    /// An engine with queue depth `depth` on up to `connections_max` connections. `Unsupported` if io_uring is
     /// forbidden.
     pub fn new(depth: u32, connections_max: u32) -> Result<Self> {
         let depth = depth.clamp(1, straightway_sys::uring::DEPTH_MAX / 2);
         let connections_max = connections_max.clamp(1, depth);
         let room = connections_max + connections_max / 4 + 2;
         Ok(Self {
-            ring: Sockets::new(room)?,
+            ring: SocketRing::new(room)?,
             depth: depth as usize,
             connections_max: connections_max as usize,
             connections: Slab::new(room as usize),
@@ -124,13 +124,13 @@ impl HttpEngine {
         })
     }
 
-    /// Takes an I/O on that can be asked for; others are done.
-    fn take_on(&mut self, io: Io) {
+    /// Queues the request of an I/O, or completes the I/O at once if it needs none.
+    fn accept_io(&mut self, io: Io) {
         if io.op == Op::Write {
             return self.take_write(io);
         }
         let Some(remote) = Remote::of(&io.object) else {
-            return self.refuse(io, "it is no object of a web server");
+            return self.refuse(io, "it is not an object of a web server");
         };
         let range = remote.range(io.offset, io.bytes);
         if range.is_empty() {
@@ -155,12 +155,17 @@ impl HttpEngine {
     }
 
     fn refuse(&mut self, io: Io, why: &str) {
-        let error = Error::new(Kind::Unsupported, "transfer", io.object.object().name, why);
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "transfer",
+            io.object.object().name,
+            why,
+        );
         self.finished
             .push(Done::new(io, Err(io::Error::other(error))));
     }
 
-    /// Does what is due. Answers when the next thing is.
+    /// Does the work that is due. Returns the time of the next.
     fn tick(&mut self, now: Instant) -> Instant {
         let mut due = now + TICK_MAX;
         self.gauge.look(now, watched(&self.connections));
@@ -173,7 +178,7 @@ impl HttpEngine {
         due.min(self.hedge(now))
     }
 
-    /// Gives up connections on which nothing has come for too long.
+    /// Fails connections that made no progress before their deadline. Returns the next deadline.
     fn check_deadlines(&mut self, now: Instant) -> Instant {
         let mut due = now + TICK_MAX;
         for number in 0..u32::try_from(self.connections.capacity()).expect("there are few") {
@@ -185,8 +190,8 @@ impl HttpEngine {
             }
             if connection.deadline > now {
                 due = due.min(connection.deadline);
-            } else if connection.fills_io() && !connection.watch.is_looking {
-                self.look(number, now);
+            } else if connection.fills_io() && !connection.watch.is_checking {
+                self.check_progress(number, now);
             } else {
                 self.give_up_waiting(number, now);
             }
@@ -194,7 +199,7 @@ impl HttpEngine {
         due
     }
 
-    /// Ends a request.
+    /// Completes the I/O of a request.
     fn finish(&mut self, number: u32, result: io::Result<usize>) {
         let Request { io, tries, .. } = self.requests.remove(number);
         let io = io.expect("the ring does not have it");
@@ -211,7 +216,7 @@ impl Engine for HttpEngine {
         if !self.gauge.is_running() {
             self.gauge.begin(Instant::now(), watched(&self.connections));
         }
-        self.take_on(io);
+        self.accept_io(io);
         Ok(())
     }
 
@@ -221,7 +226,7 @@ impl Engine for HttpEngine {
             let now = Instant::now();
             let due = self.tick(now).min(deadline);
             if self.finished.is_empty() && self.requests.len() > 0 && self.ring.in_flight() == 0 {
-                // Everything waits for its time, or for a thread.
+                // All requests wait for a timer or a thread.
                 std::thread::sleep(due.saturating_duration_since(now));
             } else {
                 let is_waiting = self.finished.is_empty() && self.requests.len() > 0;
@@ -256,7 +261,7 @@ impl Engine for HttpEngine {
         }
     }
 
-    /// Closes connections that the other side has closed; good ones are kept for the next transfer.
+    /// Closes idle connections that the server has closed; the others are kept for the next transfer.
     fn rest(&mut self) {
         self.gauge.rest();
         for number in 0..u32::try_from(self.connections.capacity()).expect("there are few") {
@@ -283,7 +288,7 @@ impl Engine for HttpEngine {
     }
 }
 
-/// The connections that are established, for the gauge.
+/// The established connections, for the gauge.
 fn watched(connections: &Slab<Connection>) -> impl Iterator<Item = Watched<'_>> {
     let all = connections.iter();
     let all = all.filter(|(_, connection)| connection.phase != Phase::Connecting);

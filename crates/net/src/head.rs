@@ -1,27 +1,27 @@
-//! Heads of answers as they come from a socket: in part, with rubbish, or with the beginning of the body behind them.
+//! Parses response heads as received from a socket: partial, malformed, or followed by the beginning of the body.
 
-use crate::answer::Answer;
+use crate::response::HttpResponse;
 
-/// The longest head of an answer. S3's have about 600 bytes.
+/// The longest head of a response. Heads of S3 have about 600 bytes.
 pub const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// The most headers of an answer.
+/// The most headers of a response.
 const HEADERS_MAX: usize = 96;
 
-/// What the front of `bytes` is.
+/// The result of parsing.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed<T> {
     /// The head is not complete yet.
     Partial,
-    /// A complete head: its length, and what was made of it.
+    /// A complete head: its length, and the value that `take` returned.
     Whole(usize, T),
-    /// No head of HTTP/1.
+    /// Not a valid HTTP/1 head, and why.
     Bad(&'static str),
 }
 
-/// Reads the head at the front of `bytes`, and hands it to `take` with whether the connection may be used again.
-/// Interim answers (1xx) are skipped.
-pub fn parse<T>(bytes: &[u8], take: impl FnOnce(&Answer<'_>, bool) -> T) -> Parsed<T> {
+/// Parses the head at the front of `bytes` and passes it to `take`, with a flag that tells whether the connection may
+/// be reused. Interim responses (1xx) are skipped.
+pub fn parse<T>(bytes: &[u8], take: impl FnOnce(&HttpResponse<'_>, bool) -> T) -> Parsed<T> {
     let mut skipped = 0;
     loop {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
@@ -33,7 +33,7 @@ pub fn parse<T>(bytes: &[u8], take: impl FnOnce(&Answer<'_>, bool) -> T) -> Pars
             }
             Ok(httparse::Status::Partial) => return Parsed::Bad("its head is too long"),
             Err(httparse::Error::TooManyHeaders) => return Parsed::Bad("it has too many headers"),
-            Err(_) => return Parsed::Bad("it is not proper HTTP/1.1"),
+            Err(_) => return Parsed::Bad("it is not valid HTTP/1.1"),
         };
         if length > HEAD_BYTES_MAX {
             return Parsed::Bad("its head is too long");
@@ -43,9 +43,9 @@ pub fn parse<T>(bytes: &[u8], take: impl FnOnce(&Answer<'_>, bool) -> T) -> Pars
             skipped = length;
             continue;
         }
-        let answer = Answer::new(status, head.headers, b"");
-        let is_reusable = head.version == Some(1) && !answer.closes();
-        return Parsed::Whole(length, take(&answer, is_reusable));
+        let response = HttpResponse::new(status, head.headers, b"");
+        let is_reusable = head.version == Some(1) && !response.closes();
+        return Parsed::Whole(length, take(&response, is_reusable));
     }
 }
 
@@ -57,22 +57,22 @@ mod tests {
         b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-7/8\r\nContent-Length: 8\r\n\r\n";
 
     #[test]
-    fn a_head_is_read_when_it_is_whole_wherever_it_was_cut() {
+    fn a_head_is_parsed_once_it_is_complete() {
         for cut in 0..HEAD.len() {
             assert_eq!(parse(&HEAD[..cut], |_, _| ()), Parsed::Partial, "{cut}");
         }
         let with_body = [HEAD, b"abcd"].concat();
-        let read = parse(&with_body, |answer, reusable| {
-            (answer.status, answer.content_length(), reusable)
+        let read = parse(&with_body, |response, reusable| {
+            (response.status, response.content_length(), reusable)
         });
         assert_eq!(read, Parsed::Whole(HEAD.len(), (206, Ok(Some(8)), true)));
     }
 
     #[test]
-    fn interim_answers_are_skipped_and_old_servers_close() {
+    fn interim_responses_are_skipped_and_http_1_0_connections_are_not_reused() {
         let interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n";
         let both = [interim, HEAD].concat();
-        let read = parse(&both, |answer, _| answer.status);
+        let read = parse(&both, |response, _| response.status);
         assert_eq!(read, Parsed::Whole(both.len(), 206));
         let old = b"HTTP/1.0 200 OK\r\n\r\n";
         assert_eq!(
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_head_or_too_long_is_refused() {
+    fn a_malformed_or_overlong_head_is_refused() {
         let long = [
             b"HTTP/1.1 200 OK\r\nX: ".to_vec(),
             vec![b'a'; HEAD_BYTES_MAX],

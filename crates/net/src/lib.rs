@@ -1,25 +1,25 @@
-//! Reads and uploads over HTTP/1.1, for stores whose objects are on a web server: S3, plain HTTPS and what comes later.
+//! Reads and uploads over HTTP/1.1, for stores whose objects are on a web server: S3 and plain HTTPS.
 //!
-//! | part | what it does |
+//! | type | what it is |
 //! |---|---|
 //! | [`Network`] | the settings that all connections share: trusted certificates, proxies, limits |
-//! | [`Client`] | one request and its answer on the caller's thread, for control planes |
+//! | [`Client`] | sends one request and waits for its response on the caller's thread, for control planes |
 //! | [`Origin`] | a server: its addresses, its pace and its observed latency, shared by all lanes |
-//! | [`Service`] | how a kind of server wants to be asked, and what its answers mean; one per store |
-//! | [`Remote`] | an open object: its origin, length and version, and the service that asks for it |
-//! | [`Upload`] | an object in the making: which of its parts are stored, and bytes that are kept until a part is whole |
-//! | [`HttpEngine`] | the data path: many requests on sockets of a lane, bodies received into and sent from the buffers of I/Os |
+//! | [`Service`] | the request format of a kind of server and the meaning of its responses; one per store |
+//! | [`Remote`] | an open object: its origin, length and version, and its service |
+//! | [`Upload`] | an object being written: its stored parts, and buffers of parts that are not complete |
+//! | [`HttpEngine`] | the data path: many requests on a lane's sockets; bodies move straight to or from I/O buffers |
 //!
-//! A store implements [`Service`] and hands out [`Remote`]s as its handles. `Remote` asks for ranges of one version of
-//! the object and checks every answer: status 206, the exact `Content-Range`, the same `ETag`.
+//! A store implements [`Service`] and hands out [`Remote`]s as its handles. `Remote` requests ranges of one version of
+//! the object and checks every response: status 206, the exact `Content-Range`, the same `ETag`.
 //!
-//! There is no runtime, and a thread lives only for a name lookup, for a renewal of credentials, or where io_uring is
-//! forbidden, with its engine. A process may fork between transfers: a child makes connections of its own.
+//! There is no async runtime. Threads exist only during a name lookup, during a renewal of credentials, and in the
+//! engine for machines where io_uring is forbidden. A process may fork between transfers: a child opens its own
+//! connections.
 //!
-//! Headers with secrets are written to sockets and nowhere else: no `Debug`, log or error shows a header's value, nor
-//! the query of a URL.
+//! Headers with secrets are written to sockets only: no `Debug`, log or error shows a header's value or the query of a
+//! URL.
 
-mod answer;
 mod backoff;
 mod checksum;
 mod client;
@@ -31,24 +31,25 @@ mod origin;
 mod pace;
 mod proxy;
 mod remote;
+mod response;
 mod roots;
 mod service;
 mod tuning;
 mod upload;
 mod validator;
 
-pub use answer::{Answer, BadHeader, ContentRange};
 pub use backoff::Backoff;
 pub use checksum::{Algorithm, Checksum};
-pub use client::{Client, together};
+pub use client::{Client, run_parallel};
 pub use engine::{FAMILY, HttpEngine, TUNING, engine, threads};
-pub use network::{Network, Settings};
+pub use network::{Network, NetworkSettings};
 pub use origin::{Origin, Site};
 pub use pace::Pace;
-pub use proxy::{Except, Proxies, ProxyUrl};
-pub use remote::{First, Remote};
+pub use proxy::{NoProxy, Proxies, ProxyUrl};
+pub use remote::{FirstResponse, Remote};
+pub use response::{BadHeader, ContentRange, HttpResponse};
 pub use roots::{Roots, tls_config};
 pub use service::{Head, Judgement, Next, Service, judge_status};
 pub use tuning::{suited, suited_for};
-pub use upload::{Md5, Part, PartTag, Stored, Upload};
+pub use upload::{Md5, PartTag, StoredPart, Upload, UploadPart};
 pub use validator::Validator;

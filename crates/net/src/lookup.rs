@@ -1,8 +1,8 @@
-//! The addresses of a host, looked up while lanes do other things.
+//! Looks up the addresses of a host without blocking lanes.
 //!
-//! `getaddrinfo` blocks, for seconds where a name server is down. So a thread asks it, one at a time for each host, and
-//! ends with the answer. Lanes use what is known meanwhile. All addresses of a host are used in turn, which spreads
-//! connections over the servers behind a name.
+//! `getaddrinfo` blocks, for seconds if a name server is down. So a short-lived thread calls it, at most one per host.
+//! Meanwhile lanes use the addresses already known. All addresses of a host are used in turn, which spreads connections
+//! over the servers behind a name.
 
 use std::{
     net::{IpAddr, SocketAddr, ToSocketAddrs},
@@ -10,18 +10,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, Kind};
+use straightway_core::{Error, ErrorKind};
 
 /// How long addresses are used before they are looked up again. S3 changes its own every few seconds.
 const FRESH: Duration = Duration::from_secs(30);
 
-/// How long they are used while nothing newer is there.
+/// How long addresses are used if a newer lookup has not succeeded.
 const STALE: Duration = Duration::from_mins(10);
 
-/// The most addresses that are kept of a host.
+/// The most addresses kept per host.
 const ADDRESSES_MAX: usize = 64;
 
-/// What is known of a host's addresses.
+/// The known addresses of a host.
 #[derive(Debug)]
 pub(crate) struct Lookup {
     host: String,
@@ -35,24 +35,24 @@ struct Known {
     /// When they were found.
     found: Option<Instant>,
     next: usize,
-    /// The process whose thread is asking.
+    /// The process whose thread runs a lookup.
     asked_by: Option<u32>,
     error: Option<Error>,
 }
 
-/// Where to connect to.
+/// The result of a lookup.
 #[derive(Debug)]
-pub(crate) enum Whereabouts {
-    /// To this address.
-    At(SocketAddr),
-    /// It is being looked up.
+pub(crate) enum Resolution {
+    /// An address to connect to.
+    Address(SocketAddr),
+    /// The lookup is in progress.
     Pending,
-    /// There is none.
-    Nowhere(Error),
+    /// The lookup failed.
+    Failed(Error),
 }
 
 impl Lookup {
-    /// The addresses of a host, which may be one itself.
+    /// A lookup for a host, which may be an IP address.
     pub(crate) fn new(host: &str, port: u16) -> Self {
         let literal: Option<IpAddr> = host.parse().ok();
         let known = Known {
@@ -70,22 +70,22 @@ impl Lookup {
     }
 
     /// The next address.
-    pub(crate) fn next(&self, now: Instant) -> Whereabouts {
+    pub(crate) fn next(&self, now: Instant) -> Resolution {
         let mut known = match self.known.try_lock() {
             Ok(known) => known,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // Another thread has it for a moment, or had it when this process was forked.
+            // Another thread holds it briefly, or held it when this process was forked.
             Err(TryLockError::WouldBlock) => return self.look_up_here(),
         };
         if self.host.parse::<IpAddr>().is_ok() {
-            return Whereabouts::At(known.addresses[0]);
+            return Resolution::Address(known.addresses[0]);
         }
         let age = known
             .found
             .map(|found| now.saturating_duration_since(found));
         if age.is_none_or(|age| age > FRESH) && known.asked_by != Some(std::process::id()) {
             if let Some(error) = known.error.take() {
-                return Whereabouts::Nowhere(error);
+                return Resolution::Failed(error);
             }
             known.asked_by = Some(std::process::id());
             if !self.start() {
@@ -95,22 +95,22 @@ impl Lookup {
             }
         }
         if age.is_none_or(|age| age > STALE) || known.addresses.is_empty() {
-            return Whereabouts::Pending;
+            return Resolution::Pending;
         }
         known.next = known.next.wrapping_add(1);
         let at = known.next % known.addresses.len();
-        Whereabouts::At(known.addresses[at])
+        Resolution::Address(known.addresses[at])
     }
 
-    /// Looks them up again before the next connection: one failed.
-    pub(crate) fn distrust(&self) {
+    /// Marks the addresses as old after a failed connection, so that they are looked up again.
+    pub(crate) fn expire(&self) {
         if let Ok(mut known) = self.known.try_lock() {
             let long_ago = Instant::now().checked_sub(FRESH * 2);
             known.found = known.found.and(long_ago);
         }
     }
 
-    /// Asks on a thread. Answers whether there is one.
+    /// Starts a lookup on a thread. Returns whether the thread could be started.
     fn start(&self) -> bool {
         let (host, port, known) = (self.host.clone(), self.port, Arc::clone(&self.known));
         let ask = move || {
@@ -133,18 +133,23 @@ impl Lookup {
         thread.spawn(ask).is_ok()
     }
 
-    fn look_up_here(&self) -> Whereabouts {
+    fn look_up_here(&self) -> Resolution {
         match look_up(&self.host, self.port) {
-            Ok(addresses) => Whereabouts::At(addresses[0]),
-            Err(error) => Whereabouts::Nowhere(error),
+            Ok(addresses) => Resolution::Address(addresses[0]),
+            Err(error) => Resolution::Failed(error),
         }
     }
 }
 
 fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
     let failed = |why: String| {
-        Error::new(Kind::Transient, "find", format!("the host {host}"), why)
-            .with_hint("check the host's name, and the name servers of this machine")
+        Error::new(
+            ErrorKind::Transient,
+            "find",
+            format!("the host {host}"),
+            why,
+        )
+        .with_hint("check the host's name, and the name servers of this machine")
     };
     let found = (host, port).to_socket_addrs();
     let found = found.map_err(|error| failed(error.to_string()))?;
@@ -159,11 +164,11 @@ fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
 mod tests {
     use super::*;
 
-    fn wait_for(lookup: &Lookup) -> Whereabouts {
+    fn wait_for(lookup: &Lookup) -> Resolution {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             match lookup.next(Instant::now()) {
-                Whereabouts::Pending if Instant::now() < deadline => {
+                Resolution::Pending if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 known => return known,
@@ -172,16 +177,16 @@ mod tests {
     }
 
     #[test]
-    fn an_address_needs_no_thread_and_a_name_gets_one() {
+    fn an_address_needs_no_lookup_and_a_name_is_looked_up_on_a_thread() {
         let lookup = Lookup::new("::1", 80);
-        assert!(matches!(lookup.next(Instant::now()), Whereabouts::At(at) if at.is_ipv6()));
+        assert!(matches!(lookup.next(Instant::now()), Resolution::Address(at) if at.is_ipv6()));
         let lookup = Lookup::new("localhost", 80);
-        assert!(matches!(lookup.next(Instant::now()), Whereabouts::Pending));
-        assert!(matches!(wait_for(&lookup), Whereabouts::At(at) if at.ip().is_loopback()));
-        lookup.distrust();
+        assert!(matches!(lookup.next(Instant::now()), Resolution::Pending));
+        assert!(matches!(wait_for(&lookup), Resolution::Address(at) if at.ip().is_loopback()));
+        lookup.expire();
         assert!(
-            matches!(wait_for(&lookup), Whereabouts::At(_)),
-            "old ones serve meanwhile"
+            matches!(wait_for(&lookup), Resolution::Address(_)),
+            "old addresses are used meanwhile"
         );
     }
 
@@ -189,7 +194,7 @@ mod tests {
     fn a_name_without_an_address_is_an_error_each_time() {
         let lookup = Lookup::new("no-such-host.invalid", 80);
         for _ in 0..2 {
-            let Whereabouts::Nowhere(error) = wait_for(&lookup) else {
+            let Resolution::Failed(error) = wait_for(&lookup) else {
                 panic!("there is no such host")
             };
             assert!(

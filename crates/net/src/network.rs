@@ -1,4 +1,4 @@
-//! What all connections of a program share.
+//! The settings and state that all connections of a program share.
 
 use std::{
     collections::BTreeMap,
@@ -15,28 +15,28 @@ use crate::{
     roots::{Roots, Tls},
 };
 
-/// How connections are made. The environment is read by whoever builds this.
+/// The settings of connections. The caller reads the environment.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct NetworkSettings {
     /// Trusted certificates.
     pub roots: Roots,
     /// Proxies.
     pub proxies: Proxies,
     /// The longest time without a byte before a request counts as failed.
     pub stall_max: Duration,
-    /// The longest time for a connection and its handshake.
+    /// The timeout of a connection and its TLS handshake.
     pub connect_max: Duration,
-    /// Connections of one lane.
+    /// The most connections of one lane.
     pub connections_max: u32,
     /// Attempts without progress before an error is final.
     pub attempts_max: u32,
-    /// How long a request that makes no progress is sent again. Time that the server asked for does not count.
+    /// How long a request without progress is retried. Waits that the server asked for do not count.
     pub failing_max: Duration,
     /// Whether slow requests are sent a second time, on another connection.
     pub hedges: bool,
 }
 
-impl Default for Settings {
+impl Default for NetworkSettings {
     fn default() -> Self {
         Self {
             roots: Roots::default(),
@@ -51,16 +51,16 @@ impl Default for Settings {
     }
 }
 
-/// Settings, trusted certificates, and the origins in use.
+/// The settings, the trusted certificates, and the origins in use.
 pub struct Network {
-    settings: Settings,
+    settings: NetworkSettings,
     tls: OnceLock<Tls>,
     origins: Mutex<BTreeMap<Site, Weak<Origin>>>,
 }
 
 impl Network {
     /// A network with these settings.
-    pub fn new(settings: Settings) -> Arc<Self> {
+    pub fn new(settings: NetworkSettings) -> Arc<Self> {
         Arc::new(Self {
             settings,
             tls: OnceLock::new(),
@@ -69,11 +69,11 @@ impl Network {
     }
 
     /// Its settings.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &NetworkSettings {
         &self.settings
     }
 
-    /// The origin of a site. All who ask for the same site share it, and with it its pace.
+    /// The origin of a site. All callers share one origin per site, and so its pace.
     pub fn origin(self: &Arc<Self>, site: &Site) -> Result<Arc<Origin>> {
         let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(origin) = origins.get(site).and_then(Weak::upgrade) {
@@ -85,12 +85,12 @@ impl Network {
         Ok(origin)
     }
 
-    /// Trusted certificates, if they were read already.
+    /// The trusted certificates, if they were loaded already.
     pub(crate) fn known_tls(&self) -> Option<&Tls> {
         self.tls.get()
     }
 
-    /// Trusted certificates, read when first needed.
+    /// The trusted certificates, loaded on first use.
     pub(crate) fn tls(&self) -> Result<&Tls> {
         if let Some(tls) = self.tls.get() {
             return Ok(tls);

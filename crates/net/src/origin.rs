@@ -1,9 +1,9 @@
-//! A server: where it is, how to connect to it, and what all lanes know of it together.
+//! A server: its address, how to connect to it, and its state that all lanes share.
 
 use std::{fmt, sync::Arc};
 
 use rustls_pki_types::ServerName;
-use straightway_core::{Error, Kind, Reason, Result, Survey};
+use straightway_core::{Error, ErrorKind, Reason, Result, Survey};
 
 use crate::{lookup::Lookup, network::Network, pace::Pace, proxy::ProxyUrl};
 
@@ -12,14 +12,14 @@ use crate::{lookup::Lookup, network::Network, pace::Pace, proxy::ProxyUrl};
 pub struct Site {
     /// Whether connections are encrypted.
     pub is_tls: bool,
-    /// The host: a name or an address, the latter in brackets where it is IPv6.
+    /// The host: a name or an address. An IPv6 address is in brackets.
     pub host: String,
     /// The port.
     pub port: u16,
 }
 
 impl Site {
-    /// What the planner should know of its objects.
+    /// The planner's view of its objects.
     pub fn survey(&self) -> Survey {
         Survey::socket(if self.is_tls {
             Reason::Tls
@@ -32,7 +32,7 @@ impl Site {
     pub fn of(url: &http::Uri) -> Result<Self> {
         let refuse = |why: &str| {
             let host = url.host().unwrap_or_default();
-            Error::new(Kind::Invalid, "connect to", format!("{host:?}"), why)
+            Error::new(ErrorKind::Invalid, "connect to", format!("{host:?}"), why)
         };
         let is_tls = match url.scheme_str() {
             Some("https") => true,
@@ -41,7 +41,7 @@ impl Site {
         };
         let authority = url.authority().ok_or_else(|| refuse("there is no host"))?;
         if authority.as_str().contains('@') {
-            return Err(refuse("credentials are not taken from a URL"));
+            return Err(refuse("credentials are not accepted in a URL"));
         }
         if authority.host().is_empty() {
             return Err(refuse("there is no host"));
@@ -60,12 +60,17 @@ impl Site {
         let url = format!("{scheme}://{authority}/").parse();
         let url = url.map_err(|_| {
             let why = "a site is HOST[:PORT]";
-            Error::new(Kind::Invalid, "connect to", format!("{authority:?}"), why)
+            Error::new(
+                ErrorKind::Invalid,
+                "connect to",
+                format!("{authority:?}"),
+                why,
+            )
         })?;
         Self::of(&url)
     }
 
-    /// The host as a `Host` header has it: with its port, unless that is the scheme's own.
+    /// The host in the form of a `Host` header: with its port, unless that is the scheme's default.
     pub fn authority(&self) -> String {
         let default = if self.is_tls { 443 } else { 80 };
         if self.port == default {
@@ -97,7 +102,7 @@ pub struct Origin {
     site: Site,
     network: Arc<Network>,
     proxy: Option<ProxyUrl>,
-    /// What the server's certificate must be for; `None` without TLS.
+    /// The name that the server's certificate must have; `None` without TLS.
     server_name: Option<ServerName<'static>>,
     /// The addresses of the server, or of its proxy.
     lookup: Lookup,
@@ -108,15 +113,15 @@ impl Origin {
     pub(crate) fn new(network: &Arc<Network>, site: Site) -> Result<Self> {
         let proxy = network.settings().proxies.of(&site).cloned();
         let server_name = if site.is_tls {
-            // Trusted certificates that cannot be read are an error here, before anything is asked for.
+            // Fails here, before any request, if the trusted certificates cannot be loaded.
             network.tls()?;
             let name = ServerName::try_from(site.bare_host().to_owned());
             let name = name.map_err(|_| {
                 Error::new(
-                    Kind::Invalid,
+                    ErrorKind::Invalid,
                     "connect to",
                     &site,
-                    "that is no name of a host",
+                    "it is not a valid host name",
                 )
             })?;
             Some(name)
@@ -137,23 +142,23 @@ impl Origin {
         })
     }
 
-    /// Where it is.
+    /// Its scheme, host and port.
     pub fn site(&self) -> &Site {
         &self.site
     }
 
-    /// The network that it is in.
+    /// Its network.
     pub fn network(&self) -> &Arc<Network> {
         &self.network
     }
 
-    /// The request that opens a tunnel to it, where there is a proxy.
+    /// The request that opens a tunnel to it, if there is a proxy.
     pub(crate) fn tunnel_head(&self) -> Option<Vec<u8>> {
         let proxy = self.proxy.as_ref()?;
         Some(proxy.connect_head(&self.site))
     }
 
-    /// What its certificate must be for, where it has TLS.
+    /// The name that its certificate must have; `None` without TLS.
     pub(crate) fn server_name(&self) -> Option<&ServerName<'static>> {
         self.server_name.as_ref()
     }
@@ -163,7 +168,7 @@ impl Origin {
         &self.lookup
     }
 
-    /// How fast it may be asked, and how fast it answers.
+    /// Its request rate limit and its observed latency.
     pub fn pace(&self) -> &Pace {
         &self.pace
     }
@@ -184,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_site_is_read_from_a_url_and_named_as_a_host_header_has_it() {
+    fn a_site_is_parsed_from_a_url_and_omits_the_default_port() {
         for (url, authority, shown) in [
             ("https://S3.Example/x?y", "s3.example", "https://s3.example"),
             ("http://h:8333/", "h:8333", "http://h:8333"),

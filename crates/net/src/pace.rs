@@ -1,59 +1,60 @@
-//! How fast a server may be asked, and how fast it answers: shared by all lanes, without a lock.
+//! The request rate limit and the latency of a server, shared by all lanes without a lock.
 //!
-//! A server that says *slow down* (503, 429) gets fewer requests from all lanes at once: the shortest time between two
-//! requests doubles with each such answer, and shrinks with each good one until it is gone.
+//! When a server responds *slow down* (503, 429), all lanes send fewer requests: the shortest interval between two
+//! requests doubles with each such response, and shrinks with each good one until the limit is gone.
 //!
-//! A request that takes longer to its first byte than 95 of 100 others may be sent a second time, on another
-//! connection. Such hedges are at most 5 % of all requests: when everything is slow, more of them make it worse.
+//! A request whose first byte takes longer than the 95th percentile may be sent a second time, on another connection.
+//! Such hedges are at most 5 % of all requests: if the whole server is slow, more would make it worse.
 
 use std::{
     sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
-/// The shortest time between two requests after the first *slow down*, and the longest ever.
+/// The interval between two requests after the first *slow down*, and the longest interval.
 const INTERVAL_FIRST_NS: u64 = 1_000_000;
 const INTERVAL_MAX_NS: u64 = 1_000_000_000;
 
-/// An interval below this holds nobody back any more.
+/// A shorter interval counts as no limit.
 const INTERVAL_MIN_NS: u64 = 50_000;
 
-/// How much a good answer takes off the interval: a 16th.
+/// A good response shortens the interval by 1/16.
 const RECOVERY_SHIFT: u32 = 4;
 
-/// One *slow down* counts in this time, however many lanes are told.
+/// Within this time only one *slow down* counts, however many lanes receive it.
 const SLOW_DOWN_ONCE: Duration = Duration::from_millis(100);
 
 /// One hedge for this many requests.
 const REQUESTS_PER_HEDGE: u64 = 20;
 
-/// The most requests that count for hedges to come. Without a bound a long quiet time would pay for a storm.
+/// The most requests that count towards future hedges. Without a limit, a long period without hedges would allow a
+/// burst.
 const CREDIT_MAX: u64 = 4 * REQUESTS_PER_HEDGE;
 
-/// First bytes seen before the 95th percentile is trusted.
+/// The samples needed before the 95th percentile is used.
 const SAMPLES_MIN: u64 = 20;
 
-/// A hedge is not sent earlier, however fast the server is.
+/// The shortest delay before a hedge, however fast the server is.
 const HEDGE_DELAY_MIN: Duration = Duration::from_millis(10);
 
-/// Buckets of first-byte times, four to each doubling from 16 us on: the last begins at 18 minutes.
+/// Histogram buckets of first-byte latencies: four per doubling from 16 us. The last begins at 18 minutes.
 const BUCKETS: usize = 104;
 const BUCKET_FIRST_NS: u64 = 1 << 14;
 
-/// After so many samples all counts are halved: old ones fade.
+/// After this many samples all counts are halved, so that old samples lose weight.
 const SAMPLES_MAX: u64 = 4096;
 
 /// The pace of one server.
 #[derive(Debug)]
 pub struct Pace {
-    /// What times count from.
+    /// The origin of all `_ns` times.
     start: Instant,
     interval_ns: AtomicU64,
-    /// When the next request may go.
+    /// The time of the next permitted request.
     next_ns: AtomicU64,
-    /// When the last *slow down* counted.
+    /// The time of the last *slow down* that counted.
     slowed_ns: AtomicU64,
-    /// Requests that no hedge was sent for yet.
+    /// Requests that count towards the next hedges.
     credit: AtomicU64,
     samples: AtomicU64,
     buckets: [AtomicU32; BUCKETS],
@@ -76,7 +77,7 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Asks to send a request now. `Err` says when it may go: nothing is counted then.
+    /// Asks to send a request now. `Err` has the time when it may be sent; the request is not counted then.
     pub fn admit(&self, now: Instant) -> Result<(), Instant> {
         let interval = self.interval_ns.load(Relaxed);
         if interval > 0 {
@@ -89,23 +90,23 @@ impl Pace {
                 .next_ns
                 .compare_exchange(next, now_ns + interval, Relaxed, Relaxed);
             if claim.is_err() {
-                // Another lane was faster; its interval is waited for.
+                // Another lane claimed this slot; wait one interval.
                 return Err(now + Duration::from_nanos(interval));
             }
         }
         let more = |credit: u64| (credit < CREDIT_MAX).then_some(credit + 1);
-        // A full budget stays full.
+        // At the maximum the credit stays unchanged.
         let _ = self.credit.fetch_update(Relaxed, Relaxed, more);
         Ok(())
     }
 
-    /// Counts a good answer, whose first byte came `first_byte` after the request.
-    pub fn note_answer(&self, first_byte: Duration) {
+    /// Counts a good response whose first byte arrived `first_byte` after the request.
+    pub fn note_response(&self, first_byte: Duration) {
         let interval = self.interval_ns.load(Relaxed);
         if interval > 0 {
             let less = interval - (interval >> RECOVERY_SHIFT).max(1);
             let less = if less < INTERVAL_MIN_NS { 0 } else { less };
-            // A lost race is another answer's recovery.
+            // If the exchange fails, another response has changed the interval.
             let _ = self
                 .interval_ns
                 .compare_exchange(interval, less, Relaxed, Relaxed);
@@ -118,7 +119,7 @@ impl Pace {
         }
     }
 
-    /// Takes the 95th percentile from the counts, and halves those when they are many.
+    /// Computes the 95th percentile, and halves the counts after `SAMPLES_MAX` samples.
     fn estimate(&self, samples: u64) {
         let counts: [u32; BUCKETS] = std::array::from_fn(|at| self.buckets[at].load(Relaxed));
         let total: u64 = counts.iter().map(|count| u64::from(*count)).sum();
@@ -138,7 +139,7 @@ impl Pace {
         }
     }
 
-    /// The server said *slow down*. `wait` is how long it asked for, if it did.
+    /// Notes that the server responded *slow down*. `wait` is the wait it asked for, if any.
     pub fn slow_down(&self, now: Instant, wait: Option<Duration>) {
         let now_ns = self.ns(now);
         let until_ns = now_ns + wait.map_or(0, |wait| self.duration_ns(wait));
@@ -158,7 +159,7 @@ impl Pace {
         }
     }
 
-    /// When a request that was sent at `sent` may be hedged; `None` before enough answers were seen.
+    /// The time when a request sent at `sent` may be hedged; `None` before there are enough samples.
     pub fn hedge_at(&self, sent: Instant) -> Option<Instant> {
         let delay = match self.hedge_delay_ns.load(Relaxed) {
             u64::MAX => return None,
@@ -167,18 +168,18 @@ impl Pace {
         Some(sent + delay.max(HEDGE_DELAY_MIN))
     }
 
-    /// Whether the budget has a hedge left. A server that is held back gets none.
+    /// Whether the budget allows a hedge. A rate-limited server gets none.
     pub fn has_hedge(&self) -> bool {
         self.interval_ns.load(Relaxed) == 0 && self.credit.load(Relaxed) >= REQUESTS_PER_HEDGE
     }
 
-    /// Takes a hedge from the budget, if there is one left.
+    /// Takes a hedge from the budget. Returns whether there was one.
     pub fn take_hedge(&self) -> bool {
         let less = |credit: u64| credit.checked_sub(REQUESTS_PER_HEDGE);
         self.has_hedge() && self.credit.fetch_update(Relaxed, Relaxed, less).is_ok()
     }
 
-    /// The shortest time between two requests now.
+    /// The current shortest interval between two requests.
     pub fn interval(&self) -> Duration {
         Duration::from_nanos(self.interval_ns.load(Relaxed))
     }
@@ -193,7 +194,7 @@ impl Pace {
     }
 }
 
-/// The bucket of a time.
+/// The bucket of a latency.
 fn bucket(ns: u64) -> usize {
     let steps = (ns / (BUCKET_FIRST_NS / 4)).max(4);
     let doublings = steps.ilog2() - 2;
@@ -202,7 +203,7 @@ fn bucket(ns: u64) -> usize {
     usize::try_from(at).unwrap_or(BUCKETS).min(BUCKETS - 1)
 }
 
-/// Where a bucket ends.
+/// The end of a bucket.
 fn bucket_end_ns(bucket: usize) -> u64 {
     let (doublings, quarter) = (bucket / 4, bucket as u64 % 4);
     ((quarter + 5) * (BUCKET_FIRST_NS / 4)) << doublings
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_lies_in_its_bucket() {
+    fn a_latency_is_within_its_bucket() {
         for ns in [
             0,
             1,
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_down_spaces_the_requests_of_all_and_good_answers_end_it() {
+    fn a_slow_down_spaces_requests_until_good_responses_end_it() {
         let pace = Pace::default();
         let now = Instant::now();
         assert!(pace.admit(now).is_ok() && pace.admit(now).is_ok());
@@ -242,7 +243,7 @@ mod tests {
         assert_eq!(
             pace.interval(),
             Duration::from_millis(1),
-            "told twice at once counts once"
+            "two at once count once"
         );
         assert!(pace.admit(now).is_ok());
         let due = pace.admit(now).unwrap_err();
@@ -250,19 +251,20 @@ mod tests {
         for number in 1..20 {
             pace.slow_down(now + number * Duration::from_millis(200), None);
         }
-        assert_eq!(pace.interval(), Duration::from_secs(1), "and is bounded");
-        assert!(
-            !pace.take_hedge(),
-            "a server that is overloaded gets no second request"
+        assert_eq!(
+            pace.interval(),
+            Duration::from_secs(1),
+            "the interval is bounded"
         );
+        assert!(!pace.take_hedge(), "an overloaded server gets no hedge");
         for _ in 0..1000 {
-            pace.note_answer(Duration::from_millis(1));
+            pace.note_response(Duration::from_millis(1));
         }
         assert_eq!(pace.interval(), Duration::ZERO);
     }
 
     #[test]
-    fn a_wait_that_the_server_asks_for_is_kept() {
+    fn a_wait_that_the_server_asks_for_is_honoured() {
         let pace = Pace::default();
         let now = Instant::now();
         pace.slow_down(now, Some(Duration::from_secs(2)));
@@ -280,13 +282,13 @@ mod tests {
             pace.admit(now).unwrap();
             sent += u32::from(pace.take_hedge());
             let slow = number % 10 == 9;
-            pace.note_answer(Duration::from_millis(if slow { 100 } else { 20 }));
+            pace.note_response(Duration::from_millis(if slow { 100 } else { 20 }));
         }
         let delay = pace.hedge_at(now).unwrap() - now;
         assert!((100..126).contains(&delay.as_millis()), "{delay:?}");
         assert_eq!(sent, 50);
         (0..1000).for_each(|_| pace.admit(now).unwrap());
         let sent = (0..1000).filter(|_| pace.take_hedge()).count();
-        assert_eq!(sent, 4, "what was not used before does not add up");
+        assert_eq!(sent, 4, "unused credit is bounded");
     }
 }

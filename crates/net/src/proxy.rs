@@ -1,28 +1,28 @@
-//! Proxies, and which hosts are reached without one.
+//! Proxies, and the hosts that are reached without one.
 //!
-//! A proxy is always used as a tunnel (`CONNECT`), for `http:` too: so the data path is the same with and without one,
+//! A proxy is always used as a tunnel (`CONNECT`), for `http:` too. So the data path is the same with and without one,
 //! and with TLS a proxy sees no request.
 
 use std::{fmt, net::IpAddr};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use crate::origin::Site;
 
-/// Which proxy serves which hosts.
+/// The proxies, by scheme, and their exceptions.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
-    /// For `http:`.
+    /// The proxy for `http:`.
     pub http: Option<ProxyUrl>,
-    /// For `https:`.
+    /// The proxy for `https:`.
     pub https: Option<ProxyUrl>,
-    /// Hosts that are reached without.
-    pub except: Except,
+    /// The hosts that are reached without a proxy.
+    pub except: NoProxy,
 }
 
 impl Proxies {
-    /// What the usual variables say: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower or upper case.
+    /// Reads the usual variables: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower or upper case.
     /// `variable` looks one up.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let value = |name: &str| {
@@ -36,7 +36,7 @@ impl Proxies {
         Ok(Self {
             http: proxy("http_proxy")?,
             https: proxy("https_proxy")?,
-            except: Except::parse(&value("no_proxy").unwrap_or_default()),
+            except: NoProxy::parse(&value("no_proxy").unwrap_or_default()),
         })
     }
 
@@ -52,21 +52,21 @@ impl Proxies {
 pub struct ProxyUrl {
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// `user:password` as it is sent.
+    /// `user:password`, percent-decoded.
     pub(crate) credentials: Option<String>,
 }
 
 impl ProxyUrl {
-    /// Reads `[http://][USER:PASSWORD@]HOST[:PORT]`.
+    /// Parses `[http://][USER:PASSWORD@]HOST[:PORT]`.
     pub fn parse(url: &str) -> Result<Self> {
-        // The URL may hold a password, so that no error repeats it.
+        // The URL may hold a password, so no error repeats it.
         let refuse = |why: &str| {
-            Error::new(Kind::Invalid, "use", "the proxy", why)
+            Error::new(ErrorKind::Invalid, "use", "the proxy", why)
                 .with_hint("a proxy is http://[USER:PASSWORD@]HOST[:PORT]")
         };
         let rest = match url.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
-            Some(_) => return Err(refuse("only HTTP proxies are known")),
+            Some(_) => return Err(refuse("only HTTP proxies are supported")),
             None => url,
         };
         let rest = rest.trim_end_matches('/');
@@ -109,7 +109,7 @@ impl fmt::Debug for ProxyUrl {
     }
 }
 
-/// Text with `%41` read as `A`; `None` where it is no text.
+/// Decodes percent-encoded text; `None` if an escape is malformed or the result is not UTF-8.
 fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -129,21 +129,21 @@ fn percent_decoded(text: &str) -> Option<String> {
 
 /// Hosts that are reached without a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Except(Vec<Entry>);
+pub struct NoProxy(Vec<Entry>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Entry {
     /// Every host.
     All,
-    /// A domain and all below it.
+    /// A domain and its subdomains, with a port if only that one is excepted.
     Domain(String, Option<u16>),
-    /// Addresses that share their first bits.
+    /// The addresses that share this many leading bits with this one.
     Network(IpAddr, u32),
 }
 
-impl Except {
-    /// Reads a list with commas: `*`, hosts, domains (`example.com` and `.example.com` both include what is below),
-    /// addresses and networks (`10.0.0.0/8`). A port may follow a host. What cannot be read is left out.
+impl NoProxy {
+    /// Parses a comma-separated list: `*`, hosts, domains (`example.com` and `.example.com` both include subdomains),
+    /// addresses and networks (`10.0.0.0/8`). A port may follow a host. Malformed entries are ignored.
     pub fn parse(list: &str) -> Self {
         let entry = |text: &str| -> Option<Entry> {
             let text = text.trim().to_ascii_lowercase();
@@ -183,7 +183,7 @@ impl Except {
     }
 }
 
-/// Whether two addresses of one kind have the same first bits.
+/// Whether two addresses of the same family share their first `bits`.
 fn shares_bits(one: IpAddr, other: IpAddr, bits: u32) -> bool {
     let differ = match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_debug_nor_an_error_shows_a_proxy_s_password() {
+    fn neither_debug_nor_an_error_shows_the_password_of_a_proxy() {
         let proxy = ProxyUrl::parse("http://user:secret@host:1").unwrap();
         assert!(!format!("{proxy:?}").contains("secret"));
         for url in [
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_is_asked_for_with_the_credentials() {
+    fn a_tunnel_request_carries_the_credentials() {
         let proxy = ProxyUrl::parse("user:pw@host:1").unwrap();
         let head = proxy.connect_head(&site("https://s3.example/"));
         let head = String::from_utf8(head).unwrap();

@@ -1,31 +1,31 @@
 //! An open object on a web server: one version of it, read in ranges.
 //!
-//! Each request names the version (`If-Match`), and each answer is checked: status, range, length and version. So a
-//! read gives the bytes of the version that was opened, or an error.
+//! Each request names the version (`If-Match`), and each response is checked: status, range, length and version. So a
+//! read returns bytes of the opened version or an error.
 
 mod blocking;
 
 use std::{any::Any, fmt, ops::Range, sync::Arc};
 
-use straightway_core::{Error, Kind, Object, Result, Survey};
+use straightway_core::{Error, ErrorKind, Object, Result, Survey};
 use straightway_io::{Handle, store::Tag};
 
 use crate::{
-    answer::{Answer, BadHeader},
     checksum::Checksum,
     client::Client,
     origin::Origin,
+    response::{BadHeader, HttpResponse},
     service::{Head, Judgement, Next, Service},
     validator::Validator,
 };
 
-pub use blocking::First;
+pub use blocking::FirstResponse;
 pub(crate) use blocking::headers;
 
-/// What is read of the body of an answer without payload, for [`Service::judge`].
+/// The most bytes of an error's body that are read for [`Service::judge`].
 pub(crate) const ERROR_BYTES_MAX: usize = 16 << 10;
 
-/// Times that credentials are renewed for one read.
+/// The most renewals of credentials for one request.
 pub(crate) const RENEWALS_MAX: u32 = 2;
 
 /// An open object.
@@ -36,14 +36,14 @@ pub struct Remote {
     origin: Arc<Origin>,
     service: Arc<dyn Service>,
     client: Client,
-    /// What errors say could not be done with it.
+    /// The operation that its errors name: "read" or "write".
     operation: &'static str,
-    /// Its first bytes, which came when it was opened.
+    /// Its first bytes, received when it was opened.
     front: Vec<u8>,
 }
 
 impl Remote {
-    /// An object of known length and version, as a listing gives them. No request is made.
+    /// An object of known length and version, for example from a listing. No request is sent.
     pub fn known(
         name: String,
         bytes: u64,
@@ -64,14 +64,13 @@ impl Remote {
         }
     }
 
-    /// The same as an object in the making.
+    /// The same object as the target of an upload.
     pub(crate) fn into_target(self) -> Self {
         let operation = "write";
         Self { operation, ..self }
     }
 
-    /// Opens an object by its first request, which asks for `front_bytes`. With a validator, only that version is
-    /// opened.
+    /// Opens an object with a request for its first `front_bytes`. With a validator, only that version is opened.
     pub fn open(
         name: String,
         validator: Option<Validator>,
@@ -81,8 +80,8 @@ impl Remote {
         front_bytes: u32,
     ) -> Result<Self> {
         let mut remote = Self::known(name, 0, validator, origin, service, client);
-        match remote.first(front_bytes)? {
-            First::Found {
+        match remote.first_response(front_bytes)? {
+            FirstResponse::Found {
                 bytes,
                 validator,
                 front,
@@ -92,10 +91,10 @@ impl Remote {
                 remote.front = front;
                 Ok(remote)
             }
-            First::Redirect(_) => {
+            FirstResponse::Redirect(_) => {
                 let why = "the server redirects elsewhere";
                 Err(remote.failed(
-                    Kind::Unsupported,
+                    ErrorKind::Unsupported,
                     why,
                     "use the address that it redirects to",
                 ))
@@ -103,7 +102,7 @@ impl Remote {
         }
     }
 
-    /// The same object with its length, version and first bytes, which [`first`](Self::first) found.
+    /// The same object with the length, version and first bytes that [`first_response`](Self::first_response) returned.
     #[must_use]
     pub fn found(self, bytes: u64, validator: Option<Validator>, front: Vec<u8>) -> Self {
         Self {
@@ -114,22 +113,22 @@ impl Remote {
         }
     }
 
-    /// The server that it is on.
+    /// Its server.
     pub fn origin(&self) -> &Arc<Origin> {
         &self.origin
     }
 
-    /// How it is asked for.
+    /// Its service.
     pub fn service(&self) -> &Arc<dyn Service> {
         &self.service
     }
 
-    /// What errors call it.
+    /// Its name in errors.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The part of `bytes` from `offset` on that is in the object.
+    /// The range of `bytes` at `offset`, cut to the end of the object.
     pub(crate) fn range(&self, offset: u64, bytes: usize) -> Range<u64> {
         let end = offset.saturating_add(bytes as u64).min(self.bytes);
         offset..end.max(offset)
@@ -160,79 +159,91 @@ impl Remote {
         *range == (0..self.bytes)
     }
 
-    /// The checksum of what follows an answer, where that is the whole object.
-    pub(crate) fn checksum(&self, answer: &Answer<'_>, range: &Range<u64>) -> Option<Checksum> {
-        let is_told = self.is_whole(range) && self.bytes > 0;
-        is_told.then(|| self.service.checksum(answer)).flatten()
+    /// The checksum of the body that follows, if that is the whole object and the response states it.
+    pub(crate) fn checksum(
+        &self,
+        response: &HttpResponse<'_>,
+        range: &Range<u64>,
+    ) -> Option<Checksum> {
+        let is_stated = self.is_whole(range) && self.bytes > 0;
+        is_stated.then(|| self.service.checksum(response)).flatten()
     }
 
-    /// The error of bytes that do not have the checksum of their object.
+    /// The error of a checksum mismatch.
     pub(crate) fn damaged(&self) -> Error {
-        let why = "its bytes do not have the checksum that the server keeps of it";
+        let why = "its bytes do not match the checksum that the server stores for it";
         let hint = "the network, a proxy or the server damages it: read it another way, or upload it again";
-        self.failed(Kind::Corrupt, why, hint)
+        self.failed(ErrorKind::Corrupt, why, hint)
     }
 
-    /// Checks that an answer is the range that was asked for. Its body is then as long as the range.
-    pub(crate) fn check(&self, answer: &Answer<'_>, range: &Range<u64>) -> Result<(), Judgement> {
+    /// Checks that a response is the requested range. Its body is then as long as the range.
+    pub(crate) fn check(
+        &self,
+        response: &HttpResponse<'_>,
+        range: &Range<u64>,
+    ) -> Result<(), Judgement> {
         let length = range.end - range.start;
         let wrong = |why: String| {
             let hint = "the server or a proxy in front of it is faulty";
-            Judgement::new(Next::Retry, self.failed(Kind::Corrupt, &why, hint))
+            Judgement::new(Next::Retry, self.failed(ErrorKind::Corrupt, &why, hint))
         };
         let bad = |BadHeader(name): BadHeader| wrong(format!("the server's {name} cannot be read"));
         let is_whole = self.is_whole(range);
-        let is_object = matches!(answer.status, 200 | 206);
-        let differs = |validator: &Validator| validator.contradicts(answer);
+        let is_object = matches!(response.status, 200 | 206);
+        let differs = |validator: &Validator| validator.contradicts(response);
         if is_object && self.validator.as_ref().is_some_and(differs) {
-            // The server promised this version. It may be an answer to another request: asked again on a new
-            // connection, a server whose object was replaced refuses the condition.
+            // The request was conditional on this version, so this may be the response to another request. On a new
+            // connection, a server whose object was replaced rejects the condition.
             let why = "it was replaced while it was read";
-            let error = self.failed(Kind::Corrupt, why, "read it again");
+            let error = self.failed(ErrorKind::Corrupt, why, "read it again");
             return Err(Judgement::new(Next::Retry, error));
         }
-        match answer.status {
+        match response.status {
             206 => {}
             200 if is_whole => {}
-            _ => return Err(self.service.judge(&self.name, answer)),
+            _ => return Err(self.service.judge(&self.name, response)),
         }
-        if answer.status == 206 {
-            let told = answer.content_range().map_err(bad)?;
-            let told = told
+        if response.status == 206 {
+            let stated = response.content_range().map_err(bad)?;
+            let stated = stated
                 .ok_or_else(|| wrong("the server does not say which range it sends".to_owned()))?;
-            let fits_total = told.total.is_none_or(|total| total == self.bytes);
-            if told.range.as_ref() != Some(range) || !fits_total {
+            let fits_total = stated.total.is_none_or(|total| total == self.bytes);
+            if stated.range.as_ref() != Some(range) || !fits_total {
                 let asked = format!("{}-{}/{}", range.start, range.end - 1, self.bytes);
                 return Err(wrong(format!(
-                    "the server sends another range than the one that was asked for ({asked})"
+                    "the server sent another range than the requested one ({asked})"
                 )));
             }
         }
-        match answer.content_length().map_err(bad)? {
-            Some(told) if told != length => Err(wrong(format!(
-                "the server sends {told} bytes where {length} were asked for"
+        match response.content_length().map_err(bad)? {
+            Some(stated) if stated != length => Err(wrong(format!(
+                "the server sent {stated} bytes instead of the requested {length}"
             ))),
             _ => Ok(()),
         }
     }
 
-    /// The same, for a body that is received as it is: it must be neither compressed nor cut into chunks.
+    /// The same for a body that is received unchanged: it must be neither compressed nor chunked.
     pub(crate) fn check_plain(
         &self,
-        answer: &Answer<'_>,
+        response: &HttpResponse<'_>,
         range: &Range<u64>,
     ) -> Result<(), Judgement> {
-        self.check(answer, range)?;
-        if answer.is_plain() && answer.content_length() == Ok(Some(range.end - range.start)) {
+        self.check(response, range)?;
+        if response.is_plain() && response.content_length() == Ok(Some(range.end - range.start)) {
             return Ok(());
         }
         let why = "the server sends ranges in chunks, compressed, or without their length";
         let hint = "download it by other means";
-        Err(Judgement::fail(self.failed(Kind::Unsupported, why, hint)))
+        Err(Judgement::fail(self.failed(
+            ErrorKind::Unsupported,
+            why,
+            hint,
+        )))
     }
 
     /// An error about it.
-    pub(crate) fn failed(&self, kind: Kind, why: &str, hint: &str) -> Error {
+    pub(crate) fn failed(&self, kind: ErrorKind, why: &str, hint: &str) -> Error {
         Error::new(kind, self.operation, &self.name, why).with_hint(hint)
     }
 }
@@ -251,7 +262,7 @@ impl Handle for Remote {
         let end = offset.checked_add(bytes.len() as u64);
         let Some(end) = end.filter(|end| *end <= self.bytes) else {
             let message = format!("it ends at byte {}", self.bytes);
-            return Err(Error::new(Kind::Corrupt, "read", &self.name, message));
+            return Err(Error::new(ErrorKind::Corrupt, "read", &self.name, message));
         };
         if bytes.is_empty() {
             return Ok(());
@@ -273,21 +284,21 @@ impl Handle for Remote {
         if self.bytes > 0 {
             return self.fetch(&(0..1), &mut [0]);
         }
-        match self.first(1)? {
-            First::Found { bytes: 0, .. } => Ok(()),
-            _ => Err(self.failed(Kind::Corrupt, "it was replaced", "read it again")),
+        match self.first_response(1)? {
+            FirstResponse::Found { bytes: 0, .. } => Ok(()),
+            _ => Err(self.failed(ErrorKind::Corrupt, "it was replaced", "read it again")),
         }
     }
 }
 
 impl Remote {
-    /// The object that a handle is, if it is one.
+    /// Downcasts a handle to a remote object.
     pub fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
         any.downcast().ok()
     }
 
-    /// What the planner should know of it.
+    /// The planner's view of it.
     pub fn survey(&self) -> Survey {
         self.origin.site().survey()
     }

@@ -1,31 +1,31 @@
-//! The head of an answer, and the headers that reads depend on.
+//! The head of a response, and the headers that reads depend on.
 
 use std::{ops::Range, time::Duration};
 
-/// An answer's head, and where it has no payload, the front of its body.
+/// A response's head, and for an error the beginning of its body.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct HttpResponse<'a> {
     /// The status.
     pub status: u16,
     pub(crate) headers: &'a [httparse::Header<'a>],
-    /// The body of an error, cut to a few KiB; empty where a payload follows.
+    /// The body of an error, cut to a few KiB; empty if a payload follows.
     pub body: &'a [u8],
 }
 
-/// What a `Content-Range` says.
+/// A parsed `Content-Range` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentRange {
-    /// The range that follows; `None` where the range that was asked for is not there (status 416).
+    /// The range of the body; `None` if the requested range does not exist (status 416).
     pub range: Option<Range<u64>>,
-    /// The length of the object; `None` where the server does not say.
+    /// The length of the object; `None` if the server does not state it.
     pub total: Option<u64>,
 }
 
 /// The longest wait that a server may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 
-impl<'a> Answer<'a> {
-    /// An answer with these headers.
+impl<'a> HttpResponse<'a> {
+    /// A response with these headers.
     pub fn new(status: u16, headers: &'a [httparse::Header<'a>], body: &'a [u8]) -> Self {
         Self {
             status,
@@ -34,12 +34,12 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// The first header of this name, without blanks around its value.
+    /// The value of the first header with this name, without surrounding blanks.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.all(name).next()
     }
 
-    /// The same as text; `None` where it is not ASCII.
+    /// The same as text; `None` if it is not ASCII.
     pub fn text(&self, name: &str) -> Option<&'a str> {
         let value = self.header(name)?;
         str::from_utf8(value).ok().filter(|text| text.is_ascii())
@@ -53,7 +53,7 @@ impl<'a> Answer<'a> {
         named.map(|header| header.value.trim_ascii())
     }
 
-    /// The length of the body. `Err` where it is no number, or given twice and not the same.
+    /// The length of the body. `Err` if it is not a number, or if repeated headers differ.
     pub fn content_length(&self) -> Result<Option<u64>, BadHeader> {
         let mut lengths = self.all("content-length").map(decimal);
         let Some(first) = lengths.next() else {
@@ -65,7 +65,7 @@ impl<'a> Answer<'a> {
         Ok(first)
     }
 
-    /// Which part of the object follows. `Err` where it cannot be read, or is given twice.
+    /// The range of the body in the object. `Err` if the header is malformed or repeated.
     pub fn content_range(&self) -> Result<Option<ContentRange>, BadHeader> {
         let mut ranges = self.all("content-range");
         let Some(first) = ranges.next() else {
@@ -75,13 +75,13 @@ impl<'a> Answer<'a> {
         read.flatten().map(Some).ok_or(BadHeader("Content-Range"))
     }
 
-    /// Whether the body is sent as it is, with a length, and not in chunks or compressed.
+    /// Whether the body is neither chunked nor compressed.
     pub fn is_plain(&self) -> bool {
         let identity = |value: &[u8]| value.eq_ignore_ascii_case(b"identity");
         self.all("transfer-encoding").all(identity) && self.all("content-encoding").all(identity)
     }
 
-    /// Whether the server closes the connection after this answer.
+    /// Whether the server closes the connection after this response.
     pub fn closes(&self) -> bool {
         let says = |word: &[u8]| {
             self.all("connection")
@@ -91,18 +91,18 @@ impl<'a> Answer<'a> {
         says(b"close")
     }
 
-    /// How long to wait before the next request, where the server says so in seconds.
+    /// The time to wait before the next request, if the server states it in seconds; at most a minute.
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = decimal(self.header("retry-after")?)?;
         Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
     }
 }
 
-/// A header that cannot be read.
+/// A malformed header, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadHeader(pub &'static str);
 
-/// Digits alone: no sign, no blanks, no overflow.
+/// Parses digits only: no sign, no blanks, no overflow.
 fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -110,7 +110,7 @@ fn decimal(text: &[u8]) -> Option<u64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Reads `bytes A-B/TOTAL`, `bytes A-B/*` and `bytes */TOTAL`.
+/// Parses `bytes A-B/TOTAL`, `bytes A-B/*` and `bytes */TOTAL`.
 fn content_range(text: &[u8]) -> Option<ContentRange> {
     let (unit, rest) = text.split_at_checked(b"bytes ".len())?;
     if !unit.eq_ignore_ascii_case(b"bytes ") {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_content_range_is_read_exactly_or_not_at_all() {
+    fn a_content_range_is_parsed_strictly() {
         let read = |text: &str| content_range(text.as_bytes());
         let range = |range: Range<u64>, total| {
             Some(ContentRange {
@@ -187,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_contradict_each_other_are_refused() {
-        let told = |values: &[&'static str]| {
+    fn contradictory_content_lengths_are_refused() {
+        let length_of = |values: &[&'static str]| {
             let headers: Vec<_> = values.iter().map(|v| header("Content-Length", v)).collect();
-            Answer::new(206, &headers, b"").content_length()
+            HttpResponse::new(206, &headers, b"").content_length()
         };
-        assert_eq!(told(&[]), Ok(None));
-        assert_eq!(told(&["7"]), Ok(Some(7)));
-        assert_eq!(told(&["7", " 7"]), Ok(Some(7)));
+        assert_eq!(length_of(&[]), Ok(None));
+        assert_eq!(length_of(&["7"]), Ok(Some(7)));
+        assert_eq!(length_of(&["7", " 7"]), Ok(Some(7)));
         for bad in [
             &["7", "8"][..],
             &["-7"],
@@ -203,24 +203,24 @@ mod tests {
             &["0x7"],
             &["99999999999999999999"],
         ] {
-            assert!(told(bad).is_err(), "{bad:?}");
+            assert!(length_of(bad).is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn an_answer_says_whether_its_body_is_plain_and_its_connection_stays() {
+    fn encodings_connection_and_retry_after_headers_are_read() {
         let headers = [
             header("Connection", "keep-alive, Close"),
             header("transfer-ENCODING", "chunked"),
         ];
-        let answer = Answer::new(200, &headers, b"");
-        assert!(answer.closes() && !answer.is_plain());
+        let response = HttpResponse::new(200, &headers, b"");
+        assert!(response.closes() && !response.is_plain());
         let headers = [
             header("content-encoding", "identity"),
             header("Retry-After", "3600"),
         ];
-        let answer = Answer::new(503, &headers, b"");
-        assert!(!answer.closes() && answer.is_plain());
-        assert_eq!(answer.retry_after(), Some(RETRY_AFTER_MAX));
+        let response = HttpResponse::new(503, &headers, b"");
+        assert!(!response.closes() && response.is_plain());
+        assert_eq!(response.retry_after(), Some(RETRY_AFTER_MAX));
     }
 }

@@ -1,4 +1,4 @@
-//! Which certificates are trusted, and the TLS configuration that follows.
+//! The trusted certificates, and the TLS configuration that uses them.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -7,19 +7,19 @@ use rustls::{
     crypto::{CryptoProvider, aws_lc_rs},
 };
 use rustls_pki_types::{CertificateDer, pem::PemObject};
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
-/// Which certificates are trusted.
+/// The source of the trusted certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Roots {
-    /// Those of the system. `SSL_CERT_FILE` and `SSL_CERT_DIR` replace them, as with OpenSSL.
+    /// The certificates of the system. `SSL_CERT_FILE` and `SSL_CERT_DIR` replace them, as with OpenSSL.
     #[default]
     System,
-    /// Those in a file of PEM certificates, and no others.
+    /// Only the certificates in this PEM file.
     File(PathBuf),
 }
 
-/// Trusted certificates, and what connections are made with.
+/// The trusted certificates, the crypto provider, and the configuration of connections.
 #[derive(Debug)]
 pub(crate) struct Tls {
     pub(crate) certificates: Vec<CertificateDer<'static>>,
@@ -28,27 +28,32 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Reads the certificates, which takes milliseconds.
+    /// Loads the certificates, which takes milliseconds.
     pub(crate) fn new(roots: &Roots) -> Result<Self> {
         let certificates = match roots {
             Roots::System => system()?,
             Roots::File(path) => {
                 let refuse = |why: String| {
-                    Error::new(Kind::Invalid, "read certificates from", path.display(), why)
-                        .with_hint("name a file with certificates in PEM form")
+                    Error::new(
+                        ErrorKind::Invalid,
+                        "read certificates from",
+                        path.display(),
+                        why,
+                    )
+                    .with_hint("name a file with certificates in PEM form")
                 };
                 let read =
                     CertificateDer::pem_file_iter(path).map_err(|e| refuse(e.to_string()))?;
                 let read: Result<Vec<_>, _> = read.collect();
                 let read = read.map_err(|e| refuse(e.to_string()))?;
                 if read.is_empty() {
-                    return Err(refuse("it has none".to_owned()));
+                    return Err(refuse("it has no certificates".to_owned()));
                 }
                 read
             }
         };
         let mut store = RootCertStore::empty();
-        // Some systems have certificates that nobody can use any more; those are left out.
+        // Some systems have certificates that cannot be parsed; they are ignored.
         let (used, _) = store.add_parsable_certificates(certificates.iter().cloned());
         if used == 0 {
             return Err(no_roots("none of the certificates can be used"));
@@ -67,7 +72,7 @@ impl Tls {
     }
 }
 
-/// The TLS configuration that follows from trusted certificates: for comparisons with other clients.
+/// The TLS configuration with these trusted certificates: for comparisons with other clients.
 pub fn tls_config(roots: &Roots) -> Result<Arc<ClientConfig>> {
     Ok(Tls::new(roots)?.config)
 }
@@ -84,7 +89,7 @@ fn system() -> Result<Vec<CertificateDer<'static>>> {
 }
 
 fn no_roots(why: &str) -> Error {
-    Error::new(Kind::Unsupported, "find", "trusted certificates", why)
+    Error::new(ErrorKind::Unsupported, "find", "trusted certificates", why)
         .with_hint("install the package `ca-certificates`, or name a file of certificates")
 }
 
@@ -99,7 +104,7 @@ mod tests {
         std::fs::write(&path, "no certificates here\n").unwrap();
         for path in [path, folder.path().join("missing.pem")] {
             let error = Tls::new(&Roots::File(path)).unwrap_err();
-            assert_eq!(error.kind(), Kind::Invalid);
+            assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains(".pem"), "{error}");
         }
     }

@@ -1,16 +1,16 @@
-//! What differs between kinds of servers: how a request is authorised, and what an answer means.
+//! The differences between kinds of servers: the format of a request, and the meaning of a response.
 
 use std::{fmt, time::Duration};
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use crate::{
-    answer::Answer,
     checksum::Checksum,
-    upload::{Part, PartTag},
+    response::HttpResponse,
+    upload::{PartTag, UploadPart},
 };
 
-/// How one object is asked for, and what the server's answers mean.
+/// The requests for one object, and the meaning of the responses.
 ///
 /// The engine calls [`head`](Self::head) and [`judge`](Self::judge) on a lane's thread, so neither may block.
 pub trait Service: fmt::Debug + Send + Sync {
@@ -18,18 +18,18 @@ pub trait Service: fmt::Debug + Send + Sync {
     /// `\r\n`. `Range`, `If-Match` and the blank line are appended by the caller and must not be signed.
     fn head(&self, out: &mut Vec<u8>) -> Result<Head>;
 
-    /// What an answer means that is not the expected part of the object. `name` is what errors call the object.
-    fn judge(&self, name: &str, answer: &Answer<'_>) -> Judgement {
-        judge_status(name, answer)
+    /// Judges a response that is not the expected part of the object. Errors call the object `name`.
+    fn judge(&self, name: &str, response: &HttpResponse<'_>) -> Judgement {
+        judge_status(name, response)
     }
 
-    /// Whether a request for the whole object leaves out `Range`, so that the server tells its checksum.
+    /// Whether a request for the whole object omits `Range`, so that the server sends the object's checksum.
     fn asks_whole(&self) -> bool {
         false
     }
 
-    /// The checksum of the whole object in an answer to a request for all of it.
-    fn checksum(&self, _: &Answer<'_>) -> Option<Checksum> {
+    /// The checksum of the whole object, from the response to a request for all of it.
+    fn checksum(&self, _: &HttpResponse<'_>) -> Option<Checksum> {
         None
     }
 
@@ -38,18 +38,30 @@ pub trait Service: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Appends the whole head of a request that stores a part of the object, with its `Content-Length` and the blank line.
-    fn put_head(&self, _: &Part, _out: &mut Vec<u8>) -> Result<Head> {
-        let why = "this kind of server is only read";
-        Err(Error::new(Kind::Unsupported, "write", "an object", why))
+    /// Appends the complete head of a request that stores a part of the object, with `Content-Length` and the blank
+    /// line.
+    fn put_head(&self, _: &UploadPart, _out: &mut Vec<u8>) -> Result<Head> {
+        let why = "stores of this kind are read-only";
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            "write",
+            "an object",
+            why,
+        ))
     }
 
-    /// What the server calls a part, by its answer of status 200 to that request. `name` is what errors call the object.
-    fn stored(&self, name: &str, _: &Part, answer: &Answer<'_>) -> Result<PartTag, Judgement> {
-        Err(self.judge(name, answer))
+    /// The `ETag` of a stored part, from the response with status 200 to that request. Errors call the object `name`.
+    fn stored(
+        &self,
+        name: &str,
+        _: &UploadPart,
+        response: &HttpResponse<'_>,
+    ) -> Result<PartTag, Judgement> {
+        Err(self.judge(name, response))
     }
 
-    /// Renews what [`head`](Self::head) and [`put_head`](Self::put_head) sign with. It may block: a thread that ends with the call runs it.
+    /// Renews the credentials that [`head`](Self::head) and [`put_head`](Self::put_head) sign with. It may block: it
+    /// runs on a thread of its own.
     fn renew(&self) -> Result<()> {
         Ok(())
     }
@@ -57,113 +69,113 @@ pub trait Service: fmt::Debug + Send + Sync {
 
 const _: [&dyn Service; 0] = [];
 
-/// Whether a request head could be written.
+/// The result of writing a request head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
-    /// It was.
+    /// It was written.
     Ready,
     /// The credentials have expired or are about to: call [`Service::renew`] first.
     Renew,
 }
 
-/// What to do after an answer that is not the expected part of the object.
+/// The verdict on a response that is not the expected part of the object.
 #[derive(Debug)]
 pub struct Judgement {
     /// What to do next.
     pub next: Next,
-    /// What is told if nothing further is tried.
+    /// The error to return if the request is not retried.
     pub error: Error,
 }
 
-/// What to do next.
+/// The next step after a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask again after a pause, on a new connection.
+    /// Retry after a back-off, on a new connection.
     Retry,
-    /// The same, and all requests to this origin slow down. The server may have said for how long.
+    /// Retry, and slow down all requests to this origin. The server may have sent the time to wait.
     SlowDown(Option<Duration>),
-    /// Renew the credentials and ask again.
+    /// Renew the credentials and retry.
     Renew,
     /// Give up.
     Fail,
 }
 
 impl Judgement {
-    /// A judgement with the error that is told if nothing further is tried.
+    /// A judgement with the error to return if the request is not retried.
     pub fn new(next: Next, error: Error) -> Self {
         Self { next, error }
     }
 
-    /// Nothing further is tried.
+    /// A judgement that gives up.
     pub fn fail(error: Error) -> Self {
         Self::new(Next::Fail, error)
     }
 
-    /// What failed on its way is tried again, all else is not.
+    /// Retries a transient error; any other error is final.
     pub fn of(error: Error) -> Self {
         let next = match error.kind() {
-            Kind::Transient => Next::Retry,
+            ErrorKind::Transient => Next::Retry,
             _ => Next::Fail,
         };
         Self::new(next, error)
     }
 }
 
-/// What an answer means by its status alone.
-pub fn judge_status(name: &str, answer: &Answer<'_>) -> Judgement {
+/// Judges a response by its status alone.
+pub fn judge_status(name: &str, response: &HttpResponse<'_>) -> Judgement {
     const PERMIT: &str = "give a token or credentials that may read it";
-    let (next, kind, why, hint) = match answer.status {
+    let (next, kind, why, hint) = match response.status {
         401 => (
             Next::Fail,
-            Kind::Invalid,
+            ErrorKind::Invalid,
             "the server asks for credentials",
             PERMIT,
         ),
-        403 => (Next::Fail, Kind::Invalid, "access is denied", PERMIT),
+        403 => (Next::Fail, ErrorKind::Invalid, "access is denied", PERMIT),
         404 | 410 => (
             Next::Fail,
-            Kind::NotFound,
+            ErrorKind::NotFound,
             "there is no such object",
             "check the name",
         ),
         412 | 416 => (
             Next::Fail,
-            Kind::Corrupt,
+            ErrorKind::Corrupt,
             "it was replaced while it was read",
             "read it again",
         ),
         408 | 500 | 502 | 504 => (
             Next::Retry,
-            Kind::Transient,
-            "the server fails",
+            ErrorKind::Transient,
+            "the server failed",
             "try again later",
         ),
         429 | 503 => (
-            Next::SlowDown(answer.retry_after()),
-            Kind::Transient,
+            Next::SlowDown(response.retry_after()),
+            ErrorKind::Transient,
             "the server is overloaded",
             "try again later, or with fewer connections",
         ),
         200 => (
             Next::Fail,
-            Kind::Unsupported,
-            "the server sends the whole object where a range was asked for",
+            ErrorKind::Unsupported,
+            "the server sent the whole object instead of the requested range",
             "download it by other means, or ask a server that serves ranges",
         ),
         300..=399 => (
             Next::Fail,
-            Kind::Unsupported,
+            ErrorKind::Unsupported,
             "the server redirects elsewhere",
             "use the address that it redirects to",
         ),
         _ => (
             Next::Fail,
-            Kind::Unsupported,
-            "the server answers with an unexpected status",
+            ErrorKind::Unsupported,
+            "the server sent an unexpected status",
             "check that the address is that of an object",
         ),
     };
-    let message = format!("{why} (status {})", answer.status);
+    let message = format!("{why} (status {})", response.status);
     Judgement::new(
         next,
         Error::new(kind, "read", name, message).with_hint(hint),
@@ -175,19 +187,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_says_whether_to_ask_again() {
-        let judged = |status| judge_status("object", &Answer::new(status, &[], b""));
+    fn a_status_decides_whether_to_retry() {
+        let judged = |status| judge_status("object", &HttpResponse::new(status, &[], b""));
         for (status, next, kind) in [
-            (404, Next::Fail, Kind::NotFound),
-            (403, Next::Fail, Kind::Invalid),
-            (412, Next::Fail, Kind::Corrupt),
-            (500, Next::Retry, Kind::Transient),
-            (503, Next::SlowDown(None), Kind::Transient),
-            (200, Next::Fail, Kind::Unsupported),
-            (418, Next::Fail, Kind::Unsupported),
+            (404, Next::Fail, ErrorKind::NotFound),
+            (403, Next::Fail, ErrorKind::Invalid),
+            (412, Next::Fail, ErrorKind::Corrupt),
+            (500, Next::Retry, ErrorKind::Transient),
+            (503, Next::SlowDown(None), ErrorKind::Transient),
+            (200, Next::Fail, ErrorKind::Unsupported),
+            (418, Next::Fail, ErrorKind::Unsupported),
         ] {
-            let Judgement { next: told, error } = judged(status);
-            assert_eq!((told, error.kind()), (next, kind), "{error}");
+            let Judgement { next: found, error } = judged(status);
+            assert_eq!((found, error.kind()), (next, kind), "{error}");
             assert!(error.to_string().contains(&status.to_string()), "{error}");
         }
     }

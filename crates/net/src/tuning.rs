@@ -1,29 +1,29 @@
-//! The sizes that suit reads over a network.
+//! Executor settings for reads over a network.
 
 use straightway_io::Settings;
 
 use crate::engine::TUNING;
 
-/// Memory of the rings, where bytes do not go straight into a region: 16 requests.
+/// The memory of the staging rings: 16 requests of 8 MiB.
 const STAGING_BYTES: u64 = 128 << 20;
 
-/// Threads that receive. One takes some 3 GB/s without TLS, and less than half of that with it.
+/// The most threads that receive. One thread receives about 3 GB/s without TLS and less than half of that with TLS.
 const LANES_MAX: u32 = 4;
 
-/// Requests of one lane at a time where they are small.
+/// The largest queue depth of a lane, used for small requests.
 const DEPTH_MAX: u64 = 64;
 
-/// The smallest slots.
+/// The smallest slot size.
 const CHUNK_BYTES_MIN: u64 = 64 << 10;
 
-/// The settings of an executor that reads over a network.
+/// Adapts executor settings to reads over a network.
 #[must_use]
 pub fn suited(usual: Settings) -> Settings {
     suited_for(usual, [])
 }
 
-/// The same for objects of these sizes. Where most bytes are in small objects, slots are as small, and more requests are
-/// under way: each costs a round trip, whatever its size.
+/// The same for objects of these sizes. If most bytes are in small objects, slots are smaller and the queue is deeper:
+/// each request costs a round trip, whatever its size.
 #[must_use]
 pub fn suited_for(usual: Settings, sizes: impl IntoIterator<Item = u64>) -> Settings {
     let lanes = usual.cached_lanes.clamp(1, LANES_MAX);
@@ -37,13 +37,13 @@ pub fn suited_for(usual: Settings, sizes: impl IntoIterator<Item = u64>) -> Sett
         drive_lanes: lanes,
         ring_lanes: lanes,
         staging_bytes,
-        // A GPU's drive lanes have a quarter of it.
+        // The drive lanes of a GPU get a quarter of it.
         pinned_bytes: usual.pinned_bytes.max(4 * STAGING_BYTES),
         ..usual
     }
 }
 
-/// The size of the object that the average byte is in, as a power of two within bounds.
+/// The byte-weighted mean object size, rounded up to a power of two within bounds.
 fn chunk_bytes(sizes: impl IntoIterator<Item = u64>) -> u64 {
     let (mut sum, mut squares) = (0_u128, 0_u128);
     for size in sizes.into_iter().map(u128::from) {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_objects_get_small_slots_and_more_requests_and_large_ones_keep_theirs() {
+    fn small_objects_get_small_slots_and_a_deeper_queue() {
         let usual = || Settings {
             cached_lanes: 2,
             ..Settings::default()
@@ -77,7 +77,7 @@ mod tests {
         let small = || vec![64 << 10; 50_000];
         assert_eq!(sizes(&suited_for(usual(), small())), (64 << 10, 64));
         assert_eq!(sizes(&suited_for(usual(), [1; 9])), (64 << 10, 64));
-        // Most bytes are in the large one, and then in the small ones.
+        // In the first case most bytes are in the large object, in the second in the small ones.
         let with = |one: u64| suited_for(usual(), small().into_iter().chain([one]));
         assert_eq!(sizes(&with(1 << 40)), large);
         assert_eq!(sizes(&with(8 << 20)), (128 << 10, 64));

@@ -1,10 +1,10 @@
-//! An object in the making on a web server: it is stored in parts, which become the object at once when all are there.
+//! A multipart upload: an object is stored in parts, and the commit turns them into the object atomically.
 //!
-//! A write that is exactly one part is sent as it is. Bytes of anything else are kept here until their part is whole:
-//! headers, the ragged edges of jobs, and chunks that are smaller than a part. What is never written is zero.
+//! A write of exactly one part is sent without a copy. Other writes are buffered until their part is complete: headers,
+//! the unaligned ends of jobs, and chunks smaller than a part. Bytes that are never written are zero.
 //!
-//! An object that is not longer than a part is kept whole, and stored by one request at its commit: nobody may see it
-//! before.
+//! An object no longer than one part is buffered whole and stored by one request at its commit, so that it is not
+//! visible before.
 
 mod blocking;
 mod tag;
@@ -17,73 +17,73 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-use straightway_core::{Kind, Object, Result, Survey};
+use straightway_core::{ErrorKind, Object, Result, Survey};
 use straightway_io::{Handle, request::Io};
 
 use crate::{client::Client, origin::Origin, remote::Remote, service::Service};
 
 pub use tag::PartTag;
 
-/// A part of an object as a request has it.
+/// A part of an upload, as its request describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Which one, from 0 on.
+pub struct UploadPart {
+    /// Its number, from 0.
     pub number: u32,
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
     /// Its CRC-64/NVME.
     pub sum: u64,
-    /// Its MD5, where the service asks for it.
+    /// Its MD5, if the service needs it ([`Service::wants_digest`]).
     pub digest: Option<Md5>,
 }
 
-/// An MD5.
+/// An MD5 digest.
 pub type Md5 = [u8; 16];
 
-/// A part that the server has.
+/// A part that the server has stored.
 #[derive(Clone, Copy, Debug)]
-pub struct Stored {
+pub struct StoredPart {
     /// The part.
-    pub part: Part,
-    /// What the server calls it.
+    pub part: UploadPart,
+    /// Its `ETag`.
     pub tag: PartTag,
 }
 
-/// An object in the making.
+/// An object being written.
 pub struct Upload {
     remote: Arc<Remote>,
     bytes: u64,
     part_bytes: u64,
-    /// What the server has. Empty where all of the object is kept here.
-    stored: Vec<OnceLock<Stored>>,
-    kept: Mutex<BTreeMap<u32, Kept>>,
+    /// The parts on the server. Empty if the whole object is buffered here.
+    stored: Vec<OnceLock<StoredPart>>,
+    buffers: Mutex<BTreeMap<u32, PartBuffer>>,
 }
 
-/// A part of which some bytes are here.
+/// The buffer of a part that is not complete.
 #[derive(Debug)]
-struct Kept {
+struct PartBuffer {
     bytes: Vec<u8>,
-    /// Which of them were written: in order, and apart.
+    /// The written ranges: sorted, neither overlapping nor adjacent.
     written: Vec<Range<usize>>,
 }
 
-/// What is to be done with the bytes of a write.
+/// The decision what to do with the bytes of a write.
 #[derive(Debug)]
 pub(crate) enum Admitted {
-    /// Nothing: they are kept.
-    Kept,
-    /// They are sent as this part.
+    /// They were buffered; nothing is sent yet.
+    Buffered,
+    /// They are exactly this part, and are sent from the I/O.
     Whole(u32),
-    /// They were the last that were missing of this part, which is sent.
+    /// They completed this part, which is sent from its buffer.
     Completes(u32, Vec<u8>),
 }
 
 impl Upload {
-    /// An object of `bytes` in parts of `part_bytes`, of which the last may be shorter.
+    /// An upload of `bytes` in parts of `part_bytes`. The last part may be shorter.
     ///
     /// # Panics
     ///
-    /// Where parts have no bytes, or there are 2^32 of them.
+    /// If `part_bytes` is 0, or if there are 2^32 parts or more.
     pub fn new(
         name: String,
         bytes: u64,
@@ -103,110 +103,116 @@ impl Upload {
             bytes,
             part_bytes,
             stored: (0..parts).map(|_| OnceLock::new()).collect(),
-            kept: Mutex::default(),
+            buffers: Mutex::default(),
         }
     }
 
-    /// The upload that a handle is, if it is one.
+    /// Downcasts a handle to an upload.
     pub fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
         any.downcast().ok()
     }
 
-    /// What errors call it.
+    /// Its name in errors.
     pub fn name(&self) -> &str {
         self.remote.name()
     }
 
-    /// How long it will be.
+    /// Its final length.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether all of it is kept until its commit.
-    pub fn is_kept(&self) -> bool {
+    /// Whether the whole object is buffered until its commit.
+    pub fn is_buffered(&self) -> bool {
         self.stored.is_empty()
     }
 
-    /// What the planner should know of it: chunks that are parts are sent without a copy.
+    /// The planner's view of it. Chunks that are exactly one part are sent without a copy.
     pub fn survey(&self) -> Survey {
         Survey {
-            part_bytes: (!self.is_kept()).then_some(self.part_bytes),
+            part_bytes: (!self.is_buffered()).then_some(self.part_bytes),
             ..self.remote.survey()
         }
     }
 
-    /// Keeps bytes that are written at `offset`: for headers and the like.
+    /// Buffers bytes written at `offset`, such as a header.
     pub fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let end = offset.checked_add(bytes.len() as u64);
         if end.is_none_or(|end| end > self.bytes) {
             let why = format!("it ends at byte {}", self.bytes);
-            return Err(self.remote.failed(Kind::Invalid, &why, "begin it longer"));
+            return Err(self.remote.failed(
+                ErrorKind::Invalid,
+                &why,
+                "begin the upload with a larger size",
+            ));
         }
-        self.keep(offset, bytes.len(), |from, there| {
+        self.buffer(offset, bytes.len(), |from, there| {
             there.copy_from_slice(&bytes[from..from + there.len()]);
         })
     }
 
-    /// All of an object that is kept: its commit is to store it.
-    pub fn take_kept(&self) -> Vec<u8> {
-        let kept = self.lock().remove(&0).map(|kept| kept.bytes);
-        kept.unwrap_or_else(|| vec![0; self.part_length(0)])
+    /// Takes the bytes of a buffered object, which its commit stores.
+    pub fn take_buffered(&self) -> Vec<u8> {
+        let buffer = self.lock().remove(&0).map(|buffer| buffer.bytes);
+        buffer.unwrap_or_else(|| vec![0; self.part_length(0)])
     }
 
-    /// Sends what is still kept, and what was never written, on the caller's thread. Answers all parts in order.
-    pub fn finish(&self) -> Result<Vec<Stored>> {
+    /// Sends the parts that are still buffered or were never written, on up to `FINISHERS_MAX` threads. Returns all
+    /// parts in order.
+    pub fn finish(&self) -> Result<Vec<StoredPart>> {
         let missing: Vec<_> = (0..)
             .zip(&self.stored)
             .filter(|(_, stored)| stored.get().is_none())
             .map(|(number, _)| number)
             .collect();
-        crate::together(&missing, FINISHERS_MAX, |number| {
-            let kept = self.lock().remove(number).map(|kept| kept.bytes);
-            let bytes = kept.unwrap_or_else(|| vec![0; self.part_length(*number)]);
+        crate::run_parallel(&missing, FINISHERS_MAX, |number| {
+            let buffer = self.lock().remove(number).map(|buffer| buffer.bytes);
+            let bytes = buffer.unwrap_or_else(|| vec![0; self.part_length(*number)]);
             self.send(*number, &bytes).map(drop)
         })?;
         let all = self.stored.iter().map(|stored| stored.get().copied());
         all.collect::<Option<_>>().ok_or_else(|| {
             let why = "a part of it was not stored";
-            self.remote.failed(Kind::Transient, why, "write it again")
+            self.remote
+                .failed(ErrorKind::Transient, why, "write it again")
         })
     }
 
-    /// The object that it will be, for requests.
+    /// The final object, which requests refer to.
     pub(crate) fn remote(&self) -> &Arc<Remote> {
         &self.remote
     }
 
-    /// Notes that the server has a part. One that was sent twice is the same part.
-    pub(crate) fn note(&self, stored: Stored) {
+    /// Records a stored part. A part that was sent twice is recorded once.
+    pub(crate) fn note(&self, stored: StoredPart) {
         let _ = self.stored[stored.part.number as usize].set(stored);
     }
 
-    /// Decides what is to be done with a write, and keeps its bytes unless they are sent.
+    /// Decides what to do with a write, and buffers its bytes unless they are exactly one part.
     pub(crate) fn admit(&self, io: &Io) -> Result<Admitted> {
-        // What is written in whole blocks reaches past the end.
+        // A write in whole blocks may extend past the end.
         let end = io.offset.saturating_add(io.bytes as u64).min(self.bytes);
         if end <= io.offset {
-            return Ok(Admitted::Kept);
+            return Ok(Admitted::Buffered);
         }
         let number = u32::try_from(io.offset / self.part_bytes).expect("it is inside the object");
         let start = u64::from(number) * self.part_bytes;
         let length = end - io.offset;
-        if !self.is_kept() && start == io.offset && length == self.part_length(number) as u64 {
+        if !self.is_buffered() && start == io.offset && length == self.part_length(number) as u64 {
             self.check_unsent(number)?;
             return Ok(Admitted::Whole(number));
         }
         let length = usize::try_from(length).expect("it fits into an I/O");
-        self.keep(io.offset, length, |from, there| io.spill_from(from, there))?;
+        self.buffer(io.offset, length, |from, there| io.spill_from(from, there))?;
         Ok(match self.take_whole(number) {
             Some(bytes) => Admitted::Completes(number, bytes),
-            None => Admitted::Kept,
+            None => Admitted::Buffered,
         })
     }
 
-    /// Keeps `length` bytes at `offset`. `copy` is told which of them to copy, by the first, and where to.
-    fn keep(&self, offset: u64, length: usize, copy: impl Fn(usize, &mut [u8])) -> Result<()> {
+    /// Buffers `length` bytes at `offset`. `copy` gets the position of the first byte to copy, and the destination.
+    fn buffer(&self, offset: u64, length: usize, copy: impl Fn(usize, &mut [u8])) -> Result<()> {
         let mut done = 0;
         let mut all = self.lock();
         while done < length {
@@ -216,27 +222,27 @@ impl Upload {
             let inside = usize::try_from(at % self.part_bytes).expect("a part fits into memory");
             let part_length = self.part_length(number);
             let end = part_length.min(inside + length - done);
-            let kept = all.entry(number).or_insert_with(|| Kept {
+            let buffer = all.entry(number).or_insert_with(|| PartBuffer {
                 bytes: vec![0; part_length],
                 written: Vec::new(),
             });
-            copy(done, &mut kept.bytes[inside..end]);
-            kept.note(inside..end);
+            copy(done, &mut buffer.bytes[inside..end]);
+            buffer.note(inside..end);
             done += end - inside;
         }
         Ok(())
     }
 
-    /// Takes a part of an object in parts, if all of it was written.
+    /// Takes the buffer of a part, if the part is complete and the object is not buffered whole.
     fn take_whole(&self, number: u32) -> Option<Vec<u8>> {
         let mut all = self.lock();
-        let is_whole = !self.is_kept() && all.get(&number).is_some_and(Kept::is_whole);
+        let is_whole = !self.is_buffered() && all.get(&number).is_some_and(PartBuffer::is_whole);
         is_whole
             .then(|| all.remove(&number))?
-            .map(|kept| kept.bytes)
+            .map(|buffer| buffer.bytes)
     }
 
-    /// A part that the server has cannot be written to.
+    /// Fails if the server has stored the part already.
     fn check_unsent(&self, number: u32) -> Result<()> {
         let is_sent = self
             .stored
@@ -247,26 +253,26 @@ impl Upload {
         }
         let why = format!("its part {} was stored already", number + 1);
         let hint = "write each byte of an object once";
-        Err(self.remote.failed(Kind::Invalid, &why, hint))
+        Err(self.remote.failed(ErrorKind::Invalid, &why, hint))
     }
 
-    /// How long a part is.
+    /// The length of a part.
     pub(crate) fn part_length(&self, number: u32) -> usize {
         let start = u64::from(number) * self.part_bytes;
         let bytes = self.part_bytes.min(self.bytes - start);
         usize::try_from(bytes).expect("a part fits into memory")
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Kept>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, PartBuffer>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Threads that send what is left at a commit.
+/// The most threads that send remaining parts at a commit.
 const FINISHERS_MAX: usize = 8;
 
-impl Kept {
-    /// Notes that bytes were written.
+impl PartBuffer {
+    /// Records that a range was written.
     fn note(&mut self, new: Range<usize>) {
         let touches = |old: &Range<usize>| old.start <= new.end && new.start <= old.end;
         let joined = self.written.iter().filter(|old| touches(old));
@@ -289,10 +295,10 @@ impl Handle for Upload {
     }
 
     fn read_exact_at(&self, _: u64, _: &mut [u8]) -> Result<()> {
-        let why = "it is in the making, and cannot be read before its commit";
+        let why = "it is still being written, and cannot be read before its commit";
         Err(self
             .remote
-            .failed(Kind::Unsupported, why, "commit it first"))
+            .failed(ErrorKind::Unsupported, why, "commit it first"))
     }
 
     fn check_unchanged(&self) -> Result<()> {
@@ -317,8 +323,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_whole_when_all_its_bytes_were_written_in_any_order() {
-        let mut kept = Kept {
+    fn a_part_is_complete_when_all_its_bytes_were_written_in_any_order() {
+        let mut buffer = PartBuffer {
             bytes: vec![0; 10],
             written: Vec::new(),
         };
@@ -329,10 +335,10 @@ mod tests {
             (1..4, false),
             (6..8, true),
         ] {
-            kept.note(range);
-            assert_eq!(kept.is_whole(), is_whole, "{:?}", kept.written);
+            buffer.note(range);
+            assert_eq!(buffer.is_whole(), is_whole, "{:?}", buffer.written);
         }
-        kept.note(3..7);
-        assert!(kept.is_whole());
+        buffer.note(3..7);
+        assert!(buffer.is_whole());
     }
 }

@@ -1,41 +1,41 @@
-//! Which version of an object a server has.
+//! Identifies the version of an object.
 
-use crate::answer::Answer;
+use crate::response::HttpResponse;
 
-/// What tells versions of an object apart.
+/// The identifier of a version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Validator {
-    /// An `ETag`, with its quotes. A weak one (`W/"…"`) is compared with that of each answer, but not sent.
+    /// An `ETag`, with its quotes. A weak one (`W/"…"`) is compared with that of each response, but not sent.
     Tag(String),
-    /// A `Last-Modified`, where there is no `ETag`.
+    /// A `Last-Modified`, if there is no `ETag`.
     Modified(String),
 }
 
 impl Validator {
-    /// What an answer says of the version.
-    pub fn of(answer: &Answer<'_>) -> Option<Self> {
-        let tag = answer.text("etag").filter(|tag| !tag.is_empty());
-        let modified = answer.text("last-modified");
+    /// The version that a response states, if any.
+    pub fn of(response: &HttpResponse<'_>) -> Option<Self> {
+        let tag = response.text("etag").filter(|tag| !tag.is_empty());
+        let modified = response.text("last-modified");
         let tag = tag.map(|tag| Self::Tag(tag.to_owned()));
         tag.or_else(|| modified.map(|time| Self::Modified(time.to_owned())))
     }
 
-    /// What it is, whatever kind.
+    /// Its text, without its kind.
     pub fn text(&self) -> &str {
         match self {
             Self::Tag(text) | Self::Modified(text) => text,
         }
     }
 
-    /// Whether it may be the same for versions that differ.
+    /// Whether different versions may share it.
     pub(crate) fn is_weak(&self) -> bool {
         matches!(self, Self::Tag(tag) if tag.starts_with("W/"))
     }
 
-    /// The condition that a request has.
+    /// Appends the condition of a request.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let (name, value) = match self {
-            // It never matches `If-Match`.
+            // A weak tag never satisfies `If-Match`.
             Self::Tag(_) if self.is_weak() => return,
             Self::Tag(tag) => ("If-Match", tag),
             Self::Modified(time) => ("If-Unmodified-Since", time),
@@ -45,12 +45,12 @@ impl Validator {
         }
     }
 
-    /// Whether an answer is of another version. One that does not say was conditional on this one.
-    pub(crate) fn contradicts(&self, answer: &Answer<'_>) -> bool {
-        let (own, told) = match self {
-            Self::Tag(tag) => (tag, answer.header("etag")),
-            Self::Modified(time) => (time, answer.header("last-modified")),
+    /// Whether a response states another version. One that states none passed the request's condition.
+    pub(crate) fn contradicts(&self, response: &HttpResponse<'_>) -> bool {
+        let (own, stated) = match self {
+            Self::Tag(tag) => (tag, response.header("etag")),
+            Self::Modified(time) => (time, response.header("last-modified")),
         };
-        told.is_some_and(|told| told != own.as_bytes())
+        stated.is_some_and(|stated| stated != own.as_bytes())
     }
 }

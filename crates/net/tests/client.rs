@@ -1,4 +1,4 @@
-//! The client of control planes: reuse, bounds, time-outs and proxies.
+//! The client of control planes: connection reuse, bounds, timeouts and proxies.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -13,11 +13,11 @@ use std::{
 };
 
 use http::{Request, StatusCode};
-use straightway_core::Kind;
-use straightway_net::{Client, Network, Proxies, ProxyUrl, Roots, Settings};
-use straightway_webserver::{Server, Step, head, short};
+use straightway_core::ErrorKind;
+use straightway_net::{Client, Network, NetworkSettings, Proxies, ProxyUrl, Roots};
+use straightway_webserver::{Server, ServerStep, head, short};
 
-fn client(settings: Settings) -> Client {
+fn client(settings: NetworkSettings) -> Client {
     Client::new(&Network::new(settings))
 }
 
@@ -26,44 +26,44 @@ fn get(url: &str) -> Request<Vec<u8>> {
 }
 
 #[test]
-fn requests_share_a_connection_and_bodies_come_whole() {
-    let server = Server::start(|asked| match &*asked.target {
+fn requests_share_a_connection_and_bodies_are_complete() {
+    let server = Server::start(|request| match &*request.target {
         "/chunks" => {
             let head = head("200 OK", &[("Transfer-Encoding", "chunked")]);
             let body = b"5\r\nhello\r\n1;x=y\r\n \r\n5\r\nworld\r\n0\r\n\r\n";
-            vec![Step::Bytes(head), Step::Bytes(body.to_vec())]
+            vec![ServerStep::Bytes(head), ServerStep::Bytes(body.to_vec())]
         }
-        "/echo" => short("201 Created", &String::from_utf8_lossy(&asked.body)),
+        "/echo" => short("201 Created", &String::from_utf8_lossy(&request.body)),
         _ => short("404 Not Found", "nothing here"),
     });
-    let client = client(Settings::default());
-    let answer = client.send(get(&server.url("/chunks"))).unwrap();
-    assert_eq!(answer.body(), b"hello world");
+    let client = client(NetworkSettings::default());
+    let response = client.send(get(&server.url("/chunks"))).unwrap();
+    assert_eq!(response.body(), b"hello world");
     let put = Request::put(server.url("/echo"))
         .body(b"abc".to_vec())
         .unwrap();
-    let answer = client.send(put).unwrap();
+    let response = client.send(put).unwrap();
     assert_eq!(
-        (answer.status(), &**answer.body()),
+        (response.status(), &**response.body()),
         (StatusCode::CREATED, &b"abc"[..])
     );
-    let answer = client.send(get(&server.url("/missing"))).unwrap();
-    assert_eq!(answer.status(), StatusCode::NOT_FOUND);
+    let response = client.send(get(&server.url("/missing"))).unwrap();
+    assert_eq!(response.status(), StatusCode::NOT_FOUND);
     assert_eq!(server.connections(), 1);
 }
 
 #[test]
-fn redirects_are_answers_and_secrets_are_in_no_error() {
+fn redirects_are_not_followed_and_errors_show_no_secret() {
     let server = Server::start(|_| {
         let headers = [
             ("Location", "http://elsewhere.invalid/"),
             ("Content-Length", "0"),
         ];
-        vec![Step::Bytes(head("307 Temporary Redirect", &headers))]
+        vec![ServerStep::Bytes(head("307 Temporary Redirect", &headers))]
     });
-    let client = client(Settings::default());
-    let answer = client.send(get(&server.url("/"))).unwrap();
-    assert_eq!(answer.status(), StatusCode::TEMPORARY_REDIRECT);
+    let client = client(NetworkSettings::default());
+    let response = client.send(get(&server.url("/"))).unwrap();
+    assert_eq!(response.status(), StatusCode::TEMPORARY_REDIRECT);
     let address = server.address();
     drop(server);
     let request = Request::get(format!("http://{address}/key?X-Amz-Signature=secret"))
@@ -71,7 +71,7 @@ fn redirects_are_answers_and_secrets_are_in_no_error() {
         .body(Vec::new())
         .unwrap();
     let error = client.send(request).unwrap_err();
-    assert_eq!(error.kind(), Kind::Transient, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     assert!(
         !format!("{error} {error:?}").contains("secret"),
         "{error:?}"
@@ -81,13 +81,16 @@ fn redirects_are_answers_and_secrets_are_in_no_error() {
 
 #[test]
 fn heads_and_bodies_are_bounded() {
-    let server = Server::start(|asked| match &*asked.target {
-        "/head" => vec![Step::Bytes(head("200 OK", &[("X", &"a".repeat(1 << 20))]))],
+    let server = Server::start(|request| match &*request.target {
+        "/head" => vec![ServerStep::Bytes(head(
+            "200 OK",
+            &[("X", &"a".repeat(1 << 20))],
+        ))],
         _ => short("200 OK", &"a".repeat(100_001)),
     });
-    let client = client(Settings::default());
+    let client = client(NetworkSettings::default());
     let error = client.send(get(&server.url("/head"))).unwrap_err();
-    assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     let error = client
         .send_bounded(get(&server.url("/body")), 100_000)
         .unwrap_err();
@@ -103,18 +106,18 @@ fn heads_and_bodies_are_bounded() {
 }
 
 #[test]
-fn a_stall_is_an_error_and_a_drip_is_none() {
-    let server = Server::start(|asked| {
+fn a_stall_is_an_error_and_slow_progress_is_not() {
+    let server = Server::start(|request| {
         let text = head("200 OK", &[("Content-Length", "12")]);
-        let pause = if asked.target == "/stall" {
+        let pause = if request.target == "/stall" {
             30_000
         } else {
             300
         };
         let part = |bytes: &[u8]| {
             [
-                Step::Bytes(bytes.to_vec()),
-                Step::Wait(Duration::from_millis(pause)),
+                ServerStep::Bytes(bytes.to_vec()),
+                ServerStep::Wait(Duration::from_millis(pause)),
             ]
         };
         [
@@ -126,9 +129,9 @@ fn a_stall_is_an_error_and_a_drip_is_none() {
         ]
         .concat()
     });
-    let client = client(Settings {
+    let client = client(NetworkSettings {
         stall_max: Duration::from_secs(1),
-        ..Settings::default()
+        ..NetworkSettings::default()
     });
     let start = Instant::now();
     assert_eq!(
@@ -138,11 +141,11 @@ fn a_stall_is_an_error_and_a_drip_is_none() {
     assert!(start.elapsed() > Duration::from_secs(1));
     let start = Instant::now();
     let error = client.send(get(&server.url("/stall"))).unwrap_err();
-    assert_eq!(error.kind(), Kind::Transient, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
-/// A proxy that opens tunnels, and what it was asked for.
+/// Starts a proxy that opens tunnels. Returns its port and the count of its tunnels.
 fn proxy() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -184,11 +187,13 @@ fn a_proxy_opens_a_tunnel_for_the_client_and_for_the_engine() {
     let object: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
     for tls in [false, true] {
         let copy = object.clone();
-        let answer = move |asked: &straightway_webserver::Asked| asked.answer(&copy, "\"v\"");
+        let handler = move |request: &straightway_webserver::ReceivedRequest| {
+            request.response(&copy, "\"v\"")
+        };
         let server = if tls {
-            Server::start_tls(answer)
+            Server::start_tls(handler)
         } else {
-            Server::start(answer)
+            Server::start(handler)
         };
         let (port, tunnels) = proxy();
         let folder = tempfile::tempdir().unwrap();
@@ -202,7 +207,7 @@ fn a_proxy_opens_a_tunnel_for_the_client_and_for_the_engine() {
         let url = |credentials: &str| {
             ProxyUrl::parse(&format!("http://{credentials}127.0.0.1:{port}")).unwrap()
         };
-        let settings = |proxy: ProxyUrl| Settings {
+        let settings = |proxy: ProxyUrl| NetworkSettings {
             roots: roots.clone(),
             proxies: Proxies {
                 http: Some(proxy.clone()),
@@ -210,7 +215,7 @@ fn a_proxy_opens_a_tunnel_for_the_client_and_for_the_engine() {
                 ..Proxies::default()
             },
             attempts_max: 1,
-            ..Settings::default()
+            ..NetworkSettings::default()
         };
         let through = client(settings(url("user:pw@")));
         assert_eq!(
@@ -239,7 +244,7 @@ mod engine {
         request::{Io, Op},
     };
     use straightway_net::{Client, Head, HttpEngine, Remote, Service, Site};
-    use straightway_sys::{Buf, By, Slot};
+    use straightway_sys::{Buf, IoPath, Slot};
 
     #[derive(Debug)]
     struct Plain(String);
@@ -266,7 +271,7 @@ mod engine {
         let io = Io {
             op: Op::Read,
             object: Arc::new(remote) as Arc<dyn Handle>,
-            by: By::Direct,
+            by: IoPath::Direct,
             offset: 0,
             buf: Buf::Slot(slot),
             start: 0,

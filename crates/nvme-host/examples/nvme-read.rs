@@ -1,7 +1,7 @@
 //! Random reads through [`NvmeEngine`], for benchmarks: `nvme-read PORTAL NQN NSID BYTES DEPTH SECONDS [LANES]`.
 //!
-//! Each lane is a thread with an engine, and so with a connection of its own. The line that it prints has the form of
-//! `bench/tcpbench.c`: the CPU time is that of the whole machine, both ends included.
+//! Each lane is a thread with its own engine and connection. The output line has the format of `bench/tcpbench.c`. The
+//! CPU time is that of the whole machine, both ends included.
 
 use std::{
     error::Error,
@@ -18,12 +18,12 @@ use straightway_io::{
     request::{Io, Op},
     store::open_one,
 };
-use straightway_nvme_host::{NvmeEngine, NvmeTcp, Portal, Settings};
-use straightway_sys::{Buf, By, Slot};
+use straightway_nvme_host::{HostSettings, NvmeEngine, NvmeTcp, Portal};
+use straightway_sys::{Buf, IoPath, Slot};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Where the next read begins: a random block.
+/// Random block offsets of reads.
 struct Places {
     state: u64,
     blocks: u64,
@@ -63,7 +63,7 @@ fn connect(engine: &mut NvmeEngine, io: Io) -> Result<Io, Failure> {
     Ok(one.io)
 }
 
-/// Connects, waits for the others, and reads until the time is over. Answers how many reads were done.
+/// Connects, waits for the other lanes, and reads until the time is over. Returns the number of reads.
 fn read(
     object: &Arc<dyn Handle>,
     mut places: Places,
@@ -78,7 +78,7 @@ fn read(
         .map(|(tag, slot)| Io {
             op: Op::Read,
             object: Arc::clone(object),
-            by: By::Direct,
+            by: IoPath::Direct,
             offset: 0,
             buf: Buf::Slot(slot),
             start: 0,
@@ -88,7 +88,7 @@ fn read(
         .collect();
     let mut done = Vec::with_capacity(depth as usize);
     let first = connect(&mut engine, ready.remove(0));
-    // The others wait for this one, whatever came of it.
+    // The other lanes wait for this one, even if it failed.
     ready_all.wait();
     ready.push(first?);
     let end = Instant::now() + seconds;
@@ -125,9 +125,9 @@ fn main() -> Result<(), Failure> {
     let (bytes, depth): (u64, u32) = (bytes.parse()?, depth.parse()?);
     let seconds = Duration::from_secs_f64(seconds.parse()?);
     let lanes: u64 = more.first().map_or(Ok(1), |lanes| lanes.parse())?;
-    let settings = Settings {
+    let settings = HostSettings {
         keep_alive: Duration::from_secs(30),
-        ..Settings::default()
+        ..HostSettings::default()
     };
     let store = NvmeTcp::new(Portal::parse(portal)?, settings);
     let object = open_one(&store, OsStr::new(&format!("{nqn}/{nsid}")))?;

@@ -1,6 +1,6 @@
-//! The control thread of a controller: it owns the admin queue, keeps the association alive, and takes events.
+//! The control thread of a controller: it owns the admin queue, sends keep-alives, and receives asynchronous events.
 //!
-//! It ends when the controller is given up, or was not used for [`Settings::idle`](crate::Settings::idle).
+//! It ends when the controller ends, or is unused for [`HostSettings::idle`](crate::HostSettings::idle).
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use std::{
 
 use straightway_nvme::{
     Sqe,
-    admin::{Admin, Event},
+    admin::{Admin, AsyncEvent},
     identify,
     log::{self, CHANGED_BYTES},
 };
@@ -20,14 +20,14 @@ use crate::{
     link::{Link, LinkError, get_log},
 };
 
-/// How often the admin queue is looked at.
+/// The polling interval of the admin queue.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 /// An admin command of another thread.
 #[derive(Debug)]
-pub(crate) struct Ask {
+pub(crate) struct AdminRequest {
     pub(crate) sqe: Sqe,
-    /// The bytes of data that it gives.
+    /// The number of data bytes that the command returns.
     pub(crate) bytes: usize,
     pub(crate) wait_max: Duration,
     pub(crate) answer: mpsc::Sender<Result<Vec<u8>, LinkError>>,
@@ -39,9 +39,9 @@ struct Control {
     page: identify::Controller,
     keep_alive: Duration,
     idle: Duration,
-    /// When the target last answered.
+    /// The time of the target's last answer.
     heard: Instant,
-    /// When the controller was last found in use, and its activity then.
+    /// The time when the controller was last seen in use, and its activity count then.
     used: (Instant, u64),
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn start(
     controller: &Arc<Controller>,
     link: Link,
     page: identify::Controller,
-    asks: mpsc::Receiver<Ask>,
+    asks: mpsc::Receiver<AdminRequest>,
 ) -> io::Result<()> {
     let now = Instant::now();
     let mut control = Control {
@@ -73,8 +73,8 @@ pub(crate) fn start(
 }
 
 impl Control {
-    /// Serves until there is a reason to end.
-    fn run(&mut self, asks: &mpsc::Receiver<Ask>) -> String {
+    /// Serves until the controller ends. Returns the cause.
+    fn run(&mut self, asks: &mpsc::Receiver<AdminRequest>) -> String {
         loop {
             match asks.recv_timeout(INTERVAL) {
                 Ok(ask) => {
@@ -83,10 +83,10 @@ impl Control {
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => return "nobody uses it".to_owned(),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return "it is unused".to_owned(),
             }
             let Some(controller) = self.controller.upgrade() else {
-                return "nobody uses it".to_owned();
+                return "it is unused".to_owned();
             };
             if let Some(why) = controller.ended() {
                 return why.to_owned();
@@ -98,9 +98,9 @@ impl Control {
     }
 
     /// Runs a command of another thread.
-    fn serve(&mut self, ask: &Ask) -> Result<(), String> {
+    fn serve(&mut self, ask: &AdminRequest) -> Result<(), String> {
         let mut bytes = vec![0; ask.bytes];
-        // No keep-alive can be sent meanwhile, so a target that is silent for its time is given up here, too.
+        // No keep-alive can be sent meanwhile, so the keep-alive timeout applies here too.
         let wait_max = match self.keep_alive {
             Duration::ZERO => ask.wait_max,
             keep_alive => ask.wait_max.min(keep_alive),
@@ -112,20 +112,20 @@ impl Control {
             Err(LinkError::Broken(why)) => Err(why.clone()),
             _ => Ok(()),
         };
-        // The one who asked may have given up.
+        // The requester may have timed out.
         let _ = ask.answer.send(ran.map(|_| bytes));
         ended
     }
 
-    /// Takes events, keeps the association alive, and notices that nobody uses it.
+    /// Receives events, sends keep-alives, and ends an idle controller.
     fn look(&mut self, controller: &Controller) -> Result<(), String> {
         let now = Instant::now();
-        let mut wants_ana = controller.takes_ana_wish();
+        let mut wants_ana = controller.take_ana_request();
         while let Some(event) = self.link.next_event().map_err(|error| error.to_string())? {
             self.heard = now;
-            if event == Event::ANA {
+            if event == AsyncEvent::ANA {
                 wants_ana = true;
-            } else if event == Event::NAMESPACES {
+            } else if event == AsyncEvent::NAMESPACES {
                 controller.verdicts.clear();
                 self.read_changed()?;
             }
@@ -144,17 +144,16 @@ impl Control {
         if now.duration_since(self.used.0) > self.idle {
             return Err(IDLE.to_owned());
         }
-        self.stay_alive()
+        self.send_keep_alive()
     }
 
-    /// Sends a keep-alive when a third of the time has passed. A target that does not answer before the rest has passed
-    /// is gone.
-    fn stay_alive(&mut self) -> Result<(), String> {
+    /// Sends a keep-alive after a third of the timeout. A target that does not answer within the rest is lost.
+    fn send_keep_alive(&mut self) -> Result<(), String> {
         let silence = self.heard.elapsed();
         if self.keep_alive.is_zero() || silence < self.keep_alive / 3 {
             return Ok(());
         }
-        // On a busy machine this thread may come late. The target still gets its time to answer.
+        // On a busy machine this thread may be late. The target still gets time to answer.
         let deadline = (self.heard + self.keep_alive).max(Instant::now() + self.keep_alive / 3);
         match self
             .link
@@ -171,7 +170,7 @@ impl Control {
         }
     }
 
-    /// Reads which namespaces changed, so that the next change is told. Open objects are checked when they are used.
+    /// Reads the Changed Namespace List, which re-enables its event. Open objects are checked when they are used.
     fn read_changed(&mut self) -> Result<(), String> {
         let mut bytes = vec![0; CHANGED_BYTES];
         let sqe = get_log(log::page::CHANGED_NAMESPACES, bytes.len(), u32::MAX);
@@ -183,5 +182,5 @@ impl Control {
     }
 }
 
-/// Why a controller ended that nobody used for a while.
+/// The cause of the end of an idle controller.
 pub(crate) const IDLE: &str = "it was not used for a while";

@@ -1,4 +1,4 @@
-//! An association with a controller: what it can do, its queue numbers, and its end.
+//! An association with a controller: its limits, its queue identifiers, and its end.
 
 use std::{
     collections::VecDeque,
@@ -15,50 +15,50 @@ use straightway_nvme::{
     Nqn, Sqe, Status, TRANSFER_BYTES_MAX,
     admin::{ALL_NAMESPACES, Admin, EventMask, Feature, Identify, QueueCounts},
     fabrics::{
-        CSTS_FATAL, CSTS_READY, Capabilities, Connect, ConnectData, Connected, DYNAMIC_CONTROLLER,
-        Fabrics, Property, config,
+        CSTS_FATAL, CSTS_READY, Connect, ConnectData, Connected, ControllerCapabilities,
+        DYNAMIC_CONTROLLER, Fabrics, Property, config,
     },
     identify::{self, IDENTIFY_BYTES, page},
     log::{self, AnaLog, AnaState},
 };
 
 use crate::{
-    control::{self, Ask},
+    control::{self, AdminRequest},
     link::{Link, LinkError, get_log},
     login,
-    settings::Settings,
+    settings::HostSettings,
     verify::Verdicts,
 };
 
-/// I/O queues that are asked for: more lanes than a machine has.
+/// The number of I/O queues to request: more than a machine has lanes.
 const QUEUES_MAX: u16 = 64;
 
-/// Entries of the admin queue, as Linux has it.
+/// The number of entries of the admin queue, as in Linux.
 const ADMIN_ENTRIES: u16 = 32;
 
-/// How often a controller that becomes ready is asked.
+/// The polling interval while a controller becomes ready.
 const READY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// How long an answer of a control thread may take beyond the command's own time.
-const ASK_SLACK: Duration = Duration::from_secs(1);
+/// The time that the control thread may take in addition to the timeout of a command.
+const CONTROL_SLACK: Duration = Duration::from_secs(1);
 
-/// Why there is no controller.
+/// The cause of a failed connection attempt.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) why: String,
-    /// Whether another attempt would end in the same way.
+    /// Whether a retry would fail in the same way.
     pub(crate) is_final: bool,
 }
 
 impl Refusal {
-    pub(crate) fn passing(why: impl Into<String>) -> Self {
+    pub(crate) fn transient(why: impl Into<String>) -> Self {
         Self {
             why: why.into(),
             is_final: false,
         }
     }
 
-    pub(crate) fn lasting(why: impl Into<String>) -> Self {
+    pub(crate) fn permanent(why: impl Into<String>) -> Self {
         Self {
             why: why.into(),
             is_final: true,
@@ -74,34 +74,34 @@ impl Refusal {
     }
 }
 
-/// What a controller takes.
+/// The limits of a controller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// The longest transfer of one command.
     pub(crate) transfer_bytes: u32,
-    /// The most data in the capsule of an I/O command.
+    /// The maximum in-capsule data size of an I/O command.
     pub(crate) capsule_bytes: u32,
-    /// Commands in flight on one queue.
+    /// The maximum number of outstanding commands on one queue.
     pub(crate) commands: u16,
-    /// Waits before retries 1 to 3, in units of 100 ms.
+    /// Command retry delays 1 to 3, in units of 100 ms.
     pub(crate) retry_delays: [u16; 3],
 }
 
-/// An association.
+/// An association with a controller.
 #[derive(Debug)]
 pub(crate) struct Controller {
-    /// A number that no other has in this process.
+    /// A number that is unique in this process.
     pub(crate) number: u64,
     pub(crate) limits: Limits,
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) settings: Arc<HostSettings>,
     address: SocketAddr,
     subsystem: Nqn,
     id: u16,
     queue_entries: u16,
     queue_ids: Mutex<VecDeque<u16>>,
     ended: OnceLock<String>,
-    asks: Mutex<mpsc::Sender<Ask>>,
-    /// Grows with use: one that does not change for a while is idle.
+    asks: Mutex<mpsc::Sender<AdminRequest>>,
+    /// Increases with use. A controller is idle if it does not change for a while.
     activity: AtomicU64,
     /// Whether it ever had an I/O queue.
     has_served: AtomicBool,
@@ -110,7 +110,7 @@ pub(crate) struct Controller {
     pub(crate) verdicts: Verdicts,
 }
 
-/// The number of an I/O queue, which goes back when this is dropped.
+/// The identifier of an I/O queue. It is released on drop.
 #[derive(Debug)]
 pub(crate) struct QueueId {
     controller: Arc<Controller>,
@@ -132,7 +132,7 @@ impl Controller {
     pub(crate) fn connect(
         address: SocketAddr,
         subsystem: &Nqn,
-        settings: &Arc<Settings>,
+        settings: &Arc<HostSettings>,
     ) -> Result<Arc<Self>, Refusal> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let mut admin = Opening::new(address, subsystem, settings)?;
@@ -180,26 +180,26 @@ impl Controller {
             verdicts: Verdicts::default(),
         });
         let started = control::start(&controller, admin.link, page, asked);
-        started.map_err(|error| Refusal::passing(format!("no control thread: {error}")))?;
+        started.map_err(|error| Refusal::transient(format!("no control thread: {error}")))?;
         Ok(controller)
     }
 
-    /// Why it is of no use any more; `None` while it is.
+    /// The cause of its end; `None` while it is usable.
     pub(crate) fn ended(&self) -> Option<&str> {
         self.ended.get().map(String::as_str)
     }
 
-    /// Gives it up. The first reason counts.
+    /// Ends the association. Only the first cause is kept.
     pub(crate) fn end(&self, why: impl Into<String>) {
         let _ = self.ended.set(why.into());
     }
 
-    /// Whether it ever had an I/O queue. One that ends before that counts as a failed attempt to connect.
+    /// Whether it ever had an I/O queue. A controller that ends before that counts as a failed connection attempt.
     pub(crate) fn has_served(&self) -> bool {
         self.has_served.load(Ordering::Relaxed)
     }
 
-    /// Says that it is in use.
+    /// Marks it as in use.
     pub(crate) fn touch(&self) {
         self.activity.fetch_add(1, Ordering::Relaxed);
     }
@@ -208,7 +208,7 @@ impl Controller {
         self.activity.load(Ordering::Relaxed)
     }
 
-    /// How a namespace is reached through it: optimized where it does not say.
+    /// The ANA state of a namespace; optimized if the controller does not report ANA states.
     pub(crate) fn state_of(&self, nsid: u32) -> AnaState {
         let ana = lock(&self.ana);
         ana.as_ref().map_or(AnaState::Optimized, |log| {
@@ -216,12 +216,12 @@ impl Controller {
         })
     }
 
-    /// Asks the control thread to read the path states again.
-    pub(crate) fn distrust_ana(&self) {
+    /// Requests that the control thread reads the ANA log again.
+    pub(crate) fn request_ana_refresh(&self) {
         self.wants_ana.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn takes_ana_wish(&self) -> bool {
+    pub(crate) fn take_ana_request(&self) -> bool {
         self.wants_ana.swap(false, Ordering::Relaxed)
     }
 
@@ -229,12 +229,12 @@ impl Controller {
         *lock(&self.ana) = Some(log);
     }
 
-    /// Runs an admin command on the control thread and answers its data.
+    /// Runs an admin command on the control thread and returns its data.
     pub(crate) fn ask(&self, sqe: Sqe, bytes: usize) -> Result<Vec<u8>, LinkError> {
         self.touch();
         let (answer, answered) = mpsc::channel();
         let wait_max = self.settings.command_max;
-        let ask = Ask {
+        let ask = AdminRequest {
             sqe,
             bytes,
             wait_max,
@@ -242,18 +242,18 @@ impl Controller {
         };
         let gone = || LinkError::Broken(self.ended().unwrap_or("its thread ended").to_owned());
         lock(&self.asks).send(ask).map_err(|_| gone())?;
-        match answered.recv_timeout(wait_max + ASK_SLACK) {
+        match answered.recv_timeout(wait_max + CONTROL_SLACK) {
             Ok(answer) => answer,
             Err(_) => Err(gone()),
         }
     }
 
-    /// Another association with the same controller's subsystem and address.
+    /// Makes another association with the same subsystem at the same address.
     pub(crate) fn another(&self) -> Result<Arc<Self>, Refusal> {
         Self::connect(self.address, &self.subsystem, &self.settings)
     }
 
-    /// Makes an I/O queue; `None` where all that were granted are in use.
+    /// Connects an I/O queue; `None` if all granted queues are in use.
     pub(crate) fn queue(self: &Arc<Self>) -> Result<Option<(Link, QueueId)>, Refusal> {
         self.touch();
         let id = lock(&self.queue_ids).pop_front();
@@ -276,19 +276,19 @@ impl Controller {
         };
         let data = connect_data(settings, &self.subsystem, self.id);
         let open = link.as_mut();
-        let open = open.map_err(|error| Refusal::passing(error.to_string()))?;
+        let open = open.map_err(|error| Refusal::transient(error.to_string()))?;
         let result = open.connect(connect, &data, deadline).map_err(failed)?;
-        // Linux asks on the admin queue only.
+        // Linux requires authentication on the admin queue only.
         if Connected::from_result(result).needs_auth {
             let connected = Connected::from_result(result);
-            login::prove(open, connected, &self.subsystem, settings, deadline)?;
+            login::authenticate(open, connected, &self.subsystem, settings, deadline)?;
         }
         self.has_served.store(true, Ordering::Relaxed);
         link.map(|link| Some((link, lease))).map_err(failed)
     }
 }
 
-fn connect_data(settings: &Settings, subsystem: &Nqn, controller: u16) -> ConnectData {
+fn connect_data(settings: &HostSettings, subsystem: &Nqn, controller: u16) -> ConnectData {
     ConnectData {
         host_id: settings.host_id,
         controller,
@@ -297,13 +297,13 @@ fn connect_data(settings: &Settings, subsystem: &Nqn, controller: u16) -> Connec
     }
 }
 
-/// A controller while its admin queue is set up.
+/// A controller during the setup of its admin queue.
 #[derive(Debug)]
 pub(crate) struct Opening {
     pub(crate) link: Link,
     pub(crate) deadline: Instant,
     id: u16,
-    capabilities: Capabilities,
+    capabilities: ControllerCapabilities,
 }
 
 impl Opening {
@@ -311,11 +311,11 @@ impl Opening {
     pub(crate) fn new(
         address: SocketAddr,
         subsystem: &Nqn,
-        settings: &Settings,
+        settings: &HostSettings,
     ) -> Result<Self, Refusal> {
         let deadline = Instant::now() + settings.connect_max;
         let link = Link::open(address, settings.digests, settings.connect_max);
-        let mut link = link.map_err(|error| Refusal::passing(error.to_string()))?;
+        let mut link = link.map_err(|error| Refusal::transient(error.to_string()))?;
         let keep_alive = u32::try_from(settings.keep_alive.as_millis()).unwrap_or(u32::MAX);
         let connect = Connect {
             queue: 0,
@@ -328,19 +328,19 @@ impl Opening {
             .connect(connect, &data, deadline)
             .map_err(|error| refused(&error, subsystem, settings))?;
         let connected = Connected::from_result(result);
-        login::prove(&mut link, connected, subsystem, settings, deadline)?;
+        login::authenticate(&mut link, connected, subsystem, settings, deadline)?;
         let mut opening = Self {
             link,
             deadline,
             id: connected.controller,
-            capabilities: Capabilities(0),
+            capabilities: ControllerCapabilities(0),
         };
         opening.enable()?;
         Ok(opening)
     }
 
     fn enable(&mut self) -> Result<(), Refusal> {
-        self.capabilities = Capabilities(self.property(Property::CAP)?);
+        self.capabilities = ControllerCapabilities(self.property(Property::CAP)?);
         let value = config::ENTRIES | config::ENABLE;
         let set = Fabrics::PropertySet {
             property: Property::CC,
@@ -351,13 +351,13 @@ impl Opening {
         loop {
             let status = self.property(Property::CSTS)?;
             if status & CSTS_FATAL != 0 {
-                return Err(Refusal::passing("the controller reports a fatal error"));
+                return Err(Refusal::transient("the controller reports a fatal error"));
             }
             if status & CSTS_READY != 0 {
                 return Ok(());
             }
             if Instant::now() >= self.deadline {
-                return Err(Refusal::passing("the controller does not become ready"));
+                return Err(Refusal::transient("the controller does not become ready"));
             }
             std::thread::sleep(READY_INTERVAL);
         }
@@ -370,10 +370,10 @@ impl Opening {
         Ok(got.result)
     }
 
-    /// The page of the controller.
+    /// Reads Identify Controller.
     pub(crate) fn identify(&mut self) -> Result<identify::Controller, Refusal> {
         let failed = |error: &dyn std::fmt::Display| {
-            Refusal::passing(format!("identify the controller: {error}"))
+            Refusal::transient(format!("identify the controller: {error}"))
         };
         let mut bytes = vec![0; IDENTIFY_BYTES];
         let sqe = Admin::Identify(Identify {
@@ -387,12 +387,12 @@ impl Opening {
         identify::Controller::decode(&bytes).map_err(|error| failed(&error))
     }
 
-    /// What Linux refuses, and for the same reasons.
+    /// Refuses the same invalid controllers as Linux.
     fn check(&self, page: &identify::Controller) -> Result<(), Refusal> {
         let rules = [
             (
                 page.id == self.id,
-                "its number is not the one that Connect gave",
+                "its identifier is not the one that Connect returned",
             ),
             (
                 page.command_capsule_16 >= 4,
@@ -404,13 +404,13 @@ impl Opening {
             ),
             (
                 page.capsule_offset_16 == 0,
-                "its capsules have data at an offset",
+                "its in-capsule data is at an offset",
             ),
-            (page.sgl & 3 != 0, "it does not take SGLs"),
+            (page.sgl & 3 != 0, "it does not support SGLs"),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
             None => Ok(()),
-            Some((_, why)) => Err(Refusal::lasting(format!(
+            Some((_, why)) => Err(Refusal::permanent(format!(
                 "the controller is unusable: {why}"
             ))),
         }
@@ -443,7 +443,7 @@ impl Opening {
         let failed = |error: LinkError| Refusal::of("ask for events", &error);
         match self.link.run(set.sqe(), &[], &mut [], self.deadline) {
             Ok(_) => {}
-            // Some targets have only fixed events.
+            // Some targets do not let hosts choose events.
             Err(LinkError::Refused(..)) => return Ok(()),
             Err(error) => return Err(failed(error)),
         }
@@ -451,8 +451,8 @@ impl Opening {
     }
 }
 
-/// What a refused Connect means.
-fn refused(error: &LinkError, subsystem: &Nqn, settings: &Settings) -> Refusal {
+/// Explains a refused Connect.
+fn refused(error: &LinkError, subsystem: &Nqn, settings: &HostSettings) -> Refusal {
     let LinkError::Refused(status, result) = error else {
         return Refusal::of("connect", error);
     };
@@ -473,18 +473,18 @@ fn refused(error: &LinkError, subsystem: &Nqn, settings: &Settings) -> Refusal {
     }
 }
 
-/// Reads the path states.
+/// Reads the ANA log.
 pub(crate) fn read_ana(
     link: &mut Link,
     page: &identify::Controller,
     deadline: Instant,
 ) -> Result<AnaLog, Refusal> {
-    let failed = |why: String| Refusal::passing(format!("read the ANA log: {why}"));
+    let failed = |why: String| Refusal::transient(format!("read the ANA log: {why}"));
     let namespaces = match page.namespaces_max {
         0 => page.namespaces,
         most => most.min(page.namespaces),
     };
-    // A controller may allow for billions; what it has is shorter, and the log says how long it is.
+    // A controller may allow billions of namespaces. The log itself is shorter and contains its length.
     let groups = page.ana_groups.clamp(1, 4096);
     let bytes = AnaLog::bytes_for(groups, namespaces.min(1 << 16)).expect("within the limits");
     let mut log = vec![0; bytes.next_multiple_of(4)];

@@ -1,45 +1,48 @@
-//! Discovery: which subsystems there are, also at the discovery controllers that others refer to.
+//! Discovery of subsystems, including those of referred discovery controllers.
 
 use std::collections::BTreeSet;
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{
     Nqn,
     admin::{Admin, GetLog},
     log::{
         self, DISCOVERY_ENTRY_BYTES, DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader,
-        SubsystemKind, Transport,
+        SubsystemKind, TransportType,
     },
 };
 
-use crate::{controller::Opening, portal::Portal, settings::Settings};
+use crate::{controller::Opening, portal::Portal, settings::HostSettings};
 
-/// The most entries of one log.
+/// The maximum number of entries of one log.
 const ENTRIES_MAX: u64 = 4096;
 
-/// The most discovery controllers that are asked.
+/// The maximum number of discovery controllers that are queried.
 const CONTROLLERS_MAX: usize = 16;
 
-/// How often a log is read again that changed meanwhile.
+/// The maximum number of reads of a log that changes meanwhile.
 const READS_MAX: usize = 5;
 
-/// The bytes of a log that one command reads.
+/// The maximum number of bytes of a log that one command reads.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// A subsystem that was found.
+/// A discovered subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its name.
+pub struct DiscoveredSubsystem {
+    /// Its NQN.
     pub subsystem: Nqn,
-    /// Where it is.
+    /// Its address.
     pub portal: Portal,
     /// The discovery controller that listed it.
     pub by: Portal,
 }
 
-/// All NVM subsystems that a discovery controller and its referrals list, reached over TCP. A referral that does not
-/// answer is reported in the second list and costs nothing else.
-pub fn discover(portal: &Portal, settings: &Settings) -> Result<(Vec<Found>, Vec<Error>)> {
+/// Finds all NVM subsystems with TCP addresses that a discovery controller and its referrals list. Errors of referrals
+/// are returned in the second list and do not fail the discovery.
+pub fn discover(
+    portal: &Portal,
+    settings: &HostSettings,
+) -> Result<(Vec<DiscoveredSubsystem>, Vec<Error>)> {
     let mut found = Vec::new();
     let mut failed = Vec::new();
     let mut asked = BTreeSet::new();
@@ -57,7 +60,7 @@ pub fn discover(portal: &Portal, settings: &Settings) -> Result<(Vec<Found>, Vec
             }
         };
         for entry in entries {
-            if entry.transport != Transport::TCP {
+            if entry.transport != TransportType::TCP {
                 continue;
             }
             let Ok(port) = entry.service.trim().parse() else {
@@ -65,7 +68,7 @@ pub fn discover(portal: &Portal, settings: &Settings) -> Result<(Vec<Found>, Vec
             };
             let at = Portal::new(&entry.address, port);
             match entry.kind {
-                SubsystemKind::NVM => found.push(Found {
+                SubsystemKind::NVM => found.push(DiscoveredSubsystem {
                     subsystem: entry.subsystem,
                     portal: at,
                     by: portal.clone(),
@@ -80,8 +83,8 @@ pub fn discover(portal: &Portal, settings: &Settings) -> Result<(Vec<Found>, Vec
     Ok((found, failed))
 }
 
-/// The entries of one discovery log.
-fn read_log(portal: &Portal, settings: &Settings) -> Result<Vec<DiscoveryEntry>> {
+/// Reads the entries of one discovery log.
+fn read_log(portal: &Portal, settings: &HostSettings) -> Result<Vec<DiscoveryEntry>> {
     let failed = |kind, why: String| {
         Error::new(kind, "discover at", portal, why).with_hint("the port of discovery is 8009")
     };
@@ -94,16 +97,16 @@ fn read_log(portal: &Portal, settings: &Settings) -> Result<Vec<DiscoveryEntry>>
     }
     let refusal = last.expect("a name has at least one address");
     let kind = if refusal.is_final {
-        Kind::Invalid
+        ErrorKind::Invalid
     } else {
-        Kind::Transient
+        ErrorKind::Transient
     };
     Err(failed(kind, refusal.why))
 }
 
-/// Reads the header, all entries, and the header again, until the log did not change meanwhile.
+/// Reads the header, all entries, and the header again, until the generation did not change meanwhile.
 fn read_whole(opening: &mut Opening, portal: &Portal) -> Result<Vec<DiscoveryEntry>> {
-    let failed = |why: String| Error::new(Kind::Corrupt, "discover at", portal, why);
+    let failed = |why: String| Error::new(ErrorKind::Corrupt, "discover at", portal, why);
     for _ in 0..READS_MAX {
         let header = read(opening, 0, DISCOVERY_HEADER_BYTES, portal)?;
         let header = DiscoveryHeader::decode(&header).map_err(|e| failed(e.to_string()))?;
@@ -123,7 +126,7 @@ fn read_whole(opening: &mut Opening, portal: &Portal) -> Result<Vec<DiscoveryEnt
             let entries = bytes
                 .chunks(DISCOVERY_ENTRY_BYTES)
                 .map(DiscoveryEntry::decode);
-            // An entry that cannot be read is somebody else's mistake, and no reason to hide the others.
+            // An invalid entry must not hide the others.
             return Ok(entries.filter_map(std::result::Result::ok).collect());
         }
     }
@@ -145,6 +148,13 @@ fn read(opening: &mut Opening, offset: u64, bytes: usize, portal: &Portal) -> Re
     let run = opening
         .link
         .run(sqe.sqe(), &[], &mut into, opening.deadline);
-    run.map_err(|error| Error::new(Kind::Transient, "discover at", portal, error.to_string()))?;
+    run.map_err(|error| {
+        Error::new(
+            ErrorKind::Transient,
+            "discover at",
+            portal,
+            error.to_string(),
+        )
+    })?;
     Ok(into)
 }

@@ -1,24 +1,24 @@
-//! The data path of a lane: one queue pair for each controller, on sockets of an io_uring.
+//! The data path of a lane: one queue pair per controller, on io_uring sockets.
 //!
-//! A read becomes one command or several, each within the controller's limits. All that wait are sent together. Payload
-//! is received straight into the memory that the I/O owns: the rest of a payload and the next header come by one
-//! operation on two pieces. Small payloads that came with their headers are copied. A write carries its data in the
-//! capsule where that fits, or sends it when the target asks for it.
+//! A read becomes one or more commands within the controller's limits. Waiting commands are sent together. Payload is
+//! received directly into the memory of the I/O: one vectored operation receives the rest of a payload and the next
+//! header. Small payloads that arrive with their headers are copied. A write carries its data in the capsule if it
+//! fits, or sends it after an R2T.
 //!
-//! Every PDU is checked against the command that it names: the number, which is not used again soon; the offset, which
-//! follows what came before; the length. A fault gives the connection up, with the whole controller. Its operations
-//! are cancelled and land before any I/O goes elsewhere. Nothing on the way of one I/O allocates, and nothing there
-//! locks while the paths stay as they are.
+//! Every PDU is checked against its command: the command identifier, which is not reused soon; the offset, which must
+//! follow the previous data; the length. A fault ends the connection and the whole controller. Its operations are
+//! cancelled and completed before any I/O is moved to another queue. The path of one I/O does not allocate, and it
+//! takes no lock while the paths do not change.
 //!
 //! | file | content |
 //! |---|---|
-//! | `engine.rs` | what the lane sees; timers |
-//! | `engine/request.rs` | an I/O on its way |
+//! | `engine.rs` | the `Engine` implementation; timers |
+//! | `engine/request.rs` | an I/O in progress |
 //! | `engine/queue.rs` | a queue pair: its commands and buffers |
-//! | `engine/issuing.rs` | which I/O goes to which controller, and its commands |
-//! | `engine/sending.rs` | what is sent |
-//! | `engine/receiving.rs` | what comes |
-//! | `engine/failing.rs` | what follows when something failed |
+//! | `engine/issuing.rs` | assignment of I/Os to controllers, and their commands |
+//! | `engine/sending.rs` | sending |
+//! | `engine/receiving.rs` | receiving |
+//! | `engine/failing.rs` | retries, failover and errors |
 
 mod failing;
 mod issuing;
@@ -34,7 +34,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     Handle,
     engine::{Capabilities, Engine},
@@ -42,68 +42,68 @@ use straightway_io::{
     request::{Done, Io},
     slab::Slab,
 };
-use straightway_sys::{Sockets, uring::sockets::Landed};
+use straightway_sys::{SocketRing, uring::sockets::SocketCompletion};
 
 use issuing::Reach;
-use queue::{Joining, Queue};
+use queue::{ConnectingQueue, Queue};
 use request::Request;
 
-/// An object as I/Os have it.
+/// The object of an I/O.
 type Object = Arc<dyn Handle>;
 
-/// The most controllers that one lane is connected to.
+/// The maximum number of controllers that one lane connects to.
 const QUEUES_MAX: usize = 64;
 
-/// How often it looks whether a thread that it waits for is done.
+/// The polling interval while waiting for another thread.
 const CONTROL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The longest time between two looks at everything.
+/// The maximum time between two checks of all timers.
 const TICK_MAX: Duration = Duration::from_millis(100);
 
-/// How long an I/O that nobody wants any more may take before its connection is given up.
+/// The time that a cancelled I/O may take before its connection is closed.
 const UNWANTED_MAX: Duration = Duration::from_secs(1);
 
-/// An engine for namespaces over TCP.
+/// An engine for NVMe/TCP namespaces.
 pub struct NvmeEngine {
-    ring: Sockets<Object>,
+    ring: SocketRing<Object>,
     depth: usize,
     requests: Slab<Request>,
     queues: Slab<Queue>,
-    /// All numbers that queues ever had are below.
+    /// An upper bound of all queue numbers used so far.
     queues_end: u32,
-    /// The process, as of the last I/O that found the engine idle: asking is a system call.
+    /// The process ID, updated when an I/O finds the engine idle. Querying it is a system call.
     process: u32,
-    /// Queues that threads are making.
-    joining: Vec<Joining>,
-    /// Requests without a queue, the oldest first.
+    /// Queues that threads are connecting.
+    connecting: Vec<ConnectingQueue>,
+    /// Requests without a queue, oldest first.
     waiting: VecDeque<u32>,
     reaches: Vec<Reach>,
     finished: Vec<Done>,
-    landed: Vec<Landed<Object>>,
-    /// Bytes of an I/O on their way through a digest.
+    landed: Vec<SocketCompletion<Object>>,
+    /// A buffer for computing digests of an I/O's memory.
     scratch: Vec<u8>,
     turn: usize,
-    /// Whether the last look at the ring found anything.
+    /// Whether the last poll of the ring returned completions.
     is_moving: bool,
     looked: Instant,
-    /// The last look at the clock: I/Os that are taken on need no better one.
+    /// The time of the last clock read. It is precise enough for new I/Os.
     now: Instant,
     gauge: Gauge,
 }
 
 impl NvmeEngine {
-    /// An engine for `depth` I/Os at a time; `Unsupported` where io_uring is forbidden.
+    /// An engine for up to `depth` concurrent I/Os. Fails with `Unsupported` if io_uring is not permitted.
     pub fn new(depth: u32) -> Result<Self> {
         let depth = depth.clamp(1, straightway_sys::uring::DEPTH_MAX / 2) as usize;
         let operations = u32::try_from(2 * QUEUES_MAX).expect("there are few");
         Ok(Self {
-            ring: Sockets::new(operations)?,
+            ring: SocketRing::new(operations)?,
             depth,
             requests: Slab::new(depth),
             queues: Slab::new(QUEUES_MAX),
             queues_end: 0,
             process: std::process::id(),
-            joining: Vec::new(),
+            connecting: Vec::new(),
             waiting: VecDeque::with_capacity(depth),
             reaches: Vec::new(),
             finished: Vec::with_capacity(depth),
@@ -117,7 +117,7 @@ impl NvmeEngine {
         })
     }
 
-    /// Does what is due. Answers when the next thing is.
+    /// Does all due work. Returns the time of the next.
     fn tick(&mut self, now: Instant) -> Instant {
         self.now = now;
         let mut due = now + TICK_MAX;
@@ -128,8 +128,8 @@ impl NvmeEngine {
         self.gauge.look(now, watched(&self.queues));
         due = self.gauge.due().map_or(due, |look| due.min(look));
         self.drop_ended(now);
-        self.take_joined(now);
-        if !self.joining.is_empty() {
+        self.add_connected(now);
+        if !self.connecting.is_empty() {
             due = due.min(now + CONTROL_INTERVAL);
         }
         due = due.min(self.start_waiting(now));
@@ -141,24 +141,24 @@ impl NvmeEngine {
         due
     }
 
-    /// Whether payload of another read is on its way, while the target has at least as many commands as are done. What is
-    /// done together is replaced by commands that are sent together, which costs both sides less.
-    fn is_more_there(&self) -> bool {
+    /// Whether to poll on because payload of a long read is arriving and most requests are unfinished. I/Os that finish
+    /// together are replaced by commands that are sent together, which is cheaper for both sides.
+    fn should_poll_on(&self) -> bool {
         let count = self.finished.len();
         let mut queues = self.queues.iter();
         self.is_moving
             && count > 0
             && count < self.requests.len()
-            && queues.any(|(_, queue)| queue.long_reads > 0 && queue.filling.is_some())
+            && queues.any(|(_, queue)| queue.long_reads > 0 && queue.incoming.is_some())
     }
 
-    /// The numbers that queues can have.
+    /// The range of queue numbers in use.
     fn queue_numbers(&self) -> impl Iterator<Item = u32> + use<> {
-        // Queues have the lowest free numbers, so that few are looked at.
+        // Queues use the lowest free numbers, so the range is short.
         0..self.queues_end
     }
 
-    /// Ends a request.
+    /// Completes a request.
     fn finish(&mut self, number: u32, result: io::Result<usize>) {
         let Request { io, tries, .. } = self.requests.remove(number);
         let io = io.expect("the ring does not have it");
@@ -168,7 +168,7 @@ impl NvmeEngine {
         });
     }
 
-    fn refuse(&mut self, io: Io, kind: Kind, why: &str) {
+    fn refuse(&mut self, io: Io, kind: ErrorKind, why: &str) {
         let error = Error::new(kind, "transfer", io.object.object().name, why);
         self.finished
             .push(Done::new(io, Err(io::Error::other(error))));
@@ -183,7 +183,7 @@ impl Engine for NvmeEngine {
         if !self.gauge.is_running() {
             self.gauge.begin(Instant::now(), watched(&self.queues));
         }
-        self.take_on(io);
+        self.accept(io);
         Ok(())
     }
 
@@ -195,7 +195,7 @@ impl Engine for NvmeEngine {
             let is_waiting = self.finished.is_empty() && self.requests.len() > 0;
             let wait = due.saturating_duration_since(now);
             if is_waiting && self.ring.in_flight() == 0 {
-                // Everything waits for its time, or for a thread.
+                // All requests wait for a time or for another thread.
                 std::thread::sleep(wait);
                 now = Instant::now();
             } else {
@@ -209,12 +209,12 @@ impl Engine for NvmeEngine {
                 self.is_moving = !landed.is_empty();
                 now = Instant::now();
                 for one in landed.drain(..) {
-                    self.land(one, now);
+                    self.handle_completion(one, now);
                 }
                 self.landed = landed;
                 polled?;
             }
-            if self.is_more_there() {
+            if self.should_poll_on() {
                 continue;
             }
             let count = self.finished.len();
@@ -236,7 +236,7 @@ impl Engine for NvmeEngine {
         self.looked = now.checked_sub(TICK_MAX).unwrap_or(now);
     }
 
-    /// Closes queues of controllers that have ended; good ones are kept for the next transfer.
+    /// Closes queues of controllers that have ended. Others are kept for the next transfer.
     fn rest(&mut self) {
         self.drop_ended(Instant::now());
         self.reaches.clear();
@@ -256,7 +256,7 @@ impl Engine for NvmeEngine {
     }
 }
 
-/// The connections, for the gauge.
+/// The connections for the gauge.
 fn watched(queues: &Slab<Queue>) -> impl Iterator<Item = Watched<'_>> {
     queues.iter().map(|(number, queue)| Watched {
         key: u64::from(number),
@@ -268,11 +268,11 @@ fn watched(queues: &Slab<Queue>) -> impl Iterator<Item = Watched<'_>> {
 impl fmt::Debug for NvmeEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (requests, waiting) = (self.requests.len(), self.waiting.len());
-        let (queues, joining) = (self.queues.len(), self.joining.len());
+        let (queues, connecting) = (self.queues.len(), self.connecting.len());
         write!(
             f,
             "NvmeEngine {{ I/Os: {requests}, {waiting} of them waiting; "
         )?;
-        write!(f, "queues: {queues}, and {joining} being made }}")
+        write!(f, "queues: {queues}, and {connecting} being made }}")
     }
 }

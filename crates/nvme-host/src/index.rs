@@ -1,32 +1,32 @@
-//! Names of a subsystem's namespaces: the index that targets of ours have, or numbers.
+//! The name index of a subsystem, which Straightway targets have, and the list of namespaces.
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{
     admin::{Admin, GetLog, Identify},
     identify::{IDENTIFY_BYTES, LIST_MAX, decode_list, page},
-    index::{INDEX_HEADER_BYTES, INDEX_PAGE, Index, IndexHeader},
+    index::{INDEX_HEADER_BYTES, INDEX_PAGE, IndexHeader, NameIndex},
 };
 
 use crate::{link::LinkError, subsystem::Subsystem};
 
-/// The bytes of the index that one command reads.
+/// The maximum number of bytes of the index that one command reads.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// How often an index is read again that changed meanwhile.
+/// The maximum number of reads of an index that changes meanwhile.
 const READS_MAX: usize = 5;
 
-/// The most namespaces that are listed without an index.
+/// The maximum number of namespaces that are listed without an index.
 const NAMESPACES_MAX: usize = 1 << 16;
 
-/// The index of a subsystem; `None` where it has none.
-pub(crate) fn read(subsystem: &Subsystem) -> Result<Option<Index>> {
-    let failed = |why: String| Error::new(Kind::Corrupt, "list", &subsystem.nqn, why);
+/// Reads the index of a subsystem; `None` if it has none.
+pub(crate) fn read(subsystem: &Subsystem) -> Result<Option<NameIndex>> {
+    let failed = |why: String| Error::new(ErrorKind::Corrupt, "list", &subsystem.nqn, why);
     for _ in 0..READS_MAX {
         let Some(bytes) = part(subsystem, 0, INDEX_HEADER_BYTES)? else {
             return Ok(None);
         };
         let Ok(header) = IndexHeader::decode(&bytes) else {
-            // A log page of another vendor.
+            // The log page belongs to another vendor.
             return Ok(None);
         };
         let length = usize::try_from(header.bytes).expect("at most 16 MiB");
@@ -34,13 +34,13 @@ pub(crate) fn read(subsystem: &Subsystem) -> Result<Option<Index>> {
         while all.len() < length {
             let next = (length - all.len()).min(READ_BYTES_MAX);
             let bytes = part(subsystem, all.len(), next.next_multiple_of(4))?;
-            let bytes = bytes.ok_or_else(|| failed("the index is gone".to_owned()))?;
+            let bytes = bytes.ok_or_else(|| failed("the index disappeared".to_owned()))?;
             all.extend(&bytes[..next]);
         }
         let again = part(subsystem, 0, INDEX_HEADER_BYTES)?;
         let again = again.and_then(|bytes| IndexHeader::decode(&bytes).ok());
         if again == Some(header) && all[..INDEX_HEADER_BYTES] == bytes[..] {
-            let index = Index::decode(&all);
+            let index = NameIndex::decode(&all);
             return index.map(Some).map_err(|error| failed(error.to_string()));
         }
     }
@@ -49,7 +49,7 @@ pub(crate) fn read(subsystem: &Subsystem) -> Result<Option<Index>> {
     ))
 }
 
-/// A part of the index page; `None` where the target refuses it.
+/// Reads a part of the index page; `None` if the target refuses it.
 fn part(subsystem: &Subsystem, offset: usize, bytes: usize) -> Result<Option<Vec<u8>>> {
     let sqe = Admin::GetLog(GetLog {
         page: INDEX_PAGE,
@@ -66,9 +66,9 @@ fn part(subsystem: &Subsystem, offset: usize, bytes: usize) -> Result<Option<Vec
     }
 }
 
-/// The numbers of all active namespaces.
+/// The identifiers of all active namespaces.
 pub(crate) fn numbers(subsystem: &Subsystem) -> Result<Vec<u32>> {
-    let failed = |why: String| Error::new(Kind::Corrupt, "list", &subsystem.nqn, why);
+    let failed = |why: String| Error::new(ErrorKind::Corrupt, "list", &subsystem.nqn, why);
     let mut all: Vec<u32> = Vec::new();
     loop {
         let sqe = Admin::Identify(Identify {

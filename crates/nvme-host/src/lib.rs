@@ -1,27 +1,27 @@
 //! NVMe namespaces over TCP as a store: `nvme-tcp://HOST[:PORT]/NQN[/NSID]`.
 //!
-//! No root, no hugepages and no kernel initiator. A namespace is an object. Lanes have one queue pair each and for each
-//! controller; payload is received straight into the memory of an I/O.
+//! It needs no root, no hugepages and no kernel initiator. A namespace is an object. Each lane has one queue pair per
+//! controller. Payload is received directly into the memory of an I/O.
 //!
-//! | part | what |
+//! | part | contents |
 //! |---|---|
 //! | [`NvmeTcp`] | the store of one portal |
-//! | [`Settings`] | who this host is, digests, time-outs, further addresses |
+//! | [`HostSettings`] | host NQN and identifier, digests, timeouts, additional addresses |
 //! | `subsystem` | a subsystem and its paths; a side queue for headers and flushes |
-//! | `path` | one address: connects, reconnects, and says how that stands |
-//! | `controller` | an association: limits, queue numbers, path states |
-//! | `control` | its thread: keep-alive and events, for as long as the controller is used |
-//! | `link` | one connection on the caller's thread: the admin queue, and every queue until it is connected |
-//! | `verify` | whether a namespace is the same one through each controller |
+//! | `path` | one address: connects, reconnects, and reports its state |
+//! | `controller` | an association: limits, queue identifiers, ANA states |
+//! | `control` | the thread of an association: keep-alive and asynchronous events, while the controller is in use |
+//! | `link` | one blocking connection: the admin queue, and every I/O queue until it is connected |
+//! | `verify` | checks that a namespace is the same one on each controller |
 //! | [`NvmeEngine`] | the data path of a lane |
 //!
-//! A thread lives while a controller is used and for [`Settings::idle`] longer, or for one attempt to connect. After a
-//! fork the child makes connections of its own and leaves those of its parent alone.
+//! A control thread lives while its controller is in use and for [`HostSettings::idle`] after that. A connecting thread
+//! lives for one attempt. After a fork, the child makes its own connections and does not touch those of its parent.
 //!
-//! **What is never wrong.** A read is complete only when each byte came, in order and by the right command. A command
-//! that failed, and every fault in the protocol, leads to another attempt or an error. A connection that is given up
-//! has no operation in the kernel any more before its buffers go back. A write that may still be executed after a cut
-//! is repeated as it was; other data for the same blocks waits until the old controller is surely gone.
+//! **Guarantees.** A read completes only after every byte arrived in order for the right command. A failed command or a
+//! protocol fault leads to a retry or an error. Before the buffers of an abandoned connection are reused, the kernel
+//! has no operation on them. A write that may still be executed after a connection loss is repeated unchanged. Other
+//! data for the same blocks waits until the old controller is certainly gone.
 
 mod control;
 mod controller;
@@ -39,8 +39,8 @@ mod store;
 mod subsystem;
 mod verify;
 
-pub use discovery::{Found, discover};
+pub use discovery::{DiscoveredSubsystem, discover};
 pub use engine::NvmeEngine;
 pub use portal::Portal;
-pub use settings::Settings;
+pub use settings::HostSettings;
 pub use store::{FAMILY, NvmeTcp, TUNING};

@@ -1,6 +1,6 @@
-//! One connection on the caller's thread: commands one at a time, each with a deadline.
+//! One blocking connection: one command at a time, each with a deadline.
 //!
-//! The admin queue stays one. An I/O queue is one until it is connected; then a lane takes its socket over.
+//! The admin queue always uses a link. An I/O queue uses one until it is connected. Then a lane takes over its socket.
 
 use std::{
     collections::VecDeque,
@@ -12,22 +12,22 @@ use std::{
 use straightway_core::Result as CoreResult;
 use straightway_nvme::{
     Cqe, Decoded, Digests, Frame, Framing, Pdu, Role, Sgl, Sqe, Status, TRANSFER_BYTES_MAX,
-    admin::{Admin, Event, GetLog},
+    admin::{Admin, AsyncEvent, GetLog},
     digest,
     fabrics::{Connect, ConnectData, Fabrics},
     pdu::{Data, HEAD_BYTES_MAX, IcReq, IcResp, Ready},
 };
 use straightway_sys::Socket;
 
-/// The number of the event request. Others count up from 0.
+/// The command identifier of the Asynchronous Event Request. Other commands count up from 0.
 const EVENT_CID: u16 = 0xf000;
 
-/// Why a command has no result.
+/// The cause of a failed command.
 #[derive(Debug)]
 pub(crate) enum LinkError {
-    /// The connection is of no use any more.
+    /// The connection is no longer usable.
     Broken(String),
-    /// The target refused the command. The result says more for some.
+    /// The target failed the command with a status. The second field is the result.
     Refused(Status, u64),
 }
 
@@ -54,15 +54,16 @@ pub(crate) struct Link {
     host_data_bytes_max: u32,
     next_cid: u16,
     has_event_request: bool,
-    events: VecDeque<Event>,
+    events: VecDeque<AsyncEvent>,
 }
 
 impl Link {
-    /// Connects by TCP and agrees on digests.
+    /// Connects by TCP and negotiates digests.
     pub(crate) fn open(address: SocketAddr, digests: Digests, wait_max: Duration) -> Result<Self> {
         let deadline = Instant::now() + wait_max;
         let stream = TcpStream::connect_timeout(&address, wait_max);
-        let stream = stream.map_err(|error| LinkError::Broken(connecting(&error, wait_max)))?;
+        let stream =
+            stream.map_err(|error| LinkError::Broken(connect_failure(&error, wait_max)))?;
         let _ = stream.set_nodelay(true);
         let mut link = Self {
             stream,
@@ -92,17 +93,17 @@ impl Link {
             ..
         }) = frame.pdu
         else {
-            return broken("it does not speak NVMe/TCP: its first PDU is no ICResp");
+            return broken("it does not speak NVMe/TCP: its first PDU is not ICResp");
         };
         if (agreed.header && !digests.header) || (agreed.data && !digests.data) {
-            return broken("it uses a digest that was not asked for");
+            return broken("it uses a digest that was not requested");
         }
         link.framing = link.framing.agreed(agreed, align);
         link.host_data_bytes_max = data_bytes_max;
         Ok(link)
     }
 
-    /// Makes the connection a queue.
+    /// Sends Connect, which creates a queue on the connection.
     pub(crate) fn connect(
         &mut self,
         connect: Connect,
@@ -113,14 +114,14 @@ impl Link {
         Ok(self.run(sqe, &data.encode(), &mut [], deadline)?.result)
     }
 
-    /// What the data path goes on with.
+    /// Returns the socket and the negotiated parameters for the data path.
     pub(crate) fn into_parts(self) -> CoreResult<(Socket, Framing, u32), std::io::Error> {
         let socket = Socket::of_stream(self.stream)?;
         Ok((socket, self.framing, self.host_data_bytes_max))
     }
 
-    /// Runs one command. `out` is in the capsule or asked for by the target, as the command's SGL says; `into` is
-    /// filled whole.
+    /// Runs one command. `out` is sent in the capsule or after an R2T, depending on the command's SGL. `into` must be
+    /// filled completely.
     pub(crate) fn run(
         &mut self,
         sqe: Sqe,
@@ -144,22 +145,22 @@ impl Link {
                     received = self.take_data(&frame, data, received, into, deadline)?;
                     if data.is_success {
                         let done = Cqe::new(cid, Status::SUCCESS);
-                        return Self::judge(done, received, into.len());
+                        return Self::check_completion(done, received, into.len());
                     }
                 }
                 Pdu::Ready(ready) if ready.cid == cid && !in_capsule => {
                     self.send_data(ready, out, deadline)?;
                 }
                 Pdu::Response(cqe) if cqe.cid == cid => {
-                    return Self::judge(cqe, received, into.len());
+                    return Self::check_completion(cqe, received, into.len());
                 }
                 pdu => self.take_other(&pdu)?,
             }
         }
     }
 
-    /// A completion counts only with all of its data.
-    fn judge(cqe: Cqe, received: usize, expected: usize) -> Result<Cqe> {
+    /// Checks a completion. Success requires all data.
+    fn check_completion(cqe: Cqe, received: usize, expected: usize) -> Result<Cqe> {
         if !cqe.status.is_success() {
             return Err(LinkError::Refused(cqe.status, cqe.result));
         }
@@ -171,14 +172,14 @@ impl Link {
         Ok(cqe)
     }
 
-    /// A PDU that is not about the running command.
+    /// Handles a PDU that does not belong to the running command.
     fn take_other(&mut self, pdu: &Pdu) -> Result<()> {
         match pdu {
             Pdu::Response(cqe) if cqe.cid == EVENT_CID && self.has_event_request => {
                 self.has_event_request = false;
-                // A controller without events may refuse the request; it then has none.
+                // A controller that fails the request has no events.
                 if cqe.status.is_success() {
-                    self.events.push_back(Event::from_result(cqe.result));
+                    self.events.push_back(AsyncEvent::from_result(cqe.result));
                 }
                 Ok(())
             }
@@ -189,11 +190,11 @@ impl Link {
                 "the target answered command {:#x}, which is not outstanding",
                 cqe.cid
             )),
-            _ => broken("the target sent a PDU that nobody asked for"),
+            _ => broken("the target sent an unexpected PDU"),
         }
     }
 
-    /// Receives one data PDU into its place. Answers how far the data came.
+    /// Receives the payload of one data PDU. Returns the number of bytes received so far.
     fn take_data(
         &mut self,
         frame: &Frame,
@@ -221,11 +222,11 @@ impl Link {
         Ok(end)
     }
 
-    /// Sends what the target asked for.
+    /// Sends the data that an R2T requests.
     fn send_data(&mut self, ready: Ready, out: &[u8], deadline: Instant) -> Result<()> {
         let (mut at, end) = (ready.offset as usize, (ready.offset + ready.bytes) as usize);
         if end > out.len() {
-            return broken("the target asked for data beyond the command");
+            return broken("the target requested data beyond the end of the command");
         }
         while at < end {
             let bytes = (end - at).min(self.host_data_bytes_max as usize);
@@ -258,7 +259,7 @@ impl Link {
         self.send(&bytes, deadline)
     }
 
-    /// Asks to be told of the next event.
+    /// Sends an Asynchronous Event Request.
     pub(crate) fn request_event(&mut self, deadline: Instant) -> Result<()> {
         if self.has_event_request {
             return Ok(());
@@ -269,8 +270,8 @@ impl Link {
         Ok(())
     }
 
-    /// The next event, if one has come. A connection that has ended is an error.
-    pub(crate) fn next_event(&mut self) -> Result<Option<Event>> {
+    /// Returns the next event, if there is one. A closed connection is an error.
+    pub(crate) fn next_event(&mut self) -> Result<Option<AsyncEvent>> {
         if let Some(event) = self.events.pop_front() {
             return Ok(Some(event));
         }
@@ -313,7 +314,7 @@ impl Link {
             match self.stream.read(bytes) {
                 Ok(0) => return broken("the target closed the connection"),
                 Ok(count) => bytes = &mut bytes[count..],
-                Err(error) if is_passing(&error) => {}
+                Err(error) if is_transient(&error) => {}
                 Err(error) => return broken(error.to_string()),
             }
         }
@@ -325,9 +326,9 @@ impl Link {
             let left = remaining(deadline)?;
             let _ = self.stream.set_write_timeout(Some(left));
             match self.stream.write(bytes) {
-                Ok(0) => return broken("the connection takes no more bytes"),
+                Ok(0) => return broken("the connection accepts no more bytes"),
                 Ok(count) => bytes = &bytes[count..],
-                Err(error) if is_passing(&error) => {}
+                Err(error) if is_transient(&error) => {}
                 Err(error) => return broken(error.to_string()),
             }
         }
@@ -335,7 +336,7 @@ impl Link {
     }
 }
 
-fn is_passing(error: &std::io::Error) -> bool {
+fn is_transient(error: &std::io::Error) -> bool {
     let kinds = [
         ErrorKind::WouldBlock,
         ErrorKind::TimedOut,
@@ -344,7 +345,7 @@ fn is_passing(error: &std::io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// The time left.
+/// The time until the deadline.
 fn remaining(deadline: Instant) -> Result<Duration> {
     match deadline.checked_duration_since(Instant::now()) {
         Some(left) if left > Duration::ZERO => Ok(left),
@@ -352,7 +353,7 @@ fn remaining(deadline: Instant) -> Result<Duration> {
     }
 }
 
-fn connecting(error: &std::io::Error, wait_max: Duration) -> String {
+fn connect_failure(error: &std::io::Error, wait_max: Duration) -> String {
     match error.kind() {
         ErrorKind::TimedOut | ErrorKind::WouldBlock => format!("no connection within {wait_max:?}"),
         ErrorKind::ConnectionRefused => "nobody listens there (connection refused)".to_owned(),
@@ -360,7 +361,7 @@ fn connecting(error: &std::io::Error, wait_max: Duration) -> String {
     }
 }
 
-/// The command that reads a log page from its start and arms its event again.
+/// The command that reads a log page from its start and re-enables its event.
 pub(crate) fn get_log(page: u8, bytes: usize, nsid: u32) -> Sqe {
     Admin::GetLog(GetLog {
         page,

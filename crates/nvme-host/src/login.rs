@@ -1,67 +1,67 @@
-//! In-band authentication by DH-HMAC-CHAP, where a target asks for it or the user wants proof of the target.
+//! In-band authentication by DH-HMAC-CHAP, if a target requires it or the user requires proof from the target.
 
 use std::time::Instant;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use straightway_nvme::{
     Nqn,
-    auth::{Host, Names, Random},
+    auth::{AuthHost, AuthRandom, Names},
     fabrics::{AUTH_PROTOCOL, AUTH_SPECIFIC, Connected, Fabrics},
 };
 
 use crate::{
     controller::Refusal,
     link::{Link, LinkError},
-    settings::Settings,
+    settings::HostSettings,
 };
 
-/// The room for a message of the controller, as Linux has it.
+/// The buffer for a message of the controller, the same size as in Linux.
 const RECEIVE_BYTES: u32 = 4096;
 
-/// Proves this host to a target, and the target to this host where its secret is known.
-pub(crate) fn prove(
+/// Authenticates this host to a target, and the target to this host if its secret is configured.
+pub(crate) fn authenticate(
     link: &mut Link,
     connected: Connected,
     subsystem: &Nqn,
-    settings: &Settings,
+    settings: &HostSettings,
     deadline: Instant,
 ) -> Result<(), Refusal> {
     if connected.needs_concat {
-        let why = "the target asks for TLS after authentication, which is not supported";
-        return Err(Refusal::lasting(why));
+        let why = "the target requires TLS after authentication, which is not supported";
+        return Err(Refusal::permanent(why));
     }
     if !connected.needs_auth && settings.controller_secret.is_none() {
         return Ok(());
     }
     let Some(secret) = settings.secret.clone() else {
         let why = if connected.needs_auth {
-            "the target asks for authentication, and this host has no secret (--nvme-secret-file)"
+            "the target requires authentication, and this host has no secret (--nvme-secret-file)"
         } else {
             "a target can only prove itself to a host that has a secret (--nvme-secret-file)"
         };
-        return Err(Refusal::lasting(why));
+        return Err(Refusal::permanent(why));
     };
     let names = Names {
         host: settings.host.to_string(),
         subsystem: subsystem.to_string(),
     };
-    let random = random().map_err(|why| Refusal::passing(format!("no random bytes: {why}")))?;
+    let random = random().map_err(|why| Refusal::transient(format!("no random bytes: {why}")))?;
     let transaction = (random.sequence & 0xffff) as u16;
-    let mut host = Host::new(
+    let mut host = AuthHost::new(
         names,
         secret,
         settings.controller_secret.clone(),
         transaction,
     );
     let failed = |error: LinkError| match error {
-        LinkError::Broken(why) => Refusal::passing(format!("authenticate: {why}")),
-        LinkError::Refused(status, _) => Refusal::lasting(format!(
+        LinkError::Broken(why) => Refusal::transient(format!("authenticate: {why}")),
+        LinkError::Refused(status, _) => Refusal::permanent(format!(
             "the target refuses to authenticate this host: {status}"
         )),
     };
     send(link, &host.negotiate(), deadline).map_err(failed)?;
     let challenge = receive(link, deadline).map_err(failed)?;
-    let refused = |why: String| Refusal::lasting(format!("authentication failed: {why}"));
+    let refused = |why: String| Refusal::permanent(format!("authentication failed: {why}"));
     let reply = match host.reply(&challenge, &random) {
         Ok(reply) => reply,
         Err(failure) => return Err(refused(failure.to_string())),
@@ -72,7 +72,7 @@ pub(crate) fn prove(
         Ok(Some(last)) => send(link, &last, deadline).map_err(failed),
         Ok(None) => Ok(()),
         Err(failure) => {
-            // The target hears why, if it still listens.
+            // Reports the failure to the target. It may have closed the connection already.
             let _ = send(link, &host.failure(failure), deadline);
             Err(refused(failure.to_string()))
         }
@@ -100,8 +100,8 @@ fn receive(link: &mut Link, deadline: Instant) -> Result<Vec<u8>, LinkError> {
     Ok(message)
 }
 
-/// Fresh random bytes of the system.
-fn random() -> Result<Random, rustix::io::Errno> {
+/// Fresh random bytes from the system.
+fn random() -> Result<AuthRandom, rustix::io::Errno> {
     let mut bytes = [0; 132];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -110,7 +110,7 @@ fn random() -> Result<Random, rustix::io::Errno> {
     let (challenge, rest) = bytes.split_first_chunk::<64>().expect("there are 132");
     let (exponent, rest) = rest.split_first_chunk::<64>().expect("there are 132");
     let sequence = rest.first_chunk::<4>().expect("there are 132");
-    Ok(Random {
+    Ok(AuthRandom {
         challenge: *challenge,
         exponent: *exponent,
         sequence: u32::from_le_bytes(*sequence).max(1),

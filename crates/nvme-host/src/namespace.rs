@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use straightway_core::{Error, Kind, Object, Result, extent::down};
+use straightway_core::{Error, ErrorKind, Object, Result, extent::down};
 use straightway_io::{
     Handle,
     store::{Draft, Tag},
@@ -16,7 +16,7 @@ use straightway_nvme::{
     admin::{Admin, Identify},
     identify::{self, IDENTIFY_BYTES, NamespaceId, page},
     index::IndexEntry,
-    nvm::{Nvm, Range},
+    nvm::{LbaRange, Nvm},
 };
 
 use crate::{
@@ -26,26 +26,26 @@ use crate::{
     verify::{Fingerprint, fingerprint},
 };
 
-/// The longest command for headers.
+/// The maximum size of a side queue command.
 const SIDE_BYTES_MAX: u64 = 128 << 10;
 
-/// An open namespace, or the first bytes of one that is being written.
+/// An open namespace, or the first bytes of a namespace that is being written.
 #[derive(Clone, Debug)]
 pub(crate) struct Namespace {
     pub(crate) subsystem: Arc<Subsystem>,
     pub(crate) nsid: u32,
-    /// What messages call it.
+    /// Its name in messages.
     pub(crate) name: String,
     /// Its length.
     pub(crate) bytes: u64,
-    /// A block is 2 to this power.
+    /// The block size is 2 to this power.
     pub(crate) block_shift: u8,
-    /// The length as an object: all of it, or what is written.
+    /// The length of the object: the whole namespace, or the part that is written.
     length: u64,
     is_protected: bool,
-    /// What every controller has to show.
+    /// The identity that every controller must confirm.
     pub(crate) print: Fingerprint,
-    /// What the index of its subsystem says of it, where there is one.
+    /// Its entry in the name index, if there is one.
     entry: Option<IndexEntry>,
 }
 
@@ -56,7 +56,7 @@ impl Namespace {
         let is_protected = identify::Namespace::decode(&page).is_ok_and(|page| page.is_protected);
         let list = match ask(subsystem, page::DESCRIPTORS, nsid, &name) {
             Ok(list) => Some(list),
-            Err(error) if error.kind() == Kind::Transient => return Err(error),
+            Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
             Err(_) => None,
         };
         let print = fingerprint(nsid, &page, list.as_deref());
@@ -74,8 +74,8 @@ impl Namespace {
         })
     }
 
-    /// Opens what an entry of the index is about.
-    pub(crate) fn by_entry(
+    /// Opens the namespace of an index entry.
+    pub(crate) fn open_entry(
         subsystem: &Arc<Subsystem>,
         entry: IndexEntry,
         name: String,
@@ -101,10 +101,10 @@ impl Namespace {
         let namespace = Self::open(subsystem, entry.nsid, name)?;
         if entry.bytes > namespace.bytes {
             let why = format!(
-                "the index says {} bytes, and its namespace has {}",
+                "the index says {} bytes, but its namespace has {}",
                 entry.bytes, namespace.bytes
             );
-            return Err(Error::new(Kind::Corrupt, "open", &namespace.name, why));
+            return Err(Error::new(ErrorKind::Corrupt, "open", &namespace.name, why));
         }
         Ok(Self {
             length: entry.bytes,
@@ -113,8 +113,8 @@ impl Namespace {
         })
     }
 
-    /// The same namespace, with what the index says of it.
-    pub(crate) fn known_as(self, entry: Option<IndexEntry>) -> Self {
+    /// The same namespace with its index entry.
+    pub(crate) fn with_entry(self, entry: Option<IndexEntry>) -> Self {
         Self { entry, ..self }
     }
 
@@ -126,14 +126,14 @@ impl Namespace {
 
     /// Begins to write `bytes` to it, in place.
     pub(crate) fn draft(self, bytes: u64) -> Result<InPlace> {
-        let failed = |why: String| Error::new(Kind::Invalid, "write to", &self.name, why);
+        let failed = |why: String| Error::new(ErrorKind::Invalid, "write to", &self.name, why);
         if bytes > self.bytes {
             let why = format!("it has {} bytes, and {bytes} are to be written", self.bytes);
             return Err(failed(why).with_hint("use a larger namespace"));
         }
         if self.is_protected {
             let why = "it is write protected".to_owned();
-            return Err(failed(why).with_hint("a target of ours lets hosts write with --writable"));
+            return Err(failed(why).with_hint("serve it writable: `straightway target --writable`"));
         }
         let length = bytes;
         let namespace = Arc::new(Self { length, ..self });
@@ -152,10 +152,10 @@ impl Namespace {
         1 << self.block_shift
     }
 
-    /// Blocks of `bytes` at `offset`, both whole.
-    pub(crate) fn range(&self, offset: u64, bytes: u64) -> Range {
+    /// The range of `bytes` at `offset`, both multiples of the block size.
+    pub(crate) fn range(&self, offset: u64, bytes: u64) -> LbaRange {
         let blocks = u32::try_from(bytes >> self.block_shift).expect("commands are short");
-        Range::new(offset >> self.block_shift, blocks)
+        LbaRange::new(offset >> self.block_shift, blocks)
     }
 
     fn read_blocks(&self, offset: u64, into: &mut [u8]) -> Result<()> {
@@ -169,7 +169,7 @@ impl Namespace {
     }
 }
 
-/// Asks for a page about a namespace.
+/// Reads an Identify page of a namespace.
 fn ask(subsystem: &Subsystem, page: u8, nsid: u32, name: &str) -> Result<Vec<u8>> {
     let sqe = Admin::Identify(Identify {
         page,
@@ -195,7 +195,7 @@ impl Handle for Namespace {
         let end = offset.checked_add(bytes.len() as u64);
         if end.is_none_or(|end| end > self.length) {
             let why = format!("it ends at byte {}", self.length);
-            return Err(Error::new(Kind::Corrupt, "read", &self.name, why));
+            return Err(Error::new(ErrorKind::Corrupt, "read", &self.name, why));
         }
         let most = self.subsystem.controller()?.limits.transfer_bytes;
         let most = SIDE_BYTES_MAX.min(u64::from(most));
@@ -228,7 +228,7 @@ impl Handle for Namespace {
                 return Ok(());
             }
             let why = "it was replaced or changed while it was read";
-            return Err(Error::new(Kind::Corrupt, "read", &self.name, why));
+            return Err(Error::new(ErrorKind::Corrupt, "read", &self.name, why));
         }
         let now = Self::open(&self.subsystem, self.nsid, self.name.clone())?;
         if now.print.is_same(&self.print) {
@@ -240,7 +240,7 @@ impl Handle for Namespace {
             let (was, is) = (self.bytes, now.bytes);
             format!("its length changed from {was} to {is} bytes")
         };
-        Err(Error::new(Kind::Corrupt, "read", &self.name, why))
+        Err(Error::new(ErrorKind::Corrupt, "read", &self.name, why))
     }
 
     fn block_bytes(&self) -> u64 {
@@ -252,7 +252,7 @@ impl Handle for Namespace {
     }
 }
 
-/// A namespace that is written in place, as a block device is: what it held is gone from the first write on.
+/// A namespace that is written in place, like a block device. The first write destroys its old content.
 #[derive(Debug)]
 pub(crate) struct InPlace {
     pub(crate) namespace: Arc<Namespace>,
@@ -264,7 +264,7 @@ impl Draft for InPlace {
     }
 
     fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        /// One write at a time: two of the same block would race.
+        /// Serializes writes: two partial writes of the same block would race.
         static TURN: Mutex<()> = Mutex::new(());
         let namespace = &self.namespace;
         let block = namespace.block();
@@ -276,7 +276,7 @@ impl Draft for InPlace {
         if !is_whole || !is_inside {
             let why = format!("a namespace is written in whole blocks of {block} bytes");
             return Err(
-                Error::new(Kind::Unsupported, "write to", &namespace.name, why)
+                Error::new(ErrorKind::Unsupported, "write to", &namespace.name, why)
                     .with_hint("copy a file to it instead"),
             );
         }

@@ -1,4 +1,4 @@
-//! One address of a subsystem: connected, connecting, waiting for the next attempt, or given up.
+//! One address of a subsystem: connected, connecting, waiting for a retry, or failed.
 
 use std::{
     fmt::Write as _,
@@ -6,14 +6,14 @@ use std::{
     time::Instant,
 };
 
-use straightway_core::{Error, Kind};
+use straightway_core::{Error, ErrorKind};
 use straightway_nvme::Nqn;
 
 use crate::{
     control::IDLE,
     controller::{Controller, Refusal},
     portal::Portal,
-    settings::Settings,
+    settings::HostSettings,
 };
 
 /// One address of a subsystem.
@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct Path {
     pub(crate) portal: Portal,
     subsystem: Nqn,
-    settings: Arc<Settings>,
+    settings: Arc<HostSettings>,
     state: Mutex<State>,
 }
 
@@ -30,27 +30,27 @@ struct State {
     controller: Option<Arc<Controller>>,
     /// Whether a thread is connecting.
     is_connecting: bool,
-    /// Attempts that failed since it last served I/O.
+    /// Failed attempts since it last served I/O.
     attempts: u32,
-    /// When to try again.
+    /// The time of the next attempt.
     next: Instant,
-    /// Why it is not connected.
+    /// The cause of the last failure.
     failure: Option<Refusal>,
 }
 
-/// How a path stands.
+/// The state of a path.
 #[derive(Debug)]
-pub(crate) enum Standing {
+pub(crate) enum PathState {
     /// It is connected.
     Up(Arc<Controller>),
-    /// It may be connected then, or soon.
+    /// Not connected. Check again at this time.
     Pending(Instant),
-    /// It will not be.
+    /// Failed for good.
     Down,
 }
 
 impl Path {
-    pub(crate) fn new(portal: Portal, subsystem: &Nqn, settings: &Arc<Settings>) -> Arc<Self> {
+    pub(crate) fn new(portal: Portal, subsystem: &Nqn, settings: &Arc<HostSettings>) -> Arc<Self> {
         Arc::new(Self {
             portal,
             subsystem: subsystem.clone(),
@@ -69,21 +69,21 @@ impl Path {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How it stands. Where an attempt is due, a thread begins it.
-    pub(crate) fn standing(self: &Arc<Self>, now: Instant) -> Standing {
+    /// Returns its state. If an attempt is due, starts a thread for it.
+    pub(crate) fn state(self: &Arc<Self>, now: Instant) -> PathState {
         let mut state = self.lock();
         if let Some(controller) = self.connected(&mut state, now) {
-            return Standing::Up(controller);
+            return PathState::Up(controller);
         }
         if state.is_connecting {
-            return Standing::Pending(now + std::time::Duration::from_millis(2));
+            return PathState::Pending(now + std::time::Duration::from_millis(2));
         }
         let is_final = state.failure.as_ref().is_some_and(|f| f.is_final);
         if is_final || state.attempts >= self.settings.attempts_max {
-            return Standing::Down;
+            return PathState::Down;
         }
         if now < state.next {
-            return Standing::Pending(state.next);
+            return PathState::Pending(state.next);
         }
         let path = Arc::clone(self);
         let thread = std::thread::Builder::new().name("straightway-nvme".to_owned());
@@ -95,10 +95,10 @@ impl Path {
                 self.note_failure(&mut state, Refusal { why, is_final });
             }
         }
-        Standing::Pending(now + std::time::Duration::from_millis(2))
+        PathState::Pending(now + std::time::Duration::from_millis(2))
     }
 
-    /// The controller while it is good. One that ended is forgotten, with its reason.
+    /// The controller, if it is usable. Removes an ended controller and records the cause.
     fn connected(&self, state: &mut State, now: Instant) -> Option<Arc<Controller>> {
         let controller = state.controller.as_ref()?;
         let Some(why) = controller.ended() else {
@@ -130,7 +130,7 @@ impl Path {
         self.connected(&mut self.lock(), Instant::now())
     }
 
-    /// Tries to connect, on a thread of its own.
+    /// Tries to connect. Runs on its own thread.
     fn attempt(&self) {
         let result = self.connect();
         let mut state = self.lock();
@@ -138,7 +138,7 @@ impl Path {
         self.note(&mut state, result);
     }
 
-    /// Connects on the caller's thread, once. The error says how it stands.
+    /// Connects once, on the caller's thread.
     pub(crate) fn connect_here(&self) -> Result<Arc<Controller>, Error> {
         {
             let mut state = self.lock();
@@ -148,7 +148,7 @@ impl Path {
         }
         let result = self.connect();
         let mut state = self.lock();
-        // Another thread may have been faster.
+        // Another thread may have connected first.
         if let Some(controller) = self.connected(&mut state, Instant::now()) {
             return Ok(controller);
         }
@@ -195,7 +195,7 @@ impl Path {
         tracing::warn!("{}: {}", self.portal, self.status_of(state));
     }
 
-    /// How its reconnection stands: "…; attempt 3 of 20, next in 4 s".
+    /// The text of its reconnection state: "…; attempt 3 of 20, next in 4 s".
     fn status_of(&self, state: &State) -> String {
         let Some(failure) = &state.failure else {
             return "connected".to_owned();
@@ -213,12 +213,12 @@ impl Path {
         text
     }
 
-    /// How it stands, in words.
+    /// The text of its state.
     pub(crate) fn status(&self) -> String {
         self.status_of(&self.lock())
     }
 
-    /// Why it is not connected.
+    /// The error for a path that is not connected.
     pub(crate) fn error(&self) -> Error {
         self.error_of(&self.lock())
     }
@@ -231,21 +231,21 @@ impl Path {
         };
         let (kind, hint) = if is_final {
             (
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "check the NQN, the host's name (--nvme-hostnqn), its secret (--nvme-secret-file) and the target's \
                  list of hosts",
             )
         } else {
             (
-                Kind::Transient,
+                ErrorKind::Transient,
                 "check the address, the network and the target",
             )
         };
         Error::new(kind, "connect to", &self.portal, why).with_hint(hint)
     }
 
-    /// Allows a new series of attempts: someone opens the subsystem again.
-    pub(crate) fn forgive(&self) {
+    /// Allows a new series of attempts, because the subsystem is opened again.
+    pub(crate) fn allow_retries(&self) {
         let mut state = self.lock();
         state.attempts = 0;
         state.next = Instant::now();

@@ -1,4 +1,4 @@
-//! Where a target listens: a host and a port.
+//! The address of a target: a host and a port.
 
 use std::{
     fmt,
@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::IO_PORT;
 
-/// The most addresses of one name that are used.
+/// The maximum number of addresses of one name that are used.
 const ADDRESSES_MAX: usize = 16;
 
 /// A host and a port.
@@ -21,11 +21,11 @@ pub struct Portal {
 }
 
 impl Portal {
-    /// Reads `HOST[:PORT]`, where an IPv6 address stands in brackets. The port is 4420 where none is given.
+    /// Parses `HOST[:PORT]`. An IPv6 address needs brackets. The default port is 4420.
     pub fn parse(text: &str) -> Result<Self> {
         let refuse = || {
-            let why = "it is no HOST[:PORT]";
-            Error::new(Kind::Invalid, "use address", text, why)
+            let why = "it is not HOST[:PORT]";
+            Error::new(ErrorKind::Invalid, "use address", text, why)
         };
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -55,12 +55,12 @@ impl Portal {
         }
     }
 
-    /// Its addresses. A name server that is silent for `wait_max` is an error: the thread that asks it is left behind
-    /// and ends with the answer.
+    /// Resolves the host name. Fails if the name server does not answer within `wait_max`. The resolving thread is then
+    /// detached and ends with the answer.
     pub(crate) fn addresses(&self, wait_max: Duration) -> Result<Vec<SocketAddr>> {
         let failed = |why: String| {
             let target = format!("the host {}", self.host);
-            Error::new(Kind::Transient, "find", target, why)
+            Error::new(ErrorKind::Transient, "find", target, why)
                 .with_hint("check the host's name, and the name servers of this machine")
         };
         if let Ok(address) = self.host.parse() {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn portals_are_read_and_shown() {
+    fn portals_are_parsed_and_displayed() {
         for (text, shown) in [
             ("10.0.0.1", "10.0.0.1:4420"),
             ("node:8009", "node:8009"),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_an_address_is_an_error_soon() {
+    fn an_unresolvable_name_fails_quickly() {
         let portal = Portal::new("no-such-host.invalid", 1);
         let error = portal.addresses(Duration::from_secs(5)).unwrap_err();
         assert!(

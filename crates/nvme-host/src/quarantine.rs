@@ -1,8 +1,8 @@
 //! Blocks that an old controller may still write to.
 //!
-//! A write whose answer was lost with its connection is repeated as it was. The target may execute the first one later
-//! all the same, until it has given the old controller up. Other data for these blocks must wait for that, or the old
-//! data would replace it. Identical repeats need not wait.
+//! A write whose completion was lost with its connection is repeated unchanged. The target may still execute the first
+//! copy, until it drops the old controller. Other data for these blocks must wait until then, or the old data could
+//! overwrite it. Identical repeats need not wait.
 
 use std::{
     ops::Range,
@@ -13,10 +13,10 @@ use std::{
     time::Instant,
 };
 
-/// The most ranges. When there are more, all writes wait for the latest.
+/// The maximum number of ranges. Beyond it, all writes wait for the latest time.
 const RANGES_MAX: usize = 4096;
 
-/// Ranges of blocks, each with the time when it is safe again.
+/// Ranges of blocks, each with the time when it is released.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
     is_used: AtomicBool,
@@ -26,12 +26,12 @@ pub(crate) struct Quarantine {
 #[derive(Debug, Default)]
 struct Held {
     ranges: Vec<(u32, Range<u64>, Instant)>,
-    /// All blocks, until then.
+    /// The time until which all blocks are held.
     all: Option<Instant>,
 }
 
 impl Quarantine {
-    /// Holds bytes of a namespace until a time.
+    /// Holds a byte range of a namespace until a time.
     pub(crate) fn add(&self, nsid: u32, bytes: Range<u64>, until: Instant) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.ranges.len() >= RANGES_MAX {
@@ -42,14 +42,14 @@ impl Quarantine {
         self.is_used.store(true, Ordering::Release);
     }
 
-    /// Holds everything until a time.
+    /// Holds all blocks until a time.
     pub(crate) fn add_all(&self, until: Instant) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.all = held.all.max(Some(until));
         self.is_used.store(true, Ordering::Release);
     }
 
-    /// When bytes of a namespace may get other data; `None` for now.
+    /// The time when a byte range of a namespace may get other data; `None` if it may now.
     pub(crate) fn until(&self, nsid: u32, bytes: &Range<u64>, now: Instant) -> Option<Instant> {
         if !self.is_used.load(Ordering::Acquire) {
             return None;

@@ -1,58 +1,58 @@
-//! What a user can choose, and the limits.
+//! User settings and their limits.
 
 use std::time::Duration;
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{Digests, Nqn, auth::Secret};
 use straightway_sys::nonce::nonce;
 
 use crate::portal::Portal;
 
-/// Settings of all connections of a host.
+/// Settings of all connections of this host.
 #[derive(Clone, Debug)]
-pub struct Settings {
-    /// The name of this host.
+pub struct HostSettings {
+    /// The NQN of this host.
     pub host: Nqn,
-    /// Its identifier.
+    /// The identifier of this host.
     pub host_id: [u8; 16],
-    /// The digests to ask for.
+    /// The digests to request.
     pub digests: Digests,
-    /// The keep-alive time-out: a target that is silent for so long is given up.
+    /// The keep-alive timeout. A target that is silent for this time is considered lost.
     pub keep_alive: Duration,
-    /// The longest time to make a connection, and to become ready.
+    /// The timeout for making a connection, and for a controller to become ready.
     pub connect_max: Duration,
-    /// The longest time without a byte from a target that owes answers, and for one command.
+    /// The timeout of one command, and of silence from a target that owes completions.
     pub command_max: Duration,
-    /// Attempts to reconnect before waiting I/Os fail.
+    /// The maximum number of attempts to reconnect before waiting I/Os fail.
     pub attempts_max: u32,
-    /// The wait before the second attempt; it doubles up to `delay_max`.
+    /// The delay before the second attempt. It doubles up to `delay_max`.
     pub delay_first: Duration,
-    /// The longest wait between attempts.
+    /// The maximum delay between attempts.
     pub delay_max: Duration,
-    /// How often one I/O is sent again after failures.
+    /// The maximum number of retries of one I/O.
     pub retries_max: u32,
-    /// Entries of an I/O queue.
+    /// The number of entries of an I/O queue.
     pub queue_entries: u16,
-    /// How long an unused controller stays connected.
+    /// The time that an unused controller stays connected.
     pub idle: Duration,
-    /// More addresses of the same subsystems.
+    /// Additional addresses of the same subsystems.
     pub paths: Vec<Portal>,
-    /// What this host proves itself with, where a target asks for it.
+    /// The secret of this host, for targets that require authentication.
     pub secret: Option<Secret>,
-    /// What targets have to prove themselves with.
+    /// The secret that targets must prove.
     pub controller_secret: Option<Secret>,
 }
 
-/// The longest keep-alive time-out.
+/// The maximum keep-alive timeout.
 const KEEP_ALIVE_MAX: Duration = Duration::from_mins(10);
 
-impl Default for Settings {
-    /// Those of Linux, but for reconnects, which begin sooner. The host is a new one.
+impl Default for HostSettings {
+    /// The defaults of Linux, except that reconnects begin sooner. The host identifier is random.
     fn default() -> Self {
         let mut host_id = [0; 16];
         host_id[..8].copy_from_slice(&nonce().to_le_bytes());
         host_id[8..].copy_from_slice(&nonce().to_le_bytes());
-        // A random UUID, by its version and variant.
+        // A random UUID: sets its version and variant.
         host_id[6] = host_id[6] & 0x0f | 0x40;
         host_id[8] = host_id[8] & 0x3f | 0x80;
         Self {
@@ -75,8 +75,8 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
-    /// The options that [`Settings::set`] takes, and what they mean.
+impl HostSettings {
+    /// The options of [`HostSettings::set`], with descriptions.
     pub const OPTIONS: [(&'static str, &'static str); 7] = [
         ("nvme_hostnqn", "the NQN of this host"),
         ("nvme_hostid", "the identifier of this host, a UUID"),
@@ -96,9 +96,9 @@ impl Settings {
         ("nvme_ctrl_secret", "the secret that targets have to prove"),
     ];
 
-    /// Sets one option by name. No error shows a secret.
+    /// Sets one option by name. Errors never show a secret.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        let refuse = |why: &str| Err(Error::new(Kind::Invalid, "use option", name, why));
+        let refuse = |why: &str| Err(Error::new(ErrorKind::Invalid, "use option", name, why));
         match name {
             "nvme_hostnqn" => match Nqn::new(value.trim()) {
                 Ok(host) => self.host = host,
@@ -106,7 +106,7 @@ impl Settings {
             },
             "nvme_hostid" => match uuid(value.trim()) {
                 Some(id) => self.host_id = id,
-                None => return refuse("it is no UUID"),
+                None => return refuse("it is not a UUID"),
             },
             "nvme_digests" => {
                 let (header, data) = match value {
@@ -114,7 +114,7 @@ impl Settings {
                     "header" => (true, false),
                     "data" => (false, true),
                     "both" => (true, true),
-                    _ => return refuse("it is none of none, header, data and both"),
+                    _ => return refuse("it is not none, header, data or both"),
                 };
                 self.digests = Digests { header, data };
             }
@@ -131,7 +131,7 @@ impl Settings {
                     Some(Ok(time)) if !time.is_zero() && time <= KEEP_ALIVE_MAX => {
                         self.keep_alive = time;
                     }
-                    _ => return refuse("it is no number of seconds up to 600"),
+                    _ => return refuse("it is not a number of seconds above 0 and up to 600"),
                 }
             }
             "nvme_secret" => self.secret = Some(value.parse()?),
@@ -145,13 +145,13 @@ impl Settings {
         Ok(())
     }
 
-    /// How long an old controller may still execute commands: Linux takes up to two periods to notice that its host is
-    /// gone.
-    pub(crate) fn afterlife(&self) -> Duration {
+    /// The time for which an old controller may still execute commands. Linux needs up to two keep-alive periods to
+    /// notice that its host is gone.
+    pub(crate) fn quarantine_time(&self) -> Duration {
         self.keep_alive * 2 + Duration::from_secs(1)
     }
 
-    /// The wait after `attempts` failed in a row: nothing after none.
+    /// The delay after `attempts` failures in a row; zero after no failure.
     pub(crate) fn delay(&self, attempts: u32) -> Duration {
         let Some(doublings) = attempts.checked_sub(1) else {
             return Duration::ZERO;
@@ -161,7 +161,7 @@ impl Settings {
     }
 }
 
-/// The bytes of a UUID.
+/// Parses a UUID.
 fn uuid(text: &str) -> Option<[u8; 16]> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     if digits.len() != 32 || !digits.is_ascii() {
@@ -179,16 +179,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_their_bound() {
-        let settings = Settings::default();
+    fn delays_double_up_to_the_maximum() {
+        let settings = HostSettings::default();
         let waits: Vec<_> = (0..8).map(|n| settings.delay(n).as_millis()).collect();
         assert_eq!(waits, [0, 250, 500, 1000, 2000, 4000, 8000, 8000]);
-        assert_ne!(settings.host_id, Settings::default().host_id);
+        assert_ne!(settings.host_id, HostSettings::default().host_id);
     }
 
     #[test]
     fn options_are_checked_and_secrets_stay_out_of_errors() {
-        let mut settings = Settings::default();
+        let mut settings = HostSettings::default();
         let secret = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
         for (name, value) in [
             ("nvme_hostnqn", "nqn.2026-11.test:host"),

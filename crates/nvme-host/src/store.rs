@@ -1,4 +1,4 @@
-//! The store of one portal: its subsystems, and their namespaces by name.
+//! The store of one portal: its subsystems, and their namespaces as named objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,13 +6,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use straightway_core::{Direction, Error, Extent, Kind, Reason, Result, Survey};
+use straightway_core::{Direction, Error, ErrorKind, Extent, Reason, Result, Survey};
 use straightway_io::{
     Handle, Store,
     engine::Engine,
     store::{
-        Draft, LaneSpec, Like, Listing, Missing, Named, Page, Tag, Tuning, Verb, Verbs, own_draft,
-        text,
+        Draft, LaneSpec, Like, ListPage, Listing, Missing, Named, Tag, Tuning, Verb, Verbs,
+        own_draft, text,
     },
 };
 use straightway_nvme::Nqn;
@@ -23,47 +23,47 @@ use crate::{
     index,
     namespace::{InPlace, Namespace},
     portal::Portal,
-    settings::Settings,
+    settings::HostSettings,
     subsystem::Subsystem,
 };
 
-/// The family of stores whose lanes have this engine.
+/// The store family: stores whose lanes can share this engine.
 pub const FAMILY: &str = "nvme-tcp";
 
-/// The sizes that suit it: a command costs a target about as much as 64 KiB of data.
+/// Default sizes. A command costs a target about as much as 64 KiB of data.
 pub const TUNING: Tuning = Tuning {
     chunk_bytes: 1 << 20,
     depth: 32,
 };
 
-/// The most subsystems that are remembered.
+/// The maximum number of cached subsystems.
 const SUBSYSTEMS_MAX: usize = 256;
 
-/// Namespaces at a portal. Names are `NQN/NSID`, or `NQN/NAME` where the target has an index of names.
+/// The namespaces at a portal. Names are `NQN/NSID`, or `NQN/NAME` if the target has a name index.
 #[derive(Clone, Debug)]
 pub struct NvmeTcp {
     portal: Portal,
-    settings: Arc<Settings>,
+    settings: Arc<HostSettings>,
     subsystems: Arc<Mutex<BTreeMap<Nqn, Arc<Subsystem>>>>,
-    /// What all names begin with: nothing, or parts that end with `/`.
+    /// The prefix of all names: empty, or path components that end with `/`.
     prefix: String,
 }
 
-/// What a name is about.
+/// A parsed object name.
 struct Place {
     subsystem: Arc<Subsystem>,
-    /// What follows the NQN.
+    /// The part of the name after the NQN.
     rest: String,
 }
 
 impl Place {
-    /// The number of the namespace, if it is named by one.
+    /// The namespace identifier, if the name is a number.
     fn nsid(&self) -> Option<u32> {
         let nsid = self.rest.parse().ok();
         nsid.filter(|nsid| (1..u32::MAX).contains(nsid))
     }
 
-    /// What the names in this folder begin with: nothing, or parts that end with `/`.
+    /// The prefix of the names in this folder: empty, or path components that end with `/`.
     fn folder(&self) -> String {
         match self.rest.trim_end_matches('/') {
             "" => String::new(),
@@ -73,8 +73,8 @@ impl Place {
 }
 
 impl NvmeTcp {
-    /// The store of a portal. Nothing is connected before the first object is opened.
-    pub fn new(portal: Portal, settings: Settings) -> Self {
+    /// The store of a portal. It connects when the first object is opened.
+    pub fn new(portal: Portal, settings: HostSettings) -> Self {
         Self {
             portal,
             settings: Arc::new(settings),
@@ -83,9 +83,9 @@ impl NvmeTcp {
         }
     }
 
-    /// What a name is about: its subsystem, which is connected later.
+    /// Parses a name and finds its subsystem, which is connected later.
     fn find(&self, name: &OsStr) -> Result<Place> {
-        let refuse = |why: &str| Error::new(Kind::Invalid, "open", self.describe(name), why);
+        let refuse = |why: &str| Error::new(ErrorKind::Invalid, "open", self.describe(name), why);
         let full = format!("{}{}", self.prefix, text(self, name)?);
         let (nqn, rest) = full.split_once('/').unwrap_or((&full, ""));
         let nqn = Nqn::new(nqn).map_err(|error| refuse(error.0))?;
@@ -104,7 +104,7 @@ impl NvmeTcp {
             all.insert(nqn, Arc::clone(&made));
             made
         };
-        subsystem.forgive();
+        subsystem.allow_retries();
         let rest = rest.to_owned();
         let is_number = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
         if is_number && !rest.parse().is_ok_and(|nsid| (1..u32::MAX).contains(&nsid)) {
@@ -118,22 +118,22 @@ impl NvmeTcp {
         let shown = self.describe(name);
         if let Some(nsid) = place.nsid() {
             let namespace = Namespace::open(&place.subsystem, nsid, shown)?;
-            // A target of ours tells by its index when the file behind a number is replaced.
+            // The index of a Straightway target shows when the file of a namespace is replaced.
             let index = index::read(&place.subsystem)?.unwrap_or_default();
             let entry = index.entries.iter().find(|entry| entry.nsid == nsid);
-            return Ok(namespace.known_as(entry.cloned()));
+            return Ok(namespace.with_entry(entry.cloned()));
         }
-        let missing = |why: &str| Error::new(Kind::NotFound, "open", &shown, why);
+        let missing = |why: &str| Error::new(ErrorKind::NotFound, "open", &shown, why);
         let Some(index) = index::read(&place.subsystem)? else {
-            let why = "the target has no index of names: a namespace is a number";
+            let why = "the target has no name index: use the number of a namespace";
             return Err(missing(why));
         };
         let entry = index.find(place.rest.as_bytes()).cloned();
-        let entry = entry.ok_or_else(|| missing("there is no such name in the target's index"))?;
-        Namespace::by_entry(&place.subsystem, entry, shown)
+        let entry = entry.ok_or_else(|| missing("the target's index has no such name"))?;
+        Namespace::open_entry(&place.subsystem, entry, shown)
     }
 
-    /// The names of objects and folders directly below a place, with what is known of the objects.
+    /// The objects and folders directly below a place, with the known properties of the objects.
     fn names(place: &Place) -> Result<BTreeMap<String, Named>> {
         let Some(index) = index::read(&place.subsystem)? else {
             let numbers = match place.folder().as_str() {
@@ -146,7 +146,7 @@ impl NvmeTcp {
         let before = place.folder();
         let mut names = BTreeMap::new();
         for listed in &index.entries {
-            // Names that are no text cannot be written in a URI.
+            // A name that is not UTF-8 cannot be written in a URI.
             let name = str::from_utf8(&listed.name).ok();
             let Some(below) = name.and_then(|name| name.strip_prefix(&before)) else {
                 continue;
@@ -179,7 +179,7 @@ impl Store for NvmeTcp {
             if named.tag.is_some() && named.tag != namespace.tag() {
                 let why = "it is another version";
                 let name = self.describe(&named.name);
-                return Err(Error::new(Kind::Corrupt, "open", name, why));
+                return Err(Error::new(ErrorKind::Corrupt, "open", name, why));
             }
             Ok(Arc::new(namespace))
         };
@@ -221,12 +221,12 @@ impl Store for NvmeTcp {
         TUNING
     }
 
-    /// At the portal, the subsystems that its discovery controller lists, as folders; in a subsystem, its names.
-    fn list(&self, page: &Page) -> Result<Listing> {
+    /// Lists the subsystems of the discovery controller at the portal as folders, or the names in a subsystem.
+    fn list(&self, page: &ListPage) -> Result<Listing> {
         if self.prefix.is_empty() {
             let (found, failed) = discover(&self.portal, &self.settings)?;
             for error in failed {
-                tracing::warn!("a referral was left out: {error}");
+                tracing::warn!("cannot read a referral: {error}");
             }
             let names: BTreeSet<_> = found.iter().map(|f| format!("{}/", f.subsystem)).collect();
             return Ok(Listing::of(names.into_iter().collect(), page));
@@ -241,12 +241,12 @@ impl Store for NvmeTcp {
         Ok(listing)
     }
 
-    /// A namespace that is named by its number is no folder.
+    /// A namespace that is named by its number is not a folder.
     fn below(&self, folder: &OsStr, _: Missing) -> Result<Arc<dyn Store>> {
         let place = self.find(folder)?;
         if place.nsid().is_some() {
-            let why = "it is a namespace and no folder";
-            let error = Error::new(Kind::Invalid, "list", self.describe(folder), why);
+            let why = "it is a namespace, not a folder";
+            let error = Error::new(ErrorKind::Invalid, "list", self.describe(folder), why);
             return Err(error.with_hint("name a folder that the target serves, or `ls` its NQN"));
         }
         let prefix = format!("{}/{}", place.subsystem.nqn, place.folder());
@@ -256,14 +256,14 @@ impl Store for NvmeTcp {
         }))
     }
 
-    /// Writes a namespace that is there, in place, as a block device is written. None can be made.
+    /// Writes an existing namespace in place, like a block device. Namespaces cannot be created.
     fn create(&self, name: &OsStr, bytes: u64, _: &Like<'_>) -> Result<Box<dyn Draft>> {
         if self.prefix.is_empty() && !name.as_encoded_bytes().starts_with(b"nqn.") {
             return Err(self.lacks(Verb::Create));
         }
         match self.namespace(name) {
             Ok(namespace) => Ok(Box::new(namespace.draft(bytes)?)),
-            Err(error) if error.kind() == Kind::NotFound => {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
                 let name = self.describe(name);
                 let hint = format!("namespaces are written in place: serve one as {name} first");
                 Err(self.lacks(Verb::Create).with_hint(hint))

@@ -5,36 +5,36 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{Cqe, Nqn, Sgl, Sqe, Status, log::AnaState};
 
 use crate::{
     controller::{Controller, QueueId},
     link::{Link, LinkError},
-    path::{Path, Standing},
+    path::{Path, PathState},
     portal::Portal,
     quarantine::Quarantine,
-    settings::Settings,
+    settings::HostSettings,
     verify::{Fingerprint, Verdict, verdict},
 };
 
-/// How often it is looked whether a namespace was recognised.
+/// The polling interval while a namespace is being verified.
 const VERIFY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How often the states of paths are read again while none is usable.
+/// The interval for reading the ANA log while no path is usable.
 const ANA_INTERVAL: Duration = Duration::from_millis(100);
 
-/// For how long a failed attempt to connect is followed by another one when an object is opened.
+/// The time within which a failed connection attempt is retried when an object is opened.
 const QUICK_MAX: Duration = Duration::from_secs(2);
 
 /// A subsystem and its paths.
 #[derive(Debug)]
 pub(crate) struct Subsystem {
     pub(crate) nqn: Nqn,
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) settings: Arc<HostSettings>,
     pub(crate) paths: Vec<Arc<Path>>,
     pub(crate) quarantine: Quarantine,
-    /// The process whose connections these are.
+    /// The process that owns these connections.
     process: u32,
     side: Mutex<Option<Side>>,
 }
@@ -47,19 +47,19 @@ struct Side {
     _id: QueueId,
 }
 
-/// Which controllers serve commands.
+/// The controllers for the commands of a namespace.
 #[derive(Debug)]
 pub(crate) enum Choice {
-    /// These, in turn.
+    /// Use these in turn.
     Use(Vec<Arc<Controller>>),
-    /// None before then.
+    /// None is usable. Check again at this time.
     Wait(Instant),
-    /// None.
+    /// None will be usable.
     Nowhere(Error),
 }
 
 impl Subsystem {
-    pub(crate) fn new(portal: &Portal, nqn: Nqn, settings: &Arc<Settings>) -> Arc<Self> {
+    pub(crate) fn new(portal: &Portal, nqn: Nqn, settings: &Arc<HostSettings>) -> Arc<Self> {
         let mut portals = vec![portal.clone()];
         for path in &settings.paths {
             if !portals.contains(path) {
@@ -80,17 +80,17 @@ impl Subsystem {
         })
     }
 
-    /// Whether its connections are those of this process, and not of its parent.
+    /// Whether the connections belong to this process and not to its parent.
     pub(crate) fn is_own(&self) -> bool {
         self.is_of(std::process::id())
     }
 
-    /// Whether its connections are those of a process.
+    /// Whether the connections belong to this process.
     pub(crate) fn is_of(&self, process: u32) -> bool {
         self.process == process
     }
 
-    /// The controllers that reach a namespace: those of optimized paths, or of others where there are none.
+    /// Chooses the controllers for a namespace: those of optimized paths, or of non-optimized ones if there are none.
     pub(crate) fn choose(&self, print: &Fingerprint, now: Instant) -> Choice {
         let nsid = print.nsid;
         let mut is_other = false;
@@ -98,8 +98,8 @@ impl Subsystem {
         let (mut best, mut spare) = (Vec::new(), Vec::new());
         let mut wait = |at: Instant| due = Some(due.map_or(at, |due| due.min(at)));
         for path in &self.paths {
-            match path.standing(now) {
-                Standing::Up(controller) => match controller.state_of(nsid) {
+            match path.state(now) {
+                PathState::Up(controller) => match controller.state_of(nsid) {
                     state @ (AnaState::Optimized | AnaState::NonOptimized) => {
                         match verdict(&controller, print) {
                             Verdict::Same if state == AnaState::Optimized => best.push(controller),
@@ -110,14 +110,14 @@ impl Subsystem {
                     }
                     AnaState::Lost => {}
                     AnaState::Inaccessible | AnaState::Change => {
-                        // It may change: an event says so, or the next look at the log.
-                        controller.distrust_ana();
+                        // The state may change. An event or the next ANA log shows it.
+                        controller.request_ana_refresh();
                         controller.touch();
                         wait(now + ANA_INTERVAL);
                     }
                 },
-                Standing::Pending(at) => wait(at),
-                Standing::Down => {}
+                PathState::Pending(at) => wait(at),
+                PathState::Down => {}
             }
         }
         if best.is_empty() {
@@ -131,13 +131,13 @@ impl Subsystem {
         }
     }
 
-    /// The error of a namespace that is not the one that was opened.
+    /// The error for a namespace that differs from the opened one.
     fn replaced(&self) -> Error {
-        let why = "its target shows another namespace than the one that was opened";
-        Error::new(Kind::Corrupt, "transfer", &self.nqn, why)
+        let why = "its target serves another namespace than the one that was opened";
+        Error::new(ErrorKind::Corrupt, "transfer", &self.nqn, why)
     }
 
-    /// Why no path serves.
+    /// The error if no path is usable.
     pub(crate) fn error(&self) -> Error {
         let first = self.paths.first().expect("there is at least one path");
         if self.paths.len() == 1 {
@@ -148,12 +148,12 @@ impl Subsystem {
             .iter()
             .map(|path| format!("{} ({})", path.portal, path.status()));
         let why = format!("no path works: {}", all.collect::<Vec<_>>().join(", "));
-        Error::new(Kind::Transient, "reach", &self.nqn, why)
+        Error::new(ErrorKind::Transient, "reach", &self.nqn, why)
             .with_hint("check the network and the targets")
     }
 
-    /// A connected controller, made on this thread where there is none. Paths are tried in the order in which they were
-    /// named, so that an object is opened where the user said.
+    /// Returns a connected controller. Connects on this thread if there is none. Paths are tried in the configured
+    /// order, so that an object is opened at the address that the user gave.
     pub(crate) fn controller(&self) -> Result<Arc<Controller>> {
         let mut connected = self.paths.iter().filter_map(|path| path.connected_now());
         if let Some(controller) = connected.next() {
@@ -172,16 +172,15 @@ impl Subsystem {
         }
     }
 
-    /// Runs an admin command on any path, again after a lost connection. The error comes with its cause.
-    #[expect(clippy::result_large_err, reason = "pages are asked for seldom")]
+    /// Runs an admin command on any path, with retries after lost connections. The error comes with its cause.
     pub(crate) fn ask(&self, sqe: Sqe, bytes: usize) -> Result<Vec<u8>, (LinkError, Error)> {
         let (start, mut tries) = (Instant::now(), 0);
         loop {
             let controller = match self.controller() {
                 Ok(controller) => controller,
-                // A connection that broke while it was made is made again; a silent target is not waited for twice.
+                // A connection that broke during setup is retried. A timeout is not waited for twice.
                 Err(error)
-                    if error.kind() == Kind::Transient
+                    if error.kind() == ErrorKind::Transient
                         && tries < self.settings.retries_max
                         && start.elapsed() < QUICK_MAX =>
                 {
@@ -199,7 +198,7 @@ impl Subsystem {
             let is_final =
                 matches!(&error, LinkError::Refused(status, _) if !status.is_retryable());
             if is_final || tries > self.settings.retries_max {
-                let failure = Error::new(Kind::Transient, "ask", &self.nqn, error.to_string());
+                let failure = Error::new(ErrorKind::Transient, "ask", &self.nqn, error.to_string());
                 return Err((error, failure));
             }
             match error {
@@ -209,12 +208,12 @@ impl Subsystem {
         }
     }
 
-    /// Lets paths try again that have given up.
-    pub(crate) fn forgive(&self) {
-        self.paths.iter().for_each(|path| path.forgive());
+    /// Allows failed paths to try again.
+    pub(crate) fn allow_retries(&self) {
+        self.paths.iter().for_each(|path| path.allow_retries());
     }
 
-    /// Runs an I/O command for a namespace on the side queue, again after a lost connection. `target` is for messages.
+    /// Runs an I/O command on the side queue, with retries after lost connections. `target` is for messages.
     pub(crate) fn run(
         &self,
         target: &str,
@@ -262,17 +261,17 @@ impl Subsystem {
                     return Err(failed(kind_of(status), status.to_string()));
                 }
                 _ if tries > self.settings.retries_max => {
-                    return Err(failed(Kind::Transient, error.to_string()));
+                    return Err(failed(ErrorKind::Transient, error.to_string()));
                 }
                 LinkError::Refused(status, _) => {
                     if status.is_ana() {
-                        open.controller.distrust_ana();
+                        open.controller.request_ana_refresh();
                     }
                     std::thread::sleep(self.settings.delay(tries.min(3)));
                 }
                 LinkError::Broken(why) => {
                     if !out.is_empty() {
-                        let until = Instant::now() + self.settings.afterlife();
+                        let until = Instant::now() + self.settings.quarantine_time();
                         self.quarantine.add_all(until);
                     }
                     open.controller.end(why);
@@ -282,14 +281,14 @@ impl Subsystem {
         }
     }
 
-    /// Whether a controller shows a namespace, waiting for the answer; `None` where it ended meanwhile.
+    /// Waits for the verification of a namespace on a controller; `None` if the controller ended meanwhile.
     fn recognised(&self, controller: &Arc<Controller>, print: &Fingerprint) -> Option<Verdict> {
         let deadline = Instant::now() + self.settings.command_max;
         loop {
             match verdict(controller, print) {
                 Verdict::Pending if controller.ended().is_some() => return None,
                 Verdict::Pending if Instant::now() > deadline => {
-                    controller.end("it does not say what a namespace is");
+                    controller.end("it does not identify the namespace in time");
                     return None;
                 }
                 Verdict::Pending => std::thread::sleep(VERIFY_INTERVAL),
@@ -303,9 +302,9 @@ impl Subsystem {
         loop {
             attempts += 1;
             let made = self.controller().and_then(|controller| {
-                let failed = |why: String| Error::new(Kind::Transient, "reach", target, why);
+                let failed = |why: String| Error::new(ErrorKind::Transient, "reach", target, why);
                 let queue = controller.queue().map_err(|refusal| {
-                    // A queue that cannot be made while the controller lives says that it does not.
+                    // If a queue cannot be made, the controller is unusable.
                     controller.end(refusal.why.clone());
                     failed(refusal.why)
                 })?;
@@ -326,7 +325,7 @@ impl Subsystem {
             });
             match made {
                 Ok(side) => return Ok(side),
-                Err(error) if error.kind() != Kind::Transient => return Err(error),
+                Err(error) if error.kind() != ErrorKind::Transient => return Err(error),
                 Err(error) if attempts >= self.settings.attempts_max => return Err(error),
                 Err(_) => std::thread::sleep(self.settings.delay(attempts)),
             }
@@ -334,14 +333,14 @@ impl Subsystem {
     }
 }
 
-/// What a caller can do about a status.
-pub(crate) fn kind_of(status: Status) -> Kind {
+/// The error kind of a status.
+pub(crate) fn kind_of(status: Status) -> ErrorKind {
     match status.code() {
-        code if code == Status::INVALID_NAMESPACE.code() => Kind::NotFound,
-        code if code == Status::WRITE_PROTECTED.code() => Kind::Invalid,
-        code if code == Status::LBA_RANGE.code() => Kind::Corrupt,
-        _ if status.kind() == 2 => Kind::Corrupt,
-        _ if status.is_final() => Kind::Invalid,
-        _ => Kind::Transient,
+        code if code == Status::INVALID_NAMESPACE.code() => ErrorKind::NotFound,
+        code if code == Status::WRITE_PROTECTED.code() => ErrorKind::Invalid,
+        code if code == Status::LBA_RANGE.code() => ErrorKind::Corrupt,
+        _ if status.kind() == 2 => ErrorKind::Corrupt,
+        _ if status.is_final() => ErrorKind::Invalid,
+        _ => ErrorKind::Transient,
     }
 }

@@ -1,12 +1,12 @@
-//! Whether a namespace is the same one through each controller.
+//! Verification that a namespace is the same one on each controller.
 //!
-//! Paths lead to one subsystem, as far as anybody says. A target that was restarted with other files, or an address that
-//! was mistyped, would mix the bytes of two namespaces. So each controller has to show the namespace that was opened,
-//! by its identifiers and its size, before the first command goes there, and again after it reported a change.
+//! All paths should lead to one subsystem. A target that was restarted with other files, or a mistyped address, would
+//! mix the bytes of two namespaces. Therefore each controller must confirm the identifiers and the size of the opened
+//! namespace before the first command is sent to it, and again after it reported a change.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use straightway_core::Kind;
+use straightway_core::ErrorKind;
 use straightway_nvme::{
     admin::{Admin, Identify},
     identify::{self, IDENTIFY_BYTES, NamespaceId, page},
@@ -14,10 +14,10 @@ use straightway_nvme::{
 
 use crate::{controller::Controller, link::LinkError};
 
-/// The most namespaces that are remembered of a controller.
+/// The maximum number of namespaces that are remembered per controller.
 const VERDICTS_MAX: usize = 4096;
 
-/// What a namespace is recognised by.
+/// The identity of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     pub(crate) nsid: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// Whether both are of one namespace. Without any identifier, the size has to do.
+    /// Whether both belong to the same namespace. Without identifiers, only the sizes are compared.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let is_same_id = self.id == other.id || self.id.is_same(&other.id);
         let size = |print: &Self| (print.nsid, print.bytes, print.block_shift);
@@ -36,24 +36,24 @@ impl Fingerprint {
     }
 }
 
-/// What is known of a namespace at a controller.
+/// The result of verifying a namespace on a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// A thread is asking.
+    /// A thread is verifying it.
     Pending,
-    /// It is the same.
+    /// It is the same namespace.
     Same,
-    /// It is another, or there is none.
+    /// It is another namespace, or it does not exist.
     Other,
 }
 
-/// What is known of all namespaces at a controller.
+/// The verification results of a controller.
 #[derive(Debug, Default)]
 pub(crate) struct Verdicts(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// How often all of them were forgotten.
+    /// The number of times that the results were cleared.
     changes: u64,
     all: Vec<(Fingerprint, Verdict)>,
 }
@@ -63,15 +63,15 @@ impl Verdicts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets all: something changed. Answers to questions that were asked before do not count.
+    /// Clears all results after a change. Results of verifications that began before are ignored.
     pub(crate) fn clear(&self) {
         let mut known = self.lock();
         known.changes += 1;
         known.all.clear();
     }
 
-    /// What is known of a namespace. Where nothing is, it is pending from now on, and the error is the count of changes
-    /// for the one who asks.
+    /// The result for a namespace. An unknown namespace becomes pending, and the error is the change count to pass to
+    /// `set`.
     fn get(&self, print: &Fingerprint) -> Result<Verdict, u64> {
         let mut known = self.lock();
         let found = known.all.iter().find(|(known, _)| known == print);
@@ -86,7 +86,7 @@ impl Verdicts {
         Err(known.changes)
     }
 
-    /// Enters the answer to a question that was asked after so many changes.
+    /// Stores a result. It is ignored if `changes` is not the current change count.
     fn set(&self, print: &Fingerprint, verdict: Verdict, changes: u64) {
         let mut known = self.lock();
         if known.changes == changes
@@ -97,7 +97,7 @@ impl Verdicts {
     }
 }
 
-/// Whether a controller shows this namespace. Where it is not known, a thread asks.
+/// The result for a namespace on a controller. Starts a thread if it is unknown.
 pub(crate) fn verdict(controller: &Arc<Controller>, print: &Fingerprint) -> Verdict {
     let changes = match controller.verdicts.get(print) {
         Ok(known) => return known,
@@ -120,7 +120,7 @@ pub(crate) fn verdict(controller: &Arc<Controller>, print: &Fingerprint) -> Verd
     Verdict::Pending
 }
 
-/// A namespace as a controller shows it; `None` where it has none, or none that can be used.
+/// Reads the identity of a namespace on a controller; `None` if it does not exist or is unusable.
 fn look(controller: &Controller, nsid: u32) -> Result<Option<Fingerprint>, String> {
     let ask = |page: u8| {
         let sqe = Admin::Identify(Identify {
@@ -142,26 +142,26 @@ fn look(controller: &Controller, nsid: u32) -> Result<Option<Fingerprint>, Strin
     Ok(fingerprint(nsid, &bytes, list.as_deref()).ok())
 }
 
-/// What a namespace is recognised by, from its page and its list of identifiers, which old controllers lack.
+/// The identity of a namespace from Identify Namespace and its descriptor list, which old controllers lack.
 pub(crate) fn fingerprint(
     nsid: u32,
     page: &[u8],
     list: Option<&[u8]>,
-) -> Result<Fingerprint, (Kind, String)> {
-    let corrupt = |error: straightway_nvme::Malformed| (Kind::Corrupt, error.to_string());
+) -> Result<Fingerprint, (ErrorKind, String)> {
+    let corrupt = |error: straightway_nvme::Malformed| (ErrorKind::Corrupt, error.to_string());
     let page = identify::Namespace::decode(page).map_err(corrupt)?;
     if page.blocks == 0 {
         let why = format!("the subsystem has no namespace {nsid}");
-        return Err((Kind::NotFound, why));
+        return Err((ErrorKind::NotFound, why));
     }
     let format = page.format();
-    let format = format.map_err(|error| (Kind::Unsupported, error.to_string()))?;
+    let format = format.map_err(|error| (ErrorKind::Unsupported, error.to_string()))?;
     if format.metadata_bytes > 0 {
         let why = format!(
             "its blocks have {} bytes of metadata",
             format.metadata_bytes
         );
-        return Err((Kind::Unsupported, why));
+        return Err((ErrorKind::Unsupported, why));
     }
     let list = list.map(|list| NamespaceId::decode(list).unwrap_or_default());
     let mut id = list.unwrap_or_default();
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_from_before_a_change_does_not_count() {
+    fn a_result_from_before_a_change_is_ignored() {
         let print = Fingerprint {
             nsid: 1,
             bytes: 4096,

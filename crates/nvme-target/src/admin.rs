@@ -1,4 +1,4 @@
-//! An admin queue: properties, pages, features, events and authentication.
+//! An admin queue: properties, Identify and log pages, features, events and authentication.
 
 use std::{
     collections::VecDeque,
@@ -9,9 +9,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use straightway_nvme::{
     Cqe, Frame, Pdu, Sgl, Sqe, Status,
     admin::{Admin, Feature, QueueCounts},
-    auth::{self, Names, Random, Step},
+    auth::{self, AuthRandom, AuthStep, Names},
     entry::FLAGS_SGL,
-    fabrics::{self, AUTH_PROTOCOL, AUTH_SPECIFIC, Capabilities, Fabrics, Property},
+    fabrics::{self, AUTH_PROTOCOL, AUTH_SPECIFIC, ControllerCapabilities, Fabrics, Property},
 };
 
 use crate::{
@@ -23,23 +23,23 @@ use crate::{
     state::Shared,
 };
 
-/// The version that properties and pages tell: 1.4.
+/// The NVMe version in properties and pages: 1.4.
 const VERSION: u64 = 0x0001_0400;
 
-/// CAP.TO: how long a controller may take to become ready, in units of 500 ms.
+/// CAP.TO: the ready timeout in units of 500 ms.
 const READY_500MS: u8 = 15;
 
-/// The longest buffer for a message of authentication.
+/// The maximum buffer size of an authentication message.
 const AUTH_BYTES_MAX: u32 = 8192;
 
-/// What a command answers.
+/// The outcome of a successful command.
 #[derive(Debug)]
 enum Answer {
     /// A completion with dword 0.
     Result(u64),
-    /// Data, then a completion.
+    /// Data, followed by a completion.
     Data(Vec<u8>),
-    /// Nothing yet.
+    /// The completion is sent later.
     Later,
 }
 
@@ -50,12 +50,12 @@ pub(crate) struct AdminQueue<'a> {
     controller: Arc<Controller>,
     connection: &'a mut Connection,
     head: QueueHead,
-    /// Event requests that wait for an event.
+    /// Asynchronous Event Requests that wait for an event.
     requests: VecDeque<u16>,
-    exchange: Option<auth::Controller>,
+    exchange: Option<auth::AuthController>,
 }
 
-/// The head of a submission queue, which completions carry where there is flow control.
+/// The submission queue head pointer, which completions carry with flow control.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueHead {
     at: u16,
@@ -72,10 +72,10 @@ impl QueueHead {
         }
     }
 
-    /// The completion of a command with the head advanced.
+    /// Advances the head and makes the completion of a command.
     pub(crate) fn complete(&mut self, cid: u16, status: Status, result: u64) -> Cqe {
         if !self.is_uncontrolled {
-            // `size` is less one: the entries are 0 to `size`.
+            // `size` is zero-based: the entries are 0 to `size`.
             self.at = if self.at >= self.size { 0 } else { self.at + 1 };
         }
         Cqe {
@@ -102,7 +102,7 @@ impl<'a> AdminQueue<'a> {
         }
     }
 
-    /// Answers Connect, then commands until the end.
+    /// Completes Connect, then executes commands until the end.
     pub(crate) fn run(&mut self, login: &Login) -> End {
         let result = login.answer.to_result();
         let cqe = self.head.complete(login.sqe.cid, Status::SUCCESS, result);
@@ -116,14 +116,14 @@ impl<'a> AdminQueue<'a> {
 
     fn step(&mut self) -> Result<(), End> {
         let controller = self.controller.clone();
-        match self.connection.next(Some(controller.bell()))? {
+        match self.connection.next(Some(controller.wakeup_fd()))? {
             Arrived::Frame(frame) => {
-                controller.see();
+                controller.mark_alive();
                 self.frame(&frame)?;
             }
-            Arrived::Bell => {
-                controller.hear();
-                self.tell_events();
+            Arrived::Wakeup => {
+                controller.clear_wakeup();
+                self.send_events();
             }
             Arrived::Tick => {}
         }
@@ -143,7 +143,7 @@ impl<'a> AdminQueue<'a> {
                 tracing::warn!("host {}: {}", self.controller.host.nqn, term.status);
                 return Err(End::Closed);
             }
-            _ => return Err(sequence("an admin queue takes commands")),
+            _ => return Err(sequence("an admin queue accepts only commands")),
         };
         let answer = self.execute(&sqe, frame);
         self.connection.receiver.consume(frame.total_bytes());
@@ -190,7 +190,7 @@ impl<'a> AdminQueue<'a> {
                 let part = page::log(self.shared, &self.controller, local, what)?;
                 transferred(sqe, part)
             }
-            // Nothing was aborted: commands are executed as they come.
+            // Nothing was aborted: commands are executed in order as they arrive.
             Admin::Abort { .. } => Ok(Answer::Result(1)),
             Admin::SetFeatures { feature, value, .. } => self.set_feature(feature, value),
             Admin::GetFeatures { feature, .. } => self.feature(feature),
@@ -199,7 +199,7 @@ impl<'a> AdminQueue<'a> {
                     return Err(Status::AER_LIMIT);
                 }
                 self.requests.push_back(sqe.cid);
-                self.tell_events();
+                self.send_events();
                 Ok(Answer::Later)
             }
             Admin::KeepAlive => Ok(Answer::Result(0)),
@@ -219,7 +219,7 @@ impl<'a> AdminQueue<'a> {
             Fabrics::Connect(_) => Err(Status::COMMAND_SEQUENCE.dnr()),
             Fabrics::PropertyGet { property } => {
                 let value = match property {
-                    Property::CAP => Capabilities::new(QUEUE_SIZE_MAX + 1, READY_500MS).0,
+                    Property::CAP => ControllerCapabilities::new(QUEUE_SIZE_MAX + 1, READY_500MS).0,
                     Property::VS => VERSION,
                     Property::CC => self.controller.config(),
                     Property::CSTS => self.controller.status(),
@@ -302,7 +302,7 @@ impl<'a> AdminQueue<'a> {
         Ok(Answer::Result(value))
     }
 
-    fn tell_events(&mut self) {
+    fn send_events(&mut self) {
         while !self.requests.is_empty() {
             let Some(event) = self.controller.next_event() else {
                 return;
@@ -317,8 +317,8 @@ impl<'a> AdminQueue<'a> {
         let Some(keys) = self.controller.host.keys.clone() else {
             return Err(Status::INVALID_FIELD.dnr());
         };
-        let step = self.exchange.as_ref().map(auth::Controller::step);
-        if matches!(step, None | Some(Step::Done | Step::Failed)) {
+        let step = self.exchange.as_ref().map(auth::AuthController::step);
+        if matches!(step, None | Some(AuthStep::Done | AuthStep::Failed)) {
             let subsystem = if self.controller.is_discovery {
                 straightway_nvme::DISCOVERY_NQN.to_owned()
             } else {
@@ -329,11 +329,11 @@ impl<'a> AdminQueue<'a> {
                 subsystem,
             };
             let random = random().ok_or(Status::INTERNAL)?;
-            self.exchange = Some(auth::Controller::new(names, keys, random));
+            self.exchange = Some(auth::AuthController::new(names, keys, random));
         }
         let exchange = self.exchange.as_mut().expect("it was made");
         exchange.receive(message);
-        self.judge();
+        self.update_access();
         Ok(Answer::Result(0))
     }
 
@@ -341,21 +341,21 @@ impl<'a> AdminQueue<'a> {
         let exchange = self.exchange.as_mut();
         let exchange = exchange.ok_or(Status::COMMAND_SEQUENCE.dnr())?;
         let message = exchange.send();
-        self.judge();
+        self.update_access();
         Ok(message)
     }
 
-    /// Lets the host in, or out, by how far its exchange has come.
-    fn judge(&mut self) {
+    /// Updates the host's access according to the state of its exchange.
+    fn update_access(&mut self) {
         let Some(exchange) = &self.exchange else {
             return;
         };
         match exchange.step() {
-            // At Success2 the host's proof was right, and the target's own is still to be confirmed.
-            Step::Done | Step::Success2 => {
+            // At Success2 the host is authenticated. Only the target's own response is still to be confirmed.
+            AuthStep::Done | AuthStep::Success2 => {
                 self.controller.is_trusted.store(true, Ordering::Relaxed);
             }
-            Step::Failed => {
+            AuthStep::Failed => {
                 self.controller.is_trusted.store(false, Ordering::Relaxed);
                 self.controller.close_queues(1);
                 add(&self.controller.host.counters.refused, 1);
@@ -377,7 +377,7 @@ fn check_auth(protocol: u8, specific: u16) -> Result<(), Status> {
     }
 }
 
-/// Data for a command that has room for exactly this much.
+/// Data for a command, if its buffer has exactly this length.
 fn transferred(sqe: &Sqe, data: Vec<u8>) -> Result<Answer, Status> {
     if sqe.sgl.kind != Sgl::TRANSPORT {
         return Err(Status::INVALID_SGL_TYPE.dnr());
@@ -388,14 +388,14 @@ fn transferred(sqe: &Sqe, data: Vec<u8>) -> Result<Answer, Status> {
     Ok(Answer::Data(data))
 }
 
-/// Fresh bytes of the system's generator.
-fn random() -> Option<Random> {
+/// Fresh random bytes from the system's generator.
+fn random() -> Option<AuthRandom> {
     let mut bytes = [0; 132];
     let filled = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
     let (challenge, rest) = bytes.split_first_chunk::<64>()?;
     let (exponent, rest) = rest.split_first_chunk::<64>()?;
     let sequence = u32::from_le_bytes(*rest.first_chunk()?);
-    (filled == bytes.len()).then(|| Random {
+    (filled == bytes.len()).then(|| AuthRandom {
         challenge: *challenge,
         exponent: *exponent,
         sequence: sequence.max(1),

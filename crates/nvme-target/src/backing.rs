@@ -1,7 +1,7 @@
-//! The bytes behind a namespace: a file, a block device, or memory (a file without a name).
+//! The storage of a namespace: a file, a block device, or memory (an anonymous file).
 //!
-//! All three are descriptors, so one set of calls serves them, and `sendfile` takes their pages without a copy. A file
-//! that is no whole number of blocks is padded with zeros, and can then not be written to.
+//! All three are file descriptors, so the same calls serve them, and `sendfile` sends their pages without a copy. A
+//! file whose length is not a multiple of the block size is padded with zeros and is not writable.
 
 use std::{
     fs::{File, OpenOptions},
@@ -18,12 +18,12 @@ use rustix::{
     fs::{Advice, FallocateFlags, MemfdFlags, fadvise, fallocate, memfd_create},
     io::{Errno, ReadWriteFlags, preadv2},
 };
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
-/// How many zeros are written at a time where the file system cannot make them itself.
+/// Zeros to write if the file system cannot zero a range itself.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// What tells one version of a file's content from another.
+/// The version of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     device: u64,
@@ -33,7 +33,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// Of a file that is there.
+    /// The version of a file with this metadata.
     pub(crate) fn of(meta: &std::fs::Metadata) -> Self {
         Self {
             device: meta.dev(),
@@ -43,12 +43,12 @@ impl Stamp {
         }
     }
 
-    /// Whether both are of the same file.
+    /// Whether both belong to the same file.
     pub(crate) fn is_same_file(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
-    /// A number that changes with it.
+    /// A hash of it.
     pub(crate) fn version(&self) -> u64 {
         let mut mixed = 0xcbf2_9ce4_8422_2325_u64;
         let ns = self.modified_ns.to_le_bytes();
@@ -60,19 +60,19 @@ impl Stamp {
     }
 }
 
-/// The bytes of a namespace.
+/// The storage of a namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Backing {
     file: Arc<File>,
     /// The exact length.
     pub(crate) bytes: u64,
-    /// A block is 2 to this power.
+    /// The block size is 2 to this power.
     pub(crate) block_shift: u8,
     pub(crate) is_writable: bool,
 }
 
 impl Backing {
-    /// Opens a file or a block device. A file whose length is no multiple of the block is not writable.
+    /// Opens a file or a block device. A file whose length is not a multiple of the block size is not writable.
     pub(crate) fn open(path: &Path, block_shift: u8, is_writable: bool) -> Result<(Self, Stamp)> {
         let fail = |error| Error::os("serve", path.display(), error);
         let file = OpenOptions::new()
@@ -87,7 +87,12 @@ impl Backing {
                 .map_err(|error| fail(error.into()))?;
         } else if !meta.is_file() {
             let what = "it is neither a file nor a block device";
-            return Err(Error::new(Kind::Invalid, "serve", path.display(), what));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "serve",
+                path.display(),
+                what,
+            ));
         }
         let is_whole = stamp.bytes.is_multiple_of(1 << block_shift);
         let backing = Self {
@@ -112,7 +117,7 @@ impl Backing {
         })
     }
 
-    /// The same file at another length.
+    /// The same file with another length.
     pub(crate) fn resized(&self, bytes: u64) -> Self {
         let is_whole = bytes.is_multiple_of(1 << self.block_shift);
         Self {
@@ -122,30 +127,30 @@ impl Backing {
         }
     }
 
-    /// Its length in blocks. The last one may be padded.
+    /// The length in blocks. The last one may be padded.
     pub(crate) fn blocks(&self) -> u64 {
         self.bytes.div_ceil(1 << self.block_shift)
     }
 
-    /// How many of `bytes` at `offset` are there; the rest is padding.
+    /// The number of bytes of a range that exist; the rest is padding.
     pub(crate) fn present(&self, offset: u64, bytes: usize) -> usize {
         let left = self.bytes.saturating_sub(offset);
         usize::try_from(left).map_or(bytes, |left| left.min(bytes))
     }
 
-    /// The descriptor, for `sendfile`.
+    /// The file descriptor, for `sendfile`.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Fills `buffer` from `offset` on, with zeros behind the end. A file that is shorter than it was is an error.
+    /// Fills `buffer` from `offset` on, with zeros after the end. Fails if the file became shorter.
     pub(crate) fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let (data, padding) = buffer.split_at_mut(self.present(offset, buffer.len()));
         padding.fill(0);
         self.file.read_exact_at(data, offset)
     }
 
-    /// Writes inside of the namespace.
+    /// Writes inside the namespace.
     pub(crate) fn write(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(data, offset)
     }
@@ -155,7 +160,7 @@ impl Backing {
         self.file.sync_data()
     }
 
-    /// Writes zeros: by the file system where it can, otherwise by hand.
+    /// Writes zeros: by the file system if it can, otherwise from a buffer.
     pub(crate) fn zero(&self, offset: u64, bytes: u64, may_deallocate: bool) -> io::Result<()> {
         let how = if may_deallocate {
             FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE
@@ -177,7 +182,7 @@ impl Backing {
         Ok(())
     }
 
-    /// Gives blocks back to the file system. It is advice: what cannot be done is left.
+    /// Deallocates blocks. This is advisory: errors are ignored.
     pub(crate) fn discard(&self, offset: u64, bytes: u64) {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if bytes > 0 {
@@ -185,8 +190,8 @@ impl Backing {
         }
     }
 
-    /// Starts to read a range into the page cache, unless both its ends are there: looking at every page of a range that
-    /// is resident would cost a tenth of sending it.
+    /// Starts to read a range into the page cache, unless both its ends are resident. Checking every page of a resident
+    /// range would cost a tenth of sending it.
     pub(crate) fn prefetch(&self, offset: u64, bytes: usize) {
         let last = offset + self.present(offset, bytes).saturating_sub(1) as u64;
         if self.is_cold(offset) || self.is_cold(last) {
@@ -195,7 +200,7 @@ impl Backing {
         }
     }
 
-    /// Whether a byte would have to be read from the drive. A file system that cannot tell has none.
+    /// Whether a byte is not in the page cache. If the file system cannot tell, it counts as resident.
     fn is_cold(&self, at: u64) -> bool {
         let mut byte = [0];
         let mut into = [io::IoSliceMut::new(&mut byte)];
@@ -227,23 +232,23 @@ mod tests {
     }
 
     #[test]
-    fn an_odd_file_is_padded_and_not_writable() {
+    fn an_unaligned_file_is_padded_and_not_writable() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("odd");
         std::fs::write(&path, [9; 1000]).expect("small");
-        let (odd, stamp) = Backing::open(&path, 9, true).expect("it is there");
+        let (odd, stamp) = Backing::open(&path, 9, true).expect("it exists");
         assert!(!odd.is_writable);
         assert_eq!((odd.bytes, odd.blocks(), stamp.bytes), (1000, 2, 1000));
         let mut back = [1; 512];
         odd.read(&mut back, 512).expect("padded");
         assert!(back[..488].iter().all(|byte| *byte == 9));
         assert!(back[488..].iter().all(|byte| *byte == 0));
-        // Cut behind our back: an error and not zeros.
+        // Truncated by another program: an error and not zeros.
         OpenOptions::new()
             .write(true)
             .open(&path)
             .and_then(|file| file.set_len(10))
-            .expect("it can be cut");
+            .expect("it can be truncated");
         assert!(odd.read(&mut back, 0).is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! Which namespaces there are: what was asked to be served, looked at again whenever that may have changed.
+//! The catalog of namespaces, updated by scanning the sources.
 //!
-//! A name keeps its number for as long as it is there. A file that is replaced under its name keeps both and gets a new
-//! version, a file that grew or shrank a new length; hosts are told of each.
+//! A name keeps its NSID while it exists. A replaced file keeps name and NSID and gets a new version. A file that grew
+//! or shrank gets a new length. Hosts are notified of each change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,30 +12,30 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Error, Kind, Result};
-use straightway_nvme::index::{Index, IndexEntry, is_index_name};
+use straightway_core::{Error, ErrorKind, Result};
+use straightway_nvme::index::{IndexEntry, NameIndex, is_index_name};
 
 use crate::{
     backing::{Backing, Stamp},
     identity::uuid,
 };
 
-/// The largest number of a namespace, and the most of them.
+/// The largest NSID, and the maximum number of namespaces.
 pub(crate) const NAMESPACES_MAX: u32 = 4096;
 
-/// The most ANA groups: as many as Linux has.
+/// The maximum number of ANA groups, as in Linux.
 pub(crate) const GROUPS_MAX: usize = 128;
 
-/// How deep folders below a served folder are looked into.
+/// The maximum depth of folders below a served folder.
 const DEPTH_MAX: usize = 16;
 
-/// Something to serve.
+/// A source of namespaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A file, a block device, or a folder with a namespace for each file below it. Names begin with the last part of
-    /// the path.
+pub enum NamespaceSource {
+    /// A file, a block device, or a folder with a namespace for each file below it. Names begin with the last component
+    /// of the path.
     Path(PathBuf),
-    /// Memory of this name and length, lost at the end.
+    /// Memory with this name and length. Its content is lost when the target ends.
     Memory {
         /// Its name in the index.
         name: String,
@@ -53,38 +53,43 @@ pub(crate) struct Namespace {
     pub(crate) backing: Backing,
 }
 
-/// The namespaces at some time.
+/// The namespaces after a scan.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// Grows with each change.
+    /// Increases with each change.
     pub(crate) generation: u64,
     pub(crate) namespaces: BTreeMap<u32, Arc<Namespace>>,
     /// The index page.
     pub(crate) index: Vec<u8>,
 }
 
-/// Names and what they stand for.
+/// The names and their namespaces.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     nqn: String,
-    sources: Vec<Source>,
+    sources: Vec<NamespaceSource>,
     block_shift: u8,
     is_writable: bool,
     entries: BTreeMap<Vec<u8>, Entry>,
     generation: u64,
-    /// The lowest number that was never used.
+    /// The lowest NSID that was never used.
     next_nsid: u32,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
-    /// `None` for what is empty.
+    /// `None` for an empty file.
     namespace: Option<Arc<Namespace>>,
     stamp: Option<Stamp>,
 }
 
 impl Catalog {
-    pub(crate) fn new(nqn: &str, sources: Vec<Source>, block_shift: u8, is_writable: bool) -> Self {
+    pub(crate) fn new(
+        nqn: &str,
+        sources: Vec<NamespaceSource>,
+        block_shift: u8,
+        is_writable: bool,
+    ) -> Self {
         Self {
             nqn: nqn.to_owned(),
             sources,
@@ -96,23 +101,23 @@ impl Catalog {
         }
     }
 
-    /// Looks at all sources. Answers the numbers that were added, removed or changed. What cannot be read is an error,
-    /// and then nothing changes.
+    /// Scans all sources. Returns the NSIDs that were added, removed or changed. If a source cannot be read, it fails
+    /// and changes nothing.
     pub(crate) fn scan(&mut self) -> Result<BTreeSet<u32>> {
         let mut found = BTreeMap::new();
         for (number, source) in self.sources.iter().enumerate() {
             let mut own = BTreeMap::new();
-            look(source, &mut own)?;
+            scan_source(source, &mut own)?;
             for (name, place) in own {
                 if found.contains_key(&name) {
-                    return Err(twice(&name));
+                    return Err(duplicate(&name));
                 }
                 found.insert(name, (place, group_of(number)));
             }
         }
         if found.len() > NAMESPACES_MAX as usize {
             let why = format!("it has more than {NAMESPACES_MAX} files");
-            return Err(Error::new(Kind::Invalid, "serve", &self.nqn, why));
+            return Err(Error::new(ErrorKind::Invalid, "serve", &self.nqn, why));
         }
         let mut entries = BTreeMap::new();
         let mut changed = BTreeSet::new();
@@ -120,25 +125,25 @@ impl Catalog {
         let nsid_of = |entry: Option<&Entry>| Some(entry?.namespace.as_ref()?.nsid);
         for (name, (place, ana_group)) in found {
             let before = self.entries.get(&name);
-            let fresh = Fresh {
+            let ids = NewIds {
                 nsid: self.free_nsid(next_nsid, &entries),
                 ana_group,
             };
-            let entry = match self.renewed(&name, &place, before, fresh) {
+            let entry = match self.updated(&name, &place, before, ids) {
                 Ok(entry) => entry,
-                // It went away after it was listed.
-                Err(error) if error.kind() == Kind::NotFound => continue,
+                // It was removed after it was listed.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(error),
             };
             if let Some(entry) = &entry {
                 changed.extend(nsid_of(before));
                 changed.extend(nsid_of(Some(entry)));
-                if nsid_of(Some(entry)) == Some(fresh.nsid) {
-                    next_nsid = fresh.nsid + 1;
+                if nsid_of(Some(entry)) == Some(ids.nsid) {
+                    next_nsid = ids.nsid + 1;
                 }
             }
             let entry = entry.or_else(|| before.cloned());
-            entries.insert(name, entry.expect("what is not new was there before"));
+            entries.insert(name, entry.expect("an unchanged name existed before"));
         }
         let gone = self
             .entries
@@ -158,7 +163,7 @@ impl Catalog {
         Ok(changed)
     }
 
-    /// The table of what was found.
+    /// The table of all namespaces.
     pub(crate) fn table(&self) -> Result<Table> {
         let namespaces = self.entries.values().filter_map(|e| e.namespace.clone());
         let entries = self.entries.iter().map(|(name, entry)| IndexEntry {
@@ -171,7 +176,7 @@ impl Catalog {
             version: entry.stamp.map_or(0, |stamp| stamp.version()),
             name: name.clone(),
         });
-        let index = Index {
+        let index = NameIndex {
             generation: self.generation,
             entries: entries.collect(),
         };
@@ -181,17 +186,17 @@ impl Catalog {
             namespaces: namespaces.map(|n| (n.nsid, n)).collect(),
             index: index
                 .encode()
-                .ok_or_else(|| Error::new(Kind::Invalid, "serve", &self.nqn, too_long))?,
+                .ok_or_else(|| Error::new(ErrorKind::Invalid, "serve", &self.nqn, too_long))?,
         })
     }
 
-    /// What a name stands for now; `None` where that is what it stood for.
-    fn renewed(
+    /// The new entry of a name; `None` if it is unchanged.
+    fn updated(
         &self,
         name: &[u8],
         place: &Place,
         before: Option<&Entry>,
-        fresh: Fresh,
+        ids: NewIds,
     ) -> Result<Option<Entry>> {
         let (backing, stamp) = match (place, before) {
             (Place::Memory(_), Some(_)) => return Ok(None),
@@ -207,7 +212,7 @@ impl Catalog {
                 let is_device = meta.file_type().is_block_device();
                 let now = Stamp::of(&meta);
                 match known {
-                    // Whoever writes to a device through us changes its time too, so only its length counts.
+                    // Writes through the target change the time of a device too, so only its length is compared.
                     Some((_, was)) if is_device => {
                         let (backing, stamp) =
                             Backing::open(path, self.block_shift, self.is_writable)?;
@@ -218,7 +223,7 @@ impl Catalog {
                     }
                     Some((_, was)) if was == now => return Ok(None),
                     Some((namespace, was)) if was.is_same_file(&now) => {
-                        // Writes through us change the time of a writable file, and are no news.
+                        // Writes through the target change the time of a writable file. They are not a new version.
                         if was.bytes == now.bytes && namespace.backing.is_writable {
                             return Ok(None);
                         }
@@ -243,17 +248,17 @@ impl Catalog {
             .map(|namespace| namespace.nsid);
         let namespace = (backing.bytes > 0).then(|| {
             Arc::new(Namespace {
-                nsid: nsid.unwrap_or(fresh.nsid),
+                nsid: nsid.unwrap_or(ids.nsid),
                 uuid: uuid(&[self.nqn.as_bytes(), name]),
-                ana_group: fresh.ana_group,
+                ana_group: ids.ana_group,
                 backing,
             })
         });
         Ok(Some(Entry { namespace, stamp }))
     }
 
-    /// A number for a new namespace: one that was never used, since hosts may still know an old one by its number. When
-    /// all were used, the lowest that nothing has.
+    /// An NSID for a new namespace. It was never used before, because hosts may still know an old namespace by its
+    /// NSID. When all have been used, it is the lowest free one.
     fn free_nsid(&self, next: u32, new: &BTreeMap<Vec<u8>, Entry>) -> u32 {
         if next <= NAMESPACES_MAX {
             return next;
@@ -262,7 +267,7 @@ impl Catalog {
         let taken: BTreeSet<u32> = all
             .filter_map(|entry| entry.namespace.as_ref().map(|n| n.nsid))
             .collect();
-        // Names may be exchanged all at once; then some numbers go over at once too.
+        // If all names change at once, NSIDs of removed names are reused at once.
         let own: BTreeSet<u32> = new
             .values()
             .filter_map(|entry| entry.namespace.as_ref().map(|n| n.nsid))
@@ -274,33 +279,35 @@ impl Catalog {
     }
 }
 
-/// The numbers of a namespace that is new.
+/// The identifiers of a new namespace.
 #[derive(Clone, Copy, Debug)]
-struct Fresh {
+struct NewIds {
     nsid: u32,
     ana_group: u32,
 }
 
-/// The ANA group of what a source serves: one for each source, as far as there are groups.
+/// The ANA group of a source: one per source, up to the maximum number of groups.
 pub(crate) fn group_of(source: usize) -> u32 {
     let number = u32::try_from(source % GROUPS_MAX).expect("there are few");
     number + 1
 }
 
-/// Where bytes are.
+/// The location of a namespace's bytes.
 #[derive(Debug)]
 enum Place {
     Path(PathBuf),
     Memory(u64),
 }
 
-fn look(source: &Source, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {
+fn scan_source(source: &NamespaceSource, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {
     let (name, place) = match source {
-        Source::Memory { name, bytes } => (name.as_bytes().to_vec(), Place::Memory(*bytes)),
-        Source::Path(path) => {
+        NamespaceSource::Memory { name, bytes } => {
+            (name.as_bytes().to_vec(), Place::Memory(*bytes))
+        }
+        NamespaceSource::Path(path) => {
             let fail = |error| Error::os("serve", path.display(), error);
             let meta = fs::metadata(path).map_err(fail)?;
-            // `.` and links have a name only once they are resolved.
+            // `.` and symbolic links have a name only after they are resolved.
             let name = if let Some(name) = path.file_name() {
                 name.to_owned()
             } else {
@@ -309,7 +316,7 @@ fn look(source: &Source, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {
             };
             let name = name.as_bytes().to_vec();
             if meta.is_dir() {
-                return look_below(path, &name, DEPTH_MAX, found);
+                return scan_folder(path, &name, DEPTH_MAX, found);
             }
             (name, Place::Path(path.clone()))
         }
@@ -317,7 +324,7 @@ fn look(source: &Source, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {
     insert(name, place, found)
 }
 
-fn look_below(
+fn scan_folder(
     folder: &Path,
     prefix: &[u8],
     depth: usize,
@@ -327,11 +334,11 @@ fn look_below(
     for entry in fs::read_dir(folder).map_err(fail)? {
         let entry = entry.map_err(fail)?;
         let name = [prefix, b"/", entry.file_name().as_bytes()].concat();
-        // A link to a file is followed, as caches of models are made of them; one to a folder is not, since it may
-        // lead in a circle.
+        // A link to a file is followed, because model caches consist of them. A link to a folder is not, because it may
+        // form a cycle.
         let kind = entry.file_type().map_err(fail)?;
         if kind.is_dir() && depth > 0 {
-            look_below(&entry.path(), &name, depth - 1, found)?;
+            scan_folder(&entry.path(), &name, depth - 1, found)?;
         } else if fs::metadata(entry.path()).is_ok_and(|meta| meta.is_file()) {
             insert(name, Place::Path(entry.path()), found)?;
         }
@@ -346,16 +353,21 @@ fn insert(name: Vec<u8>, place: Place, found: &mut BTreeMap<Vec<u8>, Place>) -> 
     let shown = String::from_utf8_lossy(&name).into_owned();
     if !is_index_name(&name) {
         let why = "its name cannot be in an index";
-        return Err(Error::new(Kind::Invalid, "serve", shown, why));
+        return Err(Error::new(ErrorKind::Invalid, "serve", shown, why));
     }
     if found.contains_key(&name) {
-        return Err(twice(&name));
+        return Err(duplicate(&name));
     }
     found.insert(name, place);
     Ok(())
 }
 
-fn twice(name: &[u8]) -> Error {
-    let why = "two things to serve have this name";
-    Error::new(Kind::Invalid, "serve", String::from_utf8_lossy(name), why)
+fn duplicate(name: &[u8]) -> Error {
+    let why = "two sources have this name";
+    Error::new(
+        ErrorKind::Invalid,
+        "serve",
+        String::from_utf8_lossy(name),
+        why,
+    )
 }

@@ -1,16 +1,16 @@
-//! What a target serves, where and to whom.
+//! The configuration of a target: sources, ports and hosts.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{Nqn, log::AnaState};
 
 use crate::{
-    catalog::{GROUPS_MAX, Source, group_of},
-    host::Policy,
+    catalog::{GROUPS_MAX, NamespaceSource, group_of},
+    host::HostPolicy,
 };
 
-/// The most ports.
+/// The maximum number of ports.
 const PORTS_MAX: usize = 64;
 
 /// A port to listen on.
@@ -18,14 +18,14 @@ const PORTS_MAX: usize = 64;
 pub struct Listen {
     /// The address; port 0 is any free one.
     pub address: SocketAddr,
-    /// How well namespaces are reached through it.
+    /// The ANA state of namespaces on this port.
     pub state: AnaState,
-    /// The states of single ANA groups, where they differ. What the first source serves is group 1, and so on.
+    /// ANA states of single groups that differ. The namespaces of the first source are group 1, and so on.
     pub groups: BTreeMap<u32, AnaState>,
 }
 
 impl Listen {
-    /// A port on which all namespaces are reached as well as can be.
+    /// A port on which all namespaces are optimized.
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
@@ -34,7 +34,7 @@ impl Listen {
         }
     }
 
-    /// How a group is reached through it.
+    /// The ANA state of a group on this port.
     pub(crate) fn state_of(&self, group: u32) -> AnaState {
         self.groups.get(&group).copied().unwrap_or(self.state)
     }
@@ -43,58 +43,58 @@ impl Listen {
 /// The settings of a target.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The name of the subsystem.
+    /// The NQN of the subsystem.
     pub nqn: Nqn,
-    /// Where to listen. Discovery is answered on each port.
+    /// The ports. Discovery is served on each of them.
     pub ports: Vec<Listen>,
-    /// What to serve.
-    pub sources: Vec<Source>,
-    /// Blocks are 2 to this power: 9 to 12.
+    /// The files, folders, devices and memory to serve.
+    pub sources: Vec<NamespaceSource>,
+    /// The block size is 2 to this power: 9 to 12.
     pub block_shift: u8,
     /// Whether hosts may write.
     pub is_writable: bool,
-    /// Who may connect.
-    pub policy: Policy,
-    /// Other discovery controllers that hosts are told of.
+    /// The hosts that may connect.
+    pub policy: HostPolicy,
+    /// Other discovery controllers to refer hosts to.
     pub referrals: Vec<SocketAddr>,
-    /// The most connections at a time.
+    /// The maximum number of connections.
     pub connections_max: usize,
-    /// I/O queues of one host association at most.
+    /// The maximum number of I/O queues per association.
     pub queues_max: u16,
-    /// How long a host may take from its first byte to its Connect.
-    pub login_time: Duration,
-    /// How long a host may be silent inside of a message, or leave answers unread.
-    pub patience: Duration,
+    /// The timeout from the start of a connection to its Connect.
+    pub login_timeout: Duration,
+    /// The timeout for the rest of a PDU, and for a host that does not read completions.
+    pub stall_timeout: Duration,
 }
 
 impl Config {
-    /// A target of `sources` on one port: read-only, blocks of 512 bytes, all hosts.
-    pub fn new(nqn: Nqn, address: SocketAddr, sources: Vec<Source>) -> Self {
+    /// A target for `sources` on one port: read-only, blocks of 512 bytes, all hosts.
+    pub fn new(nqn: Nqn, address: SocketAddr, sources: Vec<NamespaceSource>) -> Self {
         Self {
             nqn,
             ports: vec![Listen::new(address)],
             sources,
             block_shift: 9,
             is_writable: false,
-            policy: Policy::default(),
+            policy: HostPolicy::default(),
             referrals: Vec::new(),
             connections_max: 1024,
             queues_max: 128,
-            login_time: Duration::from_secs(10),
-            patience: Duration::from_secs(30),
+            login_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(30),
         }
     }
 
-    /// How many ANA groups there are.
+    /// The number of ANA groups.
     pub(crate) fn groups(&self) -> u32 {
         group_of(self.sources.len().clamp(1, GROUPS_MAX) - 1)
     }
 
-    /// An error where settings cannot be.
+    /// Fails if the settings are invalid.
     pub fn check(&self) -> Result<()> {
-        let refuse = |why: &str| Err(Error::new(Kind::Invalid, "serve", &self.nqn, why));
+        let refuse = |why: &str| Err(Error::new(ErrorKind::Invalid, "serve", &self.nqn, why));
         if self.nqn.is_discovery() {
-            return refuse("this name belongs to discovery");
+            return refuse("this is the NQN of discovery subsystems");
         }
         if self.ports.is_empty() || self.ports.len() > PORTS_MAX {
             return refuse("a target has 1 to 64 ports");
@@ -103,23 +103,23 @@ impl Config {
             return refuse("blocks have 512, 1024, 2048 or 4096 bytes");
         }
         if self.sources.is_empty() {
-            return refuse("nothing to serve was named");
+            return refuse("there is nothing to serve");
         }
         if self.queues_max == 0 || self.connections_max == 0 {
-            return refuse("there must be room for a connection and a queue");
+            return refuse("the limits must allow a connection and a queue");
         }
         let groups = self.groups();
         let mut named = self.ports.iter().flat_map(|port| port.groups.keys());
         if named.any(|group| !(1..=groups).contains(group)) {
-            let why = "there is an ANA group for each thing to serve, from 1 on, and no other";
+            let why = "there is no such ANA group: each source has one, numbered from 1";
             return refuse(why);
         }
         for source in &self.sources {
-            if let Source::Memory { name, bytes } = source
+            if let NamespaceSource::Memory { name, bytes } = source
                 && (*bytes == 0 || !bytes.is_multiple_of(1 << self.block_shift))
             {
-                let why = "the length of memory is a multiple of the block, and not 0";
-                return Err(Error::new(Kind::Invalid, "serve", name, why));
+                let why = "the length of memory must be a multiple of the block size, and not 0";
+                return Err(Error::new(ErrorKind::Invalid, "serve", name, why));
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! A connection: a socket cut into PDUs, from its first byte to its end.
+//! A connection: a socket that is split into PDUs.
 
 use std::{
     io,
@@ -18,26 +18,26 @@ use crate::{
     sender::Sender,
 };
 
-/// The most data in one PDU of a host: MAXH2CDATA. A connection that writes has a buffer of this size.
+/// MAXH2CDATA: the maximum data length of one `H2CData` PDU. A connection that writes has a buffer of this size.
 pub(crate) const HOST_DATA_BYTES_MAX: u32 = 256 << 10;
 
-/// The most data in the capsule of a command, as Linux's target has it.
+/// The maximum in-capsule data size, as in the Linux target.
 pub(crate) const CAPSULE_BYTES_MAX: u32 = 16 << 10;
 
-/// Why a connection ended.
+/// The cause of the end of a connection.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The host closed it, or the target is told to stop.
+    /// The host closed it, or the target is stopping.
     Closed,
-    /// The host broke a rule.
+    /// The host violated the protocol.
     Fault(Fault),
-    /// Nothing came or nothing was taken for too long, inside of a message or before the login.
+    /// A timeout inside a PDU, before the login, or while sending.
     Silent,
-    /// The host has given no sign of life for its keep-alive time.
+    /// The keep-alive timeout expired.
     KeepAlive,
-    /// It was refused, and told so.
+    /// It was refused, and the refusal was sent.
     Refused,
-    /// A file lost bytes that were promised already.
+    /// A file was truncated after its data was announced.
     Backing,
     /// The socket failed.
     Socket(io::Error),
@@ -49,32 +49,32 @@ impl From<Fault> for End {
     }
 }
 
-/// What a wait for the next PDU ended with.
+/// The result of waiting for the next PDU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Arrived {
-    /// A PDU. All its bytes are there, but for [`Pdu::HostData`], of which the head is.
+    /// A PDU. All its bytes have arrived, except for [`Pdu::HostData`], of which the head has arrived.
     Frame(Frame),
-    /// The bell of the controller.
-    Bell,
-    /// Time has passed.
+    /// The controller signalled an event.
+    Wakeup,
+    /// The wait timed out.
     Tick,
 }
 
-/// A socket and its two halves.
+/// A socket with its receiving and its sending half.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) socket: Arc<TcpStream>,
     pub(crate) receiver: Receiver,
     pub(crate) sender: Sender,
-    /// How long a host may be silent inside of a message, or not take an answer.
-    pub(crate) patience: Duration,
+    /// The timeout inside a PDU and while sending.
+    pub(crate) stall_timeout: Duration,
 }
 
 impl Connection {
-    pub(crate) fn new(socket: TcpStream, patience: Duration) -> io::Result<Self> {
+    pub(crate) fn new(socket: TcpStream, stall_timeout: Duration) -> io::Result<Self> {
         socket.set_nodelay(true)?;
-        socket.set_write_timeout(Some(patience))?;
-        // A host that died without a word is found by TCP where it has no keep-alive of its own.
+        socket.set_write_timeout(Some(stall_timeout))?;
+        // TCP keep-alive detects a dead host that has no NVMe keep-alive.
         rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
         let socket = Arc::new(socket);
         let framing = Framing {
@@ -85,17 +85,17 @@ impl Connection {
             receiver: Receiver::new(socket.clone())?,
             sender: Sender::new(socket.clone(), framing),
             socket,
-            patience,
+            stall_timeout,
         })
     }
 
-    /// The address that the host connected to.
+    /// The local address of the connection.
     pub(crate) fn local(&self) -> Option<SocketAddr> {
         self.socket.local_addr().ok()
     }
 
-    /// Waits for the next PDU, and sends the answers gathered so far before it does.
-    pub(crate) fn next(&mut self, bell: Option<BorrowedFd<'_>>) -> Result<Arrived, End> {
+    /// Sends the queued completions, then waits for the next PDU.
+    pub(crate) fn next(&mut self, wakeup: Option<BorrowedFd<'_>>) -> Result<Arrived, End> {
         loop {
             let bytes = self.receiver.bytes();
             let needed = match self.sender.framing.decode(bytes)? {
@@ -113,10 +113,10 @@ impl Connection {
             };
             let is_inside = !bytes.is_empty();
             self.sender.flush()?;
-            match self.receiver.fill(needed, bell)? {
+            match self.receiver.fill(needed, wakeup)? {
                 Filled::Bytes => {}
-                Filled::Bell => return Ok(Arrived::Bell),
-                Filled::Tick if is_inside && self.receiver.silence() > self.patience => {
+                Filled::Wakeup => return Ok(Arrived::Wakeup),
+                Filled::Tick if is_inside && self.receiver.silence() > self.stall_timeout => {
                     return Err(End::Silent);
                 }
                 Filled::Tick => return Ok(Arrived::Tick),
@@ -124,7 +124,7 @@ impl Connection {
         }
     }
 
-    /// The data of a frame that is all there; an error status where its digest is wrong.
+    /// The in-capsule data of a complete frame. Fails with a status if its digest is wrong.
     pub(crate) fn capsule_data(&self, frame: &Frame) -> Result<&[u8], Status> {
         let bytes = self.receiver.bytes();
         let end = frame.head_bytes + frame.data_bytes;
@@ -140,11 +140,11 @@ impl Connection {
         Ok(data)
     }
 
-    /// Answers the first PDU.
+    /// Answers `ICReq`.
     pub(crate) fn begin(&mut self, limit: Duration) -> Result<(), End> {
         let frame = self.first(limit)?;
         let Pdu::IcReq(request) = frame.pdu else {
-            return Err(sequence("the first PDU is no ICReq"));
+            return Err(sequence("the first PDU is not ICReq"));
         };
         self.receiver.consume(frame.total_bytes());
         let digests: Digests = request.digests;
@@ -159,7 +159,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a PDU that must come within a time.
+    /// Waits for a PDU that must arrive within a time.
     pub(crate) fn first(&mut self, limit: Duration) -> Result<Frame, End> {
         let start = Instant::now();
         loop {
@@ -171,7 +171,7 @@ impl Connection {
         }
     }
 
-    /// Answers a command that failed before it was looked at in a queue.
+    /// Fails a command before its queue exists.
     pub(crate) fn refuse(&mut self, sqe: &Sqe, status: Status, result: u64) -> End {
         let mut cqe = Cqe::new(sqe.cid, status);
         cqe.result = result;
@@ -179,7 +179,7 @@ impl Connection {
         End::Refused
     }
 
-    /// Says the last word, where there is one.
+    /// Sends the termination request, if there is one.
     pub(crate) fn end(&mut self, end: &End) {
         match end {
             End::Fault(fault) => {
@@ -194,7 +194,7 @@ impl Connection {
     }
 }
 
-/// A PDU that came where it must not.
+/// A PDU that is out of sequence.
 pub(crate) fn sequence(what: &'static str) -> End {
     End::Fault(Fault::new(FatalStatus::SEQUENCE, 0, what))
 }

@@ -13,23 +13,23 @@ use std::{
 
 use rustix::event::{EventfdFlags, eventfd};
 use straightway_nvme::{
-    admin::{Event, EventMask},
+    admin::{AsyncEvent, EventMask},
     fabrics::{CSTS_READY, CSTS_SHUTDOWN_DONE, config},
 };
 
 use crate::host::Host;
 
-/// The most namespaces that the log of changed ones can list.
+/// The maximum number of namespaces in the Changed Namespace List.
 const CHANGED_MAX: usize = 1024;
 
-/// The kinds of events, with their bit in the host's mask.
-const EVENTS: [(Event, u32); 3] = [
-    (Event::NAMESPACES, EventMask::NAMESPACES),
-    (Event::ANA, EventMask::ANA),
-    (Event::DISCOVERY, EventMask::DISCOVERY),
+/// The event types, with their bit in the host's mask.
+const EVENTS: [(AsyncEvent, u32); 3] = [
+    (AsyncEvent::NAMESPACES, EventMask::NAMESPACES),
+    (AsyncEvent::ANA, EventMask::ANA),
+    (AsyncEvent::DISCOVERY, EventMask::DISCOVERY),
 ];
 
-/// What is shared by the queues of an association.
+/// The state shared by the queues of an association.
 #[derive(Debug)]
 pub(crate) struct Controller {
     pub(crate) id: u16,
@@ -37,33 +37,33 @@ pub(crate) struct Controller {
     pub(crate) host: Arc<Host>,
     pub(crate) host_id: [u8; 16],
     pub(crate) port: usize,
-    /// Whether the host has proved its secret, or need not.
+    /// Whether the host is authenticated, or need not be.
     pub(crate) is_trusted: AtomicBool,
     pub(crate) keep_alive_ms: AtomicU32,
     /// The property CC.
     config: AtomicU64,
     start: Instant,
-    /// When the host last sent anything, in ms since the start.
+    /// The time when the host last sent anything, in ms since the start.
     seen_ms: AtomicU64,
     queues: Mutex<BTreeMap<u16, Arc<TcpStream>>>,
     events: Mutex<Events>,
-    bell: OwnedFd,
+    wakeup: OwnedFd,
 }
 
-/// Events that the host is to be told of.
+/// The asynchronous events of a host.
 #[derive(Debug, Default)]
 struct Events {
-    /// Those that it wants to hear of.
+    /// Enabled events.
     mask: u32,
-    /// Those that happened.
+    /// Events that occurred.
     pending: u32,
-    /// Those that it was told of, and whose log page it has not read since.
-    told: u32,
+    /// Events that were reported and whose log page has not been read since.
+    reported: u32,
     changed: BTreeSet<u32>,
     has_too_many: bool,
 }
 
-/// What makes a controller.
+/// The parameters of a new controller.
 #[derive(Debug)]
 pub(crate) struct Association {
     pub(crate) is_discovery: bool,
@@ -89,17 +89,17 @@ impl Controller {
             seen_ms: AtomicU64::new(0),
             queues: Mutex::default(),
             events: Mutex::default(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            wakeup: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
 
-    /// The host has sent something.
-    pub(crate) fn see(&self) {
+    /// Restarts the keep-alive timer.
+    pub(crate) fn mark_alive(&self) {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.seen_ms.store(now, Ordering::Relaxed);
     }
 
-    /// Whether the host has been silent for twice its keep-alive time.
+    /// Whether the host has been silent for twice its keep-alive timeout.
     pub(crate) fn is_expired(&self) -> bool {
         let limit = self.keep_alive_ms.load(Ordering::Relaxed);
         let seen = Duration::from_millis(self.seen_ms.load(Ordering::Relaxed));
@@ -112,7 +112,7 @@ impl Controller {
         self.config.load(Ordering::Relaxed)
     }
 
-    /// Sets the property CC. A controller that is disabled or shut down has no I/O queues.
+    /// Sets the property CC. Disabling or shutting down the controller ends its I/O queues.
     pub(crate) fn configure(&self, value: u64) {
         self.config.store(value, Ordering::Relaxed);
         if !self.is_ready() {
@@ -120,7 +120,7 @@ impl Controller {
         }
     }
 
-    /// Whether I/O queues can be made.
+    /// Whether I/O queues can be created.
     pub(crate) fn is_ready(&self) -> bool {
         let config = self.config();
         config & config::ENABLE != 0 && config & config::SHUTDOWN_MASK == 0
@@ -138,7 +138,7 @@ impl Controller {
         ready | if is_shut { CSTS_SHUTDOWN_DONE } else { 0 }
     }
 
-    /// Makes a connection a queue; `false` where that number is taken.
+    /// Adds a queue; `false` if its identifier is in use.
     pub(crate) fn add_queue(&self, number: u16, socket: &Arc<TcpStream>) -> bool {
         let mut queues = lock(&self.queues);
         if queues.contains_key(&number) {
@@ -148,7 +148,7 @@ impl Controller {
         true
     }
 
-    /// A queue has ended.
+    /// Removes a queue that has ended.
     pub(crate) fn remove_queue(&self, number: u16) {
         lock(&self.queues).remove(&number);
     }
@@ -160,22 +160,22 @@ impl Controller {
         }
     }
 
-    /// What rings when an event has come.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// The descriptor that becomes readable when an event occurs.
+    pub(crate) fn wakeup_fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.as_fd()
     }
 
-    /// Empties the bell.
-    pub(crate) fn hear(&self) {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    /// Resets the descriptor.
+    pub(crate) fn clear_wakeup(&self) {
+        let _ = rustix::io::read(&self.wakeup, &mut [0; 8]);
     }
 
-    fn ring(&self) {
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wakeup, &1_u64.to_ne_bytes());
     }
 
-    /// Namespaces were added, removed or changed.
-    pub(crate) fn tell_namespaces(&self, changed: &BTreeSet<u32>) {
+    /// Reports that namespaces were added, removed or changed.
+    pub(crate) fn notify_namespaces(&self, changed: &BTreeSet<u32>) {
         let mut events = lock(&self.events);
         events.changed.extend(changed);
         if events.changed.len() > CHANGED_MAX {
@@ -184,47 +184,47 @@ impl Controller {
         }
         events.pending |= EventMask::NAMESPACES;
         drop(events);
-        self.ring();
+        self.wake();
     }
 
-    /// The state of a path has changed.
-    pub(crate) fn tell_ana(&self) {
+    /// Reports that ANA states changed.
+    pub(crate) fn notify_ana(&self) {
         lock(&self.events).pending |= EventMask::ANA;
-        self.ring();
+        self.wake();
     }
 
-    /// Which events the host wants to hear of.
+    /// The enabled events.
     pub(crate) fn event_mask(&self) -> u32 {
         lock(&self.events).mask
     }
 
-    /// Sets which events the host wants to hear of. What happened before is told now.
+    /// Sets the enabled events. Pending ones are then reported.
     pub(crate) fn set_event_mask(&self, mask: u32) {
         lock(&self.events).mask = mask;
-        self.ring();
+        self.wake();
     }
 
-    /// The next event to tell, if there is one.
-    pub(crate) fn next_event(&self) -> Option<Event> {
+    /// The next event to report, if there is one.
+    pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
         let mut events = lock(&self.events);
-        let due = events.pending & events.mask & !events.told;
+        let due = events.pending & events.mask & !events.reported;
         let (event, bit) = EVENTS.into_iter().find(|(_, bit)| due & bit != 0)?;
         events.pending &= !bit;
-        events.told |= bit;
+        events.reported |= bit;
         Some(event)
     }
 
-    /// The log page of an event was read: it can be told again.
+    /// Re-enables an event after its log page was read.
     pub(crate) fn rearm(&self, page: u8) {
         for (event, bit) in EVENTS {
             if event.log == page {
-                lock(&self.events).told &= !bit;
+                lock(&self.events).reported &= !bit;
             }
         }
-        self.ring();
+        self.wake();
     }
 
-    /// Takes the list of changed namespaces; `None` where they were too many.
+    /// Takes the list of changed namespaces; `None` if there were too many.
     pub(crate) fn take_changed(&self, is_kept: bool) -> Option<Vec<u32>> {
         let mut events = lock(&self.events);
         let list = (!events.has_too_many).then(|| events.changed.iter().copied().collect());

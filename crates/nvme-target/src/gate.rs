@@ -1,7 +1,7 @@
-//! Whose command goes next, where hosts have shares: mClock's tags, by the arithmetic of [`straightway_core::share`].
+//! Scheduling of commands if hosts have shares: mClock, with the arithmetic of [`straightway_core::share`].
 //!
-//! A few commands with data are in service at a time. A command of a host whose reservation is due goes first, one of a
-//! host over its limit waits, and the rest go by weight. Without shares there is no gate, and nobody waits.
+//! A few commands with data are in service at a time. Commands of hosts with a due reservation go first. Hosts over
+//! their limit wait. The rest are served by weight. Without shares there is no gate.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -11,26 +11,26 @@ use std::{
 
 use straightway_core::share::{Share, Tags, Turn, after, choose, next_due_s};
 
-/// How late a host may come to its turn and still have its whole rate.
+/// The time by which a host may be late and still get its full rate.
 const SLACK_S: f64 = 0.01;
 
-/// The longest wait between two looks.
+/// The maximum wait before the state is checked again.
 const WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Where commands with data wait for their turn.
+/// The scheduler of commands with data.
 #[derive(Debug)]
 pub(crate) struct Gate {
     start: Instant,
     slots: usize,
     state: Mutex<State>,
-    turned: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     in_service: usize,
     next_ticket: u64,
-    /// The weight tag of the last command that went by weight.
+    /// The weight tag of the last command that was served by weight.
     weight_s: f64,
     hosts: BTreeMap<usize, Queue>,
 }
@@ -42,22 +42,22 @@ struct Queue {
     tickets: VecDeque<u64>,
 }
 
-/// A command in service. Dropping it lets the next one in.
+/// A command in service. Dropping it frees its slot.
 #[derive(Debug)]
 pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Gate {
-    /// A gate with room for so many commands.
+    /// A gate with `slots` slots.
     pub(crate) fn new(slots: usize) -> Self {
         Self {
             start: Instant::now(),
             slots: slots.max(1),
             state: Mutex::default(),
-            turned: Condvar::new(),
+            changed: Condvar::new(),
         }
     }
 
-    /// Waits until a command of `host` that moves `bytes` may go.
+    /// Waits until a command of `host` that transfers `bytes` may be served.
     pub(crate) fn enter(&self, host: usize, share: &Share, bytes: u64) -> Pass<'_> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let ticket = state.next_ticket;
@@ -70,7 +70,7 @@ impl Gate {
                     if state.hosts[&first].tickets.front() == Some(&ticket) {
                         state.serve(first, turn, bytes as f64, now_s);
                         drop(state);
-                        self.turned.notify_all();
+                        self.changed.notify_all();
                         return Pass(self);
                     }
                     WAIT_MAX
@@ -78,7 +78,7 @@ impl Gate {
                 Some(_) => WAIT_MAX,
                 None => state.wait(now_s),
             };
-            let waited = self.turned.wait_timeout(state, wait);
+            let waited = self.changed.wait_timeout(state, wait);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -93,7 +93,7 @@ impl Drop for Pass<'_> {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.in_service -= 1;
         drop(state);
-        self.0.turned.notify_all();
+        self.0.changed.notify_all();
     }
 }
 
@@ -110,7 +110,7 @@ impl State {
             tickets: VecDeque::new(),
         });
         if queue.tickets.is_empty() {
-            // What was not used while nobody waited is not caught up with.
+            // Share that was unused while no command waited does not accumulate.
             let due = &mut queue.due;
             due.weight_s = due.weight_s.max(weight_s);
             due.limit_s = due.limit_s.max(now_s - SLACK_S);
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// Bytes that each of these shares moved in `run`, where one command of 64 KiB takes a millisecond.
+    /// The bytes that each of these shares transferred in `run`, if one command of 64 KiB takes a millisecond.
     fn moved(shares: &[Share], run: Duration) -> Vec<u64> {
         let gate = Gate::new(1);
         let is_over = AtomicBool::new(false);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_kept_while_others_go_on() {
+    fn a_limit_applies_only_to_its_host() {
         let limited = Share {
             limit: Some(Rate(4e6)),
             ..Share::default()
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_divide_what_there_is() {
+    fn weights_divide_the_throughput() {
         let light = Share::default();
         let heavy = Share {
             weight: 4.0,

@@ -1,4 +1,4 @@
-//! Who may connect, what it must prove, what it gets, and what it did.
+//! Hosts: access rules, secrets, shares and counters.
 
 use std::{
     collections::BTreeMap,
@@ -11,38 +11,38 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Error, Kind, Result, quantity::Rate, share::Share};
+use straightway_core::{Error, ErrorKind, Result, quantity::Rate, share::Share};
 use straightway_nvme::{
     Nqn,
-    auth::{Keys, Secret},
+    auth::{AuthKeys, Secret},
 };
 
 use crate::gate::{Gate, Pass};
 
-/// The most hosts that receipts are kept of. Further ones share one.
+/// The maximum number of hosts with their own receipt. Further hosts share one.
 const HOSTS_MAX: usize = 4096;
 
-/// What is known of a host beforehand.
+/// The configuration of one host.
 #[derive(Clone, Debug)]
 pub struct HostRule {
-    /// Its name.
+    /// Its NQN.
     pub nqn: Nqn,
-    /// What it has to prove by DH-HMAC-CHAP, and what the target proves in turn.
-    pub keys: Option<Keys>,
-    /// Its share of the target's time.
+    /// The secrets for DH-HMAC-CHAP, if it has to authenticate.
+    pub keys: Option<AuthKeys>,
+    /// Its share of the target's throughput.
     pub share: Option<Share>,
 }
 
-/// Which hosts are let in.
+/// The hosts that may connect.
 #[derive(Clone, Debug, Default)]
-pub struct Policy {
-    /// The hosts that are known.
+pub struct HostPolicy {
+    /// The configured hosts.
     pub rules: Vec<HostRule>,
     /// Whether hosts without a rule are refused.
     pub is_closed: bool,
 }
 
-/// The file of hosts, as people write it.
+/// The TOML file of hosts.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HostsFile {
@@ -61,12 +61,12 @@ struct HostTable {
     weight: Option<f64>,
 }
 
-impl Policy {
-    /// Reads a file of hosts. Only those in it are let in.
+impl HostPolicy {
+    /// Reads a hosts file. Only the hosts in it may connect.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).map_err(|e| Error::os("read", path.display(), e))?;
-        let refuse = |why: String| Error::new(Kind::Invalid, "read", path.display(), why);
-        // The message of the parser shows the line, which may hold a secret.
+        let refuse = |why: String| Error::new(ErrorKind::Invalid, "read", path.display(), why);
+        // The parser's message would show the line, which may contain a secret.
         let file: HostsFile =
             toml::from_str(&text).map_err(|error| refuse(error.message().to_owned()))?;
         let mut policy = Self {
@@ -80,11 +80,11 @@ impl Policy {
         Ok(policy)
     }
 
-    /// Adds a host. A second rule for one host is an error.
+    /// Adds a host. A second rule for the same host is an error.
     pub fn add(&mut self, rule: HostRule) -> Result<()> {
         if self.rules.iter().any(|known| known.nqn == rule.nqn) {
             let why = "it is listed twice";
-            return Err(Error::new(Kind::Invalid, "let in", &rule.nqn, why));
+            return Err(Error::new(ErrorKind::Invalid, "let in", &rule.nqn, why));
         }
         self.rules.push(rule);
         Ok(())
@@ -93,18 +93,18 @@ impl Policy {
 
 impl HostTable {
     fn rule(self) -> Result<HostRule> {
-        let refuse = |why: &str| Error::new(Kind::Invalid, "read", &self.nqn, why);
+        let refuse = |why: &str| Error::new(ErrorKind::Invalid, "read", &self.nqn, why);
         let nqn = Nqn::new(&self.nqn).map_err(|error| refuse(error.0))?;
         let secret = |text: &Option<String>| text.as_deref().map(str::parse::<Secret>).transpose();
         let (host, controller) = (secret(&self.secret)?, secret(&self.controller_secret)?);
         let keys = match (host, controller) {
-            (Some(host), controller) => Some(Keys {
+            (Some(host), controller) => Some(AuthKeys {
                 controller,
-                ..Keys::of_host(host)
+                ..AuthKeys::of_host(host)
             }),
             (None, None) => None,
             (None, Some(_)) => {
-                let why = "a controller_secret is of use only with a secret of the host";
+                let why = "a controller_secret requires a secret of the host";
                 return Err(refuse(why));
             }
         };
@@ -121,32 +121,32 @@ impl HostTable {
     }
 }
 
-/// What a host did.
+/// The counters of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostReceipt {
-    /// Its name.
+    /// Its NQN.
     pub host: String,
     /// Connections that became queues.
     pub queues: u64,
-    /// Reads that were answered.
+    /// Completed reads.
     pub reads: u64,
-    /// Their bytes.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Writes that were answered.
+    /// Completed writes.
     pub writes: u64,
-    /// Their bytes.
+    /// Bytes written.
     pub written_bytes: u64,
-    /// Flushes, discards and zeros.
+    /// Flushes, discards and Write Zeroes.
     pub other_commands: u64,
-    /// I/O commands that were answered with an error.
+    /// I/O commands that failed.
     pub errors: u64,
-    /// Connections that were refused, or that failed to prove their secret.
+    /// Connections that were refused or failed authentication.
     pub refused: u64,
-    /// Connections that were ended because the host broke a rule or kept silent inside of a message.
+    /// Connections that ended because of a protocol violation or a timeout inside a PDU.
     pub faults: u64,
 }
 
-/// The counters behind a receipt.
+/// The atomic counters of a receipt.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) queues: AtomicU64,
@@ -169,7 +169,7 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) nqn: Nqn,
-    pub(crate) keys: Option<Keys>,
+    pub(crate) keys: Option<AuthKeys>,
     pub(crate) counters: Counters,
     number: usize,
     share: Share,
@@ -177,7 +177,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Waits for its turn to move `bytes`.
+    /// Waits for its turn to transfer `bytes`.
     pub(crate) fn turn(&self, bytes: u64) -> Option<Pass<'_>> {
         let gate = self.gate.as_ref()?;
         Some(gate.enter(self.number, &self.share, bytes))
@@ -201,18 +201,18 @@ impl Host {
     }
 }
 
-/// All hosts: those with rules, and those that came.
+/// All hosts: the configured ones and those that have connected.
 #[derive(Debug)]
 pub(crate) struct Hosts {
-    policy: Policy,
+    policy: HostPolicy,
     gate: Option<Arc<Gate>>,
     known: Mutex<BTreeMap<Nqn, Arc<Host>>>,
 }
 
 impl Hosts {
-    pub(crate) fn new(policy: Policy) -> Self {
+    pub(crate) fn new(policy: HostPolicy) -> Self {
         let has_shares = policy.rules.iter().any(|rule| rule.share.is_some());
-        // As many as there are processors: more would only wait for each other.
+        // One slot per processor: more commands would only wait for each other.
         let slots = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
             policy,
@@ -221,17 +221,17 @@ impl Hosts {
         }
     }
 
-    /// The host of a name, and whether it may connect.
+    /// Finds a host by name, and whether it may connect.
     pub(crate) fn find(&self, nqn: &Nqn) -> (Arc<Host>, bool) {
         let rule = self.policy.rules.iter().find(|rule| rule.nqn == *nqn);
         let is_allowed = rule.is_some() || !self.policy.is_closed;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let number = known.len();
-        // A stranger could fill the list with names: beyond its end all are one.
+        // Unknown hosts could fill the list with names. Beyond the limit they share one entry.
         let nqn = if known.len() < HOSTS_MAX || known.contains_key(nqn) {
             nqn.clone()
         } else {
-            Nqn::new("others").expect("it is a name")
+            Nqn::new("others").expect("it is a valid NQN")
         };
         let host = known.entry(nqn.clone()).or_insert_with(|| {
             Arc::new(Host {
@@ -246,7 +246,7 @@ impl Hosts {
         (host.clone(), is_allowed)
     }
 
-    /// What all of them did, by name.
+    /// The receipts of all hosts, sorted by name.
     pub(crate) fn receipts(&self) -> Vec<HostReceipt> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.values().map(|host| host.receipt()).collect()
@@ -259,18 +259,18 @@ mod tests {
 
     const SECRET: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
-    fn read(text: &str) -> Result<Policy> {
+    fn read(text: &str) -> Result<HostPolicy> {
         let file = tempfile::NamedTempFile::new().expect("a file");
         fs::write(file.path(), text).expect("small");
-        Policy::read(file.path())
+        HostPolicy::read(file.path())
     }
 
     #[test]
-    fn a_file_of_hosts_is_read() {
+    fn a_hosts_file_is_read() {
         let text = format!(
             "[[host]]\nnqn = \"nqn.a\"\nsecret = \"{SECRET}\"\nlimit = \"1GB/s\"\n[[host]]\nnqn = \"nqn.b\"\n"
         );
-        let policy = read(&text).expect("it is right");
+        let policy = read(&text).expect("it is valid");
         assert!(policy.is_closed && policy.rules.len() == 2);
         assert!(policy.rules[0].keys.is_some());
         assert_eq!(
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_files_are_refused_and_secrets_not_shown() {
+    fn invalid_files_are_refused_and_secrets_are_not_shown() {
         for text in [
             "[[host]]\nnqn = \"a b\"\n".to_owned(),
             "[[host]]\n".to_owned(),

@@ -1,4 +1,4 @@
-//! Identifiers that follow from names, so that they are the same after a restart and on every port.
+//! Identifiers derived from names. They are the same after a restart and on every port.
 
 use sha2::{Digest, Sha256};
 

@@ -1,7 +1,7 @@
-//! An I/O queue: reads, writes, flushes, zeros and discards, executed in the order in which they come.
+//! An I/O queue: reads, writes, flushes, Write Zeroes and discards, executed in order of arrival.
 //!
-//! A write whose data is not in its capsule is asked for all its data at once, and each piece is written as it arrives.
-//! So a write that is under way costs an entry in a table, and the data of all of them goes through one buffer.
+//! A write without in-capsule data gets one R2T for all its data. Each piece is written as it arrives. An outstanding
+//! write therefore costs only a table entry, and all data goes through one buffer.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -12,7 +12,7 @@ use straightway_nvme::{
     entry::FLAGS_SGL,
     fabrics,
     log::AnaState,
-    nvm::{DATASET_RANGE_BYTES, Nvm, Range},
+    nvm::{DATASET_RANGE_BYTES, LbaRange, Nvm},
     pdu::{Data, FatalStatus, Ready},
 };
 
@@ -28,7 +28,7 @@ use crate::{
     state::Shared,
 };
 
-/// Reads of at least this many bytes are announced to the kernel before they are sent.
+/// Reads of at least this size are prefetched before they are sent.
 const PREFETCH_BYTES_MIN: usize = 64 << 10;
 
 /// The state of an I/O queue.
@@ -40,11 +40,11 @@ pub(crate) struct IoQueue<'a> {
     table: Arc<Table>,
     head: QueueHead,
     entries: usize,
-    /// Whether a read may end without a completion.
+    /// Whether flow control is disabled: a read may end without a completion.
     is_uncontrolled: bool,
-    /// Writes that wait for data; the index is the tag of the request.
+    /// Writes that wait for data, indexed by their transfer tag.
     pending: Vec<Option<Pending>>,
-    /// Data of writes on its way to the namespace.
+    /// The buffer for data of writes.
     data: Vec<u8>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> IoQueue<'a> {
         }
     }
 
-    /// Answers Connect, then commands until the end.
+    /// Completes Connect, then executes commands until the end.
     pub(crate) fn run(&mut self, login: &Login) -> End {
         let result = login.answer.to_result();
         self.complete(login.sqe.cid, Status::SUCCESS, result);
@@ -78,7 +78,7 @@ impl<'a> IoQueue<'a> {
     fn step(&mut self) -> Result<(), End> {
         match self.connection.next(None)? {
             Arrived::Frame(frame) => {
-                self.controller.see();
+                self.controller.mark_alive();
                 match frame.pdu {
                     Pdu::Command(sqe) => self.command(&sqe, &frame),
                     Pdu::HostData(data) => self.host_data(data, &frame),
@@ -111,12 +111,12 @@ impl<'a> IoQueue<'a> {
         Ok(())
     }
 
-    /// Executes a command. `None` where it is answered already, or later.
+    /// Executes a command. `None` if it is completed already or later.
     fn execute(&mut self, sqe: &Sqe, frame: &Frame) -> Result<Option<Status>, End> {
         if sqe.flags != FLAGS_SGL || sqe.opcode == fabrics::OPCODE {
             return Ok(Some(Status::INVALID_FIELD.dnr()));
         }
-        // What a capsule carries must be what its command says.
+        // In-capsule data must match the command's SGL.
         if frame.data_bytes > 0 && !sqe.sgl.is_in_capsule() {
             return Ok(Some(Status::INVALID_SGL_TYPE.dnr()));
         }
@@ -174,7 +174,7 @@ impl<'a> IoQueue<'a> {
         &mut self,
         sqe: &Sqe,
         namespace: &Namespace,
-        range: Range,
+        range: LbaRange,
     ) -> Result<Option<Status>, End> {
         let (offset, bytes) = match extent(namespace, range) {
             Ok(extent) => extent,
@@ -202,7 +202,7 @@ impl<'a> IoQueue<'a> {
         match sent {
             Ok(()) => {
                 add(&host.counters.read_bytes, u64::from(bytes));
-                // With success in its last data there is no completion.
+                // The success flag in the last data PDU replaces the completion.
                 Ok((!self.is_uncontrolled).then_some(Status::SUCCESS))
             }
             Err(error) => {
@@ -217,7 +217,7 @@ impl<'a> IoQueue<'a> {
         sqe: &Sqe,
         frame: &Frame,
         namespace: Arc<Namespace>,
-        range: Range,
+        range: LbaRange,
         is_durable: bool,
     ) -> Result<Option<Status>, End> {
         if !namespace.backing.is_writable {
@@ -243,10 +243,10 @@ impl<'a> IoQueue<'a> {
             return Ok(Some(Status::WRITE_PROTECTED.dnr()));
         }
         if !deallocates && frame.data_bytes > 0 {
-            // Hints on how data will be used are of no use here.
+            // Access hints are ignored.
             return Ok(Some(Status::SUCCESS));
         }
-        // Linux sends room for 256 ranges, however many it uses.
+        // Linux sends a buffer for 256 ranges, however many it uses.
         let used_bytes = usize::from(ranges) * DATASET_RANGE_BYTES;
         let bytes = sqe.sgl.bytes;
         if !(used_bytes..=DATASET_BYTES_MAX).contains(&(bytes as usize)) {
@@ -259,7 +259,7 @@ impl<'a> IoQueue<'a> {
         self.take_data(sqe, frame, namespace, purpose, bytes)
     }
 
-    /// Uses the data of a capsule, or asks for it.
+    /// Uses in-capsule data, or requests the data with an R2T.
     fn take_data(
         &mut self,
         sqe: &Sqe,
@@ -303,7 +303,7 @@ impl<'a> IoQueue<'a> {
         }
     }
 
-    /// Asks for all data of a command.
+    /// Sends an R2T for all data of a command.
     fn ask(&mut self, pending: Pending) -> Result<(), End> {
         let tag = match self.pending.iter().position(Option::is_none) {
             Some(tag) => tag,
@@ -326,24 +326,24 @@ impl<'a> IoQueue<'a> {
         Ok(())
     }
 
-    /// Takes a piece of a command's data.
+    /// Processes a data PDU of a command.
     fn host_data(&mut self, data: Data, frame: &Frame) -> Result<(), End> {
         let tag = usize::from(data.tag);
         let pending = self.pending.get_mut(tag).and_then(Option::as_mut);
         let Some(pending) = pending else {
-            return Err(Fault::field(10, "data with a tag that was not asked for").into());
+            return Err(Fault::field(10, "data with a tag that was not requested").into());
         };
         if pending.cid != data.cid {
             return Err(Fault::field(8, "data of a command that has another tag").into());
         }
         let end = data.offset.checked_add(data.bytes);
         if data.offset != pending.received || end.is_none_or(|end| end > pending.bytes) {
-            let what = "data out of order or past the command";
+            let what = "data out of order or past the end of the command";
             return Err(Fault::new(FatalStatus::DATA_RANGE, data.offset, what).into());
         }
         let is_whole = end == Some(pending.bytes);
         if data.is_last != is_whole {
-            return Err(Fault::field(1, "the last data is not where the command ends").into());
+            return Err(Fault::field(1, "the last data PDU does not end the command").into());
         }
         self.connection.receiver.consume(frame.head_bytes);
         let digest_bytes = if frame.has_digest { DIGEST_BYTES } else { 0 };
@@ -351,9 +351,9 @@ impl<'a> IoQueue<'a> {
         if self.data.is_empty() {
             self.data = vec![0; HOST_DATA_BYTES_MAX as usize + DIGEST_BYTES];
         }
-        let patience = self.connection.patience;
+        let stall_timeout = self.connection.stall_timeout;
         let buffer = &mut self.data[..total];
-        self.connection.receiver.take(buffer, patience)?;
+        self.connection.receiver.take(buffer, stall_timeout)?;
         let (bytes, sum) = buffer.split_at(frame.data_bytes);
         let is_right = sum
             .first_chunk()
@@ -373,7 +373,7 @@ impl<'a> IoQueue<'a> {
         Ok(())
     }
 
-    /// All data of a command has come.
+    /// Completes a command after all its data has arrived.
     fn finish(&self, pending: &Pending) -> Status {
         let counters = &self.controller.host.counters;
         match &pending.purpose {
@@ -400,7 +400,7 @@ impl<'a> IoQueue<'a> {
     fn zero(
         &mut self,
         namespace: &Namespace,
-        range: Range,
+        range: LbaRange,
         may_deallocate: bool,
         is_durable: bool,
     ) -> Status {

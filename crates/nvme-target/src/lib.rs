@@ -1,18 +1,18 @@
 //! Serves files, folders, block devices and memory as NVMe namespaces over TCP.
 //!
-//! [`Target::start`] listens on the ports of a [`Config`]. Each connection is a queue and has a thread of its own. It
-//! blocks in `recv`, executes what has come, and answers it in one `send`. Reads of more than a few pages go from the
-//! page cache to the socket by `sendfile`; smaller ones are copied into the batch of answers. Data of writes is written
-//! as it arrives, so a connection holds two fixed buffers, whatever its queue depth.
+//! [`Target::start`] listens on the ports of a [`Config`]. Each connection is a queue with its own thread. The thread
+//! blocks in `recv`, executes all received commands, and sends the completions in one `send`. Reads of more than a few
+//! pages go from the page cache to the socket by `sendfile`; smaller ones are copied into the send batch. Data of
+//! writes is written as it arrives, so a connection has two fixed buffers at any queue depth.
 //!
 //! ```text
-//! Config ─ Source ─▶ Catalog ─▶ Table of Namespaces ◀─ Controller ◀─ Connection ◀─ Port
-//!        └ Policy ─▶ Host (keys, share, counters) ──────────┘
+//! Config ─ NamespaceSource ─▶ Catalog ─▶ Table of Namespaces ◀─ Controller ◀─ Connection ◀─ Port
+//!        └ HostPolicy ─▶ Host (keys, share, counters) ────────────────┘
 //! ```
 //!
-//! A [`Source`] is what the user named; the catalog looks at it again on [`Target::rescan`] and tells the hosts what
-//! changed. A controller is one host's association: its admin queue, its I/O queues, its keep-alive. It ends with
-//! its admin queue, and takes the others along.
+//! A [`NamespaceSource`] is a file, folder or device to serve. [`Target::rescan`] scans the sources again and notifies
+//! hosts of changes. A controller is the association of one host: its admin queue, its I/O queues and its keep-alive.
+//! It ends with its admin queue, and its I/O queues end with it.
 
 mod admin;
 mod backing;
@@ -32,7 +32,7 @@ mod sender;
 mod server;
 mod state;
 
-pub use catalog::Source;
+pub use catalog::NamespaceSource;
 pub use config::{Config, Listen};
-pub use host::{HostReceipt, HostRule, Policy};
+pub use host::{HostPolicy, HostReceipt, HostRule};
 pub use server::Target;

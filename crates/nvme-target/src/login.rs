@@ -1,4 +1,4 @@
-//! From the first byte of a connection to a queue: `ICReq`, then Connect.
+//! Login of a connection: `ICReq`, then Connect.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -17,10 +17,10 @@ use crate::{
     state::Shared,
 };
 
-/// The most entries of a queue, less one: MQES.
+/// MQES: the maximum queue size in entries, less one.
 pub(crate) const QUEUE_SIZE_MAX: u16 = 1023;
 
-/// Offsets in Connect that errors name.
+/// Offsets of Connect fields in errors.
 const QUEUE_AT: u16 = 42;
 const SIZE_AT: u16 = 44;
 const CONTROLLER_AT: u16 = 16;
@@ -32,22 +32,22 @@ const HOST_AT: u16 = 512;
 pub(crate) struct Login {
     pub(crate) controller: Arc<Controller>,
     pub(crate) connect: Connect,
-    /// The command to answer.
+    /// The Connect command, which is not completed yet.
     pub(crate) sqe: Sqe,
     pub(crate) answer: Connected,
 }
 
-/// Why a Connect is refused: a status, and dword 0.
+/// The status and dword 0 of a refused Connect.
 type Refusal = (Status, u64);
 
-/// Waits for `ICReq` and Connect. What is refused is answered.
+/// Waits for `ICReq` and Connect. Completes Connect if it is refused.
 pub(crate) fn login(
     shared: &Shared,
     port: usize,
     connection: &mut Connection,
 ) -> Result<Login, End> {
-    connection.begin(shared.login_time)?;
-    let frame = connection.first(shared.login_time)?;
+    connection.begin(shared.login_timeout)?;
+    let frame = connection.first(shared.login_timeout)?;
     let Pdu::Command(sqe) = frame.pdu else {
         return Err(sequence("data before Connect"));
     };
@@ -81,7 +81,7 @@ pub(crate) fn login(
                 return Err(connection.refuse(&sqe, status, result));
             }
             add(&controller.host.counters.queues, 1);
-            controller.see();
+            controller.mark_alive();
             let needs_auth = !controller.is_trusted.load(Ordering::Relaxed);
             Ok(Login {
                 answer: Connected {
@@ -151,7 +151,7 @@ fn io(shared: &Shared, connect: Connect, data: &ConnectData) -> Result<Arc<Contr
     if controller.is_discovery || data.subsystem != shared.nqn {
         return Err(in_data(SUBSYSTEM_AT));
     }
-    // Another host must not reach a controller by guessing its number.
+    // Another host must not reach a controller by guessing its identifier.
     if controller.host_id != data.host_id || controller.host.nqn != data.host {
         return Err(in_data(HOST_AT));
     }

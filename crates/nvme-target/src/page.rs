@@ -1,4 +1,4 @@
-//! The pages of Identify and Get Log Page.
+//! Identify and log pages.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ use straightway_nvme::{
     index::INDEX_PAGE,
     log::{
         self, AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind,
-        Transport, encode_changed,
+        TransportType, encode_changed,
     },
 };
 
@@ -21,7 +21,7 @@ use crate::{
     state::Shared,
 };
 
-/// Event requests that a host may have open, less one.
+/// The maximum number of outstanding Asynchronous Event Requests, less one.
 pub(crate) const EVENT_LIMIT: u8 = 3;
 
 /// MDTS: 4 MiB in units of 2^n × 4096 bytes.
@@ -31,12 +31,12 @@ const _: () = assert!(4096 << TRANSFER_SHIFT == TRANSFER_BYTES_MAX);
 /// OAES of I/O controllers.
 pub(crate) const EVENTS: u32 = EventMask::NAMESPACES | EventMask::ANA;
 
-/// Commands that are supported, by opcode; those that change data have a second bit.
+/// Supported commands by opcode. Commands that change data have a second bit in the effects log.
 const ADMIN_COMMANDS: [u8; 7] = [0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18];
 const READ_COMMANDS: [u8; 2] = [0x00, 0x02];
 const WRITE_COMMANDS: [u8; 3] = [0x01, 0x08, 0x09];
 
-/// A page of Identify.
+/// Makes an Identify page.
 pub(crate) fn identify(
     shared: &Shared,
     controller: &Controller,
@@ -67,7 +67,7 @@ pub(crate) fn identify(
         return Ok(encode_list(&list));
     }
     if what.nsid == ALL_NAMESPACES && what.page == page::NAMESPACE {
-        // What all namespaces have in common: the format.
+        // The properties common to all namespaces: the format.
         let shift = table
             .namespaces
             .values()
@@ -80,9 +80,9 @@ pub(crate) fn identify(
     }
     let namespace = table.namespaces.get(&what.nsid);
     match (what.page, namespace) {
-        (page::NAMESPACE, Some(namespace)) => Ok(space(namespace).encode()),
+        (page::NAMESPACE, Some(namespace)) => Ok(namespace_page(namespace).encode()),
         (page::NAMESPACE_SET, Some(_)) if what.command_set == 0 => Ok(vec![0; IDENTIFY_BYTES]),
-        (page::NAMESPACE_COMMON, Some(namespace)) => Ok(space_without_set(namespace)),
+        (page::NAMESPACE_COMMON, Some(namespace)) => Ok(common_page(namespace)),
         (page::DESCRIPTORS, Some(namespace)) => Ok(NamespaceId {
             eui64: None,
             nguid: Some(namespace.uuid),
@@ -90,7 +90,7 @@ pub(crate) fn identify(
             command_set: Some(0),
         }
         .encode()),
-        // A number that could be and is not has a page of zeros.
+        // A valid NSID without a namespace has a page of zeros.
         (page::NAMESPACE, None) => Ok(vec![0; IDENTIFY_BYTES]),
         (page::DESCRIPTORS | page::NAMESPACE_COMMON | page::NAMESPACE_SET, None) => {
             Err(Status::INVALID_NAMESPACE.dnr())
@@ -111,7 +111,7 @@ fn describe(shared: &Shared, controller: &Controller) -> identify::Controller {
     page.abort_limit = 3;
     page.event_limit = EVENT_LIMIT;
     page.attributes |= identify::Controller::ANY_COMMAND_KEEPS_ALIVE;
-    // Offsets into log pages.
+    // Log page offsets are supported.
     page.log_attributes = 1 << 2;
     if controller.is_discovery {
         page.kind = ControllerKind::DISCOVERY;
@@ -121,7 +121,7 @@ fn describe(shared: &Shared, controller: &Controller) -> identify::Controller {
     }
     page.subsystem = Some(shared.nqn.clone());
     page.events = EVENTS;
-    // Which commands there are.
+    // The commands supported and effects log is supported.
     page.log_attributes |= 1 << 1;
     page.multipath = identify::Controller::SHARED | identify::Controller::ANA;
     page.ana_transition_s = 10;
@@ -131,16 +131,16 @@ fn describe(shared: &Shared, controller: &Controller) -> identify::Controller {
     page.namespaces = NAMESPACES_MAX;
     page.namespaces_max = NAMESPACES_MAX;
     if shared.is_writable {
-        // Dataset management and write zeroes.
+        // Dataset Management and Write Zeroes.
         page.io_commands = 1 << 2 | 1 << 3;
-        // Writes are in the page cache until a flush, which takes one namespace or all.
+        // Writes stay in the page cache until a Flush, which applies to one namespace or all.
         page.write_cache = 1 | 3 << 1;
     }
     page.command_capsule_16 = (64 + CAPSULE_BYTES_MAX) / 16;
     page
 }
 
-fn space(namespace: &Namespace) -> identify::Namespace {
+fn namespace_page(namespace: &Namespace) -> identify::Namespace {
     let backing = &namespace.backing;
     let mut page = identify::Namespace::new(backing.blocks(), backing.block_shift);
     page.ana_group = namespace.ana_group;
@@ -149,8 +149,8 @@ fn space(namespace: &Namespace) -> identify::Namespace {
     page
 }
 
-/// The page of a namespace apart from command sets: shared, its group, its protection, ready.
-fn space_without_set(namespace: &Namespace) -> Vec<u8> {
+/// The command set independent page of a namespace: shared, its group, its protection, ready.
+fn common_page(namespace: &Namespace) -> Vec<u8> {
     let mut page = vec![0; IDENTIFY_BYTES];
     page[1] = 1;
     page[4..8].copy_from_slice(&namespace.ana_group.to_le_bytes());
@@ -159,7 +159,7 @@ fn space_without_set(namespace: &Namespace) -> Vec<u8> {
     page
 }
 
-/// A part of a log page: what lies beyond its end is zeros, and an offset beyond its end is refused.
+/// A part of a log page. Bytes beyond its end are zeros. An offset beyond its end is refused.
 pub(crate) fn log(
     shared: &Shared,
     controller: &Controller,
@@ -233,20 +233,20 @@ fn ana(shared: &Shared, controller: &Controller, is_short: bool) -> Vec<u8> {
     .encode()
 }
 
-/// All ways to this subsystem, and to other discovery controllers.
+/// All addresses of this subsystem, and the referrals.
 fn discovery(shared: &Shared, local: Option<SocketAddr>) -> Vec<u8> {
     let nqn = |kind| match kind {
         SubsystemKind::NVM => shared.nqn.clone(),
         _ => Nqn::discovery(),
     };
     let entry = |kind, port: u16, address: SocketAddr| DiscoveryEntry {
-        transport: Transport::TCP,
+        transport: TransportType::TCP,
         family: match address {
             SocketAddr::V4(_) => AddressFamily::V4,
             SocketAddr::V6(_) => AddressFamily::V6,
         },
         kind,
-        // Bit 2: flow control may be off.
+        // Bit 2: flow control may be disabled.
         requirements: 1 << 2,
         port,
         controller: 0xffff,
@@ -278,7 +278,7 @@ fn discovery(shared: &Shared, local: Option<SocketAddr>) -> Vec<u8> {
     page
 }
 
-/// A port on all addresses is reached by the one that the host has found already.
+/// The address to report for a port. A wildcard address is replaced by the one that the host used.
 fn reachable(bound: SocketAddr, local: Option<SocketAddr>) -> SocketAddr {
     let ip = match (bound.ip(), local) {
         (ip, Some(local)) if ip.is_unspecified() => local.ip().to_canonical(),

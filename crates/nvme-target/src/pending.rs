@@ -1,18 +1,18 @@
-//! A command that changes a namespace: its data as it comes, and how it went.
+//! A command with data from the host, and its status.
 
 use std::{io, sync::Arc};
 
 use straightway_nvme::{
     Status, TRANSFER_BYTES_MAX,
-    nvm::{DATASET_RANGE_BYTES, DATASET_RANGES_MAX, Range, dataset_ranges},
+    nvm::{DATASET_RANGE_BYTES, DATASET_RANGES_MAX, LbaRange, dataset_ranges},
 };
 
 use crate::catalog::Namespace;
 
-/// The most data of Dataset Management.
+/// The maximum data length of Dataset Management.
 pub(crate) const DATASET_BYTES_MAX: usize = DATASET_RANGES_MAX * DATASET_RANGE_BYTES;
 
-/// A command whose data is on its way.
+/// A command whose data is arriving.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) cid: u16,
@@ -20,11 +20,11 @@ pub(crate) struct Pending {
     pub(crate) purpose: Purpose,
     pub(crate) bytes: u32,
     pub(crate) received: u32,
-    /// Why it will fail, once all its data has come.
+    /// The status of a failure, reported after all data has arrived.
     pub(crate) failed: Option<Status>,
 }
 
-/// What its data is for.
+/// The use of the data.
 #[derive(Debug)]
 pub(crate) enum Purpose {
     Write { offset: u64, is_durable: bool },
@@ -32,7 +32,7 @@ pub(crate) enum Purpose {
 }
 
 impl Pending {
-    /// Uses the next piece of its data.
+    /// Processes the next piece of data.
     pub(crate) fn take(&mut self, data: &[u8]) {
         let at = u64::from(self.received);
         self.received += u32::try_from(data.len()).expect("pieces are bounded");
@@ -49,8 +49,8 @@ impl Pending {
     }
 }
 
-/// The bytes of a range; an error status where they are none of the namespace's, or too many for one command.
-pub(crate) fn extent(namespace: &Namespace, range: Range) -> Result<(u64, u32), Status> {
+/// The byte range of an LBA range. Fails if it is outside the namespace or too long for one command.
+pub(crate) fn extent(namespace: &Namespace, range: LbaRange) -> Result<(u64, u32), Status> {
     let backing = &namespace.backing;
     if !range.is_within(backing.blocks()) {
         return Err(Status::LBA_RANGE.dnr());
@@ -62,7 +62,7 @@ pub(crate) fn extent(namespace: &Namespace, range: Range) -> Result<(u64, u32), 
     }
 }
 
-/// Gives ranges back to the file system.
+/// Deallocates ranges.
 pub(crate) fn discard(namespace: &Namespace, ranges: &[u8]) -> Status {
     let Ok(ranges) = dataset_ranges(ranges) else {
         return Status::INVALID_FIELD.dnr();
@@ -78,7 +78,7 @@ pub(crate) fn discard(namespace: &Namespace, ranges: &[u8]) -> Status {
     Status::SUCCESS
 }
 
-/// How a write went.
+/// The status of a write.
 pub(crate) fn written(done: io::Result<()>) -> Status {
     match done {
         Ok(()) => Status::SUCCESS,
@@ -92,7 +92,7 @@ pub(crate) fn written(done: io::Result<()>) -> Status {
     }
 }
 
-/// How a flush went. A failed one is never repeated: the kernel has dropped what it could not write.
+/// The status of a flush. A failed flush is never repeated: the kernel has dropped the data that it could not write.
 pub(crate) fn synced(done: io::Result<()>) -> Status {
     match done {
         Ok(()) => Status::SUCCESS,

@@ -1,4 +1,4 @@
-//! The receiving half of a connection: one buffer, filled by as much as there is.
+//! The receiving half of a connection: one buffer, filled with all available bytes.
 
 use std::{
     io,
@@ -16,36 +16,36 @@ use rustix::{
 
 use crate::connection::End;
 
-/// The buffer: several hundred commands, or one with all the data that a capsule may have.
+/// The buffer size: several hundred commands, or one with the maximum in-capsule data.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How long a wait lasts at most before time-outs are looked at.
+/// The maximum wait before timeouts are checked.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 
-/// What a wait ended with.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
-    /// More bytes.
+    /// More bytes arrived.
     Bytes,
-    /// The bell of the controller.
-    Bell,
-    /// Nothing for the time of a tick.
+    /// The controller signalled an event.
+    Wakeup,
+    /// The wait timed out.
     Tick,
 }
 
-/// Bytes that have come and were not used yet.
+/// The received bytes that were not consumed yet.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     socket: Arc<TcpStream>,
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// When the last bytes came.
+    /// The time of the last receive.
     last: Instant,
 }
 
 impl Receiver {
-    /// Waits at most a tick at a time.
+    /// Sets the receive timeout of the socket to one tick.
     pub(crate) fn new(socket: Arc<TcpStream>) -> io::Result<Self> {
         socket.set_read_timeout(Some(TICK))?;
         Ok(Self {
@@ -57,38 +57,38 @@ impl Receiver {
         })
     }
 
-    /// What is there.
+    /// The available bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Drops the first bytes.
+    /// Removes the first bytes.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.start += bytes;
-        debug_assert!(self.start <= self.end, "only what is there is consumed");
+        debug_assert!(self.start <= self.end, "only available bytes are consumed");
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
     }
 
-    /// How long nothing has come.
+    /// The time since the last receive.
     pub(crate) fn silence(&self) -> Duration {
         self.last.elapsed()
     }
 
-    /// Takes more bytes, until a tick has passed or the bell rings.
+    /// Receives more bytes. Returns after a tick or an event.
     pub(crate) fn fill(
         &mut self,
         needed: usize,
-        bell: Option<BorrowedFd<'_>>,
+        wakeup: Option<BorrowedFd<'_>>,
     ) -> Result<Filled, End> {
         debug_assert!(needed <= BUFFER_BYTES, "heads and capsules are bounded");
         if self.start + needed > self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        if let Some(bell) = bell {
-            match self.wait(bell)? {
+        if let Some(wakeup) = wakeup {
+            match self.wait(wakeup)? {
                 Filled::Bytes => {}
                 other => return Ok(other),
             }
@@ -109,8 +109,8 @@ impl Receiver {
         }
     }
 
-    /// Takes exactly as many bytes as `out` has: first what is there, then straight from the socket.
-    pub(crate) fn take(&mut self, out: &mut [u8], patience: Duration) -> Result<(), End> {
+    /// Fills `out` completely: first from the buffer, then directly from the socket.
+    pub(crate) fn take(&mut self, out: &mut [u8], stall_timeout: Duration) -> Result<(), End> {
         let there = self.bytes().len().min(out.len());
         out[..there].copy_from_slice(&self.bytes()[..there]);
         self.consume(there);
@@ -122,7 +122,7 @@ impl Receiver {
                     filled += received;
                     self.last = Instant::now();
                 }
-                Err(Errno::AGAIN | Errno::INTR) if self.silence() < patience => {}
+                Err(Errno::AGAIN | Errno::INTR) if self.silence() < stall_timeout => {}
                 Err(Errno::AGAIN | Errno::INTR) => return Err(End::Silent),
                 Err(error) => return Err(End::Socket(error.into())),
             }
@@ -130,15 +130,15 @@ impl Receiver {
         Ok(())
     }
 
-    fn wait(&self, bell: BorrowedFd<'_>) -> Result<Filled, End> {
+    fn wait(&self, wakeup: BorrowedFd<'_>) -> Result<Filled, End> {
         let mut fds = [
             PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(bell, PollFlags::IN),
+            PollFd::from_borrowed_fd(wakeup, PollFlags::IN),
         ];
         let tick = Timespec::try_from(TICK).expect("a second fits");
         match poll(&mut fds, Some(&tick)) {
             Ok(0) | Err(Errno::INTR) => Ok(Filled::Tick),
-            Ok(_) if !fds[1].revents().is_empty() => Ok(Filled::Bell),
+            Ok(_) if !fds[1].revents().is_empty() => Ok(Filled::Wakeup),
             Ok(_) => Ok(Filled::Bytes),
             Err(error) => Err(End::Socket(error.into())),
         }

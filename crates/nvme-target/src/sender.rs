@@ -1,4 +1,4 @@
-//! The sending half of a connection: answers are gathered and go out together.
+//! The sending half of a connection: PDUs are batched and sent together.
 
 use std::{
     net::{Shutdown, TcpStream},
@@ -19,17 +19,18 @@ use straightway_nvme::{
 
 use crate::{backing::Backing, connection::End};
 
-/// Reads up to this are copied into the batch of answers: a `send` and a `sendfile` of their own would cost more.
+/// Reads up to this size are copied into the batch. Their own `send` and `sendfile` calls would cost more.
 const COPY_BYTES_MAX: usize = 16 << 10;
 
-/// The most data in one PDU with a data digest, which needs the bytes in memory; also when a batch is sent.
+/// The maximum data length of one PDU with a data digest, which needs the bytes in memory, and the size at which a
+/// batch is sent.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// How much of a peer's talk is read and dropped before the connection is closed, so that it gets our last word.
+/// The limits for reading and discarding input before a connection is closed, so that the peer receives the last PDU.
 const DRAIN_BYTES_MAX: usize = 1 << 20;
 const DRAIN_TIME: Duration = Duration::from_secs(1);
 
-/// Answers on their way.
+/// A batch of PDUs.
 #[derive(Debug)]
 pub(crate) struct Sender {
     socket: Arc<TcpStream>,
@@ -37,14 +38,14 @@ pub(crate) struct Sender {
     out: Vec<u8>,
 }
 
-/// A read's data.
+/// The data of a read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Read<'a> {
     pub(crate) cid: u16,
     pub(crate) backing: &'a Backing,
     pub(crate) offset: u64,
     pub(crate) bytes: usize,
-    /// Whether the last data stands for the completion.
+    /// Whether the last data PDU replaces the completion.
     pub(crate) is_success: bool,
 }
 
@@ -67,19 +68,19 @@ impl Sender {
         self.pdu(&Pdu::Response(cqe));
     }
 
-    /// Asks for the data of a write.
+    /// Adds an R2T.
     pub(crate) fn ready(&mut self, ready: Ready) {
         self.pdu(&Pdu::Ready(ready));
     }
 
-    /// Adds data from memory, as one PDU.
+    /// Adds data from memory as one PDU.
     pub(crate) fn page(&mut self, cid: u16, page: &[u8]) {
         self.head(cid, 0, page.len(), true, false);
         self.out.extend_from_slice(page);
         self.data_digest(page.len());
     }
 
-    /// Sends the data of a read. An error before its first PDU is the command's; later ones end the connection.
+    /// Sends the data of a read. An error before its first PDU fails the command. Later errors end the connection.
     pub(crate) fn read(&mut self, read: Read<'_>) -> Result<std::io::Result<()>, End> {
         if self.framing.has_data_digest() || read.bytes <= COPY_BYTES_MAX {
             self.copy(read)
@@ -112,7 +113,7 @@ impl Sender {
         Ok(Ok(()))
     }
 
-    /// Sends pages of the page cache as they are.
+    /// Sends pages of the page cache by `sendfile`.
     fn pages(&mut self, read: Read<'_>) -> Result<(), End> {
         self.head(read.cid, 0, read.bytes, true, read.is_success);
         self.flush_with(SendFlags::MORE)?;
@@ -121,7 +122,7 @@ impl Sender {
         while offset < end {
             let left = usize::try_from(end - offset).expect("a part of a command");
             match sendfile(&*self.socket, read.backing.fd(), Some(&mut offset), left) {
-                // The file is shorter than it was, or unreadable. What was promised cannot be sent.
+                // The file was truncated or is unreadable. Data that was announced cannot be sent.
                 Ok(0) | Err(Errno::IO | Errno::NXIO | Errno::NOMEM) => return Err(End::Backing),
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(End::Silent),
@@ -147,7 +148,7 @@ impl Sender {
             .encode(&Pdu::ControllerData(data), bytes, &mut self.out);
     }
 
-    /// Adds the digest of the last `bytes`, where one was agreed on.
+    /// Adds the digest of the last `bytes`, if it was negotiated.
     fn data_digest(&mut self, bytes: usize) {
         if self.framing.has_data_digest() && bytes > 0 {
             let sum = digest(&self.out[self.out.len() - bytes..]);
@@ -155,7 +156,7 @@ impl Sender {
         }
     }
 
-    /// Sends what was gathered.
+    /// Sends the batch.
     pub(crate) fn flush(&mut self) -> Result<(), End> {
         self.flush_with(SendFlags::empty())
     }
@@ -178,7 +179,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Says why the connection ends, with the beginning of the PDU that was wrong, and closes it.
+    /// Sends a termination request with the start of the offending PDU, and closes the connection.
     pub(crate) fn terminate(&mut self, fault: &Fault, wrong: &[u8]) {
         let wrong = &wrong[..wrong.len().min(128)];
         self.framing
@@ -187,7 +188,7 @@ impl Sender {
         self.close();
     }
 
-    /// Sends what was gathered and closes, after the other side had time to take it.
+    /// Sends the batch and closes, after the peer had time to receive it.
     pub(crate) fn close(&mut self) {
         if self.flush().is_err() || self.socket.shutdown(Shutdown::Write).is_err() {
             return;

@@ -1,4 +1,4 @@
-//! The target itself: its listeners, and a thread for each connection.
+//! The target: its listeners, and one thread per connection.
 
 use std::{
     collections::BTreeSet,
@@ -27,13 +27,13 @@ use crate::{
     state::Shared,
 };
 
-/// How often listeners look whether they are to stop.
+/// The interval at which listeners check whether to stop.
 const LISTEN_TICK: Duration = Duration::from_millis(100);
 
-/// The stack of a connection's thread. Its buffers are on the heap.
+/// The stack size of a connection's thread. Its buffers are on the heap.
 const STACK_BYTES: usize = 256 << 10;
 
-/// A target that serves. Dropping it ends all connections.
+/// A running target. Dropping it ends all connections.
 #[derive(Debug)]
 pub struct Target {
     shared: Arc<Shared>,
@@ -41,7 +41,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Opens what is to be served and listens.
+    /// Opens the sources and starts to listen.
     pub fn start(config: &Config) -> Result<Self> {
         config.check()?;
         let mut sockets = Vec::new();
@@ -78,43 +78,43 @@ impl Target {
         self.shared.ports.iter().map(|port| port.address).collect()
     }
 
-    /// How many namespaces there are, and their bytes.
+    /// The number of namespaces and their total size in bytes.
     pub fn served(&self) -> (usize, u64) {
         let table = self.shared.table();
         let bytes = table.namespaces.values().map(|n| n.backing.bytes).sum();
         (table.namespaces.len(), bytes)
     }
 
-    /// Looks at what is served again. Answers the namespaces that were added, removed or changed; hosts are told.
+    /// Scans the sources again and notifies hosts. Returns the namespaces that were added, removed or changed.
     pub fn rescan(&self) -> Result<BTreeSet<u32>> {
         self.shared.rescan()
     }
 
-    /// Changes how well namespaces are reached through a port, by its place in the configuration. Hosts are told.
+    /// Sets the ANA state of all namespaces on a port, given by its index in the configuration. Notifies hosts.
     ///
     /// # Panics
     ///
-    /// Where there is no such port.
+    /// Panics if there is no such port.
     pub fn set_state(&self, port: usize, state: AnaState) {
         self.shared.set_state(port, None, state);
     }
 
-    /// Changes how well the namespaces of one group, the number of a source from 1 on, are reached through a port.
+    /// Sets the ANA state of one group on a port. The groups are the sources, numbered from 1.
     pub fn set_group_state(&self, port: usize, group: u32, state: AnaState) {
         self.shared.set_state(port, Some(group), state);
     }
 
-    /// Connections at this moment.
+    /// The current number of connections.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// What each host did so far.
+    /// The receipts of all hosts so far.
     pub fn receipts(&self) -> Vec<HostReceipt> {
         self.shared.hosts.receipts()
     }
 
-    /// Ends all connections and answers what each host did.
+    /// Ends all connections and returns the receipts of all hosts.
     pub fn stop(mut self) -> Vec<HostReceipt> {
         self.end();
         self.receipts()
@@ -126,7 +126,7 @@ impl Target {
             let _ = listener.join();
         }
         for controller in self.shared.controllers() {
-            self.shared.dissolve(&controller);
+            self.shared.end_controller(&controller);
         }
     }
 }
@@ -148,7 +148,7 @@ fn accept(shared: &Arc<Shared>, port: usize, listener: &TcpListener, connections
             Ok((socket, _)) => socket,
             Err(error) => {
                 if error.kind() != io::ErrorKind::WouldBlock {
-                    // No descriptors, or no memory: both may pass.
+                    // Out of file descriptors or memory. Both may be temporary.
                     tracing::warn!("cannot accept a connection: {error}");
                     thread::sleep(LISTEN_TICK);
                 }
@@ -176,12 +176,12 @@ fn accept(shared: &Arc<Shared>, port: usize, listener: &TcpListener, connections
     }
 }
 
-/// Serves a connection to its end.
+/// Serves a connection until it ends.
 fn serve(shared: &Shared, port: usize, socket: TcpStream) {
-    // A socket that was accepted blocks, whatever its listener does.
+    // The socket of a connection is blocking, whatever the mode of its listener.
     let begun = socket
         .set_nonblocking(false)
-        .and_then(|()| Connection::new(socket, shared.patience));
+        .and_then(|()| Connection::new(socket, shared.stall_timeout));
     let mut connection = match begun {
         Ok(connection) => connection,
         Err(error) => return tracing::debug!("a connection failed at once: {error}"),
@@ -203,9 +203,9 @@ fn serve(shared: &Shared, port: usize, socket: TcpStream) {
     let nqn = &controller.host.nqn;
     match &end {
         End::Fault(fault) => tracing::warn!("host {nqn}, queue {queue}: {fault}"),
-        End::KeepAlive => tracing::warn!("host {nqn} is silent: its keep-alive time is over"),
-        End::Silent => tracing::warn!("host {nqn}, queue {queue}: it stopped inside of a message"),
-        End::Backing => tracing::error!("queue {queue} of host {nqn}: a file lost bytes"),
+        End::KeepAlive => tracing::warn!("host {nqn}: its keep-alive timeout expired"),
+        End::Silent => tracing::warn!("host {nqn}, queue {queue}: timeout inside a PDU"),
+        End::Backing => tracing::error!("queue {queue} of host {nqn}: a file was truncated"),
         End::Socket(error) => tracing::debug!("host {nqn}, queue {queue}: {error}"),
         end => tracing::debug!("host {nqn}, queue {queue} ended: {end:?}"),
     }
@@ -215,6 +215,6 @@ fn serve(shared: &Shared, port: usize, socket: TcpStream) {
     connection.end(&end);
     controller.remove_queue(queue);
     if queue == 0 {
-        shared.dissolve(&controller);
+        shared.end_controller(&controller);
     }
 }

@@ -1,4 +1,4 @@
-//! What all connections of a target share.
+//! The state shared by all connections of a target.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,41 +22,41 @@ use crate::{
     identity,
 };
 
-/// The largest number of a controller.
+/// The largest controller identifier.
 const CONTROLLER_MAX: u16 = 0xffef;
 
-/// A port that is listened on.
+/// A listening port.
 #[derive(Debug)]
 pub(crate) struct Port {
-    /// Its number in discovery: from 1.
+    /// Its port identifier in discovery, from 1.
     pub(crate) id: u16,
     pub(crate) address: SocketAddr,
-    /// How each group is reached through it, from group 1 on.
+    /// The ANA state of each group on this port, from group 1 on.
     states: Mutex<Vec<AnaState>>,
 }
 
 impl Port {
-    /// How a group is reached through it.
+    /// The ANA state of a group on this port.
     pub(crate) fn state(&self, group: u32) -> AnaState {
         lock(&self.states)[group as usize - 1]
     }
 }
 
-/// The target.
+/// The state of the target.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) nqn: Nqn,
     pub(crate) serial: String,
     pub(crate) hosts: Hosts,
     pub(crate) ports: Vec<Port>,
-    /// How many ANA groups there are.
+    /// The number of ANA groups.
     pub(crate) groups: u32,
     pub(crate) referrals: Vec<SocketAddr>,
     pub(crate) queues_max: u16,
     pub(crate) is_writable: bool,
-    /// How long a host may take to log in, and to be silent inside of a message.
-    pub(crate) login_time: Duration,
-    pub(crate) patience: Duration,
+    /// The timeout of a login, and the timeout inside a PDU.
+    pub(crate) login_timeout: Duration,
+    pub(crate) stall_timeout: Duration,
     pub(crate) connections: AtomicUsize,
     pub(crate) is_over: AtomicBool,
     catalog: Mutex<Catalog>,
@@ -88,8 +88,8 @@ impl Shared {
             referrals: config.referrals.clone(),
             queues_max: config.queues_max,
             is_writable: config.is_writable,
-            login_time: config.login_time,
-            patience: config.patience,
+            login_timeout: config.login_timeout,
+            stall_timeout: config.stall_timeout,
             connections: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
             generation: AtomicU64::new(table.generation),
@@ -101,7 +101,7 @@ impl Shared {
         })
     }
 
-    /// The namespaces.
+    /// The current namespaces.
     pub(crate) fn table(&self) -> Arc<Table> {
         self.table
             .read()
@@ -109,12 +109,12 @@ impl Shared {
             .clone()
     }
 
-    /// Whether `table` is the newest.
+    /// Whether `table` is the current one.
     pub(crate) fn is_newest(&self, table: &Table) -> bool {
         self.generation.load(Ordering::Acquire) == table.generation
     }
 
-    /// Looks at the sources again and tells hosts what changed.
+    /// Scans the sources again and notifies hosts of changes.
     pub(crate) fn rescan(&self) -> Result<BTreeSet<u32>> {
         let mut catalog = lock(&self.catalog);
         let changed = catalog.scan()?;
@@ -127,19 +127,18 @@ impl Shared {
         drop(catalog);
         if !changed.is_empty() {
             for controller in self.controllers().iter().filter(|c| !c.is_discovery) {
-                controller.tell_namespaces(&changed);
+                controller.notify_namespaces(&changed);
             }
         }
         Ok(changed)
     }
 
-    /// How often path states changed.
+    /// The number of ANA changes.
     pub(crate) fn ana_changes(&self) -> u64 {
         self.ana_changes.load(Ordering::Relaxed)
     }
 
-    /// Changes how well the namespaces of a group, or of all, are reached through a port, and tells the hosts that use
-    /// it.
+    /// Sets the ANA state of a group, or of all groups, on a port, and notifies the hosts that use it.
     pub(crate) fn set_state(&self, port: usize, group: Option<u32>, state: AnaState) {
         for (number, known) in (1..).zip(lock(&self.ports[port].states).iter_mut()) {
             if group.is_none_or(|group| group == number) {
@@ -148,7 +147,7 @@ impl Shared {
         }
         self.ana_changes.fetch_add(1, Ordering::Relaxed);
         for controller in self.controllers().iter().filter(|c| c.port == port) {
-            controller.tell_ana();
+            controller.notify_ana();
         }
     }
 
@@ -157,12 +156,12 @@ impl Shared {
         lock(&self.controllers).values().cloned().collect()
     }
 
-    /// The controller of a number.
+    /// The controller with this identifier.
     pub(crate) fn controller(&self, id: u16) -> Option<Arc<Controller>> {
         lock(&self.controllers).get(&id).cloned()
     }
 
-    /// Makes a controller; `None` where there is no number left.
+    /// Makes a controller; `None` if no identifier is left.
     pub(crate) fn associate(&self, with: Association) -> io::Result<Option<Arc<Controller>>> {
         let mut controllers = lock(&self.controllers);
         let Some(id) = (1..=CONTROLLER_MAX).find(|id| !controllers.contains_key(id)) else {
@@ -174,7 +173,7 @@ impl Shared {
     }
 
     /// Ends a controller and its queues.
-    pub(crate) fn dissolve(&self, controller: &Controller) {
+    pub(crate) fn end_controller(&self, controller: &Controller) {
         lock(&self.controllers).remove(&controller.id);
         controller.close_queues(0);
     }

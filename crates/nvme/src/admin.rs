@@ -1,9 +1,9 @@
-//! Commands of admin queues, features, and asynchronous events.
+//! Admin commands, features and asynchronous events.
 
 mod event;
 mod feature;
 
-pub use event::Event;
+pub use event::AsyncEvent;
 pub use feature::{EventMask, Feature, QueueCounts};
 
 use crate::{Sqe, Status, entry::Sgl, fabrics::halves, identify::IDENTIFY_LENGTH};
@@ -18,81 +18,81 @@ mod opcode {
     pub(super) const KEEP_ALIVE: u8 = 0x18;
 }
 
-/// All namespaces.
+/// The broadcast namespace identifier: all namespaces.
 pub const ALL_NAMESPACES: u32 = u32::MAX;
 
-/// A command of an admin queue.
+/// An admin command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admin {
-    /// Reads a page of 4096 bytes.
+    /// Reads an Identify data structure of 4096 bytes.
     Identify(Identify),
     /// Reads a part of a log page.
     GetLog(GetLog),
-    /// Ends a command early.
+    /// Aborts a command.
     Abort {
-        /// Its queue.
+        /// The submission queue of the command.
         queue: u16,
-        /// Its number.
+        /// The command identifier.
         cid: u16,
     },
     /// Sets a feature.
     SetFeatures {
-        /// Which.
+        /// The feature identifier.
         feature: u8,
-        /// Whether it is kept over a reset.
+        /// Whether the value persists over a reset.
         is_saved: bool,
         /// The value: dword 11.
         value: u32,
         /// The namespace, or 0.
         nsid: u32,
     },
-    /// Asks for a feature.
+    /// Reads a feature.
     GetFeatures {
-        /// Which.
+        /// The feature identifier.
         feature: u8,
-        /// Which of its values: 0 is the current one.
+        /// The requested value: 0 is the current one.
         select: u8,
         /// The namespace, or 0.
         nsid: u32,
     },
-    /// Is answered when something happens: see [`Event`].
+    /// An Asynchronous Event Request. The controller completes it when an event occurs: see [`AsyncEvent`].
     EventRequest,
-    /// Says that the host is there.
+    /// Restarts the keep-alive timer.
     KeepAlive,
 }
 
-/// Which page of Identify.
+/// The parameters of Identify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identify {
-    /// The kind of page: see [`crate::identify::page`].
+    /// The page (CNS): see [`crate::identify::page`].
     pub page: u8,
-    /// The namespace, or where a list begins.
+    /// The namespace, or the start of a list.
     pub nsid: u32,
-    /// The controller, where a list begins.
+    /// The controller at which a list starts.
     pub controller: u16,
     /// The command set: 0 for NVM.
     pub command_set: u8,
 }
 
-/// Which part of which log page.
+/// The parameters of Get Log Page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetLog {
-    /// The page: see [`crate::log::page`].
+    /// The log page identifier: see [`crate::log::page`].
     pub page: u8,
-    /// What the page makes of it: for ANA, bit 0 leaves out the namespaces.
+    /// The log specific field. For ANA, bit 0 omits the namespaces.
     pub specific: u8,
-    /// Whether the event of this page stays cleared: not armed again by this read.
+    /// Retain Asynchronous Event: whether the event of this page stays pending, so that it is not sent again.
     pub retains_event: bool,
-    /// Where to begin: a multiple of 4.
+    /// The offset in the page: a multiple of 4.
     pub offset: u64,
-    /// How many bytes: a multiple of 4, at least 4.
+    /// The number of bytes: a multiple of 4, at least 4.
     pub bytes: u32,
     /// The namespace, or [`ALL_NAMESPACES`] or 0.
     pub nsid: u32,
 }
 
 impl Admin {
-    /// The submission entry, without its number. Its data is by data PDUs.
+    /// The submission queue entry, without a command identifier. Data PDUs transfer the data.
     pub fn sqe(&self) -> Sqe {
         match *self {
             Self::Identify(what) => {
@@ -140,7 +140,7 @@ impl Admin {
         }
     }
 
-    /// The command of a submission entry, or the status that refuses it.
+    /// Decodes a submission queue entry, or returns the status that refuses it.
     pub fn from_sqe(sqe: &Sqe) -> Result<Self, Status> {
         let [d10, d11, d12, d13, ..] = sqe.dwords;
         let nsid = sqe.nsid;
@@ -239,14 +239,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_survive_the_wire(command in admin()) {
+        fn commands_round_trip(command in admin()) {
             let sqe = Sqe::decode(&command.sqe().encode());
             prop_assert_eq!(Admin::from_sqe(&sqe), Ok(command));
         }
     }
 
     #[test]
-    fn a_log_of_odd_offset_or_beyond_32_bits_is_refused() {
+    fn get_log_with_an_unaligned_offset_or_over_32_bits_is_refused() {
         let log = GetLog {
             page: 0x70,
             specific: 0,

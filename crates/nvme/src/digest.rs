@@ -1,4 +1,4 @@
-//! Digests of headers and data: CRC-32C, by the CPU's own instructions where it has them.
+//! Header and data digests: CRC-32C, computed with CPU instructions where available.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -11,12 +11,12 @@ pub fn digest(bytes: &[u8]) -> u32 {
     u32::try_from(sum).expect("CRC-32C has 32 bits")
 }
 
-/// A digest over data that is seen in pieces.
+/// A digest over data that arrives in pieces.
 #[derive(Clone, Debug)]
 pub struct RunningDigest(Digest);
 
 impl RunningDigest {
-    /// The digest of nothing.
+    /// The digest of no bytes.
     pub fn new() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }

@@ -1,20 +1,20 @@
-//! Entries of submission and completion queues.
+//! Submission and completion queue entries.
 
 use crate::{Status, wire};
 
-/// The bytes of a submission entry.
+/// The size of a submission queue entry.
 pub const SQE_BYTES: usize = 64;
 
-/// The bytes of a completion entry.
+/// The size of a completion queue entry.
 pub const CQE_BYTES: usize = 16;
 
-/// The flags that every command over fabrics carries: data by SGL, no fused pair.
+/// The flags of every command over fabrics: data by SGL, not fused.
 pub const FLAGS_SGL: u8 = 0x40;
 
-/// Where a command's data is.
+/// The SGL descriptor of a command: the location of its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sgl {
-    /// For data in the capsule, its offset from the start of the data; otherwise 0.
+    /// The offset of in-capsule data from the start of the capsule's data; otherwise 0.
     pub address: u64,
     /// The length of the data.
     pub bytes: u32,
@@ -23,13 +23,13 @@ pub struct Sgl {
 }
 
 impl Sgl {
-    /// The type of data that stands in the capsule.
+    /// The descriptor type of in-capsule data.
     pub const IN_CAPSULE: u8 = 0x01;
 
-    /// The type of data that data PDUs transfer.
+    /// The descriptor type of data that data PDUs transfer.
     pub const TRANSPORT: u8 = 0x5a;
 
-    /// `bytes` behind the command in its capsule.
+    /// `bytes` of in-capsule data.
     pub const fn in_capsule(bytes: u32) -> Self {
         Self {
             address: 0,
@@ -38,7 +38,7 @@ impl Sgl {
         }
     }
 
-    /// `bytes` by data PDUs.
+    /// `bytes` transferred by data PDUs.
     pub const fn transport(bytes: u32) -> Self {
         Self {
             address: 0,
@@ -52,29 +52,29 @@ impl Sgl {
         Self::transport(0)
     }
 
-    /// Whether the data stands in the capsule.
+    /// Whether the data is in the capsule.
     pub const fn is_in_capsule(self) -> bool {
         self.kind == Self::IN_CAPSULE
     }
 }
 
-/// A submission entry. The typed commands of [`crate::fabrics`], [`crate::admin`] and [`crate::nvm`] are made from it
-/// and turned into it.
+/// A submission queue entry. The typed commands of [`crate::fabrics`], [`crate::admin`] and [`crate::nvm`] convert from
+/// and to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sqe {
-    /// The operation.
+    /// The opcode.
     pub opcode: u8,
-    /// Fused pair and kind of data pointer: [`FLAGS_SGL`].
+    /// Fused operation and data pointer type: [`FLAGS_SGL`].
     pub flags: u8,
-    /// The number that its completion names.
+    /// The command identifier.
     pub cid: u16,
-    /// The namespace; for a fabrics command, its type in the lowest byte.
+    /// The namespace identifier; for a fabrics command, its type in the lowest byte.
     pub nsid: u32,
     /// Command dwords 2 and 3.
     pub low: [u32; 2],
     /// The metadata pointer: 0.
     pub metadata: u64,
-    /// Where its data is.
+    /// The location of its data.
     pub sgl: Sgl,
     /// Command dwords 10 to 15.
     pub dwords: [u32; 6],
@@ -95,29 +95,29 @@ impl Sqe {
         }
     }
 
-    /// The same command with this number.
+    /// The same command with this command identifier.
     #[must_use]
     pub const fn with_cid(self, cid: u16) -> Self {
         Self { cid, ..self }
     }
 
-    /// The same command with its data there.
+    /// The same command with this SGL descriptor.
     #[must_use]
     pub const fn with_sgl(self, sgl: Sgl) -> Self {
         Self { sgl, ..self }
     }
 
-    /// The namespace-independent type of a fabrics command.
+    /// The type of a fabrics command.
     pub const fn fabrics_type(&self) -> u8 {
         (self.nsid & 0xff) as u8
     }
 
-    /// What a 64-bit starting block in dwords 10 and 11 is.
+    /// Dwords 10 and 11 as one 64-bit value: the starting LBA.
     pub(crate) const fn dwords_10_11(&self) -> u64 {
         self.dwords[0] as u64 | (self.dwords[1] as u64) << 32
     }
 
-    /// As it is on the wire.
+    /// Encodes the entry.
     pub fn encode(&self) -> [u8; SQE_BYTES] {
         let mut bytes = [0; SQE_BYTES];
         bytes[0] = self.opcode;
@@ -136,7 +136,7 @@ impl Sqe {
         bytes
     }
 
-    /// From the wire. The three reserved bytes of the SGL are ignored.
+    /// Decodes an entry. The three reserved bytes of the SGL descriptor are ignored.
     pub fn decode(bytes: &[u8; SQE_BYTES]) -> Self {
         Self {
             opcode: bytes[0],
@@ -155,18 +155,18 @@ impl Sqe {
     }
 }
 
-/// A completion entry.
+/// A completion queue entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Cqe {
-    /// Dwords 0 and 1: what the command answers.
+    /// Dwords 0 and 1: the command-specific result.
     pub result: u64,
-    /// The head of the submission queue; 0 without flow control.
+    /// The submission queue head pointer; 0 without flow control.
     pub sq_head: u16,
-    /// The submission queue; 0 over fabrics.
+    /// The submission queue identifier; 0 over fabrics.
     pub sq_id: u16,
-    /// The number of the command.
+    /// The command identifier.
     pub cid: u16,
-    /// How it went.
+    /// The status.
     pub status: Status,
 }
 
@@ -182,7 +182,7 @@ impl Cqe {
         }
     }
 
-    /// As it is on the wire.
+    /// Encodes the entry.
     pub fn encode(&self) -> [u8; CQE_BYTES] {
         let mut bytes = [0; CQE_BYTES];
         wire::put(&mut bytes, 0, &self.result.to_le_bytes());
@@ -193,7 +193,7 @@ impl Cqe {
         bytes
     }
 
-    /// From the wire. The phase bit is ignored.
+    /// Decodes an entry. The phase bit is ignored.
     pub fn decode(bytes: &[u8; CQE_BYTES]) -> Self {
         Self {
             result: wire::u64_at(bytes, 0),

@@ -1,19 +1,19 @@
-//! Fabrics commands: Connect, properties, authentication.
+//! Fabrics commands: Connect, properties and authentication.
 
 use crate::{Malformed, Nqn, Sqe, Status, entry::Sgl, wire};
 
 /// The opcode of all fabrics commands.
 pub const OPCODE: u8 = 0x7f;
 
-/// The bytes of Connect's data.
+/// The size of Connect's data.
 pub const CONNECT_BYTES: usize = 1024;
 
-/// The controller of an admin queue: any.
+/// The controller identifier in Connect that lets the target assign any controller.
 pub const DYNAMIC_CONTROLLER: u16 = 0xffff;
 
-/// The security protocol of in-band authentication, and its specific number.
+/// The security protocol of in-band authentication (SECP).
 pub const AUTH_PROTOCOL: u8 = 0xe9;
-/// The specific number of [`AUTH_PROTOCOL`].
+/// The protocol-specific field of [`AUTH_PROTOCOL`] (SPSP).
 pub const AUTH_SPECIFIC: u16 = 0x0101;
 
 mod kind {
@@ -28,52 +28,52 @@ mod kind {
 /// A fabrics command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabrics {
-    /// Makes a connection a queue. Its data is [`ConnectData`].
+    /// Creates a queue on this connection. Its data is [`ConnectData`].
     Connect(Connect),
     /// Reads a property.
     PropertyGet {
-        /// Which.
+        /// The property.
         property: Property,
     },
     /// Writes a property.
     PropertySet {
-        /// Which.
+        /// The property.
         property: Property,
         /// The value.
         value: u64,
     },
-    /// A message of the host's side of authentication, as data.
+    /// Authentication Send: carries a message of the host.
     AuthSend {
         /// The security protocol.
         protocol: u8,
-        /// Its specific number.
+        /// The protocol-specific field.
         specific: u16,
-        /// The bytes of the message.
+        /// The length of the message.
         bytes: u32,
     },
-    /// Asks for a message of the controller's side.
+    /// Authentication Receive: requests a message of the controller.
     AuthReceive {
         /// The security protocol.
         protocol: u8,
-        /// Its specific number.
+        /// The protocol-specific field.
         specific: u16,
-        /// The bytes that it may have.
+        /// The maximum length of the message.
         bytes: u32,
     },
-    /// Ends a queue. Linux neither sends it nor knows it.
+    /// Deletes a queue. Linux neither sends nor supports it.
     Disconnect,
 }
 
 /// The fields of Connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// The queue: 0 is the admin queue.
+    /// The queue identifier: 0 is the admin queue.
     pub queue: u16,
-    /// The entries of the queue, less one.
+    /// The queue size in entries, less one.
     pub size: u16,
-    /// Whether the host does without flow control: then a read may end without a completion.
+    /// Whether submission queue flow control is disabled. A read may then end without a completion.
     pub is_uncontrolled: bool,
-    /// The keep-alive time-out; 0 for none.
+    /// The keep-alive timeout; 0 for none.
     pub keep_alive_ms: u32,
 }
 
@@ -82,20 +82,20 @@ pub struct Connect {
 pub struct Property {
     /// The offset.
     pub offset: u32,
-    /// Whether it has 8 bytes and not 4.
+    /// Whether it has 8 bytes instead of 4.
     pub is_wide: bool,
 }
 
 impl Property {
-    /// Capabilities: see [`Capabilities`].
+    /// Controller capabilities: see [`ControllerCapabilities`].
     pub const CAP: Self = Self::wide(0x00);
     /// The version.
     pub const VS: Self = Self::narrow(0x08);
-    /// The configuration: see [`config`].
+    /// The controller configuration: see [`config`].
     pub const CC: Self = Self::narrow(0x14);
-    /// The status: see [`CSTS_READY`].
+    /// The controller status: see [`CSTS_READY`].
     pub const CSTS: Self = Self::narrow(0x1c);
-    /// Time-outs of a controller that becomes ready.
+    /// The controller ready timeouts.
     pub const CRTO: Self = Self::narrow(0x68);
 
     const fn wide(offset: u32) -> Self {
@@ -113,11 +113,11 @@ impl Property {
     }
 }
 
-/// CSTS: the controller is ready.
+/// CSTS: ready.
 pub const CSTS_READY: u64 = 1;
-/// CSTS: a fatal error.
+/// CSTS: fatal error.
 pub const CSTS_FATAL: u64 = 2;
-/// CSTS: the mask of the shutdown status; [`CSTS_SHUTDOWN_DONE`] when it is complete.
+/// CSTS: the mask of the shutdown status. It is [`CSTS_SHUTDOWN_DONE`] when the shutdown is complete.
 pub const CSTS_SHUTDOWN: u64 = 0xc;
 /// CSTS: the shutdown is complete.
 pub const CSTS_SHUTDOWN_DONE: u64 = 0x8;
@@ -126,20 +126,21 @@ pub const CSTS_SHUTDOWN_DONE: u64 = 0x8;
 pub mod config {
     /// The controller is enabled.
     pub const ENABLE: u64 = 1;
-    /// A normal shutdown is asked for.
+    /// Requests a normal shutdown.
     pub const SHUTDOWN: u64 = 1 << 14;
-    /// The mask of the shutdown request.
+    /// The mask of the shutdown notification.
     pub const SHUTDOWN_MASK: u64 = 3 << 14;
-    /// Entries of 64 and 16 bytes.
+    /// Queue entry sizes of 64 and 16 bytes.
     pub const ENTRIES: u64 = 6 << 16 | 4 << 20;
 }
 
 /// The property CAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities(pub u64);
+pub struct ControllerCapabilities(pub u64);
 
-impl Capabilities {
-    /// A controller with queues of up to `entries` and `ready_500ms` half seconds to become ready, for NVM commands.
+impl ControllerCapabilities {
+    /// A controller for NVM commands with queues of up to `entries` entries and a ready timeout of `ready_500ms` × 500
+    /// ms.
     pub const fn new(entries: u16, ready_500ms: u8) -> Self {
         let needs_contiguous = 1 << 16;
         let nvm = 1 << 37;
@@ -147,41 +148,41 @@ impl Capabilities {
         Self(size | needs_contiguous | (ready_500ms as u64) << 24 | nvm)
     }
 
-    /// The most entries of a queue, less one.
+    /// The maximum queue size in entries, less one (MQES).
     pub const fn size_max(self) -> u16 {
         (self.0 & 0xffff) as u16
     }
 
-    /// How long the controller may take to become ready or disabled, in units of 500 ms.
+    /// The ready timeout in units of 500 ms.
     pub const fn ready_500ms(self) -> u8 {
         (self.0 >> 24 & 0xff) as u8
     }
 
-    /// Whether it knows NVM commands.
+    /// Whether it supports the NVM command set.
     pub const fn has_nvm(self) -> bool {
         self.0 >> 37 & 1 != 0
     }
 }
 
-/// What Connect answers: dword 0 of its completion.
+/// The result of Connect: dword 0 of its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Connected {
-    /// The controller.
+    /// The controller identifier.
     pub controller: u16,
-    /// Whether authentication has to follow.
+    /// Whether authentication is required next.
     pub needs_auth: bool,
-    /// Whether a secure channel has to follow.
+    /// Whether a secure channel is required after authentication.
     pub needs_concat: bool,
 }
 
 impl Connected {
-    /// Dword 0.
+    /// Encodes dword 0.
     pub const fn to_result(self) -> u64 {
         let auth = (self.needs_auth as u64) << 17;
         self.controller as u64 | auth | (self.needs_concat as u64) << 18
     }
 
-    /// From dword 0.
+    /// Decodes dword 0.
     pub const fn from_result(result: u64) -> Self {
         Self {
             controller: (result & 0xffff) as u16,
@@ -191,13 +192,13 @@ impl Connected {
     }
 }
 
-/// The result of a Connect that is refused with [`Status::CONNECT_INVALID_PARAM`]: the field that is wrong.
+/// The result of a Connect that fails with [`Status::CONNECT_INVALID_PARAM`]: the offset of the invalid field.
 pub const fn invalid_parameter(offset: u16, is_in_data: bool) -> u64 {
     offset as u64 | (is_in_data as u64) << 16
 }
 
 impl Fabrics {
-    /// The submission entry, without its data and its number.
+    /// The submission queue entry, without data and command identifier.
     pub fn sqe(&self) -> Sqe {
         let (kind, dwords) = match *self {
             Self::Connect(connect) => {
@@ -242,7 +243,7 @@ impl Fabrics {
         }
     }
 
-    /// The command of a submission entry, or the status that refuses it.
+    /// Decodes a submission queue entry, or returns the status that refuses it.
     pub fn from_sqe(sqe: &Sqe) -> Result<Self, Status> {
         let [d10, d11, d12, d13, ..] = sqe.dwords;
         let property = Property {
@@ -287,7 +288,7 @@ fn auth(protocol: u8, specific: u16) -> u32 {
     u32::from(specific) << 8 | u32::from(protocol) << 24
 }
 
-/// The low and the high half.
+/// The low and the high 32 bits.
 pub(crate) fn halves(value: u64) -> (u32, u32) {
     ((value & 0xffff_ffff) as u32, (value >> 32) as u32)
 }
@@ -295,18 +296,18 @@ pub(crate) fn halves(value: u64) -> (u32, u32) {
 /// The data of Connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectData {
-    /// The identifier of the host.
+    /// The host identifier.
     pub host_id: [u8; 16],
-    /// The controller; [`DYNAMIC_CONTROLLER`] on the admin queue.
+    /// The controller identifier; [`DYNAMIC_CONTROLLER`] on the admin queue.
     pub controller: u16,
-    /// The subsystem.
+    /// The NQN of the subsystem.
     pub subsystem: Nqn,
-    /// The host.
+    /// The NQN of the host.
     pub host: Nqn,
 }
 
 impl ConnectData {
-    /// As it is on the wire.
+    /// Encodes the data.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; CONNECT_BYTES];
         wire::put(&mut bytes, 0, &self.host_id);
@@ -316,7 +317,7 @@ impl ConnectData {
         bytes
     }
 
-    /// From the wire. The error names the field for [`invalid_parameter`].
+    /// Decodes the data. The error has the offset of the invalid field for [`invalid_parameter`].
     pub fn decode(bytes: &[u8]) -> Result<Self, (u16, Malformed)> {
         if bytes.len() != CONNECT_BYTES {
             return Err((0, Malformed("the data of Connect does not have 1024 bytes")));
@@ -374,13 +375,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_survive_the_wire(command in fabrics()) {
+        fn commands_round_trip(command in fabrics()) {
             let sqe = Sqe::decode(&command.sqe().encode());
             prop_assert_eq!(Fabrics::from_sqe(&sqe), Ok(command));
         }
 
         #[test]
-        fn connect_data_survives_the_wire(host_id: [u8; 16], controller: u16, nqn in "[a-z.:-]{1,223}") {
+        fn connect_data_round_trips(host_id: [u8; 16], controller: u16, nqn in "[a-z.:-]{1,223}") {
             let host = Nqn::of_host(&host_id);
             let subsystem = Nqn::new(&nqn).unwrap();
             let data = ConnectData { host_id, controller, subsystem, host };
@@ -389,8 +390,8 @@ mod tests {
     }
 
     #[test]
-    fn values_are_those_of_linux() {
-        let cap = Capabilities(0x0000_0820_0f00_03ff);
+    fn values_match_linux() {
+        let cap = ControllerCapabilities(0x0000_0820_0f00_03ff);
         assert_eq!((cap.size_max(), cap.ready_500ms()), (1023, 15));
         let connect = Connect {
             queue: 1,

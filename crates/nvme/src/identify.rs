@@ -1,4 +1,4 @@
-//! Pages of Identify: 4096 bytes each.
+//! Identify data structures: 4096 bytes each.
 
 mod controller;
 mod descriptor;
@@ -10,34 +10,35 @@ pub use namespace::{BLOCK_SHIFT_MAX, Format, Namespace};
 
 use crate::{Malformed, wire};
 
-/// The bytes of a page.
+/// The size of a page.
 pub const IDENTIFY_BYTES: usize = 4096;
 
-/// The same, as commands have it.
+/// [`IDENTIFY_BYTES`] as a `u32`, for commands.
 pub(crate) const IDENTIFY_LENGTH: u32 = 4096;
 
-/// The most namespaces in a list.
+/// The maximum number of namespaces in a list.
 pub const LIST_MAX: usize = 1024;
 
-/// Numbers of pages.
+/// Page identifiers (CNS).
 pub mod page {
     /// A namespace: [`super::Namespace`].
     pub const NAMESPACE: u8 = 0x00;
     /// The controller: [`super::Controller`].
     pub const CONTROLLER: u8 = 0x01;
-    /// Active namespaces above one: [`super::decode_list`].
+    /// Active namespaces above a given one: [`super::decode_list`].
     pub const NAMESPACES: u8 = 0x02;
-    /// What identifies a namespace: [`super::NamespaceId`].
+    /// The identifiers of a namespace: [`super::NamespaceId`].
     pub const DESCRIPTORS: u8 = 0x03;
-    /// A namespace, as its command set sees it. Empty for NVM without extensions.
+    /// A namespace, specific to a command set. Empty for NVM without extensions.
     pub const NAMESPACE_SET: u8 = 0x05;
-    /// The controller, as a command set sees it.
+    /// The controller, specific to a command set.
     pub const CONTROLLER_SET: u8 = 0x06;
-    /// A namespace, apart from command sets.
+    /// A namespace, independent of command sets.
     pub const NAMESPACE_COMMON: u8 = 0x08;
 }
 
-/// The list of namespaces in a page: up to the first 0, strictly rising, so that asking on from the last one ends.
+/// Decodes a namespace list, up to the first 0. It must be strictly increasing, so that repeated queries from the last
+/// entry terminate.
 pub fn decode_list(bytes: &[u8]) -> Result<Vec<u32>, Malformed> {
     if bytes.len() != IDENTIFY_BYTES {
         return Err(Malformed("the list of namespaces does not have 4096 bytes"));
@@ -50,7 +51,7 @@ pub fn decode_list(bytes: &[u8]) -> Result<Vec<u32>, Malformed> {
     Ok(list)
 }
 
-/// A page with up to [`LIST_MAX`] namespaces.
+/// Encodes a list of up to [`LIST_MAX`] namespaces.
 pub fn encode_list(namespaces: &[u32]) -> Vec<u8> {
     let mut bytes = vec![0; IDENTIFY_BYTES];
     for (index, nsid) in namespaces.iter().take(LIST_MAX).enumerate() {
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read_to_their_end_and_in_order() {
+    fn lists_end_at_zero_and_must_be_sorted() {
         let all: Vec<u32> = (1..2000).collect();
         assert_eq!(decode_list(&encode_list(&all)).unwrap(), all[..LIST_MAX]);
         assert_eq!(decode_list(&encode_list(&[])).unwrap(), [0; 0]);

@@ -1,18 +1,18 @@
-//! The index of a subsystem: which name each namespace has, and how long its object really is.
+//! The name index of a subsystem: the name of each namespace and the exact length of its object.
 //!
-//! A target of ours serves a folder as one namespace per file. NVMe has no names, and a namespace is a whole number of
-//! blocks, so the target tells both in a log page of the vendor's range ([`INDEX_PAGE`]). It is read like the discovery
-//! log: the header first, then all of it, and again where its generation moved meanwhile. Other targets refuse the
-//! page, and then namespaces have numbers only.
+//! A Straightway target serves a folder as one namespace per file. NVMe namespaces have no names, and their size is a
+//! whole number of blocks. The target therefore reports names and lengths in a vendor-specific log page
+//! ([`INDEX_PAGE`]). A host reads it like the discovery log: the header first, then the whole page, and again if the
+//! generation changed meanwhile. Other targets reject the page; their namespaces have only numbers.
 //!
 //! The header has 64 bytes: magic 0..8, generation 8..16, entries 16..20, zeros 20..24, the length of the page 24..32.
-//! An entry has 32 bytes and its name, padded with zeros to a multiple of 4: NSID 0..4, length of the name 4..6, flags
-//! 6..8 (bit 0: writable), length of the object 8..16, its version 16..24, zeros to 32. Entries are in the order of
-//! their names. An empty object has no namespace and NSID 0.
+//! An entry has 32 bytes followed by its name, padded with zeros to a multiple of 4: NSID 0..4, length of the name
+//! 4..6, flags 6..8 (bit 0: writable), length of the object 8..16, its version 16..24, zeros to 32. Entries are sorted
+//! by name. An empty object has no namespace and NSID 0.
 
 use crate::{Malformed, wire};
 
-/// The log page.
+/// The log page identifier.
 pub const INDEX_PAGE: u8 = 0xc0;
 
 /// The bytes of the header.
@@ -21,51 +21,51 @@ pub const INDEX_HEADER_BYTES: usize = 64;
 /// The longest name in bytes.
 pub const INDEX_NAME_BYTES_MAX: usize = 4096;
 
-/// The most entries, and the longest page.
+/// The maximum number of entries.
 pub const INDEX_ENTRIES_MAX: usize = 1 << 16;
-/// The longest page.
+/// The maximum length of the page.
 pub const INDEX_BYTES_MAX: u64 = 16 << 20;
 
 const MAGIC: [u8; 8] = *b"SWINDEX1";
 const ENTRY_BYTES: usize = 32;
 const WRITABLE: u16 = 1;
 
-/// How the page begins.
+/// The header of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexHeader {
-    /// Grows with each change of the index.
+    /// Increases with each change of the index.
     pub generation: u64,
-    /// How many entries follow.
+    /// The number of entries that follow.
     pub entries: u32,
-    /// The bytes of the whole page.
+    /// The length of the whole page.
     pub bytes: u64,
 }
 
-/// One object.
+/// The entry of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
     /// Its namespace; 0 for an empty object, which has none.
     pub nsid: u32,
     /// Whether the namespace can be written to.
     pub is_writable: bool,
-    /// How long it is. The namespace is padded with zeros to whole blocks.
+    /// The length of the object. The namespace is padded with zeros to whole blocks.
     pub bytes: u64,
-    /// Changes whenever the target sees that its content was replaced or changed.
+    /// Changes whenever the target notices that the content was replaced or modified.
     pub version: u64,
     /// Its name: a relative path with `/` between its parts. It need not be UTF-8.
     pub name: Vec<u8>,
 }
 
-/// The whole page.
+/// The whole page: the names of all namespaces of a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Index {
-    /// Grows with each change.
+pub struct NameIndex {
+    /// Increases with each change.
     pub generation: u64,
-    /// In the order of their names.
+    /// The entries, sorted by name.
     pub entries: Vec<IndexEntry>,
 }
 
-/// Whether `name` is a relative path that stays below where it is put.
+/// Whether `name` is a valid relative path without `.` and `..` components.
 pub fn is_index_name(name: &[u8]) -> bool {
     let is_part = |part: &[u8]| !matches!(part, b"" | b"." | b"..");
     name.len() <= INDEX_NAME_BYTES_MAX
@@ -95,8 +95,8 @@ impl IndexHeader {
     }
 }
 
-impl Index {
-    /// As it is on the wire. `None` where it is over the limits, or where a name is none.
+impl NameIndex {
+    /// Encodes the page. Returns `None` if it exceeds the limits or has an invalid name.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut bytes = vec![0; INDEX_HEADER_BYTES];
         for entry in &self.entries {
@@ -128,7 +128,7 @@ impl Index {
         Some(bytes)
     }
 
-    /// Reads the whole page. What follows it is ignored.
+    /// Decodes the whole page. Bytes after its end are ignored.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let header = IndexHeader::decode(bytes)?;
         let short = Malformed("the index ends inside an entry");
@@ -161,7 +161,7 @@ impl Index {
         })
     }
 
-    /// The entry of a name.
+    /// Finds the entry of a name.
     pub fn find(&self, name: &[u8]) -> Option<&IndexEntry> {
         let found = self
             .entries
@@ -173,10 +173,10 @@ impl Index {
 impl IndexEntry {
     fn check(&self, before: Option<&Self>) -> Result<(), Malformed> {
         if !is_index_name(&self.name) {
-            return Err(Malformed("a name in the index is no relative path"));
+            return Err(Malformed("a name in the index is not a relative path"));
         }
         if before.is_some_and(|before| before.name >= self.name) {
-            return Err(Malformed("the index is not in the order of its names"));
+            return Err(Malformed("the index is not sorted by name"));
         }
         if (self.nsid == 0) != (self.bytes == 0) {
             return Err(Malformed(
@@ -207,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_index_survives_the_wire(
+        fn the_index_round_trips(
             generation: u64,
             named in prop::collection::btree_map("[a-z\u{e9}]{1,9}(/[a-z]{1,9}){0,2}", (1_u64.., any::<u64>(), any::<bool>()), 0..20),
         ) {
@@ -215,29 +215,29 @@ mod tests {
             let entries = named.into_iter().zip(1..).map(|((name, (bytes, version, is_writable)), nsid)| IndexEntry {
                 nsid, is_writable, bytes, version, name: name.into_bytes(),
             });
-            let index = Index { generation, entries: entries.collect() };
+            let index = NameIndex { generation, entries: entries.collect() };
             let mut bytes = index.encode().expect("within the limits");
             prop_assert_eq!(bytes.len() % 4, 0);
-            prop_assert!(Index::decode(&bytes[..bytes.len() - 1]).is_err());
+            prop_assert!(NameIndex::decode(&bytes[..bytes.len() - 1]).is_err());
             bytes.extend([9; 8]);
-            prop_assert_eq!(Index::decode(&bytes).expect("ours"), index);
+            prop_assert_eq!(NameIndex::decode(&bytes).expect("ours"), index);
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(tail: Vec<u8>, entries in 0_u32..3) {
+        fn arbitrary_bytes_are_decoded_or_refused(tail: Vec<u8>, entries in 0_u32..3) {
             let mut bytes = vec![0; INDEX_HEADER_BYTES];
             bytes[..8].copy_from_slice(&MAGIC);
             bytes[16..20].copy_from_slice(&entries.to_le_bytes());
             bytes[24..32].copy_from_slice(&((INDEX_HEADER_BYTES + tail.len()) as u64).to_le_bytes());
             bytes.extend(tail);
-            if let Ok(index) = Index::decode(&bytes) {
-                prop_assert_eq!(Index::decode(&index.encode().expect("it was read")).expect("ours"), index);
+            if let Ok(index) = NameIndex::decode(&bytes) {
+                prop_assert_eq!(NameIndex::decode(&index.encode().expect("it was decoded")).expect("ours"), index);
             }
         }
     }
 
     #[test]
-    fn names_that_lead_elsewhere_are_refused() {
+    fn names_outside_the_folder_are_refused() {
         for bad in [
             "",
             "/",
@@ -249,7 +249,7 @@ mod tests {
             "a/",
             "a\0b",
         ] {
-            let index = Index {
+            let index = NameIndex {
                 generation: 1,
                 entries: vec![entry(bad, 1, 1)],
             };
@@ -259,21 +259,21 @@ mod tests {
     }
 
     #[test]
-    fn entries_out_of_order_and_huge_claims_are_refused() {
-        let index = |entries| Index {
+    fn unsorted_entries_and_oversized_lengths_are_refused() {
+        let index = |entries| NameIndex {
             generation: 1,
             entries,
         };
         let twice = index(vec![entry("a", 1, 1), entry("a", 2, 1)]);
-        assert!(Index::decode(&twice.encode().expect("it can be written")).is_err());
+        assert!(NameIndex::decode(&twice.encode().expect("it can be encoded")).is_err());
         let lost = index(vec![entry("a", 0, 1)]);
-        assert!(Index::decode(&lost.encode().expect("it can be written")).is_err());
+        assert!(NameIndex::decode(&lost.encode().expect("it can be encoded")).is_err());
         let mut huge = index(vec![entry("a", 1, 1)]).encode().expect("small");
         huge[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert!(Index::decode(&huge).is_err());
+        assert!(NameIndex::decode(&huge).is_err());
         let mut many = index(vec![]).encode().expect("small");
         many[16..20].copy_from_slice(&60_000_u32.to_le_bytes());
-        assert!(Index::decode(&many).is_err());
+        assert!(NameIndex::decode(&many).is_err());
         let found = index(vec![entry("a", 1, 1), entry("b/c", 2, 1)]);
         assert_eq!(found.find(b"b/c").map(|entry| entry.nsid), Some(2));
         assert_eq!(found.find(b"b"), None);

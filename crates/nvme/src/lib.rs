@@ -1,19 +1,19 @@
-//! The words of NVMe over TCP: PDUs, commands, pages and status codes.
+//! The NVMe over TCP protocol: PDUs, commands, data pages and status codes.
 //!
-//! Pure: no I/O and no state of a connection. The host and the target use the same types, so that each field has one
-//! offset and one check. A receiver hands bytes to [`Framing::decode`], which says how many it needs or gives the PDU;
-//! a sender appends PDUs to a buffer with [`Framing::encode`]. Payload never passes through here: a decoded PDU says
-//! how many bytes of it follow.
+//! This crate does no I/O and keeps no connection state. The host and the target use the same types, so each field has
+//! one offset and one check. A receiver passes bytes to [`Framing::decode`], which returns the PDU or the number of
+//! bytes it needs. A sender appends PDUs to a buffer with [`Framing::encode`]. Payload does not pass through this
+//! crate: a decoded PDU gives the number of payload bytes that follow.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`pdu`] | framing, digests, and the fault that ends a connection |
+//! | [`pdu`] | framing, digests, and the faults that end a connection |
 //! | [`entry`] | submission and completion queue entries |
-//! | [`fabrics`], [`admin`], [`nvm`] | typed commands, to and from submission entries |
-//! | [`identify`], [`log`] | the pages that commands transfer |
-//! | [`index`] | which names the namespaces of our targets have |
+//! | [`fabrics`], [`admin`], [`nvm`] | typed commands, converted to and from submission queue entries |
+//! | [`identify`], [`log`] | the data structures that commands transfer |
+//! | [`index`] | the names of the namespaces of a Straightway target |
 //! | [`auth`] | DH-HMAC-CHAP, both roles |
-//! | [`status`] | status codes, and whether to retry |
+//! | [`status`] | status codes and retry rules |
 
 pub mod admin;
 pub mod auth;
@@ -43,13 +43,13 @@ pub const IO_PORT: u16 = 4420;
 /// The port of discovery controllers.
 pub const DISCOVERY_PORT: u16 = 8009;
 
-/// The longest transfer of one command: what Linux's target takes.
+/// The longest transfer of one command: the limit of the Linux target.
 pub const TRANSFER_BYTES_MAX: u32 = 4 << 20;
 
-/// In-capsule data that every controller takes on its admin queue and with Connect.
+/// The in-capsule data size that every controller accepts on its admin queue and with Connect.
 pub const ADMIN_CAPSULE_BYTES: u32 = 8192;
 
-/// A page or a name that breaks the rules, with the rule.
+/// An invalid page or name. The string is the rule that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(pub &'static str);
 

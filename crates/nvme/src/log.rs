@@ -6,36 +6,36 @@ mod discovery;
 pub use ana::{AnaGroup, AnaLog, AnaState};
 pub use discovery::{
     AddressFamily, DISCOVERY_ENTRY_BYTES, DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader,
-    SubsystemKind, Transport,
+    SubsystemKind, TransportType,
 };
 
 use crate::{Malformed, wire};
 
-/// Numbers of log pages.
+/// Log page identifiers.
 pub mod page {
     /// Error information.
     pub const ERRORS: u8 = 0x01;
-    /// Health.
+    /// SMART / health information.
     pub const SMART: u8 = 0x02;
     /// Firmware slots.
     pub const FIRMWARE: u8 = 0x03;
     /// Namespaces that changed: see [`super::decode_changed`].
     pub const CHANGED_NAMESPACES: u8 = 0x04;
-    /// Which commands are supported.
+    /// Commands supported and effects.
     pub const EFFECTS: u8 = 0x05;
-    /// Path states: see [`super::AnaLog`].
+    /// ANA states: see [`super::AnaLog`].
     pub const ANA: u8 = 0x0c;
     /// Subsystems: see [`super::DiscoveryEntry`].
     pub const DISCOVERY: u8 = 0x70;
 }
 
-/// The bytes of the list of changed namespaces.
+/// The size of the Changed Namespace List.
 pub const CHANGED_BYTES: usize = 4096;
 
-/// The most namespaces in that list.
+/// The maximum number of namespaces in that list.
 const CHANGED_MAX: usize = CHANGED_BYTES / 4;
 
-/// Namespaces that changed since the log was last read; `None` where they were too many to list.
+/// Decodes the namespaces that changed since the log was last read; `None` if there are too many to list.
 pub fn decode_changed(bytes: &[u8]) -> Result<Option<Vec<u32>>, Malformed> {
     if bytes.len() != CHANGED_BYTES {
         return Err(Malformed(
@@ -47,7 +47,7 @@ pub fn decode_changed(bytes: &[u8]) -> Result<Option<Vec<u32>>, Malformed> {
     Ok((list.first() != Some(&u32::MAX)).then_some(list))
 }
 
-/// The page of [`decode_changed`]. More than 1024 namespaces are written as too many.
+/// Encodes the list of [`decode_changed`]. More than 1024 namespaces are encoded as too many.
 pub fn encode_changed(namespaces: Option<&[u32]>) -> Vec<u8> {
     let mut bytes = vec![0; CHANGED_BYTES];
     match namespaces {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changed_namespaces_survive_the_wire() {
+    fn changed_namespaces_round_trip() {
         for list in [vec![], vec![3, 7], (1..=1024).collect()] {
             let page = encode_changed(Some(&list));
             assert_eq!(decode_changed(&page).unwrap(), Some(list));

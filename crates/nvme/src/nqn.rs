@@ -1,4 +1,4 @@
-//! NVMe qualified names: of subsystems and hosts.
+//! NVMe qualified names (NQNs) of subsystems and hosts.
 
 use std::fmt::{self, Write as _};
 
@@ -15,10 +15,10 @@ pub const NQN_FIELD_BYTES: usize = 256;
 /// The NQN of every discovery subsystem.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
-/// The name of a subsystem or a host.
+/// The NVMe qualified name of a subsystem or a host.
 ///
-/// The specification demands `nqn.YYYY-MM.DOMAIN:NAME`. Linux targets take any name, and people use that, so only the
-/// length and the characters are checked here.
+/// The specification requires `nqn.YYYY-MM.DOMAIN:NAME`. Linux targets accept any name and such names are in use, so
+/// only the length and the characters are checked here.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Nqn(String);
 
@@ -37,12 +37,12 @@ impl Nqn {
         Ok(Self(text.to_owned()))
     }
 
-    /// The NQN of discovery subsystems.
+    /// The well-known discovery NQN.
     pub fn discovery() -> Self {
         Self(DISCOVERY_NQN.to_owned())
     }
 
-    /// The NQN of a host with this identifier, as Linux makes it.
+    /// The NQN of a host with this identifier, in the form that Linux uses.
     pub fn of_host(id: &[u8; 16]) -> Self {
         let mut text = "nqn.2014-08.org.nvmexpress:uuid:".to_owned();
         for (index, byte) in id.iter().enumerate() {
@@ -59,7 +59,7 @@ impl Nqn {
         &self.0
     }
 
-    /// Whether it names a discovery subsystem.
+    /// Whether this is the discovery NQN.
     pub fn is_discovery(&self) -> bool {
         self.0 == DISCOVERY_NQN
     }

@@ -1,4 +1,4 @@
-//! Commands of I/O queues.
+//! I/O commands of the NVM command set.
 
 use crate::{Malformed, Sqe, Status, fabrics::halves, wire};
 
@@ -19,31 +19,31 @@ const DEALLOCATE: u32 = 1 << 25;
 /// Dword 11 of Dataset Management: deallocate.
 const DATASET_DEALLOCATE: u32 = 1 << 2;
 
-/// The bytes of one range of Dataset Management.
+/// The size of one range of Dataset Management.
 pub const DATASET_RANGE_BYTES: usize = 16;
 
-/// The most ranges of Dataset Management.
+/// The maximum number of ranges of Dataset Management.
 pub const DATASET_RANGES_MAX: usize = 256;
 
-/// The most blocks of one command.
+/// The maximum number of blocks of one command.
 pub const BLOCKS_MAX: u32 = 1 << 16;
 
-/// Blocks of a namespace: 1 to [`BLOCKS_MAX`].
+/// A range of logical blocks: 1 to [`BLOCKS_MAX`] blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct LbaRange {
     /// The first block.
     pub start: u64,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u32,
 }
 
-impl Range {
-    /// Blocks from `start` on.
+impl LbaRange {
+    /// A range of `blocks` blocks from `start`.
     pub const fn new(start: u64, blocks: u32) -> Self {
         Self { start, blocks }
     }
 
-    /// Whether it lies in a namespace of `blocks`.
+    /// Whether the range lies in a namespace of `blocks` blocks.
     pub const fn is_within(self, blocks: u64) -> bool {
         match self.start.checked_add(self.blocks as u64) {
             Some(end) => end <= blocks,
@@ -52,46 +52,46 @@ impl Range {
     }
 }
 
-/// A command of an I/O queue.
+/// An I/O command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nvm {
     /// Makes completed writes durable.
     Flush,
     /// Writes blocks.
     Write {
-        /// Which.
-        range: Range,
-        /// Whether they are durable when it completes.
+        /// The blocks.
+        range: LbaRange,
+        /// Whether the blocks are durable when the command completes (force unit access).
         is_durable: bool,
     },
     /// Reads blocks.
-    Read(Range),
+    Read(LbaRange),
     /// Compares blocks with data.
-    Compare(Range),
+    Compare(LbaRange),
     /// Writes zeros.
     WriteZeroes {
-        /// Which blocks.
-        range: Range,
+        /// The blocks.
+        range: LbaRange,
         /// Whether they may be deallocated.
         may_deallocate: bool,
-        /// Whether they are durable when it completes.
+        /// Whether the zeros are durable when the command completes (force unit access).
         is_durable: bool,
     },
-    /// Says something of ranges, which are the data: see [`dataset_ranges`].
+    /// Dataset Management. Its data is a list of ranges: see [`dataset_ranges`].
     Dataset {
-        /// How many ranges: 1 to 256.
+        /// The number of ranges: 1 to 256.
         ranges: u16,
-        /// Whether to deallocate them.
+        /// Whether to deallocate the ranges.
         deallocates: bool,
     },
-    /// Reads blocks without transferring them.
-    Verify(Range),
+    /// Verifies blocks without transferring them.
+    Verify(LbaRange),
 }
 
 impl Nvm {
-    /// The submission entry for namespace `nsid`, without its data and its number.
+    /// The submission queue entry for namespace `nsid`, without data and command identifier.
     pub fn sqe(&self, nsid: u32) -> Sqe {
-        let on = |opcode, range: Range, flags| {
+        let on = |opcode, range: LbaRange, flags| {
             let (low, high) = halves(range.start);
             let blocks = range.blocks.saturating_sub(1) & 0xffff;
             Sqe::new(opcode, nsid, [low, high, blocks | flags, 0, 0, 0])
@@ -122,10 +122,10 @@ impl Nvm {
         }
     }
 
-    /// The command of a submission entry, or the status that refuses it.
+    /// Decodes a submission queue entry, or returns the status that refuses it.
     pub fn from_sqe(sqe: &Sqe) -> Result<Self, Status> {
         let d12 = sqe.dwords[2];
-        let range = Range::new(sqe.dwords_10_11(), (d12 & 0xffff) + 1);
+        let range = LbaRange::new(sqe.dwords_10_11(), (d12 & 0xffff) + 1);
         let is_durable = d12 & FUA != 0;
         Ok(match sqe.opcode {
             opcode::FLUSH => Self::Flush,
@@ -147,23 +147,23 @@ impl Nvm {
     }
 }
 
-/// The ranges in the data of Dataset Management. A range may be empty.
-pub fn dataset_ranges(bytes: &[u8]) -> Result<Vec<Range>, Malformed> {
+/// Decodes the ranges in the data of Dataset Management. A range may be empty.
+pub fn dataset_ranges(bytes: &[u8]) -> Result<Vec<LbaRange>, Malformed> {
     let (ranges, rest) = bytes.as_chunks::<DATASET_RANGE_BYTES>();
     if !rest.is_empty() || ranges.len() > DATASET_RANGES_MAX {
         return Err(Malformed(
-            "the ranges are no multiple of 16 bytes, or over 256",
+            "the ranges are not a multiple of 16 bytes, or there are more than 256",
         ));
     }
-    let range = |bytes: &[u8; DATASET_RANGE_BYTES]| Range {
+    let range = |bytes: &[u8; DATASET_RANGE_BYTES]| LbaRange {
         start: wire::u64_at(bytes, 8),
         blocks: wire::u32_at(bytes, 4),
     };
     Ok(ranges.iter().map(range).collect())
 }
 
-/// The data of Dataset Management.
-pub fn encode_dataset(ranges: &[Range]) -> Vec<u8> {
+/// Encodes the data of Dataset Management.
+pub fn encode_dataset(ranges: &[LbaRange]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(ranges.len() * DATASET_RANGE_BYTES);
     for range in ranges {
         bytes.extend([0; 4]);
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     fn nvm() -> impl Strategy<Value = Nvm> {
-        let range = (any::<u64>(), 1..=BLOCKS_MAX).prop_map(|(s, b)| Range::new(s, b));
+        let range = (any::<u64>(), 1..=BLOCKS_MAX).prop_map(|(s, b)| LbaRange::new(s, b));
         let pair = (any::<bool>(), any::<bool>());
         prop_oneof![
             Just(Nvm::Flush),
@@ -205,24 +205,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn commands_survive_the_wire(command in nvm(), nsid: u32) {
+        fn commands_round_trip(command in nvm(), nsid: u32) {
             let sqe = Sqe::decode(&command.sqe(nsid).encode());
             prop_assert_eq!(sqe.nsid, nsid);
             prop_assert_eq!(Nvm::from_sqe(&sqe), Ok(command));
         }
 
         #[test]
-        fn ranges_survive_the_wire(ranges in prop::collection::vec((any::<u64>(), any::<u32>()), 0..256)) {
-            let ranges: Vec<_> = ranges.into_iter().map(|(s, b)| Range::new(s, b)).collect();
+        fn ranges_round_trip(ranges in prop::collection::vec((any::<u64>(), any::<u32>()), 0..256)) {
+            let ranges: Vec<_> = ranges.into_iter().map(|(s, b)| LbaRange::new(s, b)).collect();
             prop_assert_eq!(dataset_ranges(&encode_dataset(&ranges)), Ok(ranges));
         }
     }
 
     #[test]
-    fn ranges_end_inside_their_namespace() {
-        assert!(Range::new(8, 8).is_within(16));
-        assert!(!Range::new(9, 8).is_within(16));
-        assert!(!Range::new(u64::MAX, 1).is_within(u64::MAX));
+    fn ranges_past_the_end_of_the_namespace_are_detected() {
+        assert!(LbaRange::new(8, 8).is_within(16));
+        assert!(!LbaRange::new(9, 8).is_within(16));
+        assert!(!LbaRange::new(u64::MAX, 1).is_within(u64::MAX));
         assert!(dataset_ranges(&[0; 17]).is_err());
     }
 }

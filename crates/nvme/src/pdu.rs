@@ -1,8 +1,8 @@
-//! PDUs: how a TCP stream is cut into commands, completions and data.
+//! PDUs: the framing of commands, completions and data in a TCP stream.
 //!
-//! Every PDU begins with 8 bytes: type, flags, header length, data offset (PDO), total length (PLEN). A header may be
-//! followed by its digest, by padding and by data with a digest of its own. [`Framing`] knows what the two sides agreed
-//! on; all lengths are checked against each other and against its limits before anybody reads or reserves a byte.
+//! Every PDU begins with 8 bytes: type, flags, header length, data offset (PDO), total length (PLEN). The header may be
+//! followed by a header digest, padding, data and a data digest. [`Framing`] holds the negotiated parameters. All
+//! lengths are checked against each other and against its limits before any byte is read or any memory is allocated.
 
 mod decode;
 mod encode;
@@ -12,16 +12,16 @@ pub use fault::{FatalStatus, Fault, TermReq};
 
 use crate::{Cqe, DIGEST_BYTES, Sqe};
 
-/// The bytes that all PDUs begin with.
+/// The size of the common header of all PDUs.
 pub const COMMON_BYTES: usize = 8;
 
-/// The longest head of a PDU: PDO is one byte, and `ICReq` and `ICResp` have 128.
+/// The maximum size of a PDU before its data: PDO is one byte, and `ICReq` and `ICResp` have 128 bytes.
 pub const HEAD_BYTES_MAX: usize = 256;
 
-/// The bytes of `ICReq` and `ICResp`.
+/// The size of `ICReq` and `ICResp`.
 pub const IC_BYTES: usize = 128;
 
-/// The least MAXH2CDATA.
+/// The minimum of MAXH2CDATA.
 pub const H2C_DATA_BYTES_MIN: u32 = 4096;
 
 /// Flags of a PDU.
@@ -45,21 +45,21 @@ pub(crate) mod kind {
     pub(crate) const READY: u8 = 0x09;
 }
 
-/// Which side of a connection reads.
+/// The side of a connection that decodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The host: it reads what controllers send.
+    /// The host: it reads PDUs of controllers.
     Host,
-    /// The controller: it reads what hosts send.
+    /// The controller: it reads PDUs of hosts.
     Controller,
 }
 
-/// Which digests a connection has.
+/// The digests of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Digests {
-    /// Over headers.
+    /// Header digest (HDGST).
     pub header: bool,
-    /// Over data.
+    /// Data digest (DDGST).
     pub data: bool,
 }
 
@@ -76,124 +76,124 @@ impl Digests {
     }
 }
 
-/// What the two sides of a connection agreed on, and what this side takes.
+/// The negotiated parameters of a connection, and the limits of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Framing {
-    /// Which side reads.
+    /// The side that decodes.
     pub role: Role,
-    /// The digests, after `ICReq` and `ICResp`.
+    /// The digests, once `ICReq` and `ICResp` have been exchanged.
     pub digests: Digests,
-    /// Data in PDUs that this side sends begins at a multiple of this: (CPDA or HPDA of the other side + 1) × 4.
+    /// The alignment of data in PDUs that this side sends: (CPDA or HPDA of the other side + 1) × 4.
     pub align_bytes: u8,
-    /// The most data that one data PDU of the other side may carry.
+    /// The maximum data length of one data PDU of the other side.
     pub data_bytes_max: u32,
-    /// The most data that a command of the other side may carry in its capsule.
+    /// The maximum in-capsule data length of a command of the other side.
     pub capsule_bytes_max: u32,
 }
 
 /// A PDU without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pdu {
-    /// The host's first.
+    /// The first PDU of a host: `ICReq`.
     IcReq(IcReq),
-    /// The controller's first.
+    /// The first PDU of a controller: `ICResp`.
     IcResp(IcResp),
-    /// The host gives the connection up.
+    /// The host terminates the connection: `H2CTermReq`.
     HostTerm(TermReq),
-    /// The controller gives the connection up.
+    /// The controller terminates the connection: `C2HTermReq`.
     ControllerTerm(TermReq),
-    /// A command, perhaps with data.
+    /// A command capsule, with or without data.
     Command(Sqe),
-    /// A completion.
+    /// A response capsule: a completion.
     Response(Cqe),
-    /// Data of a write, asked for by [`Pdu::Ready`].
+    /// Data of a write, requested by [`Pdu::Ready`]: `H2CData`.
     HostData(Data),
-    /// Data of a read.
+    /// Data of a read: `C2HData`.
     ControllerData(Data),
-    /// The controller asks for data of a write (R2T).
+    /// The controller requests data of a write: `R2T` (ready to transfer).
     Ready(Ready),
 }
 
-/// How a host begins.
+/// The fields of `ICReq`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct IcReq {
-    /// The version of the format: 0.
+    /// The PDU format version: 0.
     pub version: u16,
-    /// The alignment of data that the host wants: data at multiples of (this + 1) × 4.
+    /// HPDA: the host wants data at multiples of (this + 1) × 4.
     pub align: u8,
-    /// The digests that it wants.
+    /// The digests that the host requests.
     pub digests: Digests,
-    /// How many requests for data of one command may be open, less one.
+    /// MAXR2T: the maximum number of outstanding R2Ts of one command, less one.
     pub ready_max: u32,
 }
 
-/// How a controller begins.
+/// The fields of `ICResp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct IcResp {
-    /// The version of the format: 0.
+    /// The PDU format version: 0.
     pub version: u16,
-    /// The alignment of data that the controller wants.
+    /// CPDA: the data alignment that the controller wants.
     pub align: u8,
-    /// The digests that are used.
+    /// The digests in use.
     pub digests: Digests,
-    /// The most data in one [`Pdu::HostData`].
+    /// MAXH2CDATA: the maximum data length of one [`Pdu::HostData`].
     pub data_bytes_max: u32,
 }
 
-/// A part of a command's data.
+/// The fields of a data PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Data {
-    /// The command.
+    /// The command identifier.
     pub cid: u16,
-    /// For data of a write, the tag of the request for it; otherwise 0.
+    /// The transfer tag of the R2T for data of a write; otherwise 0.
     pub tag: u16,
-    /// Where in the command's data this part begins.
+    /// The offset of this data in the command's data.
     pub offset: u32,
-    /// How long it is.
+    /// The length of this data.
     pub bytes: u32,
-    /// Whether it is the last: of this request, or of this read.
+    /// Whether this is the last data PDU of the R2T or of the read.
     pub is_last: bool,
-    /// Whether the command succeeded and no completion follows; only for reads.
+    /// Whether the command succeeded and no completion follows. Only for reads.
     pub is_success: bool,
 }
 
-/// A request for data of a write.
+/// The fields of `R2T`: a request for data of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// The command.
+    /// The command identifier.
     pub cid: u16,
-    /// What the data must carry.
+    /// The transfer tag that the data must carry.
     pub tag: u16,
-    /// Where in the command's data it begins.
+    /// The offset of the requested data in the command's data.
     pub offset: u32,
-    /// How long it is.
+    /// The length of the requested data.
     pub bytes: u32,
 }
 
-/// What [`Framing::decode`] found.
+/// The result of [`Framing::decode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// The head is not there yet: this many bytes are needed, counted from its start.
+    /// The head is incomplete. It needs this many bytes, counted from its start.
     Partial(usize),
-    /// A whole head.
+    /// The head is complete.
     Whole(Frame),
 }
 
-/// A PDU whose head was read, and what follows it.
+/// A decoded PDU head and the length of the data after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The PDU.
     pub pdu: Pdu,
-    /// The bytes of its head, with digest and padding: data begin there.
+    /// The size of the head, with digest and padding. The data begins there.
     pub head_bytes: usize,
-    /// The bytes of data that follow.
+    /// The number of data bytes that follow.
     pub data_bytes: usize,
     /// Whether the data is followed by its digest ([`DIGEST_BYTES`]).
     pub has_digest: bool,
 }
 
 impl Frame {
-    /// The bytes of the whole PDU.
+    /// The size of the whole PDU.
     pub const fn total_bytes(&self) -> usize {
         let digest = if self.has_digest { DIGEST_BYTES } else { 0 };
         self.head_bytes + self.data_bytes + digest
@@ -201,7 +201,7 @@ impl Frame {
 }
 
 impl Framing {
-    /// A connection before `ICReq` and `ICResp`: no digests. `data_bytes_max` bounds what one PDU may carry.
+    /// The framing before `ICReq` and `ICResp`: no digests. `data_bytes_max` limits the data of one PDU.
     pub const fn new(role: Role, data_bytes_max: u32) -> Self {
         Self {
             role,
@@ -215,12 +215,12 @@ impl Framing {
         }
     }
 
-    /// The same after the other side's wish for alignment, and the digests agreed on.
+    /// The framing after negotiation, with the other side's data alignment and the agreed digests.
     #[must_use]
     pub const fn agreed(self, digests: Digests, align: u8) -> Self {
         Self {
             digests,
-            // At most 31, checked when it was decoded.
+            // At most 31: decoding checks it.
             align_bytes: (align % 32 + 1) * 4,
             ..self
         }

@@ -1,4 +1,4 @@
-//! What a completion says of its command: status codes, who may retry, and where.
+//! Completion status codes and retry rules.
 
 use std::fmt;
 
@@ -6,19 +6,19 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Status(pub u16);
 
-/// The bit that forbids a retry.
+/// Do Not Retry.
 const DNR: u16 = 0x4000;
 
-/// Status codes by name: the constant, its number (type and code), and what it says.
+/// Defines the status codes: the constant, its number (type and code), and its description.
 macro_rules! statuses {
-    ($($name:ident = $code:literal, $says:literal;)*) => {
+    ($($name:ident = $code:literal, $text:literal;)*) => {
         impl Status {
-            $(#[doc = $says] pub const $name: Self = Self($code);)*
+            $(#[doc = $text] pub const $name: Self = Self($code);)*
 
-            /// What the code says, if it is known.
-            pub fn says(self) -> Option<&'static str> {
+            /// The description of the code, if it is known.
+            pub fn description(self) -> Option<&'static str> {
                 match self.code() {
-                    $($code => Some($says),)*
+                    $($code => Some($text),)*
                     _ => None,
                 }
             }
@@ -86,27 +86,27 @@ impl Status {
         Self(self.0 | DNR)
     }
 
-    /// Type and code: what the constants have.
+    /// Type and code, as in the constants.
     pub const fn code(self) -> u16 {
         self.0 & 0x7ff
     }
 
-    /// The type: 0 generic, 1 specific to the command, 2 media, 3 path, 7 of the vendor.
+    /// The status code type: 0 generic, 1 command specific, 2 media, 3 path, 7 vendor specific.
     pub const fn kind(self) -> u8 {
         ((self.0 >> 8) & 7) as u8
     }
 
-    /// Whether the command was executed.
+    /// Whether the command succeeded.
     pub const fn is_success(self) -> bool {
         self.code() == 0
     }
 
-    /// Whether a retry is forbidden.
+    /// Whether Do Not Retry is set.
     pub const fn is_final(self) -> bool {
         self.0 & DNR != 0
     }
 
-    /// Whether the path failed and not the command: another path may serve it.
+    /// Whether the path failed and not the command. Another path may succeed.
     pub const fn is_path(self) -> bool {
         self.kind() == 3
     }
@@ -116,17 +116,17 @@ impl Status {
         matches!(self.code(), 0x301..=0x303)
     }
 
-    /// Whether the same command may be sent again, on this path or another.
+    /// Whether the same command may be retried, on this path or another.
     pub const fn is_retryable(self) -> bool {
         !self.is_success() && !self.is_final()
     }
 
-    /// Which of the controller's retry delays applies: 1 to 3, 0 for none.
+    /// The index of the command retry delay: 1 to 3, 0 for none.
     pub const fn delay(self) -> usize {
         ((self.0 >> 11) & 3) as usize
     }
 
-    /// The field of a completion, whose lowest bit is the phase: always 0 over fabrics.
+    /// The status field of a completion. Its lowest bit is the phase, which is always 0 over fabrics.
     pub(crate) const fn to_wire(self) -> u16 {
         self.0 << 1
     }
@@ -138,8 +138,8 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let says = self.says().unwrap_or("unknown status");
-        write!(f, "{says} (status {:x}/{:02x}", self.kind(), self.0 & 0xff)?;
+        let text = self.description().unwrap_or("unknown status");
+        write!(f, "{text} (status {:x}/{:02x}", self.kind(), self.0 & 0xff)?;
         f.write_str(if self.is_final() {
             ", do not retry)"
         } else {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_says_who_may_retry() {
+    fn a_status_tells_whether_to_retry() {
         assert!(Status::SUCCESS.is_success() && !Status::SUCCESS.is_retryable());
         assert!(Status::INTERRUPTED.is_retryable());
         assert!(!Status::INVALID_FIELD.dnr().is_retryable());

@@ -25,7 +25,7 @@ pub(crate) fn put(bytes: &mut [u8], at: usize, field: &[u8]) {
     bytes[at..at + field.len()].copy_from_slice(field);
 }
 
-/// Writes ASCII text at `at`, padded with spaces to `width` and cut there.
+/// Writes ASCII text at `at`, padded with spaces or truncated to `width`.
 pub(crate) fn put_text(bytes: &mut [u8], at: usize, width: usize, text: &str) {
     let field = &mut bytes[at..at + width];
     field.fill(b' ');
@@ -34,7 +34,7 @@ pub(crate) fn put_text(bytes: &mut [u8], at: usize, width: usize, text: &str) {
     }
 }
 
-/// ASCII text of `width` bytes at `at` without its padding. What is not printable becomes `?`.
+/// ASCII text of `width` bytes at `at` without its padding. Unprintable bytes become `?`.
 pub(crate) fn text_at(bytes: &[u8], at: usize, width: usize) -> String {
     let field = &bytes[at..at + width];
     let padding = |byte: &u8| matches!(byte, b' ' | 0);

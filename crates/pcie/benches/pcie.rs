@@ -1,4 +1,4 @@
-//! How many TLPs a second one core simulates.
+//! The number of TLPs per second that one core simulates.
 
 use std::{hint::black_box, ops::ControlFlow};
 
@@ -16,7 +16,7 @@ fn simulate(c: &mut Criterion) {
         "dgx-h100",
     ] {
         let case = pcie::case(name).expect("an embedded scenario");
-        let scenario: pcie::Scenario = check::read(case.text).expect("a sound scenario");
+        let scenario: pcie::PcieScenario = check::read(case.text).expect("a sound scenario");
         let run = || pcie::simulate(&scenario, |_| ControlFlow::Continue(())).expect("it runs");
         group.throughput(Throughput::Elements(run().audit.tlps));
         group.bench_function(name, |b| b.iter(|| black_box(run())));

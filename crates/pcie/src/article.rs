@@ -1,4 +1,4 @@
-//! What two articles say about PCIe, beside what follows from their own numbers.
+//! The claims of two articles about PCIe, compared with what follows from their own numbers.
 //!
 //! The scenarios named after the articles reproduce their cases; these are the claims around them.
 //! Every figure in `model_says` is computed here from [`super::link`] or from the article's own
@@ -32,13 +32,13 @@ const GEN6_X16: Width = Width {
 /// A transfer long enough that its last TLP does not matter.
 const LONG_BYTES: u64 = 1 << 20;
 
-/// What the article loads: 16 GB over 8 drives, in chunks of 16 KB.
+/// The article's load: 16 GB over 8 drives, in chunks of 16 KB.
 const DRIVES: u64 = 8;
 const DRIVE: Bytes = Bytes::gib(2);
 const CHUNK: Bytes = Bytes::kib(16);
 const BATCH: Bytes = Bytes::kib(64);
 
-/// The claims of an article, each with what follows.
+/// The claims of an article, each with the computed figure.
 pub fn corrections(article: Article) -> Vec<Correction> {
     match article {
         Article::Contention => {
@@ -121,7 +121,7 @@ fn rates() -> Vec<Correction> {
     ]
 }
 
-/// What a link would carry if every 128-byte TLP waited so long first.
+/// The rate of a link if every 128-byte TLP waited for `pause_s` first.
 fn switched(pause_s: f64) -> Rate {
     let bytes = 128.0;
     Rate(bytes / (pause_s + bytes / GEN5_X16.raw_bytes_per_s()))

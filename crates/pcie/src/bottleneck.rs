@@ -1,8 +1,7 @@
-//! Which link, engine or buffer holds a stream back, and how that is known.
+//! Finds the link, engine or buffer that limits a stream, and the evidence for it.
 //!
-//! A stream is held by the busiest thing on its way, if that is busy enough to be full. If nothing
-//! is, either a port had TLPs to send and no credits to send them with, or the stream simply has
-//! too little in flight for the latency it sees.
+//! A stream is limited by the busiest resource on its path, if that is full. If none is full, either a port had TLPs
+//! but no credits to send them, or the stream has too little in flight for its latency.
 
 use std::collections::BTreeMap;
 
@@ -14,41 +13,41 @@ use super::{
     engine::Finished,
     measure::Measured,
     scenario::{Arbiter, Mode},
-    topology::{PortName, Topology, initiator},
+    topology::{PcieTopology, PortName, initiator},
 };
 
-/// From here on something counts as full. Round robin between unequal TLPs and the start and end
-/// of a run leave a few percent.
+/// From this utilisation on, a resource counts as full. Round robin between unequal TLPs and the start and end of a
+/// run leave a few percent unused.
 const FULL_SHARE: f64 = 0.9;
 
-/// From here on missing credits count as the reason.
+/// From this share of the time on, missing credits count as the bottleneck.
 const STARVED_SHARE: f64 = 0.25;
 
-/// From here on fences do: they come on top of a pipeline that is otherwise never idle.
+/// From this share of the time on, fences do: the pipeline is otherwise never idle.
 const FENCED_SHARE: f64 = 0.05;
 
-/// From this share of the most on, what two things hold counts as equal.
+/// From this share of the maximum on, two bottlenecks limit the same amount of traffic.
 const AS_MUCH: f64 = 0.99;
 
-/// What holds something back.
+/// The bottleneck of a stream or of a scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Limit {
-    /// What it is.
+pub struct Bottleneck {
+    /// The limiting resource.
     pub what: String,
-    /// Why it is that.
+    /// The evidence.
     pub why: String,
 }
 
-/// What holds a stream, and the thing itself where there is one.
+/// The bottleneck of a stream, and its resource if there is one.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
-    pub(super) limit: Limit,
+    pub(super) limit: Bottleneck,
     by: Option<Resource>,
 }
 
-/// What holds each stream. `used` is what a byte of each takes of everything on its way.
+/// Finds the bottleneck of each stream. `used` is the cost of a byte of each stream at every resource on its path.
 pub(super) fn limits(
-    topology: &Topology,
+    topology: &PcieTopology,
     run: &Finished,
     used: &[BTreeMap<Resource, f64>],
     measured: &Measured,
@@ -62,7 +61,7 @@ pub(super) fn limits(
     (0..used.len())
         .map(|i| {
             let share = |r: &Resource| {
-                // Its own time, not all streams': while one still waits for its first byte, nothing holds it.
+                // The stream's own time, not that of all streams: while it waits for its first byte, nothing limits it.
                 let span = run.streams[i].steady();
                 let span = span.unwrap_or_else(|| measured.span_of(&run.streams[i]));
                 let steady = steady_share(topology, run, used, span, *r);
@@ -83,10 +82,10 @@ pub(super) fn limits(
         .collect()
 }
 
-/// How full a thing is within `span`: what all streams take of it then. Over a short run this tells
-/// more than the time it was at work, of which the wait for the first byte is a good part.
+/// The utilisation of a resource by all streams within `span`. In a short run this is more accurate than its busy
+/// time, since the wait for the first byte is a large part of the run.
 fn steady_share(
-    topology: &Topology,
+    topology: &PcieTopology,
     run: &Finished,
     used: &[BTreeMap<Resource, f64>],
     span: (u64, u64),
@@ -103,7 +102,7 @@ fn steady_share(
     (taken.sum::<f64>() / capacity(topology, resource)).min(1.0)
 }
 
-/// The share of the time each thing was at work.
+/// The share of the time in which each resource was busy.
 fn busy(run: &Finished, seconds: f64) -> BTreeMap<Resource, f64> {
     let share = |ps: u64| ps as f64 * 1e-12 / seconds;
     let ports = run
@@ -125,7 +124,7 @@ fn busy(run: &Finished, seconds: f64) -> BTreeMap<Resource, f64> {
     ports.chain(devices).collect()
 }
 
-fn full(topology: &Topology, resource: Resource, share: f64, sharers: usize) -> Limit {
+fn full(topology: &PcieTopology, resource: Resource, share: f64, sharers: usize) -> Bottleneck {
     let percent = share * 100.0;
     let streams = match sharers {
         1 => "one stream".to_owned(),
@@ -175,11 +174,11 @@ fn full(topology: &Topology, resource: Resource, share: f64, sharers: usize) -> 
             ),
         ),
     };
-    Limit { what, why }
+    Bottleneck { what, why }
 }
 
 fn starved_or_latent(
-    topology: &Topology,
+    topology: &PcieTopology,
     run: &Finished,
     seconds: f64,
     number: usize,
@@ -194,7 +193,7 @@ fn starved_or_latent(
     {
         let percent = tally.starved as f64 * 1e-10 / seconds;
         return Held {
-            limit: Limit {
+            limit: Bottleneck {
                 what: format!("credits of {}", topology.port_label(*port)),
                 why: format!(
                     "TLPs were ready and the far end had no room {percent:.0} % of the time"
@@ -209,7 +208,7 @@ fn starved_or_latent(
     if fenced / active >= FENCED_SHARE {
         let each = Seconds(fenced / progress.fences as f64);
         return Held {
-            limit: Limit {
+            limit: Bottleneck {
                 what: "fences".to_owned(),
                 why: format!(
                     "{} of {each} each take {:.0} % of its time",
@@ -228,7 +227,7 @@ fn starved_or_latent(
         (Mode::Read, _) => "reads",
     };
     Held {
-        limit: Limit {
+        limit: Bottleneck {
             what: "latency".to_owned(),
             why: format!(
                 "{} {verb} of {} in flight on {}, {} each",
@@ -242,9 +241,13 @@ fn starved_or_latent(
     }
 }
 
-/// What holds the most of what is moved, with how its arbiter shared it out. A thing that holds many
-/// slow streams is not worth improving where another holds a fast one.
-pub(super) fn bottleneck(topology: &Topology, held: &[Held], measured: &Measured) -> Limit {
+/// Returns the bottleneck that limits the most traffic, with the shares that its arbiter gave. A resource that limits
+/// many slow streams matters less than one that limits a fast stream.
+pub(super) fn bottleneck(
+    topology: &PcieTopology,
+    held: &[Held],
+    measured: &Measured,
+) -> Bottleneck {
     let rates = &measured.stream_bytes_per_s;
     let mut holds: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for (i, one) in held.iter().enumerate() {
@@ -252,7 +255,7 @@ pub(super) fn bottleneck(topology: &Topology, held: &[Held], measured: &Measured
         entry.0 += rates[i];
     }
     let most = holds.values().map(|(rate, _)| *rate).fold(0.0, f64::max);
-    // Of those that hold as much, the one that holds the first stream.
+    // Of those that limit as much traffic, the one that limits the first stream.
     let as_much = holds.values().filter(|(rate, _)| *rate >= AS_MUCH * most);
     let Some(first) = as_much.map(|(_, first)| *first).min() else {
         unreachable!("a scenario has a stream");
@@ -282,8 +285,8 @@ pub(super) fn bottleneck(topology: &Topology, held: &[Held], measured: &Measured
     limit
 }
 
-/// The arbiter that decides who enters a port.
-fn arbiter_of(topology: &Topology, port: PortName) -> Arbiter {
+/// The arbiter of a port.
+fn arbiter_of(topology: &PcieTopology, port: PortName) -> Arbiter {
     let node = |n: usize| &topology.nodes[n];
     match port {
         PortName::Down(n) => node(n).parent.map_or(node(n).arbiter, |p| node(p).arbiter),

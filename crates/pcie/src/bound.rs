@@ -1,49 +1,48 @@
-//! What the streams get if all is shared out evenly, without simulating anything.
+//! The fair share of each stream, computed without a simulation.
 //!
-//! Every link, memory, medium and DMA engine on a stream's way has a rate, and a byte of the
-//! stream costs so much of it (headers included). Filling all streams up at the same speed until
-//! something is full, then the rest, and so on, gives the max-min fair share: about what round
-//! robin reaches, and the answer at once where a simulation takes seconds. It is no bound of one
-//! stream: an arbiter that prefers it, or requests that take less than their share, give it more.
-//! A stream is also held by its depth, and a device by its tags: what is in flight divided by how
-//! long it takes on an idle tree.
+//! Every link, memory, medium and DMA engine on a stream's path has a rate, and a byte of the stream has a cost there
+//! (headers included). The rates of all streams are raised together until a resource is full, then those of the
+//! remaining streams, and so on. The result is the max-min fair share. It is close to the result of round robin, and
+//! immediate where a simulation takes seconds. It is not a bound of a single stream: an arbiter may prefer it, and
+//! requests may take less than their share. A stream is also limited by its depth, and a device by its tags: the
+//! amount in flight divided by its latency on an idle tree.
 
 use std::collections::BTreeMap;
 
 use super::{
     link::{Generation, Packet},
     scenario::Mode,
-    topology::{PortName, Stream, Topology, WORD_BYTES, initiator},
+    topology::{PcieStream, PcieTopology, PortName, WORD_BYTES, initiator},
 };
 
-/// Something with a rate that streams share.
+/// A resource with a rate that streams share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Resource {
-    /// A link, a host's inside, or a memory; in wire bytes.
+    /// A link, the inside of a host, or a memory; in wire bytes.
     Port(PortName),
-    /// What a drive's media give, in bytes.
+    /// The reads of a drive's media, in bytes.
     MediaOut(usize),
-    /// What they take.
+    /// The writes of a drive's media, in bytes.
     MediaIn(usize),
     /// A DMA engine's writes, in TLPs.
     Writes(usize),
-    /// Its read requests.
+    /// A DMA engine's read requests.
     Reads(usize),
-    /// Its tags, in requests on their way.
+    /// A DMA engine's tags, in outstanding requests.
     Tags(usize),
 }
 
-/// The even share of a stream, and what holds it there.
+/// The fair share of a stream, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FairShare {
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes_per_s: f64,
-    /// What is full; `None` when the stream's own depth is.
+    /// The resource that is full; `None` if the stream's own depth is the limit.
     pub by: Option<Resource>,
 }
 
 /// The fair share of every stream.
-pub fn fair_shares(topology: &Topology) -> Vec<FairShare> {
+pub fn fair_shares(topology: &PcieTopology) -> Vec<FairShare> {
     let costs: Vec<BTreeMap<Resource, f64>> = topology
         .streams
         .iter()
@@ -102,7 +101,7 @@ pub fn fair_shares(topology: &Topology) -> Vec<FairShare> {
 }
 
 /// The rate of a resource.
-pub(super) fn capacity(topology: &Topology, resource: Resource) -> f64 {
+pub(super) fn capacity(topology: &PcieTopology, resource: Resource) -> f64 {
     let node = |n: usize| &topology.nodes[n];
     match resource {
         Resource::Port(port) => topology.port_rate(port).0,
@@ -114,8 +113,8 @@ pub(super) fn capacity(topology: &Topology, resource: Resource) -> f64 {
     }
 }
 
-/// What a byte of a stream costs of everything on its way.
-pub(super) fn costs(topology: &Topology, stream: &Stream) -> BTreeMap<Resource, f64> {
+/// The cost of a byte of a stream at every resource on its path.
+pub(super) fn costs(topology: &PcieTopology, stream: &PcieStream) -> BTreeMap<Resource, f64> {
     let mut costs = BTreeMap::new();
     let mover = initiator(stream);
     let node = &topology.nodes[mover];
@@ -183,16 +182,16 @@ pub(super) fn costs(topology: &Topology, stream: &Stream) -> BTreeMap<Resource, 
     costs
 }
 
-/// In how many pieces of at most `piece_bytes` a stream's I/Os are cut, all together.
-fn pieces(stream: &Stream, piece_bytes: u32) -> u64 {
+/// The total number of pieces of at most `piece_bytes` in a stream's I/Os.
+fn pieces(stream: &PcieStream, piece_bytes: u32) -> u64 {
     let piece = u64::from(piece_bytes);
     let whole = stream.size_bytes / stream.io_bytes;
     let rest = stream.size_bytes % stream.io_bytes;
     whole * stream.io_bytes.div_ceil(piece) + rest.div_ceil(piece)
 }
 
-/// How many of a stream's read requests end within a word.
-fn partial_words(stream: &Stream) -> u64 {
+/// The number of a stream's read requests that end within a word.
+fn partial_words(stream: &PcieStream) -> u64 {
     let of = |bytes: u64, ios: u64| {
         if bytes.is_multiple_of(u64::from(WORD_BYTES)) {
             0
@@ -207,14 +206,14 @@ fn partial_words(stream: &Stream) -> u64 {
     of(stream.io_bytes, ios) + of(tail, 1)
 }
 
-/// Completions that answer a stream's reads: full requests in the largest payloads, the rest of an I/O in what the
-/// answering node makes of it.
-fn completions(topology: &Topology, stream: &Stream) -> u64 {
+/// The number of completions for a stream's reads: full requests are answered in the largest payloads, the rest of an
+/// I/O in the completion size of the answering node.
+fn completions(topology: &PcieTopology, stream: &PcieStream) -> u64 {
     let (mps, whole) = (u64::from(stream.mps_bytes), u64::from(stream.mrrs_bytes));
     let short = u64::from(topology.nodes[stream.from].completion_bytes).min(mps);
     let of = |bytes: u64| {
         let rest = bytes % whole;
-        // A rest that touches all lines of a full request is answered like one.
+        // A remainder that touches all lines of a full request is answered like a full request.
         let unit = if rest.next_multiple_of(short) < whole {
             short
         } else {
@@ -229,10 +228,9 @@ fn completions(topology: &Topology, stream: &Stream) -> u64 {
     ios * of(stream.io_bytes) + of(tail)
 }
 
-/// How long a read request of a stream keeps its tag on an idle tree: the way there and back, the
-/// answer, and the time on every wire, where the completions after the first follow it at the rate
-/// of the slowest.
-fn request_s(topology: &Topology, stream: &Stream) -> f64 {
+/// The time that a read request of a stream holds its tag on an idle tree: the latency in both directions, the
+/// answer, and the time on every wire, where the completions after the first follow at the rate of the slowest wire.
+fn request_s(topology: &PcieTopology, stream: &PcieStream) -> f64 {
     let wire_s = |port: &PortName, packet: Packet, bytes: u32| {
         let (rate, width) = topology.port_rate(*port);
         let overhead = width.map_or(0, |w| packet.overhead_bytes(w.generation));
@@ -254,8 +252,8 @@ fn request_s(topology: &Topology, stream: &Stream) -> f64 {
     round_s(topology, stream) + answer + there + back.iter().sum::<f64>() + rest * slowest
 }
 
-/// How long the links and switches between the ends of a stream take, there and back.
-fn round_s(topology: &Topology, stream: &Stream) -> f64 {
+/// The latency of the links and switches between the ends of a stream, in both directions together.
+fn round_s(topology: &PcieTopology, stream: &PcieStream) -> f64 {
     let nodes = &topology.nodes;
     let crossing = |a: usize, b: usize| -> f64 {
         let way = topology.way(a, b);
@@ -272,8 +270,8 @@ fn round_s(topology: &Topology, stream: &Stream) -> f64 {
     crossing(stream.from, stream.to) + crossing(stream.to, stream.from)
 }
 
-/// Little's law on an idle tree: what is in flight over how long it is.
-fn depth_bytes_per_s(topology: &Topology, stream: &Stream) -> f64 {
+/// Little's law on an idle tree: the bytes in flight divided by the latency.
+fn depth_bytes_per_s(topology: &PcieTopology, stream: &PcieStream) -> f64 {
     let nodes = &topology.nodes;
     let mover = initiator(stream);
     let answer = match stream.mode {

@@ -1,4 +1,4 @@
-//! The published cases, as scenarios that come with the program.
+//! The published cases, as embedded scenarios.
 
 use straightway_scenario::{
     entries,

@@ -1,19 +1,19 @@
-//! The minimum cut of a tree: what it carries between a set of sources and a set of sinks.
+//! The minimum cut of a tree: the rate that it carries from a set of sources to a set of sinks.
 //!
-//! Every link is two edges, one per direction, each with the payload it carries at the largest TLP. A host that
-//! limits the traffic between its root ports is two vertices with that limit between them. The maximum flow is
-//! found by Dinic's algorithm. Each sink gets an equal share, as the GPUs of a job do: the largest total at which
-//! the flow still fills every share is found by Newton steps on the cut, which end after a few.
+//! Every link is two edges, one per direction, with the payload rate at the largest TLP. A host that limits the
+//! traffic between its root ports is two vertices with that limit between them. The maximum flow is found by Dinic's
+//! algorithm. Each sink gets an equal share, as the GPUs of a job do: the largest total at which the flow still fills
+//! every share is found by a few Newton steps on the cut.
 
 use std::collections::VecDeque;
 
 use crate::{
     link::Packet,
-    scenario::Kind,
-    topology::{PortName, Topology},
+    scenario::NodeKind,
+    topology::{PcieTopology, PortName},
 };
 
-/// The most Newton steps; each removes at least one sink from the cut.
+/// The maximum number of Newton steps; each removes at least one sink from the cut.
 const STEPS_MAX: usize = 64;
 
 /// Shares closer than this are the same.
@@ -22,16 +22,16 @@ const SAME: f64 = 1e-9;
 /// A capacity that is no limit.
 const NO_LIMIT: f64 = 1e18;
 
-/// What a tree carries, and what keeps it from more.
+/// The rate that a tree carries, and its limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cut {
-    /// Payload a second, all sinks together.
+    /// Payload per second, all sinks together.
     pub bytes_per_s: f64,
     /// The kind of link or device that most of the cut runs through.
     pub what: &'static str,
 }
 
-/// What the edges of a cut are, in the order of the vertices they leave.
+/// The kind of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     PortLinks,
@@ -43,7 +43,7 @@ enum Part {
     Memory,
     PortRates,
     DriveRates,
-    /// A sink's share: no part of the tree.
+    /// The share of a sink, which is not part of the tree.
     Share,
 }
 
@@ -64,7 +64,7 @@ impl Part {
     }
 }
 
-/// One direction of something with a capacity; its reverse is the edge with the last bit of its index flipped.
+/// A directed edge. Its reverse is the edge with the last bit of the index flipped.
 #[derive(Debug)]
 struct Edge {
     to: usize,
@@ -80,9 +80,9 @@ struct Network {
     leaving: Vec<Vec<usize>>,
 }
 
-/// What `topology` carries from `from` to `to`, every sink with an equal share. What ports and drives themselves
-/// carry counts only where `with_media`.
-pub fn minimum(topology: &Topology, from: &[usize], to: &[usize], with_media: bool) -> Cut {
+/// Returns the rate that `topology` carries from `from` to `to`, with an equal share for every sink. The rates of the
+/// ports and drives themselves count only if `with_media`.
+pub fn minimum(topology: &PcieTopology, from: &[usize], to: &[usize], with_media: bool) -> Cut {
     let sinks = to.len() as f64;
     let (mut network, source, target) = network(topology, from, to, with_media);
     let shares: Vec<usize> = (0..network.edges.len())
@@ -114,19 +114,19 @@ pub fn minimum(topology: &Topology, from: &[usize], to: &[usize], with_media: bo
     }
 }
 
-/// The vertex where what comes into a node arrives.
+/// The vertex at which traffic enters a node.
 fn inner(node: usize) -> usize {
     2 * node
 }
 
-/// The vertex from which what goes down from a node leaves; only a host has two that differ.
+/// The vertex from which traffic leaves a node downwards; they differ only for a host.
 fn outer(node: usize) -> usize {
     2 * node + 1
 }
 
 /// The tree as a network, with its source and its target.
 fn network(
-    topology: &Topology,
+    topology: &PcieTopology,
     from: &[usize],
     to: &[usize],
     with_media: bool,
@@ -140,15 +140,15 @@ fn network(
         network.add(inner(i), outer(i), peer, Part::Peers);
         let Some(parent) = node.parent else { continue };
         let part = match node.kind {
-            Kind::Hca => Part::PortLinks,
-            Kind::Drive => Part::DriveLinks,
-            Kind::Gpu => Part::GpuLinks,
-            Kind::Switch | Kind::RootPort => Part::Uplinks,
-            Kind::Host => Part::Sockets,
+            NodeKind::Hca => Part::PortLinks,
+            NodeKind::Drive => Part::DriveLinks,
+            NodeKind::Gpu => Part::GpuLinks,
+            NodeKind::Switch | NodeKind::RootPort => Part::Uplinks,
+            NodeKind::Host => Part::Sockets,
         };
         let mps = node.mps_bytes.min(nodes[parent].mps_bytes);
         for (port, a, b) in [
-            // What climbs out of a host does not turn in it.
+            // Traffic that goes up from a host does not use its peer rate.
             (PortName::Up(i), inner(i), inner(parent)),
             (PortName::Down(i), outer(parent), outer(i)),
         ] {
@@ -161,7 +161,7 @@ fn network(
     for i in from {
         let media = nodes[*i].media_read_bytes_per_s.filter(|_| with_media);
         let part = match nodes[*i].kind {
-            Kind::Drive => Part::DriveRates,
+            NodeKind::Drive => Part::DriveRates,
             _ => Part::PortRates,
         };
         let start = if nodes[*i].kind.branches() {
@@ -172,7 +172,7 @@ fn network(
         network.add(source, start, media.unwrap_or(NO_LIMIT), part);
     }
     for i in to {
-        // A host takes what arrives; a device below it takes what comes down.
+        // A root host receives at its inner vertex, a device below it at its outer one.
         let end = if nodes[*i].parent.is_none() {
             inner(*i)
         } else {
@@ -200,7 +200,7 @@ impl Network {
         }
     }
 
-    /// Takes all flow back.
+    /// Resets all flow.
     fn refill(&mut self) {
         for edge in &mut self.edges {
             edge.left = edge.full;
@@ -226,7 +226,7 @@ impl Network {
         }
     }
 
-    /// Sends what fits along one path of rising levels.
+    /// Sends as much as fits along one path of rising levels.
     fn push(
         &mut self,
         at: usize,
@@ -253,7 +253,7 @@ impl Network {
         0.0
     }
 
-    /// Whether an edge still takes something: a rounding error does not count.
+    /// Whether an edge has capacity left, rounding errors aside.
     fn is_open(&self, edge: usize) -> bool {
         let pair = self.edges[edge].full.max(self.edges[edge ^ 1].full);
         self.edges[edge].left > pair * 1e-12

@@ -1,18 +1,17 @@
 //! The simulator's core: every TLP over every link, in picoseconds.
 //!
-//! **One event for many TLPs.** Nothing one port does can reach another in less than a link's
-//! latency: a TLP arrives that much later, and so does a credit. So when a port wakes at `t` it
-//! may decide everything up to `t` + the latency of what feeds it at once, TLP by TLP and each
-//! with full arbitration, ordering and credits; all it could still learn lies beyond that horizon.
-//! The result is the same as with an event per TLP (this is conservative lookahead, as in parallel
-//! simulators), and the cost of scheduling is shared by all TLPs that fit a window.
+//! **One event for many TLPs.** A port cannot affect another in less than a link's latency: TLPs and credits arrive
+//! that much later. So a port that wakes at `t` can decide everything up to `t` + the latency of its inputs at once,
+//! TLP by TLP, each with full arbitration, ordering and credits: new information arrives only after that horizon. The
+//! result is the same as with an event per TLP (this is conservative lookahead, as in parallel simulators), and all
+//! TLPs of a window share the cost of scheduling.
 //!
-//! **No event for arrivals and credits.** A TLP is put into its next queue when it is sent, with
-//! the time it will be ready there; a credit into its pool with the time it will be back. A port
-//! that sleeps is woken for the earliest of these.
+//! **No event for arrivals and credits.** A TLP enters its next queue when it is sent, with the time at which it will
+//! be ready there; a credit enters its pool with the time of its return. A sleeping port is woken for the earliest of
+//! these.
 //!
-//! What it is not: it knows no link errors, no power states and no addresses (two streams never
-//! meet in a bank or a cache set), and a switch is an ideal crossbar with buffers per input.
+//! Link errors, power states and addresses are not modelled (two streams never conflict in a bank or a cache set),
+//! and a switch is an ideal crossbar with buffers per input.
 
 mod build;
 mod choose;
@@ -33,7 +32,7 @@ mod wake;
 use std::ops::ControlFlow;
 
 use self::{
-    choose::Lone,
+    choose::SoleSource,
     credit::{Pool, UNIT_BYTES},
     port::Port,
     slot::Slot,
@@ -47,10 +46,10 @@ use super::topology::PortName;
 /// A time in picoseconds.
 pub(super) type Ps = u64;
 
-/// TLPs and events between two looks at whether to go on: about a millisecond of work.
+/// TLPs and events between two calls of `look`: about a millisecond of work.
 const STEPS_PER_LOOK: u64 = 1 << 14;
 
-/// A tree and its load at work.
+/// A running simulation of a tree and its load.
 #[derive(Debug)]
 pub(super) struct Engine {
     ports: Vec<Port>,
@@ -62,75 +61,75 @@ pub(super) struct Engine {
     sources: Vec<Source>,
     devices: Vec<Device>,
     wakes: Wakes,
-    /// What the last train sent; kept for its memory.
+    /// The TLPs of the last train; kept to reuse its memory.
     sent: Vec<Tlp>,
     relaxed: bool,
-    /// Whether the last choice found something ready that had no credits.
+    /// Whether the last choice found a ready TLP without credits.
     starving: bool,
-    /// And whether a credit not known of yet may come before those that are.
-    blind: bool,
+    /// Whether an unknown credit may return before the known ones.
+    credits_unknown: bool,
     events: u64,
     tlps: u64,
 }
 
-/// One step of a way: the port, and the slot in it that belongs to the step before.
+/// One step of a path: the port, and its slot for the step before.
 #[derive(Clone, Copy, Debug)]
 struct Hop {
     port: u32,
     slot: u32,
     /// Whether TLPs pass this port without a queue.
     passes: bool,
-    /// Whether the room a TLP takes here is counted: its credits go back when it leaves.
+    /// Whether the buffer space of a TLP is counted here: its credits are returned when it leaves.
     counted: bool,
 }
 
-/// The port of a hop where a way ends.
+/// The port of the hop at the end of a path.
 const ARRIVED: u32 = u32::MAX;
 
-/// A way through the tree, as a range of hops that ends with one to [`ARRIVED`].
+/// A path through the tree, as a range of hops that ends with one to [`ARRIVED`].
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     first: u32,
     /// The device at its end.
     end: u32,
     mps_bytes: u16,
-    /// What a read that asks for less than `whole_bytes` is answered in, at most.
+    /// The completion size for a read of less than `whole_bytes`.
     completion_bytes: u16,
     whole_bytes: u16,
-    /// Until a posted write can be read there.
+    /// The time until a posted write can be read there.
     commit: Ps,
-    /// When the last TLP that started here was ready.
+    /// The ready time of the last TLP that started here.
     last_ready: Ps,
 }
 
-/// How far a port may decide ahead.
+/// The time up to which a port can decide.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
-    /// No TLP that it does not know of is ready before.
+    /// No unknown TLP is ready before this time.
     horizon: Ps,
-    /// No credit that it does not know of is back before.
+    /// No unknown credit returns before this time.
     credits: Ps,
 }
 
-/// Why a run ended early.
+/// The reason why a run ended early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The caller had enough.
+    /// The caller cancelled it.
     Cancelled,
     /// Simulated time ran out before this stream was done.
     TooLong(usize),
 }
 
-/// What a finished run leaves behind.
+/// The result of a finished run.
 #[derive(Debug)]
 pub(super) struct Finished {
-    /// Every port with what it did.
+    /// Every port with its counters.
     pub(super) ports: Vec<(PortName, Tally)>,
     /// Every stream.
     pub(super) streams: Vec<Progress>,
-    /// Time each device's engines and media were at work: writes, reads, media out, media in.
+    /// The busy time of each device's engines and media: writes, reads, media out, media in.
     pub(super) devices: Vec<[Ps; 4]>,
-    /// Credits and tags never given back.
+    /// Credits and tags that were never returned.
     pub(super) credits_missing: u64,
     /// TLPs sent by their first port.
     pub(super) tlps: u64,
@@ -139,7 +138,7 @@ pub(super) struct Finished {
 }
 
 impl Engine {
-    /// Runs to the end, telling `look` the share of bytes that has arrived.
+    /// Runs to the end, calling `look` with the share of bytes that has arrived.
     pub(super) fn run(
         mut self,
         mut look: impl FnMut(f64) -> ControlFlow<()>,
@@ -182,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// Decides what a port sends from `now` to its horizon.
+    /// Decides all TLPs that a port sends from `now` to its horizon.
     fn serve(&mut self, p: usize, now: Ps) {
         self.wakes.begin(p);
         let port = &self.ports[p];
@@ -204,13 +203,15 @@ impl Engine {
             if at >= ahead.horizon {
                 break;
             }
-            let done = match self.lone(p) {
-                Some(Lone::Queue(slot, class, until)) => {
+            let done = match self.sole_source(p) {
+                Some(SoleSource::Queue(slot, class, until)) => {
                     self.train(p, slot, (class, until), at, ahead)
                 }
-                Some(Lone::Source(slot, stream)) => self.source_train(p, slot, stream, at, ahead),
-                None if ahead.horizon == NEVER && self.ports[p].braids() => {
-                    self.braid(p, at, ahead)
+                Some(SoleSource::Source(slot, stream)) => {
+                    self.source_train(p, slot, stream, at, ahead)
+                }
+                None if ahead.horizon == NEVER && self.ports[p].takes_turns() => {
+                    self.round_robin_train(p, at, ahead)
                 }
                 None => self.step(p, at, ahead),
             };
@@ -230,20 +231,22 @@ impl Engine {
         self.wakes.end(p, next);
     }
 
-    /// Sends one TLP, or finds when one may go. Breaks off where an answer depends on credits
-    /// that may still come back: those up to `ahead.credits` are all known, later ones are not.
+    /// Sends one TLP, or finds the time at which one can go. Breaks if that depends on credits that may still return:
+    /// all up to `ahead.credits` are known, later ones are not.
     #[inline(always)]
     fn step(&mut self, p: usize, at: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
-        (self.starving, self.blind) = (false, false);
+        (self.starving, self.credits_unknown) = (false, false);
         let choice = self.choose(p, at);
         match choice {
-            // A credit not known of yet might have let another go first.
-            Ok(_) if self.blind && at >= ahead.credits => ControlFlow::Break(at),
+            // An unknown credit might let another TLP go first.
+            Ok(_) if self.credits_unknown && at >= ahead.credits => ControlFlow::Break(at),
             Ok((choice, channel)) => {
                 self.ports[p].channel_served(channel);
                 ControlFlow::Continue(self.send(p, choice, at))
             }
-            Err(next) if self.starving => self.ports[p].starve(at, next, self.blind, ahead),
+            Err(next) if self.starving => {
+                self.ports[p].starve(at, next, self.credits_unknown, ahead)
+            }
             Err(next) => ControlFlow::Continue(next),
         }
     }
@@ -273,7 +276,7 @@ impl Engine {
     }
 }
 
-/// What a TLP takes of a receiver's data credits.
+/// The data credits of a TLP.
 #[inline(always)]
 fn data_units(class: Class, tlp: Tlp) -> u32 {
     match class {

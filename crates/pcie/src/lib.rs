@@ -1,9 +1,9 @@
 //! PCIe under many streams: an analytic bound, and a simulator that moves every TLP.
 //!
-//! A [`Scenario`] describes a tree of root ports, switches, drives, HCAs and GPUs and the streams
-//! between them. [`simulate`] answers with an [`Outcome`]: what each stream got and why not more,
-//! how busy every link was, and the analytic bound beside it. [`sweep`] finds how many streams give
-//! the most, [`what_if`] what one change of the tree would bring.
+//! A [`PcieScenario`] describes a tree of root ports, switches, drives, HCAs and GPUs and the streams between them.
+//! [`simulate`] returns a [`PcieOutcome`]: the rate and the bottleneck of each stream, the utilisation of every link,
+//! and the analytic bound. [`sweep`] finds the best number of streams, [`what_if`] the gain of a single change of the
+//! tree.
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -11,15 +11,14 @@
 //! use straightway_scenario::check;
 //!
 //! let case = pcie::case("dgx2-same-switch").expect("an embedded scenario");
-//! let scenario: pcie::Scenario = check::read(case.text)?;
+//! let scenario: pcie::PcieScenario = check::read(case.text)?;
 //! let outcome = pcie::simulate(&scenario, |_| ControlFlow::Continue(()))?;
 //! assert!(outcome.basis.corrections.iter().all(|figure| figure.holds));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! How it is done: [`link`] has the formulas, [`bound`] the fair share, `engine` the events. What
-//! it is not: there are no link errors, no IOMMU and no cache in it, and the root complex is a
-//! rate and a latency, for no vendor says what is inside.
+//! [`link`] has the formulas, [`bound`] the fair share, `engine` the events. Link errors, the IOMMU and caches are
+//! not modelled. The root complex is only a rate and a latency, since vendors do not publish its internals.
 
 pub mod article;
 mod bottleneck;
@@ -46,16 +45,16 @@ mod what_if;
 
 use std::ops::ControlFlow;
 
-use straightway_core::{Bytes, Error, Kind, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Result};
 
 pub use self::{
     cases::{CASES, case},
-    machine::Machine,
-    outcome::Outcome,
-    scenario::Scenario,
-    sweep::{Sweep, SweepPoint, sweep},
-    topology::Topology,
-    what_if::{Change, WhatIf, what_if},
+    machine::MachineSpec,
+    outcome::PcieOutcome,
+    scenario::PcieScenario,
+    sweep::{StreamSweep, SweepPoint, sweep},
+    topology::PcieTopology,
+    what_if::{TreeChange, WhatIf, what_if},
 };
 use self::{
     engine::{Engine, Stop},
@@ -63,37 +62,40 @@ use self::{
 };
 use straightway_scenario::check::checked;
 
-/// Simulates a scenario. `look` is told now and then what share of the bytes has arrived, and
-/// may break it off.
-pub fn simulate(scenario: &Scenario, look: impl FnMut(f64) -> ControlFlow<()>) -> Result<Outcome> {
+/// Simulates a scenario. `look` is called now and then with the share of the bytes that has arrived, and may cancel
+/// the run.
+pub fn simulate(
+    scenario: &PcieScenario,
+    look: impl FnMut(f64) -> ControlFlow<()>,
+) -> Result<PcieOutcome> {
     checked(scenario).map_err(|refusals| {
         Error::new(
-            Kind::Invalid,
+            ErrorKind::Invalid,
             "simulate",
             &scenario.title,
             refusals.to_string(),
         )
     })?;
-    run(scenario, &Topology::new(scenario), look)
+    run(scenario, &PcieTopology::new(scenario), look)
 }
 
-/// Simulates a topology that came from `scenario`, perhaps with a change.
+/// Simulates a topology of `scenario`, possibly changed.
 fn run(
-    scenario: &Scenario,
-    topology: &Topology,
+    scenario: &PcieScenario,
+    topology: &PcieTopology,
     look: impl FnMut(f64) -> ControlFlow<()>,
-) -> Result<Outcome> {
+) -> Result<PcieOutcome> {
     let finished = Engine::new(scenario, topology)
         .run(look)
         .map_err(|stop| match stop {
             Stop::Cancelled => Error::new(
-                Kind::Cancelled,
+                ErrorKind::Cancelled,
                 "simulate",
                 &scenario.title,
                 "it was cancelled",
             ),
             Stop::TooLong(stream) => Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "simulate",
                 &scenario.title,
                 format!(

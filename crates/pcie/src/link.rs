@@ -1,26 +1,25 @@
-//! What one link can carry: the analytic model of pcie-bench, and FLIT mode beside it.
+//! The rate of one link: the analytic model of pcie-bench, extended by FLIT mode.
 //!
-//! Up to Gen5 a link loses a little of its raw rate to the data link layer's own packets (an Ack
-//! and a flow-control update every so many symbols, by the specification's tables) and to clock
-//! compensation; what is left carries TLPs, each with its header and eight bytes of framing. From
-//! Gen6 the wire carries fixed 256-byte flits with 236 bytes for TLPs, and neither framing nor Ack
-//! packets take from those. Errors are not modelled: FEC corrects most, and a flit whose CRC still
-//! fails is replayed, which at the specified error rate costs less than 0.01 % of the time.
+//! Up to Gen5 a link loses a little of its raw rate to the packets of the data link layer (an Ack and a flow-control
+//! update at intervals given by the specification's tables) and to clock compensation. The rest carries TLPs, each
+//! with its header and eight bytes of framing. Since Gen6 the wire carries fixed 256-byte flits with 236 bytes for
+//! TLPs, without further framing or Ack packets. Errors are not modelled: FEC corrects most, and a flit whose CRC
+//! still fails is replayed, which at the specified error rate costs less than 0.01 % of the time.
 
 use serde::{Deserialize, Serialize};
 
-use straightway_scenario::provenance::{Formula, Source};
+use straightway_scenario::provenance::{Citation, Formula};
 
-/// Where the formulas and tables of this file are from.
-pub const PCIE_BENCH: Source = Source::read(
+/// The source of the formulas and tables of this file.
+pub const PCIE_BENCH: Citation = Citation::read(
     "pcie-bench model (Neugebauer et al., SIGCOMM 2018)",
     "pcie-bench/pcie-model, model/pcie.py and mem_bw.py",
 );
 
-/// Where the layout of a flit is from.
-pub const FLIT: Source = Source::quoted("PCI Express 6.0", "flit mode: 236 + 6 + 8 + 6 bytes");
+/// The source of the layout of a flit.
+pub const FLIT: Citation = Citation::quoted("PCI Express 6.0", "flit mode: 236 + 6 + 8 + 6 bytes");
 
-/// The formulas the analytic bound is computed by.
+/// The formulas of the analytic bound.
 pub const FORMULAS: [Formula; 4] = [
     Formula {
         gives: "usable link rate, Gen1 to Gen5",
@@ -62,7 +61,7 @@ pub enum Generation {
     Gen6,
 }
 
-/// What a TLP is, as far as its size and its credits go.
+/// The kind of a TLP, which determines its overhead and its credits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Packet {
     /// A posted memory write.
@@ -78,14 +77,14 @@ pub enum Packet {
 pub struct Width {
     /// The generation both ends agreed on.
     pub generation: Generation,
-    /// How many lanes.
+    /// The number of lanes.
     pub lanes: u8,
 }
 
 /// The widths a link can train to.
 pub const LANES: [u8; 5] = [1, 2, 4, 8, 16];
 
-/// The payload sizes the specification knows.
+/// The payload sizes of the specification.
 pub const PAYLOADS: [u32; 6] = [128, 256, 512, 1024, 2048, 4096];
 
 /// Symbols between two Acks and between two flow-control updates, by width (rows as in
@@ -99,8 +98,8 @@ const ACK_SYMBOLS: [[u32; 6]; 5] = [
     [144, 168, 182, 246, 374, 630],
 ];
 
-/// What the tables have less for the older generations, whose internal delay is shorter: 45
-/// symbols for Gen2, 96 for Gen1.
+/// The difference of the tables for the older generations, whose internal delay is shorter: 45 symbols for Gen2, 96
+/// for Gen1.
 const ACK_SYMBOLS_LESS: [u32; 2] = [96, 45];
 
 /// An Ack or a flow-control packet on the wire.
@@ -141,7 +140,7 @@ impl Generation {
         self >= Self::Gen6
     }
 
-    /// Bits a second on one lane, less the line code. A flit's own overhead is not a line code.
+    /// Bits per second on one lane, without the line code. The overhead of flits is not a line code.
     fn lane_bits_per_s(self) -> f64 {
         match self {
             Self::Gen1 => 2.5e9 * 8.0 / 10.0,
@@ -153,7 +152,7 @@ impl Generation {
         }
     }
 
-    /// The next generation, where there is one.
+    /// The next generation, if there is one.
     pub fn next(self) -> Option<Self> {
         Self::try_from(u8::from(self) + 1).ok()
     }
@@ -172,12 +171,12 @@ impl Packet {
 }
 
 impl Width {
-    /// Bytes a second before any protocol: what the article's x16 figures should be compared to.
+    /// Bytes per second before any protocol overhead, comparable with the article's x16 figures.
     pub fn raw_bytes_per_s(self) -> f64 {
         self.generation.lane_bits_per_s() * f64::from(self.lanes) / 8.0
     }
 
-    /// Bytes a second left for TLPs with payloads of at most `mps_bytes`.
+    /// Bytes per second left for TLPs with payloads of at most `mps_bytes`.
     ///
     /// # Panics
     /// On a width or a payload that [`LANES`] and [`PAYLOADS`] do not hold.
@@ -195,15 +194,15 @@ impl Width {
         self.raw_bytes_per_s() * (1.0 - link_layer - SKIP_SHARE)
     }
 
-    /// Bytes a second a device can write in transfers of `size_bytes`.
+    /// Bytes per second that a device can write in transfers of `size_bytes`.
     pub fn write_bytes_per_s(self, size_bytes: u64, mps_bytes: u32) -> f64 {
         let header = u64::from(Packet::Write.overhead_bytes(self.generation));
         let wire = size_bytes + header * size_bytes.div_ceil(u64::from(mps_bytes));
         self.usable_bytes_per_s(mps_bytes) * size_bytes as f64 / wire as f64
     }
 
-    /// Bytes a second a device can read in transfers of `size_bytes`: the completions that come
-    /// in, or the requests that go out, whichever fills its direction first.
+    /// Bytes per second that a device can read in transfers of `size_bytes`: limited by incoming completions or by
+    /// outgoing requests, whichever fills its direction first.
     pub fn read_bytes_per_s(self, size_bytes: u64, mps_bytes: u32, mrrs_bytes: u32) -> f64 {
         let usable = self.usable_bytes_per_s(mps_bytes);
         let completion = u64::from(Packet::Completion.overhead_bytes(self.generation));

@@ -1,59 +1,59 @@
-//! A machine by its counts: how many GPUs, ports, drives and switches, and the links between them.
+//! A machine described by counts: its GPUs, ports, drives and switches, and the links between them.
 //!
-//! It is the one description of a node that every topic uses. The planner and `plan rail` ask it for the
-//! minimum [cut](crate::cut) between its ports or drives and its GPUs; `sim pcie` plays streams over the
-//! tree it stands for; so all three speak of the same links.
+//! It is the only description of a cluster node, for all topics. The planner and `plan rail` compute the minimum
+//! [cut](crate::cut) between its ports or drives and its GPUs; `sim pcie` simulates streams on its tree. So all three
+//! use the same links.
 //!
-//! GPUs, ports and drives are spread evenly over the switches, as on a DGX. A group with `on = "host"` hangs
-//! on root ports of its own, as the storage ports of many nodes do.
+//! GPUs, ports and drives are spread evenly over the switches, as on a DGX. A group with `on = "host"` has root ports
+//! of its own, as the storage ports of many nodes have.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 use straightway_scenario::{
-    check::{Checked, Checker, RATE_ANY, TIME_ANY},
-    provenance::Source,
+    check::{Checkable, Checker, RATE_ANY, TIME_ANY},
+    provenance::Citation,
 };
 
 use crate::{
     link::{Generation, LANES, PAYLOADS},
-    node::{Kind, NodeSpec, PAYLOAD},
+    node::{NodeKind, NodeSpec, PAYLOAD},
 };
 
-/// Where the default machine is from.
-pub const DGX_H100: Source = Source::read(
+/// The source of the default machine.
+pub const DGX_H100: Citation = Citation::read(
     "NVIDIA DGX H100 guide",
     "8 × 400 Gb/s; one Gen5 switch for two GPUs and two ports",
 );
 
-/// The GPUs of a machine that does not say how many it has.
+/// The number of GPUs of a machine that does not set it.
 pub const GPUS: u64 = 8;
 
 /// One node of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Machine {
-    /// GPUs; absent for as many as the question speaks of.
+pub struct MachineSpec {
+    /// The number of GPUs; absent for the number in the question.
     pub gpus: Option<u64>,
     /// The link of each GPU.
-    pub gpu_link: Link,
-    /// PCIe switches below the host; with none, everything hangs on root ports.
+    pub gpu_link: LinkSpec,
+    /// PCIe switches below the host; without any, all devices are on root ports.
     pub switches: u64,
     /// The link of each switch to the host.
-    pub uplink: Link,
+    pub uplink: LinkSpec,
     /// Network ports.
     pub ports: Vec<Ports>,
     /// Drives.
     pub drives: Vec<Drives>,
     /// The largest payload of a TLP.
     pub mps: Bytes,
-    /// What the host passes between its root ports, in all; absent where that is no limit.
+    /// The total rate between the host's root ports; absent for no limit.
     pub peer_rate: Option<Rate>,
 }
 
 /// A PCIe link by its generation and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Link {
+pub struct LinkSpec {
     /// The generation.
     #[serde(rename = "gen")]
     pub generation: Generation,
@@ -65,36 +65,36 @@ pub struct Link {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ports {
-    /// How many.
+    /// The number.
     pub count: u64,
-    /// What one carries, in one direction.
+    /// The rate of one port, in one direction.
     pub rate: Rate,
     /// The link of each.
-    pub link: Link,
-    /// What they hang on.
-    pub on: Place,
+    pub link: LinkSpec,
+    /// The attachment.
+    pub on: Attachment,
 }
 
 /// Drives of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Drives {
-    /// How many.
+    /// The number.
     pub count: u64,
-    /// What one reads.
+    /// The read rate of one drive.
     pub rate: Rate,
-    /// Until the first byte of a read comes.
+    /// The latency until the first byte of a read.
     pub latency: Seconds,
     /// The link of each.
-    pub link: Link,
-    /// What they hang on.
-    pub on: Place,
+    pub link: LinkSpec,
+    /// The attachment.
+    pub on: Attachment,
 }
 
-/// What a group of devices hangs on.
+/// The attachment of a group of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum Attachment {
     /// The switches, spread evenly.
     #[default]
     Switch,
@@ -102,12 +102,12 @@ pub enum Place {
     Host,
 }
 
-const GEN5_X16: Link = Link {
+const GEN5_X16: LinkSpec = LinkSpec {
     generation: Generation::Gen5,
     lanes: 16,
 };
 
-impl Default for Machine {
+impl Default for MachineSpec {
     fn default() -> Self {
         Self {
             gpus: None,
@@ -128,7 +128,7 @@ impl Default for Ports {
             count: 8,
             rate: Rate::gbit(400.0),
             link: GEN5_X16,
-            on: Place::Switch,
+            on: Attachment::Switch,
         }
     }
 }
@@ -139,16 +139,16 @@ impl Default for Drives {
             count: 8,
             rate: Rate(6.8e9),
             latency: Seconds(80e-6),
-            link: Link {
+            link: LinkSpec {
                 generation: Generation::Gen4,
                 lanes: 4,
             },
-            on: Place::Switch,
+            on: Attachment::Switch,
         }
     }
 }
 
-impl Checked for Link {
+impl Checkable for LinkSpec {
     fn check(&self, c: &mut Checker) {
         if !LANES.contains(&self.lanes) {
             c.refuse("lanes", self.lanes, "one of 1, 2, 4, 8, 16");
@@ -156,7 +156,7 @@ impl Checked for Link {
     }
 }
 
-impl Checked for Machine {
+impl Checkable for MachineSpec {
     fn check(&self, c: &mut Checker) {
         if let Some(gpus) = self.gpus {
             c.count("gpus", gpus, 1..=1024);
@@ -175,7 +175,7 @@ impl Checked for Machine {
     }
 }
 
-impl Checked for Ports {
+impl Checkable for Ports {
     fn check(&self, c: &mut Checker) {
         c.count("count", self.count, 1..=64);
         c.rate("rate", self.rate, RATE_ANY);
@@ -183,7 +183,7 @@ impl Checked for Ports {
     }
 }
 
-impl Checked for Drives {
+impl Checkable for Drives {
     fn check(&self, c: &mut Checker) {
         c.count("count", self.count, 1..=64);
         c.rate("rate", self.rate, RATE_ANY);
@@ -192,24 +192,24 @@ impl Checked for Drives {
     }
 }
 
-impl Machine {
-    /// What all network ports carry together.
+impl MachineSpec {
+    /// The total rate of all network ports.
     pub fn ports_bytes_per_s(&self) -> f64 {
         self.ports.iter().map(|p| p.count as f64 * p.rate.0).sum()
     }
 
-    /// What all drives read together.
+    /// The total read rate of all drives.
     pub fn drives_bytes_per_s(&self) -> f64 {
         self.drives.iter().map(|d| d.count as f64 * d.rate.0).sum()
     }
 
-    /// The machine as nodes of a tree: `host`, `switch`, `gpu`, `hca`, `nvme`, and for further kinds of ports
+    /// Returns the machine as nodes of a tree: `host`, `switch`, `gpu`, `hca`, `nvme`, and for further kinds of ports
     /// and drives `hca-b`, `nvme-b` and so on.
     pub fn tree(&self, gpus: u64) -> Vec<NodeSpec> {
         let gpus = self.gpus.unwrap_or(gpus).max(1);
         let mut nodes = vec![NodeSpec {
             peer_rate: self.peer_rate,
-            ..spec("host", Kind::Host, None)
+            ..spec("host", NodeKind::Host, None)
         }];
         // No more switches than the most numerous group can fill.
         let counts = self.ports.iter().map(|p| p.count);
@@ -219,20 +219,20 @@ impl Machine {
         if switches > 0 {
             nodes.push(linked(
                 "switch",
-                Kind::Switch,
+                NodeKind::Switch,
                 "host",
                 switches,
                 self.uplink,
             ));
         }
-        let parent = |place: Place| match place {
-            Place::Switch if switches > 0 => "switch",
+        let parent = |place: Attachment| match place {
+            Attachment::Switch if switches > 0 => "switch",
             _ => "host",
         };
         nodes.push(linked(
             "gpu",
-            Kind::Gpu,
-            parent(Place::Switch),
+            NodeKind::Gpu,
+            parent(Attachment::Switch),
             gpus,
             self.gpu_link,
         ));
@@ -240,7 +240,13 @@ impl Machine {
             let name = numbered("hca", i);
             nodes.push(NodeSpec {
                 media_rate: Some(ports.rate),
-                ..linked(&name, Kind::Hca, parent(ports.on), ports.count, ports.link)
+                ..linked(
+                    &name,
+                    NodeKind::Hca,
+                    parent(ports.on),
+                    ports.count,
+                    ports.link,
+                )
             });
         }
         for (i, drives) in self.drives.iter().enumerate() {
@@ -250,7 +256,7 @@ impl Machine {
                 latency: Some(drives.latency),
                 ..linked(
                     &name,
-                    Kind::Drive,
+                    NodeKind::Drive,
                     parent(drives.on),
                     drives.count,
                     drives.link,
@@ -272,7 +278,7 @@ fn numbered(name: &str, i: usize) -> String {
     }
 }
 
-fn linked(name: &str, kind: Kind, parent: &str, count: u64, link: Link) -> NodeSpec {
+fn linked(name: &str, kind: NodeKind, parent: &str, count: u64, link: LinkSpec) -> NodeSpec {
     NodeSpec {
         count: Some(count),
         generation: Some(link.generation),
@@ -281,7 +287,7 @@ fn linked(name: &str, kind: Kind, parent: &str, count: u64, link: Link) -> NodeS
     }
 }
 
-fn spec(name: &str, kind: Kind, parent: Option<&str>) -> NodeSpec {
+fn spec(name: &str, kind: NodeKind, parent: Option<&str>) -> NodeSpec {
     NodeSpec {
         id: name.to_owned(),
         kind,

@@ -1,51 +1,49 @@
-//! What each stream got, and all together: bytes over a time that is the same for all.
+//! The rates of the streams and their total, over a span that is the same for all.
 //!
-//! A rate leaves the start and the end of a run out, where queues fill and empty. But rates that
-//! were taken at different times say nothing together: two streams of which one ends before the
-//! other begins would fill a link twice. So one span is sought in which all streams run: what the
-//! middles of all have in common, or else the middle half of the time in which all run. Where that
-//! holds too little to tell (a handful of I/Os, streams that hardly meet), or says more than a link
-//! can carry or a queue depth allow, all time counts: each stream's bytes over its own time, and all
-//! bytes over all time.
+//! A rate excludes the start and the end of a run, where queues fill and drain. But rates of different times cannot
+//! be added: two streams of which one ends before the other begins would fill a link twice. So one span is chosen in
+//! which all streams run: the overlap of the middles of all streams, or else the middle half of the time in which all
+//! run. If that span holds too little (a handful of I/Os, streams that hardly overlap), or gives a rate that exceeds
+//! a link or a queue depth, all time counts: each stream's bytes over its own time, and all bytes over all time.
 
 use std::collections::BTreeMap;
 
 use super::{
     bound::{Resource, capacity},
     engine::{Finished, Progress},
-    topology::Topology,
+    topology::PcieTopology,
 };
 
 /// A span in picoseconds.
 type Span = (u64, u64);
 
-/// A span tells something if it holds this many times what lies between two marks of the streams.
+/// A span is long enough if it holds this many times the bytes between two marks of the streams.
 const GRAINS_MIN: f64 = 1.5;
 
-/// How far above the possible a span may say; buffers that empty are in it.
+/// The factor by which a measured rate may exceed the possible one, since buffers that drain are included.
 const SLACK: f64 = 1.01;
 
-/// What was measured.
+/// The measured rates.
 #[derive(Clone, Debug)]
 pub(super) struct Measured {
-    /// All streams together, in bytes a second.
+    /// All streams together, in bytes per second.
     pub(super) total_bytes_per_s: f64,
-    /// Each of them.
+    /// Each stream, in bytes per second.
     pub(super) stream_bytes_per_s: Vec<f64>,
-    /// The time that counted, if it is the same for all.
+    /// The measured span, if it is the same for all streams.
     pub(super) span: Option<Span>,
 }
 
 impl Measured {
-    /// The time that counted for a stream.
+    /// The measured span of a stream.
     pub(super) fn span_of(&self, progress: &Progress) -> Span {
         self.span.unwrap_or((progress.start, progress.last))
     }
 }
 
-/// Measures a finished run; `costs` is what a byte of each stream takes of everything on its way.
+/// Measures a finished run. `costs` is the cost of a byte of each stream at every resource on its path.
 pub(super) fn measure(
-    topology: &Topology,
+    topology: &PcieTopology,
     run: &Finished,
     costs: &[BTreeMap<Resource, f64>],
 ) -> Measured {
@@ -86,7 +84,7 @@ fn over_all(run: &Finished) -> Measured {
     }
 }
 
-/// What the middles of all streams have in common.
+/// The overlap of the middles of all streams.
 fn common_middle(run: &Finished) -> Option<Span> {
     let mut common = (0, u64::MAX);
     for stream in &run.streams {
@@ -110,10 +108,10 @@ fn holds_enough(run: &Finished, span: Span) -> bool {
     held >= GRAINS_MIN * grains
 }
 
-/// Whether the links can carry such rates, and Little's law allows them: what is in flight over how
-/// long an I/O takes.
+/// Whether the links can carry these rates, and whether Little's law allows them: the amount in flight divided by the
+/// latency of an I/O.
 fn is_possible(
-    topology: &Topology,
+    topology: &PcieTopology,
     run: &Finished,
     costs: &[BTreeMap<Resource, f64>],
     rates: &[f64],
@@ -135,7 +133,7 @@ fn is_possible(
         })
 }
 
-/// Bytes a second.
+/// Bytes per second.
 fn rate(bytes: f64, (from, to): Span) -> f64 {
     bytes * 1e12 / (to - from).max(1) as f64
 }

@@ -1,14 +1,14 @@
-//! What a machine carries between its parts: the minimum cut of the tree that it stands for.
+//! The rate that a machine carries between its parts: the minimum cut of its tree.
 
 use std::cell::RefCell;
 
 use crate::{
-    Machine, Scenario, Topology,
+    MachineSpec, PcieScenario, PcieTopology,
     cut::{self, Cut},
-    node::Kind,
+    node::NodeKind,
 };
 
-/// Between which parts of a machine bytes go.
+/// The two parts of a machine between which bytes are moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// Network ports and GPUs, peer to peer.
@@ -23,23 +23,23 @@ pub enum Between {
     HostAndGpus,
 }
 
-/// A cut that was found.
+/// A cached cut.
 struct Known {
-    machine: Machine,
+    machine: MachineSpec,
     asked: (Between, u64, bool),
     cut: Option<Cut>,
 }
 
-/// Cuts remembered: one answer asks for the same few again and again.
+/// The maximum number of cached cuts: one answer needs the same few again and again.
 const CUTS_MAX: usize = 64;
 
 thread_local! {
     static CUTS: RefCell<Vec<Known>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Machine {
-    /// The minimum cut between two sets of parts, with `gpus` GPUs taking part, each with an equal share.
-    /// None where a set is empty. Port and drive rates count only where `with_media`.
+impl MachineSpec {
+    /// Returns the minimum cut between two sets of parts, with an equal share for each of `gpus` GPUs; `None` if a
+    /// set is empty. Port and drive rates count only if `with_media`.
     pub fn cut(&self, between: Between, gpus: u64, with_media: bool) -> Option<Cut> {
         CUTS.with_borrow_mut(|known| {
             let is_it = |k: &&Known| k.asked == (between, gpus, with_media) && k.machine == *self;
@@ -61,7 +61,7 @@ impl Machine {
 
     fn find_cut(&self, between: Between, gpus: u64, with_media: bool) -> Option<Cut> {
         let topology = self.topology(gpus);
-        let of = |kind: Kind| -> Vec<usize> {
+        let of = |kind: NodeKind| -> Vec<usize> {
             let nodes = topology.nodes.iter().enumerate();
             nodes
                 .filter(|(_, n)| n.kind == kind)
@@ -70,23 +70,23 @@ impl Machine {
         };
         let host = || vec![0];
         let (from, to) = match between {
-            Between::PortsAndGpus => (of(Kind::Hca), of(Kind::Gpu)),
-            Between::DrivesAndGpus => (of(Kind::Drive), of(Kind::Gpu)),
-            Between::PortsAndHost => (of(Kind::Hca), host()),
-            Between::DrivesAndHost => (of(Kind::Drive), host()),
-            Between::HostAndGpus => (host(), of(Kind::Gpu)),
+            Between::PortsAndGpus => (of(NodeKind::Hca), of(NodeKind::Gpu)),
+            Between::DrivesAndGpus => (of(NodeKind::Drive), of(NodeKind::Gpu)),
+            Between::PortsAndHost => (of(NodeKind::Hca), host()),
+            Between::DrivesAndHost => (of(NodeKind::Drive), host()),
+            Between::HostAndGpus => (host(), of(NodeKind::Gpu)),
         };
         let taking = usize::try_from(gpus).unwrap_or(usize::MAX);
         let to = &to[..to.len().min(taking)];
         (!from.is_empty() && !to.is_empty()).then(|| cut::minimum(&topology, &from, to, with_media))
     }
 
-    /// The machine as a tree in numbers, without streams.
-    fn topology(&self, gpus: u64) -> Topology {
+    /// The compiled tree of the machine, without streams.
+    fn topology(&self, gpus: u64) -> PcieTopology {
         let machine = Self {
             gpus: Some(self.gpus.unwrap_or(gpus)),
             ..self.clone()
         };
-        Topology::new(&Scenario::of(machine))
+        PcieTopology::new(&PcieScenario::of(machine))
     }
 }

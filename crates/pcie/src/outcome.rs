@@ -1,47 +1,47 @@
-//! What a simulation says: every figure with its unit in its name, ready for JSON.
+//! The result of a simulation. Every figure has its unit in its name and is ready for JSON.
 
 use serde::Serialize;
 use straightway_core::{Rate, Seconds};
 
 use super::{
     article,
-    bottleneck::{self, Limit},
+    bottleneck::{self, Bottleneck},
     bound::{costs, fair_shares},
     engine::{Finished, Progress},
     link::FORMULAS,
     measure::{Measured, measure},
-    scenario::{Mode, Scenario},
-    topology::{PortName, Topology},
+    scenario::{Mode, PcieScenario},
+    topology::{PcieTopology, PortName},
 };
 use straightway_scenario::{
-    provenance::{Basis, Source},
+    provenance::{Basis, Citation},
     seed::Seed,
 };
 
-/// Everything one simulation found.
+/// The result of one simulation.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct PcieOutcome {
     /// The scenario's title.
     pub title: String,
     /// The seed it ran with.
     pub seed: Seed,
-    /// All streams together, in the time that [`Self::measured_s`] names; without one, bytes over all time, which is
-    /// no rate that the tree sustains.
+    /// All streams together, within [`Self::measured_s`]. Without one, all bytes over all time, which is not a rate
+    /// that the tree sustains.
     pub total_bytes_per_s: Rate,
-    /// The same where all streams ran steadily at once, and nothing where they never did.
+    /// The same, but absent if there was no time in which all streams ran steadily.
     pub steady_bytes_per_s: Option<Rate>,
     /// The average of the streams' rates.
     pub mean_bytes_per_s: Rate,
-    /// I/Os a second of all streams together.
+    /// I/Os per second of all streams together.
     pub ios_per_s: f64,
     /// All bytes over all time, start and end included.
     pub overall_bytes_per_s: Rate,
-    /// What all streams get together if the analytic model shares every link out evenly. Streams
-    /// that an arbiter prefers may get more of one link, and all together more or less.
+    /// The total of all streams if every link is shared evenly, by the analytic model. An arbiter may prefer some
+    /// streams, so the simulated total may be more or less.
     pub fair_bytes_per_s: Rate,
-    /// From when to when the rates were measured: a time in which all streams run, without its start
-    /// and end. Missing where they have too little in common; then each stream's bytes are taken
-    /// over its own time, and all bytes over all time.
+    /// The start and end of the span in which rates were measured: all streams run in it, and starts and ends of
+    /// streams are left out. Absent if the streams overlap too little; then each stream's bytes are taken over its
+    /// own time, and all bytes over all time.
     pub measured_s: Option<[Seconds; 2]>,
     /// From the first start to the last byte.
     pub simulated_s: Seconds,
@@ -49,101 +49,105 @@ pub struct Outcome {
     pub streams: Vec<StreamOutcome>,
     /// Each link and direction that carried something, and memories with a rate.
     pub links: Vec<LinkOutcome>,
-    /// What holds back the most of what is moved.
-    pub bottleneck: Limit,
-    /// What was conserved.
+    /// The bottleneck that limits the most traffic.
+    pub bottleneck: Bottleneck,
+    /// The conservation counters.
     pub audit: Audit,
     /// Formulas, constants and corrections.
     pub basis: Basis,
 }
 
-/// What one stream got.
+/// The result of one stream.
 #[derive(Clone, Debug, Serialize)]
 pub struct StreamOutcome {
     /// `from → to`.
     pub name: String,
-    /// Who moved the data.
+    /// The side that moved the data.
     pub mode: Mode,
     /// Bytes moved.
     pub bytes: u64,
-    /// The rate in the time that [`Outcome::measured_s`] names.
+    /// The rate within [`PcieOutcome::measured_s`].
     pub bytes_per_s: Rate,
     /// The rate from its start to its last byte.
     pub overall_bytes_per_s: Rate,
     /// Its even share by the analytic model; not a bound.
     pub fair_bytes_per_s: Rate,
-    /// I/Os a second, by the rate above.
+    /// I/Os per second, by the rate above.
     pub ios_per_s: f64,
-    /// How long an I/O took.
-    pub latency: Latency,
-    /// Ordering fences, and the time spent waiting for them.
+    /// The latency of I/Os.
+    pub latency: IoLatency,
+    /// The number of ordering fences.
     pub fences: u64,
-    /// See [`Self::fences`].
+    /// The time spent waiting for fences.
     pub fence_wait_s: Seconds,
-    /// How long one of them took.
+    /// The mean time of a fence.
     pub fence_mean_s: Option<Seconds>,
-    /// What held it back.
-    pub limit: Limit,
+    /// The bottleneck of the stream.
+    pub limit: Bottleneck,
 }
 
 /// The latency of I/Os, from issue to the last byte.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Latency {
+pub struct IoLatency {
     /// The mean.
     pub mean_s: Seconds,
-    /// Half are faster.
+    /// The 50th percentile.
     pub median_s: Seconds,
-    /// 99 in 100 are faster.
+    /// The 99th percentile.
     pub p99_s: Seconds,
-    /// 999 in 1000 are faster.
+    /// The 99.9th percentile.
     pub p999_s: Seconds,
-    /// The slowest.
+    /// The maximum.
     pub max_s: Seconds,
 }
 
-/// What one link did in one direction.
+/// The load of one link in one direction.
 #[derive(Clone, Debug, Serialize)]
 pub struct LinkOutcome {
     /// `from → to`.
     pub name: String,
-    /// Generation and width, where it is a PCIe link.
+    /// Generation and width, if it is a PCIe link.
     pub width: Option<String>,
-    /// What it could carry, headers included.
+    /// The capacity, headers included.
     pub capacity_bytes_per_s: Rate,
     /// The share of the time it was sending.
     pub utilisation: f64,
-    /// What it carried, headers included.
+    /// Bytes carried, headers included.
     pub wire_bytes: u64,
-    /// What it carried, payload alone.
+    /// Payload bytes carried.
     pub payload_bytes: u64,
     /// Packets.
     pub tlps: u64,
-    /// The share of the time something was ready and the far end had no room.
+    /// The share of the time in which a TLP was ready and the receiver had no credits.
     pub starved: f64,
 }
 
-/// What went in and what came out.
+/// Conservation counters of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Audit {
-    /// Bytes the streams sent or asked for.
+    /// Bytes that the streams sent or requested.
     pub injected_bytes: u64,
     /// Bytes that arrived.
     pub delivered_bytes: u64,
-    /// Credits and tags that were never given back.
+    /// Credits and tags that were never returned.
     pub credits_missing: u64,
     /// Packets, each counted once however many links it crossed.
     pub tlps: u64,
-    /// Packets times the links each crossed.
+    /// The sum over all packets of the links that each crossed.
     pub hops: u64,
-    /// Events the simulator took for that.
+    /// Events that the simulator processed.
     pub events: u64,
 }
 
 /// A picosecond in seconds.
 const PS: f64 = 1e-12;
 
-/// Puts a finished run into words and units.
-pub(super) fn outcome(scenario: &Scenario, topology: &Topology, run: &Finished) -> Outcome {
+/// Builds the result of a finished run.
+pub(super) fn outcome(
+    scenario: &PcieScenario,
+    topology: &PcieTopology,
+    run: &Finished,
+) -> PcieOutcome {
     let first = run.streams.iter().map(|s| s.start).min().unwrap_or(0);
     let last = run.streams.iter().map(|s| s.last).max().unwrap_or(0);
     let simulated_s = (last.saturating_sub(first)).max(1) as f64 * PS;
@@ -168,7 +172,7 @@ pub(super) fn outcome(scenario: &Scenario, topology: &Topology, run: &Finished) 
         .collect();
     let rates: f64 = streams.iter().map(|s| s.bytes_per_s.0).sum();
     let delivered: u64 = run.streams.iter().map(|s| s.delivered_bytes).sum();
-    let mut outcome = Outcome {
+    let mut outcome = PcieOutcome {
         title: scenario.title.clone(),
         seed: scenario.seed,
         total_bytes_per_s: Rate(measured.total_bytes_per_s),
@@ -209,7 +213,7 @@ pub(super) fn outcome(scenario: &Scenario, topology: &Topology, run: &Finished) 
     outcome
 }
 
-/// I/Os a second of all streams: those of the time that was measured.
+/// I/Os per second of all streams, over the measured time.
 fn ios_per_s(measured: &Measured, run: &Finished) -> f64 {
     let of = |(progress, rate): (&Progress, &f64)| {
         rate * progress.ios as f64 / progress.size_bytes as f64
@@ -224,7 +228,7 @@ fn ios_per_s(measured: &Measured, run: &Finished) -> f64 {
 }
 
 fn stream(
-    topology: &Topology,
+    topology: &PcieTopology,
     number: usize,
     progress: &Progress,
     bytes_per_s: f64,
@@ -240,7 +244,7 @@ fn stream(
         overall_bytes_per_s: Rate(progress.overall_bytes_per_s()),
         fair_bytes_per_s: Rate(0.0),
         ios_per_s: bytes_per_s * progress.ios as f64 / progress.size_bytes as f64,
-        latency: Latency {
+        latency: IoLatency {
             mean_s: Seconds(latency.mean() * PS),
             median_s: quantile(0.5),
             p99_s: quantile(0.99),
@@ -251,14 +255,14 @@ fn stream(
         fence_wait_s: Seconds(progress.fence_wait as f64 * PS),
         fence_mean_s: (progress.fences > 0)
             .then(|| Seconds(progress.fence_wait as f64 * PS / progress.fences as f64)),
-        limit: Limit {
+        limit: Bottleneck {
             what: String::new(),
             why: String::new(),
         },
     }
 }
 
-fn links(topology: &Topology, run: &Finished, seconds: f64) -> Vec<LinkOutcome> {
+fn links(topology: &PcieTopology, run: &Finished, seconds: f64) -> Vec<LinkOutcome> {
     let used = run.ports.iter().filter(|(_, tally)| tally.tlps > 0);
     used.map(|(port, tally)| {
         let (capacity, width) = topology.port_rate(*port);
@@ -277,11 +281,11 @@ fn links(topology: &Topology, run: &Finished, seconds: f64) -> Vec<LinkOutcome> 
     .collect()
 }
 
-fn basis(scenario: &Scenario, topology: &Topology) -> Basis {
+fn basis(scenario: &PcieScenario, topology: &PcieTopology) -> Basis {
     let mut basis = Basis::of(&FORMULAS);
     topology.assume(&mut basis);
     let settings = &scenario.pcie;
-    let given = Source::quoted(
+    let given = Citation::quoted(
         "PCI Express base specification",
         "values that machines of today train to",
     );

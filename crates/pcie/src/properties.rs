@@ -1,4 +1,4 @@
-//! What must hold of every tree and every load, whatever they are.
+//! Properties that hold for every tree and every load.
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
@@ -6,17 +6,17 @@ use proptest::prelude::*;
 use straightway_core::{Bytes, Rate, Seconds};
 
 use crate::{
-    self as pcie, Outcome, Scenario, Topology,
+    self as pcie, PcieOutcome, PcieScenario, PcieTopology,
     bound::{Resource, capacity, costs},
     engine::Engine,
-    scenario::{Arbiter, ChannelArbiter, Channels, Credits, Kind, Mode, NodeSpec, StreamSpec},
+    scenario::{Arbiter, ChannelArbiter, Channels, Credits, Mode, NodeKind, NodeSpec, StreamSpec},
 };
 use straightway_scenario::check;
 
-/// A device or a switch that hangs on one of the branches before it.
+/// A device or a switch below one of the branches before it.
 #[derive(Clone, Debug)]
 struct Leaf {
-    kind: Kind,
+    kind: NodeKind,
     parent: prop::sample::Index,
     generation: u8,
     lanes: u8,
@@ -42,12 +42,12 @@ struct Load {
 
 fn leaf() -> impl Strategy<Value = Leaf> {
     let kind = prop::sample::select(vec![
-        Kind::Switch,
-        Kind::Switch,
-        Kind::RootPort,
-        Kind::Drive,
-        Kind::Hca,
-        Kind::Gpu,
+        NodeKind::Switch,
+        NodeKind::Switch,
+        NodeKind::RootPort,
+        NodeKind::Drive,
+        NodeKind::Hca,
+        NodeKind::Gpu,
     ]);
     let link = (1u8..=6, prop::sample::select(vec![1u8, 2, 4, 8, 16]));
     let limits = (
@@ -63,7 +63,7 @@ fn leaf() -> impl Strategy<Value = Leaf> {
             generation,
             lanes,
             memory_rate: memory.filter(|_| !kind.forwards()),
-            media_rate: media.filter(|_| matches!(kind, Kind::Drive | Kind::Hca)),
+            media_rate: media.filter(|_| matches!(kind, NodeKind::Drive | NodeKind::Hca)),
             dma_per_s: dma,
             weight,
             jitter_s: if kind.forwards() { 0.0 } else { jitter_s },
@@ -124,21 +124,21 @@ fn channels() -> impl Strategy<Value = Channels> {
     })
 }
 
-fn spec(id: &str, kind: Kind) -> NodeSpec {
+fn spec(id: &str, kind: NodeKind) -> NodeSpec {
     let text = format!("id = \"{id}\"\nkind = \"host\"");
     let mut spec: NodeSpec = toml::from_str(&text).unwrap();
     spec.kind = kind;
     spec
 }
 
-/// A tree with at least two ends that data can go between.
-fn scenarios() -> impl Strategy<Value = Scenario> {
+/// A tree with at least two endpoints.
+fn scenarios() -> impl Strategy<Value = PcieScenario> {
     let arbiter = prop::sample::select(vec![
         Arbiter::RoundRobin,
         Arbiter::WeightedRoundRobin,
         Arbiter::WeightedFair,
     ]);
-    // Shorter than a TLP takes, as it is, and longer than any window that is decided at once.
+    // Shorter than the time of a TLP, the default, and longer than any scheduling window.
     let latency_s = prop::sample::select(vec![1e-9, 50e-9, 5e-6]);
     let pace = (
         prop::sample::select(vec![128u64, 256, 512, 4096]),
@@ -151,11 +151,11 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     );
     (shape, arbiter, pace, credits(), channels()).prop_map(
         |((leaves, loads, relaxed), arbiter, (mps, latency_s), credits, channels)| {
-            let mut nodes = vec![spec("host", Kind::Host)];
+            let mut nodes = vec![spec("host", NodeKind::Host)];
             let mut branches = vec!["host".to_owned()];
             let mut ends = vec!["host".to_owned()];
             let gpu = Leaf {
-                kind: Kind::Gpu,
+                kind: NodeKind::Gpu,
                 memory_rate: None,
                 media_rate: None,
                 ..leaves[0].clone()
@@ -179,7 +179,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
                     ends.push(id);
                 }
             }
-            let mut text: Scenario = check::read(pcie::CASES[0].text).unwrap();
+            let mut text: PcieScenario = check::read(pcie::CASES[0].text).unwrap();
             text.claims.clear();
             text.article = None;
             text.pcie.arbiter = arbiter;
@@ -218,7 +218,7 @@ fn stream(load: &Load, ends: &[String]) -> StreamSpec {
     }
 }
 
-fn simulate(scenario: &Scenario) -> Outcome {
+fn simulate(scenario: &PcieScenario) -> PcieOutcome {
     pcie::simulate(scenario, |_| ControlFlow::Continue(())).unwrap()
 }
 
@@ -248,7 +248,7 @@ proptest! {
     #[test]
     fn rates_are_within_the_links_and_by_littles_law(scenario in scenarios()) {
         let outcome = simulate(&scenario);
-        let topology = Topology::new(&scenario);
+        let topology = PcieTopology::new(&scenario);
         let rates: Vec<f64> = outcome.streams.iter().map(|s| s.bytes_per_s.0).collect();
         let mut loads = BTreeMap::new();
         for (stream, rate) in topology.streams.iter().zip(&rates) {
@@ -281,34 +281,34 @@ proptest! {
 
     #[test]
     fn the_same_input_gives_the_same_bytes(scenario in scenarios()) {
-        let text = |scenario: &Scenario| serde_json::to_string(&simulate(scenario)).unwrap();
+        let text = |scenario: &PcieScenario| serde_json::to_string(&simulate(scenario)).unwrap();
         prop_assert_eq!(text(&scenario), text(&scenario));
     }
 
     #[test]
-    fn deciding_a_window_at_once_and_forgetting_ample_credits_changes_nothing(
+    fn the_shortcuts_of_the_engine_do_not_change_the_outcome(
         scenario in scenarios()
     ) {
         let mut scenario = scenario;
         for node in &mut scenario.node {
-            // Who draws first would depend on the order of events.
+            // The random draws would depend on the order of events.
             node.jitter = None;
         }
-        let topology = Topology::new(&scenario);
+        let topology = PcieTopology::new(&scenario);
         let told = |engine: Engine| {
             let finished = engine.run(|_| ControlFlow::Continue(())).unwrap();
             let mut outcome = pcie::outcome::outcome(&scenario, &topology, &finished);
-            // What the shortcuts are for: fewer events, and no books on credits that never end.
+            // The shortcuts differ only here: fewer events, and no accounting of ample credits.
             outcome.audit.events = 0;
             outcome.links.iter_mut().for_each(|link| link.starved = 0.0);
             serde_json::to_string(&outcome).unwrap()
         };
         let quick = told(Engine::new(&scenario, &topology));
-        prop_assert_eq!(quick, told(Engine::one_by_one(&scenario, &topology)));
+        prop_assert_eq!(quick, told(Engine::without_shortcuts(&scenario, &topology)));
     }
 
     #[test]
-    fn a_scenario_that_is_cut_or_mangled_is_read_or_refused_but_never_panics(
+    fn a_damaged_scenario_is_read_or_refused_and_never_panics(
         case in 0..pcie::CASES.len(),
         cut in any::<prop::sample::Index>(),
         into in any::<prop::sample::Index>(),
@@ -319,7 +319,7 @@ proptest! {
         let (a, b) = (cut.index(chars.len()), into.index(chars.len()));
         let (a, b) = (a.min(b), a.max(b).min(a.min(b) + 40));
         let mangled: String = chars[..a].iter().chain(&put.chars().collect::<Vec<_>>()).chain(&chars[b..]).collect();
-        if let Err(refusals) = check::read::<Scenario>(&mangled) {
+        if let Err(refusals) = check::read::<PcieScenario>(&mangled) {
             prop_assert!(refusals.0.iter().all(|r| r.line.is_some()), "{refusals}");
         }
     }
@@ -327,7 +327,7 @@ proptest! {
 
 #[test]
 fn a_simulation_can_be_watched_and_cancelled() {
-    let mut scenario: Scenario = check::read(pcie::case("article-8gpu").unwrap().text).unwrap();
+    let mut scenario: PcieScenario = check::read(pcie::case("article-8gpu").unwrap().text).unwrap();
     let mut shares = Vec::new();
     let all = pcie::simulate(&scenario, |share| {
         shares.push(share);
@@ -337,12 +337,12 @@ fn a_simulation_can_be_watched_and_cancelled() {
     assert!(shares.is_sorted() && shares.iter().all(|s| (0.0..=1.0).contains(s)));
     scenario.stream[0].size = Bytes::gib(8);
     let error = pcie::simulate(&scenario, |_| ControlFlow::Break(())).unwrap_err();
-    assert_eq!(error.kind(), straightway_core::Kind::Cancelled);
+    assert_eq!(error.kind(), straightway_core::ErrorKind::Cancelled);
 }
 
 #[test]
 fn one_thread_and_many_give_the_same_sweep_and_the_same_what_if() {
-    let mut scenario: Scenario = check::read(pcie::case("dgx-h100").unwrap().text).unwrap();
+    let mut scenario: PcieScenario = check::read(pcie::case("dgx-h100").unwrap().text).unwrap();
     for stream in &mut scenario.stream {
         stream.size = Bytes::kib(256);
     }

@@ -1,4 +1,4 @@
-//! What is simulated: a tree of devices and the streams between them, as TOML.
+//! The input of a simulation: a tree of devices and the streams between them, as TOML.
 //!
 //! ```toml
 //! title = "a drive and a GPU on one switch"
@@ -36,12 +36,11 @@
 //! depth = 8
 //! ```
 //!
-//! Instead of a tree, `[machine]` describes a node by its counts ([`Machine`]): its parts are called `host`,
+//! Instead of a tree, `[machine]` describes a node by counts ([`MachineSpec`]): its parts are called `host`,
 //! `switch`, `gpu`, `hca` and `nvme`.
 //!
-//! A node with `count = 8` stands for eight, named `gpu0` to `gpu7`; a stream that names such a
-//! group stands for one stream per member. What the scenario leaves out has a default, and every
-//! default is listed with its origin in the outcome.
+//! A node with `count = 8` stands for eight, named `gpu0` to `gpu7`; a stream that names such a group stands for one
+//! stream per member. Omitted values have defaults, and the outcome lists every default with its origin.
 
 mod limits;
 
@@ -51,59 +50,59 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Seconds};
 
 use super::{
-    machine::{GPUS, Machine},
+    machine::{GPUS, MachineSpec},
     node::PAYLOAD,
 };
 
-pub use super::node::{Arbiter, Kind, NodeSpec};
+pub use super::node::{Arbiter, NodeKind, NodeSpec};
 use straightway_scenario::{claim::Claim, seed::Seed};
 
-/// The most nodes after groups are expanded: ten racks of the largest machine there is.
+/// The maximum number of nodes after groups are expanded: ten racks of the largest existing machine.
 pub const NODES_MAX: usize = 4096;
-/// The most streams after groups are expanded.
+/// The maximum number of streams after groups are expanded.
 pub const STREAMS_MAX: usize = 1024;
-/// The most TLPs one simulation may need: two minutes of work on one core.
+/// The maximum number of TLPs of a simulation: two minutes of work on one core.
 pub const TLPS_MAX: u64 = 1_000_000_000;
-/// The longest time that is simulated.
+/// The maximum simulated time.
 pub const SIMULATED_MAX: Seconds = Seconds(1000.0);
-/// The most I/Os a stream keeps in flight: an NVMe queue holds 65,536.
+/// The maximum queue depth of a stream: an NVMe queue holds 65,536.
 pub const DEPTH_MAX: u64 = 65_536;
-/// The most virtual channels; the specification has eight traffic classes.
+/// The maximum number of virtual channels; the specification has eight traffic classes.
 pub const CHANNELS_MAX: usize = 8;
 
 /// A machine and its load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scenario {
-    /// What this is, in a line.
+pub struct PcieScenario {
+    /// The title, in one line.
     pub title: String,
-    /// What it is, in a paragraph or two.
+    /// A description, in a paragraph or two.
     #[serde(default)]
     pub about: String,
-    /// Where randomness starts; only latencies with a `jitter` draw from it.
+    /// The seed of random numbers, which only latencies with a `jitter` use.
     #[serde(default)]
     pub seed: Seed,
-    /// The published text whose claims are set beside the outcome.
+    /// The published text whose claims are compared with the outcome.
     #[serde(default)]
     pub article: Option<Article>,
-    /// What holds for every link and device that does not say otherwise.
+    /// The defaults of all links and devices.
     #[serde(default)]
-    pub pcie: Settings,
+    pub pcie: PcieSettings,
     /// Receive buffers of switches, per link and virtual channel.
     #[serde(default)]
     pub credits: Credits,
-    /// Traffic classes and virtual channels: a what-if, for real machines use one.
+    /// Traffic classes and virtual channels: a what-if, since real machines use one.
     #[serde(default)]
     pub channels: Channels,
-    /// A machine by its counts, instead of a tree or before further nodes of it.
+    /// A machine described by counts, instead of a tree or in addition to its nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub machine: Option<Machine>,
+    pub machine: Option<MachineSpec>,
     /// The tree.
     #[serde(default)]
     pub node: Vec<NodeSpec>,
     /// The load.
     pub stream: Vec<StreamSpec>,
-    /// Published figures to set beside the outcome.
+    /// Published figures to compare with the outcome.
     #[serde(default)]
     pub claims: Vec<Claim>,
 }
@@ -118,17 +117,17 @@ pub enum Article {
     Flit,
 }
 
-/// What holds for every link and device that does not say otherwise.
+/// The defaults of all links and devices.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Settings {
+pub struct PcieSettings {
     /// The largest payload of a TLP.
     pub mps: Bytes,
     /// The largest read request.
     pub mrrs: Bytes,
-    /// How a port chooses between those that want to send.
+    /// How a port chooses between inputs that have something to send.
     pub arbiter: Arbiter,
-    /// From the last bit into a link to the first bit out: serdes and both link layers.
+    /// The time from the last bit into a link to the first bit out: serdes and both link layers.
     pub link_latency: Seconds,
     /// Whether completions may pass posted writes.
     pub relaxed_ordering: bool,
@@ -136,7 +135,7 @@ pub struct Settings {
     pub tags: u64,
 }
 
-/// What a receiver promises to hold, per link and virtual channel.
+/// The receive buffer credits, per link and virtual channel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Credits {
@@ -146,19 +145,19 @@ pub struct Credits {
     pub posted_data: Bytes,
     /// Read requests.
     pub nonposted_headers: u64,
-    /// Completions, in switches; endpoints and root ports must take all they asked for.
+    /// Completions, in switches; endpoints and root ports must accept all completions they requested.
     pub completion_headers: u64,
     /// Their payload.
     pub completion_data: Bytes,
 }
 
-/// How traffic classes are told apart.
+/// The mapping of traffic classes to virtual channels.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Channels {
-    /// How many virtual channels.
+    /// The number of virtual channels.
     pub count: u64,
-    /// The virtual channel of each traffic class, from class 0 on; classes beyond go to the last.
+    /// The virtual channel of each traffic class, from class 0 on; further classes use the last.
     pub map: Vec<u64>,
     /// How a port chooses between channels.
     pub arbiter: ChannelArbiter,
@@ -177,7 +176,7 @@ pub enum ChannelArbiter {
     Weighted,
 }
 
-/// Who moves the data of a stream.
+/// The side that moves the data of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -191,11 +190,11 @@ pub enum Mode {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamSpec {
-    /// Where the data comes from.
+    /// The source.
     pub from: String,
-    /// Where it goes.
+    /// The destination.
     pub to: String,
-    /// Who moves it; a drive or an HCA at either end does, else the source.
+    /// The side that moves the data; by default a drive or an HCA at either end, else the source.
     pub mode: Option<Mode>,
     /// Bytes to move.
     pub size: Bytes,
@@ -204,13 +203,13 @@ pub struct StreamSpec {
     /// I/Os in flight.
     #[serde(default = "one")]
     pub depth: u64,
-    /// When it starts.
+    /// The start time.
     #[serde(default)]
     pub start: Seconds,
     /// Its traffic class.
     #[serde(default)]
     pub tc: u64,
-    /// Its share at its own device's arbiter.
+    /// Its weight at its own device's arbiter.
     #[serde(default = "one")]
     pub weight: u64,
     /// Bytes written between two ordering fences, each a read that waits for all writes before it.
@@ -221,15 +220,15 @@ fn one() -> u64 {
     1
 }
 
-impl Scenario {
-    /// A machine without load.
-    pub(crate) fn of(machine: Machine) -> Self {
+impl PcieScenario {
+    /// Returns a machine without load.
+    pub(crate) fn of(machine: MachineSpec) -> Self {
         Self {
             title: String::new(),
             about: String::new(),
             seed: Seed::default(),
             article: None,
-            pcie: Settings::default(),
+            pcie: PcieSettings::default(),
             credits: Credits::default(),
             channels: Channels::default(),
             machine: Some(machine),
@@ -239,7 +238,7 @@ impl Scenario {
         }
     }
 
-    /// The scenario with its machine written out as nodes.
+    /// Returns the scenario with its machine expanded to nodes.
     pub(crate) fn expanded(&self) -> Cow<'_, Self> {
         let Some(machine) = &self.machine else {
             return Cow::Borrowed(self);
@@ -253,7 +252,7 @@ impl Scenario {
     }
 }
 
-impl Default for Settings {
+impl Default for PcieSettings {
     fn default() -> Self {
         Self {
             mps: PAYLOAD,

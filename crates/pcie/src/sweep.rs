@@ -1,8 +1,7 @@
-//! How many streams give the most.
+//! The number of streams with the highest total rate.
 //!
-//! The scenario's streams are switched on one after another, in the order it lists them, and each
-//! number is simulated by itself. The best is the smallest number within a percent of the most:
-//! beyond it, another stream only waits.
+//! The scenario's streams are added one after another, in the order it lists them, and each number of streams is
+//! simulated. The best is the smallest number within a percent of the highest rate: further streams only wait.
 
 use std::ops::ControlFlow;
 
@@ -10,39 +9,42 @@ use rayon::prelude::*;
 use serde::Serialize;
 use straightway_core::{Rate, Result};
 
-use super::{Scenario, Topology, bottleneck::Limit, run};
+use super::{PcieScenario, PcieTopology, bottleneck::Bottleneck, run};
 
-/// The most numbers of streams that are tried; between them steps are skipped.
+/// The maximum number of simulations; larger scenarios skip some numbers of streams.
 const POINTS_MAX: usize = 32;
 
-/// Within this share of the most, fewer streams are as good.
+/// From this share of the best rate on, fewer streams are as good.
 const AS_GOOD: f64 = 0.99;
 
-/// What each number of streams gives.
+/// The total rate by number of streams.
 #[derive(Clone, Debug, Serialize)]
-pub struct Sweep {
+pub struct StreamSweep {
     /// From one stream to all.
     pub points: Vec<SweepPoint>,
-    /// The number that gives the most.
+    /// The best number.
     pub best_streams: usize,
 }
 
-/// What one number of streams gives.
+/// The result for one number of streams.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepPoint {
-    /// How many streams.
+    /// The number of streams.
     pub streams: usize,
-    /// All together.
+    /// The total rate.
     pub total_bytes_per_s: Rate,
-    /// The average of them.
+    /// The average rate of a stream.
     pub mean_bytes_per_s: Rate,
-    /// What holds most of them back.
-    pub bottleneck: Limit,
+    /// The bottleneck.
+    pub bottleneck: Bottleneck,
 }
 
 /// Simulates the first one, two, … all streams of a checked scenario.
-pub fn sweep(scenario: &Scenario, look: impl Fn(f64) -> ControlFlow<()> + Sync) -> Result<Sweep> {
-    let topology = Topology::new(scenario);
+pub fn sweep(
+    scenario: &PcieScenario,
+    look: impl Fn(f64) -> ControlFlow<()> + Sync,
+) -> Result<StreamSweep> {
+    let topology = PcieTopology::new(scenario);
     let all = topology.streams.len();
     let numbers: Vec<usize> = if all <= POINTS_MAX {
         (1..=all).collect()
@@ -72,7 +74,7 @@ pub fn sweep(scenario: &Scenario, look: impl Fn(f64) -> ControlFlow<()> + Sync) 
     let good = points
         .iter()
         .find(|p| p.total_bytes_per_s.0 >= AS_GOOD * most);
-    Ok(Sweep {
+    Ok(StreamSweep {
         best_streams: good.expect("the most is among them").streams,
         points,
     })

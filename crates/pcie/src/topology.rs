@@ -1,9 +1,8 @@
-//! The tree and its streams, expanded, checked and in numbers.
+//! The tree and its streams, expanded and checked, with all defaults filled in.
 //!
-//! A scenario speaks of names and groups; the simulator wants nodes by index, every default filled
-//! in, and for each stream the way its data takes. Both the check (which refuses loops, second
-//! parents and unknown names with their field) and the compilation walk the same expansion, so what
-//! passed the first cannot fail the second.
+//! A scenario has names and groups; the simulator needs nodes by index, with every default filled in, and the path of
+//! each stream's data. Both the check (which refuses loops, second parents and unknown names with their field) and
+//! the compilation use the same expansion, so a scenario that passes the first cannot fail the second.
 
 mod names;
 mod soundness;
@@ -12,102 +11,102 @@ use self::names::{Member, Names};
 pub(super) use self::soundness::check;
 use super::{
     link::Width,
-    scenario::{Arbiter, Kind, Mode, NODES_MAX, NodeSpec, Scenario, StreamSpec},
+    scenario::{Arbiter, Mode, NODES_MAX, NodeKind, NodeSpec, PcieScenario, StreamSpec},
 };
-use straightway_scenario::provenance::{Basis, Source};
+use straightway_scenario::provenance::{Basis, Citation};
 
-/// The most inputs a port arbitrates between: one bit each of a machine word.
+/// The maximum number of inputs of a port: one bit each of a machine word.
 pub const PORT_INPUTS_MAX: usize = 64;
 
-/// A switch's forwarding time.
+/// The forwarding time of a switch.
 const SWITCH_LATENCY_S: f64 = 110e-9;
-/// A root port's.
+/// The forwarding time of a root port.
 const ROOT_PORT_LATENCY_S: f64 = 10e-9;
-/// How long a host takes to answer a read. With two link crossings of 50 ns and 7 ns on the wire
-/// this gives the 506 ns pcie-bench measured on a Xeon E5-2637v3.
+/// The time of a host to answer a read. With two link crossings of 50 ns and 7 ns on the wire this gives the 506 ns
+/// that pcie-bench measured on a Xeon E5-2637v3.
 const HOST_LATENCY_S: f64 = 399e-9;
-/// How long a GPU or an HCA takes to answer a read of its memory.
+/// The time of a GPU or an HCA to answer a read of its memory.
 const DEVICE_LATENCY_S: f64 = 500e-9;
 /// A drive's media latency.
 const DRIVE_LATENCY_S: f64 = 80e-6;
-/// The word of a device's memory that [`Node::dma_partial_word_s`] is about. `bw_dma_off_rd.dat` of pcie-bench: an
-/// offset in the card's memory costs nothing if it is a multiple of 8 bytes, and the same at 1, 2, 3, 4, 6 and 12.
+/// The word size for [`PcieNode::dma_partial_word_s`]. `bw_dma_off_rd.dat` of pcie-bench: an offset in the card's
+/// memory costs nothing if it is a multiple of 8 bytes, and the same at 1, 2, 3, 4, 6 and 12.
 pub(super) const WORD_BYTES: u32 = 8;
 
-/// What a read that follows a posted write waits for it: 613 ns less 506 in pcie-bench.
+/// The time that a read waits for a posted write before it: 613 ns less 506 in pcie-bench.
 const COMMIT_S: f64 = 106e-9;
-/// How long a host takes to pass a TLP from one root port to another.
+/// The time of a host to pass a TLP from one root port to another.
 const PEER_LATENCY_S: f64 = 150e-9;
-/// The rate between a root port and its host where none is given: no limit worth modelling.
+/// The default rate between a root port and its host, which is no practical limit.
 const INTERNAL_BYTES_PER_S: f64 = 1e12;
 
-/// One node, every default filled in. Times are in seconds, rates in bytes per second.
+/// One node with every default filled in. Times are in seconds, rates in bytes per second.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct PcieNode {
     /// Its name.
     pub name: String,
-    /// What it is.
-    pub kind: Kind,
-    /// What it hangs on.
+    /// Its kind.
+    pub kind: NodeKind,
+    /// The parent.
     pub parent: Option<usize>,
-    /// The PCIe link to the parent, where it is one.
+    /// The PCIe link to the parent, if it is one.
     pub width: Option<Width>,
-    /// What that link carries of TLPs.
+    /// The rate of that link for TLPs.
     pub link_bytes_per_s: f64,
     /// Its latency.
     pub link_latency_s: f64,
-    /// The largest payload the node takes.
+    /// The largest payload that the node accepts.
     pub mps_bytes: u32,
-    /// How long it takes to forward.
+    /// The forwarding time.
     pub forward_s: f64,
-    /// How long it takes to answer a read.
+    /// The time to answer a read.
     pub read_s: f64,
-    /// How long an I/O takes before its first byte.
+    /// The latency of an I/O until its first byte.
     pub media_s: f64,
     /// The mean of an exponential tail on the two.
     pub jitter_s: f64,
-    /// How long a posted write takes until a read behind it may start.
+    /// The time from a posted write until a read behind it may start.
     pub commit_s: f64,
-    /// What its memory takes and gives.
+    /// The memory rate, reads and writes together.
     pub memory_bytes_per_s: Option<f64>,
-    /// What its media reads.
+    /// The read rate of its media.
     pub media_read_bytes_per_s: Option<f64>,
-    /// What its media writes.
+    /// The write rate of its media.
     pub media_write_bytes_per_s: Option<f64>,
-    /// Write TLPs a second.
+    /// Write TLPs per second.
     pub dma_writes_per_s: Option<f64>,
-    /// The pieces in which its engine works on a write.
+    /// The pieces in which its engine processes a write.
     pub dma_chunk_bytes: u32,
-    /// The completions in which it answers a read shorter than the largest request.
+    /// The completion size for reads shorter than the largest request.
     pub completion_bytes: u32,
-    /// Read requests a second.
+    /// Read requests per second.
     pub dma_reads_per_s: Option<f64>,
-    /// How long its engine takes to move a byte of a read I/O on, once all of it has arrived.
+    /// The time of its engine to copy a byte of a read I/O after all of it has arrived.
     pub dma_copy_s_per_byte: f64,
-    /// How much longer its engine is busy with a read request that ends within a word of [`WORD_BYTES`].
+    /// The extra time of its engine for a read request that ends within a word of [`WORD_BYTES`].
     pub dma_partial_word_s: f64,
-    /// What it passes between its root ports.
+    /// The total rate between its root ports.
     pub peer_bytes_per_s: Option<f64>,
-    /// How long that takes.
+    /// The latency between its root ports.
     pub peer_s: f64,
     /// Outstanding reads.
     pub tags: u32,
-    /// Its share at a weighted arbiter.
+    /// Its weight at a weighted arbiter.
     pub weight: u32,
-    /// How its ports choose.
+    /// The arbiter of its ports.
     pub arbiter: Arbiter,
 }
 
-/// One stream, every default filled in.
+/// One stream with every default filled in.
 #[derive(Clone, Debug)]
-pub struct Stream {
+pub struct PcieStream {
     /// `from → to`.
     pub name: String,
-    /// Where the data comes from.
+    /// The source node.
     pub from: usize,
-    /// Where it goes.
+    /// The destination node.
     pub to: usize,
-    /// Who moves it.
+    /// The side that moves the data.
     pub mode: Mode,
     /// Bytes to move.
     pub size_bytes: u64,
@@ -115,48 +114,48 @@ pub struct Stream {
     pub io_bytes: u64,
     /// I/Os in flight.
     pub depth: u64,
-    /// When it starts.
+    /// The start time.
     pub start_s: f64,
     /// The virtual channel.
     pub channel: u32,
-    /// Its share at its device's arbiter.
+    /// Its weight at its device's arbiter.
     pub weight: u32,
     /// Bytes between two fences.
     pub fence_bytes: Option<u64>,
-    /// The largest payload every node on its way takes.
+    /// The largest payload that every node on its path accepts.
     pub mps_bytes: u32,
     /// The largest read request.
     pub mrrs_bytes: u32,
 }
 
-/// Something that serves TLPs one after another.
+/// A resource that serves TLPs one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortName {
     /// The link from a node to its parent.
     Up(usize),
     /// The link from its parent to a node.
     Down(usize),
-    /// A host's way between two of its root ports, where that has a rate.
+    /// The connection between a host's root ports, if it has a rate.
     Peer(usize),
-    /// A node's memory, where that has a rate.
+    /// A node's memory, if it has a rate.
     Memory(usize),
 }
 
-/// A scenario in numbers.
+/// A compiled scenario.
 #[derive(Clone, Debug)]
-pub struct Topology {
-    /// The nodes; the root comes before what hangs on it.
-    pub nodes: Vec<Node>,
+pub struct PcieTopology {
+    /// The nodes; a parent comes before its children.
+    pub nodes: Vec<PcieNode>,
     /// The streams.
-    pub streams: Vec<Stream>,
+    pub streams: Vec<PcieStream>,
 }
 
-impl Topology {
+impl PcieTopology {
     /// Fills in every default of a scenario that passed its check.
-    pub fn new(scenario: &Scenario) -> Self {
+    pub fn new(scenario: &PcieScenario) -> Self {
         let scenario = &*scenario.expanded();
         let names = Names::of(scenario);
-        let nodes: Vec<Node> = names
+        let nodes: Vec<PcieNode> = names
             .members
             .iter()
             .map(|m| node(scenario, &scenario.node[m.spec], m))
@@ -172,7 +171,7 @@ impl Topology {
         topology
     }
 
-    /// Works out again what follows from where things hang and how wide their links are.
+    /// Recomputes the values that follow from parents and link widths.
     pub(super) fn refit(&mut self) {
         for i in 0..self.nodes.len() {
             if let (Some(width), Some(parent)) = (self.nodes[i].width, self.nodes[i].parent) {
@@ -192,7 +191,7 @@ impl Topology {
         way(&self.nodes, from, to)
     }
 
-    /// The ports a TLP takes from one node to another.
+    /// The ports that a TLP crosses from one node to another.
     pub fn ports(&self, start: usize, end: usize) -> Vec<PortName> {
         let nodes = &self.nodes;
         let way = self.way(start, end);
@@ -205,7 +204,7 @@ impl Topology {
             } else {
                 PortName::Down(next)
             });
-            // Over the top: through the host that joins the two sides.
+            // At the top, the TLP passes through the host that joins the two sides.
             let after = way.get(k + 2);
             let turns = climbs && after.is_some_and(|a| nodes[*a].parent == Some(next));
             if turns && nodes[next].peer_bytes_per_s.is_some() {
@@ -218,7 +217,7 @@ impl Topology {
         ports
     }
 
-    /// What a port is called: `sw0 → host`, `memory of gpu1`.
+    /// The label of a port: `sw0 → host`, `memory of gpu1`.
     pub fn port_label(&self, port: PortName) -> String {
         let name = |n: usize| self.nodes[n].name.as_str();
         let above = |n: usize| self.nodes[n].parent.map_or("nothing", name);
@@ -230,7 +229,7 @@ impl Topology {
         }
     }
 
-    /// What a port can carry, in wire bytes a second, and what it is made of.
+    /// The rate of a port in wire bytes per second, and its width if it is a PCIe link.
     pub fn port_rate(&self, port: PortName) -> (f64, Option<Width>) {
         match port {
             PortName::Up(n) | PortName::Down(n) => {
@@ -241,8 +240,8 @@ impl Topology {
         }
     }
 
-    /// TLPs a stream puts on the wire, its fences and completions included.
-    pub fn tlps(&self, stream: &Stream) -> u64 {
+    /// The number of TLPs of a stream, fences and completions included.
+    pub fn tlps(&self, stream: &PcieStream) -> u64 {
         let per_io = |bytes: u64| {
             let payloads = bytes.div_ceil(u64::from(stream.mps_bytes));
             match stream.mode {
@@ -260,19 +259,19 @@ impl Topology {
         ios.saturating_mul(per_io(stream.io_bytes)) + per_io(tail) + fences
     }
 
-    /// Adds every constant that was not in the scenario, with its origin.
+    /// Adds every default that was used to `basis`, with its origin.
     pub fn assume(&self, basis: &mut Basis) {
-        let guess = |place| Source::quoted("typical of current parts, not measured here", place);
-        let bench = |place| Source::read("pcie-bench, NFP6000 on a Xeon E5-2637v3", place);
-        let has = |kind: Kind| self.nodes.iter().any(|n| n.kind == kind);
-        let same = |kind: Kind, get: fn(&Node) -> f64, s: f64| {
+        let guess = |place| Citation::quoted("typical of current parts, not measured here", place);
+        let bench = |place| Citation::read("pcie-bench, NFP6000 on a Xeon E5-2637v3", place);
+        let has = |kind: NodeKind| self.nodes.iter().any(|n| n.kind == kind);
+        let same = |kind: NodeKind, get: fn(&PcieNode) -> f64, s: f64| {
             has(kind)
                 && self
                     .nodes
                     .iter()
                     .any(|n| n.kind == kind && get(n).total_cmp(&s).is_eq())
         };
-        if same(Kind::Switch, |n| n.forward_s, SWITCH_LATENCY_S) {
+        if same(NodeKind::Switch, |n| n.forward_s, SWITCH_LATENCY_S) {
             basis.assume(
                 "switch forwarding",
                 SWITCH_LATENCY_S * 1e9,
@@ -280,7 +279,7 @@ impl Topology {
                 guess("`latency` of a switch"),
             );
         }
-        if same(Kind::Host, |n| n.read_s, HOST_LATENCY_S) {
+        if same(NodeKind::Host, |n| n.read_s, HOST_LATENCY_S) {
             let place = "8 B reads, median 506 ns, less the wire";
             basis.assume(
                 "host read latency",
@@ -289,7 +288,7 @@ impl Topology {
                 bench(place),
             );
         }
-        if same(Kind::Gpu, |n| n.read_s, DEVICE_LATENCY_S) {
+        if same(NodeKind::Gpu, |n| n.read_s, DEVICE_LATENCY_S) {
             basis.assume(
                 "GPU read latency",
                 DEVICE_LATENCY_S * 1e9,
@@ -297,7 +296,7 @@ impl Topology {
                 guess("`latency` of a gpu"),
             );
         }
-        if same(Kind::Drive, |n| n.media_s, DRIVE_LATENCY_S) {
+        if same(NodeKind::Drive, |n| n.media_s, DRIVE_LATENCY_S) {
             basis.assume(
                 "drive media latency",
                 DRIVE_LATENCY_S * 1e6,
@@ -318,7 +317,7 @@ impl Topology {
 }
 
 /// The nodes from `from` up to the nearest common ancestor and down to `to`, both included.
-fn way(nodes: &[Node], from: usize, to: usize) -> Vec<usize> {
+fn way(nodes: &[PcieNode], from: usize, to: usize) -> Vec<usize> {
     let mut up: Vec<usize> = ancestors(nodes, from).collect();
     let mut down: Vec<usize> = ancestors(nodes, to).collect();
     while up.len() > 1 && down.len() > 1 && up[up.len() - 2] == down[down.len() - 2] {
@@ -331,49 +330,49 @@ fn way(nodes: &[Node], from: usize, to: usize) -> Vec<usize> {
 }
 
 /// A node, its parent, and so on up to the root.
-fn ancestors(nodes: &[Node], from: usize) -> impl Iterator<Item = usize> {
+fn ancestors(nodes: &[PcieNode], from: usize) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(from), |at| nodes[*at].parent).take(NODES_MAX + 1)
 }
 
 /// The node whose DMA engine moves the data.
-pub fn initiator(stream: &Stream) -> usize {
+pub fn initiator(stream: &PcieStream) -> usize {
     match stream.mode {
         Mode::Write => stream.from,
         Mode::Read => stream.to,
     }
 }
 
-/// Who moves the data where the scenario does not say: a drive or an HCA, else the source.
-fn mode(spec: &StreamSpec, from: Kind, to: Kind) -> Mode {
-    let engine = |kind| matches!(kind, Kind::Drive | Kind::Hca);
+/// The side that moves the data: as given, or a drive or an HCA, else the source.
+fn mode(spec: &StreamSpec, from: NodeKind, to: NodeKind) -> Mode {
+    let engine = |kind| matches!(kind, NodeKind::Drive | NodeKind::Hca);
     spec.mode
-        .unwrap_or(if engine(from) || (from != Kind::Host && !engine(to)) {
+        .unwrap_or(if engine(from) || (from != NodeKind::Host && !engine(to)) {
             Mode::Write
         } else {
             Mode::Read
         })
 }
 
-fn node(scenario: &Scenario, spec: &NodeSpec, member: &Member) -> Node {
+fn node(scenario: &PcieScenario, spec: &NodeSpec, member: &Member) -> PcieNode {
     let latency = spec.latency.map(|s| s.0);
     let width = spec
         .generation
         .zip(spec.lanes)
         .map(|(generation, lanes)| Width { generation, lanes });
     let forward_s = match spec.kind {
-        Kind::Switch => latency.unwrap_or(SWITCH_LATENCY_S),
-        Kind::RootPort => latency.unwrap_or(ROOT_PORT_LATENCY_S),
+        NodeKind::Switch => latency.unwrap_or(SWITCH_LATENCY_S),
+        NodeKind::RootPort => latency.unwrap_or(ROOT_PORT_LATENCY_S),
         _ => 0.0,
     };
     let (media_s, read_s) = match spec.kind {
-        Kind::Drive => (latency.unwrap_or(DRIVE_LATENCY_S), DEVICE_LATENCY_S),
-        Kind::Host => (0.0, latency.unwrap_or(HOST_LATENCY_S)),
+        NodeKind::Drive => (latency.unwrap_or(DRIVE_LATENCY_S), DEVICE_LATENCY_S),
+        NodeKind::Host => (0.0, latency.unwrap_or(HOST_LATENCY_S)),
         _ => (0.0, latency.unwrap_or(DEVICE_LATENCY_S)),
     };
     let media_s = media_s + spec.dma_latency.map_or(0.0, |s| s.0);
     let settings = &scenario.pcie;
     let narrow = |n: u64| u32::try_from(n).expect("checked to be small");
-    Node {
+    PcieNode {
         name: member.name.clone(),
         kind: spec.kind,
         parent: member.parent,
@@ -404,14 +403,14 @@ fn node(scenario: &Scenario, spec: &NodeSpec, member: &Member) -> Node {
 }
 
 fn stream(
-    scenario: &Scenario,
+    scenario: &PcieScenario,
     spec: &StreamSpec,
-    nodes: &[Node],
+    nodes: &[PcieNode],
     from: usize,
     to: usize,
-) -> Stream {
+) -> PcieStream {
     let narrow = |n: u64| u32::try_from(n).expect("checked to be small");
-    Stream {
+    PcieStream {
         name: format!("{} → {}", nodes[from].name, nodes[to].name),
         from,
         to,
@@ -423,7 +422,7 @@ fn stream(
         channel: narrow(scenario.channels.of(spec.tc)),
         weight: narrow(spec.weight),
         fence_bytes: spec.fence.map(|b| b.0),
-        // Set by `refit`, which knows the way.
+        // Set by `refit`, which knows the path.
         mps_bytes: 0,
         mrrs_bytes: narrow(scenario.pcie.mrrs.0),
     }

@@ -1,9 +1,8 @@
-//! What one change of the tree would bring.
+//! The gain of a single change of the tree.
 //!
-//! Every device at the end of a stream is moved to every other place it could hang, every link on
-//! a stream's way is made twice as wide or a generation newer, one at a time, and each such tree is
-//! simulated. Devices that nothing tells apart (same kind, same place, same link, as many streams)
-//! stand for each other, so eight equal drives are tried once.
+//! One at a time, every device at the end of a stream is moved to every other possible parent, and every link on a
+//! stream's path is made twice as wide or a generation newer. Each such tree is simulated. Of equal devices (same
+//! kind, parent, link and number of streams) only one is tried, so eight equal drives are tried once.
 
 use std::{collections::BTreeSet, ops::ControlFlow};
 
@@ -12,59 +11,59 @@ use serde::Serialize;
 use straightway_core::{Rate, Result};
 
 use super::{
-    Scenario, Topology,
-    bottleneck::Limit,
+    PcieScenario, PcieTopology,
+    bottleneck::Bottleneck,
     link::{LANES, Width},
-    outcome::Outcome,
+    outcome::PcieOutcome,
     run,
     topology::PortName,
 };
 
-/// The most changes that are tried.
+/// The maximum number of changes that are tried.
 const CHANGES_MAX: usize = 256;
 
-/// What one change brings.
+/// The result of one change.
 #[derive(Clone, Debug, Serialize)]
 pub struct WhatIf {
     /// The change.
-    pub change: Change,
-    /// In words.
+    pub change: TreeChange,
+    /// The change as text.
     pub text: String,
-    /// All streams together, with it.
+    /// The total rate with the change.
     pub total_bytes_per_s: Rate,
-    /// How much that is more than without, as a share.
+    /// The gain over the unchanged tree, as a share.
     pub gain: f64,
-    /// What holds most streams back then.
-    pub bottleneck: Limit,
+    /// The bottleneck with the change.
+    pub bottleneck: Bottleneck,
 }
 
 /// One change of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Change {
-    /// A device hangs somewhere else.
+pub enum TreeChange {
+    /// A device is moved.
     Move {
         /// The device.
         device: String,
-        /// Its new place.
+        /// Its new parent.
         to: String,
     },
     /// A link gets more lanes or a newer generation.
     Link {
-        /// What hangs on it.
+        /// The node below it.
         device: String,
         /// Its new generation and width.
         width: String,
     },
 }
 
-/// Tries every single change of a checked scenario, the most gain first. `base` is its outcome.
+/// Tries every single change of a checked scenario, largest gain first. `base` is its outcome.
 pub fn what_if(
-    scenario: &Scenario,
-    base: &Outcome,
+    scenario: &PcieScenario,
+    base: &PcieOutcome,
     look: impl Fn(f64) -> ControlFlow<()> + Sync,
 ) -> Result<Vec<WhatIf>> {
-    let topology = Topology::new(scenario);
+    let topology = PcieTopology::new(scenario);
     let mut changes = moves(&topology);
     changes.extend(links(&topology));
     changes.truncate(CHANGES_MAX);
@@ -81,22 +80,22 @@ pub fn what_if(
             })
         })
         .collect::<Result<_>>()?;
-    // Stable: what gains the same stays in the order of the scenario.
+    // Stable: changes with equal gain stay in the order of the scenario.
     found.sort_by(|a, b| b.gain.total_cmp(&a.gain));
     Ok(found)
 }
 
-fn words(change: &Change) -> String {
+fn words(change: &TreeChange) -> String {
     match change {
-        Change::Move { device, to } => format!("move {device} to {to}"),
-        Change::Link { device, width } => format!("make the link of {device} {width}"),
+        TreeChange::Move { device, to } => format!("move {device} to {to}"),
+        TreeChange::Link { device, width } => format!("make the link of {device} {width}"),
     }
 }
 
-/// Every move of one device at the end of a stream to another place.
-fn moves(topology: &Topology) -> Vec<(Change, Topology)> {
+/// Every move of a device at the end of a stream to another parent.
+fn moves(topology: &PcieTopology) -> Vec<(TreeChange, PcieTopology)> {
     let mut changes = Vec::new();
-    for device in unlike(topology, |t, n| {
+    for device in distinct(topology, |t, n| {
         !t.nodes[n].kind.branches() && streams_at(t, n) > 0
     }) {
         for (place, node) in topology.nodes.iter().enumerate() {
@@ -106,7 +105,7 @@ fn moves(topology: &Topology) -> Vec<(Change, Topology)> {
             let mut tree = topology.clone();
             tree.nodes[device].parent = Some(place);
             tree.refit();
-            let change = Change::Move {
+            let change = TreeChange::Move {
                 device: topology.nodes[device].name.clone(),
                 to: node.name.clone(),
             };
@@ -116,8 +115,8 @@ fn moves(topology: &Topology) -> Vec<(Change, Topology)> {
     changes
 }
 
-/// Every link on a stream's way, twice as wide or a generation newer.
-fn links(topology: &Topology) -> Vec<(Change, Topology)> {
+/// Every link on a stream's path, twice as wide or a generation newer.
+fn links(topology: &PcieTopology) -> Vec<(TreeChange, PcieTopology)> {
     let ways = topology
         .streams
         .iter()
@@ -129,7 +128,7 @@ fn links(topology: &Topology) -> Vec<(Change, Topology)> {
         })
         .collect();
     let mut changes = Vec::new();
-    for node in unlike(topology, |_, n| used.contains(&n)) {
+    for node in distinct(topology, |_, n| used.contains(&n)) {
         let Some(width) = topology.nodes[node].width else {
             continue;
         };
@@ -143,7 +142,7 @@ fn links(topology: &Topology) -> Vec<(Change, Topology)> {
             let mut tree = topology.clone();
             tree.nodes[node].width = Some(width);
             tree.refit();
-            let change = Change::Link {
+            let change = TreeChange::Link {
                 device: topology.nodes[node].name.clone(),
                 width: width.to_string(),
             };
@@ -153,14 +152,14 @@ fn links(topology: &Topology) -> Vec<(Change, Topology)> {
     changes
 }
 
-/// The nodes that `wanted` names, one of each that nothing tells apart.
-fn unlike(topology: &Topology, wanted: impl Fn(&Topology, usize) -> bool) -> Vec<usize> {
+/// The nodes that `wanted` selects, one of each class of equal nodes.
+fn distinct(topology: &PcieTopology, wanted: impl Fn(&PcieTopology, usize) -> bool) -> Vec<usize> {
     let mut seen = BTreeSet::new();
     let wanted = (0..topology.nodes.len()).filter(|n| wanted(topology, *n));
     wanted
         .filter(|n| {
             let node = &topology.nodes[*n];
-            // A branch is like no other: what hangs on it may differ.
+            // A branch equals no other: its children may differ.
             let own = node.kind.branches().then_some(*n);
             let rates = [node.media_read_bytes_per_s, node.memory_bytes_per_s];
             let key = format!(
@@ -176,8 +175,8 @@ fn unlike(topology: &Topology, wanted: impl Fn(&Topology, usize) -> bool) -> Vec
         .collect()
 }
 
-/// Where the other ends of a node's streams hang.
-fn partners(topology: &Topology, node: usize) -> BTreeSet<Option<usize>> {
+/// The parents of the other ends of a node's streams.
+fn partners(topology: &PcieTopology, node: usize) -> BTreeSet<Option<usize>> {
     let ends = topology.streams.iter().filter_map(|s| match node {
         n if n == s.from => Some(s.to),
         n if n == s.to => Some(s.from),
@@ -186,7 +185,7 @@ fn partners(topology: &Topology, node: usize) -> BTreeSet<Option<usize>> {
     ends.map(|n| topology.nodes[n].parent).collect()
 }
 
-fn streams_at(topology: &Topology, node: usize) -> usize {
+fn streams_at(topology: &PcieTopology, node: usize) -> usize {
     let streams = topology.streams.iter();
     streams.filter(|s| s.from == node || s.to == node).count()
 }

@@ -1,12 +1,12 @@
-//! Rates that can be: of one time for all streams, within the links, by Little's law; and the right
-//! thing named as what holds them.
+//! Measured rates are possible: over one span for all streams, within the link rates and Little's law; and the named
+//! bottleneck is the right one.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::ops::ControlFlow;
 
 use straightway_core::{Bytes, Seconds};
-use straightway_pcie::{self as pcie, Outcome, Scenario};
+use straightway_pcie::{self as pcie, PcieOutcome, PcieScenario};
 use straightway_scenario::check;
 
 /// Two HCAs on one Gen5 x16 switch that write to the host. With 280 bytes on the wire for 256 it
@@ -45,15 +45,15 @@ depth = 8
 
 const LINK_BYTES_PER_S: f64 = 52e9;
 
-fn simulate(scenario: &Scenario) -> Outcome {
+fn simulate(scenario: &PcieScenario) -> PcieOutcome {
     pcie::simulate(scenario, |_| ControlFlow::Continue(())).unwrap()
 }
 
-fn two() -> Scenario {
+fn two() -> PcieScenario {
     check::read(TWO).unwrap()
 }
 
-fn case(name: &str) -> Scenario {
+fn case(name: &str) -> PcieScenario {
     check::read(pcie::case(name).unwrap().text).unwrap()
 }
 
@@ -73,7 +73,7 @@ fn streams_that_run_together_are_measured_together() {
 }
 
 #[test]
-fn streams_that_never_meet_do_not_add_up() {
+fn rates_of_streams_that_do_not_overlap_are_not_added() {
     let mut scenario = two();
     scenario.stream[1].start = Seconds(10e-3);
     let outcome = simulate(&scenario);
@@ -108,7 +108,7 @@ fn a_short_stream_beside_a_long_one_does_not_fill_the_link_twice() {
 }
 
 #[test]
-fn a_single_io_gets_its_bytes_over_its_time() {
+fn the_rate_of_a_single_io_is_its_bytes_over_its_time() {
     let mut scenario = case("dgx2-iops");
     for ios in [1, 2, 5] {
         let stream = &mut scenario.stream[0];
@@ -121,7 +121,7 @@ fn a_single_io_gets_its_bytes_over_its_time() {
 }
 
 #[test]
-fn tags_that_are_all_out_are_what_holds_a_stream() {
+fn exhausted_tags_are_the_bottleneck() {
     for depth in [8, 64] {
         let mut scenario = two();
         scenario.stream.truncate(1);
@@ -131,7 +131,7 @@ fn tags_that_are_all_out_are_what_holds_a_stream() {
         scenario.node[2].tags = Some(1);
         let outcome = simulate(&scenario);
         assert_eq!(outcome.bottleneck.what, "tags of hca0");
-        // One request a round trip, whatever the depth.
+        // One request per round trip, whatever the depth.
         near(outcome.total_bytes_per_s.0, outcome.fair_bytes_per_s.0);
         scenario.node[2].tags = Some(2);
         near(
@@ -142,7 +142,7 @@ fn tags_that_are_all_out_are_what_holds_a_stream() {
 }
 
 #[test]
-fn the_thing_that_is_named_is_one_whose_improvement_helps() {
+fn improving_the_named_bottleneck_helps() {
     let scenario = case("dgx-h100");
     let outcome = simulate(&scenario);
     let named = outcome.bottleneck.what.strip_prefix("link ").unwrap();

@@ -1,19 +1,19 @@
-//! The simulator against what was published, with the source beside each figure.
+//! The simulator compared with published figures, each with its source.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::ops::ControlFlow;
 
 use straightway_core::{Bytes, Seconds};
-use straightway_pcie::{self as pcie, Outcome, Scenario, scenario::Mode};
+use straightway_pcie::{self as pcie, PcieOutcome, PcieScenario, scenario::Mode};
 use straightway_scenario::check;
 
-fn scenario(name: &str) -> Scenario {
+fn scenario(name: &str) -> PcieScenario {
     let case = pcie::case(name).expect("an embedded scenario");
     check::read(case.text).unwrap_or_else(|refusals| panic!("{name}: {refusals}"))
 }
 
-fn simulate(scenario: &Scenario) -> Outcome {
+fn simulate(scenario: &PcieScenario) -> PcieOutcome {
     pcie::simulate(scenario, |_| ControlFlow::Continue(())).unwrap()
 }
 
@@ -225,7 +225,7 @@ fn a_fence_costs_what_a_read_behind_a_write_was_measured_to_cost() {
     stream.io = Bytes(8);
     stream.size = Bytes(8 * 1000);
     stream.depth = 1;
-    // The shortest a scenario may have: here every I/O ends with a fence anyway.
+    // The shortest fence that a scenario may have: here every I/O ends with a fence anyway.
     stream.fence = Some(Bytes(64));
     // Measured with the card's command interface, which bypasses its DMA engine.
     scenario.node[1].dma_latency = None;
@@ -249,7 +249,7 @@ fn a_gpu_on_another_switch_of_a_dgx2_gets_forty_percent_less() {
     assert_eq!(other.bottleneck.what, "peer traffic of host");
 }
 
-/// Of a 4 KB read, about this much is the way over the links; the rest is the drive's.
+/// The part of a 4 KB read that is spent on the links; the rest is the drive's.
 const TRANSFER_S: f64 = 1.5e-6;
 
 #[test]
@@ -303,7 +303,7 @@ fn the_articles_eight_gpus_share_the_storage_switchs_uplink() {
 #[test]
 fn strict_classes_starve_the_lowest_and_one_class_does_not() {
     let mut scenario = scenario("article-classes");
-    let rate = |outcome: &Outcome, name: &str| {
+    let rate = |outcome: &PcieOutcome, name: &str| {
         let stream = outcome.streams.iter().find(|s| s.name == name);
         stream.expect("the stream is there").bytes_per_s.0
     };
@@ -315,7 +315,7 @@ fn strict_classes_starve_the_lowest_and_one_class_does_not() {
 }
 
 #[test]
-fn a_short_run_still_names_what_is_full() {
+fn a_short_run_names_the_full_link() {
     // 4 MiB per drive: of half a millisecond, the first byte takes a sixth.
     let outcome = simulate(&scenario("dgx-h100"));
     let held = |name: &str| {
@@ -335,7 +335,7 @@ fn four_streams_give_the_most_and_a_newer_uplink_helps_the_article_most() {
     let changes = pcie::what_if(&scenario, &simulate(&scenario), go).unwrap();
     assert_eq!(changes[0].text, "make the link of storage Gen6 x16");
     assert!(changes.is_sorted_by(|a, b| a.gain >= b.gain));
-    // A drive beside its GPU needs nothing of the shared uplink, which the others then fill.
+    // A drive on its GPU's switch does not use the shared uplink, which the others then fill.
     let moved = changes.iter().find(|c| c.text == "move nvme0 to switch0");
     near(
         "a drive beside its GPU",

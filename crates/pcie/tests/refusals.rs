@@ -1,19 +1,19 @@
-//! What is no machine or no load is refused, with the field, the value, what is allowed, and the line.
+//! Invalid machines and loads are refused with the field, the value, the allowed values, and the line.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
-use straightway_pcie::{self as pcie, Scenario};
+use straightway_pcie::{self as pcie, PcieScenario};
 use straightway_scenario::check;
 
 /// The first refusal of the article's case with `old` replaced by `new`.
 fn refused(old: &str, new: &str) -> String {
     let text = pcie::case("article-8gpu").unwrap().text;
     assert!(text.contains(old), "the case has {old}");
-    let refusals = check::read::<Scenario>(&text.replace(old, new)).unwrap_err();
+    let refusals = check::read::<PcieScenario>(&text.replace(old, new)).unwrap_err();
     refusals.0[0].to_string()
 }
 
-/// The line of the first place `old` stands in the article's case.
+/// The line of the first occurrence of `old` in the article's case.
 fn line(old: &str) -> usize {
     let text = pcie::case("article-8gpu").unwrap().text;
     1 + text[..text.find(old).unwrap()].matches('\n').count()
@@ -40,7 +40,7 @@ fn an_unknown_parent_is_refused() {
 }
 
 #[test]
-fn two_parents_are_refused_as_a_list_and_as_a_twin() {
+fn two_parents_are_refused_as_a_list_and_as_a_duplicate() {
     let list = refused("parent = \"storage\"", "parent = [\"storage\", \"host\"]");
     assert!(
         list.contains("node[4].parent") && list.contains("a string"),
@@ -73,7 +73,7 @@ fn a_link_without_bandwidth_is_refused() {
 }
 
 #[test]
-fn numbers_that_are_none_are_refused() {
+fn nan_and_other_invalid_numbers_are_refused() {
     for value in ["nan", "inf", "-1", "\"much\"", "1e30", "0"] {
         let text = refused("size = \"32MiB\"", &format!("size = {value}"));
         let at = line("size = \"32MiB\"");
@@ -94,7 +94,7 @@ fn ten_billion_tlps_are_refused() {
 }
 
 #[test]
-fn more_time_than_is_simulated_is_refused() {
+fn a_load_beyond_the_simulated_time_is_refused() {
     let text = refused("size = \"32MiB\"", "size = \"8GiB\"\nstart = \"999.9s\"");
     assert!(text.contains("takes 1000.5 s at the least"), "{text}");
 }
@@ -112,7 +112,7 @@ fn a_port_with_too_many_inputs_is_refused() {
 }
 
 #[test]
-fn an_empty_group_is_refused_and_nothing_else_is_said_of_it() {
+fn an_empty_group_is_the_only_refusal() {
     let text = refused(
         "count = 8\nparent = \"storage\"",
         "count = 0\nparent = \"storage\"",
@@ -121,7 +121,7 @@ fn an_empty_group_is_refused_and_nothing_else_is_said_of_it() {
 }
 
 #[test]
-fn what_makes_no_sense_for_its_kind_is_refused() {
+fn fields_of_another_kind_of_node_are_refused() {
     for (old, new, want) in [
         (
             "kind = \"gpu\"",

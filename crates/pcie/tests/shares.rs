@@ -1,13 +1,13 @@
-//! What each arbiter makes of one link that two devices want: by turns, by weight, by bytes.
+//! The shares that each arbiter gives to two devices on one link: by turns, by weight, by bytes.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::ops::ControlFlow;
 
-use straightway_pcie::{self as pcie, Outcome, Scenario};
+use straightway_pcie::{self as pcie, PcieOutcome, PcieScenario};
 use straightway_scenario::check;
 
-/// What one of the two devices is and wants.
+/// The payload, the weight and the size of one of the two devices.
 struct Device {
     weight: u64,
     mps: u64,
@@ -20,8 +20,8 @@ const PLAIN: Device = Device {
     size_mib: 4,
 };
 
-/// Two HCAs behind one switch write to the host: its uplink is what they share.
-fn shared(arbiter: &str, devices: &[Device; 2]) -> Outcome {
+/// Two HCAs behind one switch write to the host and share its uplink.
+fn shared(arbiter: &str, devices: &[Device; 2]) -> PcieOutcome {
     let top = format!(
         "title = \"two\"\n[pcie]\nmps = 4096\narbiter = \"{arbiter}\"\n\
          [[node]]\nid = \"host\"\nkind = \"host\"\n\
@@ -36,7 +36,7 @@ fn shared(arbiter: &str, devices: &[Device; 2]) -> Outcome {
         )
     });
     let text: String = std::iter::once(top).chain(below).collect();
-    let scenario: Scenario = check::read(&text).unwrap();
+    let scenario: PcieScenario = check::read(&text).unwrap();
     pcie::simulate(&scenario, |_| ControlFlow::Continue(())).unwrap()
 }
 
@@ -80,7 +80,7 @@ fn a_weight_of_three_gets_three_times_as_much() {
         };
         gives(arbiter, &[PLAIN, heavy], 0.25);
     }
-    // Round robin knows no weights.
+    // Round robin ignores weights.
     let heavy = Device { weight: 3, ..PLAIN };
     gives("round_robin", &[PLAIN, heavy], 0.5);
 }

@@ -1,8 +1,8 @@
-//! Copying files and folders, some dozens at a time, through the ring.
+//! Copies files and folders through the ring, dozens of files at a time.
 //!
-//! A few batches are under way together: while lanes move the bytes of one, the objects of the next are opened and
-//! created, and those of the one before are committed. So lanes wait for no batch to end, and memory and descriptors
-//! are bounded however many objects there are.
+//! Up to three batches are in flight: while lanes move the bytes of one, the objects of the next are opened and
+//! created, and those of the previous one are committed. So lanes do not idle between batches, and memory and file
+//! descriptors are bounded for any number of objects.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -14,64 +14,63 @@ use rustix::{
     fs::{AtFlags, Mode, fchmod, symlinkat, unlinkat},
     io::Errno,
 };
-use straightway_core::{Choice, Error, Extent, Kind, Receipt, Result};
+use straightway_core::{Choice, Error, ErrorKind, Extent, Receipt, Result};
 use straightway_io::{
     Ask, Books, Executor, Objects, Progress, Store, Ticket, draft,
     store::{Draft, Like, Location, Missing},
 };
 use straightway_sys::limit;
 
-use crate::errand::{Errand, Folder, Link, Pair};
+use crate::copy_job::{CopiedFolder, CopiedLink, CopyJob, Pair};
 
-/// Files copied by one job, where that many may be open.
+/// The maximum number of files per job, if the descriptor limit allows it.
 const FILES_PER_JOB: usize = 64;
 
-/// Jobs under way together: one whose bytes move, one that is being made, and one that is being committed.
+/// The maximum number of jobs in flight: one moves bytes, one is being prepared, one is being committed.
 const JOBS_AT_ONCE: usize = 3;
 
-/// What the copies of one job have in memory until they are committed, where their store keeps short ones there.
+/// The maximum bytes of one job's copies held in memory until the commit, in stores that buffer short objects.
 const KEPT_BYTES_PER_JOB: u64 = 64 << 20;
 
-/// Descriptors of a file, of its copy and of the folder of that.
+/// File descriptors per copied file: the source, its copy and the copy's folder.
 const DESCRIPTORS_EACH: u64 = 5;
 
-/// Copies what an errand says.
+/// Runs a [`CopyJob`].
 #[derive(Debug)]
 pub struct Copier<'a> {
-    /// What runs the jobs.
+    /// The executor that runs the transfers.
     pub executor: &'a Executor,
-    /// Which route the bytes are to take.
+    /// The route to use.
     pub choice: Choice,
-    /// How far it has come, over all files.
+    /// The progress over all files.
     pub progress: Arc<Progress>,
 }
 
 impl Copier<'_> {
-    /// Copies everything. Each object appears under its name when it is whole and durable. Below the target that the
-    /// user named no link is followed.
-    pub fn run(&self, errand: &Errand) -> Result<Receipt> {
-        let tree = Tree::open(errand)?;
-        let made = make_folders(&tree, &errand.folders)?;
-        let targets = errand.pairs.iter().map(|p| p.target.as_path());
-        // Who copies what a killed writer left wants to have it.
-        let rescues = errand.pairs.iter().any(|p| draft::is_draft(&p.source.name));
+    /// Copies everything. Each object appears under its name once it is complete and durable. Links below the target
+    /// that the user named are not followed.
+    pub fn run(&self, job: &CopyJob) -> Result<Receipt> {
+        let tree = Tree::open(job)?;
+        let made = make_folders(&tree, &job.folders)?;
+        let targets = job.pairs.iter().map(|p| p.target.as_path());
+        // A source that is the draft of a killed writer must not be swept away.
+        let rescues = job.pairs.iter().any(|p| draft::is_draft(&p.source.name));
         if !rescues && tree.store.folder().is_none() {
             tree.store.sweep();
         } else if !rescues {
-            // A folder that is not there yet has nothing to sweep.
+            // A folder that does not exist yet has nothing to sweep.
             let folders = tree.folders_of(targets).into_iter();
             folders
                 .filter_map(|folder| folder.below(Missing::Refuse).ok())
                 .for_each(|f| f.sweep());
         }
         let of_one_store = |a: &Pair, b: &Pair| Arc::ptr_eq(&a.source.store, &b.source.store);
-        let files_max =
-            FILES_PER_JOB * JOBS_AT_ONCE.min(errand.pairs.len().div_ceil(FILES_PER_JOB));
+        let files_max = FILES_PER_JOB * JOBS_AT_ONCE.min(job.pairs.len().div_ceil(FILES_PER_JOB));
         let at_once = limit::files_at_once(DESCRIPTORS_EACH, files_max);
         let per_job = at_once.div_ceil(JOBS_AT_ONCE).min(FILES_PER_JOB);
-        // Where few files may be open, there are fewer jobs.
+        // A low descriptor limit means fewer jobs.
         let jobs_max = (at_once / per_job).max(1);
-        let batches = errand.pairs.chunk_by(of_one_store);
+        let batches = job.pairs.chunk_by(of_one_store);
         let kept_max = tree.store.kept_bytes_max();
         let batches = batches.flat_map(|pairs| Batches {
             pairs,
@@ -93,22 +92,22 @@ impl Copier<'_> {
             finish(&tree, &mut running, &mut books)?;
         }
         let receipt = books.close();
-        for link in &errand.links {
+        for link in &job.links {
             make_link(&tree, link)?;
         }
-        // Names are durable once their folders are: of what was made here, each is synced with its mode below.
+        // A name is durable once its folder is synced. Folders created here are synced below, with their mode.
         let made_in = made.iter().map(|folder| folder.target.as_path());
-        let linked = errand.links.iter().map(|l| l.target.as_path());
+        let linked = job.links.iter().map(|l| l.target.as_path());
         for folder in tree.folders_of(made_in.chain(linked)) {
             with_folder(&folder, straightway_sys::Folder::sync)?;
         }
-        // Last and from the inside out: a folder that nobody may write takes no more files.
+        // Last, and innermost first: no file can be created in a read-only folder.
         let mut made = made.into_iter().rev();
         made.try_for_each(|folder| keep_mode(&tree, folder))?;
         Ok(receipt)
     }
 
-    /// Begins to copy some objects of one store.
+    /// Starts the copy of a batch of objects from one store.
     fn begin(&self, tree: &Tree, pairs: &[Pair]) -> Result<Batch> {
         let names: Vec<_> = pairs.iter().map(Pair::named).collect();
         let sources = pairs[0].source.store.open(&names)?;
@@ -116,7 +115,7 @@ impl Copier<'_> {
         let mut extents = Vec::new();
         for ((number, pair), source) in (0..).zip(pairs).zip(&sources) {
             let bytes = source.object().bytes;
-            // Only file systems have holes.
+            // Only files can have holes.
             let data = match tree.store.folder() {
                 Some(_) => source.data_extents()?,
                 None => whole(bytes),
@@ -136,7 +135,8 @@ impl Copier<'_> {
         Ok(Batch { ticket, drafts })
     }
 
-    /// Copies objects without their bytes passing through this machine, if the stores can.
+    /// Copies objects inside the store, without moving their bytes through this machine. Returns false if the store
+    /// cannot.
     fn copy_within(&self, tree: &Tree, pairs: &[Pair], books: &mut Books) -> Result<bool> {
         let named = |pair: &Pair| (pair.named(), tree.at(&pair.target).name.into_os_string());
         let objects: Vec<_> = pairs.iter().map(named).collect();
@@ -152,12 +152,12 @@ impl Copier<'_> {
     }
 }
 
-/// Pairs of one store, in batches.
+/// An iterator over batches of pairs from one store.
 struct Batches<'a> {
     pairs: &'a [Pair],
-    /// The most in a batch.
+    /// The maximum number of files in a batch.
     files_max: usize,
-    /// Copies up to this long are in memory until they are committed.
+    /// Copies of up to this length stay in memory until the commit.
     kept_max: u64,
 }
 
@@ -180,26 +180,26 @@ impl<'a> Iterator for Batches<'a> {
             .take(self.files_max)
             .take_while(|pair| fits(pair))
             .count();
-        // One that is longer than all may have goes alone.
+        // An object over the memory limit is a batch of its own.
         let (batch, rest) = self.pairs.split_at_checked(count.max(1))?;
         self.pairs = rest;
         Some(batch)
     }
 }
 
-/// All of an object.
+/// The extent of a whole object, or none if it is empty.
 fn whole(bytes: u64) -> Vec<Extent> {
     let whole = Extent::new(0, bytes);
     (!whole.is_empty()).then_some(whole).into_iter().collect()
 }
 
-/// Objects that are being copied. Dropped, its job stops and its drafts are gone.
+/// Objects that are being copied. Dropping this stops the job and removes its drafts.
 struct Batch {
     ticket: Ticket,
     drafts: Vec<Box<dyn Draft>>,
 }
 
-/// Waits for the oldest batch, and makes its copies appear.
+/// Waits for the oldest batch and commits its copies.
 fn finish(tree: &Tree, running: &mut VecDeque<Batch>, books: &mut Books) -> Result<()> {
     let Some(Batch { ticket, drafts }) = running.pop_front() else {
         return Ok(());
@@ -208,18 +208,18 @@ fn finish(tree: &Tree, running: &mut VecDeque<Batch>, books: &mut Books) -> Resu
     tree.store.commit_each(drafts)
 }
 
-/// What is made below the place that the user named. Of a file system it is reached through the descriptors of folders,
-/// and no link is followed.
+/// The tree below the target that the user named. In a file system it is accessed through folder descriptors, so that
+/// no link is followed.
 struct Tree {
     store: Arc<dyn Store>,
     base: Location,
 }
 
 impl Tree {
-    fn open(errand: &Errand) -> Result<Self> {
-        let base = errand.base.clone();
+    fn open(job: &CopyJob) -> Result<Self> {
+        let base = job.base.clone();
         let is_deep = |pair: &Pair| pair.target.parent() != Some(&base.name);
-        let missing = if errand.folders.is_empty() && !errand.pairs.iter().any(is_deep) {
+        let missing = if job.folders.is_empty() && !job.pairs.iter().any(is_deep) {
             Missing::Refuse
         } else {
             Missing::Create
@@ -228,9 +228,9 @@ impl Tree {
         Ok(Self { store, base })
     }
 
-    /// What an errand calls by this name.
+    /// The location of a job's target path inside the tree.
     fn at(&self, target: &Path) -> Location {
-        // A path in the current folder may be written without its dot.
+        // A path in the current folder may lack its leading `./`.
         let name = target.strip_prefix(&self.base.name).unwrap_or(target);
         Location {
             store: Arc::clone(&self.store),
@@ -238,7 +238,7 @@ impl Tree {
         }
     }
 
-    /// The folders that these are in, each once.
+    /// The parent folders of these targets, without duplicates.
     fn folders_of<'a>(&self, targets: impl Iterator<Item = &'a Path>) -> Vec<Location> {
         let names: BTreeSet<_> = targets
             .map(|target| self.at(target).parent().name)
@@ -247,14 +247,14 @@ impl Tree {
     }
 }
 
-/// Makes the folders that are not there yet, and answers which those are.
-fn make_folders<'a>(tree: &Tree, folders: &'a [Folder]) -> Result<Vec<&'a Folder>> {
+/// Creates the folders that do not exist yet, and returns them.
+fn make_folders<'a>(tree: &Tree, folders: &'a [CopiedFolder]) -> Result<Vec<&'a CopiedFolder>> {
     let mut made = Vec::new();
     for folder in folders {
         let at = tree.at(&folder.target);
         match at.below(Missing::Refuse) {
             Ok(_) => {}
-            Err(error) if error.kind() == Kind::NotFound => {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
                 at.below(Missing::Create)?;
                 made.push(folder);
             }
@@ -264,8 +264,8 @@ fn make_folders<'a>(tree: &Tree, folders: &'a [Folder]) -> Result<Vec<&'a Folder
     Ok(made)
 }
 
-/// Makes a link. One that is there already is made anew, as a file would be.
-fn make_link(tree: &Tree, link: &Link) -> Result<()> {
+/// Creates a link. An existing link is replaced, as a file would be.
+fn make_link(tree: &Tree, link: &CopiedLink) -> Result<()> {
     let failed = |e: Errno| Error::os("create", link.target.display(), e.into());
     let at = tree.at(&link.target);
     let name = at.name.file_name().ok_or(Errno::INVAL).map_err(failed)?;
@@ -275,9 +275,9 @@ fn make_link(tree: &Tree, link: &Link) -> Result<()> {
     })
 }
 
-/// Gives a new folder the permissions of the original, and makes it durable. It is opened before: after, that may be
-/// forbidden.
-fn keep_mode(tree: &Tree, folder: &Folder) -> Result<()> {
+/// Gives a new folder the permissions of the original, and syncs it. It is opened first, because the new mode may
+/// forbid it.
+fn keep_mode(tree: &Tree, folder: &CopiedFolder) -> Result<()> {
     let failed = |e: Errno| Error::os("set the permissions of", folder.target.display(), e.into());
     with_folder(&tree.at(&folder.target), |opened| {
         fchmod(opened, Mode::from_raw_mode(folder.mode)).map_err(failed)?;
@@ -285,7 +285,7 @@ fn keep_mode(tree: &Tree, folder: &Folder) -> Result<()> {
     })
 }
 
-/// Calls on a folder. Only file systems are asked to make folders and links.
+/// Calls `call` with an open folder. Folders and links only exist in file systems.
 fn with_folder<T>(
     at: &Location,
     call: impl FnOnce(&straightway_sys::Folder) -> Result<T>,
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_batch_keeps_in_memory_is_bounded() {
+    fn the_memory_of_a_batch_is_bounded() {
         let store: Arc<dyn Store> = Arc::new(straightway_memory::Memory::new("x"));
         let pair = |bytes: u64| Pair {
             source: Location {

@@ -1,7 +1,7 @@
-//! What a copy is to do: sources and a target as people name them, made into pairs of objects.
+//! The work of one copy: the sources and the target that the user named, resolved to pairs of objects.
 //!
-//! Between file systems, folders keep their permissions and links stay links. Where a source or the target is in another
-//! store, each object below a source keeps the rest of its name.
+//! Between file systems, folders keep their permissions and symbolic links stay links. Where a source or the target is
+//! in another store, each object keeps its name relative to the source.
 
 use std::{
     fs,
@@ -14,30 +14,31 @@ use std::{
 };
 
 use rustix::io::Errno;
-use straightway_core::{Error, Kind, Result, Uri, text::shell_word};
+use straightway_core::{Error, ErrorKind, Result, Uri, text::shell_word};
 use straightway_io::{
     draft,
     store::{Listing, Location, Missing, Named, Registry, Tag, list_all},
 };
 
-/// Folders nested deeper than this are taken for a loop.
+/// The maximum depth of nested folders. Deeper nesting is treated as a loop.
 const DEPTH_MAX: usize = 256;
 
-/// An object and where its copy goes.
+/// An object and the target of its copy.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// The object.
     pub source: Location,
     /// The name of its copy in the store of the target.
     pub target: PathBuf,
-    /// How long the object is.
+    /// The length of the object in bytes.
     pub bytes: u64,
-    /// The version that a listing told. That one is copied, or none.
+    /// The object's version from the listing, if there was one. Only this version is copied.
     pub tag: Option<Tag>,
 }
 
 impl Pair {
-    /// The object by name, with what is known of it. The length of a file may have changed, and is asked again.
+    /// The object's name with its known version and length. A file's length may have changed, so it is left out and
+    /// read again.
     pub(crate) fn named(&self) -> Named {
         Named {
             bytes: self.tag.is_some().then_some(self.bytes),
@@ -47,56 +48,57 @@ impl Pair {
     }
 }
 
-/// A folder to make.
+/// A folder to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Folder {
-    /// Where.
+pub struct CopiedFolder {
+    /// Its path.
     pub target: PathBuf,
-    /// The permission bits of the one that it is a copy of.
+    /// The permission bits of the original.
     pub mode: u32,
 }
 
-/// A symbolic link inside a folder, and where its copy goes.
+/// A symbolic link inside a folder, and the path of its copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// What it points to, as it says.
+pub struct CopiedLink {
+    /// The path that the link contains, unresolved.
     pub points_to: PathBuf,
-    /// Its copy.
+    /// The path of its copy.
     pub target: PathBuf,
 }
 
-/// Everything that a copy has to make, folders before what is in them.
+/// Everything that a copy creates. Each folder comes before its contents.
 #[derive(Clone, Debug)]
-pub struct Errand {
-    /// The folder that the user named, or that holds the file or folder that the user named. Everything is made below
-    /// it, and links below it are not followed.
+pub struct CopyJob {
+    /// The folder that the user named as the target, or the parent of the named file or folder. Everything is created
+    /// below it, and links below it are not followed.
     pub base: Location,
-    /// Folders to make.
-    pub folders: Vec<Folder>,
+    /// Folders to create.
+    pub folders: Vec<CopiedFolder>,
     /// Objects to copy.
     pub pairs: Vec<Pair>,
-    /// Links to make again.
-    pub links: Vec<Link>,
+    /// Links to recreate.
+    pub links: Vec<CopiedLink>,
 }
 
-impl Errand {
-    /// Works out what copying `sources` to `target` means, each of which is a path or a URI.
+impl CopyJob {
+    /// Resolves `sources` and `target`, each a path or a URI, to a job.
     pub fn find(stores: &Registry, sources: &[PathBuf], target: &Path) -> Result<Self> {
         let locate = |name: &Path| stores.find(&Uri::parse(name)?).map(Location::from);
         let sources = sources.iter().map(|source| locate(source));
         Self::new(&sources.collect::<Result<Vec<_>>>()?, &locate(target)?)
     }
 
-    /// The same, by their places.
+    /// Makes a job from resolved locations.
     ///
-    /// One file goes to `target` itself, unless that is a folder or a whole store, or outside of a file system ends with
-    /// a slash; several files, or a folder, go into it. Links given by name are followed; links inside folders are kept as links.
+    /// One file is copied to `target` itself, unless that is a folder, a whole store, or (outside a file system) ends
+    /// with a slash. Several files, or a folder, are copied into `target`. A source that is a link is followed; links
+    /// inside folders stay links.
     pub fn new(sources: &[Location], target: &Location) -> Result<Self> {
         let is_local = target.path().is_some();
         let name = target.name.as_os_str();
         let is_store = sources.len() > 1 || name.is_empty() || name.as_bytes().ends_with(b"/");
         let into = target.is_folder(is_store && !is_local);
-        let mut errand = Self {
+        let mut job = Self {
             base: if into {
                 target.clone()
             } else {
@@ -109,7 +111,7 @@ impl Errand {
         let needs_folder = |why| {
             let folder = shell_word(&target.name.to_string_lossy()).to_string();
             Err(target
-                .error(Kind::Invalid, "copy into", why)
+                .error(ErrorKind::Invalid, "copy into", why)
                 .with_hint(format!("mkdir -p {folder}")))
         };
         if sources.len() > 1 && !into {
@@ -121,7 +123,7 @@ impl Errand {
                 _ => target.clone(),
             };
             let Some(path) = source.path() else {
-                errand.add_object(source, at.name, 0)?;
+                job.add_object(source, at.name, 0)?;
                 continue;
             };
             let meta = fs::metadata(&path).map_err(|e| Error::os("open", path.display(), e))?;
@@ -129,22 +131,22 @@ impl Errand {
                 if is_local {
                     check_outside(&path, &at.name)?;
                     if fs::metadata(&at.name).is_ok_and(|there| !there.is_dir()) {
-                        let message = "it is a file, and a folder is meant";
-                        return Err(at.error(Kind::Invalid, "copy into", message));
+                        let message = "it is a file, not a folder";
+                        return Err(at.error(ErrorKind::Invalid, "copy into", message));
                     }
                 }
-                errand.add_folder(source, &at.name, &meta, 0)?;
+                job.add_folder(source, &at.name, &meta, 0)?;
             } else if !into && at.name.as_os_str().as_bytes().ends_with(b"/") {
                 return needs_folder("it ends in a slash, and there is no such folder");
             } else {
-                errand.add_file(source, &at.name, &meta)?;
+                job.add_file(source, &at.name, &meta)?;
             }
         }
-        errand.check_targets_differ()?;
-        Ok(errand)
+        job.check_targets_differ()?;
+        Ok(job)
     }
 
-    /// Where the copy of a pair goes.
+    /// The location of a pair's copy.
     pub fn target(&self, pair: &Pair) -> Location {
         Location {
             store: Arc::clone(&self.base.store),
@@ -152,7 +154,7 @@ impl Errand {
         }
     }
 
-    /// How many bytes the files hold.
+    /// The total length of all objects in bytes.
     pub fn bytes(&self) -> u64 {
         self.pairs.iter().map(|p| p.bytes).sum()
     }
@@ -166,14 +168,14 @@ impl Errand {
         let kind = meta.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             let message = "it is neither a file nor a folder";
-            return Err(source.error(Kind::Invalid, "copy", message));
+            return Err(source.error(ErrorKind::Invalid, "copy", message));
         }
-        let there = identity(target).filter(|_| self.is_local());
-        if there == Some((meta.dev(), meta.ino())) {
+        let existing = identity(target).filter(|_| self.is_local());
+        if existing == Some((meta.dev(), meta.ino())) {
             let message = format!("{} is the same file", target.display());
-            return Err(source.error(Kind::Invalid, "copy", message));
+            return Err(source.error(ErrorKind::Invalid, "copy", message));
         }
-        if there.is_none() && self.is_local() && self.folders.is_empty() {
+        if existing.is_none() && self.is_local() && self.folders.is_empty() {
             let failed = |e| Error::os("create", target.display(), e);
             if !fs::metadata(draft::folder_of(target))
                 .map_err(failed)?
@@ -204,7 +206,7 @@ impl Errand {
     ) -> Result<()> {
         check_depth(source, depth)?;
         if self.is_local() {
-            self.folders.push(Folder {
+            self.folders.push(CopiedFolder {
                 target: target.to_owned(),
                 mode: meta.mode() & 0o777,
             });
@@ -228,21 +230,21 @@ impl Errand {
             } else if self.is_local() {
                 let points_to =
                     fs::read_link(&from.name).map_err(|e| Error::os("read", from.describe(), e))?;
-                self.links.push(Link {
+                self.links.push(CopiedLink {
                     points_to,
                     target: to,
                 });
             } else {
                 let message = "a symbolic link cannot be kept in that store";
                 return Err(from
-                    .error(Kind::Invalid, "copy", message)
-                    .with_hint("name what it leads to as a source, or leave it out"));
+                    .error(ErrorKind::Invalid, "copy", message)
+                    .with_hint("name its target as a source, or leave it out"));
             }
         }
         Ok(())
     }
 
-    /// Adds an object, or all that is below it, of a store that is no file system.
+    /// Adds an object, or all objects below its name, of a store that is not a file system.
     fn add_object(&mut self, source: &Location, target: PathBuf, depth: usize) -> Result<()> {
         let is_folder = source.name.as_os_str().as_bytes().ends_with(b"/");
         let refused = match source.open() {
@@ -250,8 +252,8 @@ impl Errand {
                 self.add_pair(source, target, opened.object().bytes, opened.tag());
                 return Ok(());
             }
-            // What ends with a slash stands for what is below it.
-            Ok(_) => source.error(Kind::NotFound, "copy", "nothing is below it"),
+            // A name that ends with a slash stands for the objects below it.
+            Ok(_) => source.error(ErrorKind::NotFound, "copy", "nothing is below it"),
             Err(error) => error,
         };
         let names_before = self.pairs.len();
@@ -265,7 +267,7 @@ impl Errand {
         Ok(())
     }
 
-    /// Adds all that is below a name. What a listing tells of an object is not asked again.
+    /// Adds all objects below a name. Lengths and versions come from the listing where it has them.
     fn add_below(&mut self, source: &Location, target: &Path, depth: usize) -> Result<()> {
         check_depth(source, depth)?;
         let Listing {
@@ -293,7 +295,7 @@ impl Errand {
         let refuse = |target: &Path| {
             let message = "two sources would go there";
             let target = target.display();
-            Err(Error::new(Kind::Invalid, "copy into", target, message))
+            Err(Error::new(ErrorKind::Invalid, "copy into", target, message))
         };
         let files = self.pairs.iter().map(|p| &p.target);
         let mut targets: Vec<_> = files.chain(self.links.iter().map(|l| &l.target)).collect();
@@ -301,7 +303,7 @@ impl Errand {
         if let Some(pair) = targets.windows(2).find(|pair| pair[0] == pair[1]) {
             return refuse(pair[0]);
         }
-        // Folders of the same name become one, but nothing else is put where a folder goes.
+        // Folders of the same name are merged, but a file or link must not have the same target as a folder.
         let mut folders = self.folders.iter().map(|f| &f.target);
         match folders.find(|folder| targets.binary_search(folder).is_ok()) {
             Some(folder) => refuse(folder),
@@ -309,7 +311,7 @@ impl Errand {
         }
     }
 
-    /// An error where `path`, which is about to be written, is something that is copied or made here.
+    /// Returns an error if `path`, which is about to be written, is a source or a target of this job.
     pub fn check_apart(&self, path: &Path) -> Result<()> {
         let sources = self.pairs.iter().filter_map(|p| p.source.path());
         let targets = self.pairs.iter().map(|p| &p.target);
@@ -320,7 +322,7 @@ impl Errand {
             Some(other) => {
                 let message = format!("{} is being copied, and is the same file", other.display());
                 Err(Error::new(
-                    Kind::Invalid,
+                    ErrorKind::Invalid,
                     "write to",
                     path.display(),
                     message,
@@ -335,16 +337,16 @@ fn check_depth(source: &Location, depth: usize) -> Result<()> {
         return Ok(());
     }
     let message = format!("folders are nested deeper than {DEPTH_MAX}");
-    Err(source.error(Kind::Invalid, "copy", message))
+    Err(source.error(ErrorKind::Invalid, "copy", message))
 }
 
-/// What the kernel knows a file by.
+/// The device and inode number of a file.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let meta = fs::metadata(path).ok()?;
     Some((meta.dev(), meta.ino()))
 }
 
-/// Whether two paths lead to one file, be it there yet or not.
+/// Whether two paths lead to the same file, which need not exist yet.
 pub fn is_same(one: &Path, other: &Path) -> bool {
     match (identity(one), identity(other)) {
         (Some(one), Some(other)) => one == other,
@@ -356,7 +358,7 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
     }
 }
 
-/// Whether two names are of one object.
+/// Whether two locations are the same object.
 pub(crate) fn is_same_place(one: &Location, other: &Location) -> bool {
     match (one.path(), other.path()) {
         (Some(one), Some(other)) => is_same(&one, &other),
@@ -364,22 +366,27 @@ pub(crate) fn is_same_place(one: &Location, other: &Location) -> bool {
     }
 }
 
-/// A folder cannot be copied into itself.
+/// Returns an error if `target` is inside the folder `source`.
 fn check_outside(source: &Path, target: &Path) -> Result<()> {
     let own = identity(source);
     let mut folder = Some(target);
     while let Some(part) = folder {
-        // A path of one name lies in the current folder, though its parent is written as nothing.
+        // The parent of a bare file name is the empty path, which means the current folder.
         let here = if part.as_os_str().is_empty() {
             Path::new(".")
         } else {
             part
         };
         if let Ok(real) = fs::canonicalize(here) {
-            // By what the kernel knows them by: a bind mount gives a folder a second path.
+            // Compared by inode, because a bind mount gives a folder a second path.
             if real.ancestors().any(|part| identity(part) == own) {
                 let message = format!("{} is inside it", target.display());
-                return Err(Error::new(Kind::Invalid, "copy", source.display(), message));
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    "copy",
+                    source.display(),
+                    message,
+                ));
             }
             break;
         }

@@ -1,12 +1,11 @@
-//! What people came for, built on jobs and receipts: copying files and folders, the weights of
-//! models, and checkpoints.
+//! The operations that users run, built on jobs and receipts: copies of files and folders, model weights, checkpoints.
 
 pub mod checkpoint;
 pub mod copy;
-pub mod errand;
+pub mod copy_job;
 mod parallel;
 pub mod verify;
 pub mod weights;
 
 pub use copy::Copier;
-pub use errand::{Errand, Folder, Link, Pair};
+pub use copy_job::{CopiedFolder, CopiedLink, CopyJob, Pair};

@@ -1,12 +1,11 @@
-//! Work on many items by several threads.
+//! Runs work on many items on several threads.
 
 use std::{
     num::NonZero,
     sync::{Mutex, PoisonError},
 };
 
-/// Runs `work` on every item, on up to `threads` threads of which the caller's is one, and answers what it answered, in
-/// order.
+/// Runs `work` on every item, on up to `threads` threads including the caller's, and returns the results in order.
 pub(crate) fn each<I, T>(
     items: I,
     threads: usize,
@@ -28,11 +27,7 @@ where
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
         let mut all = run();
         for other in others {
-            all.extend(
-                other
-                    .join()
-                    .expect("what goes wrong is an error, not a panic"),
-            );
+            all.extend(other.join().expect("failures are errors, not panics"));
         }
         all
     });
@@ -40,7 +35,7 @@ where
     all.into_iter().map(|(_, answer)| answer).collect()
 }
 
-/// How many cores there are, but at most `most`.
+/// The number of cores, at most `most`.
 pub(crate) fn cores(most: usize) -> usize {
     std::thread::available_parallelism()
         .map_or(1, NonZero::get)

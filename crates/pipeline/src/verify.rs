@@ -1,32 +1,32 @@
-//! Whether bytes arrived as they are: a copy and its original are both read and compared, the copy
-//! around the page cache where that is possible, so that it is the drive that answers; what was
-//! loaded into memory is compared with its file, read again by another route.
+//! Verifies copies and loads. A copy and its original are both read and compared; the copy bypasses the page cache
+//! where possible, so that its bytes come from the drive. Loaded weights are compared with their files, read again by
+//! another route.
 
 use std::sync::Arc;
 
-use straightway_core::{Choice, Direction, Error, Extent, Kind, Leg, Move, Result, Route};
+use straightway_core::{Choice, Direction, Error, ErrorKind, Extent, Leg, Move, Result, Route};
 use straightway_io::{Ask, Executor, File, Objects, Progress, Region, store::Location};
 
 use crate::{
-    errand::Errand,
+    copy_job::CopyJob,
     weights::{Layout, Loaded, Loader, Model, Shard},
 };
 
-/// How much of each file is compared at a time.
+/// Bytes of each file that are compared at a time.
 const WINDOW_BYTES: u64 = 16 << 20;
 
-/// Compares every copy with its original; an error names the first byte that differs.
-pub fn verify(executor: &Executor, errand: &Errand, progress: &Arc<Progress>) -> Result<()> {
+/// Compares every copy with its original. An error names the first byte that differs.
+pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> Result<()> {
     let mut regions = [Region::host(WINDOW_BYTES)?, Region::host(WINDOW_BYTES)?].map(Arc::new);
-    for pair in &errand.pairs {
-        let copy = errand.target(pair);
+    for pair in &job.pairs {
+        let copy = job.target(pair);
         let open = |at: &Location| Ok(Objects::new(Arc::clone(&at.store), vec![at.open()?]));
         let (source, target) = (open(&pair.source)?, open(&copy)?);
         let length = |objects: &Objects| objects.handles()[0].object().bytes;
         let bytes = length(&source);
         let differs = |at: u64| {
             let message = format!("byte {at} differs from {}", pair.source.describe());
-            copy.error(Kind::Corrupt, "verify", message)
+            copy.error(ErrorKind::Corrupt, "verify", message)
                 .with_hint("copy it again; if it differs again, suspect the drive or the memory")
         };
         if bytes != length(&target) {
@@ -36,7 +36,7 @@ pub fn verify(executor: &Executor, errand: &Errand, progress: &Arc<Progress>) ->
             .store
             .survey(target.handles(), &[None], Direction::In)?;
         let around = match survey[0].usable() {
-            // What comes over a socket has no page cache to go around.
+            // A socket has no page cache to bypass.
             Ok(_) if survey[0].socket.is_none() => Choice::Only(Route::Direct),
             _ => Choice::Auto,
         };
@@ -63,8 +63,8 @@ pub fn verify(executor: &Executor, errand: &Errand, progress: &Arc<Progress>) ->
     Ok(())
 }
 
-/// Compares weights in memory with their files, read again by another route where there is one; an
-/// error names the file and the first byte that differs. `layout` is the one they were loaded by.
+/// Compares loaded weights with their files, read again by another route where there is one. An error names the file
+/// and the first byte that differs. `layout` is the one they were loaded with.
 pub fn verify_loaded(
     loader: &Loader,
     model: &Model,
@@ -73,16 +73,16 @@ pub fn verify_loaded(
 ) -> Result<()> {
     let was_cached = weights.receipt.bytes_by(Leg::Read, Route::Buffered) > 0;
     let Some(memory) = Arc::get_mut(&mut weights.region) else {
-        let message = "somebody else holds its region";
+        let message = "its region is in use elsewhere";
         let path = model.path.display();
-        return Err(Error::new(Kind::Invalid, "verify", path, message));
+        return Err(Error::new(ErrorKind::Invalid, "verify", path, message));
     };
     let mut again = Arc::new(Region::host(WINDOW_BYTES)?);
     let mut there = Vec::new();
     for moves in layout.moves.chunk_by(|a, b| a.object == b.object) {
         let shard = &model.shards[moves[0].object as usize];
         let objects = Shard::open_all(std::slice::from_ref(shard))?;
-        // What is not a file has one way, and is asked for once more.
+        // An object that is not a file has only one route, and is read by it again.
         let file = objects.handles()[0].file();
         let other_way = match file.and_then(File::alignment) {
             Some(_) if was_cached => Choice::Only(Route::Staged),
@@ -108,7 +108,9 @@ pub fn verify_loaded(
                     let message = format!("byte {byte} differs when it is read by another route");
                     let hint =
                         "load it again; if it differs again, suspect the drive or the memory";
-                    let error = shard.location().error(Kind::Corrupt, "verify", message);
+                    let error = shard
+                        .location()
+                        .error(ErrorKind::Corrupt, "verify", message);
                     return Err(error.with_hint(hint));
                 }
             }
@@ -117,8 +119,8 @@ pub fn verify_loaded(
     Ok(())
 }
 
-/// Moves of one file as groups that fit into a window, those that are longer cut. They are in the
-/// order of the region.
+/// Groups the moves of one file so that each group fits into a window. Longer moves are split. They are in the order of
+/// the region.
 fn windows(moves: &[Move]) -> Vec<Vec<Move>> {
     let mut groups: Vec<Vec<Move>> = Vec::new();
     for m in moves {
@@ -141,9 +143,9 @@ fn windows(moves: &[Move]) -> Vec<Vec<Move>> {
     groups
 }
 
-/// The first byte that differs, if one does.
+/// The index of the first byte that differs, if any.
 fn first_difference(left: &[u8], right: &[u8]) -> Option<u64> {
-    // The whole is compared at memory speed; the place is looked for only where there is one.
+    // The slices are compared at memory speed; the index is searched for only if they differ.
     if left == right {
         return None;
     }

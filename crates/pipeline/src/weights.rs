@@ -1,15 +1,13 @@
-//! The weights of a model: safetensors files read into one region of host or GPU memory, and
-//! written.
+//! Model weights: reads safetensors files into one region of host or GPU memory, and writes them.
 //!
-//! The way of a load: a path becomes a [`Model`] (every header read and checked), filters and slices
-//! a [`Selection`] (what of it is wanted: what is not chosen is not read), a [`Layout`] (where each
-//! tensor goes in one region), and all files together one transfer with one receipt.
+//! A load has four stages. A path becomes a [`Model`]: every header is read and checked. Filters and slices give a
+//! [`Selection`] of its tensors; the rest is not read. A [`Layout`] places each selected tensor in one region. One
+//! transfer with one receipt then reads all files.
 //!
-//! Nothing here trusts a file. Every figure of a header is checked against the others and against
-//! the file's length before memory is taken for it, and every count has a bound.
+//! No file is trusted. Every number in a header is checked against the others and against the file's length before
+//! memory is allocated for it, and every count has a limit.
 
 mod blocks;
-mod directory;
 mod dtype;
 mod filter;
 mod header;
@@ -20,6 +18,7 @@ mod load;
 mod mapped;
 mod model;
 mod name;
+mod name_table;
 mod outline;
 mod publish;
 mod rectangle;
@@ -31,24 +30,24 @@ mod slice;
 mod stream;
 mod tensor;
 
-pub use blocks::{Block, GROUP_BYTES_MAX, PreparedBlocks};
+pub use blocks::{GROUP_BYTES_MAX, MemoryBlock, PreparedBlocks};
 pub use dtype::Dtype;
 pub use filter::{Filter, Filters};
 pub use header::{HEADER_BYTES_MAX, Header, NAME_BYTES_MAX, TENSORS_MAX};
-pub use index::{FILES_MAX, Index};
+pub use index::{FILES_MAX, WeightIndex};
 pub use inspect::{FileFacts, Inspection, TensorFacts};
 pub use layout::{LARGE_ALIGN_BYTES, LARGE_BYTES, Layout, Phase, Placed};
 pub use load::{Loaded, Loader, Prepared};
 pub use mapped::{Mapped, MappedTensor};
 pub use model::{Model, Shard};
-pub use name::Name;
+pub use name::TensorName;
 pub use rectangle::Rectangle;
 pub use rewrite::REWRITTEN_FILES_MAX;
-pub use save::{Held, Holding, Saver};
+pub use save::{FileSaver, Held, Holding};
 pub use selection::{Pick, RUNS_MAX, Selection};
 pub use shape::{RANK_MAX, Shape};
-pub use slice::{Part, Slice};
-pub use stream::Stream;
+pub use slice::{Slice, SlicePart};
+pub use stream::BatchStream;
 pub use tensor::{Tensor, whole_bytes};
 
 pub(crate) use model::INDEX_NAME;

@@ -11,17 +11,17 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Choice, Kind, Result, Scheme};
+use straightway_core::{Choice, ErrorKind, Result, Scheme};
 use straightway_io::{
     Executor, Settings, Store,
     store::{Condition, Durability, Location, Missing, Registry, list_all},
     wrapper::faulty::Faults,
 };
 use straightway_memory::Memory;
-use straightway_pipeline::{Copier, Errand, verify::verify};
+use straightway_pipeline::{Copier, CopyJob, verify::verify};
 use tempfile::TempDir;
 
-/// On a drive, where O_DIRECT works.
+/// A folder on a drive, where O_DIRECT works.
 fn folder() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -74,16 +74,16 @@ fn executor(faults: Option<Faults>) -> Executor {
 }
 
 fn copy(executor: &Executor, source: &Location, target: &Location) -> Result<()> {
-    let errand = Errand::new(std::slice::from_ref(source), target)?;
+    let job = CopyJob::new(std::slice::from_ref(source), target)?;
     let copier = Copier {
         executor,
         choice: Choice::Auto,
         progress: Arc::default(),
     };
-    let receipt = copier.run(&errand)?;
-    let bytes: u64 = errand.pairs.iter().map(|p| p.bytes).sum();
+    let receipt = copier.run(&job)?;
+    let bytes: u64 = job.pairs.iter().map(|p| p.bytes).sum();
     assert!(receipt.bytes <= bytes, "holes are not replaced");
-    verify(executor, &errand, &copier.progress)
+    verify(executor, &job, &copier.progress)
 }
 
 fn memory(name: &str) -> Arc<dyn Store> {
@@ -94,7 +94,7 @@ fn at(store: &Arc<dyn Store>, name: &str) -> Location {
     Location::from((Arc::clone(store), name.into()))
 }
 
-/// All that is below a store.
+/// All objects of a store.
 fn seen(store: &Arc<dyn Store>) -> BTreeMap<String, Vec<u8>> {
     let mut all = BTreeMap::new();
     let names = list_all(&**store).unwrap();
@@ -141,7 +141,7 @@ fn every_byte_arrives_between_files_and_memory_both_ways() {
     let back = home.path().join("back");
     copy(&executor, &at(&there, "copy"), &Location::from(&back)).unwrap();
     assert!(seen(&below(&back)) == contents());
-    // And between two stores of one family, into a store as a whole.
+    // Between two stores of one family, with a whole store as the target.
     let other = memory("other");
     copy(&executor, &at(&there, "copy/odd"), &at(&other, "")).unwrap();
     assert_eq!(seen(&other).len(), 10);
@@ -201,7 +201,7 @@ fn a_copy_that_fails_leaves_nothing_partial_under_a_name() {
 }
 
 #[test]
-fn what_cannot_be_kept_is_refused_and_what_is_not_there_is_not_found() {
+fn links_into_other_stores_are_refused_and_missing_sources_are_not_found() {
     let home = folder();
     fs::create_dir(home.path().join("tree")).unwrap();
     fs::write(home.path().join("tree/file"), "x").unwrap();
@@ -213,8 +213,8 @@ fn what_cannot_be_kept_is_refused_and_what_is_not_there_is_not_found() {
     assert!(seen(&there).is_empty());
     let target = Location::from(&home.path().join("new"));
     let error = copy(&executor(None), &at(&there, "nothing"), &target).unwrap_err();
-    assert_eq!(error.kind(), Kind::NotFound, "{error}");
-    // A name that leads out of the target is no name.
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    // A name that leads out of the target is refused.
     assert!(
         there
             .put(
@@ -228,21 +228,21 @@ fn what_cannot_be_kept_is_refused_and_what_is_not_there_is_not_found() {
 }
 
 #[test]
-fn a_copy_is_named_by_uri_and_takes_the_place_of_what_was_there() {
+fn a_copy_by_uri_replaces_the_existing_target() {
     let home = folder();
     let (path, replaced) = (home.path().join("file"), home.path().join("replaced"));
     fs::write(&path, noise(70_000, 1)).unwrap();
     fs::write(&replaced, noise(90_000, 2)).unwrap();
     let stores = Registry::default().with(Scheme::Memory, |name| Ok(Arc::new(Memory::new(name))));
     let copy = |from: &Path, to: &Path| {
-        let errand = Errand::find(&stores, &[from.to_owned()], to).unwrap();
+        let job = CopyJob::find(&stores, &[from.to_owned()], to).unwrap();
         let executor = executor(None);
         let copier = Copier {
             executor: &executor,
             choice: Choice::Auto,
             progress: Arc::default(),
         };
-        copier.run(&errand).unwrap();
+        copier.run(&job).unwrap();
     };
     let uri = Path::new("memory:store/a/b");
     copy(&path, uri);

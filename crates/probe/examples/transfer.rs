@@ -1,11 +1,11 @@
-//! One transfer with what is learnt about the machine, and its receipt as JSON: what `bench/learning.py` and
-//! `bench/tmpfs.py` measure, without the rest of the command.
+//! Runs one transfer with the lessons about the machine and prints its receipt as JSON. `bench/learning.py` and
+//! `bench/tmpfs.py` measure it, without the rest of the command.
 //!
 //! `transfer read FILE [--route direct]` reads a file into new host memory; `transfer copy FROM TO` copies a file.
 
 use std::{path::Path, sync::Arc};
 
-use straightway_core::{Choice, Error, Extent, Kind, Move, Receipt, Result, Route};
+use straightway_core::{Choice, Error, ErrorKind, Extent, Move, Receipt, Result, Route};
 use straightway_io::{Executor, File, FileDraft, Region, Settings};
 use straightway_probe::learned::Learned;
 
@@ -51,7 +51,7 @@ fn main() -> Result<()> {
         ["copy", from, to] => copy(&executor(from)?, Path::new(from), Path::new(to)),
         _ => {
             let usage = "transfer read FILE [--route direct], or transfer copy FROM TO";
-            Err(Error::new(Kind::Invalid, "run", "transfer", usage))
+            Err(Error::new(ErrorKind::Invalid, "run", "transfer", usage))
         }
     }?;
     let text = serde_json::to_string(&receipt).expect("a receipt is plain data");

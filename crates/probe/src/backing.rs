@@ -1,9 +1,8 @@
-//! From a path to what is behind it: mount, file system, and the drives at the bottom.
+//! Resolves a path to its mount, its file system and its drives.
 //!
-//! The way down is mount → block device → partition, RAID, device mapper or loop → drive → PCI
-//! function → NUMA node. It ends early for file systems without a device: memory, network, overlay.
-//! A path that does not exist yet is answered for its nearest parent, since that is where a write
-//! to it will land.
+//! The chain is mount → block device → partition, RAID, device mapper or loop → drive → PCI function → NUMA node. It
+//! ends early for file systems without a device: memory, network, overlay. A path that does not exist yet is resolved
+//! by its nearest existing parent, where a write would create it.
 
 use std::{
     fs,
@@ -11,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use straightway_sys::{
     mount::{DeviceNumber, Mount, Mounts},
@@ -20,19 +19,19 @@ use straightway_sys::{
 
 use crate::drive::Drive;
 
-/// How many block devices may stand on each other: file on loop on LVM on RAID on partition is five.
+/// The maximum depth of stacked block devices: file on loop on LVM on RAID on partition is five.
 const LAYERS_MAX: usize = 16;
 
-/// What stands between a file system and its drives.
+/// A block device between a file system and its drives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layer {
+pub struct BackingLayer {
     /// The block device's name, such as `md0` or `nvme0n1p2`.
     pub name: String,
-    /// What it does.
+    /// Its kind.
     pub kind: LayerKind,
 }
 
-/// What a block device on top of others does.
+/// The kind of a stacked block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LayerKind {
     /// A part of a drive.
@@ -41,27 +40,27 @@ pub enum LayerKind {
     Raid(String),
     /// Device mapper: LVM, encryption, multipath; with the prefix of its identifier, such as `CRYPT`.
     Mapper(String),
-    /// A file posing as a drive.
+    /// A loop device, with its backing file.
     Loop(PathBuf),
 }
 
-/// What is behind a path.
+/// The storage behind a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backing {
-    /// The path asked for, absolute, without links as far as it exists.
+    /// The requested path, absolute, with links resolved as far as it exists.
     pub path: PathBuf,
     /// The mount that holds it.
     pub mount: Mount,
     /// The block device the file system is on; none for memory, network and overlay.
     pub device: Option<DeviceNumber>,
-    /// What stands between the file system and the drives, from the top.
-    pub layers: Vec<Layer>,
-    /// The drives, each once; none where no device is behind the file system.
+    /// The block devices between the file system and the drives, from the top.
+    pub layers: Vec<BackingLayer>,
+    /// The drives, each once; empty for a file system without a device.
     pub drives: Vec<Drive>,
 }
 
 impl Backing {
-    /// Looks up what is behind `path`.
+    /// Finds the storage behind `path`.
     pub fn of(root: &Root, path: &Path) -> Result<Self> {
         let path = absolute(root, path)?;
         let mounts = Mounts::read(root)?;
@@ -73,7 +72,12 @@ impl Backing {
         };
         let (mount, folders) = descent.locate(&path).ok_or_else(|| {
             let why = "no mount holds it";
-            Error::new(Kind::NotFound, "find the device of", path.display(), why)
+            Error::new(
+                ErrorKind::NotFound,
+                "find the device of",
+                path.display(),
+                why,
+            )
         })?;
         for folder in &folders {
             descent.enter(folder, 0);
@@ -92,7 +96,7 @@ impl Backing {
     }
 }
 
-/// A relative path is meant from the current folder, which only the live machine has.
+/// Makes a path absolute. Only the live machine has a current folder.
 fn absolute(root: &Root, path: &Path) -> Result<PathBuf> {
     let failed = |e| Error::os("find the device of", path.display(), e);
     let path = if root.is_machine() {
@@ -103,11 +107,11 @@ fn absolute(root: &Root, path: &Path) -> Result<PathBuf> {
     Ok(root.reach(path))
 }
 
-/// The way down, and what has been met on it.
+/// The walk from a mount to its drives, with the layers and drives found so far.
 struct Descent<'a> {
     root: &'a Root,
     mounts: &'a Mounts,
-    layers: Vec<Layer>,
+    layers: Vec<BackingLayer>,
     drives: Vec<Drive>,
 }
 
@@ -127,7 +131,7 @@ impl Descent<'_> {
         Some((mount, folders))
     }
 
-    /// The number of the block device that `path` itself is, as in `bench /dev/nvme0n1`.
+    /// The device number of `path` if it is a block device, as in `bench /dev/nvme0n1`.
     fn device_node(&self, path: &Path) -> Option<DeviceNumber> {
         let metadata = fs::metadata(self.root.outside(path)?).ok()?;
         let is_device = metadata.file_type().is_block_device();
@@ -138,7 +142,7 @@ impl Descent<'_> {
         self.root.resolve(format!("/sys/dev/block/{device}"))
     }
 
-    /// btrfs mounts under anonymous numbers: the source names one of its devices, sysfs the others.
+    /// btrfs mounts have anonymous device numbers: the source names one of the devices, sysfs the others.
     fn by_source(&self, mount: &Mount) -> Vec<PathBuf> {
         let Some(node) = mount.source.strip_prefix("/dev/") else {
             return Vec::new();
@@ -157,7 +161,7 @@ impl Descent<'_> {
             .collect()
     }
 
-    /// Goes down from the block device with this resolved sysfs folder.
+    /// Walks down from the block device with this resolved sysfs folder.
     fn enter(&mut self, folder: &Path, depth: usize) {
         if depth == LAYERS_MAX {
             return;
@@ -199,11 +203,11 @@ impl Descent<'_> {
         }
     }
 
-    /// A layer met by two ways, such as LVM over both halves of a RAID, is one layer.
+    /// Adds a layer, once even if it is reached twice, as with LVM over both halves of a RAID.
     fn push_layer(&mut self, folder: &Path, kind: LayerKind) {
         let name = name(folder);
         if !self.layers.iter().any(|layer| layer.name == name) {
-            self.layers.push(Layer { name, kind });
+            self.layers.push(BackingLayer { name, kind });
         }
     }
 

@@ -1,8 +1,8 @@
-//! Measures what the drive behind a path can do, by each route, over block sizes and depths.
+//! Measures the drive behind a path by each route, over block sizes and queue depths.
 //!
-//! Every point is a real transfer through the same executor that `copy` uses, and keeps its
-//! receipt. A point is run several times and the run with the median rate counts: on a shared
-//! machine the best run is luck and the mean is somebody else's load.
+//! Every point is a real transfer through the same executor that `copy` uses, and keeps its receipt. A point is run
+//! several times, and the run with the median rate counts: on a shared machine the best run is an outlier, and the
+//! mean includes the load of others.
 
 mod limits;
 mod outcome;
@@ -16,55 +16,55 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Alignment, Place, Receipt, Result, Route};
 use straightway_io::{File, FileDraft, Progress, draft};
 
-pub use limits::Limit;
-pub use outcome::{Knee, Outcome};
+pub use limits::BenchLimit;
+pub use outcome::{BenchOutcome, Knee};
 pub use rounds::StageRates;
-pub use stage::{Shape, Stage};
+pub use stage::{Stage, StageLoad};
 
-/// What is measured.
+/// The operation that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Work {
-    /// The file from front to back into one region.
+pub enum Workload {
+    /// A sequential read of the file into one region.
     Read,
-    /// The same region to a new file, synced at the end.
+    /// A write of a region to a new file, synced at the end.
     Write,
-    /// Random blocks of the file into one region.
+    /// A read of random blocks of the file into one region.
     Gather,
 }
 
-/// What the page cache holds of the file when a run begins.
+/// The state of the page cache when a run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cache {
-    /// Nothing.
+pub enum CacheState {
+    /// It holds no part of the file.
     Cold,
-    /// All of it.
+    /// It holds all bytes that are read.
     Warm,
 }
 
-/// One series of measurements: what, by which route, from where.
+/// One series of measurements: an operation, a route and a page cache state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Track {
-    /// What is measured.
-    pub work: Work,
-    /// Which route is demanded.
+pub struct BenchSeries {
+    /// The operation.
+    pub work: Workload,
+    /// The route that transfers must take.
     pub route: Route,
-    /// What the page cache holds.
-    pub cache: Cache,
+    /// The state of the page cache.
+    pub cache: CacheState,
 }
 
-impl Track {
-    /// Its name, for people.
+impl BenchSeries {
+    /// The name for display.
     pub fn name(self) -> String {
         let work = match self.work {
-            Work::Read => "read",
-            Work::Write => "write",
-            Work::Gather => "gather",
+            Workload::Read => "read",
+            Workload::Write => "write",
+            Workload::Gather => "gather",
         };
         match (self.route, self.cache, self.work) {
-            (Route::Buffered, Cache::Warm, _) => format!("{work} buffered, warm"),
-            (Route::Buffered, Cache::Cold, Work::Read | Work::Gather) => {
+            (Route::Buffered, CacheState::Warm, _) => format!("{work} buffered, warm"),
+            (Route::Buffered, CacheState::Cold, Workload::Read | Workload::Gather) => {
                 format!("{work} buffered, cold")
             }
             (route, _, _) => format!("{work} {route}"),
@@ -72,42 +72,42 @@ impl Track {
     }
 }
 
-/// What to measure.
+/// The parameters of a bench.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// A file to read, or a folder to make one in.
+    /// A file to read, or a folder in which a file is created.
     pub path: PathBuf,
-    /// Whose memory the bytes go to and come from.
+    /// The memory that reads fill and writes come from.
     pub memory: Place,
-    /// How long the file is to be, where one is made.
+    /// The length of a created file.
     pub bytes: u64,
-    /// Which series.
-    pub tracks: Vec<Track>,
+    /// The series to measure.
+    pub series: Vec<BenchSeries>,
     /// Block sizes to try.
     pub blocks: Vec<u64>,
     /// Queue depths to try.
     pub depths: Vec<u32>,
-    /// How often each point is run.
+    /// The number of runs of each point.
     pub runs: u32,
-    /// Lanes to the drive, where that is not left to us.
+    /// The number of drive lanes; `None` for the default.
     pub drive_lanes: Option<u32>,
-    /// Move the whole file at every point, rather than enough of it to tell.
+    /// Whether every point moves the whole file instead of a part of it.
     pub whole: bool,
-    /// How many blocks a gather takes.
+    /// The number of blocks of a gather.
     pub gather_extents: u64,
-    /// What the gathered offsets follow from.
+    /// The seed of the gather offsets and of a created file's content.
     pub seed: u64,
 }
 
 /// A measured point.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
-    /// Which series it belongs to.
+    /// The series of the point.
     #[serde(flatten)]
-    pub track: Track,
+    pub series: BenchSeries,
     /// The block size.
     pub block_bytes: u64,
-    /// I/Os in flight; of the page cache, lanes side by side.
+    /// I/Os in flight; for buffered routes, the number of lanes.
     pub depth: u32,
     /// The rates of all runs, in the order in which they were run.
     pub rates_bytes_per_s: Vec<f64>,
@@ -115,8 +115,9 @@ pub struct Sample {
     pub receipt: Receipt,
 }
 
-/// The tracks of `spec` that its file system has. Reads and writes differ: btrfs reads by O_DIRECT what it does not write by it.
-pub fn possible(spec: &Spec) -> Result<Vec<Track>> {
+/// Returns the series of `spec` that its file system supports. Reads and writes differ: btrfs takes O_DIRECT reads of
+/// files to which it takes no O_DIRECT writes.
+pub fn possible(spec: &Spec) -> Result<Vec<BenchSeries>> {
     let is_folder = spec.path.is_dir();
     let folder = if is_folder {
         &spec.path
@@ -132,20 +133,20 @@ pub fn possible(spec: &Spec) -> Result<Vec<Track>> {
     } else {
         spec.path.clone()
     })?;
-    let is_possible = |track: &&Track| match (track.route, track.work) {
+    let is_possible = |series: &&BenchSeries| match (series.route, series.work) {
         (Route::Buffered, _) => true,
-        (_, Work::Write) => probe.file().alignment().is_some(),
-        (_, Work::Read | Work::Gather) => read.alignment().is_some(),
+        (_, Workload::Write) => probe.file().alignment().is_some(),
+        (_, Workload::Read | Workload::Gather) => read.alignment().is_some(),
     };
-    Ok(spec.tracks.iter().filter(is_possible).copied().collect())
+    Ok(spec.series.iter().filter(is_possible).copied().collect())
 }
 
-/// Measures everything in `spec`, telling `begins` before each point which one it is, of how many.
-/// What was measured before an error, or before `progress` was cancelled, is lost.
+/// Measures all points of `spec`. Calls `begins` before each with its index, the total and its name. An error, or the
+/// cancellation of `progress`, discards all results.
 pub fn run(
     spec: &Spec,
     progress: &Arc<Progress>,
     begins: &mut dyn FnMut(usize, usize, &str),
-) -> Result<Outcome> {
+) -> Result<BenchOutcome> {
     work::Bench::new(spec, progress)?.run(begins)
 }

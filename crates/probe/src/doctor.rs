@@ -1,20 +1,20 @@
-//! The doctor: whether bytes can go straight between a path and GPU memory, and if not, why not.
+//! The doctor: checks whether bytes can be transferred directly between a path and GPU memory, and if not, why not.
 //!
-//! GPUDirect Storage falls back to host memory without a word, and NVIDIA's own check reports
-//! success with every drive unsupported. The doctor looks at each thing that has ever been in the
-//! way, from the driver to the drive, and says what it saw, why it matters and what mends it. Two
-//! ways lead straight to a GPU, nvidia-fs and P2PDMA, and one is enough: what closes only a way that
-//! is not needed is no trouble and is not reported as such.
+//! GPUDirect Storage falls back to host memory silently, and NVIDIA's own check reports success with every drive
+//! unsupported. The doctor checks every known obstacle, from the driver to the drive, and reports what it saw, why it
+//! matters and how to fix it. Two cuFile paths are direct, nvidia-fs and P2PDMA, and one is enough: an obstacle on a
+//! path that is not needed is not reported as a problem.
 //!
-//! No finding proves that direct works. Only a transfer does, whose bytes were counted
-//! ([`LiveProbe`]); without one the verdict is never "direct".
+//! No finding proves that transfers are direct. Only a transfer whose bytes were counted does ([`LiveProbe`]);
+//! without one the verdict is never "direct".
 //!
-//! Everything is read through a [`Root`], so that a capture of another machine is examined as this
-//! one would be. What only the live machine can tell comes in as a value, [`Measured`].
+//! All files are read through a [`Root`], so that a capture of another machine is examined in the same way. Data that
+//! only the live machine can provide is passed in as [`Measurements`].
 
 mod catalogue;
 mod check;
 mod cufile;
+mod cufile_path;
 mod device;
 mod driver;
 mod fabric;
@@ -25,14 +25,13 @@ mod kernel;
 mod library;
 mod live;
 mod live_probe;
-mod measured;
+mod measurements;
 mod nvidia_fs;
 mod peer;
 mod platform;
 mod sample;
 mod storage;
 mod text;
-mod way;
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -42,66 +41,66 @@ use straightway_sys::root::Root;
 pub use catalogue::all as checks;
 use check::list;
 pub use check::{Check, Finding, Layer, State};
+pub use cufile_path::CufilePath;
+use cufile_path::DIRECT;
 use facts::Facts;
 pub use guide::guide;
 pub use host_read::HostRead;
 pub use live_probe::LiveProbe;
-pub use measured::{Measured, PauseCount};
+pub use measurements::{Measurements, PauseCount};
 pub use text::Style;
-use way::DIRECT;
-pub use way::Way;
 
-/// What to examine.
+/// A request to the doctor.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct DoctorRequest<'a> {
     /// The machine, or a capture of one.
     pub root: &'a Root,
     /// The file or folder whose bytes are to reach the GPU.
     pub path: &'a Path,
-    /// The environment of the process that would move them.
+    /// The environment of the process that would transfer them.
     pub environment: &'a BTreeMap<String, String>,
-    /// What was measured on the machine; empty for a capture.
-    pub measured: &'a Measured,
+    /// The measurements on the machine; empty for a capture.
+    pub measured: &'a Measurements,
 }
 
-/// What was found.
+/// The result of an examination.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diagnosis {
-    /// Whether bytes go straight into GPU memory.
-    pub verdict: Verdict,
+    /// Whether bytes are transferred directly into GPU memory.
+    pub verdict: DoctorVerdict,
     /// The verdict in one line.
     pub summary: String,
-    /// How bytes go where they do not go straight.
+    /// The route of the bytes if they are not transferred directly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instead: Option<String>,
     /// The path examined.
     pub path: String,
-    /// Which ways stand open.
-    pub ways: Vec<WayState>,
-    /// Every check and what it saw, the worst first.
+    /// The cuFile paths, and whether they are open.
+    pub ways: Vec<CufilePathState>,
+    /// All findings, worst first.
     pub checks: Vec<Finding>,
-    /// What was measured.
-    pub measured: Measured,
+    /// The measurements.
+    pub measured: Measurements,
 }
 
-/// Whether bytes go straight into GPU memory.
+/// Whether bytes are transferred directly into GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// A transfer did, and its bytes were counted.
+pub enum DoctorVerdict {
+    /// Yes: a transfer whose bytes were counted proves it.
     Direct,
-    /// Nothing is in the way, but no transfer has shown it.
+    /// No obstacle was found, but no transfer has proven it.
     NotProven,
-    /// They do not.
+    /// No.
     NotDirect,
 }
 
-/// Whether a way stands open, as far as the checks can see.
+/// Whether a cuFile path is open, as far as the checks can tell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WayState {
-    /// The way.
-    pub way: Way,
-    /// Whether nothing was found in it.
+pub struct CufilePathState {
+    /// The path.
+    pub way: CufilePath,
+    /// Whether no obstacle was found.
     pub is_open: bool,
     /// The checks that close it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -109,8 +108,8 @@ pub struct WayState {
 }
 
 /// Examines the machine.
-pub fn diagnose(request: &Request<'_>) -> Diagnosis {
-    let Request {
+pub fn diagnose(request: &DoctorRequest<'_>) -> Diagnosis {
+    let DoctorRequest {
         root,
         path,
         environment,
@@ -118,8 +117,9 @@ pub fn diagnose(request: &Request<'_>) -> Diagnosis {
     } = *request;
     let facts = Facts::read(root, path, environment, measured);
     let mut findings: Vec<Finding> = checks().map(|check| check.find(&facts)).collect();
-    let ways = [Way::NvidiaFs, Way::P2pDma, Way::Compat].map(|way| state_of(way, &findings));
-    excuse(&mut findings, &ways, measured);
+    let ways = [CufilePath::NvidiaFs, CufilePath::P2pDma, CufilePath::Compat]
+        .map(|way| state_of(way, &findings));
+    dismiss_unneeded(&mut findings, &ways, measured);
     findings.sort_by_key(|finding| (finding.state, finding.layer));
     let path = match facts.backing() {
         Some(backing) => backing.path.display().to_string(),
@@ -136,17 +136,17 @@ pub fn diagnose(request: &Request<'_>) -> Diagnosis {
     }
 }
 
-fn judge(measured: &Measured, ways: &[WayState]) -> Verdict {
-    let is_open = |state: &WayState| state.is_open && DIRECT.contains(&state.way);
+fn judge(measured: &Measurements, ways: &[CufilePathState]) -> DoctorVerdict {
+    let is_open = |state: &CufilePathState| state.is_open && DIRECT.contains(&state.way);
     match &measured.gpu {
-        Some(probe) if probe.proof().is_some() => Verdict::Direct,
-        None if ways.iter().any(is_open) => Verdict::NotProven,
-        _ => Verdict::NotDirect,
+        Some(probe) if probe.proof().is_some() => DoctorVerdict::Direct,
+        None if ways.iter().any(is_open) => DoctorVerdict::NotProven,
+        _ => DoctorVerdict::NotDirect,
     }
 }
 
-fn state_of(way: Way, findings: &[Finding]) -> WayState {
-    // A transfer that did not go straight shows that something is wrong, not what: it closes no way.
+fn state_of(way: CufilePath, findings: &[Finding]) -> CufilePathState {
+    // A transfer that was not direct shows that something is wrong, but not what: it closes no path.
     let closing =
         |finding: &&Finding| finding.closes.contains(&way) && finding.layer != Layer::Live;
     let closed_by: Vec<_> = findings
@@ -154,15 +154,15 @@ fn state_of(way: Way, findings: &[Finding]) -> WayState {
         .filter(closing)
         .map(|finding| finding.id)
         .collect();
-    WayState {
+    CufilePathState {
         way,
         is_open: closed_by.is_empty(),
         closed_by,
     }
 }
 
-/// What is wrong only with ways that are not needed, because a direct one is open, is no trouble.
-fn excuse(findings: &mut [Finding], ways: &[WayState], measured: &Measured) {
+/// Turns problems of unneeded paths into not applicable ones if a direct path is open.
+fn dismiss_unneeded(findings: &mut [Finding], ways: &[CufilePathState], measured: &Measurements) {
     let proven = measured.gpu.as_ref().and_then(LiveProbe::proof);
     let open = ways.iter().find(|state| match proven {
         Some(way) => state.way == way,
@@ -183,7 +183,12 @@ fn excuse(findings: &mut [Finding], ways: &[WayState], measured: &Measured) {
     }
 }
 
-fn summarize(path: &str, facts: &Facts<'_>, findings: &[Finding], ways: &[WayState]) -> String {
+fn summarize(
+    path: &str,
+    facts: &Facts<'_>,
+    findings: &[Finding],
+    ways: &[CufilePathState],
+) -> String {
     if let Some(probe) = &facts.measured.gpu {
         let seen = findings.iter().find(|finding| finding.id == "live.gpu");
         let seen = seen.map_or("", |finding| finding.seen.as_str());
@@ -207,9 +212,8 @@ fn summarize(path: &str, facts: &Facts<'_>, findings: &[Finding], ways: &[WaySta
     format!("not direct: {}", reasons(findings))
 }
 
-/// The gravest obstacle in full and the others by title. What closes both direct ways comes first,
-/// and of that a missing GPU, then the drive: they are hardest to change and say most about the
-/// machine.
+/// The worst obstacle in full and the others by title. Obstacles that close both direct paths come first, and among
+/// those a missing GPU, then the drive: these are the hardest to change.
 fn reasons(findings: &[Finding]) -> String {
     let closes = |finding: &&Finding, way| finding.closes.contains(way);
     let in_the_way = findings
@@ -219,7 +223,7 @@ fn reasons(findings: &[Finding]) -> String {
         in_the_way.partition(|finding| DIRECT.iter().all(|way| closes(finding, way)));
     both.reverse();
     both.sort_by_key(|finding| finding.id != "gpu.present");
-    one.sort_by_key(|finding| !closes(finding, &Way::NvidiaFs));
+    one.sort_by_key(|finding| !closes(finding, &CufilePath::NvidiaFs));
     let mut obstacles = both.into_iter().chain(one);
     let gravest = obstacles.next().map_or("", |finding| finding.seen.as_str());
     let others: Vec<String> = obstacles.map(|finding| finding.title.to_owned()).collect();
@@ -230,7 +234,7 @@ fn reasons(findings: &[Finding]) -> String {
     }
 }
 
-/// How bytes go when not straight into a GPU.
+/// The route of the bytes if they are not transferred directly into a GPU.
 fn instead(facts: &Facts<'_>) -> Option<String> {
     if facts.measured.gpu.is_some() {
         return None;

@@ -1,4 +1,4 @@
-//! A physical drive as sysfs describes it: how it is attached, where, and how its queue is set.
+//! A physical drive as sysfs describes it: its attachment, its location and its queue.
 
 use std::{
     fmt,
@@ -9,10 +9,10 @@ use straightway_sys::root::{Root, name};
 
 use crate::topology::PciAddress;
 
-/// How a drive is attached.
+/// The attachment of a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriveKind {
-    /// NVMe on PCIe: what peer-to-peer DMA can reach.
+    /// NVMe on PCIe, which peer-to-peer DMA can reach.
     Nvme,
     /// NVMe over TCP.
     NvmeTcp,
@@ -20,7 +20,7 @@ pub enum DriveKind {
     NvmeRdma,
     /// NVMe over Fibre Channel, or the loop transport.
     NvmeFabric,
-    /// A paravirtual disk: the host's drive is out of sight.
+    /// A paravirtual disk; the host's drive is not visible.
     Virtio,
     /// SATA.
     Sata,
@@ -28,9 +28,9 @@ pub enum DriveKind {
     Scsi,
     /// USB.
     Usb,
-    /// Memory posing as a drive: zram, ram disks, `null_blk`.
+    /// A block device in memory: zram, ram disks, `null_blk`.
     Memory,
-    /// None of these.
+    /// Any other.
     Other,
 }
 
@@ -51,18 +51,18 @@ impl fmt::Display for DriveKind {
     }
 }
 
-/// A drive that no other block device of this machine stands behind.
+/// A block device with no other block device of this machine below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drive {
     /// Its name, such as `nvme0n1`.
     pub name: String,
-    /// How it is attached.
+    /// Its attachment.
     pub kind: DriveKind,
-    /// What its maker calls it.
+    /// The model name.
     pub model: Option<String>,
-    /// The PCI function that serves it: its own controller, or the one its bus hangs from.
+    /// The PCI function of the drive: its own controller, or that of its bus.
     pub pci: Option<PciAddress>,
-    /// The NUMA node of that function; none where firmware does not say.
+    /// The NUMA node of that function; `None` if the firmware does not report it.
     pub numa_node: Option<u32>,
     /// Requests the block layer queues before it blocks.
     pub nr_requests: Option<u32>,
@@ -74,7 +74,7 @@ impl Drive {
     /// Reads the drive whose folder, resolved, is `folder`: `/sys/devices/…/block/sda`.
     pub(crate) fn read(root: &Root, folder: &Path) -> Self {
         let controllers = controllers(root, folder);
-        // A namespace under multipath hangs from no controller; its first one stands for it.
+        // A multipath namespace has no controller as its parent; the first of its controllers is used.
         let home = controllers.first().map_or(folder, PathBuf::as_path);
         let pci = home
             .iter()
@@ -98,7 +98,7 @@ impl Drive {
     }
 }
 
-/// The NVMe controllers that lead to a namespace, resolved.
+/// The resolved sysfs folders of the NVMe controllers of a namespace.
 fn controllers(root: &Root, folder: &Path) -> Vec<PathBuf> {
     if !name(folder).starts_with("nvme") {
         return Vec::new();

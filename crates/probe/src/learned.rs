@@ -1,8 +1,8 @@
-//! What transfers found out by themselves about this machine's drives, kept as TOML beside the profile.
+//! What transfers have learnt about this machine's drives, stored as TOML next to the profile.
 //!
-//! The profile says more and wins: of a drive that `bench` measured, nothing is learnt about reads. The file is small, is
-//! written aside and renamed, and may be lost: what it says is then learnt again. One that is damaged, or of another
-//! machine, is as good as none.
+//! The profile takes precedence: nothing is learnt about reads of a drive that `bench` measured. The file is small
+//! and is replaced by a rename. If it is lost, the lessons are learnt again. A damaged file, or one of another
+//! machine, is ignored.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Error, Result};
 use straightway_io::{
     ReportFile,
-    learning::{Learning, Lessons, Way, Work},
+    learning::{Learning, Lessons, Method, WorkKind},
 };
 use straightway_sys::{plain_file::open_plain, root::Root};
 
@@ -25,36 +25,37 @@ use crate::{
     profile::{self, Profile},
 };
 
-/// The name and version of the file's form.
+/// The name and version of the file format.
 const SCHEMA: &str = "straightway.learned/1";
 
-/// What every such file starts with.
+/// The first bytes of every such file.
 const MARK: &str = "schema = ";
 
-/// A longer file is none of ours.
+/// The maximum length of the file.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// Drives that are remembered. Beyond that, the first by name is forgotten.
+/// The maximum number of drives. Beyond it, the first by name is removed.
 const DRIVES_MAX: usize = 64;
 
-/// What was learnt on one machine.
+/// The lessons of one machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Learned {
     schema: String,
-    /// The machine that it was learnt on.
+    /// The machine.
     pub machine: Machine,
-    /// The faster way by kind of work, of each drive, or for one without drives, each file system.
+    /// The fastest method by kind of work, for each set of drives, or for each file system without drives.
     #[serde(default)]
     pub drives: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 impl Learned {
-    /// Where this machine's lessons are kept, if there is a place for them.
+    /// The path of this machine's lessons; `None` without a home or state directory.
     pub fn place() -> Option<PathBuf> {
         Some(Profile::place()?.with_file_name("learned.toml"))
     }
 
-    /// What is known of the drives behind `path`, and will be. Nothing is read before a transfer asks.
+    /// Returns the lessons for the drives behind `path`. They are read when a transfer first asks; new ones are
+    /// stored.
     pub fn of(path: &Path) -> Option<Learning> {
         let place = Self::place()?;
         let (at, path) = (place.clone(), path.to_owned());
@@ -64,26 +65,26 @@ impl Learned {
                 Some(key) => Self::read(&at).lessons(&key),
                 None => Lessons::new(),
             };
-            if let Ok(Some(tuning)) = profile::Tuning::of(&path) {
+            if let Ok(Some(tuning)) = profile::DriveTuning::of(&path) {
                 let way = if tuning.ring_first {
-                    Way::Ring
+                    Method::Ring
                 } else {
-                    Way::Direct
+                    Method::Direct
                 };
-                lessons.insert(Work::Read, way);
+                lessons.insert(WorkKind::Read, way);
             }
             lessons
         };
         let keep = move |work, way| {
             let kept = key_of(&target).map_or(Ok(()), |key| Self::keep(&place, &key, work, way));
             if let Err(error) = kept {
-                tracing::debug!(%error, "what was learnt is not kept");
+                tracing::debug!(%error, "cannot store a lesson");
             }
         };
         Some(Learning::new(load, keep))
     }
 
-    /// Reads what is kept at `path`. Where that is nothing of this machine, it is empty.
+    /// Reads the lessons at `path`. They are empty if the file is missing, invalid or of another machine.
     pub fn read(path: &Path) -> Self {
         let here = Machine::here();
         let kept = text_of(path).and_then(|text| toml::from_str::<Self>(&text).ok());
@@ -95,15 +96,15 @@ impl Learned {
         })
     }
 
-    /// The lessons of one drive. Words of a later version are passed over.
+    /// The lessons for one set of drives. Unknown words of later versions are ignored.
     pub fn lessons(&self, key: &str) -> Lessons {
         let rows = self.drives.get(key).into_iter().flatten();
         rows.filter_map(|(work, way)| Some((work.parse().ok()?, way.parse().ok()?)))
             .collect()
     }
 
-    /// Adds a lesson to what is kept at `path`. Two processes that do so at once may lose one of two lessons.
-    pub fn keep(path: &Path, key: &str, work: Work, way: Way) -> Result<()> {
+    /// Adds a lesson to the file at `path`. If two processes do so at the same time, one of the lessons may be lost.
+    pub fn keep(path: &Path, key: &str, work: WorkKind, way: Method) -> Result<()> {
         let mut learned = Self::read(path);
         if !learned.drives.contains_key(key) && learned.drives.len() >= DRIVES_MAX {
             learned.drives.pop_first();
@@ -125,7 +126,7 @@ fn text_of(path: &Path) -> Option<String> {
     (text.len() as u64 <= BYTES_MAX).then_some(text)
 }
 
-/// What lessons about the drives behind a path are kept by.
+/// The key of the drives behind a path.
 fn key_of(path: &Path) -> Option<String> {
     let backing = Backing::of(&Root::machine(), path).ok()?;
     let drives: Vec<_> = backing.drives.into_iter().map(|d| d.name).collect();
@@ -137,18 +138,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lessons_are_kept_by_drive_and_what_cannot_be_read_is_as_good_as_none() {
+    fn lessons_are_stored_by_drive_and_unreadable_ones_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state/learned.toml");
         assert_eq!(Learned::read(&path).lessons("vda"), Lessons::new());
-        Learned::keep(&path, "vda", Work::Read, Way::Ring).unwrap();
-        Learned::keep(&path, "tmpfs", Work::Copy, Way::Calls).unwrap();
-        Learned::keep(&path, "tmpfs", Work::Copy, Way::Mapping).unwrap();
+        Learned::keep(&path, "vda", WorkKind::Read, Method::Ring).unwrap();
+        Learned::keep(&path, "tmpfs", WorkKind::Copy, Method::Calls).unwrap();
+        Learned::keep(&path, "tmpfs", WorkKind::Copy, Method::Mapping).unwrap();
         let kept = Learned::read(&path);
-        assert_eq!(kept.lessons("vda"), [(Work::Read, Way::Ring)].into());
-        assert_eq!(kept.lessons("tmpfs"), [(Work::Copy, Way::Mapping)].into());
+        assert_eq!(kept.lessons("vda"), [(WorkKind::Read, Method::Ring)].into());
+        assert_eq!(
+            kept.lessons("tmpfs"),
+            [(WorkKind::Copy, Method::Mapping)].into()
+        );
         let left = fs::read_dir(path.parent().unwrap()).unwrap().count();
-        assert_eq!(left, 1, "nothing is left beside the file");
+        assert_eq!(left, 1, "only the file is left");
 
         let text = fs::read_to_string(&path).unwrap();
         let other = text.replace("kernel = \"", "kernel = \"another ");
@@ -166,7 +170,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("learned.toml");
         for number in 0..DRIVES_MAX + 3 {
-            Learned::keep(&path, &format!("d{number:03}"), Work::Read, Way::Direct).unwrap();
+            Learned::keep(
+                &path,
+                &format!("d{number:03}"),
+                WorkKind::Read,
+                Method::Direct,
+            )
+            .unwrap();
         }
         let kept = Learned::read(&path);
         assert_eq!(kept.drives.len(), DRIVES_MAX);

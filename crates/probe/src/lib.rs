@@ -1,4 +1,4 @@
-//! What this machine can do: the doctor checks, the bench measures, the profile keeps the result.
+//! The capabilities of this machine: the doctor checks them, the bench measures them, the profile stores the results.
 
 pub mod backing;
 pub mod bench;

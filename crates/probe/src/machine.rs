@@ -1,4 +1,4 @@
-//! Which machine this is, in the words that a result is kept with.
+//! The description of this machine that is stored with results.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use straightway_core::Bytes;
 use straightway_sys::root::Root;
 
-/// A machine, as far as a measurement on it needs to be told from one on another.
+/// A machine, as far as needed to tell its measurements from another machine's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
     pub processor: String,
-    /// How many cores this process may use.
+    /// The number of cores this process may use.
     pub cores: u32,
-    /// How much memory there is.
+    /// The size of the memory.
     pub memory_bytes: u64,
     /// The kernel's release.
     pub kernel: String,
@@ -43,7 +43,7 @@ impl Machine {
         }
     }
 
-    /// Whether what was measured on the one tells of the other. Cores and memory do not count: a process may be given
+    /// Whether measurements on one machine apply to the other. Cores and memory do not count: a process may be given
     /// fewer of them at any time.
     pub fn is_like(&self, other: &Self) -> bool {
         (&self.processor, &self.kernel) == (&other.processor, &other.kernel)

@@ -1,94 +1,94 @@
-//! What `bench` found out about this machine, kept as TOML, from which defaults are then taken.
+//! The results of `bench` on this machine, stored as TOML. Defaults are taken from them.
 
 use std::{
     collections::BTreeMap,
     env, fs,
-    io::{ErrorKind, Read},
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Alignment, Error, Kind, Rate, Result, extent::down};
+use straightway_core::{Alignment, Error, ErrorKind, Rate, Result, extent::down};
 use straightway_io::{ReportFile, Settings};
 use straightway_sys::{limit::available_memory, plain_file::open_plain, root::Root};
 
 use crate::{
     backing::Backing,
-    bench::{Knee, Outcome, StageRates},
+    bench::{BenchOutcome, Knee, StageRates},
     machine::Machine,
 };
 
-/// The name and version of the file's form. Fields may be added to it: an earlier version reads past them.
+/// The name and version of the file format. Fields may be added: earlier versions ignore them.
 const SCHEMA: &str = "straightway.profile/1";
 
-/// What every profile starts with.
+/// The first bytes of every profile.
 const PROFILE_MARK: &str = "schema = ";
 
 /// Chunks are whole pages.
 const PAGE_BYTES: u64 = Alignment::PAGE_BYTES;
 
-/// A profile longer than this is none of ours.
+/// The maximum length of a profile.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What was found out about one machine's drives.
+/// The results for the drives of one machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
     schema: String,
     /// The machine that it was measured on.
     pub machine: Machine,
-    /// What is known of each drive, or for one without drives, each file system.
+    /// The results for each set of drives, or for each file system without drives.
     pub drives: BTreeMap<String, DriveProfile>,
 }
 
-/// What is known of one drive.
+/// The results for one set of drives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriveProfile {
-    /// What suits it.
-    pub tuning: Option<Tuning>,
-    /// How long it takes before the first byte of a read.
+    /// The best settings.
+    pub tuning: Option<DriveTuning>,
+    /// The latency until the first byte of a read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_latency_s: Option<f64>,
     /// The knee of each curve that was measured.
     pub knees: Vec<Knee>,
-    /// The routes and their stages, measured in turn; absent in profiles of versions that did not measure them.
+    /// The routes and their stages, measured alternately; absent in profiles of older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<StageRates>,
-    /// How much of the page cache may be dirty before the kernel begins to write it back by itself.
+    /// The amount of dirty page cache at which the kernel starts background writeback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writeback_start_bytes: Option<u64>,
 }
 
-/// The sizes that suit a drive.
+/// The best settings for a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Tuning {
+pub struct DriveTuning {
     /// The largest I/O.
     pub chunk_bytes: u64,
     /// I/Os in flight.
     pub depth: u32,
-    /// Whether it is faster by way of the ring than straight into host memory.
+    /// Whether the ring is faster than DMA into host memory.
     #[serde(default)]
     pub ring_first: bool,
-    /// The rate that was measured with these, of which parts can be reserved.
+    /// The rate measured with these settings; shares of it can be reserved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bytes_per_s: Option<u64>,
 }
 
-impl Tuning {
-    /// What suits the drives behind `path`, if they were ever measured on this machine.
+impl DriveTuning {
+    /// Returns the settings for the drives behind `path`, if they were measured on this machine.
     pub fn of(path: &Path) -> Result<Option<Self>> {
         let Some(place) = Profile::place() else {
             return Ok(None);
         };
         let profile = Profile::read(&place)?;
-        // Most machines have none, and to know a machine takes long where it has many cores.
+        // Most machines have no profile, and `Machine::here` is slow where there are many cores.
         if profile.drives.is_empty() {
             return Ok(None);
         }
-        // A home that several machines share has the profile of one of them.
+        // A home directory that several machines share holds the profile of one of them.
         if !profile.machine.is_like(&Machine::here()) {
             return Ok(None);
         }
-        // A path that leads nowhere gets its own error when it is opened.
+        // A path that cannot be resolved gets its own error when it is opened.
         let Ok(backing) = Backing::of(&Root::machine(), path) else {
             return Ok(None);
         };
@@ -102,7 +102,7 @@ impl Tuning {
         Ok(tuning)
     }
 
-    /// The settings that suit a drive, as far as it is known.
+    /// Returns the settings for a drive, or the defaults if it was not measured.
     pub fn settings(known: Option<Self>) -> Settings {
         let plain = Settings::default();
         match known {
@@ -111,9 +111,9 @@ impl Tuning {
         }
     }
 
-    /// The same settings, but with what suits the drive.
+    /// Returns `settings` with the values for the drive.
     fn applied_to(self, settings: Settings) -> Settings {
-        // Each lane's ring has a chunk at least, whatever was fastest.
+        // Each lane's ring must hold at least one chunk.
         let lanes = settings.drive_lanes.max(settings.ring_lanes);
         let room = down(settings.staging_bytes / u64::from(lanes.max(1)), PAGE_BYTES);
         Settings {
@@ -127,7 +127,7 @@ impl Tuning {
 }
 
 impl Profile {
-    /// Where this machine's profile is kept, if there is a place for it.
+    /// The path of this machine's profile; `None` without a home or state directory.
     pub fn place() -> Option<PathBuf> {
         let folder = |name| {
             env::var_os(name)
@@ -139,25 +139,25 @@ impl Profile {
         Some(state.join("straightway/profile.toml"))
     }
 
-    /// Reads a profile; one that is not there is empty.
+    /// Reads a profile. A missing one is empty.
     pub fn read(path: &Path) -> Result<Self> {
         let broken = |message: String| broken(path, message);
         let failed = |e| Error::os("read", path.display(), e);
         let file = match open_plain(path) {
-            // Where nobody could have put one, there is none.
+            // A path out of reach counts as no profile.
             Err(e) if is_out_of_reach(e.kind()) => return Ok(Self::empty()),
-            Err(e) if e.kind() == ErrorKind::InvalidInput => return Err(broken(e.to_string())),
+            Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Err(broken(e.to_string())),
             other => other.map_err(failed)?,
         };
         let mut text = String::new();
         match file.take(BYTES_MAX + 1).read_to_string(&mut text) {
-            Err(e) if e.kind() == ErrorKind::InvalidData => return Err(broken(e.to_string())),
+            Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(broken(e.to_string())),
             other => other.map_err(failed)?,
         };
         Self::parse(&text).map_err(broken)
     }
 
-    /// The profile that `text` holds, or why it holds none.
+    /// Parses a profile. The error says why it is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.len() as u64 > BYTES_MAX {
             return Err("it is too long".to_owned());
@@ -165,7 +165,7 @@ impl Profile {
         let profile: Self = toml::from_str(text).map_err(|e| e.message().to_owned())?;
         if profile.schema != SCHEMA {
             let schema = &profile.schema;
-            return Err(format!("it is `{schema}`, and `{SCHEMA}` is meant"));
+            return Err(format!("its schema is `{schema}` instead of `{SCHEMA}`"));
         }
         Ok(profile)
     }
@@ -177,8 +177,8 @@ impl Profile {
         }
     }
 
-    /// Adds what a bench found out. What another machine found out is forgotten.
-    pub fn add(&mut self, outcome: &Outcome) {
+    /// Adds the result of a bench. Results of another machine are removed.
+    pub fn add(&mut self, outcome: &BenchOutcome) {
         if self.machine != outcome.machine {
             *self = Self {
                 machine: outcome.machine.clone(),
@@ -193,19 +193,19 @@ impl Profile {
             writeback_start_bytes: writeback_start_bytes(&Root::machine()),
         };
         let mut key = key(&outcome.file_system, &outcome.drives);
-        // What suits a GPU's ring says nothing about host memory.
+        // Settings for a GPU's ring do not apply to host memory.
         if outcome.memory != "host:" {
             key = format!("{key} to {}", outcome.memory);
         }
         self.drives.insert(key, drive);
     }
 
-    /// What suits these drives, if they were ever measured.
-    fn tuning(&self, file_system: &str, drives: &[String]) -> Option<Tuning> {
+    /// The settings for these drives, if they were measured.
+    fn tuning(&self, file_system: &str, drives: &[String]) -> Option<DriveTuning> {
         self.drives.get(&key(file_system, drives))?.tuning
     }
 
-    /// Writes it to `path`, aside and then renamed.
+    /// Writes the profile to a temporary file and renames it to `path`.
     pub fn write(&self, path: &Path) -> Result<()> {
         let failed = |e| Error::os("write", path.display(), e);
         if let Some(folder) = path.parent() {
@@ -216,20 +216,25 @@ impl Profile {
     }
 }
 
-/// Whether it is as if there were no profile: none was made, or not by this user.
-fn is_out_of_reach(kind: ErrorKind) -> bool {
-    use ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+/// Whether an error means that this user has no profile.
+fn is_out_of_reach(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     matches!(kind, NotFound | NotADirectory | PermissionDenied)
 }
 
-/// A profile that cannot be used.
+/// The error for an unusable profile.
 fn broken(path: &Path, message: String) -> Error {
-    Error::new(Kind::Corrupt, "use the profile", path.display(), message)
-        .with_hint("remove it, and `straightway bench` makes a new one")
+    Error::new(
+        ErrorKind::Corrupt,
+        "use the profile",
+        path.display(),
+        message,
+    )
+    .with_hint("remove it, and `straightway bench` makes a new one")
 }
 
-/// How much of the page cache may be dirty before the kernel begins to write it back: a number of bytes, or a share of
-/// the memory that is available.
+/// The amount of dirty page cache at which the kernel starts background writeback: a number of bytes, or a share of
+/// the available memory.
 fn writeback_start_bytes(root: &Root) -> Option<u64> {
     let set = |name: &str| root.value::<u64>(format!("/proc/sys/vm/{name}"));
     if let Some(bytes) = set("dirty_background_bytes").filter(|bytes| *bytes > 0) {
@@ -239,7 +244,7 @@ fn writeback_start_bytes(root: &Root) -> Option<u64> {
     Some(available_memory(root)? / 100 * percent)
 }
 
-/// What a profile knows drives by.
+/// The key of a set of drives in a profile.
 pub(crate) fn key(file_system: &str, drives: &[String]) -> String {
     if drives.is_empty() {
         file_system.to_owned()
@@ -253,12 +258,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_that_is_not_there_is_empty_and_one_that_is_damaged_says_so() {
+    fn a_missing_profile_is_empty_and_a_damaged_one_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a/profile.toml");
         let mut profile = Profile::read(&path).unwrap();
         assert_eq!(profile.tuning("ext4", &["vda".to_owned()]), None);
-        let tuning = Tuning {
+        let tuning = DriveTuning {
             chunk_bytes: 1 << 20,
             depth: 8,
             ring_first: false,

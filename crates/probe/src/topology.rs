@@ -1,37 +1,35 @@
-//! Where devices sit: the PCI tree, its switches and roots, and the NUMA nodes with their CPUs.
+//! The location of devices: the PCI tree with its switches and roots, and the NUMA nodes with their CPUs.
 //!
-//! Bytes that cross the link between two sockets share it with every memory access that does the
-//! same: a drive read from the far socket reached 3.9 GB/s where the near one gave 6.5 (DGX-2). So
-//! lanes are put on the node of the device they serve. Firmware says where things are; a virtual machine
-//! often says nothing, and then with one node everything is on it, and with several nothing is
-//! taken to be near.
+//! Transfers between two sockets share a link with all memory accesses between them: a drive read from the far socket
+//! reached 3.9 GB/s, from the near one 6.5 (DGX-2). So lanes run on the node of the device they serve. Firmware
+//! reports the locations. A virtual machine often reports none: with one node, all devices are on it; with several,
+//! no two devices count as near.
 //!
-//! What this is not: a measure. Two devices under one switch may still be slow.
+//! This is not a measurement. Two devices under one switch may still be slow.
 
 mod distance;
-mod node;
+mod numa_node;
 mod pci;
 
 use std::collections::BTreeMap;
 
 pub use distance::Distance;
-pub use node::Node;
-pub use pci::{Link, PciAddress, PciDevice, PciKind};
+pub use numa_node::NumaNode;
+pub use pci::{PciAddress, PciDevice, PciKind, PciLink};
 
 use straightway_sys::root::Root;
 
 /// The machine's PCI devices and NUMA nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Topology {
+pub struct MachineTopology {
     devices: BTreeMap<PciAddress, PciDevice>,
-    nodes: Vec<Node>,
+    nodes: Vec<NumaNode>,
 }
 
-impl Topology {
-    /// Reads it from sysfs. What is missing there is missing here: a machine without PCI has no
-    /// devices, and one that does not speak of nodes has none.
+impl MachineTopology {
+    /// Reads the topology from sysfs. A machine without PCI has no devices, and one that reports no nodes has none.
     pub fn read(root: &Root) -> Self {
-        let nodes = node::read_all(root);
+        let nodes = numa_node::read_all(root);
         let mut devices = pci::read_all(root);
         if let [only] = &nodes[..] {
             for device in devices.values_mut() {
@@ -57,7 +55,7 @@ impl Topology {
     }
 
     /// The node with this number.
-    pub fn node(&self, id: u32) -> Option<&Node> {
+    pub fn node(&self, id: u32) -> Option<&NumaNode> {
         self.nodes.iter().find(|node| node.id == id)
     }
 }

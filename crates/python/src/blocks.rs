@@ -1,7 +1,7 @@
-//! Loads into memory that a library of Python's allocates: its tensors count as its own, and are freed one by one.
+//! Loads into memory that a Python library allocates: its tensors count as its own, and are freed one by one.
 //!
-//! The load runs from the start, and the interpreter allocates beside it, block by block. A mark in the library's stream
-//! says from when a block may be written to; copies wait for it on the device.
+//! The load starts at once, while the interpreter allocates block by block. An event in the library's stream marks when
+//! a block may be written to; copies wait for it on the device.
 
 use std::{mem::ManuallyDrop, sync::Arc};
 
@@ -11,60 +11,60 @@ use pyo3::{
     types::{PyDict, PyTuple},
 };
 use straightway_core::Result;
-use straightway_pipeline::weights::{Block, Layout, Loader, Placed, PreparedBlocks};
+use straightway_pipeline::weights::{Layout, Loader, MemoryBlock, Placed, PreparedBlocks};
 use straightway_sys::cuda::{Context, DeviceMemory, Fence, Owner};
 
 use crate::{
     error::OrRaise,
-    handover::{Pause, let_go_aside, made},
-    memory::{Allocated, Memory},
+    handover::{PausedCollector, convert_tensor, drop_in_background},
+    memory::{LibraryMemory, Memory},
     model::Model,
     waiting::Work,
 };
 
-/// What is asked of the library: bytes, and the type and shape where the block is for one tensor.
-type Wanted<'py> = (u64, Option<&'static str>, Option<Bound<'py, PyTuple>>);
+/// A request to the library: bytes, and the dtype and shape if the block is for one tensor.
+type BlockRequest<'py> = (u64, Option<&'static str>, Option<Bound<'py, PyTuple>>);
 
-/// What it gives: an object that owns the memory, its address, and whether it is the tensor already.
-type Given = (Py<PyAny>, u64, bool);
+/// An allocation: the object that owns the memory, its address, and whether the object is the tensor itself.
+type AllocatedBlock = (Py<PyAny>, u64, bool);
 
-/// Blocks that are asked for at once: at first few, so that the load begins; then more, for each call and each mark in the
-/// stream costs some microseconds.
-const ASKED_MAX: usize = 64;
+/// The maximum number of blocks per request. The first requests are small, so that the load can start; later ones are
+/// larger, because each call and each event costs some microseconds.
+const REQUEST_BLOCKS_MAX: usize = 64;
 
-/// Tensors in memory of a library's.
+/// Tensors in memory that a library allocated.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     tensors: Arc<Vec<Placed>>,
-    blocks: Vec<(Block, Lent)>,
+    blocks: Vec<(MemoryBlock, BlockOwner)>,
 }
 
-/// A block's memory: the tensor itself, or memory that tensors are made in.
+/// The owner of a block's memory: the tensor itself, or memory in which tensors are made.
 #[derive(Debug)]
-enum Lent {
+enum BlockOwner {
     Tensor(Arc<Py<PyAny>>),
     Memory(Memory),
 }
 
 /// A load into blocks that has begun.
-pub(crate) type Begun = (Blocks, Work<straightway_core::Receipt>);
+pub(crate) type BegunLoad = (Blocks, Work<straightway_core::Receipt>);
 
 impl Drop for Blocks {
     fn drop(&mut self) {
-        let_go_aside(&self.tensors, self.tensors.len());
+        drop_in_background(&self.tensors, self.tensors.len());
     }
 }
 
 impl Blocks {
-    /// Begins a load into blocks that `allocate` gives. It is called with a list of what is wanted, and answers with what
-    /// it has allocated and the stream that this was done for.
+    /// Begins a load into blocks from `allocate`. It is called with a list of requests, and returns the allocations and
+    /// the stream that they are for.
     pub(crate) fn begin(
         py: Python<'_>,
         model: &Model,
         layout: Layout,
         (loader, context): (&Loader, &Context),
         allocate: &Bound<'_, PyAny>,
-    ) -> PyResult<Begun> {
+    ) -> PyResult<BegunLoad> {
         let prepared = py
             .detach(|| loader.prepare_blocks(&model.0, layout, context))
             .or_raise()?;
@@ -81,21 +81,22 @@ impl Blocks {
         while !rest.is_empty() {
             let (now, later) = rest.split_at(asked.min(rest.len()));
             rest = later;
-            asked = (asked * 2).min(ASKED_MAX);
+            asked = (asked * 2).min(REQUEST_BLOCKS_MAX);
             let wanted = now.iter().map(|block| own.wanted(py, block));
             let wanted = wanted.collect::<PyResult<Vec<_>>>()?;
-            let (given, stream): (Vec<Given>, u64) = allocate.call1((wanted,))?.extract()?;
+            let (given, stream): (Vec<AllocatedBlock>, u64) =
+                allocate.call1((wanted,))?.extract()?;
             if given.len() != now.len() {
-                let message = "the library gave another number of blocks than it was asked for";
+                let message = "the allocator returned a different number of blocks than requested";
                 return Err(PyValueError::new_err(message));
             }
-            // SAFETY: the package's allocators answer with the current stream of their library on that device.
+            // SAFETY: the package's allocators return the current stream of their library on that device.
             let fence = unsafe { Fence::record(context, stream) }.or_raise()?;
             let fence = Arc::new(fence);
             for (block, given) in now.iter().zip(given) {
                 let (lent, memory) = lend(block, given, context, &fence).or_raise()?;
                 if let (Some(target), Some(memory)) = (&target, memory) {
-                    target.regions()[filled].give(memory).or_raise()?;
+                    target.regions()[filled].provide(memory).or_raise()?;
                     filled += 1;
                 }
                 own.blocks.push((block.clone(), lent));
@@ -108,7 +109,7 @@ impl Blocks {
         Ok((own, work))
     }
 
-    fn wanted<'py>(&self, py: Python<'py>, block: &Block) -> PyResult<Wanted<'py>> {
+    fn wanted<'py>(&self, py: Python<'py>, block: &MemoryBlock) -> PyResult<BlockRequest<'py>> {
         Ok(match &self.tensors[block.tensors.clone()] {
             [tensor] if block.at == 0 => {
                 let shape = PyTuple::new(py, tensor.shape.iter())?;
@@ -118,12 +119,12 @@ impl Blocks {
         })
     }
 
-    /// How many bytes its tensors have.
+    /// The total size of its tensors.
     pub(crate) fn bytes(&self) -> u64 {
         self.tensors.iter().map(|placed| placed.bytes).sum()
     }
 
-    /// Adds the tensors to `tensors`, as `Loading.fill` has them.
+    /// Adds the tensors to `tensors`, as `Loading.fill` does.
     pub(crate) fn add<'py>(
         &self,
         tensors: &Bound<'py, PyDict>,
@@ -131,14 +132,14 @@ impl Blocks {
         convert: &Bound<'py, PyAny>,
     ) -> PyResult<()> {
         let py = tensors.py();
-        let _pause = Pause::new(py);
+        let _pause = PausedCollector::new(py);
         for (block, lent) in &self.blocks {
             for placed in &self.tensors[block.tensors.clone()] {
                 let tensor = match lent {
-                    Lent::Tensor(tensor) => tensor.bind(py).clone(),
-                    Lent::Memory(memory) => {
+                    BlockOwner::Tensor(tensor) => tensor.bind(py).clone(),
+                    BlockOwner::Memory(memory) => {
                         let place = (memory, block.offset_of(placed));
-                        made(py, place, placed, take, convert)?
+                        convert_tensor(py, place, placed, take, convert)?
                     }
                 };
                 tensors.set_item(&*placed.name, tensor)?;
@@ -148,32 +149,35 @@ impl Blocks {
     }
 }
 
-/// A block's memory, for the tensors and for the load. One without bytes has none for the load.
+/// A block's memory, for the tensors and for the load. An empty block has none for the load.
 fn lend(
-    block: &Block,
-    (object, address, is_tensor): Given,
+    block: &MemoryBlock,
+    (object, address, is_tensor): AllocatedBlock,
     context: &Context,
     fence: &Arc<Fence>,
-) -> Result<(Lent, Option<DeviceMemory>)> {
+) -> Result<(BlockOwner, Option<DeviceMemory>)> {
     let object = Arc::new(object);
     let bytes = usize::try_from(block.bytes).expect("a layout fits into memory");
     let owner: Owner = Arc::clone(&object) as Owner;
     let memory = if block.bytes == 0 {
         None
     } else {
-        // SAFETY: the object owns the memory, and is kept; nobody else has it before the load is over. The driver says
-        // whether it is there.
+        // SAFETY: the object owns the memory and is kept alive; nothing else uses the memory before the load ends. The
+        // driver checks that the range is allocated.
         let lent = unsafe { DeviceMemory::lend(context, address, bytes, owner) }?;
         Some(lent.after(fence))
     };
     if is_tensor {
-        return Ok((Lent::Tensor(object), memory));
+        return Ok((BlockOwner::Tensor(object), memory));
     }
-    let allocated = Allocated {
+    let allocated = LibraryMemory {
         gpu: context.device().ordinal(),
         address,
         bytes: block.bytes,
         owner: ManuallyDrop::new(object),
     };
-    Ok((Lent::Memory(Memory::Block(Arc::new(allocated))), memory))
+    Ok((
+        BlockOwner::Memory(Memory::Block(Arc::new(allocated))),
+        memory,
+    ))
 }

@@ -1,4 +1,4 @@
-//! A tensor that a library of Python's holds: memory to take bytes from, or to put them into.
+//! A tensor of a Python library, whose memory is read or written.
 
 use std::{ptr::NonNull, sync::Arc};
 
@@ -13,13 +13,12 @@ use straightway_sys::{
 
 use crate::{error::OrRaise, loading::place};
 
-/// A tensor as Python describes it: name, type, shape, address, bytes, device, and the object that
-/// the memory belongs to.
+/// A tensor as Python describes it: name, dtype, shape, address, bytes, device, and the object that owns the memory.
 pub(crate) type Described = (String, String, Vec<u64>, u64, usize, String, Py<PyAny>);
 
-/// A tensor that its owner keeps where it is.
+/// A tensor in memory that a Python object owns and keeps at its address.
 #[derive(Debug)]
-pub(crate) struct Subject {
+pub(crate) struct BorrowedTensor {
     pub(crate) name: String,
     pub(crate) dtype: Dtype,
     pub(crate) shape: Shape,
@@ -29,14 +28,14 @@ pub(crate) struct Subject {
     owner: Arc<Py<PyAny>>,
 }
 
-impl Subject {
-    /// A tensor as it was described.
+impl BorrowedTensor {
+    /// A tensor from its description.
     ///
     /// # Safety
     ///
-    /// So many bytes are there, mapped and initialised, as long as the object is kept, and they may be written if
-    /// [`region`](Self::region) is asked for. The package's Python code describes tensors only after it has checked
-    /// that: see `_memory.py`.
+    /// The described bytes are mapped and initialised as long as the object lives, and they may be written to if
+    /// [`region`](Self::region) is called. The package's Python code checks that before it describes a tensor: see
+    /// `_memory.py`.
     pub(crate) unsafe fn new(described: Described) -> PyResult<Self> {
         let (name, dtype, shape, address, bytes, device, owner) = described;
         let dtype = dtype.parse::<Dtype>().or_raise()?;
@@ -59,28 +58,28 @@ impl Subject {
         })
     }
 
-    /// Its bytes, to be read.
+    /// Its bytes, for reading.
     pub(crate) fn holding(&self) -> Result<Holding<'static>> {
         Ok(match (self.place, NonNull::new(self.address as *mut u8)) {
             (Place::Host, Some(start)) if self.bytes > 0 => {
-                // SAFETY: so many bytes are there as long as their owner, whom this keeps. Python's threads may write
+                // SAFETY: the bytes are valid as long as their owner, which this keeps alive. Python threads may write
                 // to them meanwhile.
                 Holding::Lent(unsafe { LentBytes::new(start, self.bytes, self.owner()) })
             }
             (Place::Gpu(number), Some(_)) if self.bytes > 0 => {
                 let context = context(number)?;
-                // SAFETY: as for host memory above; on a GPU a race is no race of Rust's.
+                // SAFETY: as for host memory above; a race on a GPU is not a data race in Rust.
                 let memory = unsafe {
                     DeviceMemory::lend(&context, self.address, self.bytes, self.owner())
                 }?;
                 Holding::Device(Arc::new(memory))
             }
-            // An empty tensor may have any address, and none is as good.
+            // An empty tensor may have any address, or none.
             _ => Holding::Host(&[]),
         })
     }
 
-    /// Its bytes, to be written.
+    /// Its bytes, for writing.
     pub(crate) fn region(&self) -> Result<Region> {
         match (self.place, NonNull::new(self.address as *mut u8)) {
             (Place::Gpu(number), Some(_)) if self.bytes > 0 => {
@@ -89,12 +88,12 @@ impl Subject {
                 unsafe { Region::lent(&context, self.address, bytes, self.owner()) }
             }
             (Place::Host, Some(start)) if self.bytes > 0 => {
-                // SAFETY: so many bytes are there as long as their owner, whom the region keeps. Targets that share
-                // memory were refused. No reference to the bytes is made here: they are written by the kernel and by
-                // copies that allow a race, so that a thread of Python's that uses them meanwhile sees a mixture.
+                // SAFETY: the bytes are valid as long as their owner, which the region keeps alive. Targets that share
+                // memory were refused. No reference to the bytes is made here: the kernel and copies that allow a race
+                // write them, so that a Python thread that reads them meanwhile sees a mixture.
                 unsafe { Region::lent_host(start, self.bytes as u64, self.owner()) }
             }
-            // Nothing goes there.
+            // Nothing is written to an empty tensor.
             _ => Region::at(Place::Host, 1),
         }
     }

@@ -1,4 +1,4 @@
-//! Checkpoints: one rank's saver, a folder of steps, and a step that is open to be read.
+//! Checkpoints: the saver of one rank, a folder of steps, and an open step.
 
 mod opened;
 mod saver;

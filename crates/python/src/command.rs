@@ -4,8 +4,8 @@ use std::{ffi::OsString, io::Write, process::ExitCode};
 
 use pyo3::prelude::*;
 
-/// Runs the command with these arguments, of which the first is its own name, and answers with its exit code. The
-/// process is the command's alone: it sets its own hooks, limits and log.
+/// Runs the command with these arguments, the first of which is its own name, and returns its exit code. The process
+/// must do nothing else: the command sets hooks, limits and the log.
 #[pyfunction]
 #[expect(
     clippy::disallowed_methods,
@@ -14,11 +14,11 @@ use pyo3::prelude::*;
 pub(crate) fn command(py: Python<'_>, args: Vec<OsString>) -> u8 {
     let code = py.detach(|| {
         let code = straightway_cli::run(&args);
-        // Rust does this where a program of its own ends. A reader that went away has seen what it wanted.
+        // A Rust program does this at its end. A closed pipe is not an error: the reader has seen enough.
         let _ = std::io::stdout().flush();
         code
     });
-    // The number of an exit code can only be found by comparing.
+    // `ExitCode` does not expose its number: compare.
     let is_it = |number: &u8| ExitCode::from(*number) == code;
     (0..=u8::MAX).find(is_it).unwrap_or(2)
 }

@@ -1,15 +1,14 @@
-//! The header of a safetensors file that is in memory.
+//! Parses the header of a safetensors file in memory.
 
 use pyo3::{prelude::*, types::PyBytes};
 use straightway_pipeline::weights::Header;
 
 use crate::error::OrRaise;
 
-/// A tensor of a header: name, dtype, shape, and where in the file its bytes begin and end.
+/// A tensor of a header: name, dtype, shape, and the start and end of its bytes in the file.
 type Entry = (String, &'static str, Vec<u64>, u64, u64);
 
-/// The tensors of a safetensors file whose bytes are `data`, in the order in which they lie there. Every rule of the
-/// format is checked.
+/// The tensors of a safetensors file with the bytes `data`, in file order. Every rule of the format is checked.
 #[pyfunction]
 pub(crate) fn parse_header(data: &Bound<'_, PyBytes>) -> PyResult<Vec<Entry>> {
     let data = data.as_bytes();

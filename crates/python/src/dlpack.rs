@@ -1,6 +1,6 @@
-//! DLPack: how one library hands a tensor to another without a copy.
+//! DLPack: passes a tensor from one library to another without a copy.
 //!
-//! The structs are those of the published C header, version 0.8, which every consumer still takes.
+//! The structs are those of the published C header, version 0.8, which every consumer still accepts.
 
 use std::ffi::{CStr, c_void};
 
@@ -14,8 +14,8 @@ use crate::memory::Memory;
 const DEVICE_CPU: i32 = 1;
 const DEVICE_CUDA: i32 = 2;
 
-/// A capsule that nobody has taken the tensor out of yet.
-const FULL: &CStr = c"dltensor";
+/// The name of a capsule whose tensor was not consumed yet.
+const UNUSED_CAPSULE: &CStr = c"dltensor";
 
 #[repr(C)]
 struct Device {
@@ -48,7 +48,7 @@ struct Managed {
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
 
-/// A tensor to be handed over: where it is, and what.
+/// A tensor to export.
 #[derive(Debug)]
 pub(crate) struct View<'a> {
     pub(crate) memory: &'a Memory,
@@ -58,14 +58,14 @@ pub(crate) struct View<'a> {
     pub(crate) shape: &'a Shape,
 }
 
-/// What a capsule owns: the struct that it points to, its shape, and the memory.
+/// The allocation behind a capsule: the struct that it points to, its shape, and the memory.
 struct Owned {
     managed: Managed,
     shape: SmallVec<[i64; 4]>,
     _memory: Memory,
 }
 
-/// The device as DLPack names it.
+/// The device in DLPack's numbers.
 pub(crate) fn device(place: Place) -> (i32, i32) {
     match place {
         // The CPU reaches memory in a BAR by its mapping.
@@ -74,8 +74,8 @@ pub(crate) fn device(place: Place) -> (i32, i32) {
     }
 }
 
-/// The type as DLPack names it; `None` for those that most consumers do not know, which travel as
-/// bytes and are viewed on arrival.
+/// The dtype in DLPack's numbers; `None` for dtypes that most consumers do not know. Those are exported as bytes, and
+/// the consumer views them as the dtype.
 pub(crate) fn code(dtype: Dtype) -> Option<(u8, u8)> {
     let code = match dtype {
         Dtype::I8 | Dtype::I16 | Dtype::I32 | Dtype::I64 => 0,
@@ -89,7 +89,7 @@ pub(crate) fn code(dtype: Dtype) -> Option<(u8, u8)> {
     Some((code, u8::try_from(dtype.bits()).ok()?))
 }
 
-/// A capsule with the tensor in it. Its memory lives as long as the capsule or who empties it.
+/// A capsule with the tensor. The memory lives as long as the capsule, or the consumer of its tensor.
 pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound<'py, PyAny>> {
     let end = tensor.at.checked_add(tensor.bytes);
     let needed = tensor
@@ -98,9 +98,9 @@ pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound
         .and_then(|n| whole_bytes(n, tensor.dtype));
     assert!(
         end.is_some_and(|end| end <= tensor.memory.bytes()) && needed == Some(tensor.bytes),
-        "a tensor lies inside its memory"
+        "a tensor must lie inside its memory"
     );
-    // Dimensions are taken as they are: no tensor that fits into memory has one of 2^63.
+    // The cast cannot overflow: no tensor that fits into memory has a dimension of 2^63.
     let (shape, (code, bits)): (SmallVec<[i64; 4]>, _) = match code(tensor.dtype) {
         Some(code) => (tensor.shape.iter().map(|d| d.cast_signed()).collect(), code),
         None => (smallvec![tensor.bytes.cast_signed()], (1, 8)),
@@ -127,13 +127,14 @@ pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound
         shape,
         _memory: tensor.memory.clone(),
     }));
-    // SAFETY: the allocation is ours, and stays where it is from here on: the shape may lie inside of it. The struct
-    // that the capsule points to lies in it too, and `delete` finds the allocation again by the context.
+    // SAFETY: the allocation is ours and does not move from here on; the shape may lie inside it. The struct that the
+    // capsule points to lies in it too, and `delete` finds the allocation by the context.
     unsafe {
         (*owned).managed.tensor.shape = (*owned).shape.as_mut_ptr();
         (*owned).managed.context = owned.cast();
         let managed = &raw mut (*owned).managed;
-        let capsule = ffi::PyCapsule_New(managed.cast(), FULL.as_ptr(), Some(forget));
+        let capsule =
+            ffi::PyCapsule_New(managed.cast(), UNUSED_CAPSULE.as_ptr(), Some(drop_capsule));
         if capsule.is_null() {
             drop(Box::from_raw(owned));
             return Err(PyMemoryError::new_err("cannot make a capsule"));
@@ -142,18 +143,18 @@ pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound
     }
 }
 
-/// Called by who took the tensor, when it is done with it.
+/// Called by the consumer of the tensor when it is done with it.
 unsafe extern "C" fn delete(managed: *mut Managed) {
     // SAFETY: the context is the allocation that `capsule` made, and this is called once.
     unsafe { drop(Box::from_raw((*managed).context.cast::<Owned>())) }
 }
 
-/// Called when the capsule goes. Where nobody took the tensor, it goes too.
-unsafe extern "C" fn forget(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this with the capsule, once; who takes the tensor renames the capsule.
+/// Called when the capsule is freed. A tensor that was not consumed is freed too.
+unsafe extern "C" fn drop_capsule(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls this once with the capsule. A consumer of the tensor renames the capsule.
     unsafe {
-        if ffi::PyCapsule_IsValid(capsule, FULL.as_ptr()) == 1 {
-            let managed = ffi::PyCapsule_GetPointer(capsule, FULL.as_ptr());
+        if ffi::PyCapsule_IsValid(capsule, UNUSED_CAPSULE.as_ptr()) == 1 {
+            let managed = ffi::PyCapsule_GetPointer(capsule, UNUSED_CAPSULE.as_ptr());
             delete(managed.cast());
         }
     }

@@ -1,34 +1,55 @@
-//! Our errors as the exceptions that a Python programmer would expect.
+//! Converts our errors to Python exceptions.
 
 use pyo3::{
     exceptions::{PyFileNotFoundError, PyOSError, PyRuntimeError},
     import_exception,
     prelude::*,
 };
-use straightway_core::{Error, Kind};
+use straightway_core::{Error, ErrorKind, hint::Setting};
 
 // A `ValueError`. The second is a `KeyError` as well.
 import_exception!(straightway._errors, SafetensorError);
 import_exception!(straightway._errors, MissingTensorError);
 
-/// The exception that says the same.
-pub(crate) fn raised(error: &Error) -> PyErr {
+/// The exception of an error.
+pub(crate) fn exception(error: &Error) -> PyErr {
     let text = text(error);
     match (error.os_code(), error.kind()) {
         // Python chooses the class by the number: PermissionError, IsADirectoryError and so on.
         (Some(code), _) => PyOSError::new_err((code, text)),
-        (None, Kind::NotFound) => PyFileNotFoundError::new_err(text),
-        (None, Kind::Invalid | Kind::Corrupt) => SafetensorError::new_err(text),
-        (None, Kind::Transient) => PyOSError::new_err(text),
+        (None, ErrorKind::NotFound) => PyFileNotFoundError::new_err(text),
+        (None, ErrorKind::Invalid | ErrorKind::Corrupt) => SafetensorError::new_err(text),
+        (None, ErrorKind::Transient) => PyOSError::new_err(text),
         (None, _) => PyRuntimeError::new_err(text),
     }
 }
 
 /// Its message, with the hint below it.
 pub(crate) fn text(error: &Error) -> String {
-    match error.hint() {
+    match error.hint_worded(argument) {
         Some(hint) => format!("{error}\nhint: {hint}"),
         None => error.to_string(),
+    }
+}
+
+/// A setting as Python code gives it.
+fn argument(setting: Setting<'_>) -> String {
+    let Setting { name, value } = setting;
+    let quoted = value.map(|value| format!("{value:?}"));
+    match (storage_option(name), quoted) {
+        (Some(key), Some(value)) => format!("storage_options={{{key:?}: {value}}}"),
+        (Some(key), None) => format!("storage_options[{key:?}]"),
+        (None, Some(value)) => format!("{name}={value}"),
+        (None, None) => name.to_owned(),
+    }
+}
+
+/// The key in `storage_options` of a setting that is given there.
+fn storage_option(name: &str) -> Option<&str> {
+    match name {
+        "endpoint" => Some("endpoint_url"),
+        "region" | "sse_customer_key" => Some(name),
+        _ => None,
     }
 }
 
@@ -40,6 +61,6 @@ pub(crate) trait OrRaise<T> {
 
 impl<T> OrRaise<T> for straightway_core::Result<T> {
     fn or_raise(self) -> PyResult<T> {
-        self.map_err(|error| raised(&error))
+        self.map_err(|error| exception(&error))
     }
 }

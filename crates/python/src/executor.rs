@@ -1,4 +1,4 @@
-//! The process's lanes: started once, used by every call.
+//! The executors of the process: started once, shared by all calls.
 
 use std::{
     collections::BTreeMap,
@@ -11,39 +11,39 @@ use pyo3::prelude::*;
 use straightway_core::{Place, Result};
 use straightway_io::{Executor, Settings};
 use straightway_net::suited;
-use straightway_probe::profile::Tuning;
+use straightway_probe::profile::DriveTuning;
 
 use crate::{
+    borrowed::context,
     loading::place,
     stores::is_local,
-    subject::context,
-    tuning::{self, Known},
+    tuning::{self, DriveInfo},
 };
 
-/// The executors that all calls share: one for each kind of drive that was measured, and one for all others.
-type Executors = BTreeMap<Option<Tuning>, Arc<Executor>>;
+/// The shared executors: one per drive tuning, and one (`None`) for all drives that were not measured.
+type Executors = BTreeMap<Option<DriveTuning>, Arc<Executor>>;
 
-/// Executors, and the process that their threads belong to.
+/// Executors, and the id of the process that has their threads.
 struct Shared(Mutex<(u32, Executors)>);
 
 static SHARED: Shared = Shared::new();
 
-/// Those whose requests go over a network.
+/// The executor for stores on a network.
 static REMOTE: Shared = Shared::new();
 
-/// The executor of this process for what is, or will be, at `path`.
+/// The executor of this process for a file at `path`, which may not exist yet.
 pub(crate) fn of(path: &Path) -> Result<Arc<Executor>> {
-    let Known { tuning, learning } = tuning::of(path)?;
-    let shared = SHARED.get(tuning, || Tuning::settings(tuning))?;
+    let DriveInfo { tuning, learning } = tuning::of(path)?;
+    let shared = SHARED.get(tuning, || DriveTuning::settings(tuning))?;
     Ok(Arc::new(shared.learning(learning)))
 }
 
-/// The executor of this process for what comes over a network.
+/// The executor of this process for stores on a network.
 pub(crate) fn remote() -> Result<Arc<Executor>> {
     REMOTE.get(None, || suited(Settings::default()))
 }
 
-/// The executor of this process for what a path or URI names.
+/// The executor of this process for a path or URI.
 pub(crate) fn of_name(name: &Path) -> Result<Arc<Executor>> {
     if is_local(name.to_owned()) {
         of(name)
@@ -52,14 +52,13 @@ pub(crate) fn of_name(name: &Path) -> Result<Arc<Executor>> {
     }
 }
 
-/// The executor of this process for what is at no path.
+/// The executor of this process with default settings, for work without a path.
 pub(crate) fn plain() -> Result<Arc<Executor>> {
     SHARED.get(None, Settings::default)
 }
 
-/// Begins to make ready what a load of a model to a device needs, and returns at once: lanes and pinned memory are made
-/// while headers are read and memory is allocated. What cannot be made ready is tried again by the load, which has the
-/// error then.
+/// Starts to prepare a load of a model to a device, and returns at once. Lanes and pinned memory are made while headers
+/// are read and memory is allocated. On failure the load tries again and reports the error.
 #[pyfunction]
 pub(crate) fn warm(model: PathBuf, device: &str) -> PyResult<()> {
     let Place::Gpu(number) = place(device)? else {
@@ -71,7 +70,7 @@ pub(crate) fn warm(model: PathBuf, device: &str) -> PyResult<()> {
     let work = move || -> Result<()> { of(&model)?.prepare_gpu(&context(number)?) };
     let run = move || {
         if let Err(error) = work() {
-            tracing::debug!(%error, "lanes could not be made ready ahead");
+            tracing::debug!(%error, "cannot prepare lanes ahead of the load");
         }
     };
     // Without the thread the load makes its own lanes.
@@ -88,15 +87,14 @@ impl Shared {
 
     fn get(
         &self,
-        tuning: Option<Tuning>,
+        tuning: Option<DriveTuning>,
         settings: impl FnOnce() -> Settings,
     ) -> Result<Arc<Executor>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (process, executors) = &mut *kept;
         let here = std::process::id();
         if *process != here {
-            // After a fork the parent's lanes are no threads of ours: waiting for them to end, as
-            // dropping the executors would, never ends.
+            // After a fork the parent's threads do not exist here. Dropping the executors would wait for them forever.
             std::mem::forget(std::mem::take(executors));
             *process = here;
         }

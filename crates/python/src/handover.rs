@@ -1,4 +1,4 @@
-//! Tensors of ours made into those of another library.
+//! Converts our tensors to those of another library.
 
 use std::{sync::Arc, thread::Builder};
 
@@ -11,27 +11,27 @@ use crate::{
     tensor::Tensor,
 };
 
-/// Python's collector of cycles, at rest. Hundreds of thousands of new objects make it look through
-/// all of them again and again, which takes longer than making them, and none of them is garbage.
-pub(crate) struct Pause<'py> {
-    /// Proof that the interpreter's lock is held as long as this lives.
+/// Disables Python's cycle collector while it lives. With hundreds of thousands of new objects the collector would scan
+/// all of them repeatedly, which takes longer than making them, and none of them is garbage.
+pub(crate) struct PausedCollector<'py> {
+    /// Proves that the interpreter's lock is held while this lives.
     py: Python<'py>,
     was_on: bool,
 }
 
-/// From this many new objects on they count as old when the pause ends. The collector would else go through all of them
-/// at the next allocation: 30 ms for 200,000 tensors on an H200 host, a tenth of their load.
+/// From this many new objects on, they are moved to the old generation when the pause ends. Otherwise the collector
+/// would scan all of them at the next allocation: 30 ms for 200,000 tensors on an H200 host, a tenth of their load.
 const MANY_OBJECTS: usize = 20_000;
 
-impl<'py> Pause<'py> {
+impl<'py> PausedCollector<'py> {
     pub(crate) fn new(py: Python<'py>) -> Self {
         // SAFETY: the interpreter's lock is held, as `py` shows.
         let was_on = unsafe { ffi::PyGC_Disable() } == 1;
         Self { py, was_on }
     }
 
-    /// Has the collector take all objects for old ones, where many are new. To freeze and to unfreeze them moves a list
-    /// and looks at none of them. Who has frozen objects already keeps them so.
+    /// Moves all objects to the old generation if many are new. Freezing and unfreezing moves a list and visits no
+    /// object. A program that has frozen objects itself is left alone.
     fn age(&self) -> PyResult<()> {
         let gc = self.py.import("gc")?;
         let (young, _, _): (usize, usize, usize) = gc.call_method0("get_count")?.extract()?;
@@ -47,10 +47,10 @@ impl<'py> Pause<'py> {
     }
 }
 
-impl Drop for Pause<'_> {
+impl Drop for PausedCollector<'_> {
     fn drop(&mut self) {
         if self.was_on {
-            // Without it the collector only has more to do.
+            // A failure only makes the collector slower.
             let _ = self.age();
             // SAFETY: as above.
             unsafe { ffi::PyGC_Enable() };
@@ -58,19 +58,19 @@ impl Drop for Pause<'_> {
     }
 }
 
-/// Has a thread let go of what describes many tensors, a moment before its owner does: nobody waits for that.
-pub(crate) fn let_go_aside<T: Send + Sync + 'static>(described: &Arc<T>, tensors: usize) {
+/// Moves the drop of the descriptions of many tensors to a thread, so that the owner's drop does not wait for it.
+pub(crate) fn drop_in_background<T: Send + Sync + 'static>(described: &Arc<T>, tensors: usize) {
     if tensors >= MANY_OBJECTS {
         let kept = Arc::clone(described);
-        // Without the thread the owner lets go of it.
+        // Without the thread, the owner's drop frees it.
         let _ = Builder::new()
             .name("straightway-drop".to_owned())
             .spawn(move || drop(kept));
     }
 }
 
-/// Makes another library's tensors of ours.
-pub(crate) fn handed_over<'py>(
+/// Converts our tensors to another library's.
+pub(crate) fn converted_tensors<'py>(
     py: Python<'py>,
     memory: &Memory,
     placed: &[Placed],
@@ -83,7 +83,7 @@ pub(crate) fn handed_over<'py>(
     Ok(tensors)
 }
 
-/// Makes another library's tensors of ours, and adds them to `tensors`.
+/// Converts our tensors to another library's, and adds them to `tensors`.
 pub(crate) fn add<'py, 'a>(
     tensors: &Bound<'py, PyDict>,
     ours: impl Iterator<Item = (&'a Memory, &'a Placed)>,
@@ -91,18 +91,18 @@ pub(crate) fn add<'py, 'a>(
     convert: &Bound<'py, PyAny>,
 ) -> PyResult<()> {
     let py = tensors.py();
-    let _pause = Pause::new(py);
+    let _pause = PausedCollector::new(py);
     for (memory, placed) in ours {
         tensors.set_item(
             &*placed.name,
-            made(py, (memory, placed.at), placed, take, convert)?,
+            convert_tensor(py, (memory, placed.at), placed, take, convert)?,
         )?;
     }
     Ok(())
 }
 
-/// Makes another library's tensor of one of ours, which begins at an offset of its memory.
-pub(crate) fn made<'py>(
+/// Converts one of our tensors, at an offset of its memory, to another library's.
+pub(crate) fn convert_tensor<'py>(
     py: Python<'py>,
     (memory, at): (&Memory, u64),
     placed: &Placed,

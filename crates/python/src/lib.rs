@@ -1,12 +1,11 @@
-//! The Python package `straightway`: weights into memory and out of it, checkpoints, copies, the
-//! doctor.
+//! The Python package `straightway`: loads and saves weights, checkpoints, copies, the doctor.
 //!
-//! This is the part of it that is written in Rust, and no more than the edge: it turns Python's
-//! values into ours and ours into Python's. What people import stands in `python/straightway`.
-//! Bytes move on threads that do not hold the interpreter's lock, and the thread that asked looks
-//! for Ctrl-C while it waits.
+//! This is the Rust part of the package. It only converts between Python values and ours; the public modules are in
+//! `python/straightway`. Bytes move on threads that do not hold the interpreter's lock. The calling thread checks for
+//! Ctrl-C while it waits.
 
 mod blocks;
+mod borrowed;
 mod checkpoint;
 mod command;
 mod container;
@@ -25,14 +24,13 @@ mod saving;
 mod service;
 mod stores;
 mod stream;
-mod subject;
 mod tensor;
 mod tuning;
 mod waiting;
 
 use pyo3::prelude::*;
 
-/// What `straightway` is made of.
+/// The extension module.
 #[pymodule]
 mod _straightway {
     #[pymodule_export]
@@ -56,7 +54,7 @@ mod _straightway {
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         use pyo3::prelude::*;
-        // The command has a log of its own, and a process has one log.
+        // The command sets up its own log, and a process has only one.
         let loaded = module.py().import("sys")?.getattr("modules")?;
         if !loaded.contains("straightway._command")? {
             crate::log::begin();

@@ -1,4 +1,4 @@
-//! Loads on their way.
+//! Background loads.
 
 use std::sync::Arc;
 
@@ -7,53 +7,50 @@ use pyo3::{
     prelude::*,
     types::PyDict,
 };
-use straightway_core::{Class, Kind, Place, Result, Share};
+use straightway_core::{Class, ErrorKind, Place, Result, Share};
 use straightway_io::Region;
 use straightway_pipeline::weights::{
-    Filter, Loader, Mapped, Part, Pick, Placed, Prepared, Rectangle, Selection, Shape, Slice,
+    Filter, Loader, Mapped, Pick, Placed, Prepared, Rectangle, Selection, Shape, Slice, SlicePart,
 };
 
 use crate::{
     blocks::Blocks,
-    error::{MissingTensorError, OrRaise, raised, text},
+    borrowed::context,
+    error::{MissingTensorError, OrRaise, exception, text},
     executor,
     handover::add,
     memory::Memory,
     model::Model,
     receipt::Receipt,
     service::choice,
-    subject::context,
     waiting::Work,
 };
 
-/// A filter, a dimension, and which indices of it.
+/// A filter, a dimension, and its range: start and stop.
 pub(crate) type Cut = (Option<String>, usize, u64, u64);
 
-/// A load that goes on by itself. Where each tensor will be is known from the start, so that its
-/// owner can make objects of them meanwhile; their bytes are there when `wait` has returned.
+/// A load that runs in the background. The address of each tensor is known from the start, so that the caller can make
+/// the tensor objects meanwhile. Their bytes are valid when `wait` has returned.
 #[pyclass(module = "straightway._straightway")]
 #[derive(Debug)]
 pub(crate) struct Loading {
-    /// Tensors that are pages of files. They are there already.
+    /// Tensors that are mapped pages of files. They are valid from the start.
     mapped: Vec<(Memory, Placed)>,
-    /// Those that are loaded, and their memory.
+    /// The tensors that are loaded, and their memory.
     memory: Memory,
     placed: Arc<Vec<Placed>>,
-    /// Those that are loaded into memory of a library's.
+    /// The tensors that are loaded into memory of a library.
     blocks: Blocks,
     work: Option<Work<straightway_core::Receipt>>,
 }
 
 #[pymethods]
 impl Loading {
-    /// Begins to load what `filters` want of a model, cut by `slices`. Without a route, files of this machine are mapped
-    /// where the device is the host.
+    /// Begins to load the tensors of a model that match `filters`, cut by `slices`. Without a route, local files are
+    /// mapped if the device is the host.
     #[new]
     #[pyo3(signature = (model, *, device, filters, slices, route, priority, allocate=None))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "they are named where it is called"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
         model: &Model,
@@ -102,8 +99,8 @@ impl Loading {
         Self::begin(py, model, &selection, place(device)?, &loader, allocate)
     }
 
-    /// Puts the tensors into a dictionary, by name: `take` makes one of a capsule, and `convert` of what no capsule can
-    /// name, or of all where there is no `take`.
+    /// Adds the tensors to a dictionary, by name. `take` converts a capsule; `convert` converts tensors of dtypes that
+    /// DLPack does not have, or all tensors if there is no `take`.
     fn fill<'py>(
         &self,
         tensors: Bound<'py, PyDict>,
@@ -124,7 +121,7 @@ impl Loading {
         work.wait(py).map(Receipt)
     }
 
-    /// Waits for the last byte, but at most `DEAF_MAX`. `None` where the load is still under way.
+    /// Waits for the last byte, at most `SIGNAL_CHECK_INTERVAL`. Returns `None` if the load is still running.
     fn wait_briefly(&mut self, py: Python<'_>) -> PyResult<Option<Receipt>> {
         let work = self.work.as_ref().ok_or_else(waited_for)?;
         let outcome = work.wait_briefly(py);
@@ -134,21 +131,21 @@ impl Loading {
         Ok(outcome?.map(Receipt))
     }
 
-    /// Stops the load, and waits a second at most for what is in flight. Its tensors hold anything then.
+    /// Stops the load, and waits at most a second for I/O in flight. The content of its tensors is then undefined.
     fn stop(&mut self, py: Python<'_>) {
         if let Some(work) = self.work.take() {
             work.stop(py);
         }
     }
 
-    /// How many bytes it loads.
+    /// The number of bytes to load.
     #[getter]
     fn bytes(&self) -> u64 {
         let loaded: u64 = self.placed.iter().map(|placed| placed.bytes).sum();
         loaded + self.blocks.bytes() + self.mapped_bytes()
     }
 
-    /// How many of them are in place.
+    /// The number of bytes loaded so far.
     #[getter]
     fn moved_bytes(&self) -> u64 {
         let work = self.work.as_ref();
@@ -160,7 +157,7 @@ impl Loading {
 }
 
 fn waited_for() -> PyErr {
-    PyRuntimeError::new_err("this load was waited for already")
+    PyRuntimeError::new_err("`wait` was already called on this load")
 }
 
 impl Loading {
@@ -193,7 +190,7 @@ impl Loading {
         Self::run(Vec::new(), prepared, loader)
     }
 
-    /// What is mapped, and the load of the rest.
+    /// Starts the load of the tensors that cannot be mapped.
     fn mapped(mapped: Mapped, loader: &Loader) -> PyResult<Self> {
         let tensors = mapped.tensors.into_iter();
         let pages = tensors.map(|tensor| (Memory::Pages(tensor.pages), tensor.placed));
@@ -218,7 +215,7 @@ impl Loading {
     }
 }
 
-/// What filters and slices select of a model.
+/// The selection of filters and slices.
 pub(crate) fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selection> {
     if filters.is_empty() && slices.is_empty() {
         return Ok(Selection::all(&model.0));
@@ -227,7 +224,7 @@ pub(crate) fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyR
     let filters = filters.collect::<Result<_>>().or_raise()?;
     let slice = |(filter, dim, start, stop): Cut| {
         let filter = filter.map(|f| f.parse::<Filter>()).transpose()?;
-        let part = Part::Range { start, stop };
+        let part = SlicePart::Range { start, stop };
         Ok(Slice { filter, dim, part })
     };
     let slices: Vec<_> = slices
@@ -236,9 +233,9 @@ pub(crate) fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyR
         .collect::<Result<_>>()
         .or_raise()?;
     Selection::new(&model.0, &filters, &slices).map_err(|error| match error.kind() {
-        // No file is missing.
-        Kind::NotFound => MissingTensorError::new_err(text(&error)),
-        _ => raised(&error),
+        // A tensor is missing, not a file.
+        ErrorKind::NotFound => MissingTensorError::new_err(text(&error)),
+        _ => exception(&error),
     })
 }
 
@@ -259,7 +256,7 @@ pub(crate) fn loader(model: &Model, route: &str, class: Class) -> PyResult<Loade
     })
 }
 
-/// The class that a word means.
+/// The class of a priority.
 pub(crate) fn class(priority: &str) -> PyResult<Class> {
     let all = [Class::Now, Class::Soon, Class::Background];
     let found = all.into_iter().find(|class| class.to_string() == priority);

@@ -1,8 +1,8 @@
-//! A model's files as memory: tensors whose bytes are read when they are used, and never copied.
+//! Mapped files of a model: tensors whose bytes are read at first use and not copied.
 //!
-//! `safe_open` gives tensors in host memory this way, as safetensors does. The pages are private: whoever writes to
-//! such a tensor changes a page of the process, not the file. A file that is written to or cut while it is mapped changes
-//! what Python's libraries read, as with every library that maps files; docs/weights.md says so.
+//! `safe_open` returns tensors in host memory this way, as safetensors does. The pages are private: a write to such a
+//! tensor changes a page of the process, not the file. If the file is written to or truncated while it is mapped,
+//! Python libraries read the changed bytes, as with every library that maps files; docs/weights.md says so.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use straightway_core::Result;
 use straightway_pipeline::weights::{self, MappedTensor, Pick};
 use straightway_sys::FilePages;
 
-use crate::{error::OrRaise, handover::made, memory::Memory, model::Model};
+use crate::{error::OrRaise, handover::convert_tensor, memory::Memory, model::Model};
 
-/// A model's files, mapped. They stay mapped as long as this or any tensor of theirs.
+/// The mapped files of a model. They stay mapped as long as this object or any of its tensors lives.
 #[pyclass(frozen, module = "straightway._straightway")]
 #[derive(Debug)]
 pub(crate) struct Mapped {
@@ -32,8 +32,8 @@ impl Mapped {
         Ok(Self { model, files })
     }
 
-    /// A tensor, made as `Loading.fill` makes it. `None` where its bytes are not aligned for its elements: such a
-    /// tensor is loaded instead.
+    /// A tensor, converted as by `Loading.fill`. Returns `None` if its bytes are not aligned for its elements: such a
+    /// tensor has to be loaded instead.
     fn tensor<'py>(
         &self,
         py: Python<'py>,
@@ -52,6 +52,6 @@ impl Mapped {
         };
         let memory = Memory::Pages(tensor.pages);
         let at = tensor.placed.at;
-        made(py, (&memory, at), &tensor.placed, take.as_ref(), &convert).map(Some)
+        convert_tensor(py, (&memory, at), &tensor.placed, take.as_ref(), &convert).map(Some)
     }
 }

@@ -1,4 +1,4 @@
-//! The memory of a tensor that is handed to a library.
+//! The memory of a tensor that is passed to a library.
 
 use std::{mem::ManuallyDrop, sync::Arc};
 
@@ -7,32 +7,32 @@ use straightway_core::Place;
 use straightway_io::Region;
 use straightway_sys::FilePages;
 
-/// Memory that tensors are in. It lives as long as any of them.
+/// The memory of tensors. It lives as long as any of them.
 #[derive(Clone, Debug)]
 pub(crate) enum Memory {
-    /// What a load has filled, or is about to.
+    /// A region that a load fills.
     Region(Arc<Region>),
-    /// The pages of a file.
+    /// Mapped pages of a file.
     Pages(Arc<FilePages>),
-    /// What a library of Python's has allocated.
-    Block(Arc<Allocated>),
+    /// A block that a Python library allocated.
+    Block(Arc<LibraryMemory>),
 }
 
-/// Memory of a GPU that an object of Python's owns.
+/// GPU memory that a Python object owns.
 #[derive(Debug)]
-pub(crate) struct Allocated {
+pub(crate) struct LibraryMemory {
     pub(crate) gpu: u32,
     pub(crate) address: u64,
     pub(crate) bytes: u64,
     pub(crate) owner: ManuallyDrop<Arc<Py<PyAny>>>,
 }
 
-impl Drop for Allocated {
+impl Drop for LibraryMemory {
     fn drop(&mut self) {
         // SAFETY: taken once, here.
         let owner = unsafe { ManuallyDrop::take(&mut self.owner) };
-        // A library that lets go of a tensor calls from C. Without the interpreter's lock the object would go only with the
-        // next call of this package, and its memory with it. While the interpreter ends, it stays.
+        // A library frees a tensor from C. Without the interpreter's lock the object and its memory would be freed only
+        // with the next call of this package. While the interpreter shuts down, the object is leaked.
         let mut owner = Some(owner);
         Python::try_attach(|_| drop(owner.take()));
         std::mem::forget(owner);
@@ -40,7 +40,7 @@ impl Drop for Allocated {
 }
 
 impl Memory {
-    /// Where it is.
+    /// The place of the memory.
     pub(crate) fn place(&self) -> Place {
         match self {
             Self::Region(region) => region.place(),
@@ -58,7 +58,7 @@ impl Memory {
         }
     }
 
-    /// How long it is.
+    /// The size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Region(region) => region.bytes(),

@@ -1,4 +1,4 @@
-//! A model's files, opened: what is in them, without their bytes.
+//! An open model: the headers of its files.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
@@ -8,7 +8,7 @@ use straightway_pipeline::weights;
 
 use crate::{
     error::{MissingTensorError, OrRaise},
-    handover::let_go_aside,
+    handover::drop_in_background,
     stores::{StorageOptions, stores_with},
 };
 
@@ -19,17 +19,17 @@ pub(crate) struct Model(pub(crate) Arc<weights::Model>);
 
 impl Drop for Model {
     fn drop(&mut self) {
-        let_go_aside(&self.0, self.0.tensors.len());
+        drop_in_background(&self.0, self.0.tensors.len());
     }
 }
 
 impl Model {
-    /// The number of a tensor.
+    /// The index of a tensor.
     pub(crate) fn number(&self, name: &str) -> PyResult<usize> {
         Self::number_in(&self.0, name)
     }
 
-    /// The number of a tensor of a model.
+    /// The index of a tensor in a model.
     pub(crate) fn number_in(model: &weights::Model, name: &str) -> PyResult<usize> {
         let absent = || {
             let path = model.path.display();
@@ -71,7 +71,7 @@ impl Model {
         order.into_iter().map(|t| &*t.name).collect()
     }
 
-    /// What the files say about themselves; of several files, all of it.
+    /// The metadata of all files, merged.
     fn metadata(&self) -> Option<BTreeMap<&str, &str>> {
         let shards = self.0.shards.iter();
         let all: BTreeMap<_, _> = shards
@@ -80,17 +80,17 @@ impl Model {
         (!all.is_empty()).then_some(all)
     }
 
-    /// A tensor's type, as safetensors names it.
+    /// The dtype of a tensor, as safetensors names it.
     fn dtype(&self, name: &str) -> PyResult<&'static str> {
         Ok(self.tensor(name)?.dtype.name())
     }
 
-    /// A tensor's shape.
+    /// The shape of a tensor.
     fn shape<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.tensor(name)?.shape.iter())
     }
 
-    /// How many bytes its tensors have.
+    /// The total size of its tensors.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.0.bytes()

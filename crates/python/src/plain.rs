@@ -1,35 +1,35 @@
-//! Plain values as Python's objects.
+//! Converts plain data to Python objects.
 //!
-//! Every name that is looked up stands in a table of `pipeline`, and every call has arguments that were checked there.
+//! Every name that is looked up is in a table of `pipeline`, which also checked the arguments of every call.
 
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
     types::{PyByteArray, PyBytes, PyDict, PyFrozenSet, PyList, PyModule, PySet, PyTuple},
 };
-use straightway_pipeline::checkpoint::{Array, Maker, Name, NumpyType, Plain, Sequence};
+use straightway_pipeline::checkpoint::{Array, Maker, NumpyType, Plain, PythonName, Sequence};
 
 use crate::error::OrRaise;
 
-/// The value that a text of `_plain.encoded` has.
+/// The value of a text from `_plain.encoded`.
 #[pyfunction]
 pub(crate) fn plain_decoded<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
     let value = py.detach(|| Plain::decode(text)).or_raise()?;
     made(py, &value)
 }
 
-/// The value of a pickle that has only plain types. Nothing that it says is run.
+/// The value of a pickle that contains only plain types. No code of the pickle is run.
 #[pyfunction]
 pub(crate) fn plain_unpickled<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     let value = Plain::unpickle(data).or_raise()?;
     made(py, &value)
 }
 
-/// The object, or an error that says what the file has that Python does not: a 13th month, a list as a key.
+/// The object, or an error if Python does not accept the value: a 13th month, a list as a key.
 fn made<'py>(py: Python<'py>, value: &Plain) -> PyResult<Bound<'py, PyAny>> {
     object(py, value).map_err(|error| {
         let message = format!(
-            "a value of the checkpoint cannot be made: {}",
+            "cannot decode a value of the checkpoint: {}",
             error.value(py)
         );
         let refused = PyValueError::new_err(message);
@@ -95,7 +95,7 @@ fn dictionary<'py>(py: Python<'py>, pairs: &[(Plain, Plain)]) -> PyResult<Bound<
     Ok(dictionary)
 }
 
-fn named(py: Python<'_>, name: Name) -> PyResult<Bound<'_, PyAny>> {
+fn named(py: Python<'_>, name: PythonName) -> PyResult<Bound<'_, PyAny>> {
     PyModule::import(py, name.module)?.getattr(name.attribute)
 }
 
@@ -147,7 +147,7 @@ fn numpy_type<'py>(py: Python<'py>, dtype: &NumpyType) -> PyResult<Bound<'py, Py
 fn array<'py>(py: Python<'py>, value: &Array) -> PyResult<Bound<'py, PyAny>> {
     let dtype = numpy_type(py, &value.dtype)?;
     let class = PyModule::import(py, "numpy")?.getattr("ndarray")?;
-    // NumPy checks that the buffer is long enough, and has no say over who else holds it.
+    // NumPy checks that the buffer is long enough. Nothing else holds the buffer.
     let options = PyDict::new(py);
     options.set_item("order", if value.is_fortran { "F" } else { "C" })?;
     options.set_item("dtype", dtype)?;

@@ -1,4 +1,4 @@
-//! A receipt, as Python sees it.
+//! The Python class of a receipt.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,8 +9,8 @@ use pyo3::{
 };
 use straightway_core::{Bytes, Rate, Seconds};
 
-/// What happened: bytes by route and reason, what bound the speed. `str()` is the table for people;
-/// the fields are those of the JSON form.
+/// The receipt of a transfer: bytes by route and reason, and what limited the speed. `str()` is a readable table; the
+/// fields are those of the JSON form.
 #[pyclass(frozen, module = "straightway")]
 #[derive(Debug)]
 pub(crate) struct Receipt(pub(crate) straightway_core::Receipt);
@@ -22,7 +22,7 @@ impl Receipt {
     fn new(json: &str) -> PyResult<Self> {
         let parsed = serde_json::from_str(json);
         parsed.map(Self).map_err(|error| {
-            PyValueError::new_err(format!("that is not the JSON form of a receipt: {error}"))
+            PyValueError::new_err(format!("cannot read a receipt from JSON: {error}"))
         })
     }
 
@@ -49,7 +49,7 @@ impl Receipt {
         Ok(named.collect())
     }
 
-    /// It as a table of HTML, for notebooks.
+    /// The receipt as an HTML table, for notebooks.
     fn _repr_html_(&self) -> String {
         let escaped = |text: &str| {
             let text = text.replace('&', "&amp;");
@@ -77,12 +77,12 @@ impl Receipt {
         format!("<table>{rows}</table>")
     }
 
-    /// It as JSON.
+    /// The receipt as JSON.
     fn to_json(&self) -> String {
         serde_json::to_string(&self.0).expect("a receipt is plain data")
     }
 
-    /// It as dictionaries and lists.
+    /// The receipt as dictionaries and lists.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let parsed = PyModule::import(py, "json")?.call_method1("loads", (self.to_json(),))?;
         Ok(parsed.cast_into()?)

@@ -1,21 +1,21 @@
-//! Saving tensors that Python's libraries hold.
+//! Saves tensors of Python libraries.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::prelude::*;
 use straightway_core::{Result, Uri};
-use straightway_pipeline::weights::{Held, Saver};
+use straightway_pipeline::weights::{FileSaver, Held};
 
 use crate::{
+    borrowed::{BorrowedTensor, Described},
     error::OrRaise,
     executor,
     receipt::Receipt,
     stores::stores,
-    subject::{Described, Subject},
     waiting,
 };
 
-/// Writes tensors to a safetensors file, which appears when it is whole and durable.
+/// Writes tensors to a safetensors file, which appears when it is complete and durable.
 #[pyfunction]
 pub(crate) fn save(
     py: Python<'_>,
@@ -23,26 +23,26 @@ pub(crate) fn save(
     path: PathBuf,
     metadata: BTreeMap<String, String>,
 ) -> PyResult<Receipt> {
-    let subjects: Vec<_> = tensors
+    let tensors: Vec<_> = tensors
         .into_iter()
-        // SAFETY: the package's own code describes tensors that it holds: see `Subject::new`.
-        .map(|described| unsafe { Subject::new(described) })
+        // SAFETY: the package's own code describes tensors that it holds: see `BorrowedTensor::new`.
+        .map(|described| unsafe { BorrowedTensor::new(described) })
         .collect::<PyResult<_>>()?;
-    let saver = Saver::new(executor::of(&path).or_raise()?);
+    let saver = FileSaver::new(executor::of(&path).or_raise()?);
     let progress = Arc::clone(&saver.progress);
     let receipt = waiting::run(py, &progress, move || {
-        let held = subjects.iter().map(held);
+        let held = tensors.iter().map(held);
         let target = stores()?.find(&Uri::parse(&path)?)?;
         saver.save_held(target, &held.collect::<Result<Vec<_>>>()?, &metadata)
     })?;
     Ok(Receipt(receipt))
 }
 
-fn held(subject: &Subject) -> Result<Held<'_>> {
+fn held(tensor: &BorrowedTensor) -> Result<Held<'_>> {
     Ok(Held {
-        name: &subject.name,
-        dtype: subject.dtype,
-        shape: subject.shape.clone(),
-        bytes: subject.holding()?,
+        name: &tensor.name,
+        dtype: tensor.dtype,
+        shape: tensor.shape.clone(),
+        bytes: tensor.holding()?,
     })
 }

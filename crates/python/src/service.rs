@@ -1,12 +1,12 @@
-//! What the package offers beside weights: copying files, and the doctor.
+//! Copies of files, and the doctor.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyModule};
 use straightway_core::{Choice, Error, Route};
 use straightway_io::Progress;
-use straightway_pipeline::{Copier, Errand, verify::verify as compare};
-use straightway_probe::doctor::{Measured, Request, diagnose};
+use straightway_pipeline::{Copier, CopyJob, verify::verify as compare};
+use straightway_probe::doctor::{DoctorRequest, Measurements, diagnose};
 use straightway_sys::root::Root;
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     waiting,
 };
 
-/// The choice of route that a word means.
+/// The route choice of a name.
 pub(crate) fn choice(route: &str) -> PyResult<Choice> {
     match route {
         "auto" => Ok(Choice::Auto),
@@ -30,7 +30,7 @@ pub(crate) fn choice(route: &str) -> PyResult<Choice> {
     }
 }
 
-/// Copies files and folders; each appears under its name when it is whole and durable.
+/// Copies files and folders. Each appears under its name when it is complete and durable.
 #[pyfunction]
 #[pyo3(signature = (sources, target, *, route="auto", verify=false, storage_options=None))]
 pub(crate) fn copy(
@@ -46,23 +46,23 @@ pub(crate) fn copy(
     let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
         let executor = executor::of_name(sources.first().unwrap_or(&target))?;
-        let errand = Errand::find(&*stores_with(storage_options)?, &sources, &target)?;
+        let job = CopyJob::find(&*stores_with(storage_options)?, &sources, &target)?;
         let copier = Copier {
             executor: &executor,
             choice,
             progress: Arc::clone(&watched),
         };
-        let receipt = copier.run(&errand)?;
+        let receipt = copier.run(&job)?;
         if verify {
-            compare(&executor, &errand, &watched)?;
+            compare(&executor, &job, &watched)?;
         }
         Ok(receipt)
     })?;
     Ok(Receipt(receipt))
 }
 
-/// Says whether bytes can go straight from `path` into GPU memory, and if not, why not: what
-/// `straightway doctor --json` writes.
+/// Diagnoses whether bytes can go directly from `path` into GPU memory, and if not, why not. The result is that of
+/// `straightway doctor --json`.
 #[pyfunction]
 #[pyo3(signature = (path=None))]
 pub(crate) fn doctor(py: Python<'_>, path: Option<PathBuf>) -> PyResult<Bound<'_, PyAny>> {
@@ -73,11 +73,11 @@ pub(crate) fn doctor(py: Python<'_>, path: Option<PathBuf>) -> PyResult<Bound<'_
     let progress = Arc::new(Progress::default());
     let text = waiting::run(py, &progress, move || {
         std::fs::metadata(&path).map_err(|e| Error::os("examine", path.display(), e))?;
-        let diagnosis = diagnose(&Request {
+        let diagnosis = diagnose(&DoctorRequest {
             root: &Root::machine(),
             path: &path,
             environment: &environment,
-            measured: &Measured::here(&path),
+            measured: &Measurements::here(&path),
         });
         Ok(serde_json::to_string(&diagnosis).expect("a diagnosis is plain data"))
     })?;

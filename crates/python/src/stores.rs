@@ -1,4 +1,4 @@
-//! The stores that this package knows, and how an argument names an object in one of them.
+//! The stores of the package, and the options of a call for them.
 
 use std::{
     collections::BTreeMap,
@@ -11,13 +11,13 @@ use straightway_cli::stores::{registry, variables};
 use straightway_core::{Result, Scheme, Uri};
 use straightway_io::store::{Registry, Verb};
 
-/// Stores, and the variables that they were made by.
+/// The environment variables that a registry was made from, and the registry.
 type Shared = (Vec<(String, String)>, Arc<Registry>);
 
-/// The stores of calls without options.
+/// The registry of calls without options.
 static SHARED: Mutex<Option<Shared>> = Mutex::new(None);
 
-/// The registry of this process. A program may change its environment: then there is a new one.
+/// The registry of this process. It is made again when the environment has changed.
 pub(crate) fn stores() -> Result<Arc<Registry>> {
     let now = variables();
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,13 +31,13 @@ pub(crate) fn stores() -> Result<Arc<Registry>> {
     }
 }
 
-/// One of `storage_options`.
+/// A value of `storage_options`.
 #[derive(FromPyObject)]
 pub(crate) enum Setting {
     /// True or false.
     #[pyo3(transparent)]
     Flag(bool),
-    /// Anything else.
+    /// Any other value.
     #[pyo3(transparent)]
     Text(String),
 }
@@ -45,7 +45,7 @@ pub(crate) enum Setting {
 /// `storage_options`, by name.
 pub(crate) type StorageOptions = BTreeMap<String, Setting>;
 
-/// The registry of a call with options of its own.
+/// The registry of a call with its own options.
 pub(crate) fn stores_with(options: Option<StorageOptions>) -> Result<Arc<Registry>> {
     let Some(options) = options.filter(|options| !options.is_empty()) else {
         return stores();
@@ -58,14 +58,14 @@ pub(crate) fn stores_with(options: Option<StorageOptions>) -> Result<Arc<Registr
     Ok(Arc::new(registry(&options)?))
 }
 
-/// Whether a name is a path of this machine, and no URI.
+/// Whether a name is a local path and not a URI.
 #[pyfunction]
 pub(crate) fn is_local(name: PathBuf) -> bool {
     Uri::parse(name).is_ok_and(|uri| uri.scheme() == Scheme::Path)
 }
 
-/// Whether this package has a store for a path or URI; with `writes`, one that checkpoints can be saved to. Nothing is
-/// opened.
+/// Whether this package supports the store of a path or URI; with `writes`, whether checkpoints can be saved to it.
+/// Nothing is opened.
 #[pyfunction]
 #[pyo3(signature = (name, *, writes=false))]
 pub(crate) fn has_store(name: PathBuf, writes: bool) -> bool {

@@ -1,4 +1,4 @@
-//! Loads batch by batch: the next loads while the last is used.
+//! Loads batch by batch: the next batch loads while the current one is used.
 
 use std::{
     collections::VecDeque,
@@ -13,18 +13,18 @@ use straightway_pipeline::weights::{self, Loader, Selection};
 use straightway_sys::cuda::Context;
 
 use crate::{
-    blocks::{Begun, Blocks},
+    blocks::{BegunLoad, Blocks},
+    borrowed::context,
     error::OrRaise,
-    handover::handed_over,
+    handover::converted_tensors,
     loading::{Cut, class, loader, place, select},
     memory::Memory,
     model::Model,
     receipt::Receipt,
-    subject::context,
-    waiting::DEAF_MAX,
+    waiting::SIGNAL_CHECK_INTERVAL,
 };
 
-/// A model batch by batch.
+/// A load of a model, batch by batch.
 #[pyclass(module = "straightway._straightway")]
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -33,36 +33,33 @@ pub(crate) struct Stream {
     receipts: Vec<straightway_core::Receipt>,
 }
 
-/// Where the batches come from.
+/// The source of the batches.
 #[derive(Debug)]
 enum Batches {
-    /// A thread that loads each into memory of its own. Behind a lock only because Python's objects may be shared between
-    /// threads.
-    Own(Mutex<weights::Stream>),
-    /// Loads into memory of a library's, which is allocated where the last batch is handed out.
-    Library(Library),
+    /// A thread that loads each batch into memory of its own. The lock is there only because Python objects may be
+    /// shared between threads.
+    Own(Mutex<weights::BatchStream>),
+    /// Loads into memory of a library, which is allocated when the previous batch is returned.
+    Library(LibraryBatches),
 }
 
-/// Loads into memory of a library's.
+/// Loads into memory of a library.
 #[derive(Debug)]
-struct Library {
+struct LibraryBatches {
     model: Py<Model>,
     loader: Loader,
     context: Context,
     place: Place,
     allocate: Py<PyAny>,
     left: VecDeque<Selection>,
-    next: Option<Begun>,
+    next: Option<BegunLoad>,
 }
 
 #[pymethods]
 impl Stream {
     #[new]
     #[pyo3(signature = (model, *, device, filters, slices, batch_bytes, route, priority, allocate=None))]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "they are named where it is called"
-    )]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         model: Bound<'_, Model>,
         device: &str,
@@ -80,7 +77,7 @@ impl Stream {
         let batches = match (place, allocate) {
             (Place::Gpu(number), Some(allocate)) if !loader.may_go_direct(&selection, place) => {
                 let left = loader.batches(&opened.0, &selection, batch_bytes);
-                Batches::Library(Library {
+                Batches::Library(LibraryBatches {
                     model: model.unbind(),
                     context: context(number).or_raise()?,
                     place,
@@ -102,8 +99,8 @@ impl Stream {
         })
     }
 
-    /// The tensors of the next batch by name, as `Loading.fill` has them; `None` after the last. A batch that takes
-    /// longer than `timeout_s` ends the stream with `TimeoutError`.
+    /// The tensors of the next batch by name, as `Loading.fill` converts them; `None` after the last. A batch that
+    /// takes longer than `timeout_s` ends the stream with `TimeoutError`.
     #[pyo3(signature = (take, convert, timeout_s=None))]
     fn next<'py>(
         &mut self,
@@ -115,25 +112,25 @@ impl Stream {
         let batch = match &mut self.batches {
             Batches::Own(batches) => {
                 let batches = batches.get_mut().unwrap_or_else(PoisonError::into_inner);
-                let look = |py: Python<'py>| {
-                    let next = py.detach(|| batches.next_within(DEAF_MAX));
+                let poll = |py: Python<'py>| {
+                    let next = py.detach(|| batches.next_within(SIGNAL_CHECK_INTERVAL));
                     py.check_signals()?;
                     Ok(next)
                 };
-                let Some(batch) = wait(py, &self.progress, timeout_s, look)? else {
+                let Some(batch) = wait(py, &self.progress, timeout_s, poll)? else {
                     return Ok(None);
                 };
                 let loaded = batch.or_raise()?;
                 self.receipts.push(loaded.receipt);
                 let memory = Memory::Region(loaded.region);
-                handed_over(py, &memory, &loaded.tensors, take.as_ref(), &convert)?
+                converted_tensors(py, &memory, &loaded.tensors, take.as_ref(), &convert)?
             }
             Batches::Library(library) => {
                 let Some((blocks, work)) = library.take(py)? else {
                     return Ok(None);
                 };
-                let look = |py: Python<'py>| work.wait_briefly(py);
-                let receipt = wait(py, work.progress(), timeout_s, look)?;
+                let poll = |py: Python<'py>| work.wait_briefly(py);
+                let receipt = wait(py, work.progress(), timeout_s, poll)?;
                 self.receipts.push(receipt);
                 library.next = library.begin(py)?;
                 let tensors = PyDict::new(py);
@@ -144,16 +141,16 @@ impl Stream {
         Ok(Some(batch))
     }
 
-    /// How each batch came, of those that were taken.
+    /// The receipts of the batches returned so far.
     #[getter]
     fn receipts(&self) -> Vec<Receipt> {
         self.receipts.iter().cloned().map(Receipt).collect()
     }
 }
 
-impl Library {
+impl LibraryBatches {
     /// The load of the next batch; `None` after the last.
-    fn take(&mut self, py: Python<'_>) -> PyResult<Option<Begun>> {
+    fn take(&mut self, py: Python<'_>) -> PyResult<Option<BegunLoad>> {
         match self.next.take() {
             None => self.begin(py),
             next => Ok(next),
@@ -161,13 +158,13 @@ impl Library {
     }
 
     /// Begins the load of another batch.
-    fn begin(&mut self, py: Python<'_>) -> PyResult<Option<Begun>> {
+    fn begin(&mut self, py: Python<'_>) -> PyResult<Option<BegunLoad>> {
         let Some(selection) = self.left.pop_front() else {
             return Ok(None);
         };
         let model = self.model.get();
         let layout = self.loader.layout(&model.0, &selection, self.place);
-        // What is over is stopped when it goes, and must stop no other.
+        // A finished load cancels its progress when it is dropped. It must not cancel other loads.
         let loader = Loader {
             progress: Arc::default(),
             ..self.loader.clone()
@@ -177,16 +174,16 @@ impl Library {
     }
 }
 
-/// Waits for what `look` finds. After `timeout_s`, or where `look` raises, the load is stopped.
+/// Calls `poll` until it returns a value. The load is stopped after `timeout_s`, or if `poll` raises.
 fn wait<'py, T>(
     py: Python<'py>,
     progress: &Progress,
     timeout_s: Option<f64>,
-    mut look: impl FnMut(Python<'py>) -> PyResult<Option<T>>,
+    mut poll: impl FnMut(Python<'py>) -> PyResult<Option<T>>,
 ) -> PyResult<T> {
     let begun = Instant::now();
     loop {
-        match look(py) {
+        match poll(py) {
             Ok(Some(found)) => return Ok(found),
             Ok(None) => {}
             Err(raised) => {

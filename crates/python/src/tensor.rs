@@ -1,4 +1,4 @@
-//! A tensor in memory: what is handed to PyTorch, NumPy, CuPy and JAX.
+//! A tensor in memory that PyTorch, NumPy, CuPy and JAX can use.
 
 use pyo3::{
     exceptions::{PyBufferError, PyTypeError},
@@ -13,8 +13,8 @@ use crate::{
     memory::Memory,
 };
 
-/// A tensor. Other libraries take it without a copy: `torch.from_dlpack`, `numpy.asarray`,
-/// `cupy.from_dlpack`, `jax.dlpack.from_dlpack`.
+/// A tensor that other libraries can use without a copy: `torch.from_dlpack`, `numpy.asarray`, `cupy.from_dlpack`,
+/// `jax.dlpack.from_dlpack`.
 #[pyclass(frozen, module = "straightway")]
 #[derive(Clone, Debug)]
 pub(crate) struct Tensor {
@@ -31,7 +31,7 @@ impl Tensor {
         self.memory.address() + self.at
     }
 
-    /// What NumPy calls its type; `None` where NumPy has none.
+    /// The NumPy name of its dtype; `None` if NumPy does not have it.
     fn numpy_type(&self) -> Option<&'static str> {
         Some(match self.dtype {
             Dtype::Bool => "|b1",
@@ -54,25 +54,25 @@ impl Tensor {
 
 #[pymethods]
 impl Tensor {
-    /// What its elements are, as safetensors names it.
+    /// Its dtype, as safetensors names it.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.dtype.name()
     }
 
-    /// How long it is along each dimension.
+    /// Its shape.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.shape.iter())
     }
 
-    /// How many bytes it has.
+    /// Its size in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where it is: `cpu` or `cuda:N`.
+    /// Its device: `cpu` or `cuda:N`.
     #[getter]
     fn device(&self) -> String {
         match self.memory.place() {
@@ -81,7 +81,7 @@ impl Tensor {
         }
     }
 
-    /// Its bytes as a tensor of one dimension, for types that another library takes by no name.
+    /// Its bytes as a tensor of one dimension, for dtypes that another library does not have.
     fn as_bytes(&self) -> Self {
         Self {
             dtype: Dtype::U8,
@@ -90,7 +90,7 @@ impl Tensor {
         }
     }
 
-    /// What NumPy takes a tensor in host memory by.
+    /// NumPy's protocol for tensors in host memory.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         use pyo3::exceptions::PyAttributeError;
@@ -111,8 +111,8 @@ impl Tensor {
         Ok(interface)
     }
 
-    /// NumPy asks for this where there is no `__array_interface__`, and would make an array of one object
-    /// of a tensor that answered neither.
+    /// Always raises. NumPy calls this if there is no `__array_interface__`. Without it, NumPy would make an array of
+    /// one object from the tensor.
     #[pyo3(signature = (dtype=None, copy=None))]
     fn __array__(
         &self,
@@ -123,16 +123,16 @@ impl Tensor {
         let _ = (dtype, copy);
         match self.__array_interface__(py) {
             Err(missing) => Err(PyTypeError::new_err(missing.value(py).to_string())),
-            Ok(_) => Err(PyTypeError::new_err("take it by `__array_interface__`")),
+            Ok(_) => Err(PyTypeError::new_err("use `__array_interface__`")),
         }
     }
 
-    /// Where it is, as DLPack names it.
+    /// Its device in DLPack's numbers.
     fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::device(self.memory.place())
     }
 
-    /// It in a capsule. All bytes are in place, so that any stream may use them at once.
+    /// The tensor in a capsule. All bytes are loaded, so that any stream can use them at once.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -145,7 +145,7 @@ impl Tensor {
         let _ = (stream, max_version);
         if copy == Some(true) || dl_device.is_some_and(|d| d != self.__dlpack_device__()) {
             return Err(PyBufferError::new_err(
-                "it is handed over as it is, or not at all",
+                "a copy or another device is not supported",
             ));
         }
         if dlpack::code(self.dtype).is_none() {

@@ -1,4 +1,4 @@
-//! What suits the drive behind a path, looked up once for each file system that this process meets.
+//! The tuning of the drive behind a path, looked up once per file system and process.
 
 use std::{
     collections::BTreeMap,
@@ -10,34 +10,34 @@ use std::{
 
 use straightway_core::Result;
 use straightway_io::Learning;
-use straightway_probe::{learned::Learned, profile::Tuning};
+use straightway_probe::{learned::Learned, profile::DriveTuning};
 
-/// What is known of a drive.
+/// The tuning of a drive.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
-    /// What suits it, if it was ever measured.
-    pub(crate) tuning: Option<Tuning>,
-    /// What transfers find out by themselves.
+pub(crate) struct DriveInfo {
+    /// The measured settings, if it was measured.
+    pub(crate) tuning: Option<DriveTuning>,
+    /// The settings that transfers learn while they run.
     pub(crate) learning: Option<Learning>,
 }
 
-/// What was found out about each file system, by the number that the kernel knows it by.
-static KNOWN: Mutex<BTreeMap<u64, Known>> = Mutex::new(BTreeMap::new());
+/// The drive of each file system, by its device number.
+static KNOWN: Mutex<BTreeMap<u64, DriveInfo>> = Mutex::new(BTreeMap::new());
 
-/// What is known of the drive behind `path`.
-pub(crate) fn of(path: &Path) -> Result<Known> {
-    // What is yet to be written will be where its folder is. A path that leads nowhere gets its own error when it is
+/// The tuning of the drive behind `path`.
+pub(crate) fn of(path: &Path) -> Result<DriveInfo> {
+    // A file that does not exist yet will be on the drive of its folder. An invalid path fails later, when it is
     // opened.
     let folder = || path.parent().and_then(|folder| fs::metadata(folder).ok());
     let Some(meta) = fs::metadata(path).ok().or_else(folder) else {
-        return Ok(Known::default());
+        return Ok(DriveInfo::default());
     };
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(one) = known.get(&meta.dev()) {
         return Ok(one.clone());
     }
-    let one = Known {
-        tuning: Tuning::of(path)?,
+    let one = DriveInfo {
+        tuning: DriveTuning::of(path)?,
         learning: Learned::of(path),
     };
     known.insert(meta.dev(), one.clone());

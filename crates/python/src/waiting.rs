@@ -1,4 +1,4 @@
-//! Waiting for a thread of ours without holding Python's lock, and with an ear for Ctrl-C.
+//! Waits for background threads without holding the interpreter's lock, and checks for Ctrl-C.
 
 use std::{
     sync::{
@@ -10,21 +10,21 @@ use std::{
 };
 
 use pyo3::prelude::*;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::Progress;
 
 use crate::{error::OrRaise, log};
 
-/// How long Ctrl-C may go unheard: below what a person notices.
-pub(crate) const DEAF_MAX: Duration = Duration::from_millis(50);
+/// The interval between checks for signals such as Ctrl-C: below what a person notices.
+pub(crate) const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long a load that is stopped because its time is over may still take.
+/// The maximum wait for a load that is stopped after its timeout.
 const STOP_MAX: Duration = Duration::from_secs(1);
 
-/// Work that goes on by itself. Dropping it asks it to stop, and does not wait.
+/// Work on a background thread. Dropping this asks it to stop, and does not wait.
 #[derive(Debug)]
 pub(crate) struct Work<T> {
-    /// Behind a lock only because Python's objects may be shared between threads.
+    /// The lock is there only because Python objects may be shared between threads.
     outcome: Mutex<Receiver<Result<T>>>,
     progress: Arc<Progress>,
 }
@@ -37,7 +37,7 @@ impl<T: Send + 'static> Work<T> {
     ) -> Result<Self> {
         let (answer, outcome) = channel();
         let run = move || {
-            // Nobody listens any more where the work was dropped.
+            // Sending fails if the work was dropped.
             let _ = answer.send(work());
         };
         thread::Builder::new()
@@ -50,7 +50,7 @@ impl<T: Send + 'static> Work<T> {
         })
     }
 
-    /// Waits for it. On Ctrl-C, or whatever else a signal's handler raises, it is stopped first.
+    /// Waits for the result. If a signal handler raises (as on Ctrl-C), the work is stopped first.
     pub(crate) fn wait(self, py: Python<'_>) -> PyResult<T> {
         loop {
             if let Some(outcome) = self.wait_briefly(py)? {
@@ -59,44 +59,45 @@ impl<T: Send + 'static> Work<T> {
         }
     }
 
-    /// Waits for it as [`wait`](Self::wait) does, but at most [`DEAF_MAX`]; `None` where it is still under way.
+    /// Waits like [`wait`](Self::wait), at most [`SIGNAL_CHECK_INTERVAL`]. Returns `None` if the work is still running.
     pub(crate) fn wait_briefly(&self, py: Python<'_>) -> PyResult<Option<T>> {
-        match py.detach(|| self.listen(DEAF_MAX)) {
+        match py.detach(|| self.listen(SIGNAL_CHECK_INTERVAL)) {
             Ok(outcome) => {
-                log::hand_over(py);
+                log::flush(py);
                 return outcome.or_raise().map(Some);
             }
             Err(RecvTimeoutError::Disconnected) => {
-                let message = "its thread has ended without an answer";
-                let error = Error::new(Kind::Transient, "finish", "the transfer", message);
+                let message = "its thread ended without a result";
+                let error = Error::new(ErrorKind::Transient, "finish", "the transfer", message);
                 return Err(error).or_raise();
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Err(raised) = py.check_signals() {
             self.progress.cancel();
-            // What is in flight writes to memory that is about to go: wait for it.
+            // I/O in flight writes to memory that is about to be freed: wait for it.
             let _ = py.detach(|| self.listen(Duration::MAX));
             return Err(raised);
         }
         Ok(None)
     }
 
-    /// Asks it to stop, and waits [`STOP_MAX`] at most. Its thread keeps the memory that is still written to.
+    /// Asks the work to stop, and waits at most [`STOP_MAX`]. Its thread keeps the memory alive that it still writes
+    /// to.
     pub(crate) fn stop(&self, py: Python<'_>) {
         self.progress.cancel();
         let _ = py.detach(|| self.listen(STOP_MAX));
-        log::hand_over(py);
+        log::flush(py);
     }
 
-    /// How far it is.
+    /// The progress of the work.
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }
 
-    fn listen(&self, patience: Duration) -> std::result::Result<Result<T>, RecvTimeoutError> {
+    fn listen(&self, timeout: Duration) -> std::result::Result<Result<T>, RecvTimeoutError> {
         let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        outcome.recv_timeout(patience)
+        outcome.recv_timeout(timeout)
     }
 }
 
@@ -106,7 +107,7 @@ impl<T> Drop for Work<T> {
     }
 }
 
-/// Does `work` and waits for it as [`Work::wait`] does.
+/// Runs `work` on a thread and waits for it like [`Work::wait`].
 pub(crate) fn run<T: Send + 'static>(
     py: Python<'_>,
     progress: &Arc<Progress>,

@@ -5,7 +5,7 @@ import safetensors.numpy
 
 @pytest.fixture
 def model(tmp_path):
-    """A folder with two files and an index, and what is in it."""
+    """A folder with two files and an index, and its tensors by name."""
     import json
 
     rng = numpy.random.default_rng(7)
@@ -32,7 +32,7 @@ def model(tmp_path):
 
 @pytest.fixture
 def slow(tmp_path):
-    """A file of 8 GB that takes a while to load, and no room on the drive."""
+    """A sparse file of 8 GB: it takes a while to load, and no space on the drive."""
     path = tmp_path / "large.safetensors"
     with open(path, "wb") as file:
         header = b'{"a":{"dtype":"U8","shape":[8589934592],"data_offsets":[0,8589934592]}}'

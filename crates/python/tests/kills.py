@@ -1,16 +1,16 @@
-"""Kills processes that save, restore, remove, tag and prune in one folder of checkpoints, and checks what is left.
+"""Kills processes that save, restore, remove, tag and prune in one folder of checkpoints, and checks the folder.
 
     python kills.py KILLS [SEED] [FOLDER]
 
-In each round one or more ranks save steps by `Checkpointer`, or one process does by `torch.distributed.checkpoint`, while others
-remove steps, tag them and prune. All are killed, each at a moment of its own. Then:
+In each round one or more ranks save steps with `Checkpointer`, or one process with `torch.distributed.checkpoint`, while
+others remove steps, tag them and prune. All are killed, each at a random moment. Then:
 
-- every step that is listed restores to what one round saved, to the byte, on all ranks;
-- every step that was acknowledged is there, unless somebody was asked to remove it or could prune it;
-- every step that a tag was given for is there, with its tag;
-- the latest step that was acknowledged, or a later one, is there, unless somebody was asked to remove a later one while another pruned.
+- every listed step restores to the state of one round, byte for byte, on all ranks;
+- every acknowledged step exists, unless its removal was requested or it could have been pruned;
+- every step whose tag was acknowledged exists, with its tag;
+- the latest acknowledged step, or a later one, exists, unless a later one was removed on request during a prune.
 
-Some rounds use the name of their run again, as a job does that is restarted after a crash.
+Some rounds reuse the name of the last run, as a job does that is restarted after a crash.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ try:
 except ImportError:
     torch = None  # type: ignore[assignment]
 
-#: Two chunks that never change, so that an incremental save refers to an earlier step.
+#: Two chunks that never change, so that an incremental save references an earlier step.
 SAME = numpy.random.default_rng(1).integers(0, 255, 8_400_000, dtype=numpy.uint8)
 
-#: Steps in the folder before it is begun anew.
+#: The number of steps after which the folder is cleared.
 STEPS_MAX = 12
 
 
 def state(step: int, stamp: int, rank: int) -> dict[str, Any]:
-    """What a rank has at a step. The stamp is the round's own: what two rounds saved never looks alike."""
+    """The state of a rank at a step. The stamp is unique to a round, so that two rounds never save equal states."""
     hot = numpy.random.default_rng([step, stamp, rank]).integers(0, 255, 30_001, dtype=numpy.uint8)
     return {f"a.{rank}": SAME, f"z.{rank}": hot, f"n.{rank}": numpy.array([step, stamp, rank])}
 
 
 class Failure(Exception):
-    """A defect."""
+    """A violated guarantee."""
 
 
 class Campaign:
@@ -70,12 +70,12 @@ class Campaign:
         self.last_options: dict[str, Any] = {}
 
     def run(self, kills: int) -> None:
-        """Goes on until so many processes were killed."""
+        """Runs rounds until this many processes were killed."""
         while self.kills < kills:
             self.round()
 
     def round(self) -> None:
-        """Starts, kills, and checks."""
+        """One round: starts processes, kills them, and checks the folder."""
         rng = self.rng
         self.rounds += 1
         stamp = self.rounds
@@ -126,11 +126,11 @@ class Campaign:
         told = [line.split(" ", 1) for line in drained(reader).splitlines()]
         for what, words in told:
             if what == "X":
-                raise Failure(f"a process failed by itself: {words} {self.last_options}")
+                raise Failure(f"a process failed before it was killed: {words} {self.last_options}")
         self.check(before, told, prunes or keep_last is not None)
 
     def check(self, before: list[int], told: list[list[str]], may_prune: bool) -> None:
-        """What must hold when all are dead."""
+        """Checks the guarantees after all processes are dead."""
         saved = {int(words) for what, words in told if what == "S"}
         asked = {int(words) for what, words in told if what == "R"}
         self.removed += sum(what == "r" for what, _ in told)
@@ -148,9 +148,9 @@ class Campaign:
                 wrong.append(f"step {step} was tagged {tags} and is gone or has {store.tags(step)}")
         lost = (set(before) | saved) - steps - asked
         if lost and not may_prune:
-            wrong.append(f"steps {sorted(lost)} were there or acknowledged, nobody was to remove them, and they are gone")
+            wrong.append(f"steps {sorted(lost)} existed or were acknowledged, were not removed on request, and are gone")
         wanted = max((set(before) | saved) - asked, default=0)
-        # Whoever prunes may do so for a later step that is then removed because somebody asked for that.
+        # A prune may rely on a later step that is then removed on request.
         is_free = may_prune and max(asked, default=0) > wanted
         if max(steps, default=0) < wanted and not is_free:
             wrong.append(f"step {wanted} or a later one is gone")
@@ -166,13 +166,13 @@ class Campaign:
             raise Failure(f"after {self.kills} kills: {wrong} {self.last_options} told {told} in {names}")
 
     def steps(self) -> list[int]:
-        """The steps that are listed."""
+        """The listed steps."""
         return Store(self.folder).steps() if os.path.isdir(self.folder) else []
 
     def save(
         self, step: int, stamp: int, rank: int, world: int, run: str, options: dict[str, Any], told: int
     ) -> None:
-        """A rank of a job."""
+        """One rank of a job that saves."""
         checkpointer = straightway.Checkpointer(self.folder, rank=rank, world_size=world, run=run, timeout_s=5, **options)
         while True:
             try:
@@ -181,13 +181,13 @@ class Campaign:
                     checkpointer.wait()
                     tell(told, f"S {step}")
             except OSError as error:
-                # What it refers to was removed meanwhile, or another rank was told so.
+                # A referenced step was removed meanwhile, or another rank failed for that reason.
                 if "meanwhile" not in str(error) and "gave it up" not in str(error):
                     raise
             step += 1
 
     def save_by_dcp(self, step: int, stamp: int, options: dict[str, Any], told: int) -> None:
-        """A job that saves by torch.distributed.checkpoint."""
+        """A job that saves with torch.distributed.checkpoint."""
         writer = StorageWriter(self.folder, metadata={"stamp": stamp, "world": 1}, **options)
         while True:
             tensors = {name: torch.from_numpy(array) for name, array in state(step, stamp, 0).items()}
@@ -201,7 +201,7 @@ class Campaign:
             step += 1
 
     def prune(self, seed: float) -> None:
-        """Somebody who prunes."""
+        """A process that prunes."""
         rng = random.Random(seed)
         while True:
             if os.path.isdir(self.folder):
@@ -209,7 +209,7 @@ class Campaign:
             time.sleep(rng.uniform(0, 0.03))
 
     def remove(self, seed: float, told: int) -> None:
-        """Somebody who removes single steps. What has a tag, or is referred to, must not go."""
+        """A process that removes single steps. Tagged and referenced steps must not be removed."""
         rng = random.Random(seed)
         while True:
             steps = self.steps()
@@ -222,12 +222,12 @@ class Campaign:
                 except (ValueError, FileNotFoundError):
                     pass
                 except OSError as error:
-                    if "again and again" not in str(error):
+                    if "repeatedly" not in str(error):
                         raise
             time.sleep(rng.uniform(0, 0.1))
 
     def tag(self, seed: float, tag: str, told: int) -> None:
-        """Somebody who tags steps. A tag that was given keeps its step."""
+        """A process that tags steps. A tagged step must be kept."""
         rng = random.Random(seed)
         time.sleep(rng.uniform(0, 0.2))
         while True:
@@ -243,7 +243,7 @@ class Campaign:
 
 
 def compare(folder: str, steps: list[int], told: int) -> None:
-    """Restores every step and compares it with what its round had."""
+    """Restores every step and compares it with the state of its round."""
     for step in steps:
         checkpointer = straightway.Checkpointer(folder)
         notes = checkpointer.metadata(step)
@@ -266,7 +266,7 @@ def compare(folder: str, steps: list[int], told: int) -> None:
 
 
 def forked(work: Callable[[], None], told: int) -> int:
-    """A child that does some work, which mostly never ends."""
+    """Forks a child that runs some work, usually until it is killed."""
     pid = os.fork()
     if pid:
         return pid
@@ -281,12 +281,12 @@ def forked(work: Callable[[], None], told: int) -> int:
 
 
 def tell(pipe: int, line: str) -> None:
-    """In one write, so that no line is mixed with another's or cut."""
+    """Writes a line in one call, so that lines are neither mixed nor cut."""
     os.write(pipe, f"{line[:2000]}\n".encode())
 
 
 def drained(pipe: int) -> str:
-    """All that was written to a pipe by those who are gone."""
+    """Everything that the dead processes wrote to a pipe."""
     data = b""
     while piece := os.read(pipe, 65536):
         data += piece
@@ -295,7 +295,7 @@ def drained(pipe: int) -> str:
 
 
 def campaign(kills: int, seed: int, parent: str | None = None) -> dict[str, Any]:
-    """Kills so many processes, and answers what came of it. A defect is an exception."""
+    """Kills this many processes, and returns a summary. Raises if a guarantee is violated."""
     parent = parent or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     start = time.monotonic()
     with tempfile.TemporaryDirectory(dir=parent, prefix="straightway-kills-") as home:

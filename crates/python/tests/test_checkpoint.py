@@ -1,4 +1,4 @@
-"""Checkpoints: what is restored is what was saved, whatever happened since."""
+"""Checkpoints: a restore returns exactly the saved state."""
 
 import collections
 import datetime
@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
 def equal(a, b):
-    """Whether two states are the same to the byte, objects and all."""
+    """Whether two states are equal byte for byte, including their objects."""
     assert type(a) is type(b), (type(a), type(b))
     if isinstance(a, torch.Tensor):
         assert a.dtype == b.dtype and a.shape == b.shape
@@ -61,7 +61,7 @@ def nested():
     }
 
 
-def test_a_nested_state_comes_back_as_it_was(tmp_path):
+def test_a_nested_state_is_restored_unchanged(tmp_path):
     state = nested()
     with straightway.Checkpointer(tmp_path / "made/here") as checkpointer:
         saved = checkpointer.save(7, state, async_=False, metadata={"loss": 0.5})
@@ -70,7 +70,7 @@ def test_a_nested_state_comes_back_as_it_was(tmp_path):
         assert checkpointer.metadata() == {"loss": 0.5} and checkpointer.steps() == [7] and checkpointer.verify() == []
 
 
-def test_a_restore_writes_into_the_tensors_that_are_there(tmp_path):
+def test_a_restore_writes_into_existing_tensors(tmp_path):
     state = nested()
     checkpointer = straightway.Checkpointer(tmp_path)
     checkpointer.save(1, state, async_=False, metadata=["m"])
@@ -86,7 +86,7 @@ def test_a_restore_writes_into_the_tensors_that_are_there(tmp_path):
     assert into["strided"] is kept[0] and into["complex"] is kept[1] and into["tensors"][0] is kept[2] and into["tuple"][0] is kept[3]
 
 
-def test_only_what_is_asked_for_is_restored_and_what_cannot_be_is_named(tmp_path):
+def test_only_requested_entries_are_restored_and_errors_name_the_entry(tmp_path):
     checkpointer = straightway.Checkpointer(tmp_path)
     checkpointer.save(1, {"a": torch.ones(3), "b": {"c": torch.ones(5), "d": 4}}, async_=False)
     into = {"b": {"c": torch.zeros(5, dtype=torch.float64)}}
@@ -95,7 +95,7 @@ def test_only_what_is_asked_for_is_restored_and_what_cannot_be_is_named(tmp_path
     for wrong, error, words in [
         ({"b": {"x": 1}}, KeyError, "b.x"),
         ({"a": torch.zeros(4)}, ValueError, r"'a' was saved with shape \(3,\)"),
-        ({"b": {"d": torch.zeros(1)}}, ValueError, "no tensor was saved"),
+        ({"b": {"d": torch.zeros(1)}}, ValueError, "is a tensor, but a .* was saved there"),
         ({"a": numpy.broadcast_to(numpy.zeros(1, "f4"), 3)}, ValueError, "read-only"),
     ]:
         with pytest.raises(error, match=words):
@@ -106,7 +106,7 @@ def test_only_what_is_asked_for_is_restored_and_what_cannot_be_is_named(tmp_path
         checkpointer.restore("last", into=into)
 
 
-def test_what_goes_nowhere_is_refused_by_its_path_and_what_is_replaced_is_replaced(tmp_path):
+def test_an_unusable_target_is_refused_by_its_path_and_plain_values_are_replaced(tmp_path):
     checkpointer = straightway.Checkpointer(tmp_path)
     model = torch.nn.Linear(3, 2)
     state = {"model": model, "list": [torch.ones(2), torch.ones(3)], "losses": [0.5, 0.25], "epoch": 3, "best": (1, {"at": 2}), "none": None}
@@ -130,7 +130,7 @@ def test_what_goes_nowhere_is_refused_by_its_path_and_what_is_replaced_is_replac
     checkpointer.restore(into=into)
     assert into["losses"] is losses and losses == [0.5, 0.25] and into["best"] == (1, {"at": 2}) and into["epoch"] == 3
     assert into["none"] is None and torch.equal(into["list"][1], torch.ones(3)) and torch.equal(fresh["weight"], model.weight)
-    # A tuple of what is filled in place is as good as a list; a number in it nobody would see.
+    # A tuple of tensors can be a target, like a list; a number in it could not be replaced.
     checkpointer.save(2, (torch.ones(2), 7), async_=False)
     with pytest.raises(ValueError, match="^1 is a value of type int, and nothing"):
         checkpointer.restore(into=(zeros, 0))
@@ -140,7 +140,7 @@ def test_what_goes_nowhere_is_refused_by_its_path_and_what_is_replaced_is_replac
     assert into[0][1] == 7
 
 
-def test_a_module_and_its_optimizer_go_on_where_they_were(tmp_path):
+def test_a_module_and_its_optimizer_resume(tmp_path):
     def train(model, optimizer, steps):
         for _ in range(steps):
             optimizer.zero_grad()
@@ -159,13 +159,13 @@ def test_a_module_and_its_optimizer_go_on_where_they_were(tmp_path):
         checkpointer.save(3, one)
         train(one["model"], one["optimizer"], 3)
         checkpointer.wait()
-        # A fresh optimizer has no state yet, and one that was used has other numbers in it.
+        # A new optimizer has no state yet, and a used one has other values.
         for other in [fresh(2), fresh(3)]:
             checkpointer.restore(into=other)
             train(other["model"], other["optimizer"], 3)
             equal(other["model"].state_dict(), one["model"].state_dict())
             equal(other["optimizer"].state_dict(), one["optimizer"].state_dict())
-        # Into memory that is there, and by the object itself.
+        # Into existing memory, and through `load_state_dict`.
         checkpointer.restore(3, into={"model": other["model"]})
         assert not torch.equal(other["model"][0].weight, one["model"][0].weight)
 
@@ -226,7 +226,7 @@ def test_tensors_of_a_gpu_are_saved_as_they_were_and_restored_where_they_are(tmp
         assert torch.equal(found["optimizer"]["state"][0]["exp_avg"], optimizer.state_dict()["state"][0]["exp_avg"])
 
 
-def test_a_save_that_finds_another_waits_or_is_refused(tmp_path):
+def test_a_save_during_another_waits_or_is_refused(tmp_path):
     state = {"t": torch.ones(2 << 20)}
     with straightway.Checkpointer(tmp_path, busy="refuse", rate_bytes_per_s=20e6) as checkpointer:
         checkpointer.save(1, state)
@@ -255,24 +255,24 @@ def test_compressed_checkpoints_are_smaller_and_the_same(tmp_path, codec):
         equal(checkpointer.load(), state)
 
 
-def test_what_need_not_be_kept_is_removed(tmp_path):
+def test_steps_that_are_not_kept_are_removed(tmp_path):
     with straightway.Checkpointer(tmp_path, keep_last=2, keep_every=4) as checkpointer:
         for step in range(1, 9):
             checkpointer.save(step, {"t": torch.ones(3)})
             if step == 3:
                 checkpointer.wait()
                 checkpointer.tag(3, "good")
-    # Older steps go on the side; when the folder is let go of, they are gone.
+    # Older steps are removed in the background; after `close` they are gone.
     again = straightway.Checkpointer(tmp_path)
     assert again.steps() == [3, 4, 7, 8] and again.latest() == 8
 
 
-def test_a_step_that_is_committed_while_others_are_removed_makes_the_next_one_go_too(tmp_path, monkeypatch):
-    """Pruning that is at work when a step is committed looks once more, and needs no other save for it."""
+def test_a_step_committed_during_pruning_is_pruned_for_too(tmp_path, monkeypatch):
+    """A prune that runs while a step is committed runs once more, without another save."""
     begun, go, calls = threading.Event(), threading.Event(), []
 
     class Slow:
-        """A folder whose first pruning takes until all steps are committed."""
+        """A folder whose first prune lasts until all steps are committed."""
 
         def __init__(self, *arguments):
             self._store = straightway._straightway.Store(*arguments)
@@ -297,14 +297,14 @@ def test_a_step_that_is_committed_while_others_are_removed_makes_the_next_one_go
     checkpointer.close()
 
 
-def test_a_job_that_went_back_keeps_what_it_saves_and_is_told_what_is_latest(tmp_path):
+def test_a_job_that_resumed_from_an_older_step_keeps_its_steps_and_is_warned(tmp_path):
     with straightway.Checkpointer(tmp_path, keep_last=2) as checkpointer:
         for step in (100, 101):
             checkpointer.save(step, {"n": step})
     with straightway.Checkpointer(tmp_path, keep_last=2) as checkpointer:
         with pytest.warns(UserWarning, match="step 5 is below step 101 .*, which stays the latest\n.*remove"):
             checkpointer.save(5, {"n": 5}, async_=False)
-        # It is said once.
+        # The warning is given once.
         for step in (6, 7):
             checkpointer.save(step, {"n": step}, async_=False)
     assert checkpointer.steps() == [6, 7, 100, 101]
@@ -313,14 +313,14 @@ def test_a_job_that_went_back_keeps_what_it_saves_and_is_told_what_is_latest(tmp
     assert checkpointer.latest() == 7
 
 
-def test_no_step_goes_that_came_while_pruning_had_yet_to_look(tmp_path, monkeypatch):
+def test_a_step_committed_before_pruning_lists_steps_is_not_removed(tmp_path, monkeypatch):
     with straightway.Checkpointer(tmp_path) as checkpointer:
         for step in (100, 101):
             checkpointer.save(step, {"n": step})
     go = threading.Event()
 
     class Late:
-        """A folder whose pruning begins when the next save is committed already."""
+        """A folder whose prune begins after the next save is committed."""
 
         def __init__(self, *arguments):
             self._store = straightway._straightway.Store(*arguments)
@@ -344,7 +344,7 @@ def test_no_step_goes_that_came_while_pruning_had_yet_to_look(tmp_path, monkeypa
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_job_that_removed_what_it_went_back_from_hears_nothing(tmp_path):
+def test_a_job_that_removed_the_later_steps_is_not_warned(tmp_path):
     with straightway.Checkpointer(tmp_path, keep_last=2) as checkpointer:
         checkpointer.save(100, {"n": 1}, async_=False)
         checkpointer.remove(100)
@@ -352,7 +352,7 @@ def test_a_job_that_removed_what_it_went_back_from_hears_nothing(tmp_path):
             checkpointer.save(step, {"n": step})
 
 
-def test_a_damaged_step_stays_and_is_told_of_and_does_not_keep_the_others(tmp_path):
+def test_a_damaged_step_is_kept_with_a_warning_and_others_are_pruned(tmp_path):
     for kind in ("manifest", "tags"):
         folder = tmp_path / kind
         with straightway.Checkpointer(folder, keep_last=2) as checkpointer:
@@ -367,11 +367,11 @@ def test_a_damaged_step_stays_and_is_told_of_and_does_not_keep_the_others(tmp_pa
         assert checkpointer.steps() == [1, 4, 5] and len(heard) == 1
 
 
-def test_numbers_that_mean_nothing_are_refused_before_anything_is_saved(tmp_path):
+def test_invalid_numbers_are_refused_before_anything_is_saved(tmp_path):
     for wrong, words in [
         ({"keep_last": 0}, "keep_last is at least 1"),
         ({"keep_last": 1, "keep_every": -1}, "keep_every is at least 1"),
-        ({"keep_every": 5}, "hint: say by keep_last="),
+        ({"keep_every": 5}, "keep_every needs keep_last\nhint: keep_last="),
         ({"world_size": 0}, "rank 0 is out of range"),
         ({"parity": -1}, "parity"),
         ({"memory_bytes_max": -1}, "memory_bytes_max"),
@@ -386,7 +386,7 @@ def test_numbers_that_mean_nothing_are_refused_before_anything_is_saved(tmp_path
         assert checkpointer.latest() == 0
 
 
-def test_an_incremental_save_goes_on_after_a_step_was_removed_by_hand(tmp_path):
+def test_an_incremental_save_works_after_a_step_was_removed_by_hand(tmp_path):
     state = {"frozen": torch.randn(2, 1 << 20), "n": 0}
     with straightway.Checkpointer(tmp_path, incremental=True) as checkpointer:
         for step in (1, 2):
@@ -408,18 +408,18 @@ def flip(folder, step):
     return shard.name
 
 
-def test_a_corrupt_chunk_is_named_and_nothing_of_it_arrives(tmp_path):
+def test_a_corrupt_chunk_is_named_and_not_written_to_the_target(tmp_path):
     with straightway.Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"weight": torch.ones(3 << 20)}, async_=False)
         shard = flip(tmp_path, 1)
         into = {"weight": torch.zeros(3 << 20)}
         with pytest.raises(ValueError, match=rf"chunk 1 of .*{shard}.*weight"):
             checkpointer.restore(into=into)
-        # Chunks that were good may have arrived; of the bad one nothing did.
+        # Good chunks may have been written; no byte of the bad one was.
         assert not into["weight"][1 << 20 : 2 << 20].all() and len(checkpointer.verify()) == 1
 
 
-def test_parity_makes_it_good(tmp_path):
+def test_parity_repairs_a_damaged_chunk(tmp_path):
     with straightway.Checkpointer(tmp_path, parity=1) as checkpointer:
         checkpointer.save(1, {"weight": torch.ones(3 << 20)}, async_=False)
         flip(tmp_path, 1)
@@ -428,7 +428,7 @@ def test_parity_makes_it_good(tmp_path):
         assert into["weight"].all() and len(restored.rebuilt) == 1 and "chunk 1" in restored.rebuilt[0]
 
 
-def test_latest_is_the_latest_that_is_complete(tmp_path):
+def test_latest_is_the_latest_complete_step(tmp_path):
     checkpointer = straightway.Checkpointer(tmp_path / "none/yet")
     assert checkpointer.steps() == [] and checkpointer.latest() is None
     with pytest.raises(FileNotFoundError):
@@ -451,14 +451,14 @@ def test_a_step_that_exists_is_not_replaced_and_a_second_job_is_refused(tmp_path
             one.save(1, {"n": 2})
         with pytest.raises((OSError, RuntimeError, ValueError), match="lock|another|saves"):
             straightway.Checkpointer(tmp_path).save(2, {"n": 2})
-    # When it is closed the folder is free again.
+    # After `close` the folder is unlocked.
     with straightway.Checkpointer(tmp_path) as other:
         other.save(2, {"n": 2})
     assert other.steps() == [1, 2] and other.load(1) == {"n": 1}
 
 
 class Own:
-    """A class of the user's."""
+    """A user-defined class."""
 
     def __init__(self, n):
         self.n = n
@@ -467,7 +467,7 @@ class Own:
         return self.n == other.n
 
 
-def test_objects_of_any_class_are_made_only_where_the_writer_is_trusted(tmp_path):
+def test_objects_of_any_class_are_unpickled_only_with_trust(tmp_path):
     with straightway.Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"own": Own(5), "t": torch.ones(2)}, async_=False)
         with pytest.raises(ValueError, match="Own.*\n.*trust=True"):
@@ -475,7 +475,7 @@ def test_objects_of_any_class_are_made_only_where_the_writer_is_trusted(tmp_path
         into = {"t": torch.zeros(2), "own": None}
         with pytest.raises(ValueError, match="Own"):
             checkpointer.restore(into=into)
-        # It was refused before anything was written to.
+        # It was refused before any target was written to.
         assert not into["t"].any()
         into = {"t": torch.zeros(2)}
         checkpointer.restore(into=into)
@@ -498,7 +498,7 @@ def python(code, *arguments, **more):
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)], capture_output=True, text=True, timeout=60, **more)
 
 
-def test_a_program_that_just_ends_has_saved(tmp_path):
+def test_a_save_is_finished_if_the_program_ends(tmp_path):
     code = """
         import sys, numpy, straightway
         checkpointer = straightway.Checkpointer(sys.argv[1], rate_bytes_per_s=50e6)
@@ -514,7 +514,7 @@ FORKED = """
     folder, state = sys.argv[1], {"t": numpy.ones(2 << 20)}
 
     def child(work):
-        # In a child: what it does, and how it ends. One that hangs is ended here.
+        # Runs in a child, and reports how it ends. A child that hangs is killed here.
         process = os.fork()
         if process == 0:
             signal.alarm(10)
@@ -524,7 +524,7 @@ FORKED = """
 """
 
 
-def test_a_child_that_saves_with_its_parents_checkpointer_is_told_so_and_may_make_its_own(tmp_path):
+def test_a_child_cannot_save_with_its_parents_checkpointer_but_with_its_own(tmp_path):
     code = FORKED + """
     checkpointer = straightway.Checkpointer(folder)
     checkpointer.save(1, state, async_=False)
@@ -546,7 +546,7 @@ def test_a_child_that_saves_with_its_parents_checkpointer_is_told_so_and_may_mak
 
     assert child(refused) == 0
     assert child(own) == 0
-    # The child that closed it has not let go of the parent's lock, nor harmed its saver.
+    # `close` in the child neither released the parent's lock nor harmed its saver.
     try:
         straightway.Checkpointer(folder).save(5, state)
     except ValueError as error:
@@ -582,7 +582,7 @@ def test_a_child_ends_while_its_parent_saves(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_folder_that_is_closed_is_free_though_a_child_lives(tmp_path):
+def test_close_unlocks_the_folder_although_a_forked_child_lives(tmp_path):
     code = FORKED + """
     checkpointer = straightway.Checkpointer(folder)
     checkpointer.save(1, state)
@@ -601,7 +601,7 @@ def test_a_folder_that_is_closed_is_free_though_a_child_lives(tmp_path):
     assert straightway.Checkpointer(tmp_path).steps() == [1, 2]
 
 
-def test_the_example_of_the_docs_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+def test_the_example_of_the_docs_resumes(tmp_path, monkeypatch, capsys):
     docs = pathlib.Path(__file__).parents[3] / "docs/python.md"
     (example,) = [block for block in re.findall(r"```python\n(.*?)```", docs.read_text(), re.S) if "Checkpointer(" in block]
     monkeypatch.chdir(tmp_path)
@@ -619,12 +619,12 @@ def test_ranks_that_share_only_the_file_system_save_together(tmp_path):
         import sys, time, numpy, straightway
         folder, rank = sys.argv[1], int(sys.argv[2])
         with straightway.Checkpointer(folder, rank=rank, world_size=3, run="job-1", timeout_s=3) as checkpointer:
-            # What one rank cannot save is no step, and does not harm the next.
+            # A save that fails on one rank makes no step, and does not harm the next one.
             try:
                 checkpointer.save(9, {"bad": lambda: 0} if rank == 1 else {"good": 1}, async_=False)
             except (OSError, TypeError) as error:
                 assert ("bad is a function" in str(error)) == (rank == 1), error
-                # The others hear of it when their time is up.
+                # The others fail after their timeout.
                 time.sleep(2.5 if rank == 1 else 0)
             else:
                 raise SystemExit("it did not fail")
@@ -637,7 +637,7 @@ def test_ranks_that_share_only_the_file_system_save_together(tmp_path):
     assert [rank.wait(60) for rank in ranks] == [0, 0, 0]
     one = straightway.Checkpointer(tmp_path)
     assert one.steps() == [1, 2] and one.metadata(1) == 1
-    # One process sees what all ranks had.
+    # One process restores the state of all ranks.
     found = one.load()
     assert [int(found[f"own.{rank}"][0]) for rank in range(3)] == [2, 3, 4] and found["rank"] == 0
     with pytest.raises(ValueError, match="run="):
@@ -652,7 +652,7 @@ def test_a_rank_that_dies_makes_the_save_fail_in_time(tmp_path):
         assert checkpointer.steps() == [] and checkpointer.wait() is None
 
 
-def test_ctrl_c_ends_the_waiting_and_not_the_save(tmp_path):
+def test_ctrl_c_ends_the_wait_and_not_the_save(tmp_path):
     code = """
         import os, signal, sys, threading, numpy, straightway
         signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run by nohup
@@ -664,7 +664,7 @@ def test_ctrl_c_ends_the_waiting_and_not_the_save(tmp_path):
         except KeyboardInterrupt:
             assert checkpointer.progress.is_busy
         else:
-            raise SystemExit("nobody heard it")
+            raise SystemExit("Ctrl-C had no effect")
         checkpointer.close()
     """
     done = python(code, tmp_path)
@@ -681,7 +681,7 @@ def test_the_interpreter_runs_while_bytes_move(tmp_path):
         assert turns > 100
 
 
-def test_the_manifest_says_what_is_where(tmp_path):
+def test_the_manifest_lists_shards_and_tensors(tmp_path):
     with straightway.Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"a": {"b": torch.zeros(2, 3)}, "n": 1}, async_=False, metadata={"k": "v"})
     manifest = json.loads((tmp_path / "step-1/manifest.json").read_text())
@@ -701,7 +701,7 @@ def test_the_manifest_says_what_is_where(tmp_path):
         ({"n": 1 << 9000}, r"metadata\['n'\] is an integer of 9001 bits"),
     ],
 )
-def test_metadata_that_would_not_come_back_are_refused_at_the_call_by_their_path(tmp_path, metadata, said):
+def test_metadata_that_json_would_change_is_refused_by_its_path(tmp_path, metadata, said):
     with straightway.Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(1, {"t": numpy.ones(3)}, metadata={"seed": 1 << 100, "f": 1e300, "s": "ü☃", "l": [None, True]})
         with pytest.raises((ValueError, TypeError), match=said):
@@ -711,7 +711,7 @@ def test_metadata_that_would_not_come_back_are_refused_at_the_call_by_their_path
         assert checkpointer.metadata(1) == {"seed": 1 << 100, "f": 1e300, "s": "ü☃", "l": [None, True]}
 
 
-def test_a_tagged_step_is_not_removed_until_its_tag_is_taken_away(tmp_path):
+def test_a_tagged_step_is_not_removed_until_its_tag_is_removed(tmp_path):
     with straightway.Checkpointer(tmp_path, keep_last=1) as checkpointer:
         checkpointer.save(1, {"t": numpy.ones(3)}, async_=False)
         checkpointer.tag(1, "best")

@@ -1,4 +1,4 @@
-"""What straightway 0.1.0 wrote still loads, and is tagged, pruned and extended. `data/make_0_1_0.py` made it."""
+"""Checkpoints of straightway 0.1.0 still load, and can be tagged, pruned and extended. `data/make_0_1_0.py` made them."""
 
 import importlib.util
 import pathlib
@@ -16,7 +16,7 @@ DATA = pathlib.Path(__file__).parent / "data"
 
 @pytest.fixture(scope="module")
 def made():
-    """The script that made the archive, for its states."""
+    """The script that made the archive, as a module."""
     spec = importlib.util.spec_from_file_location("make_0_1_0", DATA / "make_0_1_0.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -87,7 +87,7 @@ def test_steps_of_several_ranks_with_parity_load_even_where_a_shard_is_lost(old,
     assert same(straightway.Checkpointer(folder).load(5), wanted)
 
 
-def test_what_torch_distributed_checkpoint_saved_loads(old):
+def test_steps_of_torch_distributed_checkpoint_load(old):
     import torch.distributed.checkpoint as dcp
     from straightway.torch import StorageReader
 

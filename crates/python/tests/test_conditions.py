@@ -1,4 +1,4 @@
-"""Loads while files are cut and processes fork; slices and rectangles of any kind against NumPy's."""
+"""Loads while files are truncated and processes fork; slices and rectangles compared with NumPy's."""
 
 import os
 import random
@@ -20,7 +20,7 @@ def python(code, *arguments):
     return done.stdout
 
 
-def test_a_file_that_is_cut_while_it_is_loaded_is_an_error_or_right_and_never_a_signal(tmp_path):
+def test_truncating_a_file_during_a_load_never_raises_a_signal(tmp_path):
     code = """
         import json, os, random, struct, sys, time
         import straightway
@@ -128,7 +128,7 @@ def check_slices(rng, opened, arrays):
 
 
 def cuts(rng, shape, count):
-    """Rectangles that are all of a shape, about ``count``."""
+    """About ``count`` rectangles that together cover a shape."""
     rectangles = [((0,) * len(shape), shape)]
     for _ in range(2 * count):
         number = rng.randrange(len(rectangles))

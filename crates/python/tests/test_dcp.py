@@ -17,11 +17,11 @@ from straightway.torch import StorageReader, StorageWriter
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
 
-# What ranks do.
+# The code that ranks run.
 
 
 def whole():
-    """The tensors over all ranks."""
+    """The whole tensors."""
     generator = torch.Generator().manual_seed(11)
     return {
         "rows": torch.randn(10, 6, generator=generator),
@@ -33,7 +33,7 @@ def whole():
 
 
 def distributed(world, fill):
-    """The same tensors, each cut in its own way among the ranks."""
+    """The same tensors, each sharded differently among the ranks."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -86,7 +86,7 @@ def scene_save(rank, world, folder):
     writer = StorageWriter(f"{folder}/dcp", metadata={"by": "a test"})
     state = parallel_state(*trained(3)) | {"t": tensors}
     dcp.save(state, storage_writer=writer, checkpoint_id=f"{folder}/dcp/step-5")
-    # The next step's number is found by the coordinator.
+    # The coordinator determines the number of the next step.
     future = dcp.async_save(state, storage_writer=writer, checkpoint_id=f"{folder}/dcp")
     future.result()
     assert straightway.Checkpointer(f"{folder}/dcp").steps() == [5, 6]
@@ -114,7 +114,7 @@ def scene_load(rank, world, folder):
 
 
 def flat(state, path=""):
-    """All tensors of a state, whole."""
+    """All tensors of a state, gathered."""
     tensors = {}
     for key, value in state.items():
         if isinstance(value, dict):
@@ -139,7 +139,7 @@ def scene_fail(rank, world, folder):
     else:
         raise SystemExit("it did not fail")
     dcp.save(good, storage_writer=writer)
-    # The process group's other user: a rank that is gone.
+    # `Checkpointer` uses the process group too: one rank fails.
     checkpointer = straightway.Checkpointer(f"{folder}/own", timeout_s=2)
     start = time.monotonic()
     try:
@@ -177,26 +177,26 @@ def scene_differ(rank, world, folder):
         assert torch.equal(checkpointer.load(1)["w"], torch.arange(3))
 
 
-# What is claimed.
+# The tests.
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """What four ranks saved."""
+    """A folder that four ranks saved to."""
     folder = tmp_path_factory.mktemp("four")
     assert ranks(__file__, 4, "save", folder) == [0] * 4
     return folder
 
 
 class Own:
-    """A class of the user's."""
+    """A user-defined class."""
 
     def __eq__(self, other):
         return type(other) is Own
 
 
 class Hostile:
-    """What a stranger saves: a pickle that makes a folder when it is loaded."""
+    """A malicious value: its pickle creates a folder when it is loaded."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -205,7 +205,7 @@ class Hostile:
         return os.mkdir, (self.path,)
 
 
-def test_a_strangers_pickle_is_refused_unless_its_writer_is_trusted(tmp_path):
+def test_an_untrusted_pickle_is_refused_without_trust(tmp_path):
     bad = tmp_path / "PWNED"
     dcp.save({"x": torch.ones(3), "cfg": Hostile(bad), "own": Own()}, storage_writer=StorageWriter(tmp_path / "c"), no_dist=True)
     for name in ("cfg", "own"):
@@ -217,7 +217,7 @@ def test_a_strangers_pickle_is_refused_unless_its_writer_is_trusted(tmp_path):
     assert state["own"] == Own() and state["x"].all()
 
 
-def test_values_that_are_harmless_are_loaded_without_trust(tmp_path):
+def test_harmless_values_are_loaded_without_trust(tmp_path):
     import collections
     import datetime
 
@@ -231,7 +231,7 @@ def test_values_that_are_harmless_are_loaded_without_trust(tmp_path):
     assert found.pop("state").all() and found == state
 
 
-def test_a_dtype_that_loses_something_is_refused_unless_asked_for(tmp_path):
+def test_a_lossy_dtype_is_refused_without_cast(tmp_path):
     dcp.save({"x": torch.full((3,), 0.1)}, storage_writer=StorageWriter(tmp_path), no_dist=True)
     target = torch.zeros(3, dtype=torch.bfloat16)
     with pytest.raises(dcp.api.CheckpointException, match="'x' was saved as F32, and goes to BF16"):
@@ -264,7 +264,7 @@ def test_one_process_restores_what_four_saved(saved):
     assert all(torch.equal(state["t"][name], tensor) for name, tensor in whole().items())
 
 
-def test_what_all_ranks_hold_alike_is_written_once(saved):
+def test_parts_that_all_ranks_hold_are_written_once(saved):
     shards = list((saved / "own/step-1").glob("*.safetensors"))
     from safetensors import safe_open
 
@@ -320,7 +320,7 @@ def test_dcp_saves_and_loads_tensors_of_a_gpu(tmp_path):
     assert torch.equal(found["w"], expected) and torch.equal(found["t"], expected.T)
 
 
-def test_what_the_one_saved_the_other_reads_or_refuses_by_name(tmp_path):
+def test_checkpointer_and_dcp_read_each_others_steps_or_refuse_by_name(tmp_path):
     with straightway.Checkpointer(tmp_path / "own") as checkpointer:
         checkpointer.save(1, {"model": {"w": torch.ones(4)}}, async_=False)
     found = {"model": {"w": torch.zeros(4)}}
@@ -341,13 +341,13 @@ def test_dcp_finds_a_corrupt_chunk(tmp_path):
         dcp.load({"w": torch.zeros(2 << 20)}, storage_reader=StorageReader(tmp_path))
 
 
-def test_dcp_is_told_of_a_step_that_is_not_there(tmp_path):
+def test_dcp_raises_for_a_missing_step(tmp_path):
     dcp.save({"w": torch.ones(2)}, storage_writer=StorageWriter(tmp_path / "step-1"))
     with pytest.raises(dcp.api.CheckpointException, match="step 2"):
         dcp.load({"w": torch.ones(2)}, storage_reader=StorageReader(tmp_path / "step-2"))
     with pytest.raises(dcp.api.CheckpointException, match="there already"):
         dcp.save({"w": torch.ones(2)}, storage_writer=StorageWriter(tmp_path / "step-1"))
-    # A writer whose save failed has let go of the folder, though its exception is still held.
+    # A writer whose save failed has unlocked the folder, although its exception is still referenced.
     writer = StorageWriter(tmp_path)
     with pytest.raises(dcp.api.CheckpointException, match="there already") as held:
         dcp.save({"w": torch.ones(2)}, storage_writer=writer, checkpoint_id=tmp_path / "step-1")

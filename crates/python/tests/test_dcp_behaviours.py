@@ -8,9 +8,9 @@ behaviour of a reader, a writer or a stager, and the test that checks it here (`
 | test_file_system_checkpoint, _cpu | tensors of a module, any thread count, files per rank | habits: options |
 | | sharded tensors, saved and loaded with every other way of sharding; by rows and by columns | `sharded` |
 | | a sharded tensor loaded as a plain one, and a plain one as sharded | `sharded` |
-| | values that are no tensors, and blobs of objects with a state | `sharded`, habits: stateful |
+| | values that are not tensors, and blobs of objects with a state | `sharded`, habits: stateful |
 | | a target of a narrower dtype is filled; a strict planner refuses; a wider one is always filled | `dtypes` |
-| test_checkpoint | what fails on one rank fails on all, by rank; any rank coordinates; without ranks too | `failures` |
+| test_checkpoint | a failure on one rank fails on all, by rank; any rank coordinates; without ranks too | `failures` |
 | test_compatibility | metadata of older versions; `checkpoint_id`, `save_id`, `load_id` | habits: metadata, `older` |
 | test_dtensor_checkpoint, _resharding | DTensors from any placement and mesh to any other | `meshes` |
 | test_tp_checkpoint, test_2d_*, e2e/test_fsdp_ep | tensors that only some ranks have; extra state of modules | `meshes` |
@@ -20,21 +20,21 @@ test_dcp.py |
 | e2e/test_e2e_save_and_load | train, save, load, train on: the same losses; DDP, FSDP, HSDP | `wrapped` |
 | | objects with a state are loaded in place, others replaced; order of names does not matter | `failures`, `in_place` |
 | | an empty state; a part of one; by names; the learning rate of an optimizer | `in_place`, habits: stateful |
-| | a checkpoint is replaced, or refused | habits: replaced |
-| | saved beside the job by a thread and by a process, with every stager | `stagers`, habits: process |
-| e2e/test_fine_tuning | a part of a model is loaded, and saved without what is frozen | `in_place` |
-| test_planner | plans that are kept from save to save; the lowest rank writes what all have | `kept_plans` |
+| | a checkpoint is replaced, or refused | habits: overwrite |
+| | saved asynchronously by a thread and by a process, with every stager | `stagers`, habits: process |
+| e2e/test_fine_tuning | a part of a model is loaded, and saved without frozen parameters | `in_place` |
+| test_planner | plans cached from save to save; the lowest rank writes what all have | `kept_plans` |
 | test_state_dict_stager, _experimental/test_staging | the copy is complete and independent: dtypes, views, empty \
 tensors, data classes | `staged`, habits: stager |
 | test_async_process_executor, test_async_executor | a save that fails does not end the process that saves; the next \
 works | `stagers` |
-| test_list_stored_state_dict | what is stored, without loading it | `listed` |
-| test_restricted_metadata_unpickler, test_metadata_warning | metadata runs no code | habits: stranger |
-| test_save_load_api | an address of an unknown store is refused | `addresses` |
-| test_dcp_to_torch_save, test_torch_save_to_dcp, test_format_utils | from `torch.save` and back | `formats` |
+| test_list_stored_state_dict | stored entries are listed without loading them | `listed` |
+| test_restricted_metadata_unpickler, test_metadata_warning | metadata runs no code | habits: untrusted |
+| test_save_load_api | a URI of an unknown store is refused | `uris` |
+| test_dcp_to_torch_save, test_torch_save_to_dcp, test_format_utils | from `torch.save` and back | `torch_save` |
 | test_hf_storage, test_hf_safetensor_e2e, test_quantized_hf_storage | Hugging Face's files | test_stand_in.py |
 
-Not applicable, because they check functions of PyTorch that no reader, writer or stager takes part in: test_state_dict,
+Not applicable, because they check functions of PyTorch without a reader, writer or stager: test_state_dict,
 test_state_dict_utils, test_nested_dict, test_traverse, test_utils, test_dedup_tensors, test_pg_transport,
 test_cooperative_planner, test_pg_aware_planner, test_grad_dtype, test_optimizer_partial_state and the like,
 test_consolidate_hf_safetensors, test_shared_and_pinned_memory, test_cuobj_rdma_storage, most of ``_experimental``
@@ -64,7 +64,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 
 
 def gathered(tensor):
-    """A sharded tensor as a whole, on every rank."""
+    """The whole of a sharded tensor, on every rank."""
     whole = torch.zeros(tensor.size()) if dist.get_rank() == 0 else None
     tensor.gather(out=whole)
     box = [whole]
@@ -98,11 +98,11 @@ def scene_sharded(rank, world, folder):
             found = {"st": sharded_tensor.zeros(loaded_by, 10, 6), "list": [2], "text": "y"}
             dcp.load(found, storage_reader=StorageReader(folder + "/sharded"))
             assert torch.equal(gathered(found["st"]), gathered(saved)) and found["list"] == [1] and found["text"] == "x"
-        # One kind for the other.
+        # Plain and sharded exchanged.
         found = {"st": torch.zeros(10, 6), "plain": sharded_tensor.zeros(four, 10, 6)}
         dcp.load(found, storage_reader=StorageReader(folder + "/sharded"))
         assert torch.equal(found["st"], gathered(saved)) and torch.equal(gathered(found["plain"]), plain)
-    # Beside the job, with the values of its beginning.
+    # Asynchronously, with the values at its start.
     before = gathered(saved)
     future = dcp.async_save({"st": saved}, storage_writer=writer)
     for shard in saved.local_shards():
@@ -114,7 +114,7 @@ def scene_sharded(rank, world, folder):
 
 
 class Meeting:
-    """An object whose state is loaded by all ranks together."""
+    """An object whose load is a collective operation."""
 
     def __init__(self, by):
         self.by = by
@@ -129,13 +129,13 @@ class Meeting:
 def scene_failures(rank, world, folder):
     writer = StorageWriter(folder + "/fails")
     good = {"w": torch.arange(6.0), f"own.{rank}": torch.full((3,), rank)}
-    # Any rank coordinates.
+    # Any rank can be the coordinator.
     dcp.save_state_dict(good, storage_writer=writer, coordinator_rank=1)
     reader = StorageReader(folder + "/fails")
     found = {"w": torch.zeros(6), "own.0": torch.zeros(3, dtype=torch.int64)}
     dcp.load_state_dict(found, storage_reader=reader, coordinator_rank=1)
     assert torch.equal(found["w"], good["w"]) and not found["own.0"].any()
-    # A rank that cannot load says so to all.
+    # A failure of one rank to load is reported on all.
     wanted = {"w": torch.zeros(6)} | ({"absent": torch.zeros(2)} if rank == 1 else {})
     try:
         dcp.load(wanted, storage_reader=reader)
@@ -143,7 +143,7 @@ def scene_failures(rank, world, folder):
         assert list(error.failures) == [1] and "absent" in str(error)
     else:
         raise SystemExit("it did not fail")
-    # A writer that cannot write: the file of that name is no folder.
+    # A writer that cannot write: the path is a file, not a folder.
     if rank == 0:
         open(folder + "/file", "w").close()
     dist.barrier()
@@ -176,13 +176,13 @@ def scene_kept_plans(rank, world, folder):
         state = {"w": torch.full((50,), float(step)), f"own.{rank}": torch.full((7,), step + rank)}
         saved_and_loaded(state, f"{folder}/kept/step-{step}", writer)
     assert SavePlanner._cached_final_save_plan, "the planner kept no plan"
-    # The plan of one rank changes, and that of the other does not; and a folder whose next step is taken.
+    # The plan of one rank changes, that of the other does not; and a folder, which gets its next step.
     state = {"w": torch.full((50,), 9.0), f"own.{rank}": torch.full((8 if rank else 7,), 4)}
     saved_and_loaded(state, f"{folder}/kept", writer)
     # Another writer, and the same plans.
     saved_and_loaded(state, f"{folder}/kept/step-9", StorageWriter(folder + "/kept"))
     assert straightway.Checkpointer(folder + "/kept").steps() == [1, 2, 3, 4, 9]
-    # What both have is written by the first.
+    # The first rank writes what both have.
     from safetensors import safe_open
 
     names = [safe_open(f"{folder}/kept/step-9/rank-0000{r}-of-00002.safetensors", "pt").keys() for r in (0, 1)]
@@ -241,7 +241,7 @@ class Untouched:
 
 
 class Extra(torch.nn.Module):
-    """A module with a state beside its parameters."""
+    """A module with extra state besides its parameters."""
 
     def get_extra_state(self):
         return {"number": 1, "tensor": torch.zeros(2)}
@@ -294,7 +294,7 @@ def train(model, optimizer, steps, device="cpu"):
 
 
 def resumed(wrap, folder):
-    """Trains, saves and loads a wrapped model, and checks that it goes on as one that was never saved."""
+    """Trains, saves and loads a wrapped model, and checks that it continues like one that was never saved."""
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
     def made():
@@ -364,7 +364,7 @@ def scene_one_gpu(rank, world, folder):
 
 
 def scene_two(rank, world, folder):
-    """All of these in one process for each rank: a process takes seconds to start."""
+    """Runs all of these in one process per rank: a process takes seconds to start."""
     for scene in (scene_sharded, scene_failures, scene_kept_plans, scene_stagers):
         scene(rank, world, folder)
 
@@ -387,7 +387,7 @@ def test_one_gpu(tmp_path):
     assert ranks(__file__, 1, "one_gpu", tmp_path) == [0]
 
 
-# Alone.
+# In a single process.
 
 
 def save(state, path, **options):
@@ -399,12 +399,12 @@ def load(state, path, **options):
 
 
 class Strict(DefaultLoadPlanner):
-    """As later versions of PyTorch have it by an argument."""
+    """A strict planner, which later versions of PyTorch have as an argument."""
 
     allow_unsafe_types = False
 
 
-def test_dtypes_are_converted_and_a_loss_is_told_or_refused(tmp_path):
+def test_dtypes_are_converted_and_a_lossy_conversion_warns_or_raises(tmp_path):
     values = torch.full((4, 3), 1.001)
     save({"w": values, "v": values, "half": values.to(torch.bfloat16)}, tmp_path)
     narrow = {"w": torch.zeros(4, 3, dtype=torch.bfloat16), "v": torch.zeros(4, 3, dtype=torch.float16)}
@@ -424,7 +424,7 @@ def test_dtypes_are_converted_and_a_loss_is_told_or_refused(tmp_path):
 
 
 class Blob:
-    """An object with a state that notes when it is loaded."""
+    """A stateful object that records its loads."""
 
     def __init__(self, value):
         self.value = value
@@ -439,7 +439,7 @@ class Blob:
 
 
 class Watched(dict):
-    """A dictionary that notes what is set."""
+    """A dictionary that records assignments."""
 
     def __init__(self, items):
         super().__init__(items)
@@ -454,7 +454,7 @@ def test_a_state_is_loaded_in_place(tmp_path):
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
-    # An object with a state keeps its place; a dictionary without is replaced.
+    # A stateful object is kept; a value without state is replaced.
     blob = Blob(b"some bytes")
     save({"foo": blob, "bar": {"t": torch.ones(3), "l": [1, 2]}}, tmp_path / "a")
     state = Watched({"foo": Blob(b""), "bar": {"t": torch.zeros(3), "l": [0]}})
@@ -462,7 +462,7 @@ def test_a_state_is_loaded_in_place(tmp_path):
     load(state, tmp_path / "a")
     assert state["foo"] is kept and kept.value == b"some bytes" and kept.loads == 1
     assert "foo" not in state.was_set and "bar" in state.was_set and state["bar"]["l"] == [1, 2]
-    # The learning rate comes back, and dictionaries stay the same objects.
+    # The learning rate is restored, and dictionaries stay the same objects.
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     train(model, optimizer, 1)
@@ -482,7 +482,7 @@ def test_a_state_is_loaded_in_place(tmp_path):
     assert by_name.keys() == model.state_dict().keys() and torch.equal(by_name["0.weight"], model[0].weight)
     part = _load_state_dict_from_keys("optimizer.state", storage_reader=StorageReader(tmp_path / "b"))["optimizer"]
     assert "param_groups" not in part and len(part["state"]) == 4
-    # A part of a larger model, and a state without what is frozen.
+    # A part of a larger model, and a state without frozen parameters.
     whole = torch.nn.ModuleDict({"pretrained": network(), "head": torch.nn.Linear(8, 2)})
     whole["pretrained"].requires_grad_(False)
     target = {"model": dict(whole["pretrained"].state_dict())}
@@ -495,7 +495,7 @@ def test_a_state_is_loaded_in_place(tmp_path):
         "model.head.weight",
         "model.head.bias",
     }
-    # What is absent is refused, or left as it is.
+    # A missing entry is an error, or is left unchanged.
     target = {"model": dict(whole.state_dict()), "epoch": 5}
     with pytest.raises(CheckpointException, match="Missing key"):
         load(target, tmp_path / "c")
@@ -503,14 +503,14 @@ def test_a_state_is_loaded_in_place(tmp_path):
     assert target["epoch"] == 5
 
 
-def test_plans_are_kept_without_ranks_too(tmp_path):
+def test_plans_are_cached_in_a_single_process_too(tmp_path):
     for step in range(1, 4):
         state = {"w": torch.full((9,), float(step)), "n": step}
         save(state, tmp_path / f"step-{step}", planner=DefaultSavePlanner(enable_plan_caching=True))
         found = {"w": torch.zeros(9), "n": 0}
         load(found, tmp_path / f"step-{step}")
         assert torch.equal(found["w"], state["w"]) and found["n"] == step
-    # A save without kept plans is not sent where the last one went.
+    # A save without cached plans does not go to the last path.
     save({"other": torch.ones(2)}, tmp_path / "step-7")
     assert straightway.Checkpointer(tmp_path).steps() == [1, 2, 3, 7]
 
@@ -528,7 +528,7 @@ class Outer:
     inner: Inner
 
 
-def test_what_is_staged_is_whole_and_of_its_own():
+def test_a_staged_copy_is_complete_and_independent():
     base = torch.arange(100.0).reshape(10, 10)
     dtypes = (torch.float64, torch.int32, torch.int64, torch.bool, torch.bfloat16, torch.complex64, torch.float8_e5m2)
     live = {
@@ -563,7 +563,7 @@ def test_what_is_staged_is_whole_and_of_its_own():
     stager.close()
 
 
-def test_what_is_stored_is_listed_without_loading_it(tmp_path):
+def test_stored_entries_are_listed_without_loading_them(tmp_path):
     from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
 
     save({"w": torch.zeros(4, 4), "blob": io.BytesIO(b"epoch 4")}, tmp_path)
@@ -586,7 +586,7 @@ def test_metadata_of_older_versions_is_read(tmp_path, monkeypatch):
     assert found["a"].all()
 
 
-def test_addresses_of_unknown_stores_are_refused(tmp_path):
+def test_uris_of_unknown_stores_are_refused(tmp_path):
     assert StorageWriter.validate_checkpoint_id("s3://bucket/run/step-1")
     assert not StorageWriter.validate_checkpoint_id("https://host/run/step-1")
     for address in ("abc://abc.abc", "nvme-tcp://127.0.0.1:9/nqn.run/step-1"):
@@ -598,7 +598,7 @@ def test_addresses_of_unknown_stores_are_refused(tmp_path):
     assert StorageReader.validate_checkpoint_id(tmp_path)
 
 
-def test_formats_of_torch_save_become_steps_and_back(tmp_path):
+def test_torch_save_files_convert_to_steps_and_back(tmp_path):
     from torch.distributed.checkpoint.format_utils import torch_save_to_dcp
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
@@ -612,7 +612,7 @@ def test_formats_of_torch_save_become_steps_and_back(tmp_path):
     torch.save(_load_state_dict_from_keys(storage_reader=StorageReader(tmp_path / "run")), tmp_path / "back.pt")
     back = torch.load(tmp_path / "back.pt", weights_only=True)
     assert back["epoch"] == 3 and torch.equal(back["model"]["0.weight"], state["model"]["0.weight"])
-    # PyTorch's own reader knows what is in a step, and does not read it.
+    # PyTorch's own reader can read the metadata of a step, but not its data.
     assert FileSystemReader(tmp_path / "run/step-1").read_metadata().state_dict_metadata.keys() >= {"epoch"}
 
 

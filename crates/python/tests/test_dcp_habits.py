@@ -1,4 +1,4 @@
-"""Habits of users of ``torch.distributed.checkpoint``: options, overwriting, resuming, other writers' checkpoints."""
+"""Common uses of ``torch.distributed.checkpoint``: options, overwriting, resuming, other writers' checkpoints."""
 
 import gc
 import io
@@ -70,18 +70,18 @@ def loaded(path, like=None, **options):
     return target
 
 
-def test_complex128_and_everything_else_comes_back(tmp_path):
+def test_complex128_and_all_other_values_are_restored_unchanged(tmp_path):
     dcp.save(state(), storage_writer=StorageWriter(tmp_path / "step-3"), no_dist=True)
     same(loaded(tmp_path / "step-3"), state())
     entry = StorageReader(tmp_path / "step-3").read_metadata().state_dict_metadata["wave"]
     assert entry.properties.dtype == torch.complex128 and entry.size == (4, 3) and entry.chunks[0].sizes == (4, 3)
 
 
-def test_a_checkpoint_says_which_save_and_which_version_it_is_of(tmp_path):
+def test_a_checkpoint_records_its_save_id_and_version(tmp_path):
     writer = StorageWriter(tmp_path / "step-3")
     first = writer.save_id
     dcp.save(state(), storage_writer=writer, checkpoint_id=tmp_path / "step-3", no_dist=True)
-    # A `checkpoint_id` begins another checkpoint, which has a name of its own.
+    # A `checkpoint_id` begins another checkpoint with its own save id.
     assert writer.save_id != first and writer.storage_meta().save_id == writer.save_id
     metadata = StorageReader(tmp_path / "step-3").read_metadata()
     assert metadata.version == "1.0.0" and metadata.storage_meta.save_id == writer.save_id
@@ -94,7 +94,7 @@ def test_a_checkpoint_says_which_save_and_which_version_it_is_of(tmp_path):
 
 
 def resume_step(folder):
-    """Which step a trainer would resume from: the highest folder ``step-N`` that has a ``.metadata`` file."""
+    """The step that a trainer would resume from: the highest folder ``step-N`` with a ``.metadata`` file."""
     steps = [int(found[1]) for name in os.listdir(folder) if (found := re.fullmatch(r"step-(\d+)", name))]
     return max((s for s in steps if os.path.isfile(os.path.join(folder, f"step-{s}", ".metadata"))), default=-1)
 
@@ -106,7 +106,7 @@ def test_a_trainer_that_looks_for_metadata_finds_the_last_step(tmp_path):
             state(step), storage_writer=StorageWriter(tmp_path), checkpoint_id=tmp_path / f"step-{step}", no_dist=True
         )
     assert resume_step(tmp_path) == 20
-    # What PyTorch's own reader says is in it.
+    # The metadata as PyTorch's own reader returns it.
     theirs = FileSystemReader(tmp_path / "step-20").read_metadata()
     ours = StorageReader(tmp_path / "step-20").read_metadata()
     assert (
@@ -117,13 +117,13 @@ def test_a_trainer_that_looks_for_metadata_finds_the_last_step(tmp_path):
     # A checkpoint without a number has it too.
     dcp.save(state(), storage_writer=StorageWriter(tmp_path / "last"), no_dist=True)
     assert (tmp_path / "last/.metadata").is_file() and (tmp_path / "last/step-1/.metadata").is_file()
-    # And it goes with its step.
+    # It is removed with its step.
     straightway.Checkpointer(tmp_path).remove(20)
     assert not (tmp_path / "step-20").exists() and straightway.Checkpointer(tmp_path).steps() == [10]
 
 
 def test_a_save_whose_step_is_removed_at_once_has_not_failed(tmp_path, monkeypatch):
-    # The step goes between the commit and the writing of `.metadata`.
+    # The step is removed between the commit and the write of `.metadata`.
     writer = StorageWriter(tmp_path / "step-1")
     written = writer._write_metadata
 
@@ -136,7 +136,7 @@ def test_a_save_whose_step_is_removed_at_once_has_not_failed(tmp_path, monkeypat
     assert not (tmp_path / "step-1").exists()
 
 
-def test_the_options_of_the_writer_of_pytorch_are_taken(tmp_path):
+def test_the_options_of_file_system_writer_are_accepted(tmp_path):
     writer = StorageWriter(tmp_path / "a", True, True, 4, 1 << 20, True, False)
     dcp.save(state(), storage_writer=writer, no_dist=True)
     writer = StorageWriter(
@@ -152,7 +152,7 @@ def test_the_options_of_the_writer_of_pytorch_are_taken(tmp_path):
     same(loaded(tmp_path / "a"), loaded(tmp_path / "b"))
 
 
-def test_a_step_is_replaced_where_that_is_asked_for(tmp_path):
+def test_overwrite_replaces_a_step(tmp_path):
     path = tmp_path / "step-5"
     dcp.save(state(1), storage_writer=StorageWriter(path), no_dist=True)
     with pytest.raises(CheckpointException, match="step"):
@@ -162,7 +162,7 @@ def test_a_step_is_replaced_where_that_is_asked_for(tmp_path):
     same(loaded(path), state(2))
 
 
-def test_a_folder_that_is_saved_to_again_and_again_does_not_grow(tmp_path):
+def test_repeated_saves_with_overwrite_do_not_grow_the_folder(tmp_path):
     writer = StorageWriter(tmp_path / "last", overwrite=True)
     sizes = []
     for turn in range(5):
@@ -176,7 +176,7 @@ def test_a_folder_that_is_saved_to_again_and_again_does_not_grow(tmp_path):
 
 
 @pytest.mark.parametrize("by", ["stager", "writer"])
-def test_a_save_beside_the_job_has_the_values_of_its_beginning(tmp_path, by):
+def test_an_async_save_has_the_values_at_its_start(tmp_path, by):
     writer, stager = StorageWriter(tmp_path), Stager()
     options = {"async_stager": stager} if by == "stager" else {}
     futures = []
@@ -199,7 +199,7 @@ def test_a_save_beside_the_job_has_the_values_of_its_beginning(tmp_path, by):
     (stager if by == "stager" else writer).close()
 
 
-def test_the_stager_uses_its_memory_again_and_never_while_it_is_in_use():
+def test_the_stager_reuses_memory_but_never_while_it_is_in_use():
     stager = Stager()
     live = {"a": torch.ones(1000, 1000), "tied": None, "n": [1, {"x": 2}], "o": torch.ones(3).t()}
     live["tied"] = live["a"]
@@ -213,7 +213,7 @@ def test_the_stager_uses_its_memory_again_and_never_while_it_is_in_use():
     assert bool((first["a"] == 1).all()) and bool((second["a"] == 2).all()) and first["n"] == [1, {"x": 2}]
     kept = first["a"][3]
     del first
-    # A view of it is still there: its memory is not given away.
+    # A view of it still exists: its memory is not reused.
     assert stager.stage(live)["a"].data_ptr() != address
     assert bool((kept == 1).all())
     del kept
@@ -229,13 +229,13 @@ def test_the_stager_uses_its_memory_again_and_never_while_it_is_in_use():
 
 
 class Runtime:
-    """The two functions of the CUDA runtime that pin memory, and which addresses are pinned."""
+    """The two functions of the CUDA runtime that pin memory, with a record of the pinned addresses."""
 
     def __init__(self):
         self.pinned = set()
 
     def cudaHostRegister(self, address, nbytes, flags):
-        # As CUDA has it: what is pinned cannot be pinned again, though it was unmapped since.
+        # As in CUDA: a pinned address cannot be pinned again, even after it was unmapped.
         if address in self.pinned:
             return 712
         self.pinned.add(address)
@@ -245,7 +245,7 @@ class Runtime:
         self.pinned.remove(address)
 
 
-def test_memory_is_unpinned_before_it_goes_also_without_close(monkeypatch):
+def test_memory_is_unpinned_before_it_is_freed_also_without_close(monkeypatch):
     from straightway.torch import _stager
 
     runtime = Runtime()
@@ -255,7 +255,7 @@ def test_memory_is_unpinned_before_it_goes_also_without_close(monkeypatch):
     stager = Stager()
     staged = stager.stage(live)
     assert len(runtime.pinned) == 1
-    # The copy outlives the stager, and its memory stays pinned until it goes.
+    # The copy outlives the stager, and its memory stays pinned until it is freed.
     del stager
     assert len(runtime.pinned) == 1 and staged["w"].all()
     del staged
@@ -268,7 +268,7 @@ def test_memory_is_unpinned_before_it_goes_also_without_close(monkeypatch):
 
 
 @pytest.mark.parametrize("step_folder", [False, True])
-def test_checkpoints_of_the_writer_of_pytorch_are_read_and_converted(tmp_path, step_folder):
+def test_checkpoints_of_file_system_writer_are_read_and_converted(tmp_path, step_folder):
     source = tmp_path / ("theirs/step-8" if step_folder else "theirs")
     dcp.save(state(), storage_writer=FileSystemWriter(source, thread_count=2), no_dist=True)
     same(loaded(source), state())
@@ -280,7 +280,7 @@ def test_checkpoints_of_the_writer_of_pytorch_are_read_and_converted(tmp_path, s
         theirs.planner_data == ours.planner_data
         and theirs.state_dict_metadata.keys() == ours.state_dict_metadata.keys()
     )
-    with pytest.raises(ValueError, match="no checkpoint of FileSystemWriter"):
+    with pytest.raises(ValueError, match="not a checkpoint of FileSystemWriter"):
         convert(tmp_path / "ours", tmp_path / "again")
 
 
@@ -289,7 +289,7 @@ class Harm:
         return os.mkdir, (os.environ["HARM"],)
 
 
-def test_a_stranger_s_checkpoint_of_pytorch_runs_nothing(tmp_path, monkeypatch):
+def test_an_untrusted_checkpoint_of_file_system_writer_runs_no_code(tmp_path, monkeypatch):
     monkeypatch.setenv("HARM", str(tmp_path / "harm"))
     dcp.save({"w": torch.ones(2)}, storage_writer=FileSystemWriter(tmp_path / "a"), no_dist=True)
     metadata = pickle.loads((tmp_path / "a/.metadata").read_bytes())
@@ -308,7 +308,7 @@ def test_a_stranger_s_checkpoint_of_pytorch_runs_nothing(tmp_path, monkeypatch):
 
 
 class Progress:
-    """As trainers keep it: numbers as tensors, and a list as the bytes of ``torch.save``."""
+    """State as trainers store it: numbers as tensors, and a list as the bytes of ``torch.save``."""
 
     def __init__(self, losses):
         self.losses = losses
@@ -347,7 +347,7 @@ def test_stateful_objects_are_saved_and_loaded_in_place(tmp_path):
         )
 
 
-def test_values_narrow_only_where_that_is_asked_for(tmp_path):
+def test_values_are_narrowed_only_with_cast(tmp_path):
     dcp.save({"w": torch.full((3,), 1.001)}, storage_writer=StorageWriter(tmp_path), no_dist=True)
     with pytest.raises(CheckpointException, match="cast=True"):
         refusing = StorageReader(tmp_path, cast=False)
@@ -360,7 +360,7 @@ def test_values_narrow_only_where_that_is_asked_for(tmp_path):
     assert torch.equal(wide["w"], torch.full((3,), 1.001).double())
 
 
-def test_a_process_of_its_own_saves_what_was_staged(tmp_path):
+def test_a_separate_process_saves_the_staged_copy(tmp_path):
     script = tmp_path / "job.py"
     script.write_text(
         textwrap.dedent("""

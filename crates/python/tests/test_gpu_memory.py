@@ -115,7 +115,7 @@ def test_a_load_fills_memory_of_the_library_and_each_large_tensor_is_freed_alone
     assert run(code, path).splitlines() == ["True Block Small", "True True", "True", "0"]
 
 
-def test_memory_of_the_driver_remains_an_option_and_another_word_is_refused(path):
+def test_driver_memory_can_be_selected_and_other_values_are_refused(path):
     code = """
         weights = straightway.load_file(sys.argv[1], device="cuda:0", memory="driver")
         print(same(weights), asked, Block.allocated)
@@ -127,7 +127,7 @@ def test_memory_of_the_driver_remains_an_option_and_another_word_is_refused(path
     assert run(code, path).splitlines() == ["True [] 0", "memory is \"framework\" or \"driver\", not 'own'"]
 
 
-def test_a_stream_of_batches_holds_two_of_them_at_the_most(path):
+def test_a_stream_holds_at_most_two_batches(path):
     code = """
         found, peak = {}, 0
         stream = straightway.iterate(sys.argv[1], device="cuda:0", batch_bytes=4 << 20)
@@ -147,7 +147,7 @@ def test_a_stream_of_batches_holds_two_of_them_at_the_most(path):
     assert run(code, path).splitlines() == ["True True", "True", "0"]
 
 
-def test_a_load_waits_for_what_the_library_s_stream_still_does_with_the_memory(path):
+def test_a_load_waits_for_queued_work_of_the_library_s_stream(path):
     code = """
         import threading
         stream, host = ctypes.c_void_p(), ctypes.create_string_buffer(8192)
@@ -181,7 +181,7 @@ def test_a_load_waits_for_what_the_library_s_stream_still_does_with_the_memory(p
 
         print(loaded(True), loaded(False))
     """
-    # The second load names another stream, which has no work: so it is seen that the first one did wait.
+    # The second load names an idle stream, which shows that the first one did wait.
     assert run(code, path).splitlines() == ["True False"]
 
 
@@ -196,7 +196,7 @@ def test_single_tensors_and_parts_of_them_are_in_memory_of_the_library(path):
     assert run(code, path).splitlines() == ["Block True", "Block True"]
 
 
-def test_what_an_allocator_raises_ends_the_load(path):
+def test_an_exception_of_an_allocator_ends_the_load(path):
     code = """
         def fails(wanted):
             if len(asked) == 2:
@@ -253,7 +253,7 @@ def test_torch_owns_its_tensors(path):
     weights.clear()
     gc.collect()
     assert torch.cuda.memory_allocated() == before
-    # Memory that PyTorch's stream still uses is written to afterwards only.
+    # Memory that PyTorch's stream still uses is written to only after that work.
     busy = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")
     for _ in range(200):
         busy.fill_(7)
@@ -270,7 +270,7 @@ def test_torch_owns_its_tensors(path):
 
 
 class FakeTorch:
-    """What the reserve uses of PyTorch, and what it asks for."""
+    """A stand-in for the parts of PyTorch that the reserve uses, with a record of its requests."""
 
     class OutOfMemoryError(Exception):
         pass
@@ -301,12 +301,12 @@ def test_memory_is_taken_from_the_driver_in_sections(monkeypatch):
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
         monkeypatch.delenv(name, raising=False)
     reserve = _Reserve(FakeTorch(0), "cuda:0")
-    # Small ones have a pool of their own, and one alone needs no section.
+    # Small tensors have a pool of their own, and a single tensor needs no section.
     assert reserve.sections([4096, 100 * MIB + 1, 8192, 50 * MIB]) == {0: 150 * MIB + 512}
     assert reserve.sections([700 * MIB]) == {}
     assert reserve.sections([700 * MIB, 600 * MIB, 300 * MIB]) == {1: 900 * MIB}
     assert reserve.sections([0, 512, MIB]) == {}
-    # What PyTorch has in its cache is used first.
+    # PyTorch's cache is used first.
     assert _Reserve(FakeTorch(200 * MIB), "cuda:0").sections([100 * MIB, 50 * MIB]) == {}
     full = _Reserve(FakeTorch(0, free=MIB), "cuda:0")
     full.take(100 * MIB)

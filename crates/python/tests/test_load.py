@@ -1,4 +1,4 @@
-"""Loading: the same tensors as safetensors gives, with a receipt."""
+"""Loading: the same tensors as safetensors returns, with a receipt."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def same(found, expected):
 
 
 def child(code, *args, **environment):
-    """Runs code in a process of its own, and gives what it printed."""
+    """Runs code in a new process, and returns its output."""
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, args)]
     environment = os.environ | {name: str(value) for name, value in environment.items()}
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
@@ -80,9 +80,9 @@ def test_arrays_outlive_everything_else_and_can_be_written_to(model):
     numpy.testing.assert_array_equal(array[1:], expected["layers.0.weight"][1:])
 
 
-def test_a_library_that_copies_is_given_tensors_whose_bytes_are_there(tmp_path):
+def test_a_library_that_copies_gets_tensors_after_their_bytes_are_loaded(tmp_path):
     pytest.importorskip("jax", reason="JAX is not installed")
-    # The small ones are not aligned as JAX likes it, so that it copies them; the large one keeps the load busy meanwhile.
+    # The small tensors are not aligned for JAX, which copies them; the large one keeps the load busy meanwhile.
     tensors = {f"small.{n}": numpy.full(n + 1, n + 1, "uint16") for n in range(50)}
     tensors["a.large"] = numpy.ones(64 << 20, "float32")
     path = tmp_path / "m.safetensors"
@@ -94,7 +94,7 @@ def test_a_library_that_copies_is_given_tensors_whose_bytes_are_there(tmp_path):
         assert (numpy.asarray(file.get_tensor("small.7")) == 8).all()
 
 
-def test_what_a_filter_leaves_out_is_not_read(model):
+def test_tensors_that_do_not_match_a_filter_are_not_read(model):
     folder, expected = model
     weights = straightway.load_model(folder, framework="np", filter=["layers.*", "regex:^sc"])
     same(weights, {n: t for n, t in expected.items() if n.startswith(("layers", "sc"))})
@@ -132,7 +132,7 @@ def test_an_open_file_gives_tensors_and_parts_of_them_one_at_a_time(model):
             numpy.s_[5:5], numpy.s_[2:4, ...],
         ]:
             numpy.testing.assert_array_equal(part[index], weight[index])
-        # Mapped: bytes are read when they are used.
+        # Mapped: bytes are read at first use.
         assert f.receipt is None
         with pytest.raises(KeyError, match="nowhere"):
             f.get_tensor("nowhere")
@@ -151,7 +151,7 @@ def test_an_open_file_gives_tensors_and_parts_of_them_one_at_a_time(model):
         assert f.receipt.bytes == 2 * 1031
 
 
-def test_what_goes_wrong_is_the_exception_that_fits(tmp_path, model):
+def test_errors_have_the_matching_exception_type(tmp_path, model):
     with pytest.raises(FileNotFoundError):
         straightway.load_file(tmp_path / "absent.safetensors")
     bad = tmp_path / "bad.safetensors"
@@ -169,7 +169,7 @@ def test_what_goes_wrong_is_the_exception_that_fits(tmp_path, model):
         straightway.load_model(folder, device="cuda:99")
 
 
-def test_numpy_is_enough(model):
+def test_loading_needs_only_numpy(model):
     folder, _ = model
     code = """
         import sys
@@ -201,7 +201,7 @@ def test_other_threads_run_while_bytes_move(tmp_path):
         took = time.perf_counter() - start
         going = False
         watcher.join()
-        # A thread that is kept from running for the whole load would see one gap as long as it.
+        # A thread that could not run during the load would see one gap as long as the load.
         print(max(gaps) < max(0.8 * took, 0.1), len(gaps) > 3)
     """
     assert child(code, path) == "True True"
@@ -262,7 +262,7 @@ def test_two_hundred_thousand_small_tensors(tmp_path):
     assert weights.receipt.ios < 100
 
 
-def test_what_bench_found_out_about_the_drive_is_used_here_too(tmp_path):
+def test_the_profile_of_bench_is_used(tmp_path):
     path = tmp_path / "cold.safetensors"
     straightway.save_file({"t": numpy.ones(4 << 20, dtype=numpy.uint8)}, path)
     code = """

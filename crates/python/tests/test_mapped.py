@@ -1,4 +1,4 @@
-"""Tensors that are the pages of their file: which functions give them, and what that means if the file changes."""
+"""Tensors that are mapped pages of their file: which functions return them, and what happens if the file changes."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def test_the_functions_of_safetensors_map_the_file_and_the_receipt_says_so(path,
     receipt = weights.receipt
     assert routes(weights) == {"mapped": BYTES} and receipt.bytes == BYTES
     assert {row["reason"] for row in receipt.routes} == {"file_pages"}
-    # Nothing moved: there is no rate, no I/O, and nothing that bound it.
+    # Nothing was moved: there is no rate, no I/O and no bottleneck.
     assert (receipt.rate_bytes_per_s, receipt.ios, receipt.storage_bytes, receipt.bound_by) == (0, 0, 0, "nothing")
     assert "mapped in" in str(receipt) and "/s" not in str(receipt).splitlines()[0]
     assert "no promise about later changes" in str(receipt)
@@ -93,7 +93,7 @@ def test_load_model_a_route_and_pread_read_into_memory_of_the_process(path, load
     same(weights)
     assert "mapped" not in routes(weights) and weights.receipt.rate_bytes_per_s > 0
     assert not is_mapped(path, numpy.asarray(weights["a"]))
-    # What happens to the file later does not matter.
+    # Later changes of the file have no effect.
     with open(path, "r+b") as file:
         file.truncate(100)
     same(weights)
@@ -130,7 +130,7 @@ def test_a_change_of_the_file_in_place_shows_in_tensors_that_were_not_written_to
     assert read["a"][0, 0] == 0
 
 
-def test_a_file_that_is_cut_ends_a_process_that_uses_its_pages_and_no_other(tmp_path):
+def test_truncating_a_mapped_file_kills_only_a_process_that_uses_its_pages(tmp_path):
     path = tmp_path / "m.safetensors"
     safetensors.numpy.save_file({"t": numpy.ones(64 << 10, "uint8")}, path)
     code = """
@@ -148,7 +148,7 @@ def test_a_file_that_is_cut_ends_a_process_that_uses_its_pages_and_no_other(tmp_
     assert child(code, path, "mapped") == str(-signal.SIGBUS)
 
 
-def test_tensors_that_are_out_of_line_for_their_dtype_are_read_and_the_receipt_has_both(tmp_path):
+def test_unaligned_tensors_are_read_and_the_receipt_lists_both_routes(tmp_path):
     header = {
         "aligned": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
         "odd": {"dtype": "U8", "shape": [1], "data_offsets": [8, 9]},
@@ -167,7 +167,7 @@ def test_tensors_that_are_out_of_line_for_their_dtype_are_read_and_the_receipt_h
     assert weights.receipt.bytes == 17 and weights.receipt.rate_bytes_per_s > 0
 
 
-def test_a_filter_and_a_callback_work_on_what_is_mapped(path):
+def test_a_filter_and_a_callback_work_on_mapped_files(path):
     calls = []
     weights = straightway.load_file(path, framework="np", filter="a", progress=lambda *numbers: calls.append(numbers))
     assert list(weights) == ["a"] and calls[-1] == (TENSORS["a"].nbytes, TENSORS["a"].nbytes)

@@ -26,7 +26,7 @@ STANDIN = os.environ.get("STRAIGHTWAY_STANDIN_FOLDER")
 
 @pytest.fixture
 def served(model: tuple[Path, dict[str, numpy.ndarray]]) -> Iterator[tuple[str, dict[str, numpy.ndarray]]]:
-    """The URI of a served model, and what is in it."""
+    """The URI of a served model, and its tensors."""
     folder, expected = model
     options = ["--listen", "127.0.0.1:0", "--nqn", NQN, str(folder)]
     target = subprocess.Popen([*COMMAND, "target", *options], stderr=subprocess.PIPE, text=True)
@@ -79,7 +79,7 @@ def test_a_copy_is_the_same(served: tuple[str, dict[str, numpy.ndarray]], tmp_pa
         assert (tmp_path / "copied" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_what_is_wrong_is_told_soon(served: tuple[str, dict[str, numpy.ndarray]]) -> None:
+def test_errors_are_reported_quickly(served: tuple[str, dict[str, numpy.ndarray]]) -> None:
     uri, _ = served
     start = time.monotonic()
     with pytest.raises(FileNotFoundError, match="none.safetensors"):

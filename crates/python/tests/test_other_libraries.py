@@ -28,7 +28,7 @@ def arrays():
 
 
 def check(name, folder):
-    """One library's part, in a process of its own: some of them end the process when another one is there."""
+    """Tests one library in a process of its own: some of them crash if another one is imported."""
     importlib.import_module("mlx.core" if name == "mlx" else name)
     ours = importlib.import_module(f"straightway.{name}")
     expected = arrays()

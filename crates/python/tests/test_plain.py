@@ -1,4 +1,4 @@
-"""Values that are no tensors: plain data comes back as it was, and nothing that a stranger writes is run."""
+"""Values that are not tensors: plain data is restored unchanged, and no code of an untrusted checkpoint is run."""
 
 import base64
 import collections
@@ -71,16 +71,16 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-def test_plain_values_come_back_from_the_encoding_and_from_the_pickles_of_0_1_0(value):
+def test_plain_values_survive_the_encoding_and_the_pickles_of_0_1_0(value):
     same(plain_decoded(_plain.encoded(value)), value)
     same(plain_decoded(_plain.encoded([value, (value,)])), [value, (value,)])
-    # PyTorch saves with protocol 2, which has no place for `fold` and for memory formats.
+    # PyTorch saves with protocol 2, which cannot represent `fold` and memory formats.
     for protocol in (4,) if isinstance(value, torch.memory_format) or getattr(value, "fold", 0) else (4, 2):
         same(plain_unpickled(pickle.dumps(value, protocol)), value)
         same(plain_unpickled(pickle.dumps([value, (value,)], protocol)), [value, (value,)])
 
 
-def test_nans_come_back_and_scalars_of_ml_dtypes():
+def test_nans_and_scalars_of_ml_dtypes_survive_the_encoding():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     assert math.isnan(plain_decoded(_plain.encoded(math.nan))) and math.isnan(plain_unpickled(pickle.dumps(math.nan)))
     for name in ("bfloat16", "float8_e5m2", "float4_e2m1fn", "int4"):
@@ -100,7 +100,7 @@ def test_a_state_of_plain_values_needs_no_trust_and_has_no_pickle(tmp_path):
 
 
 class Own:
-    """A class of the user's."""
+    """A user-defined class."""
 
 
 @pytest.mark.parametrize("value", [Own(), Own, lambda: 0, numpy.array([Own()], object), {Own()}, numpy.dtype("O"), os.system, numpy.array(["a"], object)], ids=str)
@@ -109,7 +109,7 @@ def test_other_values_are_not_plain(value):
         _plain.encoded(value)
 
 
-def test_what_contains_itself_is_not_plain():
+def test_a_recursive_value_is_not_plain():
     value = collections.deque()
     value.append(value)
     with pytest.raises(_plain.NotPlain):
@@ -142,11 +142,11 @@ def test_a_checkpoint_of_0_1_0_loads_without_trust():
     assert torch.equal(into["model"]["weight"], state["model"]["weight"]) and same(into["others"], state["others"])
 
 
-# What a stranger writes.
+# Hostile checkpoints.
 
 
 def written(folder, node):
-    """A checkpoint as a stranger would write it, whose state is ``{"x": …}``."""
+    """A handmade checkpoint whose state is ``{"x": …}``."""
     from straightway import _parts
     from straightway._straightway import Saver
 
@@ -211,7 +211,7 @@ def test_a_hostile_pickle_is_refused_and_does_nothing(tmp_path, kind):
         import pathlib, resource, sys
         import straightway, numpy
         before = vars(pathlib.Path).copy()
-        # Threads have 8 MiB of stack each in this; 2 GiB more than there is are enough for what is not hostile.
+        # Counts 8 MiB of stack for each thread. 2 GiB more are enough for a valid checkpoint.
         used = int(open("/proc/self/statm").read().split()[0]) * 4096
         resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 30),) * 2)
         try:
@@ -241,7 +241,7 @@ def test_a_hostile_pickle_is_refused_and_does_nothing(tmp_path, kind):
     ],
     ids=lambda node: repr(node)[:40],
 )
-def test_a_hostile_tree_is_refused_with_words(tmp_path, node):
+def test_a_hostile_tree_is_refused_with_a_message(tmp_path, node):
     checkpointer = written(tmp_path / "c", node)
     with pytest.raises((ValueError, KeyError), match="."):
         checkpointer.load(1)

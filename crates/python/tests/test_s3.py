@@ -1,4 +1,4 @@
-"""Loads from a real S3 server: SeaweedFS, installed where it is missing, on loopback."""
+"""Loads from a real S3 server: SeaweedFS on loopback, installed if it is missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     try:
         for name, content in objects().items():
             assert server.put(name, content)
-        # The gateway begins after the filer, and finds what was put there.
+        # The gateway starts after the filer, and finds the uploaded objects.
         while not is_served({"endpoint_url": server.url, **KEYS}):
             server.wait()
         yield server.url
@@ -43,7 +43,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def is_served(options: dict[str, str]) -> bool:
-    """Whether the gateway shows what was uploaded."""
+    """Whether the gateway lists the uploaded objects."""
     try:
         with straightway.safe_open("s3://lab/model/model-3.safetensors", "np", storage_options=options) as file:
             return bool(file.keys())
@@ -79,7 +79,7 @@ def test_a_model_in_shards_is_loaded_byte_for_byte(options: dict[str, str | bool
     assert {row["route"] for row in weights.receipt.routes} == {"socket"}
 
 
-def test_filters_and_slices_ask_for_their_bytes_only(options: dict[str, str | bool]) -> None:
+def test_filters_and_slices_request_only_their_bytes(options: dict[str, str | bool]) -> None:
     weights = straightway.load_model(
         "s3://lab/model",
         framework="np",
@@ -100,7 +100,7 @@ def test_safe_open_reads_tensors_and_rows(options: dict[str, str | bool]) -> Non
         )
 
 
-def test_the_environment_counts_also_after_it_changed(
+def test_changes_of_the_environment_take_effect(
     options: dict[str, str | bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "s3://lab/model/model-0.safetensors"
@@ -124,7 +124,7 @@ def test_a_copy_is_the_same(options: dict[str, str | bool], tmp_path: Path) -> N
         assert (tmp_path / name).read_bytes() == content
 
 
-def test_what_is_missing_or_unknown_is_told(options: dict[str, str | bool]) -> None:
+def test_missing_objects_and_unknown_options_raise(options: dict[str, str | bool]) -> None:
     with pytest.raises(FileNotFoundError):
         straightway.load_file("s3://lab/none.safetensors", framework="np", storage_options=options)
     with pytest.raises(ValueError, match="no such option"):
@@ -132,7 +132,7 @@ def test_what_is_missing_or_unknown_is_told(options: dict[str, str | bool]) -> N
 
 
 def check_loaded(options: dict[str, str | bool]) -> straightway.Receipt:
-    """Loads the model, compares every byte and gives the receipt."""
+    """Loads the model, compares every byte and returns the receipt."""
     weights = straightway.load_model("s3://lab/model", framework="np", storage_options=options)
     for shard in range(4):
         for name, tensor in tensors(shard).items():
@@ -173,14 +173,14 @@ def test_a_child_that_is_forked_after_a_load_loads_too(options: dict[str, str | 
             finally:
                 os._exit(code)
         ends.append(os.waitpid(child, 0)[1])
-        # The connections of the parent are still its own.
+        # The connections of the parent still work.
         check_loaded(options)
     assert ends == [0] * 4
 
 
 @pytest.fixture
 def environment(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bucket as programs find it that have no options of their own."""
+    """Sets the bucket's address and keys in the environment."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", bucket)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEYS["access_key_id"])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEYS["secret_access_key"])
@@ -188,7 +188,7 @@ def environment(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize("items", [0, 1, 7_000, 1_100_003, 5_000_000])
-def test_what_is_saved_to_a_bucket_is_loaded_byte_for_byte(items: int) -> None:
+def test_a_file_saved_to_a_bucket_is_loaded_byte_for_byte(items: int) -> None:
     saved = {"a": np.random.default_rng(items).integers(0, 255, items, dtype=np.uint8), "b": np.arange(items % 1000)}
     name = f"s3://lab/saved/{items}.safetensors"
     for _ in range(2):
@@ -207,7 +207,7 @@ def test_checkpoints_in_a_bucket_are_saved_restored_and_pruned() -> None:
         state["step"].fill_(step)
         checkpointer.save(step, state)
         checkpointer.wait()
-    # Older ones go in the background once a newer one is committed, without another save.
+    # Older steps are removed in the background after a newer one is committed, without another save.
     deadline = time.monotonic() + 30
     while checkpointer.steps() != [3, 4]:
         assert time.monotonic() < deadline, checkpointer.steps()

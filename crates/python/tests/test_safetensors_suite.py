@@ -22,14 +22,14 @@ EXPECTED = {
     "test_pt_model.py::TorchModelTestCase::test_save": "looks for the first tensor at byte 192 of the file",
 }
 
-#: What a file of tests needs beside PyTorch and NumPy.
+#: The modules that a test file needs besides PyTorch and NumPy.
 NEEDS = {
     "test_tf_comparison.py": "tensorflow",
     "test_paddle_comparison.py": "paddle",
     "test_mlx_comparison.py": "mlx",
     "test_flax_comparison.py": "flax",
 }
-#: Modules of safetensors that this package has no counterpart of.
+#: Modules of safetensors without a counterpart in this package.
 ABSENT = {"test_tf_comparison.py", "test_paddle_comparison.py", "test_mlx_comparison.py"}
 
 

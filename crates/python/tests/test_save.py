@@ -1,4 +1,4 @@
-"""Saving: what safetensors reads back, on 4 KiB, whole or not at all."""
+"""Saving: files that safetensors reads, aligned to 4 KiB, complete or absent."""
 
 import json
 
@@ -12,7 +12,7 @@ import straightway.numpy
 TYPES = ["bool", "uint8", "int8", "int16", "uint16", "float16", "int32", "uint32", "float32", "float64", "int64", "uint64", "complex64"]
 
 
-def test_every_type_comes_back_as_it_was(tmp_path):
+def test_every_dtype_is_saved_and_loaded_unchanged(tmp_path):
     rng = numpy.random.default_rng(3)
     tensors = {t: rng.integers(0, 2, (3, 5)).astype(t) for t in TYPES}
     tensors |= {"scalar": numpy.array(7.0), "empty": numpy.zeros((2, 0, 3), dtype="int8")}
@@ -38,7 +38,7 @@ def test_data_begins_on_a_page_and_nothing_else_is_left_behind(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
 
 
-def test_a_save_that_cannot_be_leaves_what_was_there(tmp_path):
+def test_a_failed_save_leaves_the_old_file(tmp_path):
     path = tmp_path / "a.safetensors"
     straightway.save_file({"a": numpy.ones(5)}, path)
     before = path.read_bytes()
@@ -57,7 +57,7 @@ def test_a_save_that_cannot_be_leaves_what_was_there(tmp_path):
     assert path.read_bytes() == before
 
 
-def test_big_endian_arrays_are_turned_round(tmp_path):
+def test_big_endian_arrays_are_byte_swapped(tmp_path):
     path = tmp_path / "a.safetensors"
     straightway.save_file({"a": numpy.arange(5, dtype=">i4")}, path)
     numpy.testing.assert_array_equal(safetensors.numpy.load_file(path)["a"], numpy.arange(5))

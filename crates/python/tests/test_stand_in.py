@@ -1,4 +1,4 @@
-"""``sys.modules["safetensors"] = straightway``: programs get this package for safetensors, and the same tensors."""
+"""``sys.modules["safetensors"] = straightway``: programs use this package for safetensors, with the same results."""
 
 import importlib.util
 import os
@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-#: Before everything else.
+#: Runs before everything else.
 FIRST = """
     import sys
     import straightway
@@ -60,7 +60,7 @@ def test_transformers_saves_and_loads_by_this_package(tmp_path):
             same(loaded.state_dict(), model.state_dict())
             assert loaded.lm_head.weight.data_ptr() == loaded.model.embed_tokens.weight.data_ptr()
             tokens = torch.arange(16).reshape(2, 8)
-            # In bfloat16 a loaded model keeps some buffers in float32, whoever loads it.
+            # In bfloat16 a loaded model keeps some buffers in float32, with any loader.
             assert dtype == torch.bfloat16 or torch.equal(loaded(tokens).logits, model(tokens).logits)
     """,
         "transformers",
@@ -177,7 +177,7 @@ def test_the_hugging_face_storage_of_pytorch_writes_and_reads_by_this_package(tm
     )
 
 
-def test_an_import_of_safetensors_is_left_alone_where_nobody_asked(tmp_path):
+def test_importing_straightway_does_not_change_imports_of_safetensors(tmp_path):
     code = """
         import straightway, safetensors.torch
         assert safetensors.torch.__name__ == "safetensors.torch"

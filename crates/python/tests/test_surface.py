@@ -76,7 +76,7 @@ def test_tensors_are_given_by_their_address(tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["mmap", "pread"])
-def test_an_open_file_takes_what_that_of_safetensors_takes(file, backend):
+def test_safe_open_accepts_the_indices_of_safetensors(file, backend):
     with straightway.safe_open(filename=file, framework="numpy", device="cpu", backend=backend) as f:
         assert f.get_tensors().keys() == {"a", "b"} and f.metadata() == {"k": "v"}
         part = f.get_slice("a")
@@ -100,12 +100,12 @@ def test_an_open_file_takes_what_that_of_safetensors_takes(file, backend):
     assert caught.value.errno == 2
 
 
-def test_mapped_tensors_are_the_process_s_own(file):
+def test_writes_to_mapped_tensors_stay_in_the_process(file):
     before = file.read_bytes()
     with straightway.safe_open(file, framework="np") as f:
         array, again = f.get_tensor("a"), f.get_tensor("a")
     array[0, 0] = 77
-    # One memory for both, as in safetensors, and the file is as it was.
+    # Both share memory, as in safetensors, and the file is unchanged.
     assert again[0, 0] == 77 and file.read_bytes() == before
     os.remove(file)
     assert array[2, 3] == 11
@@ -172,7 +172,7 @@ def test_a_receipt_is_pickled_compared_completed_and_shown(file):
         straightway.Receipt("{}")
 
 
-def test_a_callback_is_told_how_far_a_load_is_and_can_end_it(file, slow):
+def test_a_callback_gets_the_progress_and_can_stop_a_load(file, slow):
     told = []
     straightway.load_file(file, framework="np", progress=lambda moved, total: told.append((moved, total)))
     assert told[-1] == (106, 106)
@@ -195,7 +195,7 @@ def test_a_callback_is_told_how_far_a_load_is_and_can_end_it(file, slow):
     assert len(dict(stream)) == 2 and told[-1] == (106, 106)
 
 
-def test_a_load_that_takes_too_long_is_given_up(slow):
+def test_a_load_stops_after_its_timeout(slow):
     before = time.monotonic()
     with pytest.raises(TimeoutError, match="large.safetensors took longer than 0.2 s"):
         straightway.load_model(slow, framework="np", timeout=0.2)
@@ -223,7 +223,7 @@ def test_ctrl_c_ends_a_load_with_a_bar_at_once(slow):
 
 
 def shown(path, *, terminal):
-    """What a load of 8 GB that is ended after 1.6 s writes to stderr."""
+    """The stderr of a load of 8 GB that is stopped after 1.6 s."""
     code = """
         import sys, straightway
         try:
@@ -252,7 +252,7 @@ def test_a_bar_is_shown_in_a_terminal_and_nowhere_else(slow):
     found = shown(slow, terminal=True)
     if b"GB/s" not in found:
         pytest.skip("8 GB were loaded within a second")
-    # It leaves an empty line.
+    # The bar is cleared at the end.
     assert "░".encode() in found and found.rstrip().endswith(b"\x1b[K")
     assert shown(slow, terminal=False) == b""
 
@@ -267,18 +267,18 @@ def test_a_bar_is_shown_in_a_notebook(slow):
             pass
         shell = ZMQInteractiveShell.instance()
         from straightway import _progress
-        place = _progress._place()
-        print(type(place).__name__)
-        place.show("1 of 2", 0.5)
-        place.show("2 of 2", 1.0)
-        place.close()
+        bar = _progress._bar()
+        print(type(bar).__name__)
+        bar.show("1 of 2", 0.5)
+        bar.show("2 of 2", 1.0)
+        bar.close()
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
     assert done.stdout.startswith("Notebook"), done.stderr
     assert "IPython.core.display.HTML" in done.stdout, done.stdout
 
 
-def test_the_import_is_quick_and_brings_no_library_with_it():
+def test_the_import_is_quick_and_imports_no_library():
     code = """
         import sys, time
         start = time.process_time()
@@ -295,23 +295,23 @@ def test_the_import_is_quick_and_brings_no_library_with_it():
         )
         for _ in range(5)
     ]
-    # The processor's time: what else runs on the machine does not count.
+    # CPU time, which does not depend on other processes.
     assert min(took) < 0.015, took
 
 
-def test_other_platforms_are_told_so():
+def test_the_import_fails_on_other_platforms():
     code = "import sys; sys.platform = 'darwin'; import straightway"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "straightway runs on Linux only, and this is darwin" in done.stderr
 
 
 @pytest.mark.parametrize("call", [straightway.Model, straightway.load_model, straightway.load_file, straightway.safe_open])
-def test_a_uri_without_a_store_is_refused_with_the_remedy(call):
+def test_a_uri_of_an_unsupported_store_is_refused_with_a_hint(call):
     with pytest.raises(RuntimeError, match="memory:x/a: this program has no such store\nhint: copy it"):
         call("memory:x/a")
-    with pytest.raises(SafetensorError, match='the scheme "gs" is not known'):
+    with pytest.raises(SafetensorError, match='the scheme "gs" is not supported'):
         call("gs://bucket/a.safetensors")
-    # A file that has such a name.
+    # A local file with such a name.
     with pytest.raises(FileNotFoundError):
         call("./s3://bucket/a.safetensors")
 
@@ -323,7 +323,7 @@ def test_files_are_saved_to_stores_that_exist():
         straightway.save_file({"a": numpy.ones(2)}, "https://host/a.safetensors")
 
 
-def test_arguments_that_mean_nothing_are_refused_by_name(file, tmp_path):
+def test_invalid_arguments_are_refused_by_name(file, tmp_path):
     for arguments, kind, words in [
         ({"progress": "yes"}, TypeError, "progress is None, True, False or a function, not 'yes'"),
         ({"timeout": -1}, ValueError, "timeout is a number of seconds"),

@@ -30,7 +30,7 @@ def same(found, expected):
         assert torch.equal(found[name].contiguous().view(torch.uint8), tensor.contiguous().view(torch.uint8))
 
 
-def test_every_type_goes_both_ways_between_the_two_libraries(tmp_path):
+def test_every_dtype_is_exchanged_with_safetensors_in_both_directions(tmp_path):
     expected = tensors()
     safetensors.torch.save_file(expected, tmp_path / "theirs.safetensors")
     straightway.torch.save_file(expected, tmp_path / "ours.safetensors", metadata={"format": "pt"})
@@ -39,12 +39,12 @@ def test_every_type_goes_both_ways_between_the_two_libraries(tmp_path):
         same(straightway.torch.load_file(path), expected)
         same(safetensors.torch.load_file(path), expected)
     same(straightway.torch.load(straightway.torch.save(expected)), expected)
-    # What the reference can write, it cannot read from bytes: its table there lacks this one.
+    # safetensors can write this dtype but not read it from bytes.
     expected.pop("float8_e8m0fnu", None)
     same(safetensors.torch.load(straightway.torch.save(expected)), expected)
 
 
-def test_what_was_loaded_can_be_saved_again_and_trained(tmp_path):
+def test_loaded_tensors_can_be_saved_again_and_trained(tmp_path):
     path = tmp_path / "a.safetensors"
     straightway.torch.save_file({"w": torch.ones(3, 4), "b": torch.zeros(4)}, path)
     weights = straightway.torch.load_file(path)
@@ -86,7 +86,7 @@ def test_an_open_file_gives_torch_tensors(tmp_path):
         assert torch.equal(f.get_slice("x")[3:5, 7:], expected[3:5, 7:])
 
 
-def test_our_tensors_speak_dlpack(tmp_path):
+def test_our_tensors_support_dlpack(tmp_path):
     path = tmp_path / "a.safetensors"
     safetensors.torch.save_file({"x": torch.arange(6.0).reshape(2, 3), "q": torch.ones(2).to(torch.float8_e5m2)}, path)
     weights = straightway.load_file(path, framework="dlpack")
@@ -94,6 +94,6 @@ def test_our_tensors_speak_dlpack(tmp_path):
     assert weights["x"].__dlpack_device__() == (1, 0) and "F32 [2, 3]" in repr(weights["x"])
     with pytest.raises(TypeError, match="F8_E5M2"):
         weights["q"].__dlpack__()
-    # A capsule that nobody takes gives its memory back.
+    # A capsule that is not consumed frees its memory.
     for _ in range(1000):
         weights["x"].__dlpack__()

@@ -1,4 +1,4 @@
-"""PyTorch Lightning, Accelerate and the Trainer of Transformers: interrupted and resumed, as if nothing had been."""
+"""PyTorch Lightning, Accelerate and the Trainer of Transformers: a resumed training equals an uninterrupted one."""
 
 import os
 
@@ -67,13 +67,13 @@ def test_lightning_resumes_where_it_was(tmp_path):
     )
     again = train(16, tmp_path / "rest", tmp_path / "part/last.ckpt")
     same(again.state_dict(), whole.state_dict())
-    # A name that is saved to again holds the last of them, and no more.
+    # A path that is saved to again has only the last checkpoint.
     assert len([n for n in os.listdir(tmp_path / "part/last.ckpt") if n.startswith("step-")]) == 1
     with pytest.raises(FileNotFoundError):
         CheckpointIO().load_checkpoint(tmp_path / "absent")
 
 
-def test_lightning_removes_what_it_no_longer_keeps(tmp_path):
+def test_lightning_removes_old_checkpoints(tmp_path):
     pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
     from straightway.lightning import CheckpointIO
 
@@ -116,7 +116,7 @@ def test_accelerate_resumes_where_it_was(tmp_path):
     whole, _ = job(10, None)
     job(5, False)
     again, seen = job(10, True)
-    # Dropout too: the random numbers go on where they were.
+    # With dropout: the random states are restored too.
     same(again, whole)
     assert seen == {"batches": 10}
 

@@ -1,4 +1,4 @@
-"""The values of tensors: what is saved is what the tensor shows, and what is restored arrives or is refused by name."""
+"""The values of tensors: a save stores the visible values, and a restore fills its target or refuses it by name."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ import straightway.torch
 
 @pytest.fixture
 def saved(tmp_path):
-    """A function that saves a value under the name ``a`` and gives the checkpointer."""
+    """A function that saves a value under the name ``a`` and returns the checkpointer."""
 
     def save(value):
         checkpointer = straightway.Checkpointer(tmp_path / "c")
@@ -34,7 +34,7 @@ def restored(checkpointer, target, **options):
 
 
 def refused(checkpointer, target, words, error=ValueError, **options):
-    """A restore that is refused by name, before it has written anything."""
+    """Checks that a restore is refused by name, before it writes anything."""
     other = torch.zeros(3)
     with pytest.raises(error, match=words):
         checkpointer.restore(into={"z": other, "a": target}, **options)
@@ -42,7 +42,7 @@ def refused(checkpointer, target, words, error=ValueError, **options):
 
 
 class Foreign:
-    """An array as JAX's are: known by ``__array__`` and ``__dlpack__`` alone, which give copies."""
+    """An array like those of JAX: it has only ``__array__`` and ``__dlpack__``, which return copies."""
 
     def __init__(self, array):
         self.array, self.dtype, self.shape = array, array.dtype, array.shape
@@ -75,17 +75,17 @@ FIVE = numpy.arange(1, 6, dtype=numpy.int32)
     ],
     ids=str,
 )
-def test_a_restore_arrives_in_memory_of_any_order(saved, target):
+def test_a_restore_fills_memory_of_any_layout(saved, target):
     assert restored(saved(FIVE), target).tolist() == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
-def test_a_restore_arrives_in_tensors_that_require_grad_matrices_and_scalars(saved):
+def test_a_restore_fills_tensors_that_require_grad_matrices_and_scalars(saved):
     parameter = torch.nn.Parameter(torch.zeros(2, 3))
     loss = (parameter**2).sum()
     restored(saved(torch.arange(6.0).reshape(2, 3)), parameter)
     assert parameter.tolist() == [[0, 1, 2], [3, 4, 5]] and parameter.requires_grad
-    # Gradients of what was there before would be wrong.
+    # Autograd notices that the values were overwritten.
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
     matrix = numpy.matrix(numpy.zeros((2, 3)))
@@ -95,17 +95,17 @@ def test_a_restore_arrives_in_tensors_that_require_grad_matrices_and_scalars(sav
         assert restored(saved(value), target) == value
 
 
-def test_what_only_gives_copies_of_itself_is_refused_by_name(saved):
+def test_a_target_that_only_returns_copies_is_refused_by_name(saved):
     checkpointer = saved(FIVE)
     refused(checkpointer, Foreign(numpy.zeros(5, "i4")), "'a' cannot be restored in place: Foreign gives copies")
     refused(checkpointer, numpy.broadcast_to(numpy.int32(0), 5), "'a' cannot be restored in place: it is read-only")
     refused(checkpointer, numpy.ma.array(FIVE * 0, mask=[1, 0, 0, 0, 0]), "a is a masked array, and a tensor was saved")
-    # Its values are saved all the same.
+    # Its values can be saved.
     assert saved(Foreign(FIVE)).load()["a"].tolist() == [1, 2, 3, 4, 5]
 
 
 class Wrapper(torch.Tensor):
-    """As quantized tensors of libraries are: no storage of its own. ``detach`` gives what it stands for, as a copy."""
+    """Like quantized tensors of libraries: no storage of its own; ``detach`` returns its values as a copy."""
 
     gives_copies = False
 
@@ -190,7 +190,7 @@ def test_tensors_inside_transforms_are_refused_by_name(tmp_path):
     torch.func.grad(save)(torch.ones(3))
 
 
-def test_a_wrapper_that_answers_with_a_copy_is_saved_by_its_values_and_not_restored_into(saved):
+def test_a_wrapper_that_returns_a_copy_is_saved_but_not_restored_into(saved):
     checkpointer = saved(Copying(torch.arange(8.0)))
     assert checkpointer.load()["a"].tolist() == list(range(8))
     refused(checkpointer, Copying(torch.zeros(8)), "'a' cannot be restored in place: Copying gives a copy")
@@ -211,7 +211,7 @@ def test_conjugate_and_negative_views_are_saved_and_restored_by_their_values(sav
         y = torch.zeros(6, dtype=dtype)
         into = {"x": y, "conj": y.conj(), "imag": y.imag, "neg": y.conj().imag, "real": y.real, "both": y.conj()[::2]}
         assert torch.equal(restored(checkpointer, {name: into[name]})[name].resolve_conj().resolve_neg(), expected[name]), name
-    # And all into one memory, where every value has its place.
+    # All into one memory, without conflicts.
     restored(checkpointer, state | {})
     assert torch.equal(x, expected["x"])
     if dtype == torch.complex64:
@@ -251,22 +251,22 @@ def test_masked_arrays_keep_their_masks(saved, tmp_path, array):
         straightway.save_file({"a": array}, tmp_path / "a.safetensors")
 
 
-def test_a_masked_array_is_restored_in_place_and_into_nothing_without_a_mask(saved):
+def test_a_masked_array_is_restored_in_place_and_only_into_masked_arrays(saved):
     checkpointer = saved(numpy.ma.array([1.0, 2, 3], mask=[0, 1, 0]))
     target = numpy.ma.array([0.0, 0, 0], mask=[1, 1, 1], hard_mask=True)
     memory = target.data
     restored(checkpointer, target)
     assert memory.tolist() == [1, 2, 3] and target.mask.tolist() == [False, True, False]
-    refused(checkpointer, numpy.zeros(3), "a is a tensor, and no tensor was saved there but a masked array")
+    refused(checkpointer, numpy.zeros(3), "a is a tensor, but a masked array was saved there")
 
 
-def test_a_conversion_that_loses_something_is_refused_unless_it_is_asked_for(saved):
+def test_a_lossy_conversion_is_refused_without_cast(saved):
     checkpointer = saved(torch.tensor([1.0, 1e-300, 0.1], dtype=torch.float64))
     for target in (torch.zeros(3), numpy.zeros(3, "f4"), torch.zeros(3, dtype=torch.bfloat16), torch.zeros(3, dtype=torch.int64)):
         refused(checkpointer, target, "'a' was saved as F64, and goes to .*\nhint: .*cast=True")
         assert not target.any()
         assert restored(checkpointer, target, cast=True)[0] == 1
-    # What holds every value is filled as it is.
+    # A wider dtype is filled without `cast`.
     for value, target in [
         (torch.arange(3, dtype=torch.bfloat16), torch.zeros(3)),
         (numpy.array([1, 2, 3], "u1"), numpy.zeros(3, ">i2")),
@@ -277,13 +277,13 @@ def test_a_conversion_that_loses_something_is_refused_unless_it_is_asked_for(sav
     refused(saved(torch.zeros(4, dtype=torch.float8_e4m3fn).view(torch.uint8)), torch.zeros(4, dtype=torch.int8), "U8, and goes to I8")
 
 
-def test_lossless_is_what_numpy_calls_safe():
+def test_lossless_conversions_are_the_safe_ones_of_numpy():
     from straightway._conversion import is_lossless
 
     names = {"BOOL": "?", "U8": "u1", "I8": "i1", "U16": "u2", "I16": "i2", "F16": "f2", "U32": "u4", "I32": "i4", "F32": "f4", "U64": "u8", "I64": "i8", "F64": "f8", "C64": "c8"}
     for one, first in names.items():
         for other, second in names.items():
-            # NumPy counts integers of 64 bits as safe in a double, which has 53.
+            # NumPy considers 64-bit integers safe in a double, which has only 53 bits of precision.
             exact = numpy.can_cast(first, second) and not (first in ("u8", "i8") and second == "f8")
             assert is_lossless(one, other) == exact, (one, other)
 
@@ -301,7 +301,7 @@ def test_tensors_that_overlap_themselves_are_saved_and_restored(saved):
         expected = value.tolist() if isinstance(value, numpy.ndarray) else value.to(torch.complex128).tolist()
         for found in (checkpointer.load()["a"], restored(checkpointer, target)):
             assert (found.tolist() if isinstance(found, numpy.ndarray) else found.to(torch.complex128).tolist()) == expected
-    # Values that differ cannot all be in one place.
+    # Different values cannot share memory.
     for target in (torch.zeros(3).expand(4, 3), numpy.lib.stride_tricks.as_strided(numpy.zeros(6, "f4"), (4, 3), (0, 4))):
         refused(saved(torch.arange(12.0).reshape(4, 3)), target, "'a' cannot be restored in place: different values")
         assert not target.any()
@@ -317,7 +317,7 @@ def test_views_that_overlap_each_other_are_saved_and_restored(saved):
     target = torch.zeros(20)
     restored(checkpointer, views(target))
     assert torch.equal(target, base)
-    # One memory for two names whose values differ: refused, and what was there stays.
+    # One memory for two names with different values: refused, and the target is unchanged.
     checkpointer = saved({"head": torch.ones(8), "tail": torch.full((15,), 2.0), "left": torch.ones(4, 3), "right": torch.ones(4, 2), "again": torch.ones(8)})
     target = torch.full((20,), 7.0)
     refused(checkpointer, views(target), "cannot be restored in place: different values would go to the same memory")
@@ -328,7 +328,7 @@ def test_views_that_overlap_each_other_are_saved_and_restored(saved):
     assert restored(checkpointer, {"x": tied, "y": tied})["y"].all()
 
 
-def test_types_that_numpy_does_not_have_are_refused_and_never_objects(tmp_path):
+def test_dtypes_that_numpy_does_not_have_are_refused(tmp_path):
     header = b'{"a":{"dtype":"F4","shape":[4],"data_offsets":[0,2]},"b":{"dtype":"F6_E2M3","shape":[4],"data_offsets":[2,5]},"c":{"dtype":"U8","shape":[1],"data_offsets":[5,6]}}'
     path = tmp_path / "a.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(range(6)))
@@ -342,8 +342,8 @@ def test_types_that_numpy_does_not_have_are_refused_and_never_objects(tmp_path):
     assert straightway.load_file(path, framework="np", filter="c")["c"].tolist() == [5]
 
 
-def test_a_save_of_changing_memory_is_not_a_crash(tmp_path):
-    """Threads that write to a tensor while it is saved make a mixture, and nothing worse."""
+def test_saving_changing_memory_does_not_crash(tmp_path):
+    """Threads that write to a tensor while it is saved produce a mixture of values, nothing worse."""
     code = """
         import sys, threading, numpy, straightway
         array = numpy.zeros(4 << 20)

@@ -5,8 +5,8 @@
 
 use straightway_core::{Bytes, Rate, Seconds};
 use straightway_report::{
-    Assumption, Axis, Cell, Chart, Column, Confidence, Page, Series, Surface, Table, Terminal,
-    Tone, Unit,
+    Axis, Cell, Chart, Column, Page, PageAssumption, PageConfidence, Series, Surface, Table,
+    Terminal, Tone, Unit,
 };
 
 fn main() {
@@ -54,26 +54,26 @@ fn page() -> Page {
             ["Every sample is in the picture, and so is the one stall at noon.".into(), queue().into()],
         )
         .section("When registering a buffer pays", [efficiency().into()])
-        .assume(Assumption {
+        .assume(PageAssumption {
             what: "checkpoint".into(),
             value: Bytes(1_400_000_000_000).into(),
             formula: "100e9 parameters × 14 B".into(),
             source: "mixed precision with Adam: 2 + 4 + 4 + 4 bytes".into(),
-            confidence: Confidence::Computed,
+            confidence: PageConfidence::Computed,
         })
-        .assume(Assumption {
+        .assume(PageAssumption {
             what: "drive, sequential write".into(),
             value: Rate(6.9e9).into(),
             formula: String::new(),
             source: "data sheet of the drive, table 3".into(),
-            confidence: Confidence::Read,
+            confidence: PageConfidence::Read,
         })
-        .assume(Assumption {
+        .assume(PageAssumption {
             what: "share of time spent rebuilding".into(),
             value: Cell::share(0.02),
             formula: "drives × failures per year × hours per rebuild ÷ 8766 h".into(),
             source: "a guess; replace it by your own failure log".into(),
-            confidence: Confidence::Guessed,
+            confidence: PageConfidence::Guessed,
         })
         .fact("machine", "2 × 32 cores, 512 GiB, 4 × NVMe, Linux 6.8")
         .fact("made by", "straightway plan checkpoint, seed 7")

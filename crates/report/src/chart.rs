@@ -1,8 +1,8 @@
-//! Curves over two axes, as plain data.
+//! Charts: curves over two axes, as plain data.
 //!
-//! A chart says what is to be seen, not how: the same value is drawn with braille dots in a
-//! terminal ([`Chart::to_text`]) and as SVG on a page ([`Chart::to_svg`]). It may carry millions of
-//! points; the renderers thin them so that no extreme is lost (see `frame.rs`).
+//! A chart is independent of its renderer: it is drawn with braille dots in a terminal ([`Chart::to_text`]) and as SVG
+//! on a page ([`Chart::to_svg`]). It may have millions of points; the renderers thin them without losing extremes (see
+//! `frame.rs`).
 
 mod canvas;
 mod frame;
@@ -17,29 +17,29 @@ use crate::{Scale, Unit};
 /// Curves over two axes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
-    /// What the chart shows.
+    /// The title.
     pub title: String,
-    /// The axis along the bottom. It covers just the points.
+    /// The x axis. It covers exactly the points.
     pub x: Axis,
-    /// The axis up the side. Where it is linear it starts at zero, unless it is [fitted](Axis::fitted).
+    /// The y axis. A linear axis starts at zero, unless it is [fitted](Axis::fitted).
     pub y: Axis,
     /// The curves.
     pub series: Vec<Series>,
-    /// Values of y worth a line across the plot: a line rate, a deadline.
+    /// Horizontal lines across the plot: a line rate, a deadline.
     #[serde(default)]
     pub limits: Vec<Limit>,
 }
 
-/// What runs along one side of a chart.
+/// An axis of a chart.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Axis {
-    /// What is measured.
+    /// The label.
     pub label: String,
-    /// What its numbers count.
+    /// The unit of its numbers.
     pub unit: Unit,
-    /// How they are spread.
+    /// The scale.
     pub scale: Scale,
-    /// Covers just the values, though they may be far from zero.
+    /// Whether the axis covers only the values, even if they are far from zero.
     #[serde(default)]
     pub fitted: bool,
 }
@@ -47,52 +47,52 @@ pub struct Axis {
 /// One curve.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// What the curve is called in the legend.
+    /// The name in the legend.
     pub name: String,
-    /// Its points, drawn in their order. One that is not finite is a gap in the curve.
+    /// The points, drawn in order. A point that is not finite is a gap in the curve.
     #[serde(serialize_with = "write_points", deserialize_with = "read_points")]
     pub points: Vec<(f64, f64)>,
-    /// How it is drawn.
+    /// The stroke.
     #[serde(default)]
     pub stroke: Stroke,
-    /// Points worth a word, such as a knee.
+    /// Labelled points, such as a knee.
     #[serde(default)]
     pub marks: Vec<Mark>,
 }
 
-/// How a curve is drawn.
+/// The stroke of a curve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stroke {
-    /// A line from point to point: what was measured.
+    /// A solid line, for measurements.
     #[default]
     Solid,
-    /// A broken line: what was predicted.
+    /// A dashed line, for predictions.
     Dashed,
-    /// Points alone, where what lies between them means nothing.
+    /// Points without a line, if values between them have no meaning.
     Dots,
 }
 
-/// A point worth a word.
+/// A labelled point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Where, along the bottom.
+    /// The x value.
     #[serde(deserialize_with = "null_is_nan")]
     pub x: f64,
-    /// Where, up the side.
+    /// The y value.
     #[serde(deserialize_with = "null_is_nan")]
     pub y: f64,
-    /// The word.
+    /// The label.
     pub label: String,
 }
 
-/// A line across the plot.
+/// A horizontal line across the plot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
-    /// Where, up the side.
+    /// The y value.
     #[serde(deserialize_with = "null_is_nan")]
     pub y: f64,
-    /// What it is.
+    /// The label.
     pub label: String,
 }
 
@@ -114,7 +114,7 @@ impl Chart {
         self
     }
 
-    /// Adds a line across the plot.
+    /// Adds a horizontal line across the plot.
     #[must_use]
     pub fn limit(mut self, y: f64, label: impl Into<String>) -> Self {
         self.limits.push(Limit {
@@ -152,8 +152,8 @@ impl Axis {
         }
     }
 
-    /// Covers just the values, though they may be far from zero: small differences are then seen,
-    /// and look larger than they are.
+    /// Makes the axis cover only the values, even if they are far from zero. Small differences become visible, and look
+    /// larger than they are.
     #[must_use]
     pub fn fitted(mut self) -> Self {
         self.fitted = true;
@@ -171,21 +171,21 @@ impl Series {
         }
     }
 
-    /// Draws it broken: a prediction.
+    /// Draws a dashed line, for a prediction.
     #[must_use]
     pub fn dashed(mut self) -> Self {
         self.stroke = Stroke::Dashed;
         self
     }
 
-    /// Draws its points alone.
+    /// Draws points without a line.
     #[must_use]
     pub fn dots(mut self) -> Self {
         self.stroke = Stroke::Dots;
         self
     }
 
-    /// Puts a word to a point.
+    /// Adds a label at a point.
     #[must_use]
     pub fn mark(mut self, x: f64, y: f64, label: impl Into<String>) -> Self {
         self.marks.push(Mark {
@@ -244,7 +244,7 @@ pub(crate) mod tests {
         .limit(7e9, "drive limit")
     }
 
-    /// Charts of every shape that data from elsewhere may have.
+    /// Charts with arbitrary data.
     pub(crate) fn any_chart() -> impl Strategy<Value = Chart> {
         let scale = || prop_oneof![Just(Scale::Linear), Just(Scale::Log2), Just(Scale::Log10)];
         let value = || {

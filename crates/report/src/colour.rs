@@ -1,13 +1,13 @@
-//! A scale of colours whose steps look equal.
+//! A perceptually uniform colour scale.
 //!
-//! The colours run through the `OKLCh` space, in which equal distances look equal to the eye:
-//! lightness rises evenly from a deep violet to a light yellow. It is the lightness that carries
-//! the value, so the scale can be read in grey, in print, and by those who do not see all hues.
+//! The colours are chosen in the `OKLCh` space, in which equal distances look equal. Lightness rises evenly from a deep
+//! violet to a light yellow. Lightness carries the value, so the scale works in greyscale, in print, and for
+//! colour-blind readers.
 
-/// A colour of a screen.
+/// An sRGB colour.
 pub(crate) type Rgb = (u8, u8, u8);
 
-/// How colourful the scale is where a screen can show it.
+/// The chroma of the scale, where sRGB allows it.
 const CHROMA: f64 = 0.15;
 
 /// The colour for a value between 0 and 1.
@@ -22,9 +22,9 @@ pub(crate) fn ramp(share: f64) -> Rgb {
     oklch(lightness, CHROMA, hue)
 }
 
-/// Whether black reads better than white on `rgb`.
+/// Whether black text is more legible than white on `rgb`.
 pub(crate) fn is_light((r, g, b): Rgb) -> bool {
-    // The weights of luma in Rec. 601; 140 lies where both contrasts are about equal.
+    // The luma weights of Rec. 601. At 140 both contrasts are about equal.
     0.299 * f64::from(r) + 0.587 * f64::from(g) + 0.114 * f64::from(b) > 140.0
 }
 
@@ -33,9 +33,9 @@ pub(crate) fn hex((r, g, b): Rgb) -> String {
     format!("#{r:02x}{g:02x}{b:02x}")
 }
 
-/// A colour by its lightness and hue, as near to `chroma` as a screen can show it.
+/// The colour with the given lightness and hue, and the largest chroma up to `chroma` that sRGB can show.
 ///
-/// Cutting off what a screen cannot show would bend both lightness and hue; less chroma does not.
+/// Clamping the channels would change lightness and hue; reducing the chroma does not.
 fn oklch(lightness: f64, chroma: f64, hue: f64) -> Rgb {
     let mut chroma = chroma;
     loop {
@@ -48,7 +48,7 @@ fn oklch(lightness: f64, chroma: f64, hue: f64) -> Rgb {
     }
 }
 
-/// Björn Ottosson's `OKLab`, turned to the linear light of a screen.
+/// Converts Björn Ottosson's `OKLab` to linear sRGB.
 #[expect(
     clippy::many_single_char_names,
     reason = "they are the names of the axes"
@@ -85,12 +85,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn white_and_black_come_out_of_the_colour_space_as_such() {
+    fn white_and_black_are_converted_exactly() {
         assert_eq!(oklch(1.0, 0.0, 0.0), (255, 255, 255));
         assert_eq!(oklch(0.0, 0.0, 0.0), (0, 0, 0));
     }
 
-    /// The lightness a colour has in `OKLab`, by the way back from the screen.
+    /// The `OKLab` lightness of an sRGB colour.
     fn lightness((r, g, b): Rgb) -> f64 {
         let linear = |byte: u8| {
             let value = f64::from(byte) / 255.0;
@@ -113,7 +113,7 @@ mod tests {
             .map(|i| lightness(ramp(f64::from(i) / 20.0)))
             .collect();
         for pair in steps.windows(2) {
-            // 0.58 of lightness over twenty steps, within what eight bits a channel can say.
+            // 0.58 of lightness over twenty steps, within the precision of eight bits per channel.
             assert!((pair[1] - pair[0] - 0.029).abs() < 0.004, "{steps:?}");
         }
     }

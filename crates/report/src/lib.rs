@@ -1,18 +1,16 @@
 //! Tables, plots and pages: how results are shown to people.
 //!
-//! Everything here is plain data with a few ways to be told. A [`Table`] becomes text, CSV, HTML
-//! or JSON; a [`Chart`] becomes braille in a terminal or SVG; a [`Surface`] a heat map or a picture
-//! in three dimensions; a [`Page`] holds them all, with the verdict at its head and every assumption
-//! at its foot, and becomes one HTML file or a few screens of text. All of them are `serde` values,
-//! so what a person was shown can be kept and shown again.
+//! All types are plain data with several renderers. A [`Table`] renders as text, CSV, HTML or JSON; a [`Chart`] as
+//! braille in a terminal or as SVG; a [`Surface`] as a heat map or a picture in three dimensions. A [`Page`] combines
+//! them, with the verdict at the top and every assumption at the bottom, and renders as one HTML file or as text. All
+//! of them implement `serde`, so a page can be stored and rendered again.
 //!
-//! The room is pure: it returns strings, and whoever called it writes them. It reads no environment
-//! (the [`Terminal`] is a parameter) and no clock. It never panics on data: a point that is NaN, a
-//! series without points, a logarithm of nothing are left out and counted, and where nothing is
-//! left it says *no data*.
+//! The crate is pure: it returns strings, and the caller writes them. It reads no environment (the [`Terminal`] is a
+//! parameter) and no clock. It never panics on data: a NaN point, a series without points or the logarithm of zero is
+//! left out and counted. If nothing is left, it prints *no data*.
 //!
-//! Numbers are in base units (bytes, bytes per second, seconds, fractions of one) until the moment
-//! they are shown; the [`Unit`] beside them says what they count.
+//! Numbers are in base units (bytes, bytes per second, seconds, fractions of one) until they are rendered. Each has a
+//! [`Unit`].
 //!
 //! ```
 //! use straightway_core::{Bytes, Rate};
@@ -50,8 +48,10 @@ mod terminal;
 mod unit;
 
 pub use chart::{Axis, Chart, Limit, Mark, Series, Stroke};
-pub use page::{Assumption, Block, Confidence, Fact, Figure, Page, Section, Tone, Verdict};
-pub use scale::{Range, Scale};
+pub use page::{
+    Block, Fact, Page, PageAssumption, PageConfidence, PageFigure, Section, Tone, Verdict,
+};
+pub use scale::{Scale, ValueRange};
 pub use surface::{Sheet, Surface};
 pub use table::{Align, Cell, Column, Table};
 pub use terminal::Terminal;

@@ -1,12 +1,11 @@
 //! Text inside HTML and SVG.
 //!
-//! Every string that did not come out of this crate's own source passes through [`escape`], in
-//! element text and in attribute values alike; the attack tests of `page.rs` put a script into
-//! every field there is.
+//! Every string that is not a constant of this crate passes through [`escape`], in element text and in attribute
+//! values. The attack tests in `page.rs` put a script into every field.
 
 use straightway_core::text::is_unsafe;
 
-/// `text` so that it stands for itself in element text and in quoted attributes.
+/// Escapes `text` for element text and for quoted attributes.
 pub(crate) fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -17,7 +16,7 @@ pub(crate) fn escape(text: &str) -> String {
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
             '\n' | '\t' => safe.push(c),
-            // XML has no way to write some of these; others would let a name look like another one.
+            // XML cannot represent some of these; others would let a name look like another one.
             c if is_unsafe(c) => safe.extend(c.escape_default()),
             c => safe.push(c),
         }
@@ -25,7 +24,7 @@ pub(crate) fn escape(text: &str) -> String {
     safe
 }
 
-/// A coordinate with one decimal: a tenth of a pixel is finer than anyone sees.
+/// Formats a coordinate with one decimal: a tenth of a pixel is not visible.
 pub(crate) fn px(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map_or(text.clone(), str::to_owned)

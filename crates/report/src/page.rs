@@ -1,10 +1,9 @@
-//! A whole result on one page: the verdict, the figures, what they rest on.
+//! A result on one page: the verdict, the figures, and the assumptions.
 //!
-//! A page is plain data like all else here. [`Page::to_html`] makes one file of it that needs
-//! nothing else: no script, no font, no picture from anywhere, so that it can be mailed on and
-//! opened in ten years. [`Page::to_text`] says the same in a terminal. The order is that in which
-//! people read: what came out, in one sentence; the key figures; the sections; then every number
-//! that was assumed, with its source; then the machine it ran on.
+//! A page is plain data. [`Page::to_html`] renders it as one self-contained file, without scripts, fonts or external
+//! images, so that it can be mailed and opened years later. [`Page::to_text`] renders the same for a terminal. The
+//! order is: the verdict in one sentence; the key figures; the sections; the assumptions with their sources; the
+//! machine and the run.
 
 mod html;
 mod text;
@@ -13,75 +12,75 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Cell, Chart, Surface, Table};
 
-/// A result as it is passed on.
+/// A result as a page.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Page {
-    /// What this is about.
+    /// The title.
     pub title: String,
-    /// What came out, in one sentence.
+    /// The result in one sentence.
     pub verdict: Option<Verdict>,
-    /// The few numbers to remember.
+    /// The key figures.
     #[serde(default)]
-    pub figures: Vec<Figure>,
-    /// The result, part by part.
+    pub figures: Vec<PageFigure>,
+    /// The sections.
     pub sections: Vec<Section>,
-    /// Every number that was put in, and where it came from.
+    /// Every assumed number, with its source.
     #[serde(default)]
-    pub assumptions: Vec<Assumption>,
-    /// The machine, the version and the date: what it takes to do it again.
+    pub assumptions: Vec<PageAssumption>,
+    /// Facts needed to repeat the run: the machine, the version, the date.
     #[serde(default)]
     pub facts: Vec<Fact>,
 }
 
-/// What came out, in one sentence.
+/// The result in one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Whether it is good news.
+    /// The tone.
     pub tone: Tone,
     /// The sentence.
     pub text: String,
 }
 
-/// Whether something is good news.
+/// The tone of a verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tone {
-    /// It does what is asked.
+    /// The requirement is met.
     Good,
-    /// Neither, or not judged.
+    /// Not judged.
     #[default]
     Neutral,
-    /// It does, with little to spare or under conditions.
+    /// The requirement is met narrowly or under conditions.
     Caution,
-    /// It does not.
+    /// The requirement is not met.
     Bad,
 }
 
-/// A number to remember.
+/// A key figure of a page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Figure {
-    /// What it is.
+pub struct PageFigure {
+    /// The label.
     pub label: String,
-    /// The number.
+    /// The value.
     pub value: Cell,
-    /// What to compare it with; may be empty.
+    /// A note, such as a value to compare with; may be empty.
     pub note: String,
 }
 
-/// A part of the result.
+/// A section of a page.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Section {
-    /// Its heading.
+    /// The heading.
     pub title: String,
-    /// What stands under it.
+    /// The content.
     pub blocks: Vec<Block>,
 }
 
-/// What stands in a section.
+/// A block of content in a section.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Block {
-    /// Sentences; an empty line parts paragraphs.
+    /// Text. An empty line separates paragraphs.
     Prose(String),
     /// A table.
     Table(Table),
@@ -91,52 +90,52 @@ pub enum Block {
     Surface(Surface),
 }
 
-/// A number that was put in.
+/// An assumed number of a page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Assumption {
-    /// What it is.
+pub struct PageAssumption {
+    /// The description.
     pub what: String,
-    /// What it was taken to be.
+    /// The assumed value.
     pub value: Cell,
-    /// How it was computed; may be empty.
+    /// The formula it was computed by; may be empty.
     pub formula: String,
-    /// Where it came from.
+    /// The source.
     pub source: String,
-    /// How far it can be relied on.
-    pub confidence: Confidence,
+    /// The confidence in it.
+    pub confidence: PageConfidence,
 }
 
-/// How far a number can be relied on, from most to least.
+/// The confidence in an assumed number, from highest to lowest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Confidence {
+pub enum PageConfidence {
     /// Measured on this machine.
     Measured,
-    /// Read in the source named.
+    /// Read in the cited source.
     Read,
     /// Computed from other numbers.
     Computed,
-    /// Quoted from the source named, not looked up again.
+    /// Quoted from the cited source without looking it up again.
     Quoted,
     /// Given by the user.
     Given,
-    /// Taken from the figure that it then reproduces: it confirms nothing.
+    /// Fitted to the figure that it reproduces, which confirms nothing.
     Fitted,
-    /// A guess that someone should replace.
+    /// A guess that should be replaced.
     Guessed,
 }
 
-/// Something about the machine or the run.
+/// A fact about the machine or the run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fact {
-    /// What it is.
+    /// The name.
     pub name: String,
-    /// What it is here.
+    /// The value.
     pub value: String,
 }
 
 impl Page {
-    /// A page with nothing on it but its title.
+    /// A page with only a title.
     pub fn new(title: impl Into<String>) -> Self {
         Self {
             title: title.into(),
@@ -144,7 +143,7 @@ impl Page {
         }
     }
 
-    /// Says what came out.
+    /// Sets the verdict.
     #[must_use]
     pub fn verdict(mut self, tone: Tone, text: impl Into<String>) -> Self {
         self.verdict = Some(Verdict {
@@ -154,7 +153,7 @@ impl Page {
         self
     }
 
-    /// Adds a number to remember.
+    /// Adds a key figure.
     #[must_use]
     pub fn figure(
         mut self,
@@ -162,7 +161,7 @@ impl Page {
         value: impl Into<Cell>,
         note: impl Into<String>,
     ) -> Self {
-        self.figures.push(Figure {
+        self.figures.push(PageFigure {
             label: label.into(),
             value: value.into(),
             note: note.into(),
@@ -185,14 +184,14 @@ impl Page {
         self
     }
 
-    /// Adds a number that was put in.
+    /// Adds an assumed number.
     #[must_use]
-    pub fn assume(mut self, assumption: Assumption) -> Self {
+    pub fn assume(mut self, assumption: PageAssumption) -> Self {
         self.assumptions.push(assumption);
         self
     }
 
-    /// Adds something about the machine or the run.
+    /// Adds a fact about the machine or the run.
     #[must_use]
     pub fn fact(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.facts.push(Fact {
@@ -203,8 +202,8 @@ impl Page {
     }
 }
 
-impl Confidence {
-    /// The word for it.
+impl PageConfidence {
+    /// The printed word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Measured => "measured",
@@ -262,17 +261,17 @@ mod tests {
                 "Reads",
                 ["As measured.".into(), table::tests::sample().into()],
             )
-            .assume(Assumption {
+            .assume(PageAssumption {
                 what: "drive limit".into(),
                 value: Cell::number(6.9e9, Unit::Rate),
                 formula: "min(link, media)".into(),
                 source: "data sheet".into(),
-                confidence: Confidence::Read,
+                confidence: PageConfidence::Read,
             })
             .fact("machine", "a small one")
     }
 
-    /// A page with `text` in every field that holds any.
+    /// A page with `text` in every text field.
     fn page_of(text: &str) -> Page {
         let axis = || Axis::linear(text, Unit::named(text));
         let series = chart::tests::sample().series.remove(1);
@@ -299,12 +298,12 @@ mod tests {
                 text,
                 [text.into(), table.into(), chart.into(), surface.into()],
             )
-            .assume(Assumption {
+            .assume(PageAssumption {
                 what: text.into(),
                 value: Cell::number(1.0, unit),
                 formula: text.into(),
                 source: text.into(),
-                confidence: Confidence::Guessed,
+                confidence: PageConfidence::Guessed,
             })
             .fact(text, text)
     }
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_is_told_nothing_it_would_obey() {
+    fn control_characters_never_reach_a_terminal() {
         let page = page_of("a\x1b]0;owned\x07\x1b[31m\u{9b}2J\u{202e}z\u{200b}");
         let text = page.to_text(Terminal::plain(80));
         let is_bad = |c: char| c != '\n' && is_unsafe(c);
@@ -346,7 +345,7 @@ mod tests {
     #[test]
     fn a_page_needs_nothing_from_outside() {
         let html = page_of("plain").to_html();
-        // The one address is the name of the SVG language, which nobody fetches.
+        // The only URL is the SVG namespace, which is not fetched.
         let html = html.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
         for word in [
             "http:", "https:", "//", "<script", "<link", "@import", "url(",

@@ -1,7 +1,7 @@
-//! What every SVG picture has in common: its style, its frame, and its title for eyes and ears.
+//! The common parts of SVG pictures: the style, the frame and the title.
 //!
-//! Pictures are drawn in pixels of a fixed width and scaled by whoever shows them. A page holds the
-//! style once for all its pictures; a picture that stands alone brings its own.
+//! Pictures have a fixed width in pixels and are scaled by the viewer. A page contains the style once for all its
+//! pictures; a standalone picture contains its own.
 
 use std::fmt::Write;
 
@@ -10,18 +10,18 @@ use crate::{
     terminal::clean,
 };
 
-/// The style of every picture this crate draws; a page has it once, a picture alone has its own.
+/// The style of every picture. A page contains it once; a standalone picture contains its own.
 pub(crate) const STYLE: &str = include_str!("picture.css");
 
 /// The width of a picture.
 pub(crate) const WIDTH: f64 = 760.0;
 
-/// The style for a picture that stands alone.
+/// The style element of a standalone picture.
 pub(crate) fn own_style() -> String {
     format!("<style>{STYLE}</style>")
 }
 
-/// Opens a picture: its title for eyes and for screen readers, and what it shows in words.
+/// Opens a picture, with a visible title, and a title and a description for screen readers.
 pub(crate) fn head(title: &str, description: &str, height: f64, style: &str) -> String {
     let (w, h, title) = (px(WIDTH), px(height), escape(&clean(title)));
     format!(
@@ -33,7 +33,7 @@ pub(crate) fn head(title: &str, description: &str, height: f64, style: &str) -> 
     )
 }
 
-/// A picture that says there is nothing to show.
+/// A picture without data.
 pub(crate) fn nothing(title: &str, style: &str) -> String {
     let mut svg = head(title, "There is no data to show.", 120.0, style);
     let _ = writeln!(

@@ -1,35 +1,34 @@
-//! Where a value stands on an axis, and where the ticks go.
+//! The scale of an axis: the position of values and ticks.
 //!
-//! A [`Scale`] maps a [`Range`] of values onto 0…1; a renderer maps that onto its own dots or
-//! pixels. Ticks are chosen for the unit: time is divided by sixty and by a day, bytes by powers
-//! of two, all else by one, two and five. A tick always lies in the range, ticks increase, and
-//! there are never more than were asked for.
+//! A [`Scale`] maps a [`ValueRange`] onto 0…1; a renderer maps that onto its dots or pixels. Ticks are chosen by unit:
+//! time is divided into minutes, hours and days, bytes by powers of two, all else by one, two and five. Ticks are in
+//! the range and increasing, and there are never more than requested.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Unit;
 
-/// How values are spread along an axis.
+/// The mapping of values to positions on an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
     /// Equal differences take equal space.
     #[default]
     Linear,
-    /// Each doubling takes equal space: what block sizes and depths want.
+    /// Each doubling takes equal space, as for block sizes and depths.
     Log2,
-    /// Each factor of ten takes equal space: what latencies and rates over decades want.
+    /// Each factor of ten takes equal space, as for latencies and rates over decades.
     Log10,
 }
 
-/// The values an axis covers: finite, and `lo < hi`.
+/// The range of an axis: finite, and `lo < hi`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Range {
+pub struct ValueRange {
     lo: f64,
     hi: f64,
 }
 
-impl Range {
+impl ValueRange {
     /// The lower end.
     pub fn lo(self) -> f64 {
         self.lo
@@ -40,22 +39,22 @@ impl Range {
         self.hi
     }
 
-    /// Whether `value` lies in the range, its ends included.
+    /// Whether `value` is in the range, including its ends.
     pub fn contains(self, value: f64) -> bool {
         (self.lo..=self.hi).contains(&value)
     }
 }
 
 impl Scale {
-    /// Whether `value` has a place on such an axis: finite, and positive where it is logarithmic.
+    /// Whether the axis can show `value`: it must be finite, and positive on a logarithmic axis.
     pub fn admits(self, value: f64) -> bool {
         value.is_finite() && (self == Self::Linear || value > 0.0)
     }
 
-    /// The range of the values that can be placed; `None` where there are none.
+    /// The range of the values that can be shown; `None` if there are none.
     ///
-    /// Values that are all equal get a range around them, so that they land in its middle.
-    pub fn range(self, values: impl IntoIterator<Item = f64>) -> Option<Range> {
+    /// If all values are equal, the range is centred on them.
+    pub fn range(self, values: impl IntoIterator<Item = f64>) -> Option<ValueRange> {
         let (lo, hi) = values
             .into_iter()
             .filter(|&value| self.admits(value))
@@ -63,7 +62,7 @@ impl Scale {
                 Some(span.map_or((v, v), |(lo, hi)| (lo.min(v), hi.max(v))))
             })?;
         if lo < hi {
-            return Some(Range { lo, hi });
+            return Some(ValueRange { lo, hi });
         }
         let (below, above) = match self {
             Self::Linear if lo == 0.0 => (-1.0, 1.0),
@@ -71,7 +70,7 @@ impl Scale {
             Self::Log2 => (lo / 2.0, lo * 2.0),
             Self::Log10 => (lo / 10.0, lo * 10.0),
         };
-        // At the very ends of what a double holds, the value is its own neighbour.
+        // At the limits of `f64`, use the neighbouring double.
         let lo = if self.admits(below) && below < lo {
             below
         } else {
@@ -84,19 +83,19 @@ impl Scale {
         };
         let fits = self.admits(lo) && hi.is_finite();
         Some(if fits {
-            Range { lo, hi }
+            ValueRange { lo, hi }
         } else {
-            Range {
+            ValueRange {
                 lo: f64::MIN_POSITIVE,
                 hi: f64::MAX,
             }
         })
     }
 
-    /// Where `value` stands: 0 at the lower end, 1 at the upper; beyond them outside of 0…1.
-    pub fn place(self, range: Range, value: f64) -> f64 {
+    /// The position of `value`: 0 at the lower end, 1 at the upper; outside of 0…1 beyond them.
+    pub fn place(self, range: ValueRange, value: f64) -> f64 {
         match self {
-            // Halved first, for the width of the widest range is more than a double holds.
+            // Halve first: the width of the widest range overflows a double.
             Self::Linear => (value / 2.0 - range.lo / 2.0) / (range.hi / 2.0 - range.lo / 2.0),
             Self::Log2 | Self::Log10 => {
                 (value.log2() - range.lo.log2()) / (range.hi.log2() - range.lo.log2())
@@ -104,8 +103,8 @@ impl Scale {
         }
     }
 
-    /// At most `count` ticks for `range`, in increasing order, all inside it.
-    pub fn ticks(self, unit: &Unit, range: Range, count: usize) -> Vec<f64> {
+    /// At most `count` ticks in `range`, in increasing order.
+    pub fn ticks(self, unit: &Unit, range: ValueRange, count: usize) -> Vec<f64> {
         if count == 0 {
             return Vec::new();
         }
@@ -114,15 +113,15 @@ impl Scale {
             Self::Log2 => powers_of_two(range, count),
             Self::Log10 => decades(unit, range, count),
         };
-        // Too few powers in a narrow range say nothing about it; even steps do.
+        // A narrow range contains too few powers; use even steps.
         if ticks.len() < 2.min(count) && self != Self::Linear {
             return linear(unit, range, count);
         }
         ticks
     }
 
-    /// The range widened to where the next tick would be, so that a curve does not touch the edge.
-    pub fn widen(self, unit: &Unit, range: Range, count: usize) -> Range {
+    /// Widens the range to the next tick, so that a curve does not touch the edge.
+    pub fn widen(self, unit: &Unit, range: ValueRange, count: usize) -> ValueRange {
         let (lo, hi) = match self {
             Self::Linear => {
                 let step = step(unit, (range.hi - range.lo) / count.max(1) as f64);
@@ -137,13 +136,13 @@ impl Scale {
             }
         };
         let fits = self.admits(lo) && hi.is_finite() && lo <= range.lo && hi >= range.hi;
-        if fits { Range { lo, hi } } else { range }
+        if fits { ValueRange { lo, hi } } else { range }
     }
 }
 
 /// Multiples of a round step.
-fn linear(unit: &Unit, range: Range, count: usize) -> Vec<f64> {
-    // A step of one part in `count` may fit, where the ends of the range are not round themselves.
+fn linear(unit: &Unit, range: ValueRange, count: usize) -> Vec<f64> {
+    // A step of one part in `count` may fit if the ends of the range are not round.
     let fine = multiples(unit, range, count);
     if fine.len() <= count {
         return fine;
@@ -153,12 +152,12 @@ fn linear(unit: &Unit, range: Range, count: usize) -> Vec<f64> {
     coarse
 }
 
-/// The multiples of the round step that is just above one part in `parts` of the range.
-fn multiples(unit: &Unit, range: Range, parts: usize) -> Vec<f64> {
+/// The multiples of the smallest round step that is at least one part in `parts` of the range.
+fn multiples(unit: &Unit, range: ValueRange, parts: usize) -> Vec<f64> {
     let raw = range.hi / parts as f64 - range.lo / parts as f64;
     let step = step(unit, raw);
     let first = (range.lo / step).ceil();
-    // A range of a few neighbouring doubles has no room for steps: these would all be one value.
+    // In a range of a few neighbouring doubles all steps would round to one value.
     if !step.is_finite() || step <= 0.0 || first.abs() > 2f64.powi(52) {
         return vec![range.lo];
     }
@@ -172,7 +171,7 @@ fn multiples(unit: &Unit, range: Range, parts: usize) -> Vec<f64> {
 
 /// The smallest round step that is not below `raw`.
 fn step(unit: &Unit, raw: f64) -> f64 {
-    // Clock steps: seconds, minutes, hours, days, as a person would divide them.
+    // Clock steps: seconds, minutes, hours, days.
     const CLOCK: [f64; 18] = [
         1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0,
         10_800.0, 21_600.0, 43_200.0, 86_400.0,
@@ -189,13 +188,13 @@ fn step(unit: &Unit, raw: f64) -> f64 {
 /// One, two, two and a half or five times a power of ten, not below `raw`.
 fn decimal_step(raw: f64) -> f64 {
     let exponent = raw.log10().floor();
-    // A power of ten below one is one over a whole number, which is the nearer double.
+    // One over a whole power of ten is more accurate than a negative exponent.
     let power = if exponent < 0.0 {
         1.0 / 10f64.powf(-exponent)
     } else {
         10f64.powf(exponent)
     };
-    // The tolerance forgives 2.0000000000000004 for two.
+    // The tolerance accepts 2.0000000000000004 as two.
     let steps = [1.0, 2.0, 2.5, 5.0, 10.0];
     let factor = steps
         .into_iter()
@@ -204,7 +203,7 @@ fn decimal_step(raw: f64) -> f64 {
 }
 
 /// Powers of two, every one or every few.
-fn powers_of_two(range: Range, count: usize) -> Vec<f64> {
+fn powers_of_two(range: ValueRange, count: usize) -> Vec<f64> {
     let (first, last) = (range.lo.log2(), range.hi.log2());
     // Every third is a factor of eight, every fourth of sixteen, every tenth from KiB to MiB to GiB.
     let strides = [
@@ -214,7 +213,7 @@ fn powers_of_two(range: Range, count: usize) -> Vec<f64> {
         .into_iter()
         .map(|stride| {
             let from = (first / stride).ceil();
-            // One over, for what rounding puts just outside is then left out again.
+            // One extra tick, because rounding may put one just outside of the range.
             (0..=count)
                 .map(|i| ((from + i as f64) * stride).min(last + 1.0).exp2())
                 .take_while(|&tick| tick <= range.hi)
@@ -225,8 +224,8 @@ fn powers_of_two(range: Range, count: usize) -> Vec<f64> {
         .unwrap_or_default()
 }
 
-/// Powers of ten, with 2 and 5 between them where there is room; time turns to minutes and hours.
-fn decades(unit: &Unit, range: Range, count: usize) -> Vec<f64> {
+/// Powers of ten, with 2 and 5 between them if there is room; minutes, hours and days for long times.
+fn decades(unit: &Unit, range: ValueRange, count: usize) -> Vec<f64> {
     const CLOCK: [f64; 7] = [
         60.0,
         600.0,
@@ -268,7 +267,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn range(scale: Scale, lo: f64, hi: f64) -> Range {
+    fn range(scale: Scale, lo: f64, hi: f64) -> ValueRange {
         scale.range([lo, hi]).unwrap()
     }
 
@@ -301,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_place_has_no_range() {
+    fn values_that_cannot_be_shown_have_no_range() {
         assert_eq!(Scale::Linear.range([f64::NAN, f64::INFINITY]), None);
         assert_eq!(Scale::Log10.range([0.0, -1.0]), None);
     }
@@ -342,7 +341,7 @@ mod tests {
         }
 
         #[test]
-        fn where_six_ticks_may_be_an_ordinary_range_has_two(
+        fn an_ordinary_range_has_at_least_two_ticks(
             scale in any_scale(), unit in any_unit(),
             lo in 1e-9f64..1e12, factor in 1.1f64..1e9, count in 6usize..12,
         ) {
@@ -351,7 +350,7 @@ mod tests {
         }
 
         #[test]
-        fn values_of_a_range_are_placed_between_nought_and_one_in_order(
+        fn values_are_placed_between_zero_and_one_in_order(
             scale in any_scale(), values in prop::collection::vec(any::<f64>(), 1..9),
         ) {
             if let Some(range) = scale.range(values.iter().copied()) {

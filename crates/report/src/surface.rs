@@ -1,42 +1,41 @@
-//! A value over two others: z over a grid of x and y, for one case or several.
+//! Surfaces: z over a grid of x and y, for one case or several.
 //!
-//! One [`Sheet`] is drawn as one surface; several (an efficiency at 100, 200 and 400 Gb/s) stand
-//! beside each other with one scale of heights and colours, so that they can be compared. Laid
-//! over each other they would hide each other. On a page it is seen from the side on which it is
-//! lowest, in a terminal from above, as a heat map.
+//! Each [`Sheet`] is drawn as one surface. Several sheets (an efficiency at 100, 200 and 400 Gb/s) are drawn side by
+//! side with one scale of heights and colours, so that they can be compared; overlaid, they would hide each other. A
+//! page shows a surface in perspective with its lowest corner in front, a terminal as a heat map.
 
 mod svg;
 mod text;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Axis, Range};
+use crate::{Axis, ValueRange};
 
 /// A value over a grid.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Surface {
-    /// What the surface shows.
+    /// The title.
     pub title: String,
-    /// What runs along the first side of the grid.
+    /// The x axis.
     pub x: Axis,
-    /// What runs along its second side.
+    /// The y axis.
     pub y: Axis,
-    /// What stands over the grid.
+    /// The z axis.
     pub z: Axis,
-    /// The grid's lines along x, in increasing order.
+    /// The x values of the grid, in increasing order.
     pub xs: Vec<f64>,
-    /// The grid's lines along y, in increasing order.
+    /// The y values of the grid, in increasing order.
     pub ys: Vec<f64>,
-    /// The surfaces over this one grid.
+    /// The surfaces over the grid.
     pub sheets: Vec<Sheet>,
 }
 
 /// One surface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sheet {
-    /// The case it is for.
+    /// The name of the case.
     pub name: String,
-    /// The heights: for every y, those of every x. `None` where there is none.
+    /// The heights, indexed by y and then x; `None` where a height is missing.
     pub zs: Vec<Vec<Option<f64>>>,
 }
 
@@ -59,7 +58,7 @@ impl Surface {
         }
     }
 
-    /// Adds a surface by asking for its height over every point of the grid.
+    /// Adds a surface by calling `height` for every point of the grid.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, height: impl Fn(f64, f64) -> f64) -> Self {
         let finite = |z: f64| z.is_finite().then_some(z);
@@ -72,8 +71,8 @@ impl Surface {
         self
     }
 
-    /// The range of heights over all sheets, from zero where the axis is linear and not fitted.
-    fn heights(&self) -> Option<Range> {
+    /// The range of heights over all sheets; includes zero if the axis is linear and not fitted.
+    fn heights(&self) -> Option<ValueRange> {
         let all = || {
             self.sheets
                 .iter()
@@ -84,7 +83,7 @@ impl Surface {
         self.z.scale.range(all().chain(zero))
     }
 
-    /// Lines of the grid that can be drawn, at most `count`: their index, value and place.
+    /// At most `count` grid lines that can be drawn.
     fn lines(axis: &Axis, values: &[f64], count: usize) -> Vec<Line> {
         let Some(range) = axis.scale.range(values.iter().copied()) else {
             return Vec::new();
@@ -133,11 +132,11 @@ impl Surface {
     }
 }
 
-/// Picks the places in one half of an axis.
+/// Selects the positions in one half of an axis.
 type Half = fn(f64) -> bool;
 
 impl Sheet {
-    /// The height at the crossing of the `x`th and the `y`th line.
+    /// The height at x index `x` and y index `y`.
     fn at(&self, x: usize, y: usize) -> Option<f64> {
         *self.zs.get(y)?.get(x)?
     }
@@ -197,9 +196,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_hole_is_not_painted_over() {
+    fn a_missing_height_leaves_a_hole() {
         let svg = sample().to_svg_inline();
-        // Two sheets of four facets, less the one at whose corner nothing is known.
+        // Two sheets of four facets, without the one that has a missing corner.
         assert_eq!(svg.matches("class=\"facet\"").count(), 7);
     }
 
@@ -212,7 +211,7 @@ pub(crate) mod tests {
             Axis::linear("z", Unit::Count),
         )
         .with("", |x, y| 4.0 - x - y);
-        // What is nearest is painted last, and it is the facet that begins at x = 1, y = 1.
+        // The nearest facet is painted last. It starts at x = 1, y = 1.
         let svg = falling.to_svg_inline();
         let last = svg.rsplit("class=\"facet\"").next().unwrap();
         assert!(last.contains("<title>1, 1: 2</title>"), "{last}");

@@ -1,11 +1,10 @@
-//! A table of typed cells, told to people and to programs.
+//! A table of typed cells, for people and for programs.
 //!
-//! A cell keeps its number in the base unit; only the renderer rounds it. So the terminal and the
-//! page show `3.21 GB/s` where CSV and JSON carry `3214000000` under a column whose name ends in
-//! its unit. A column without a unit may hold text, or quantities of different kinds (a list of
-//! properties): then CSV and JSON say the unit of each in a column of its own.
+//! A cell holds its number in the base unit; only the renderer rounds it. The terminal and the page show `3.21 GB/s`;
+//! CSV and JSON have `3214000000` under a column whose name ends in its unit. A column without a unit may hold text, or
+//! quantities of different units (a list of properties): then CSV and JSON have the units in a separate column.
 //!
-//! A table is for tens or thousands of rows, not millions; those belong in a [`Chart`](crate::Chart).
+//! A table is for tens or thousands of rows. Millions of values belong in a [`Chart`](crate::Chart).
 
 mod csv;
 mod html;
@@ -23,7 +22,7 @@ use crate::{
 /// Rows of typed cells under named columns.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    /// What the table shows; empty where its surroundings say so.
+    /// The title; empty if the context makes it clear.
     pub title: String,
     /// The columns, from left to right.
     pub columns: Vec<Column>,
@@ -31,24 +30,24 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// A column's name, what its numbers count, and to which side it leans.
+/// A column: its name, unit and alignment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Column {
     /// The heading.
     pub name: String,
-    /// What the numbers count; `None` for text, or where each cell says it for itself.
+    /// The unit of the numbers; `None` for text, or if each cell has its own.
     pub unit: Option<Unit>,
-    /// To which side its cells lean.
+    /// The alignment of its cells.
     pub align: Align,
 }
 
-/// To which side cells lean.
+/// The alignment of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Align {
-    /// To the left, as text does.
+    /// Left, for text.
     Left,
-    /// To the right, as numbers do.
+    /// Right, for numbers.
     Right,
 }
 
@@ -56,17 +55,17 @@ pub enum Align {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cell {
-    /// Not known, not measured, or it makes no sense here.
+    /// Unknown, not measured, or not applicable.
     #[default]
     Missing,
-    /// Words.
+    /// Text.
     Text(String),
-    /// A number in the base unit of `unit`; whole bytes are exact up to 2^53, which is 9 PB.
+    /// A number in the base unit of `unit`. Bytes are exact up to 2^53, which is 9 PB.
     Number {
-        /// The number; not finite means missing.
+        /// The number; a number that is not finite is missing.
         #[serde(deserialize_with = "crate::chart::null_is_nan")]
         value: f64,
-        /// What it counts.
+        /// The unit.
         unit: Unit,
     },
 }
@@ -85,8 +84,8 @@ impl Table {
     ///
     /// # Panics
     ///
-    /// Where the row has another length than the table has columns, or a number counts something
-    /// else than its column says: both are mistakes in the code that made the table.
+    /// Panics if the row does not have one cell per column, or if a number's unit differs from its column's. Both are
+    /// bugs in the caller.
     pub fn push(&mut self, row: impl IntoIterator<Item = Cell>) {
         let row: Vec<_> = row.into_iter().collect();
         assert_eq!(
@@ -107,7 +106,7 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// The rows as JSON objects: numbers in base units, under names that end in the unit.
+    /// Renders the rows as JSON objects: numbers in base units, under names that end in the unit.
     pub fn to_json(&self) -> Value {
         let fields = self.fields();
         let object = |row: &Vec<Cell>| {
@@ -119,7 +118,7 @@ impl Table {
         self.rows.iter().map(object).collect()
     }
 
-    /// The columns that programs get: one per column, and one for its units where they vary.
+    /// The machine-readable columns: one per column, and one for its units if they vary.
     fn fields(&self) -> Vec<Field> {
         let mut fields: Vec<Field> = Vec::new();
         let mut add = |name: String, column, is_unit| {
@@ -129,7 +128,7 @@ impl Table {
                 .chain(key)
                 .find(|key| !taken(key));
             fields.push(Field {
-                key: key.expect("numbers do not end"),
+                key: key.expect("some number is free"),
                 column,
                 is_unit,
             });
@@ -158,7 +157,7 @@ impl Table {
     }
 }
 
-/// A column as programs get it.
+/// A machine-readable column.
 struct Field {
     key: String,
     column: usize,
@@ -179,17 +178,17 @@ impl Field {
     }
 }
 
-/// The cell of `row` in column `index`; rows read from elsewhere may be short.
+/// The cell of `row` in column `index`. A deserialised row may be short.
 fn cell(row: &[Cell], index: usize) -> &Cell {
     row.get(index).unwrap_or(&Cell::Missing)
 }
 
-/// A unit's name in a field of its own: `bytes_per_s`.
+/// The machine-readable name of a unit: `bytes_per_s`.
 fn unit_name(unit: &Unit) -> String {
     unit.suffix().trim_start_matches('_').to_owned()
 }
 
-/// A whole number is written without a point, so that a count reads as a count.
+/// A JSON number; whole numbers are written without a decimal point.
 fn json_number(value: f64) -> Value {
     #[expect(clippy::cast_possible_truncation, reason = "whole and below 2^53")]
     if value.fract() == 0.0 && value.abs() <= 2f64.powi(53) {
@@ -200,7 +199,7 @@ fn json_number(value: f64) -> Value {
 }
 
 impl Column {
-    /// A column of numbers that count `unit`, leaning right.
+    /// A right-aligned column of numbers with `unit`.
     pub fn new(name: impl Into<String>, unit: Unit) -> Self {
         Self {
             name: name.into(),
@@ -209,7 +208,7 @@ impl Column {
         }
     }
 
-    /// A column of words.
+    /// A left-aligned column of text.
     pub fn text(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -218,7 +217,7 @@ impl Column {
         }
     }
 
-    /// A column of quantities of different kinds, each with its own unit, leaning right.
+    /// A right-aligned column of quantities, each with its own unit.
     pub fn mixed(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -239,12 +238,12 @@ impl Cell {
         Self::number(fraction, Unit::Share)
     }
 
-    /// A number of `unit`, in its base unit.
+    /// A number in the base unit of `unit`.
     pub fn number(value: f64, unit: Unit) -> Self {
         Self::Number { value, unit }
     }
 
-    /// What the number counts, where it is one.
+    /// The unit, if the cell is a number.
     pub fn unit(&self) -> Option<&Unit> {
         match self {
             Self::Number { unit, .. } => Some(unit),
@@ -252,7 +251,7 @@ impl Cell {
         }
     }
 
-    /// The cell as people read it.
+    /// Formats the cell for people.
     pub fn show(&self) -> String {
         match self {
             Self::Missing => MISSING.to_owned(),
@@ -320,7 +319,7 @@ impl<T: Into<Self>> From<Option<T>> for Cell {
 pub(crate) mod tests {
     use super::*;
 
-    /// Every kind of cell, with text that wants quoting.
+    /// Every kind of cell, with text that needs quoting.
     pub(crate) fn sample() -> Table {
         let mut table = Table::new(
             "Reads from one drive",
@@ -358,7 +357,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn mixed_columns_say_each_cells_unit_and_no_two_fields_share_a_name() {
+    fn mixed_columns_have_a_unit_per_cell_and_field_names_are_unique() {
         let mut table = Table::new(
             "",
             [Column::text("a"), Column::mixed("a"), Column::text("")],

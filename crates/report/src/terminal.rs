@@ -1,31 +1,30 @@
 //! The terminal that text is laid out for.
 //!
-//! Its width and whether it takes colour are given by the caller, who alone may ask the
-//! environment. What is written to it is escaped first: a series name from somebody's scenario
-//! must not be able to move the cursor.
+//! The caller gives its width and whether it supports colour, because this crate does not read the environment. All
+//! text is escaped first: a series name from a scenario must not be able to move the cursor.
 
 use straightway_core::text::shown;
 use unicode_width::UnicodeWidthStr;
 
-/// What the text will be read on.
+/// The terminal's width and colour support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminal {
-    /// Characters per line; 0 where it is not known.
+    /// Characters per line; 0 if unknown.
     pub columns: usize,
     /// Whether colours may be used (a terminal, and no `NO_COLOR`).
     pub colour: bool,
 }
 
-/// What an unknown terminal is taken to be.
+/// The assumed width of an unknown terminal.
 const COLUMNS_UNKNOWN: usize = 80;
-/// Below this, nothing but clutter fits; text runs over the edge instead.
+/// The smallest layout width. In a narrower terminal text runs over the edge.
 const COLUMNS_MIN: usize = 24;
-/// Above this, a plot is only stretched.
+/// The largest layout width. A wider plot would only be stretched.
 const COLUMNS_MAX: usize = 240;
 
-/// Series colours out of the 256 that nearly every terminal has; legible on black and on white.
+/// Series colours from the common 256-colour palette, legible on black and on white.
 const SERIES: [u8; 8] = [33, 208, 35, 161, 98, 37, 170, 142];
-/// Series marks, so that a plot without colour, or a reader without it, can still tell them apart.
+/// Series marks, which distinguish series without colour.
 const MARKERS: [char; 8] = ['●', '▲', '■', '◆', '○', '△', '□', '◇'];
 
 impl Terminal {
@@ -50,7 +49,7 @@ impl Terminal {
         self.paint("1", text)
     }
 
-    /// `text` in a lighter hand.
+    /// `text` dimmed.
     pub(crate) fn dim(self, text: &str) -> String {
         self.paint("2", text)
     }
@@ -80,17 +79,17 @@ pub(crate) fn marker(index: usize) -> char {
     MARKERS[index % MARKERS.len()]
 }
 
-/// `text` without anything that a terminal would obey.
+/// `text` with control characters escaped.
 pub(crate) fn clean(text: &str) -> String {
     shown(text).into_owned()
 }
 
-/// How many cells `text` takes.
+/// The width of `text` in cells.
 pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// `text` cut to `columns` cells, with an ellipsis where something was cut.
+/// `text` truncated to `columns` cells, with an ellipsis if it was cut.
 pub(crate) fn fit(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -109,7 +108,7 @@ pub(crate) fn fit(text: &str, columns: usize) -> String {
     cut
 }
 
-/// `text` broken between words into lines of at most `columns` cells, where its words allow it.
+/// `text` wrapped between words into lines of at most `columns` cells. Longer words are not broken.
 pub(crate) fn wrap(text: &str, columns: usize) -> String {
     let paragraph = |text: &str| {
         let mut lines = vec![String::new()];
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_escaped() {
+    fn control_characters_are_escaped() {
         assert_eq!(clean("a\x1b[2Jb\r\nc"), r"a\u{1b}[2Jb\r\nc");
     }
 

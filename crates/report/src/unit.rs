@@ -1,10 +1,9 @@
-//! What a number counts, and how it is written for people and for programs.
+//! Units of numbers, and their formats for people and for programs.
 //!
-//! An axis and a table column each carry a [`Unit`]; the numbers themselves stay plain `f64` in
-//! the base unit. People get `3.21 GB/s`, as `straightway_core` prints it; programs get
-//! `3210000000` under a name that ends in `_bytes_per_s`. There is no second table of suffixes
-//! here: where an axis needs more digits than the quantity shows by itself, the suffix that the
-//! quantity chose is read back for its size.
+//! An axis and a table column each have a [`Unit`]; the numbers are plain `f64` in the base unit. People get `3.21
+//! GB/s`, as `straightway_core` prints it; programs get `3210000000` under a name that ends in `_bytes_per_s`. There is
+//! no second table of suffixes here: if an axis needs more digits than the default format, the suffix chosen by
+//! `straightway_core` is parsed back to get its size.
 
 use std::str::FromStr;
 
@@ -13,7 +12,7 @@ use straightway_core::{Bytes, Rate, Seconds};
 
 use crate::terminal::clean;
 
-/// What a number counts. The number itself is always in the base unit.
+/// The unit of a number. The number itself is always in the base unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -32,10 +31,10 @@ pub enum Unit {
     Named(String),
 }
 
-/// What is written where there is no number.
+/// The text shown for a missing number.
 pub(crate) const MISSING: &str = "–";
 
-/// More decimals than this tell nothing apart that a double could hold.
+/// The most decimals of a tick label. More would exceed the precision of a double.
 const DECIMALS_MAX: usize = 12;
 
 impl Unit {
@@ -44,8 +43,8 @@ impl Unit {
         Self::Named(name.into())
     }
 
-    /// The unit that goes by `name`: `B`, `B/s` and `s` are those every room counts in, nothing or
-    /// `1` is a bare number, and any other name is its own.
+    /// The unit called `name`. `B`, `B/s` and `s` are the base units; an empty name or `1` is a bare number; any other
+    /// name becomes [`Unit::Named`].
     pub fn of(name: &str) -> Self {
         match name {
             "" | "1" => Self::Count,
@@ -57,7 +56,7 @@ impl Unit {
         }
     }
 
-    /// `value` as people read it, with three significant digits and its unit.
+    /// Formats `value` for people, with three significant digits and its unit.
     pub fn show(&self, value: f64) -> String {
         if !value.is_finite() {
             return match value {
@@ -79,7 +78,7 @@ impl Unit {
         }
     }
 
-    /// Labels for the ticks of an axis: as short as tells them apart, and a bare `0` for zero.
+    /// Labels for the ticks of an axis: as few decimals as keep them distinct, and a bare `0` for zero.
     pub fn labels(&self, ticks: &[f64]) -> Vec<String> {
         let plain: Vec<_> = ticks.iter().map(|&tick| self.tick(tick, None)).collect();
         let distinct = |labels: &[String]| labels.windows(2).all(|pair| pair[0] != pair[1]);
@@ -97,7 +96,7 @@ impl Unit {
             .unwrap_or(plain)
     }
 
-    /// The end of a machine-readable name: `_bytes_per_s`, or nothing for a bare number.
+    /// The suffix of a machine-readable name: `_bytes_per_s`, or empty for a bare number.
     pub fn suffix(&self) -> String {
         match self {
             Self::Count => String::new(),
@@ -112,7 +111,7 @@ impl Unit {
         }
     }
 
-    /// One tick's label; `decimals` says how many digits stand after the point.
+    /// The label of one tick, with `decimals` digits after the point.
     fn tick(&self, value: f64, decimals: Option<usize>) -> String {
         if value == 0.0 {
             return "0".to_owned();
@@ -122,7 +121,7 @@ impl Unit {
             return short;
         };
         let (digits, suffix) = short.split_once(' ').unwrap_or((&short, ""));
-        // A bare number brings its own letter (`1.2M`), which no quantity can read back.
+        // The letter of a bare number (`1.2M`) cannot be parsed as a unit.
         let size = match self {
             Self::Bytes => one(suffix).map(|Bytes(size)| size as f64),
             Self::Rate => one(suffix).map(|Rate(size)| size),
@@ -139,7 +138,7 @@ impl Unit {
     }
 }
 
-/// One of what a suffix stands for: `GB/s` is `Rate(1e9)`.
+/// The quantity that a suffix stands for: `GB/s` is `Rate(1e9)`.
 fn one<Q: FromStr>(suffix: &str) -> Option<Q> {
     format!("1{suffix}").parse().ok()
 }
@@ -153,7 +152,7 @@ fn number(value: f64) -> String {
         (1e9, "G"),
         (1e6, "M"),
     ];
-    // Rounds 999 999.6 up before its size is looked at, or it would print as `1,000,000`.
+    // Round 999 999.6 up before choosing the letter, or it would print as `1,000,000`.
     let rounded = if value >= 99.95 { value.round() } else { value };
     if rounded >= 1e21 {
         return format!("{value:.2e}");
@@ -172,8 +171,7 @@ fn number(value: f64) -> String {
     significant(value)
 }
 
-/// A percentage. What is nearly all is not shown as all, nor what is as good as nothing as an
-/// answer: nobody means a share of 10⁻³⁸.
+/// Formats a percentage. A share slightly below one is not shown as 100 %, and a share below 10⁻⁸ is shown as 0 %.
 fn share(value: f64) -> String {
     const LEAST: f64 = 1e-8;
     let percent = value * 100.0;
@@ -184,7 +182,7 @@ fn share(value: f64) -> String {
     if !nearly_all {
         return format!("{} %", number(percent));
     }
-    // As many nines as it takes, and one digit that is none.
+    // Add decimals until the text no longer rounds to 100.
     let shown = (1..=6).map(|decimals| format!("{percent:.decimals$}"));
     let shown = shown.into_iter().find(|text| !text.starts_with("100"));
     format!("{} %", shown.unwrap_or_else(|| "100".to_owned()))
@@ -207,7 +205,7 @@ fn significant(value: f64) -> String {
     }
 }
 
-/// Bytes are whole everywhere but between the ticks of an axis.
+/// Formats bytes. Fractions of a byte occur only on axes.
 fn bytes(value: f64) -> String {
     if value < 1024.0 && value.fract() != 0.0 {
         return format!("{} B", significant(value));
@@ -215,12 +213,12 @@ fn bytes(value: f64) -> String {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "not negative here, and beyond 2^64 the largest size is the nearest true answer"
+        reason = "not negative here, and a size beyond 2^64 saturates"
     )]
     Bytes(value.round() as u64).to_string()
 }
 
-/// A name for programs: lower case, with underscores for whatever is neither letter nor digit.
+/// A machine-readable name: lower case, with underscores for everything that is neither letter nor digit.
 pub(crate) fn slug(text: &str) -> String {
     let words = text
         .split(|c: char| !c.is_alphanumeric())
@@ -268,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_units_every_room_counts_in_are_known_by_name() {
+    fn the_base_units_are_known_by_name() {
         assert_eq!(Unit::of("B/s"), Unit::Rate);
         assert_eq!(Unit::of("ns"), Unit::named("ns"));
     }

@@ -1,13 +1,13 @@
-//! What it costs to send: uploads by this crate beside a bare loop of CRC-64/NVME and `send`.
+//! The cost of sending: uploads by this crate compared with a bare loop of CRC-64/NVME and `send`.
 //!
 //! ```text
 //! send ours BUCKET KEY MIB ROUNDS      an object in parts of 8 MiB; the service is that of the environment
 //! send bare URLS ROUNDS CONNECTIONS    a part of 8 MiB to each URL of a file, which authorise themselves
 //! ```
 //!
-//! Ours has 8 connections. Both send from memory of their own. The bare loop has a thread for each connection, sums up each
-//! part before it sends it, and checks nothing but the status. Prints the CPU seconds of this process by `getrusage` and
-//! the wall seconds of each round but the first, which makes the connections.
+//! Ours uses 8 connections. Both send from memory of their own. The bare loop has a thread per connection, computes the
+//! checksum of each part before it sends it, and checks only the status. Prints the CPU seconds of this process
+//! (`getrusage`) and the wall seconds of each round but the first, which opens the connections.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "an example")]
 
@@ -26,7 +26,7 @@ use std::{
 use straightway_core::{Choice, Extent};
 use straightway_io::{Executor, Objects, Region, Settings, Store, store::Like};
 use straightway_net::{Network, suited};
-use straightway_s3::{Access, S3};
+use straightway_s3::{S3, S3Access};
 use straightway_sys::CpuTime;
 
 const CONNECTIONS: u32 = 8;
@@ -45,7 +45,7 @@ fn main() {
     }
 }
 
-/// Runs all rounds, and prints what each but the first took.
+/// Runs all rounds, and prints the times of each but the first.
 fn measured(rounds: usize, mut run: impl FnMut()) {
     for round in 0..=rounds {
         let (cpu, start) = (CpuTime::of_process(), Instant::now());
@@ -66,7 +66,7 @@ fn fill(bytes: &mut [u8]) {
 }
 
 fn ours(bucket: &str, key: &str, mib: u64, rounds: usize) {
-    let mut access = Access::default();
+    let mut access = S3Access::default();
     for (option, variable) in [
         ("endpoint_url", "AWS_ENDPOINT_URL_S3"),
         ("access_key_id", "AWS_ACCESS_KEY_ID"),
@@ -75,7 +75,7 @@ fn ours(bucket: &str, key: &str, mib: u64, rounds: usize) {
     ] {
         access.set(option, &env::var(variable).unwrap()).unwrap();
     }
-    let network = Network::new(straightway_net::Settings::default());
+    let network = Network::new(straightway_net::NetworkSettings::default());
     let store = S3::new(bucket, &access, &network).unwrap();
     let bytes = mib << 20;
     let mut region = Region::host(bytes).unwrap();
@@ -132,29 +132,29 @@ fn bare(urls: &str, rounds: usize, connections: u32) {
     });
 }
 
-/// Sums up a part, sends it, and reads the answer.
+/// Computes the checksum of a part, sends it, and reads the response.
 fn put(stream: &mut TcpStream, url: &http::Uri, part: &[u8]) {
     let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, part);
     let (path, host) = (url.path_and_query().unwrap(), url.authority().unwrap());
-    // Without a prefix a service does not look at it; it keeps the compiler from leaving the sum out.
+    // Services ignore the header `Sum`. It keeps the compiler from removing the checksum.
     let head = format!(
         "PUT {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {}\r\nSum: {sum:016x}\r\n\r\n",
         part.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
     stream.write_all(part).unwrap();
-    let (mut answer, mut filled) = ([0; 4096], 0);
+    let (mut response, mut filled) = ([0; 4096], 0);
     loop {
-        let more = stream.read(&mut answer[filled..]).unwrap();
+        let more = stream.read(&mut response[filled..]).unwrap();
         assert!(more > 0, "the server closed the connection");
         filled += more;
-        if answer[..filled].ends_with(b"\r\n\r\n") {
+        if response[..filled].ends_with(b"\r\n\r\n") {
             break;
         }
     }
     assert!(
-        answer.starts_with(b"HTTP/1.1 200"),
+        response.starts_with(b"HTTP/1.1 200"),
         "{}",
-        String::from_utf8_lossy(&answer[..filled])
+        String::from_utf8_lossy(&response[..filled])
     );
 }

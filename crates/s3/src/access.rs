@@ -1,74 +1,74 @@
-//! How buckets are reached: endpoint, region, addressing, credentials, and headers that every request carries.
+//! The settings to reach buckets: endpoint, region, addressing, credentials, and headers that every request carries.
 //!
-//! The environment is read at the edges (`cli`, `python`) and passed in as a map. Options that a caller gives count
-//! before the environment, and the environment before the profile in the AWS configuration file.
+//! The environment is read at the edges (`cli`, `python`) and passed in as a map. Options of the caller take precedence
+//! over the environment, and the environment over the profile in the AWS configuration file.
 
 use std::{collections::HashMap, fmt, path::PathBuf};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use md5::{Digest, Md5};
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
-/// The region where none is configured, as AWS's own clients have it.
+/// The region if none is configured, as in AWS's own clients.
 pub const REGION_DEFAULT: &str = "us-east-1";
 
-/// An encryption key that the customer keeps: AES-256.
+/// The length of a customer's encryption key: AES-256.
 const CUSTOMER_KEY_BYTES: usize = 32;
 
-/// How buckets are reached.
+/// The settings to reach buckets.
 #[derive(Clone, Debug, Default)]
-pub struct Access {
-    /// The service, such as `http://127.0.0.1:8333`; AWS where there is none.
+pub struct S3Access {
+    /// The URL of the service, such as `http://127.0.0.1:8333`; `None` is AWS.
     pub endpoint: Option<String>,
     /// The region that requests are signed for.
     pub region: Option<String>,
-    /// Where the bucket's name goes.
+    /// The position of the bucket's name in URLs.
     pub addressing: Addressing,
-    /// Who signs.
-    pub identity: Identity,
+    /// The source of the credentials that sign requests.
+    pub credentials: CredentialSource,
     /// Whether the caller pays for requests and traffic.
     pub requester_pays: bool,
-    /// The key of objects that are encrypted with a key of the customer.
+    /// The encryption key of objects encrypted with a customer's key (SSE-C).
     pub customer_key: Option<CustomerKey>,
-    /// The variables of the process.
+    /// The environment variables of the process.
     pub environment: Environment,
 }
 
-/// Where the bucket's name goes.
+/// The position of the bucket's name in URLs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Addressing {
-    /// Into the path with an endpoint of one's own or a name with dots, else in front of the host.
+    /// In the path for a custom endpoint or a name with dots, otherwise in the host name.
     #[default]
     Auto,
-    /// Into the path: `https://host/bucket/key`.
+    /// In the path: `https://host/bucket/key`.
     Path,
-    /// In front of the host: `https://bucket.host/key`.
+    /// In the host name: `https://bucket.host/key`.
     Virtual,
 }
 
-/// Who signs requests.
+/// The source of the credentials that sign requests.
 #[derive(Clone, Debug)]
-pub enum Identity {
-    /// Whom the environment, the profile or the machine names.
+pub enum CredentialSource {
+    /// The environment, the profile or the machine, in the order of AWS's clients.
     Found {
-        /// The profile in AWS's configuration files; `AWS_PROFILE` or `default` where there is none.
+        /// The profile in AWS's configuration files; `None` is `AWS_PROFILE` or `default`.
         profile: Option<String>,
     },
-    /// The holder of these keys.
-    Keys(Keys),
-    /// Nobody: requests are not signed.
+    /// These keys.
+    Keys(AccessKeys),
+    /// None: requests are not signed.
     Anonymous,
 }
 
-impl Default for Identity {
+impl Default for CredentialSource {
     fn default() -> Self {
         Self::Found { profile: None }
     }
 }
 
-/// Keys that a caller gives. `Debug` does not show them.
+/// Access keys from the caller. `Debug` does not show them.
 #[derive(Clone, Default)]
-pub struct Keys {
+pub struct AccessKeys {
     /// The access key id.
     pub access_key_id: String,
     /// The secret access key.
@@ -77,13 +77,13 @@ pub struct Keys {
     pub session_token: Option<String>,
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for AccessKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keys(hidden)")
+        f.write_str("AccessKeys(hidden)")
     }
 }
 
-/// An encryption key of the customer (SSE-C). `Debug` does not show it.
+/// A customer's encryption key (SSE-C). `Debug` does not show it.
 #[derive(Clone)]
 pub struct CustomerKey {
     pub(crate) key: String,
@@ -91,13 +91,13 @@ pub struct CustomerKey {
 }
 
 impl CustomerKey {
-    /// Reads a key of 256 bits in base64.
+    /// Parses a key of 256 bits in base64.
     pub fn new(text: &str) -> Result<Self> {
         let bytes = BASE64_STANDARD.decode(text.trim()).unwrap_or_default();
         if bytes.len() != CUSTOMER_KEY_BYTES {
             let message = "it is not 32 bytes in base64";
             let what = "the SSE customer key";
-            return Err(Error::new(Kind::Invalid, "use", what, message)
+            return Err(Error::new(ErrorKind::Invalid, "use", what, message)
                 .with_hint("`openssl rand -base64 32` makes one"));
         }
         Ok(Self {
@@ -113,7 +113,7 @@ impl fmt::Debug for CustomerKey {
     }
 }
 
-/// The variables of the process, as they were when it was asked. `Debug` shows no values.
+/// A snapshot of the process's environment variables. `Debug` shows no values.
 #[derive(Clone, Default)]
 pub struct Environment {
     /// Variables by name.
@@ -123,7 +123,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// A variable that is not empty.
+    /// The value of a variable; `None` if it is unset or empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let value = self.variables.get(name)?;
         Some(value.as_str()).filter(|value| !value.is_empty())
@@ -136,17 +136,17 @@ impl fmt::Debug for Environment {
     }
 }
 
-impl Access {
-    /// What the variables of the process say. The configuration file is read when a store is made.
+impl S3Access {
+    /// The settings in the environment variables. The configuration file is read when a store is created.
     pub fn of(environment: Environment) -> Self {
         let get = |name: &str| environment.get(name).map(str::to_owned);
         let skips = |name: &str| environment.get(name).is_some_and(is_true);
         let ignores_endpoints = skips("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
         let endpoint = get("AWS_ENDPOINT_URL_S3").or_else(|| get("AWS_ENDPOINT_URL"));
-        let identity = if skips("AWS_SKIP_SIGNATURE") {
-            Identity::Anonymous
+        let credentials = if skips("AWS_SKIP_SIGNATURE") {
+            CredentialSource::Anonymous
         } else {
-            Identity::default()
+            CredentialSource::default()
         };
         Self {
             endpoint: endpoint.filter(|_| !ignores_endpoints),
@@ -154,13 +154,13 @@ impl Access {
             requester_pays: environment
                 .get("AWS_REQUEST_PAYER")
                 .is_some_and(|payer| payer == "requester" || is_true(payer)),
-            identity,
+            credentials,
             environment,
             ..Self::default()
         }
     }
 
-    /// The options that [`Access::set`] takes, and what they mean.
+    /// The options of [`S3Access::set`], with their descriptions.
     pub const OPTIONS: [(&'static str, &'static str); 11] = [
         ("endpoint_url", "the service, such as http://127.0.0.1:8333"),
         ("region", "the region that requests are signed for"),
@@ -187,15 +187,15 @@ impl Access {
         ),
     ];
 
-    /// Sets one option by name. Names may begin with `aws_`, as those of other programs do. Keys count before a profile.
-    /// No error shows the value of a key.
+    /// Sets one option by name. The name may begin with `aws_`. Keys take precedence over a profile. No error shows the
+    /// value of a key.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let own = |value: &str| value.to_owned();
         match name.strip_prefix("aws_").unwrap_or(name) {
             "endpoint_url" | "endpoint" => self.endpoint = Some(own(value)),
             "region" => self.region = Some(own(value)),
             "profile" => {
-                if let Identity::Found { profile } = &mut self.identity {
+                if let CredentialSource::Found { profile } = &mut self.credentials {
                     *profile = Some(own(value));
                 }
             }
@@ -203,7 +203,7 @@ impl Access {
             "secret_access_key" => self.keys().secret_access_key = own(value),
             "session_token" => self.keys().session_token = Some(own(value)),
             "anonymous" | "skip_signature" if boolean(name, value)? => {
-                self.identity = Identity::Anonymous;
+                self.credentials = CredentialSource::Anonymous;
             }
             "anonymous" | "skip_signature" => {}
             "addressing" => self.addressing = addressing(value)?,
@@ -216,25 +216,25 @@ impl Access {
             _ => {
                 let known: Vec<_> = Self::OPTIONS.iter().map(|(name, _)| *name).collect();
                 let message = format!("there is no such option; known are {}", known.join(", "));
-                return Err(Error::new(Kind::Invalid, "use option", name, message));
+                return Err(Error::new(ErrorKind::Invalid, "use option", name, message));
             }
         }
         Ok(())
     }
 
-    fn keys(&mut self) -> &mut Keys {
-        if !matches!(self.identity, Identity::Keys(_)) {
-            self.identity = Identity::Keys(Keys::default());
+    fn keys(&mut self) -> &mut AccessKeys {
+        if !matches!(self.credentials, CredentialSource::Keys(_)) {
+            self.credentials = CredentialSource::Keys(AccessKeys::default());
         }
-        match &mut self.identity {
-            Identity::Keys(keys) => keys,
-            _ => unreachable!("it was made one of keys"),
+        match &mut self.credentials {
+            CredentialSource::Keys(keys) => keys,
+            _ => unreachable!("it was just set to keys"),
         }
     }
 
-    /// An error where only a part of the keys was given.
+    /// Fails if only one of the access key id and the secret access key was given.
     pub fn check(&self) -> Result<()> {
-        let Identity::Keys(keys) = &self.identity else {
+        let CredentialSource::Keys(keys) = &self.credentials else {
             return Ok(());
         };
         let missing = match (keys.access_key_id.as_str(), keys.secret_access_key.as_str()) {
@@ -242,15 +242,17 @@ impl Access {
             (_, "") => "secret_access_key",
             _ => return Ok(()),
         };
-        let message = "a part of the keys was given without it";
-        Err(Error::new(Kind::Invalid, "use option", missing, message)
-            .with_hint("give access_key_id and secret_access_key together"))
+        let message = "it is missing, but another key was given";
+        Err(
+            Error::new(ErrorKind::Invalid, "use option", missing, message)
+                .with_hint("give access_key_id and secret_access_key together"),
+        )
     }
 
     /// The profile in AWS's configuration files.
     pub(crate) fn profile(&self) -> &str {
-        let asked = match &self.identity {
-            Identity::Found { profile } => profile.as_deref(),
+        let asked = match &self.credentials {
+            CredentialSource::Found { profile } => profile.as_deref(),
             _ => None,
         };
         let usual = || self.environment.get("AWS_PROFILE");
@@ -271,7 +273,7 @@ fn boolean(name: &str, text: &str) -> Result<bool> {
         _ if is_true(text) => Ok(true),
         _ => {
             let message = format!("`{text}` is neither true nor false");
-            Err(Error::new(Kind::Invalid, "use option", name, message))
+            Err(Error::new(ErrorKind::Invalid, "use option", name, message))
         }
     }
 }
@@ -284,7 +286,7 @@ fn addressing(text: &str) -> Result<Addressing> {
         _ => {
             let message = format!("`{text}` is none of auto, path, virtual");
             Err(Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "use option",
                 "addressing",
                 message,
@@ -306,22 +308,22 @@ mod tests {
     }
 
     #[test]
-    fn the_endpoint_of_s3_counts_before_that_of_all_services() {
+    fn the_endpoint_variable_of_s3_takes_precedence_over_the_general_one() {
         let both = [
             ("AWS_ENDPOINT_URL", "http://a"),
             ("AWS_ENDPOINT_URL_S3", "http://b"),
         ];
         assert_eq!(
-            Access::of(environment(&both)).endpoint.as_deref(),
+            S3Access::of(environment(&both)).endpoint.as_deref(),
             Some("http://b")
         );
         assert_eq!(
-            Access::of(environment(&both[..1])).endpoint.as_deref(),
+            S3Access::of(environment(&both[..1])).endpoint.as_deref(),
             Some("http://a")
         );
         let ignored = [both[0], ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")];
-        assert_eq!(Access::of(environment(&ignored)).endpoint, None);
-        let region = Access::of(environment(&[
+        assert_eq!(S3Access::of(environment(&ignored)).endpoint, None);
+        let region = S3Access::of(environment(&[
             ("AWS_REGION", ""),
             ("AWS_DEFAULT_REGION", "eu-west-1"),
         ]));
@@ -330,8 +332,8 @@ mod tests {
 
     #[test]
     fn options_are_set_by_name_and_unknown_ones_are_refused() {
-        let mut access = Access::default();
-        for (name, _) in Access::OPTIONS {
+        let mut access = S3Access::default();
+        for (name, _) in S3Access::OPTIONS {
             let value = match name {
                 "anonymous" => "false",
                 "requester_pays" => "true",
@@ -344,7 +346,9 @@ mod tests {
         }
         access.check().unwrap();
         assert!(access.requester_pays && access.addressing == Addressing::Path);
-        assert!(matches!(&access.identity, Identity::Keys(keys) if keys.session_token.is_some()));
+        assert!(
+            matches!(&access.credentials, CredentialSource::Keys(keys) if keys.session_token.is_some())
+        );
         let error = access.set("sekret", "hush").unwrap_err().to_string();
         assert!(
             error.contains("endpoint_url") && !error.contains("hush"),
@@ -354,8 +358,8 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_keys_is_refused_with_the_name_of_the_rest() {
-        let mut access = Access::default();
+    fn a_missing_key_is_refused_by_name() {
+        let mut access = S3Access::default();
         access.set("access_key_id", "AKID").unwrap();
         assert!(
             access
@@ -368,7 +372,7 @@ mod tests {
 
     #[test]
     fn debug_shows_no_key_and_no_variable() {
-        let mut access = Access::of(environment(&[(
+        let mut access = S3Access::of(environment(&[(
             "AWS_SECRET_ACCESS_KEY",
             "hush-environment",
         )]));
@@ -381,10 +385,10 @@ mod tests {
     }
 
     #[test]
-    fn a_customers_key_is_256_bits() {
+    fn a_customer_key_has_256_bits() {
         let error = CustomerKey::new("c2hvcnQ=").unwrap_err();
         assert!(!error.to_string().contains("c2hvcnQ"), "{error}");
-        // By `openssl dgst -md5 -binary | base64` of 32 zero bytes.
+        // From `openssl dgst -md5 -binary | base64` of 32 zero bytes.
         let key = CustomerKey::new(&BASE64_STANDARD.encode([0; 32])).unwrap();
         assert_eq!(key.digest, "cLyPS3KoaSFGi/joRB3OUQ==");
     }

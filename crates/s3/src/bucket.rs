@@ -1,4 +1,4 @@
-//! A bucket: where it is, who signs, and requests to it.
+//! A bucket: its endpoint, its credentials, and requests to it.
 //!
 //! A request is signed without `Range` and `If-Match`, which `SigV4` does not require. So all ranges of an object share
 //! one signature for some minutes, and a range costs no hash.
@@ -12,22 +12,24 @@ use std::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, request::Parts};
 use reqsign_aws_v4::RequestSigner;
 use reqsign_core::{Context, SignRequest};
-use straightway_core::{Error, Kind, Result};
-use straightway_net::{Answer, Backoff, Checksum, Client, Head, Judgement, Network, Next, Service};
-
-use crate::{
-    access::{Access, REGION_DEFAULT},
-    credentials::{Credentials, Http, Known, config_value, context, wait_for},
-    endpoint::Endpoint,
-    habits::Habits,
-    refusal::{Asked, Refusal},
-    sum::checksum,
+use straightway_core::{Error, ErrorKind, Result};
+use straightway_net::{
+    Backoff, Checksum, Client, Head, HttpResponse, Judgement, Network, Next, Service,
 };
 
-/// The longest page: 1,000 keys of 1,024 bytes, of which each may be escaped, and what else is said of them.
+use crate::{
+    access::{REGION_DEFAULT, S3Access},
+    credentials::{Credentials, Http, KnownCredentials, block_on, config_value, context},
+    endpoint::Endpoint,
+    refusal::{Refusal, RequestContext},
+    sum::checksum,
+    write_support::WriteSupport,
+};
+
+/// The longest page of a listing: 1,000 keys of 1,024 bytes, each of which may be escaped, and their metadata.
 pub(crate) const PAGE_BYTES_MAX: u64 = 16 << 20;
 
-/// How long a signature is used. Services take one for 15 minutes, and clocks differ.
+/// How long a signature is used. Services accept one for 15 minutes, and clocks differ.
 const SIGNATURE_TIME: Duration = Duration::from_mins(5);
 
 /// A bucket.
@@ -38,16 +40,17 @@ pub(crate) struct Bucket {
     pub(crate) client: Client,
     pub(crate) credentials: Credentials,
     signer: RequestSigner,
-    /// Headers of every request, and those of requests for an object.
+    /// The headers of every request.
     common: HeaderMap,
+    /// The additional headers of requests for an object.
     object: HeaderMap,
-    /// What is known of how the service writes.
-    pub(crate) habits: Habits,
+    /// The known features of the service for writes.
+    pub(crate) write_support: WriteSupport,
 }
 
 impl Bucket {
-    /// A bucket that is reached like this. Nothing is asked yet.
-    pub(crate) fn new(name: &str, access: &Access, network: &Arc<Network>) -> Result<Self> {
+    /// A bucket with these settings. No request is sent yet.
+    pub(crate) fn new(name: &str, access: &S3Access, network: &Arc<Network>) -> Result<Self> {
         access.check()?;
         let configured = |value: &str| config_value(&access.environment, access.profile(), value);
         let region = access.region.clone().or_else(|| configured("region"));
@@ -70,29 +73,29 @@ impl Bucket {
             client,
             common,
             object,
-            habits: Habits::default(),
+            write_support: WriteSupport::default(),
         })
     }
 
-    /// What messages call a key.
+    /// The name of a key in messages.
     pub(crate) fn describe(&self, key: &str) -> String {
         format!("s3://{}/{key}", self.name)
     }
 
-    /// Asks for a key, or with an empty one for the bucket, and waits for the answer. What may pass is tried again;
-    /// what is refused is an error, unless its status is in `expected`.
-    pub(crate) fn ask(&self, request: &Ask<'_>) -> Result<Response<Vec<u8>>> {
-        self.send(request, &Cargo::default())
-            .map(|sent| sent.answer)
+    /// Sends a request for a key, or with an empty key for the bucket, and waits for the response. Transient failures
+    /// are retried. A status that is not in `expected` is an error.
+    pub(crate) fn request(&self, request: &BucketRequest<'_>) -> Result<Response<Vec<u8>>> {
+        self.send(request, &RequestContent::default())
+            .map(|sent| sent.response)
     }
 
-    /// Asks for a page of a listing of the bucket, which messages call `name`.
-    pub(crate) fn ask_for_page(
+    /// Requests a page of a listing of the bucket. Errors call it `name`.
+    pub(crate) fn list_page(
         &self,
         name: &str,
         query: &[(&str, &str)],
     ) -> Result<Response<Vec<u8>>> {
-        self.ask(&Ask {
+        self.request(&BucketRequest {
             method: Method::GET,
             operation: "list",
             name,
@@ -104,16 +107,20 @@ impl Bucket {
         })
     }
 
-    /// As [`ask`](Self::ask), with a body and with headers that are signed.
-    pub(crate) fn send(&self, request: &Ask<'_>, cargo: &Cargo<'_>) -> Result<Sent> {
+    /// As [`request`](Self::request), with a body and additional signed headers.
+    pub(crate) fn send(
+        &self,
+        request: &BucketRequest<'_>,
+        content: &RequestContent<'_>,
+    ) -> Result<BucketResponse> {
         let mut backoff = Backoff::unique(self.client.network().settings());
         let (mut renewed, mut may_be_done) = (false, false);
         loop {
             let known = self.credentials.get()?;
-            let Judgement { next, error } = match self.send_once(request, cargo, &known) {
-                Ok(answer) => {
-                    return Ok(Sent {
-                        answer,
+            let Judgement { next, error } = match self.send_once(request, content, &known) {
+                Ok(response) => {
+                    return Ok(BucketResponse {
+                        response,
                         may_be_done,
                     });
                 }
@@ -142,23 +149,27 @@ impl Bucket {
 
     fn send_once(
         &self,
-        request: &Ask<'_>,
-        cargo: &Cargo<'_>,
-        known: &Known,
+        request: &BucketRequest<'_>,
+        content: &RequestContent<'_>,
+        known: &KnownCredentials,
     ) -> Result<Response<Vec<u8>>, Judgement> {
-        let parts = self.signed(request, cargo.headers, known);
-        let sent = Request::from_parts(parts.map_err(Judgement::of)?, cargo.body.to_vec());
+        let parts = self.signed(request, content.headers, known);
+        let sent = Request::from_parts(parts.map_err(Judgement::of)?, content.body.to_vec());
         match self.client.send_bounded(sent, request.body_bytes_max) {
-            Ok(answer) => {
-                let refusal = Refusal::of_response(&answer);
-                // A status that was sent early to keep the connection alive may be followed by an error.
-                if request.expected.contains(&answer.status().as_u16()) && !refusal.is_late() {
-                    return Ok(answer);
+            Ok(response) => {
+                let refusal = Refusal::of_response(&response);
+                // A service may send the status early to keep the connection alive, and an error after it.
+                if request.expected.contains(&response.status().as_u16()) && !refusal.is_late() {
+                    return Ok(response);
                 }
-                Err(refusal.judge(&self.asked(request.operation, request.name, known.source)))
+                Err(refusal.judge(&self.request_context(
+                    request.operation,
+                    request.name,
+                    known.source,
+                )))
             }
             Err(error) => {
-                let is_transient = error.kind() == Kind::Transient;
+                let is_transient = error.kind() == ErrorKind::Transient;
                 let next = if is_transient {
                     Next::Retry
                 } else {
@@ -169,13 +180,13 @@ impl Bucket {
         }
     }
 
-    pub(crate) fn asked<'a>(
+    pub(crate) fn request_context<'a>(
         &'a self,
         operation: &'static str,
         name: &'a str,
         source: &'a str,
-    ) -> Asked<'a> {
-        Asked {
+    ) -> RequestContext<'a> {
+        RequestContext {
             operation,
             name,
             service: &self.endpoint.service,
@@ -186,22 +197,23 @@ impl Bucket {
         }
     }
 
-    /// Whether its objects are encrypted with a key that the caller gave.
+    /// Whether its objects are encrypted with a customer's key.
     pub(crate) fn has_customer_key(&self) -> bool {
         self.object.contains_key(CUSTOMER_KEY)
     }
 
-    /// A request with all its headers; `headers` are signed with the others.
+    /// A signed request with all its headers. `headers` are signed too.
     pub(crate) fn signed(
         &self,
-        request: &Ask<'_>,
+        request: &BucketRequest<'_>,
         headers: &[(&'static str, &str)],
-        known: &Known,
+        known: &KnownCredentials,
     ) -> Result<Parts> {
         let target = self.endpoint.target(request.key, request.query);
         let uri = format!("{}{target}", self.endpoint.origin);
         let made = Request::builder().method(&request.method).uri(uri).body(());
-        let failed = |why: &str| Error::new(Kind::Invalid, "sign a request for", request.name, why);
+        let failed =
+            |why: &str| Error::new(ErrorKind::Invalid, "sign a request for", request.name, why);
         let (mut parts, ()) = made
             .map_err(|_| failed("its name does not fit a request"))?
             .into_parts();
@@ -222,7 +234,7 @@ impl Bucket {
             let signed = self
                 .signer
                 .sign_request(&context, &mut parts, Some(credential), None);
-            wait_for(signed).map_err(|_| failed("the credentials cannot sign it"))?;
+            block_on(signed).map_err(|_| failed("the credentials cannot sign it"))?;
         }
         for (name, value) in request.unsigned {
             let value =
@@ -234,7 +246,7 @@ impl Bucket {
 }
 
 impl Bucket {
-    /// Appends the head of a request as lanes send it, without the blank line.
+    /// Appends the head of a request for lanes, without the blank line.
     pub(crate) fn write_head(&self, parts: &Parts, head: &mut Vec<u8>) {
         let target = parts.uri.path_and_query();
         let target = target.map_or("/", |target| target.as_str());
@@ -265,43 +277,43 @@ impl fmt::Debug for Bucket {
     }
 }
 
-/// What a request carries beside what it asks for.
+/// The body and additional headers of a request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cargo<'a> {
+pub(crate) struct RequestContent<'a> {
     /// Headers that are signed.
     pub(crate) headers: &'a [(&'static str, &'a str)],
     pub(crate) body: &'a [u8],
 }
 
-/// The answer to a request.
+/// The response to a request.
 #[derive(Debug)]
-pub(crate) struct Sent {
-    pub(crate) answer: Response<Vec<u8>>,
-    /// Whether the service may have done before what was asked: an earlier answer to the same request was lost.
+pub(crate) struct BucketResponse {
+    pub(crate) response: Response<Vec<u8>>,
+    /// Whether the service may have carried out an earlier attempt of the request, whose response was lost.
     pub(crate) may_be_done: bool,
 }
 
-/// What a request asks for.
+/// A request to a bucket.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct BucketRequest<'a> {
     pub(crate) method: Method,
     pub(crate) operation: &'static str,
-    /// What errors call it.
+    /// The name of its object in errors.
     pub(crate) name: &'a str,
     pub(crate) key: &'a str,
     pub(crate) query: &'a [(&'a str, &'a str)],
-    /// Headers that the signature leaves out.
+    /// Headers that are not signed.
     pub(crate) unsigned: &'a [(HeaderName, &'a str)],
-    /// Statuses that are no error.
+    /// The statuses that are not errors.
     pub(crate) expected: &'a [u16],
     pub(crate) body_bytes_max: u64,
 }
 
-/// An error of the connection, told of the object.
-fn unreachable(request: &Ask<'_>, error: &Error) -> Error {
+/// Turns an error of the connection into one of the object.
+fn unreachable(request: &BucketRequest<'_>, error: &Error) -> Error {
     let message = format!("the service cannot be reached: {error}");
     let hint = error.hint().unwrap_or("check the network");
-    let hint = format!("{hint}; --endpoint or AWS_ENDPOINT_URL_S3 sets the address of the service");
+    let hint = format!("{hint}; ⟦endpoint⟧ or AWS_ENDPOINT_URL_S3 sets the address of the service");
     Error::new(error.kind(), request.operation, request.name, message).with_hint(hint)
 }
 
@@ -309,19 +321,19 @@ const CHECKSUM_MODE: &str = "x-amz-checksum-mode";
 
 const CUSTOMER_KEY: &str = "x-amz-server-side-encryption-customer-key";
 
-/// The headers of every request, and those of requests for an object beside them.
-fn headers(access: &Access) -> Result<(HeaderMap, HeaderMap)> {
+/// The headers of every request, and the additional headers of requests for an object.
+fn headers(access: &S3Access) -> Result<(HeaderMap, HeaderMap)> {
     let (mut common, mut object) = (HeaderMap::new(), HeaderMap::new());
     if access.requester_pays {
         common.insert("x-amz-request-payer", HeaderValue::from_static("requester"));
     }
-    // Checksums that the service keeps come with whole objects.
+    // Requests the stored checksum with whole objects.
     object.insert(CHECKSUM_MODE, HeaderValue::from_static("ENABLED"));
     if let Some(key) = &access.customer_key {
         let secret = |text: &str| {
             let mut value = HeaderValue::from_str(text).map_err(|_| {
                 let message = "it does not fit a header";
-                Error::new(Kind::Invalid, "use", "the SSE customer key", message)
+                Error::new(ErrorKind::Invalid, "use", "the SSE customer key", message)
             })?;
             value.set_sensitive(true);
             Ok::<_, Error>(value)
@@ -337,7 +349,7 @@ fn headers(access: &Access) -> Result<(HeaderMap, HeaderMap)> {
     Ok((common, object))
 }
 
-/// How one object is asked for by lanes.
+/// The service of lanes that read one object.
 pub(crate) struct KeyService {
     pub(crate) bucket: Arc<Bucket>,
     pub(crate) key: String,
@@ -345,7 +357,7 @@ pub(crate) struct KeyService {
     signed: RwLock<Option<SignedHead>>,
 }
 
-/// The head of a request, signed.
+/// A signed request head.
 struct SignedHead {
     head: Vec<u8>,
     generation: u64,
@@ -362,7 +374,7 @@ impl KeyService {
         }
     }
 
-    /// The query that asks for its version.
+    /// The query that selects its version.
     pub(crate) fn query(&self) -> Vec<(&str, &str)> {
         self.version
             .iter()
@@ -370,9 +382,9 @@ impl KeyService {
             .collect()
     }
 
-    fn sign(&self, known: &Known) -> Result<SignedHead> {
+    fn sign(&self, known: &KnownCredentials) -> Result<SignedHead> {
         let name = self.bucket.describe(&self.key);
-        let request = Ask {
+        let request = BucketRequest {
             method: Method::GET,
             operation: "read",
             name: &name,
@@ -401,7 +413,7 @@ impl Service for KeyService {
         let fits = |signed: &&SignedHead| {
             signed.generation == known.generation && signed.until > Instant::now()
         };
-        // A lane waits for nobody: one that finds another at it signs for itself.
+        // A lane never blocks: if another one holds the lock, it signs by itself.
         if let Ok(signed) = self.signed.try_read()
             && let Some(signed) = signed.as_ref().filter(fits)
         {
@@ -416,22 +428,22 @@ impl Service for KeyService {
         Ok(Head::Ready)
     }
 
-    fn judge(&self, name: &str, answer: &Answer<'_>) -> Judgement {
+    fn judge(&self, name: &str, response: &HttpResponse<'_>) -> Judgement {
         let source = self.bucket.credentials.source();
-        let asked = self.bucket.asked("read", name, source);
-        Refusal::of_answer(answer).judge(&asked)
+        let context = self.bucket.request_context("read", name, source);
+        Refusal::of_lane_response(response).judge(&context)
     }
 
     fn asks_whole(&self) -> bool {
         true
     }
 
-    fn checksum(&self, answer: &Answer<'_>) -> Option<Checksum> {
-        checksum(answer)
+    fn checksum(&self, response: &HttpResponse<'_>) -> Option<Checksum> {
+        checksum(response)
     }
 
     fn renew(&self) -> Result<()> {
-        // Where those that it signs with last, it is because the service refused them.
+        // If the current credentials have not expired, the service has rejected them.
         let known = self.bucket.credentials.ready();
         let signed = self.signed.read().ok();
         let signed = signed.as_deref().and_then(Option::as_ref);

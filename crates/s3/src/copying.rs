@@ -1,35 +1,35 @@
-//! Copies inside the service: their bytes do not come here.
+//! Server-side copies: the bytes do not pass through this machine.
 //!
-//! One request copies an object of up to 5 GiB. A longer one is copied in parts, as an upload is. Both name the version
-//! that is copied.
+//! One request copies an object of up to 5 GiB. A longer object is copied in parts by a multipart upload. Both name the
+//! version to copy.
 
 use std::{any::Any, ffi::OsString};
 
 use http::Method;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::{Named, Store, Tag};
-use straightway_net::together;
+use straightway_net::run_parallel;
 
 use crate::{
-    bucket::{Ask, Cargo},
+    bucket::{BucketRequest, RequestContent},
     endpoint::in_path,
     store::S3,
     upload::Completion,
-    writing::{ANSWER_BYTES_MAX, fresh_nonce},
+    writing::{RESPONSE_BYTES_MAX, fresh_nonce},
     xml::{CopyPart, escaped, parse},
 };
 
-/// The longest object that one request copies, by S3.
+/// S3's limit on an object that one request copies.
 const WHOLE_BYTES_MAX: u64 = 5 << 30;
 
-/// A part of a longer one: 5 TiB have 10,000.
+/// The part size of a longer copy: 5 TiB have about 10,000 parts.
 const PART_BYTES: u64 = 512 << 20;
 
-/// Requests side by side.
+/// The most parallel requests.
 const COPIERS_MAX: usize = 16;
 
 impl S3 {
-    /// Copies objects inside the service. `false` where they are in another one.
+    /// Copies objects inside the service. Returns `false` if that is not possible, for example between services.
     pub(crate) fn copy_objects(
         &self,
         from: &dyn Store,
@@ -46,14 +46,14 @@ impl S3 {
         if !is_one || !self.copies_versions(from, objects)? {
             return Ok(false);
         }
-        together(objects, COPIERS_MAX, |(named, to)| {
+        run_parallel(objects, COPIERS_MAX, |(named, to)| {
             self.copy_object(from, named, to)
         })?;
         Ok(true)
     }
 
-    /// Whether the service refuses to copy an object whose version is not the one that is named. One that does not could
-    /// mix two versions. The shortest of the objects is tried, once for a bucket.
+    /// Whether the service refuses to copy an object whose version is not the named one. Otherwise a copy could mix two
+    /// versions. Tested with the shortest of the objects, once per bucket.
     fn copies_versions(&self, from: &Self, objects: &[(Named, OsString)]) -> Result<bool> {
         let known = objects.iter().filter(|(named, _)| named.bytes.is_some());
         let shortest = known
@@ -62,11 +62,11 @@ impl S3 {
         let Some((named, _)) = shortest else {
             return Ok(true);
         };
-        self.bucket().habits.copies_versions(|| {
+        self.bucket().write_support.copies_versions(|| {
             let (source_key, _) = from.key(&named.name)?;
             let key = self.probe_key();
-            let told = self.bucket().describe(&key);
-            let request = Ask {
+            let full_name = self.bucket().describe(&key);
+            let request = BucketRequest {
                 method: Method::PUT,
                 operation: "copy",
                 name: &from.describe(&named.name),
@@ -74,10 +74,10 @@ impl S3 {
                 query: &[],
                 unsigned: &[],
                 expected: &[200, 412],
-                body_bytes_max: ANSWER_BYTES_MAX,
+                body_bytes_max: RESPONSE_BYTES_MAX,
             };
             let source = format!("/{}/{}", from.bucket().name, in_path(&source_key));
-            let cargo = Cargo {
+            let content = RequestContent {
                 headers: &[
                     ("x-amz-copy-source", &source),
                     (
@@ -87,9 +87,9 @@ impl S3 {
                 ],
                 body: b"",
             };
-            let is_refused = self.bucket().send(&request, &cargo)?.answer.status() == 412;
+            let is_refused = self.bucket().send(&request, &content)?.response.status() == 412;
             if !is_refused {
-                self.remove_key(&key, &told, None)?;
+                self.remove_key(&key, &full_name, None)?;
             }
             Ok(is_refused)
         })
@@ -101,7 +101,7 @@ impl S3 {
         let source_name = from.describe(&named.name);
         if self.bucket().name == from.bucket().name && key == source_key && version.is_none() {
             let message = "it would be copied to itself";
-            return Err(Error::new(Kind::Invalid, "copy", source_name, message));
+            return Err(Error::new(ErrorKind::Invalid, "copy", source_name, message));
         }
         let (bytes, tag) = if let (Some(bytes), Some(tag)) = (named.bytes, &named.tag) {
             (bytes, Some(tag.clone()))
@@ -116,7 +116,7 @@ impl S3 {
         if let Some(version) = version {
             place = format!("{place}?versionId={version}");
         }
-        let copied = Copied {
+        let copied = CopySource {
             source: &place,
             tag: &tag,
             name: &source_name,
@@ -128,10 +128,10 @@ impl S3 {
         self.copy_in_parts(&copied, bytes)
     }
 
-    /// Copies a whole object, or a range of it as a part of an upload. Answers what the service calls that.
+    /// Copies a whole object, or a range of it as a part of an upload. Returns the `ETag` of the copy.
     fn copy_part(
         &self,
-        copied: &Copied<'_>,
+        copied: &CopySource<'_>,
         query: &[(&str, &str)],
         range: Option<&str>,
     ) -> Result<String> {
@@ -140,7 +140,7 @@ impl S3 {
             ("x-amz-copy-source-if-match", copied.tag),
         ];
         headers.extend(range.map(|range| ("x-amz-copy-source-range", range)));
-        let request = Ask {
+        let request = BucketRequest {
             method: Method::PUT,
             operation: "copy",
             name: copied.name,
@@ -148,16 +148,16 @@ impl S3 {
             query,
             unsigned: &[],
             expected: &[200, 412],
-            body_bytes_max: ANSWER_BYTES_MAX,
+            body_bytes_max: RESPONSE_BYTES_MAX,
         };
-        let cargo = Cargo {
+        let content = RequestContent {
             headers: &headers,
             body: b"",
         };
-        let answer = self.bucket().send(&request, &cargo)?.answer;
-        if answer.status() == 412 {
+        let response = self.bucket().send(&request, &content)?.response;
+        if response.status() == 412 {
             let message = "it was replaced while it was copied";
-            let error = Error::new(Kind::Corrupt, "copy", copied.name, message);
+            let error = Error::new(ErrorKind::Corrupt, "copy", copied.name, message);
             return Err(error.with_hint("copy it again; nothing of two versions was mixed"));
         }
         let root = if query.is_empty() {
@@ -165,18 +165,18 @@ impl S3 {
         } else {
             "CopyPartResult"
         };
-        let told: Option<CopyPart> = parse(answer.body(), root);
-        told.map(|told| told.etag)
+        let part: Option<CopyPart> = parse(response.body(), root);
+        part.map(|part| part.etag)
             .ok_or_else(|| self.not_s3("copy", copied.key.as_ref()))
     }
 
-    fn copy_in_parts(&self, copied: &Copied<'_>, bytes: u64) -> Result<()> {
+    fn copy_in_parts(&self, copied: &CopySource<'_>, bytes: u64) -> Result<()> {
         let nonce = fresh_nonce();
         let id = self.initiate(copied.key, copied.name, &nonce, false)?;
         let starts: Vec<_> = (0..bytes.div_ceil(PART_BYTES))
             .map(|number| number * PART_BYTES)
             .collect();
-        let tags = together(&starts, COPIERS_MAX, |start| {
+        let tags = run_parallel(&starts, COPIERS_MAX, |start| {
             let range = format!("bytes={start}-{}", bytes.min(start + PART_BYTES) - 1);
             let number = (start / PART_BYTES + 1).to_string();
             let query = [("partNumber", number.as_str()), ("uploadId", &id)];
@@ -197,18 +197,18 @@ impl S3 {
             })
         });
         done.inspect_err(|_| {
-            // What cannot be ended now is swept later.
+            // An upload that cannot be aborted now is swept later.
             let _ = self.abort(copied.key, &id);
         })
     }
 }
 
-/// What is copied, and to which key.
-struct Copied<'a> {
-    /// The bucket and key as a header has them.
+/// The source and target of a copy.
+struct CopySource<'a> {
+    /// The source bucket and key in the form of the header `x-amz-copy-source`.
     source: &'a str,
     tag: &'a str,
-    /// What errors call it.
+    /// The name of the source in errors.
     name: &'a str,
     key: &'a str,
 }

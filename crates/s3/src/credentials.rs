@@ -1,10 +1,10 @@
-//! Credentials: where they come from, and when they are asked for again.
+//! Credentials: their sources, and when they are renewed.
 //!
-//! The providers are reqsign's. They are futures that never wait, since what they ask for (files, commands, HTTP) is
-//! answered on the caller's thread. One thread asks at a time, and the others take what it found.
+//! The providers are reqsign's. Their futures never wait, since files, commands and HTTP requests run on the caller's
+//! thread. One thread calls the providers at a time, and the others use its result.
 //!
-//! No secret leaves this file but into a signature: `Debug` hides all values, and a provider's own error is not shown,
-//! because it may quote what it could not read.
+//! Secrets are used only for signatures: `Debug` hides all values, and a provider's own error is not shown, because it
+//! may quote text that it could not parse.
 
 mod context;
 mod role;
@@ -24,67 +24,71 @@ use reqsign_aws_v4::{
     EnvCredentialProvider, IMDSv2CredentialProvider, ProcessCredentialProvider,
     ProfileCredentialProvider, SSOCredentialProvider, StaticCredentialProvider,
 };
-use reqsign_core::{Context, ErrorKind, ProvideCredentialDyn, SigningCredential, time::Timestamp};
-use straightway_core::{Error, Kind, Result};
+use reqsign_core::{Context, ProvideCredentialDyn, SigningCredential, time::Timestamp};
+use straightway_core::{Error, ErrorKind, Result};
 
-use crate::access::{Access, Identity};
+use crate::access::{CredentialSource, S3Access};
 
 pub(crate) use context::{Http, config_value, context};
 use role::Role;
 
-/// How long credentials must still be valid to sign with: as long as a signature is used, and some.
+/// The remaining validity that credentials need: the lifetime of a signature and a margin.
 const MARGIN: Duration = Duration::from_mins(7);
 
-/// The least that credentials must still be valid. Where no newer ones are to be had, they are used up to here.
+/// The remaining validity down to which credentials are used if newer ones cannot be obtained.
 const MARGIN_MIN: Duration = Duration::from_secs(10);
 
-/// How long to wait before asking again where that failed and the old ones are still good.
+/// The pause after a failed renewal, while the old credentials are still valid.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// Where the credentials of an assumed role come from.
+/// The source of the credentials of an assumed role.
 const ROLE: &str = "the profile's role";
 
 type Provider = Arc<dyn ProvideCredentialDyn<Credential = Credential>>;
 
-/// Credentials and where they came from.
-pub(crate) struct Known {
-    /// What signs; `None` where requests are not signed.
+/// Credentials and their source.
+pub(crate) struct KnownCredentials {
+    /// The credential; `None` for anonymous access.
     pub(crate) credential: Option<Credential>,
     /// Their source, for messages.
     pub(crate) source: &'static str,
-    /// Which of those that were found: a signature by another is not used any more.
+    /// Increases with each renewal. Signatures of other generations are not used.
     pub(crate) generation: u64,
 }
 
-impl Known {
-    /// Whether they can sign what is used for `time` from now.
+impl KnownCredentials {
+    /// Whether they are valid for at least `time` from now.
     fn lasts(&self, time: Duration) -> bool {
         let at = Timestamp::now() + time;
         self.credential.as_ref().is_none_or(|c| c.is_valid_at(at))
     }
 }
 
-impl fmt::Debug for Known {
+impl fmt::Debug for KnownCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Known({}, {}th)", self.source, self.generation)
+        write!(
+            f,
+            "KnownCredentials({}, {}th)",
+            self.source, self.generation
+        )
     }
 }
 
-/// Whoever signs the requests of a store.
+/// The credentials of a store, and their providers.
 pub(crate) struct Credentials {
     context: Context,
     providers: Vec<(&'static str, Provider)>,
     profile: String,
     latest: RwLock<Latest>,
-    /// Held while providers are asked.
+    /// Held while providers are called.
     asking: Mutex<()>,
 }
 
-/// What was found last.
+/// The result of the last renewal.
 #[derive(Clone, Default)]
 struct Latest {
-    known: Option<Arc<Known>>,
-    /// Until then nobody asks for newer ones: it failed.
+    known: Option<Arc<KnownCredentials>>,
+    /// No renewal before this time, after one failed.
     pause_until: Option<Instant>,
 }
 
@@ -96,8 +100,8 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// The credentials that `access` names. Nothing is asked yet.
-    pub(crate) fn new(access: &Access, context: Context) -> Self {
+    /// The credentials that `access` selects. No provider is called yet.
+    pub(crate) fn new(access: &S3Access, context: Context) -> Self {
         Self {
             providers: providers(access, &context),
             profile: access.profile().to_owned(),
@@ -107,29 +111,29 @@ impl Credentials {
         }
     }
 
-    /// Those that are known and last; `None` where they have to be asked for first. It does not block.
-    pub(crate) fn ready(&self) -> Option<Arc<Known>> {
+    /// The known credentials; `None` if they must be renewed first. It does not block.
+    pub(crate) fn ready(&self) -> Option<Arc<KnownCredentials>> {
         let Latest { known, pause_until } = self.latest();
         let is_paused = pause_until.is_some_and(|until| Instant::now() < until);
         let margin = if is_paused { MARGIN_MIN } else { MARGIN };
         known.filter(|known| known.lasts(margin))
     }
 
-    /// Those that are known and last, asked for where they are not. It may block.
-    pub(crate) fn get(&self) -> Result<Arc<Known>> {
+    /// The known credentials, renewed if necessary. It may block.
+    pub(crate) fn get(&self) -> Result<Arc<KnownCredentials>> {
         match self.ready() {
             Some(known) => Ok(known),
             None => self.renew(None),
         }
     }
 
-    /// Asks again, unless somebody else did since `refused` were known. It may block.
-    pub(crate) fn renew(&self, refused: Option<u64>) -> Result<Arc<Known>> {
+    /// Renews the credentials, unless another thread did so since generation `refused`. It may block.
+    pub(crate) fn renew(&self, refused: Option<u64>) -> Result<Arc<KnownCredentials>> {
         let before = self.latest().known.map(|known| known.generation);
         let _asking: MutexGuard<'_, ()> =
             self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let latest = self.latest().known;
-        let is_newer = |known: &Arc<Known>| match refused {
+        let is_newer = |known: &Arc<KnownCredentials>| match refused {
             Some(refused) => known.generation > refused,
             None => Some(known.generation) > before || known.lasts(MARGIN),
         };
@@ -137,9 +141,9 @@ impl Credentials {
             return Ok(Arc::clone(known));
         }
         let generation = latest.as_ref().map_or(0, |known| known.generation) + 1;
-        let (known, pause_until) = match (self.ask(generation), latest) {
+        let (known, pause_until) = match (self.find(generation), latest) {
             (Ok(found), _) => (Arc::new(found), None),
-            // They were not refused, and are good for a while.
+            // The service did not refuse the old ones, and they are still valid.
             (Err(_), Some(old)) if refused.is_none() && old.lasts(MARGIN_MIN) => {
                 (old, Some(Instant::now() + PAUSE))
             }
@@ -153,7 +157,7 @@ impl Credentials {
         Ok(known)
     }
 
-    /// Where the credentials came from, once they were asked for.
+    /// The source of the current credentials.
     pub(crate) fn source(&self) -> &'static str {
         let known = self.latest().known;
         known.map_or("no source yet", |known| known.source)
@@ -164,9 +168,9 @@ impl Credentials {
         latest.clone()
     }
 
-    fn ask(&self, generation: u64) -> Result<Known> {
+    fn find(&self, generation: u64) -> Result<KnownCredentials> {
         if self.providers.is_empty() {
-            return Ok(Known {
+            return Ok(KnownCredentials {
                 credential: None,
                 source: "anonymous access",
                 generation,
@@ -174,10 +178,10 @@ impl Credentials {
         }
         let mut failed = Vec::new();
         for (source, provider) in &self.providers {
-            match wait_for(provider.provide_credential_dyn(&self.context)) {
+            match block_on(provider.provide_credential_dyn(&self.context)) {
                 Ok(Some(credential)) if credential.is_valid_at(Timestamp::now() + MARGIN_MIN) => {
                     tracing::debug!(source, "found credentials");
-                    return Ok(Known {
+                    return Ok(KnownCredentials {
                         credential: Some(credential),
                         source,
                         generation,
@@ -185,8 +189,11 @@ impl Credentials {
                 }
                 Ok(Some(_)) => failed.push(format!("those of {source} have expired")),
                 Ok(None) => {}
-                // What is wrong with the configuration quotes nothing.
-                Err(error) if error.kind() == ErrorKind::ConfigInvalid && *source == ROLE => {
+                // Errors in the configuration quote no values.
+                Err(error)
+                    if error.kind() == reqsign_core::ErrorKind::ConfigInvalid
+                        && *source == ROLE =>
+                {
                     failed.push(format!("{source} cannot be assumed: {error}"));
                 }
                 Err(error) => failed.push(format!("{source} failed ({})", error.kind())),
@@ -197,19 +204,18 @@ impl Credentials {
             message = format!("{message}: {}", failed.join(", "));
         }
         let what = format!("requests to S3 with profile {}", self.profile);
-        Err(Error::new(Kind::Invalid, "sign", what, message).with_hint(
+        Err(Error::new(ErrorKind::Invalid, "sign", what, message).with_hint(
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile (--profile), or read a public bucket with \
              --anonymous",
         ))
     }
 }
 
-/// What is asked for credentials, in the order of AWS's clients. A profile that the caller names counts before the
-/// environment.
-fn providers(access: &Access, context: &Context) -> Vec<(&'static str, Provider)> {
-    let profile = match &access.identity {
-        Identity::Anonymous => return Vec::new(),
-        Identity::Keys(keys) => {
+/// The providers, in the order of AWS's clients. A profile that the caller names takes precedence over the environment.
+fn providers(access: &S3Access, context: &Context) -> Vec<(&'static str, Provider)> {
+    let profile = match &access.credentials {
+        CredentialSource::Anonymous => return Vec::new(),
+        CredentialSource::Keys(keys) => {
             let (id, secret) = (&keys.access_key_id, &keys.secret_access_key);
             let mut given = StaticCredentialProvider::new(id, secret);
             if let Some(token) = &keys.session_token {
@@ -217,7 +223,7 @@ fn providers(access: &Access, context: &Context) -> Vec<(&'static str, Provider)
             }
             return vec![("the keys of this call", Arc::new(given))];
         }
-        Identity::Found { profile } => profile,
+        CredentialSource::Found { profile } => profile,
     };
     let name = access.profile();
     let role = Role::of(&access.environment, name, context);
@@ -242,7 +248,7 @@ fn providers(access: &Access, context: &Context) -> Vec<(&'static str, Provider)
         ("the container", Arc::new(ECSCredentialProvider::new())),
     ];
     if let Some(role) = role {
-        // Nothing that follows takes its place.
+        // No later provider replaces a role.
         all.truncate(2);
         all.push((ROLE, Arc::new(role)));
     }
@@ -257,7 +263,7 @@ fn providers(access: &Access, context: &Context) -> Vec<(&'static str, Provider)
 }
 
 /// Runs a future on this thread.
-pub(crate) fn wait_for<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -282,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives credentials that expire after the first time, and then fails.
+    /// A provider that returns credentials once and then fails.
     #[derive(Debug)]
     struct Failing {
         lasts: Duration,
@@ -314,13 +320,13 @@ mod tests {
             lasts,
             asked: Arc::clone(&asked),
         };
-        let mut credentials = Credentials::new(&Access::default(), Context::new());
+        let mut credentials = Credentials::new(&S3Access::default(), Context::new());
         credentials.providers = vec![("a test", Arc::new(provider))];
         (credentials, asked)
     }
 
     #[test]
-    fn credentials_that_are_still_good_are_used_while_no_newer_ones_are_to_be_had() {
+    fn valid_credentials_are_used_while_renewal_fails() {
         let (credentials, asked) = failing(MARGIN / 2);
         assert!(credentials.ready().is_none());
         credentials.get().unwrap();
@@ -328,14 +334,14 @@ mod tests {
         credentials.renew(None).unwrap();
         assert!(
             credentials.ready().is_some(),
-            "asking failed, and they are good for a while"
+            "the renewal failed, and they are still valid"
         );
         assert_eq!(asked.load(Ordering::Relaxed), 2);
         credentials.get().unwrap();
         assert_eq!(
             asked.load(Ordering::Relaxed),
             2,
-            "and nobody asks again at once"
+            "no renewal during the pause"
         );
     }
 
@@ -351,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_asks_and_the_others_take_what_it_found() {
+    fn only_one_thread_calls_the_provider() {
         let (credentials, asked) = failing(Duration::from_hours(1));
         std::thread::scope(|scope| {
             for _ in 0..8 {

@@ -1,8 +1,8 @@
-//! The doctor for S3: whether a bucket can be read, how fast, and what limits it; and where it is asked, whether it can be
+//! The doctor for S3: whether a bucket can be read, how fast, and what limits it; on request also whether it can be
 //! written.
 //!
-//! Each check says what it saw, and where something is wrong what mends it. Checks that need one that failed are left
-//! out. What is read is one object: the one that is named, or the largest on the first page of names.
+//! Each check reports its finding, and a remedy if something is wrong. Checks that depend on a failed one are left out.
+//! One object is read: the named one, or the largest on the first page of names.
 
 mod writing;
 
@@ -14,52 +14,52 @@ use std::{
 
 use http::{HeaderMap, Method, header::RANGE};
 use straightway_core::{
-    Choice, Error, Extent, Kind, Move, Rate, Receipt, Result,
+    Choice, Error, ErrorKind, Extent, Move, Rate, Receipt, Result,
     receipt::{Bound, Sockets},
 };
 use straightway_io::{
     Executor, Handle, Objects, Region, Settings, Store,
-    store::{Named, Page},
+    store::{ListPage, Named},
 };
 use straightway_net::suited;
 
 use crate::{
-    bucket::Ask,
+    bucket::BucketRequest,
     refusal::{Skew, clock, header},
     store::S3,
 };
 
-/// Requests of one byte whose median is the latency.
+/// The requests of one byte whose median is the latency.
 const LATENCY_REQUESTS: usize = 7;
 
-/// The most that each measurement reads.
+/// The most bytes that each measurement reads.
 const SAMPLE_BYTES_MAX: u64 = 64 << 20;
 
-/// Services refuse requests whose time is off by 15 minutes. Half of that is trouble soon.
+/// The longest acceptable clock skew: half of the 15 minutes at which services refuse requests.
 const SKEW_MAX: Duration = Duration::from_mins(7);
 
-/// Many connections are worth while if they are faster than one by this factor.
+/// Many connections count as faster than one from this factor.
 const GAIN_MIN: f64 = 1.3;
 
-/// Where the object is looked for that is read.
-const FIRST_PAGE: Page = Page {
+/// The page in which the object to read is searched.
+const FIRST_PAGE: ListPage = ListPage {
     after: None,
     names_max: 1000,
 };
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// As it should be.
+pub enum CheckState {
+    /// No problem.
     Fine,
-    /// Good to know.
+    /// Worth knowing, but not a failure.
     Note,
-    /// It stands in the way.
+    /// A failure.
     Wrong,
 }
 
-impl State {
-    /// The word for it.
+impl CheckState {
+    /// Its name in output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fine => "ok",
@@ -69,22 +69,21 @@ impl State {
     }
 }
 
-/// One thing that was looked at.
+/// One check of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub struct StoreCheck {
     /// Its name.
     pub name: &'static str,
-    /// How it came out.
-    pub state: State,
-    /// What was seen.
+    /// Its result.
+    pub state: CheckState,
+    /// The finding.
     pub seen: String,
-    /// What mends it.
+    /// The remedy.
     pub mend: Option<String>,
 }
 
-/// Looks at a bucket and at what is below a name in it, worst things last to be reached. With `writes` it puts objects
-/// there and removes them again.
-pub fn examine(store: &S3, name: &OsStr, writes: bool) -> Vec<Check> {
+/// Checks a bucket and the objects below a name in it. With `writes` it puts objects there and removes them again.
+pub fn examine(store: &S3, name: &OsStr, writes: bool) -> Vec<StoreCheck> {
     let mut doctor = Doctor {
         store,
         name,
@@ -98,15 +97,15 @@ pub fn examine(store: &S3, name: &OsStr, writes: bool) -> Vec<Check> {
 struct Doctor<'a> {
     store: &'a S3,
     name: &'a OsStr,
-    /// Whether writing is tried.
+    /// Whether writes are tested.
     writes: bool,
-    checks: Vec<Check>,
+    checks: Vec<StoreCheck>,
 }
 
 impl Doctor<'_> {
-    fn add(&mut self, name: &'static str, state: State, seen: String, mend: Option<&str>) {
+    fn add(&mut self, name: &'static str, state: CheckState, seen: String, mend: Option<&str>) {
         let mend = mend.map(str::to_owned);
-        self.checks.push(Check {
+        self.checks.push(StoreCheck {
             name,
             state,
             seen,
@@ -115,7 +114,7 @@ impl Doctor<'_> {
     }
 
     fn fail(&mut self, name: &'static str, error: &Error) {
-        self.add(name, State::Wrong, error.to_string(), error.hint());
+        self.add(name, CheckState::Wrong, error.to_string(), error.hint());
     }
 
     fn look(&mut self) {
@@ -124,14 +123,14 @@ impl Doctor<'_> {
         let place = &bucket.endpoint.origin;
         self.add(
             "endpoint",
-            State::Fine,
+            CheckState::Fine,
             format!("{service} in region {region}, asked at {place}"),
             None,
         );
         match bucket.credentials.get() {
             Ok(known) => self.add(
                 "credentials",
-                State::Fine,
+                CheckState::Fine,
                 format!("from {}", known.source),
                 None,
             ),
@@ -139,8 +138,12 @@ impl Doctor<'_> {
         }
         let object = match self.find() {
             Ok(object) => object,
-            // Nothing need be there for something to be put there.
-            Err(error) if self.writes && error.kind() == Kind::NotFound && self.is_listed() => None,
+            // For a test of writes the name need not exist.
+            Err(error)
+                if self.writes && error.kind() == ErrorKind::NotFound && self.is_listed() =>
+            {
+                None
+            }
             Err(error) => return self.fail("access", &error),
         };
         let is_object = object.is_some() && self.store.open(&[Named::new(self.name)]).is_ok();
@@ -150,26 +153,26 @@ impl Doctor<'_> {
         }
     }
 
-    /// Whether the place can be listed.
+    /// Whether the name can be listed.
     fn is_listed(&self) -> bool {
         let inside = self.store.inside(self.name);
         inside.is_ok_and(|inside| inside.list(&FIRST_PAGE).is_ok())
     }
 
-    /// Reads an object.
+    /// Measures reads of an object.
     fn look_at(&mut self, object: Option<&Arc<dyn Handle>>) {
         let Some(object) = object else {
             let mend = "name an object, or a prefix below which there is one";
             return self.add(
                 "access",
-                State::Note,
+                CheckState::Note,
                 "it can be listed, and is empty".to_owned(),
                 Some(mend),
             );
         };
         let seen = format!("{} can be opened", object.object().name);
-        self.add("access", State::Fine, seen, None);
-        if let Err(error) = self.ask(object) {
+        self.add("access", CheckState::Fine, seen, None);
+        if let Err(error) = self.measure_latency(object) {
             return self.fail("latency", &error);
         }
         if let Err(error) = self.measure(object) {
@@ -177,7 +180,7 @@ impl Doctor<'_> {
         }
     }
 
-    /// The object that is read: the one that is named, or the largest on the first page below it.
+    /// The object to read: the named one, or the largest on the first page below the name.
     fn find(&self) -> Result<Option<Arc<dyn Handle>>> {
         let mut refused = None;
         if !self.name.is_empty() {
@@ -200,13 +203,13 @@ impl Doctor<'_> {
         Ok(inside.open(&[named])?.pop())
     }
 
-    /// Asks for one byte some times: the latency, the server's clock, and whether it has checksums.
-    fn ask(&mut self, object: &Arc<dyn Handle>) -> Result<()> {
+    /// Requests one byte several times: measures the latency, and checks the server's clock and its checksums.
+    fn measure_latency(&mut self, object: &Arc<dyn Handle>) -> Result<()> {
         let bucket = Arc::clone(self.store.bucket());
         let name = object.object().name;
         let key = name.strip_prefix(&bucket.describe("")).unwrap_or_default();
         let key = key.split("?versionId=").next().unwrap_or_default();
-        let request = |method, unsigned| Ask {
+        let request = |method, unsigned| BucketRequest {
             method,
             operation: "read",
             name: &name,
@@ -219,14 +222,14 @@ impl Doctor<'_> {
         let mut times = Vec::new();
         let mut date = None;
         let one_byte = [(RANGE, "bytes=0-0")];
-        // The first one makes the connection.
+        // The first request opens the connection.
         for number in 0..=LATENCY_REQUESTS {
             let start = Instant::now();
-            let answer = bucket.ask(&request(Method::GET, &one_byte))?;
+            let response = bucket.request(&request(Method::GET, &one_byte))?;
             if number > 0 {
                 times.push(start.elapsed());
             }
-            date = header(answer.headers(), "date").and_then(clock);
+            date = header(response.headers(), "date").and_then(clock);
         }
         times.sort_unstable();
         let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
@@ -236,10 +239,10 @@ impl Doctor<'_> {
             ms(median),
             ms(worst)
         );
-        self.add("latency", State::Fine, seen, None);
+        self.add("latency", CheckState::Fine, seen, None);
         self.compare_clocks(date);
-        let answer = bucket.ask(&request(Method::HEAD, &[]))?;
-        self.look_for_checksum(answer.headers());
+        let response = bucket.request(&request(Method::HEAD, &[]))?;
+        self.look_for_checksum(response.headers());
         Ok(())
     }
 
@@ -250,15 +253,20 @@ impl Doctor<'_> {
                 let seen = format!("this machine's clock is {skew} the server's");
                 self.add(
                     "clock",
-                    State::Wrong,
+                    CheckState::Wrong,
                     seen,
                     Some("set the clock, for example with `chronyc makestep`"),
                 );
             }
-            Some(skew) => self.add("clock", State::Fine, format!("{skew} the server's"), None),
+            Some(skew) => self.add(
+                "clock",
+                CheckState::Fine,
+                format!("{skew} the server's"),
+                None,
+            ),
             None => self.add(
                 "clock",
-                State::Note,
+                CheckState::Note,
                 "the server does not tell its time".to_owned(),
                 None,
             ),
@@ -274,23 +282,23 @@ impl Doctor<'_> {
         if let Some((name, _)) = sums.next() {
             let kind = name.as_str().trim_start_matches("x-amz-checksum-");
             let seen = format!("the service keeps a {kind} of the object");
-            self.add("checksum", State::Fine, seen, None);
+            self.add("checksum", CheckState::Fine, seen, None);
         } else {
             let seen = "the service keeps no checksum of the object";
             let mend =
                 "upload with a checksum, for example `aws s3 cp --checksum-algorithm CRC64NVME`";
-            self.add("checksum", State::Note, seen.to_owned(), Some(mend));
+            self.add("checksum", CheckState::Note, seen.to_owned(), Some(mend));
         }
     }
 
-    /// Reads a sample by one connection and by many.
+    /// Reads a sample with one connection and with many.
     fn measure(&mut self, object: &Arc<dyn Handle>) -> Result<()> {
         let bytes = object.object().bytes.min(SAMPLE_BYTES_MAX);
         if bytes < 2 << 20 {
             let seen = "the object is too small to measure with".to_owned();
             self.add(
                 "throughput",
-                State::Note,
+                CheckState::Note,
                 seen,
                 Some("name an object of 64 MiB or more"),
             );
@@ -302,7 +310,7 @@ impl Doctor<'_> {
         let rate = |receipt: &Receipt| Rate(receipt.rate_bytes_per_s);
         let gain = many.rate_bytes_per_s / one.rate_bytes_per_s;
         let seen = format!("{} by one connection, {} by many", rate(&one), rate(&many));
-        self.add("throughput", State::Fine, seen, None);
+        self.add("throughput", CheckState::Fine, seen, None);
         let cpu = (many.cpu_user_s + many.cpu_system_s) / many.seconds.max(1e-9);
         let seen = match many.bound_by {
             Bound::Network if cpu > 0.8 => format!("receiving: {cpu:.1} cores are busy with it"),
@@ -314,7 +322,7 @@ impl Doctor<'_> {
             }
             other => format!("{other}"),
         };
-        self.add("bottleneck", State::Fine, seen, None);
+        self.add("bottleneck", CheckState::Fine, seen, None);
         if let Some(sockets) = &many.sockets {
             self.checks.push(connections(sockets));
         }
@@ -322,18 +330,18 @@ impl Doctor<'_> {
     }
 }
 
-/// What the connections of a transfer and the interfaces saw.
-pub fn connections(seen: &Sockets) -> Check {
+/// Checks the counters of a transfer's connections and of the network interfaces.
+pub fn connections(seen: &Sockets) -> StoreCheck {
     let lost = seen.retransmits + seen.out_of_order;
     let dropped: u64 = seen.interfaces.iter().map(|i| i.dropped + i.errors).sum();
     let (state, mend) = match (lost, dropped) {
-        (0, 0) => (State::Fine, None),
+        (0, 0) => (CheckState::Fine, None),
         (_, 0) => (
-            State::Note,
+            CheckState::Note,
             Some("packets were lost or late on the way: look at the counters of the switches"),
         ),
         _ => (
-            State::Note,
+            CheckState::Note,
             Some(
                 "an interface of this machine drops packets: look at `ethtool -S` and its ring sizes",
             ),
@@ -341,7 +349,7 @@ pub fn connections(seen: &Sockets) -> Check {
     };
     let lines = seen.to_string();
     let lines: Vec<_> = lines.lines().map(str::trim).collect();
-    Check {
+    StoreCheck {
         name: "connections",
         state,
         seen: lines.join("; "),
@@ -359,7 +367,7 @@ fn read(
     let executor = Executor::new(Settings {
         depth,
         drive_lanes: 1,
-        // So that a small sample is still many requests.
+        // Even a small sample is split into many requests.
         chunk_bytes: (bytes / 16).clamp(1 << 20, 8 << 20) & !0xfff,
         ..usual.clone()
     })?;

@@ -1,40 +1,41 @@
-//! Where a bucket is on the network: the address of its service, and the target of a request for a key.
+//! The address of a bucket on the network: its service, and the target of a request for a key.
 
 use std::fmt::Write;
 
 use http::uri::{Authority, Scheme, Uri};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use crate::access::Addressing;
 
-/// What is encoded in a query: all but what RFC 3986 calls unreserved. `SigV4` signs the same form.
+/// The characters that are percent-encoded in a query: all but the unreserved ones of RFC 3986. `SigV4` signs the same
+/// form.
 const IN_QUERY: AsciiSet = NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// What is encoded in a path, whose slashes part it.
+/// The characters that are percent-encoded in a path: the same without the slash.
 const IN_PATH: AsciiSet = IN_QUERY.remove(b'/');
 
-/// A bucket and the service that has it.
+/// The address of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
-    /// What errors call the service: `https://host:port`.
+    /// The URL of the service in errors: `https://host:port`.
     pub(crate) service: String,
     /// The scheme and authority that requests go to.
     pub(crate) origin: String,
-    /// The authority alone, as the `Host` header has it.
+    /// The authority, for the `Host` header.
     pub(crate) authority: String,
-    /// What stands in front of keys in the path: the bucket where it is addressed so, and a path of the endpoint.
+    /// The path in front of keys: that of the endpoint, and the bucket with path addressing.
     base: String,
     /// Whether the service is AWS's own.
     pub(crate) is_aws: bool,
 }
 
 impl Endpoint {
-    /// The endpoint of a bucket. `service` is an URL; without one it is AWS in that region.
+    /// The endpoint of a bucket. `service` is a URL; `None` is AWS in that region.
     pub(crate) fn new(
         service: Option<&str>,
         region: &str,
@@ -47,17 +48,23 @@ impl Endpoint {
         };
         let refuse = |why: &str| {
             let message = format!("{why}; expected http://HOST[:PORT] or https://HOST[:PORT]");
-            let hint = "set --endpoint, AWS_ENDPOINT_URL_S3 or `endpoint_url` to the address of the service";
-            Error::new(Kind::Invalid, "use the endpoint", hide_user(&text), message).with_hint(hint)
+            let hint = "set ⟦endpoint⟧ or AWS_ENDPOINT_URL_S3 to the address of the service";
+            Error::new(
+                ErrorKind::Invalid,
+                "use the endpoint",
+                hide_user(&text),
+                message,
+            )
+            .with_hint(hint)
         };
-        let uri: Uri = text.parse().map_err(|_| refuse("it is no URL"))?;
+        let uri: Uri = text.parse().map_err(|_| refuse("it is not a URL"))?;
         let scheme = uri
             .scheme()
             .filter(|s| [Scheme::HTTP, Scheme::HTTPS].contains(s));
         let scheme = scheme.ok_or_else(|| refuse("it does not begin with http:// or https://"))?;
-        let authority = uri.authority().ok_or_else(|| refuse("it names no host"))?;
+        let authority = uri.authority().ok_or_else(|| refuse("it has no host"))?;
         if authority.as_str().contains('@') {
-            return Err(refuse("credentials are not taken from an URL"));
+            return Err(refuse("credentials are not accepted in a URL"));
         }
         if uri.query().is_some() {
             return Err(refuse("it has a query"));
@@ -65,10 +72,10 @@ impl Endpoint {
         let is_in_path = match addressing {
             Addressing::Path => true,
             Addressing::Virtual => false,
-            // A certificate for `*.s3.amazonaws.com` does not cover a name with dots.
+            // A certificate for `*.s3.amazonaws.com` does not match a bucket name with dots.
             Addressing::Auto => service.is_some() || bucket.contains('.'),
         };
-        let authority = with_usual_port_left_out(scheme, authority);
+        let authority = without_default_port(scheme, authority);
         let host = if is_in_path {
             authority.clone()
         } else {
@@ -94,13 +101,13 @@ impl Endpoint {
         for (number, (name, value)) in query.iter().enumerate() {
             target.push(if number == 0 { '?' } else { '&' });
             let (name, value) = (encoded(name), encoded(value));
-            write!(target, "{name}={value}").expect("a text takes all that is written to it");
+            write!(target, "{name}={value}").expect("writing to a string never fails");
         }
         target
     }
 }
 
-/// A key as the path of a URL has it.
+/// A key encoded for the path of a URL.
 pub(crate) fn in_path(key: &str) -> percent_encoding::PercentEncode<'_> {
     utf8_percent_encode(key, &IN_PATH)
 }
@@ -115,8 +122,8 @@ fn amazon(region: &str) -> String {
     format!("https://s3.{region}.amazonaws.com{suffix}")
 }
 
-/// Clients leave out the port that a scheme has anyway, and the signature covers what is sent.
-fn with_usual_port_left_out(scheme: &Scheme, authority: &Authority) -> String {
+/// The authority without a default port. Clients omit that port, and the signature covers the `Host` header as sent.
+fn without_default_port(scheme: &Scheme, authority: &Authority) -> String {
     let usual = if *scheme == Scheme::HTTP { 80 } else { 443 };
     match authority.port_u16() {
         Some(port) if port != usual => format!("{}:{port}", authority.host()),
@@ -124,7 +131,7 @@ fn with_usual_port_left_out(scheme: &Scheme, authority: &Authority) -> String {
     }
 }
 
-/// An URL without the name and password that may be in it.
+/// A URL without its user name and password.
 fn hide_user(text: &str) -> String {
     match (text.find("://"), text.rfind('@')) {
         (Some(start), Some(end)) if end > start => {
@@ -143,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_goes_before_the_host_of_aws_and_into_the_path_of_others() {
+    fn a_bucket_is_in_the_host_name_of_aws_and_in_the_path_of_others() {
         let aws = at(None, "weights", Addressing::Auto);
         assert_eq!(aws.origin, "https://weights.s3.eu-west-1.amazonaws.com");
         assert_eq!(aws.target("a/b", &[]), "/a/b");
@@ -180,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_endpoint_is_refused_without_showing_a_password() {
+    fn an_invalid_endpoint_is_refused_without_showing_a_password() {
         for text in [
             "",
             "host",
@@ -190,7 +197,13 @@ mod tests {
             "http://me:hush@host",
         ] {
             let error = Endpoint::new(Some(text), "r", "bucket", Addressing::Auto).unwrap_err();
-            assert!(error.hint().unwrap().contains("--endpoint"), "{text}");
+            assert!(
+                error
+                    .hint()
+                    .unwrap()
+                    .contains("set endpoint or AWS_ENDPOINT_URL_S3"),
+                "{text}"
+            );
             assert!(!error.to_string().contains("hush"), "{error}");
         }
     }

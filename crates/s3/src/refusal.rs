@@ -1,52 +1,52 @@
-//! What an answer of S3 means that is not what was asked for: an error with its remedy, or another attempt.
+//! The meaning of S3's error responses: an error with a hint, or a retry.
 
 use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 use reqsign_core::time::Timestamp;
-use straightway_core::{Error, Kind};
-use straightway_net::{Answer, Judgement, Next};
+use straightway_core::{Error, ErrorKind};
+use straightway_net::{HttpResponse, Judgement, Next};
 
 use crate::xml::Fault;
 
-/// A clock that is off by less is not the reason for a refusal.
+/// A clock skew below this is not the reason for a refusal.
 const SKEW_MIN: Duration = Duration::from_mins(5);
 
-/// Where a request went, and what it asked for.
+/// The context of a request, for errors.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
-    /// What was to be done.
+pub(crate) struct RequestContext<'a> {
+    /// The operation.
     pub(crate) operation: &'static str,
-    /// What errors call the object or the bucket.
+    /// The name of the object or the bucket in errors.
     pub(crate) name: &'a str,
-    /// The service's address.
+    /// The URL of the service.
     pub(crate) service: &'a str,
     /// The bucket.
     pub(crate) bucket: &'a str,
     /// The region that the request was signed for.
     pub(crate) region: &'a str,
-    /// Where the credentials came from.
+    /// The source of the credentials.
     pub(crate) source: &'a str,
-    /// Whether the object is encrypted with a key that the caller gave.
+    /// Whether the object is encrypted with a customer's key.
     pub(crate) has_customer_key: bool,
 }
 
-impl Asked<'_> {
-    /// Whether something was to be changed.
+impl RequestContext<'_> {
+    /// Whether the operation changes something.
     fn writes(&self) -> bool {
-        !matches!(self.operation, "read" | "open" | "list" | "ask")
+        !matches!(self.operation, "read" | "open" | "list" | "check")
     }
 }
 
-/// An answer that is not what was asked for.
+/// A response with an unexpected status or an error in its body.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     status: u16,
     fault: Option<Fault>,
     has_body: bool,
-    /// The region of the bucket, by its own header.
+    /// The region of the bucket, from its header.
     region: Option<String>,
-    /// Whether the server signs its answers as S3 does.
+    /// Whether the response has a request id, as those of S3 do.
     is_s3: bool,
     /// The server's clock.
     date: Option<SystemTime>,
@@ -54,27 +54,27 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// The refusal in an answer to a lane.
-    pub(crate) fn of_answer(answer: &Answer<'_>) -> Self {
+    /// The refusal in a response to a lane.
+    pub(crate) fn of_lane_response(response: &HttpResponse<'_>) -> Self {
         Self {
-            status: answer.status,
-            fault: Fault::parse(answer.body),
-            has_body: !answer.body.trim_ascii().is_empty(),
-            region: answer.text("x-amz-bucket-region").map(str::to_owned),
-            is_s3: answer.text("x-amz-request-id").is_some(),
-            date: answer.text("date").and_then(clock),
-            retry_after: answer.retry_after(),
+            status: response.status,
+            fault: Fault::parse(response.body),
+            has_body: !response.body.trim_ascii().is_empty(),
+            region: response.text("x-amz-bucket-region").map(str::to_owned),
+            is_s3: response.text("x-amz-request-id").is_some(),
+            date: response.text("date").and_then(clock),
+            retry_after: response.retry_after(),
         }
     }
 
-    /// The refusal in an answer to the control plane.
-    pub(crate) fn of_response(answer: &http::Response<Vec<u8>>) -> Self {
-        let text = |name: &str| header(answer.headers(), name);
+    /// The refusal in a response to the control plane.
+    pub(crate) fn of_response(response: &http::Response<Vec<u8>>) -> Self {
+        let text = |name: &str| header(response.headers(), name);
         let seconds = text("retry-after").and_then(|text| text.parse().ok());
         Self {
-            status: answer.status().as_u16(),
-            fault: Fault::parse(answer.body()),
-            has_body: !answer.body().trim_ascii().is_empty(),
+            status: response.status().as_u16(),
+            fault: Fault::parse(response.body()),
+            has_body: !response.body().trim_ascii().is_empty(),
             region: text("x-amz-bucket-region").map(str::to_owned),
             is_s3: text("x-amz-request-id").is_some(),
             date: text("date").and_then(clock),
@@ -82,7 +82,7 @@ impl Refusal {
         }
     }
 
-    /// Whether it is an error behind a status of success. Services that work long send the status first.
+    /// Whether it is an error after a status of success. For long operations services send the status first.
     pub(crate) fn is_late(&self) -> bool {
         self.status == 200 && self.fault.is_some()
     }
@@ -92,7 +92,7 @@ impl Refusal {
         self.status == 501 || self.code() == "NotImplemented"
     }
 
-    /// Whether the service says that bytes were damaged on their way.
+    /// Whether the service received damaged bytes.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(
             self.code(),
@@ -100,8 +100,8 @@ impl Refusal {
         )
     }
 
-    /// What to do about it.
-    pub(crate) fn judge(&self, asked: &Asked<'_>) -> Judgement {
+    /// Decides the next step.
+    pub(crate) fn judge(&self, context: &RequestContext<'_>) -> Judgement {
         let next = match (self.status, self.code()) {
             (_, "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException") => Next::Renew,
             (429 | 503, _) | (_, "SlowDown" | "Throttling" | "RequestLimitExceeded") => {
@@ -120,17 +120,17 @@ impl Refusal {
             | (408 | 500 | 502 | 504, _) => Next::Retry,
             _ => Next::Fail,
         };
-        Judgement::new(next, self.error(asked))
+        Judgement::new(next, self.error(context))
     }
 
-    /// The error, for people.
-    pub(crate) fn error(&self, asked: &Asked<'_>) -> Error {
-        let Told { kind, why, hint } = self.tell(asked);
+    /// The error with its message and hint.
+    pub(crate) fn error(&self, context: &RequestContext<'_>) -> Error {
+        let Explanation { kind, why, hint } = self.explain(context);
         let mut said = self
             .fault
             .as_ref()
             .map_or("", |fault| fault.message.as_str());
-        // Servers repeat the access key and what they would have signed; of the rest the first line says enough.
+        // These messages repeat the access key and the signed text. Of other messages the first line is enough.
         if matches!(
             self.code(),
             "SignatureDoesNotMatch" | "InvalidAccessKeyId" | "InvalidToken" | "ExpiredToken"
@@ -153,10 +153,10 @@ impl Refusal {
         } else {
             format!("{why} ({code}: {})", said.trim_end_matches('.'))
         };
-        Error::new(kind, asked.operation, asked.name, message).with_hint(hint)
+        Error::new(kind, context.operation, context.name, message).with_hint(hint)
     }
 
-    /// Whether the service has no room.
+    /// Whether the service has no space for the object.
     fn is_full(&self) -> bool {
         let code = self.code();
         self.status == 507
@@ -167,7 +167,7 @@ impl Refusal {
             )
     }
 
-    /// Whether what is there may not be changed.
+    /// Whether the object is protected by object lock.
     fn is_locked(&self) -> bool {
         let said = self.fault.as_ref().map_or("", |fault| &fault.message);
         let said = said.to_ascii_lowercase();
@@ -181,104 +181,106 @@ impl Refusal {
         self.fault.as_ref().map_or("", |fault| fault.code.as_str())
     }
 
-    fn tell(&self, asked: &Asked<'_>) -> Told {
-        let known = self.tell_region(asked).or_else(|| self.tell_clock(asked));
-        let known = known.or_else(|| self.tell_write().filter(|_| asked.writes()));
-        let known = known.or_else(|| self.tell_code(asked));
-        known.unwrap_or_else(|| self.tell_status(asked))
+    fn explain(&self, context: &RequestContext<'_>) -> Explanation {
+        let known = self
+            .explain_region(context)
+            .or_else(|| self.explain_clock(context));
+        let known = known.or_else(|| self.explain_write().filter(|_| context.writes()));
+        let known = known.or_else(|| self.explain_code(context));
+        known.unwrap_or_else(|| self.explain_status(context))
     }
 
-    /// What a documented code means when something was to be written.
-    fn tell_write(&self) -> Option<Told> {
+    /// Explains a documented code of a write.
+    fn explain_write(&self) -> Option<Explanation> {
         Some(match (self.code(), self.status) {
-            _ if self.is_full() => told(
-                Kind::Transient,
-                "the service has no room for it, or takes none so large",
+            _ if self.is_full() => explanation(
+                ErrorKind::Transient,
+                "the service has no space for it, or does not accept objects of this size",
                 "free space on the service, or raise its quota",
             ),
-            _ if self.is_locked() => told(
-                Kind::Invalid,
+            _ if self.is_locked() => explanation(
+                ErrorKind::Invalid,
                 "it is protected by object lock",
                 "wait until its retention ends, or use a bucket or prefix without object lock",
             ),
-            ("NoSuchUpload", _) => told(
-                Kind::Transient,
-                "its upload was ended by somebody else: a sweep, or a lifecycle rule of the bucket",
-                "write it again; let sweeps and rules end only uploads that are older than the longest save",
+            ("NoSuchUpload", _) => explanation(
+                ErrorKind::Transient,
+                "its upload was aborted by a sweep or by a lifecycle rule of the bucket",
+                "write it again; let sweeps and rules abort only uploads that are older than the longest save",
             ),
-            ("InvalidPart" | "InvalidPartOrder" | "EntityTooSmall", _) => told(
-                Kind::Corrupt,
+            ("InvalidPart" | "InvalidPartOrder" | "EntityTooSmall", _) => explanation(
+                ErrorKind::Corrupt,
                 "the service does not have the parts that were stored",
                 "write it again",
             ),
-            ("BadDigest", _) => told(
-                Kind::Corrupt,
-                "its bytes were damaged on their way: the service found another checksum",
-                "the network or a proxy damages it: write it another way",
+            ("BadDigest", _) => explanation(
+                ErrorKind::Corrupt,
+                "its bytes were damaged in transit: the service computed another checksum",
+                "check the network and proxies, or write it another way",
             ),
-            ("PreconditionFailed", _) | (_, 412) => told(
-                Kind::Invalid,
-                "something has its name already",
-                "choose another name, or remove what is there",
+            ("PreconditionFailed", _) | (_, 412) => explanation(
+                ErrorKind::Invalid,
+                "an object with its name exists already",
+                "choose another name, or remove the existing object",
             ),
             _ => return None,
         })
     }
 
-    /// What a documented code means.
-    fn tell_code(&self, asked: &Asked<'_>) -> Option<Told> {
-        let Asked {
+    /// Explains a documented code.
+    fn explain_code(&self, context: &RequestContext<'_>) -> Option<Explanation> {
+        let RequestContext {
             service,
             bucket,
             source,
             ..
-        } = asked;
+        } = context;
         Some(match (self.code(), self.status) {
-            ("NoSuchBucket", _) => told(
-                Kind::NotFound,
+            ("NoSuchBucket", _) => explanation(
+                ErrorKind::NotFound,
                 format!("there is no bucket {bucket} at {service}"),
-                "check the bucket's name, and that --endpoint or AWS_ENDPOINT_URL_S3 names the right service",
+                "check the bucket's name, and that ⟦endpoint⟧ or AWS_ENDPOINT_URL_S3 names the right service",
             ),
-            ("NoSuchKey", _) => told(
-                Kind::NotFound,
+            ("NoSuchKey", _) => explanation(
+                ErrorKind::NotFound,
                 "there is no such object",
                 format!("`straightway ls s3://{bucket}/` lists what is there"),
             ),
-            ("NoSuchVersion" | "MethodNotAllowed", _) => told(
-                Kind::NotFound,
+            ("NoSuchVersion" | "MethodNotAllowed", _) => explanation(
+                ErrorKind::NotFound,
                 "there is no such version of it",
                 "leave out `?versionId=…` to read the latest version",
             ),
-            ("InvalidAccessKeyId", _) => told(
-                Kind::Invalid,
+            ("InvalidAccessKeyId", _) => explanation(
+                ErrorKind::Invalid,
                 format!("the service does not know the access key from {source}"),
-                "check the access key id, and that --endpoint names the service that issued it",
+                "check the access key id, and that ⟦endpoint⟧ names the service that issued it",
             ),
-            ("SignatureDoesNotMatch", _) => told(
-                Kind::Invalid,
+            ("SignatureDoesNotMatch", _) => explanation(
+                ErrorKind::Invalid,
                 format!("the service refuses the signature: the secret key from {source} is wrong"),
                 "check the secret access key; it belongs to the access key id",
             ),
             (
                 "InvalidToken" | "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException",
                 _,
-            ) => told(
-                Kind::Invalid,
+            ) => explanation(
+                ErrorKind::Invalid,
                 format!("the session token from {source} has expired or is not valid"),
                 "renew the credentials, for example with `aws sso login`",
             ),
-            ("PreconditionFailed", _) | (_, 412) => told(
-                Kind::Corrupt,
+            ("PreconditionFailed", _) | (_, 412) => explanation(
+                ErrorKind::Corrupt,
                 "it was replaced while it was read",
                 "read it again; nothing of two versions was mixed",
             ),
-            ("InvalidRange", _) | (_, 416) => told(
-                Kind::Corrupt,
+            ("InvalidRange", _) | (_, 416) => explanation(
+                ErrorKind::Corrupt,
                 "it is shorter than it was when it was opened",
                 "read it again",
             ),
-            ("InvalidObjectState", _) => told(
-                Kind::Invalid,
+            ("InvalidObjectState", _) => explanation(
+                ErrorKind::Invalid,
                 "it is archived",
                 "restore it from the archive first",
             ),
@@ -286,22 +288,22 @@ impl Refusal {
         })
     }
 
-    /// What an answer means by its status, and by what it looks like.
-    fn tell_status(&self, asked: &Asked<'_>) -> Told {
-        let Asked {
+    /// Explains a response by its status and its form.
+    fn explain_status(&self, context: &RequestContext<'_>) -> Explanation {
+        let RequestContext {
             service,
             bucket,
             source,
             ..
-        } = asked;
+        } = context;
         match (self.code(), self.status) {
             ("AccessDenied" | "AllAccessDisabled" | "AccountProblem", _) | ("", 401 | 403)
                 if self.looks_like_s3() =>
             {
-                told(
-                    Kind::Invalid,
+                explanation(
+                    ErrorKind::Invalid,
                     format!("access is denied to {source}"),
-                    if asked.writes() {
+                    if context.writes() {
                         "grant s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and \
                          s3:ListBucketMultipartUploads, or use credentials that may write (--profile, AWS_ACCESS_KEY_ID)"
                     } else {
@@ -310,45 +312,45 @@ impl Refusal {
                     },
                 )
             }
-            (_, 400) if asked.has_customer_key => told(
-                Kind::Invalid,
+            (_, 400) if context.has_customer_key => explanation(
+                ErrorKind::Invalid,
                 "the service refuses the encryption key",
                 "check the SSE customer key; it needs https",
             ),
-            ("InvalidRequest" | "", 400) if self.looks_like_s3() => told(
-                Kind::Invalid,
+            ("InvalidRequest" | "", 400) if self.looks_like_s3() => explanation(
+                ErrorKind::Invalid,
                 "the service refuses the request",
-                "an object that is encrypted with a customer's key needs --sse-customer-key",
+                "an object that is encrypted with a customer's key needs ⟦sse_customer_key⟧",
             ),
-            ("", 404) if self.looks_like_s3() => told(
-                Kind::NotFound,
+            ("", 404) if self.looks_like_s3() => explanation(
+                ErrorKind::NotFound,
                 "there is no such object",
                 format!("`straightway ls s3://{bucket}/` lists what is there"),
             ),
-            (_, 429 | 500..) => told(
-                Kind::Transient,
-                "the service is overloaded or fails",
+            (_, 429 | 500..) => explanation(
+                ErrorKind::Transient,
+                "the service is overloaded or has failed",
                 "try again later",
             ),
-            ("", _) => told(
-                Kind::Unsupported,
-                format!("{service} does not answer as S3 does"),
-                "check --endpoint or AWS_ENDPOINT_URL_S3: it must be the address of an S3 service, with its port",
+            ("", _) => explanation(
+                ErrorKind::Unsupported,
+                format!("{service} does not respond like an S3 service"),
+                "check ⟦endpoint⟧ or AWS_ENDPOINT_URL_S3: it must be the address of an S3 service, with its port",
             ),
-            (code, _) => told(
-                Kind::Unsupported,
+            (code, _) => explanation(
+                ErrorKind::Unsupported,
                 "the service refuses the request",
                 format!("look up {code} in the documentation of the service"),
             ),
         }
     }
 
-    /// Whether an answer without a known body may still be one of S3: `HEAD` has none.
+    /// Whether a response may be from S3. One without a body may be, since `HEAD` has none.
     fn looks_like_s3(&self) -> bool {
         self.fault.is_some() || self.is_s3 || !self.has_body
     }
 
-    fn tell_region(&self, asked: &Asked<'_>) -> Option<Told> {
+    fn explain_region(&self, context: &RequestContext<'_>) -> Option<Explanation> {
         let is_redirect = matches!(self.status, 301 | 307 | 308)
             || matches!(
                 self.code(),
@@ -361,16 +363,16 @@ impl Refusal {
             .map(|fault| fault.region.as_str())
             .filter(|region| !region.is_empty());
         let region = self.region.as_deref().or(by_body);
-        let bucket = asked.bucket;
+        let bucket = context.bucket;
         match region {
-            Some(region) if region != asked.region && (is_redirect || self.status == 400) => {
-                Some(told(
-                    Kind::Invalid,
+            Some(region) if region != context.region && (is_redirect || self.status == 400) => {
+                Some(explanation(
+                    ErrorKind::Invalid,
                     format!(
                         "bucket {bucket} is in region {region}, and the request was for {}",
-                        asked.region
+                        context.region
                     ),
-                    format!("use --region {region} or AWS_REGION={region}"),
+                    format!("use ⟦region={region}⟧ or AWS_REGION={region}"),
                 ))
             }
             _ if is_redirect => {
@@ -378,11 +380,11 @@ impl Refusal {
                     .map(|fault| fault.endpoint.as_str())
                     .filter(|e| !e.is_empty());
                 let hint = match endpoint {
-                    Some(endpoint) => format!("use --endpoint https://{endpoint}"),
-                    None => "check --region and --endpoint".to_owned(),
+                    Some(endpoint) => format!("use ⟦endpoint=https://{endpoint}⟧"),
+                    None => "check ⟦region⟧ and ⟦endpoint⟧".to_owned(),
                 };
-                Some(told(
-                    Kind::Invalid,
+                Some(explanation(
+                    ErrorKind::Invalid,
                     format!("bucket {bucket} is elsewhere"),
                     hint,
                 ))
@@ -391,7 +393,7 @@ impl Refusal {
         }
     }
 
-    fn tell_clock(&self, asked: &Asked<'_>) -> Option<Told> {
+    fn explain_clock(&self, context: &RequestContext<'_>) -> Option<Explanation> {
         let is_said = self.code() == "RequestTimeTooSkewed";
         let skew = self
             .date
@@ -401,15 +403,15 @@ impl Refusal {
             let why = match skew.filter(|skew| skew.by > SKEW_MIN) {
                 Some(skew) => format!(
                     "the clock of this machine is {skew} that of {}",
-                    asked.service
+                    context.service
                 ),
                 None => format!(
                     "the clocks of this machine and of {} differ too much",
-                    asked.service
+                    context.service
                 ),
             };
-            told(
-                Kind::Invalid,
+            explanation(
+                ErrorKind::Invalid,
                 why,
                 "set the clock, for example with `chronyc makestep`",
             )
@@ -417,21 +419,21 @@ impl Refusal {
     }
 }
 
-struct Told {
-    kind: Kind,
+struct Explanation {
+    kind: ErrorKind,
     why: String,
     hint: String,
 }
 
-fn told(kind: Kind, why: impl Into<String>, hint: impl Into<String>) -> Told {
+fn explanation(kind: ErrorKind, why: impl Into<String>, hint: impl Into<String>) -> Explanation {
     let (why, hint) = (why.into(), hint.into());
-    Told { kind, why, hint }
+    Explanation { kind, why, hint }
 }
 
-/// How far the clock of this machine is off.
+/// The difference between the clock of this machine and that of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Skew {
-    /// By how much.
+    /// Its amount.
     pub(crate) by: Duration,
     is_ahead: bool,
 }
@@ -480,7 +482,7 @@ pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> 
 mod tests {
     use super::*;
 
-    const ASKED: Asked<'static> = Asked {
+    const CONTEXT: RequestContext<'static> = RequestContext {
         operation: "open",
         name: "s3://bucket/key",
         service: "http://host:1",
@@ -491,11 +493,11 @@ mod tests {
     };
 
     fn refusal(status: u16, headers: &[(&str, &str)], body: &str) -> Refusal {
-        let mut answer = http::Response::builder().status(status);
+        let mut response = http::Response::builder().status(status);
         for (name, value) in headers {
-            answer = answer.header(*name, *value);
+            response = response.header(*name, *value);
         }
-        Refusal::of_response(&answer.body(body.as_bytes().to_vec()).unwrap())
+        Refusal::of_response(&response.body(body.as_bytes().to_vec()).unwrap())
     }
 
     fn fault(status: u16, code: &str) -> Refusal {
@@ -506,48 +508,68 @@ mod tests {
         )
     }
 
-    fn fatal(refusal: &Refusal) -> (Kind, String) {
-        let Judgement { next, error } = refusal.judge(&ASKED);
+    fn fatal(refusal: &Refusal) -> (ErrorKind, String) {
+        let Judgement { next, error } = refusal.judge(&CONTEXT);
         assert_eq!(next, Next::Fail, "{error}");
-        let hint = error.hint().expect("each has a remedy");
+        let hint = error.hint().expect("each has a hint");
         (error.kind(), format!("{error}\n{hint}"))
     }
 
     #[test]
-    fn each_refusal_names_the_object_and_the_remedy() {
+    fn each_refusal_names_the_object_and_has_a_hint() {
         for (status, code, kind, words) in [
-            (404, "NoSuchKey", Kind::NotFound, "there is no such object"),
+            (
+                404,
+                "NoSuchKey",
+                ErrorKind::NotFound,
+                "there is no such object",
+            ),
             (
                 404,
                 "NoSuchBucket",
-                Kind::NotFound,
+                ErrorKind::NotFound,
                 "no bucket bucket at http://host:1",
             ),
             (
                 403,
                 "AccessDenied",
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "access is denied to the environment",
             ),
             (
                 403,
                 "InvalidAccessKeyId",
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "does not know the access key",
             ),
             (
                 403,
                 "SignatureDoesNotMatch",
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "check the secret access key",
             ),
-            (403, "RequestTimeTooSkewed", Kind::Invalid, "set the clock"),
-            (400, "InvalidToken", Kind::Invalid, "renew the credentials"),
-            (412, "PreconditionFailed", Kind::Corrupt, "replaced"),
-            (416, "InvalidRange", Kind::Corrupt, "shorter"),
-            (403, "InvalidObjectState", Kind::Invalid, "archived"),
-            (400, "InvalidRequest", Kind::Invalid, "--sse-customer-key"),
-            (418, "Teapot", Kind::Unsupported, "Teapot"),
+            (
+                403,
+                "RequestTimeTooSkewed",
+                ErrorKind::Invalid,
+                "set the clock",
+            ),
+            (
+                400,
+                "InvalidToken",
+                ErrorKind::Invalid,
+                "renew the credentials",
+            ),
+            (412, "PreconditionFailed", ErrorKind::Corrupt, "replaced"),
+            (416, "InvalidRange", ErrorKind::Corrupt, "shorter"),
+            (403, "InvalidObjectState", ErrorKind::Invalid, "archived"),
+            (
+                400,
+                "InvalidRequest",
+                ErrorKind::Invalid,
+                "needs sse_customer_key",
+            ),
+            (418, "Teapot", ErrorKind::Unsupported, "Teapot"),
         ] {
             let (found, text) = fatal(&fault(status, code));
             assert_eq!(found, kind, "{text}");
@@ -568,16 +590,16 @@ mod tests {
         ];
         for wrong in [refusal(400, &[], body), refusal(301, &redirect, "")] {
             let (kind, text) = fatal(&wrong);
-            assert_eq!(kind, Kind::Invalid);
+            assert_eq!(kind, ErrorKind::Invalid);
             assert!(
-                text.contains("--region eu-west-3") && text.contains("was for us-east-1"),
+                text.contains("region eu-west-3") && text.contains("was for us-east-1"),
                 "{text}"
             );
         }
     }
 
     #[test]
-    fn a_clock_that_is_off_is_told_by_how_much() {
+    fn a_clock_skew_is_reported_with_its_amount() {
         let past = [("date", "Mon, 16 Nov 2020 03:04:05 GMT")];
         let body = "<Error><Code>RequestTimeTooSkewed</Code></Error>";
         let (_, text) = fatal(&refusal(403, &past, body));
@@ -585,7 +607,7 @@ mod tests {
             text.contains("minutes ahead of that of http://host:1"),
             "{text}"
         );
-        // Some servers call it a wrong signature or a denied access.
+        // Some servers report it as a wrong signature or denied access.
         let (_, text) = fatal(&refusal(
             403,
             &past,
@@ -595,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_answer_as_s3_does_is_told_so() {
+    fn a_service_that_is_not_s3_is_reported() {
         for (status, body) in [
             (404, "<html>not found</html>"),
             (200, "hello"),
@@ -603,15 +625,18 @@ mod tests {
             (302, ""),
         ] {
             let (_, text) = fatal(&refusal(status, &[], body));
-            assert!(text.contains("--endpoint"), "{status} {body}: {text}");
+            assert!(
+                text.contains("endpoint or AWS_ENDPOINT_URL_S3"),
+                "{status} {body}: {text}"
+            );
         }
         let (kind, _) = fatal(&refusal(404, &[], ""));
-        assert_eq!(kind, Kind::NotFound);
+        assert_eq!(kind, ErrorKind::NotFound);
     }
 
     #[test]
-    fn what_may_pass_is_tried_again() {
-        let next = |refusal: &Refusal| refusal.judge(&ASKED).next;
+    fn transient_refusals_are_retried() {
+        let next = |refusal: &Refusal| refusal.judge(&CONTEXT).next;
         assert_eq!(next(&fault(400, "ExpiredToken")), Next::Renew);
         assert_eq!(next(&fault(503, "SlowDown")), Next::SlowDown(None));
         let later = refusal(503, &[("retry-after", "3")], "");
@@ -619,13 +644,13 @@ mod tests {
         assert_eq!(next(&fault(500, "InternalError")), Next::Retry);
         assert_eq!(next(&refusal(502, &[], "<html>")), Next::Retry);
         assert_eq!(
-            fault(500, "InternalError").error(&ASKED).kind(),
-            Kind::Transient
+            fault(500, "InternalError").error(&CONTEXT).kind(),
+            ErrorKind::Transient
         );
     }
 
     #[test]
-    fn what_a_server_repeats_of_the_credentials_is_not_shown() {
+    fn credentials_that_a_server_repeats_are_not_shown() {
         let body = "<Error><Code>SignatureDoesNotMatch</Code><Message>AKID hush</Message>\
                     <AWSAccessKeyId>AKID</AWSAccessKeyId><StringToSign>hush</StringToSign></Error>";
         let refusal = refusal(403, &[], body);

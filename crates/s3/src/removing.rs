@@ -1,4 +1,4 @@
-//! Removing objects: one, one version, or all below a prefix; and uploads that nobody will complete.
+//! Removes objects: one, one version, or all below a prefix. Also removes abandoned uploads and probes.
 
 use std::{collections::BTreeSet, ffi::OsStr, time::Duration};
 
@@ -6,25 +6,25 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::{Method, header::IF_MATCH};
 use md5::{Digest, Md5};
 use reqsign_core::time::Timestamp;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::Store;
 
 use crate::{
-    bucket::{Ask, Cargo, PAGE_BYTES_MAX},
+    bucket::{BucketRequest, PAGE_BYTES_MAX, RequestContent},
     refusal::header,
     store::{PROBE, S3},
-    writing::ANSWER_BYTES_MAX,
+    writing::RESPONSE_BYTES_MAX,
     xml::{Contents, Deleted, ListBucketResult, OpenUpload, Uploads, escaped, parse},
 };
 
-/// Keys that one request removes.
+/// The keys removed per request.
 const BATCH_KEYS: usize = 1000;
 
-/// How often a page is listed and removed before something must be putting as fast. A page has 1,000 keys.
+/// The most pages that are listed and removed before concurrent writers are assumed. A page has 1,000 keys.
 const PAGES_MAX: usize = 100_000;
 
 impl OpenUpload {
-    /// Whether it was begun at least `age` ago. One whose age is unknown is taken for old only by who wants all gone.
+    /// Whether it was begun at least `age` ago. If that is unknown, only for an `age` of zero.
     pub(crate) fn is_older_than(&self, age: Duration) -> bool {
         has_passed(self.initiated.as_deref(), age)
     }
@@ -37,7 +37,7 @@ impl Contents {
     }
 }
 
-/// Whether a time is at least `age` ago. One that is unknown is only for who wants all gone.
+/// Whether a time is at least `age` ago. An unknown time is so only for an `age` of zero.
 fn has_passed(time: Option<&str>, age: Duration) -> bool {
     let time = time.and_then(|time| time.parse::<Timestamp>().ok());
     match time.map(Timestamp::as_system_time) {
@@ -47,14 +47,14 @@ fn has_passed(time: Option<&str>, age: Duration) -> bool {
 }
 
 impl S3 {
-    /// Removes a key, or with a tag that version of it. Answers whether it did.
+    /// Removes a key, or with a tag only that version of it. Returns whether it did.
     pub(crate) fn remove_key(&self, key: &str, name: &str, tag: Option<&str>) -> Result<bool> {
         let condition = tag.map(|tag| (IF_MATCH, tag));
         let expected: &[u16] = match tag {
             None => &[200, 204, 404],
             Some(_) => &[200, 204, 404, 412],
         };
-        let answer = self.bucket().ask(&Ask {
+        let response = self.bucket().request(&BucketRequest {
             method: Method::DELETE,
             operation: "remove",
             name,
@@ -62,27 +62,27 @@ impl S3 {
             query: &[],
             unsigned: condition.as_slice(),
             expected,
-            body_bytes_max: ANSWER_BYTES_MAX,
+            body_bytes_max: RESPONSE_BYTES_MAX,
         })?;
-        Ok(answer.status().is_success())
+        Ok(response.status().is_success())
     }
 
-    /// Removes a key if it is this version. Answers whether it did.
+    /// Removes a key if it has this version. Returns whether it did.
     ///
-    /// A service that does not know the condition ignores it. So it is looked at before: such a service leaves a gap
-    /// between the look and the removal.
+    /// A service that does not know the condition ignores it, so the version is checked first. With such a service
+    /// there is a race between the check and the removal.
     pub(crate) fn remove_version(&self, key: &str, name: &str, tag: &str) -> Result<bool> {
-        let answer = self.bucket().ask(&Ask {
+        let response = self.bucket().request(&BucketRequest {
             method: Method::HEAD,
-            operation: "ask",
+            operation: "check",
             name,
             key,
             query: &[],
             unsigned: &[(IF_MATCH, tag)],
             expected: &[200, 404, 412],
-            body_bytes_max: ANSWER_BYTES_MAX,
+            body_bytes_max: RESPONSE_BYTES_MAX,
         })?;
-        if answer.status() != 200 || header(answer.headers(), "etag") != Some(tag) {
+        if response.status() != 200 || header(response.headers(), "etag") != Some(tag) {
             return Ok(false);
         }
         self.remove_key(key, name, Some(tag))
@@ -95,8 +95,8 @@ impl S3 {
         for _ in 0..PAGES_MAX {
             let keys = self.keys_below(prefix, &name)?;
             if keys.is_empty() {
-                // SeaweedFS keeps folders for a while after the last object in them is gone, and lists them. The
-                // deepest goes first.
+                // SeaweedFS keeps and lists folders for a while after their last object is gone. They are removed from
+                // the deepest up.
                 let folders: Vec<_> = folders.into_iter().rev().collect();
                 return self.remove_keys(&folders);
             }
@@ -109,8 +109,8 @@ impl S3 {
                 folders.extend(ends.map(|end| key[..end].to_owned()));
             }
         }
-        let message = "others put objects there as fast as they are removed";
-        Err(Error::new(Kind::Transient, "clear", name, message))
+        let message = "other writers put objects there as fast as they are removed";
+        Err(Error::new(ErrorKind::Transient, "clear", name, message))
     }
 
     /// The first page of keys that begin with `prefix`.
@@ -125,7 +125,7 @@ impl S3 {
         if !prefix.is_empty() {
             query.push(("prefix", prefix));
         }
-        let answer = self.bucket().ask(&Ask {
+        let response = self.bucket().request(&BucketRequest {
             method: Method::GET,
             operation: "list",
             name,
@@ -135,12 +135,12 @@ impl S3 {
             expected: &[200],
             body_bytes_max: PAGE_BYTES_MAX,
         })?;
-        let page = ListBucketResult::parse(answer.body());
+        let page = ListBucketResult::parse(response.body());
         let page = page.map_err(|_| self.not_s3("list", OsStr::new("")))?;
         Ok(page.contents)
     }
 
-    /// Removes keys by as few requests as possible.
+    /// Removes keys with as few requests as possible.
     pub(crate) fn remove_keys(&self, keys: &[String]) -> Result<()> {
         let name = self.describe(OsStr::new(""));
         for keys in keys.chunks(BATCH_KEYS) {
@@ -151,7 +151,7 @@ impl S3 {
             let objects = objects.concat();
             let body = format!("<Delete><Quiet>true</Quiet>{objects}</Delete>");
             let digest = BASE64_STANDARD.encode(Md5::digest(&body));
-            let request = Ask {
+            let request = BucketRequest {
                 method: Method::POST,
                 operation: "remove",
                 name: &name,
@@ -161,24 +161,25 @@ impl S3 {
                 expected: &[200],
                 body_bytes_max: PAGE_BYTES_MAX,
             };
-            let cargo = Cargo {
+            let content = RequestContent {
                 headers: &[("content-md5", &digest)],
                 body: body.as_bytes(),
             };
-            let sent = self.bucket().send(&request, &cargo)?;
-            let deleted: Deleted = parse(sent.answer.body(), "DeleteResult")
+            let sent = self.bucket().send(&request, &content)?;
+            let deleted: Deleted = parse(sent.response.body(), "DeleteResult")
                 .ok_or_else(|| self.not_s3("remove", OsStr::new("")))?;
             if let Some(error) = deleted.errors.first() {
-                let message = format!("the service keeps it ({}: {})", error.code, error.message);
-                let hint = "grant s3:DeleteObject, and look whether it is protected by object lock";
+                let message = format!("the service refused ({}: {})", error.code, error.message);
+                let hint =
+                    "grant s3:DeleteObject, and check whether it is protected by object lock";
                 let name = self.bucket().describe(&error.key);
-                return Err(Error::new(Kind::Invalid, "remove", name, message).with_hint(hint));
+                return Err(Error::new(ErrorKind::Invalid, "remove", name, message).with_hint(hint));
             }
         }
         Ok(())
     }
 
-    /// Ends uploads below the prefix that were begun longer than `age` ago. Answers the names of their objects.
+    /// Aborts uploads below the prefix that were begun at least `age` ago. Returns the names of their objects.
     pub(crate) fn sweep_uploads(&self, age: Duration) -> Result<Vec<String>> {
         let mut swept = Vec::new();
         for upload in self.uploads()? {
@@ -190,25 +191,25 @@ impl S3 {
         Ok(swept)
     }
 
-    /// Removes probes directly below the prefix that were put longer than `age` ago. Answers their names.
+    /// Removes probes directly below the prefix that were put at least `age` ago. Returns their names.
     pub(crate) fn sweep_probes(&self, age: Duration) -> Result<Vec<String>> {
         let mut swept = Vec::new();
         let (prefix, name) = (
             format!("{}{PROBE}", self.prefix()),
             self.describe(OsStr::new("")),
         );
-        // A page is more than killed processes leave in a week.
+        // One page is enough for the probes that killed processes leave in a week.
         for probe in self.objects_below(&prefix, &name)? {
             if probe.key.starts_with(&prefix) && probe.is_older_than(age) {
-                let told = self.bucket().describe(&probe.key);
-                self.remove_key(&probe.key, &told, None)?;
-                swept.push(told);
+                let full_name = self.bucket().describe(&probe.key);
+                self.remove_key(&probe.key, &full_name, None)?;
+                swept.push(full_name);
             }
         }
         Ok(swept)
     }
 
-    /// All uploads below the prefix that are under way.
+    /// All open uploads below the prefix.
     pub(crate) fn uploads(&self) -> Result<Vec<OpenUpload>> {
         let name = self.describe(OsStr::new(""));
         let (mut all, mut after) = (Vec::new(), None::<(String, String)>);
@@ -221,10 +222,10 @@ impl S3 {
                 query.extend([("key-marker", key.as_str()), ("upload-id-marker", id)]);
             }
             query.sort_unstable();
-            let answer = self.bucket().ask_for_page(&name, &query)?;
-            let page: Uploads = parse(answer.body(), "ListMultipartUploadsResult")
+            let response = self.bucket().list_page(&name, &query)?;
+            let page: Uploads = parse(response.body(), "ListMultipartUploadsResult")
                 .ok_or_else(|| self.not_s3("list", OsStr::new("")))?;
-            // A service may list more than was asked for.
+            // A service may list more than was requested.
             let own = page.open.into_iter();
             all.extend(own.filter(|upload| upload.key.starts_with(self.prefix())));
             let next = page.next_key_marker.filter(|_| page.is_truncated);
@@ -237,19 +238,19 @@ impl S3 {
         Ok(all)
     }
 
-    /// Ends an upload without its object. One that is gone is ended.
+    /// Aborts an upload. It is not an error if the upload does not exist.
     pub(crate) fn abort(&self, key: &str, id: &str) -> Result<()> {
         let name = self.bucket().describe(key);
-        let answer = self.bucket().ask(&Ask {
+        let response = self.bucket().request(&BucketRequest {
             method: Method::DELETE,
-            operation: "end the upload of",
+            operation: "abort the upload of",
             name: &name,
             key,
             query: &[("uploadId", id)],
             unsigned: &[],
             expected: &[200, 204, 404],
-            body_bytes_max: ANSWER_BYTES_MAX,
+            body_bytes_max: RESPONSE_BYTES_MAX,
         });
-        answer.map(drop)
+        response.map(drop)
     }
 }

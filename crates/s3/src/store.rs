@@ -1,4 +1,4 @@
-//! Buckets as stores: objects are opened and listed here. `upload`, `writing`, `removing` and `copying` have the rest.
+//! Buckets as stores: opens and lists objects. The rest is in `upload`, `writing`, `removing` and `copying`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -8,21 +8,22 @@ use std::{
 
 use http::{Method, header::RANGE};
 use reqsign_core::time::Timestamp;
-use straightway_core::{Direction, Error, Extent, Kind, Result, Survey};
+use straightway_core::{Direction, Error, ErrorKind, Extent, Result, Survey};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store,
-        Tag, Tuning, Verb, Verbs, parts, text,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
+        Store, Tag, Tuning, Verb, Verbs, parts, text,
     },
 };
 use straightway_net::{
-    FAMILY, First, Network, Origin, Remote, Site, TUNING, Upload, Validator, engine, together,
+    FAMILY, FirstResponse, Network, Origin, Remote, Site, TUNING, Upload, Validator, engine,
+    run_parallel,
 };
 
 use crate::{
-    access::Access,
-    bucket::{Ask, Bucket, KeyService, PAGE_BYTES_MAX},
+    access::S3Access,
+    bucket::{Bucket, BucketRequest, KeyService, PAGE_BYTES_MAX},
     upload::{PART_BYTES, commit_each, commit_in_order},
     writing::fresh_nonce,
     xml::{Contents, ListBucketResult},
@@ -31,48 +32,48 @@ use crate::{
 /// The most names on one page.
 const PAGE_NAMES_MAX: usize = 1000;
 
-/// Objects that are opened side by side.
+/// The most objects opened in parallel.
 const OPENERS_MAX: usize = 32;
 
-/// What the first request for an object asks for. It holds the header of nearly every safetensors file.
+/// The bytes requested when an object is opened. They hold the header of nearly every safetensors file.
 const FRONT_BYTES_MAX: usize = 1 << 20;
 
-/// The same for all objects that are opened at once, whose first bytes are kept.
+/// The same for all objects of one call together, since their first bytes stay in memory.
 const FRONTS_BYTES_MAX: usize = 64 << 20;
 
-/// How old an upload is before it counts as left by a writer that was killed.
-pub(crate) const LEFT_AFTER: Duration = Duration::from_hours(7 * 24);
+/// The age at which an upload or a probe counts as left behind by a killed writer.
+pub(crate) const STALE_AFTER: Duration = Duration::from_hours(7 * 24);
 
-/// What the names of probes begin with.
+/// The prefix of the names of probes.
 pub(crate) const PROBE: &str = ".straightway-probe-";
 
-/// What follows a key to name one version of it.
+/// The separator between a key and its version id.
 const VERSION_MARK: &str = "?versionId=";
 
-/// Whether a text can be a tag: requests have it in a header.
+/// Whether a text can be a tag, which is sent in a header.
 fn is_tag(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// A bucket, or what is below a prefix in it.
+/// A bucket, or a prefix in it.
 #[derive(Clone, Debug)]
 pub struct S3 {
     bucket: Arc<Bucket>,
     origin: Arc<Origin>,
-    /// What all keys begin with: nothing, or parts that end with `/`.
+    /// The prefix of all keys: empty, or ending with `/`.
     prefix: String,
-    /// The prefix that this store or the one that it lies in was opened with. Probes are put there.
+    /// The prefix of the outermost store that this one was derived from. Probes are put there.
     outermost: String,
 }
 
 impl S3 {
-    /// A bucket that is reached like this. Nothing is asked yet.
-    pub fn new(bucket: &str, access: &Access, network: &Arc<Network>) -> Result<Self> {
+    /// A bucket with these settings. No request is sent yet.
+    pub fn new(bucket: &str, access: &S3Access, network: &Arc<Network>) -> Result<Self> {
         let bucket = Bucket::new(bucket, access, network)?;
         let url = bucket.endpoint.origin.parse().map_err(|_| {
-            let message = "it is no URL";
+            let message = "it is not a URL";
             Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "use the endpoint",
                 &bucket.endpoint.origin,
                 message,
@@ -87,7 +88,7 @@ impl S3 {
         })
     }
 
-    /// The address of the service that it is on.
+    /// The URL of its service.
     pub fn endpoint(&self) -> &str {
         &self.bucket.endpoint.service
     }
@@ -97,17 +98,17 @@ impl S3 {
         &self.bucket
     }
 
-    /// The server that it is on.
+    /// Its server.
     pub(crate) fn origin(&self) -> &Arc<Origin> {
         &self.origin
     }
 
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// What is below a name.
+    /// The store of the objects below a name.
     pub(crate) fn inside(&self, folder: &OsStr) -> Result<Self> {
         let (key, version) = self.key(folder)?;
         if version.is_some() {
@@ -129,7 +130,7 @@ impl S3 {
         })
     }
 
-    /// The key of an object that is written or removed.
+    /// The key of an object to write or remove.
     pub(crate) fn own_key(&self, name: &OsStr) -> Result<String> {
         parts(self, name)?;
         let (key, version) = self.key(name)?;
@@ -139,12 +140,12 @@ impl S3 {
         Ok(key)
     }
 
-    /// The key of an object that only finds out what the service does. A probe of a killed process is swept.
+    /// The key of an object that probes a feature of the service. Probes of killed processes are swept.
     pub(crate) fn probe_key(&self) -> String {
         format!("{}{PROBE}{}", self.outermost, fresh_nonce())
     }
 
-    /// The key of a name, and the version that it names.
+    /// The key and the version of a name.
     pub(crate) fn key(&self, name: &OsStr) -> Result<(String, Option<String>)> {
         let name_text = text(self, name)?;
         let (name_text, version) = match name_text.rsplit_once(VERSION_MARK) {
@@ -152,21 +153,21 @@ impl S3 {
             _ => (name_text, None),
         };
         let key = format!("{}{name_text}", self.prefix);
-        // The path of a URL has no such parts: clients and servers resolve them.
+        // Clients and servers resolve such parts in the path of a URL.
         if key.split('/').any(|part| matches!(part, "." | "..")) {
-            return Err(self.refuse(name, "a key with a part `.` or `..` cannot be asked for"));
+            return Err(self.refuse(name, "a key with a part `.` or `..` cannot be requested"));
         }
         Ok((key, version))
     }
 
     fn refuse(&self, name: &OsStr, why: &str) -> Error {
-        Error::new(Kind::Invalid, "use the name", self.describe(name), why)
+        Error::new(ErrorKind::Invalid, "use the name", self.describe(name), why)
     }
 
     fn open_one(&self, named: &Named, front_bytes: u32) -> Result<Arc<dyn Handle>> {
         let (key, version) = self.key(&named.name)?;
         if key.is_empty() || key.len() == self.prefix.len() {
-            let error = self.refuse(&named.name, "it is a bucket or a prefix, and no object");
+            let error = self.refuse(&named.name, "it is a bucket or a prefix, not an object");
             return Err(error.with_hint("name an object in it"));
         }
         let name = self.describe(&named.name);
@@ -175,43 +176,49 @@ impl S3 {
         let validator = match &named.tag {
             Some(Tag::Text(tag)) if is_tag(tag) => Some(Validator::Tag(tag.clone())),
             Some(Tag::Text(_)) => {
-                return Err(self.refuse(&named.name, "its tag has odd characters"));
+                return Err(self.refuse(&named.name, "its tag has invalid characters"));
             }
             Some(Tag::File(_)) => return Err(self.refuse(&named.name, "it has the tag of a file")),
             None => None,
         };
         let bytes = named.bytes.filter(|_| validator.is_some());
-        let asked = Arc::clone(&service);
+        let key_service = Arc::clone(&service);
         let remote = Remote::known(name, bytes.unwrap_or(0), validator, origin, service, client);
         if bytes.is_some() {
             return Ok(Arc::new(remote));
         }
-        match remote.first(front_bytes)? {
-            // Every object of S3 has a tag. Of an empty one the refusal of a range need not tell it.
-            First::Found {
+        match remote.first_response(front_bytes)? {
+            // Every object of S3 has a tag, but the refused range of an empty object may come without it.
+            FirstResponse::Found {
                 bytes,
                 validator,
                 front,
             } if bytes == 0 || validator.is_some() => {
                 Ok(Arc::new(remote.found(bytes, validator, front)))
             }
-            First::Found { .. } => Err(self.not_s3("open", &named.name)),
-            First::Redirect(_) => Err(self.redirected(&asked, remote.name())),
+            FirstResponse::Found { .. } => Err(self.not_s3("open", &named.name)),
+            FirstResponse::Redirect(_) => Err(self.redirected(&key_service, remote.name())),
         }
     }
 
-    /// The error of a service that is none of S3.
+    /// The error of a service that is not S3.
     pub(crate) fn not_s3(&self, operation: &'static str, name: &OsStr) -> Error {
         let service = &self.bucket.endpoint.service;
-        let message = format!("{service} does not answer as S3 does");
-        Error::new(Kind::Unsupported, operation, self.describe(name), message).with_hint(
-            "check --endpoint or AWS_ENDPOINT_URL_S3: it must be the address of an S3 service",
+        let message = format!("{service} does not respond like an S3 service");
+        Error::new(
+            ErrorKind::Unsupported,
+            operation,
+            self.describe(name),
+            message,
+        )
+        .with_hint(
+            "check ⟦endpoint⟧ or AWS_ENDPOINT_URL_S3: it must be the address of an S3 service",
         )
     }
 
-    /// The error of a bucket that is elsewhere, by a second request that tells where.
+    /// The error of a redirected bucket, from a second request whose response names the location.
     fn redirected(&self, service: &KeyService, name: &str) -> Error {
-        let answer = self.bucket.ask(&Ask {
+        let response = self.bucket.request(&BucketRequest {
             method: Method::GET,
             operation: "open",
             name,
@@ -221,14 +228,14 @@ impl S3 {
             expected: &[200, 206],
             body_bytes_max: PAGE_BYTES_MAX,
         });
-        answer.err().unwrap_or_else(|| {
-            let message = "the service redirects elsewhere, and then does not";
-            Error::new(Kind::Transient, "open", name, message).with_hint("try again")
+        response.err().unwrap_or_else(|| {
+            let message = "the service redirected one request but not the next";
+            Error::new(ErrorKind::Transient, "open", name, message).with_hint("try again")
         })
     }
 
     /// One page of keys below the prefix, up to the next slash.
-    fn page(&self, page: &Page) -> Result<ListBucketResult> {
+    fn page(&self, page: &ListPage) -> Result<ListBucketResult> {
         let names_max = page.names_max.clamp(1, PAGE_NAMES_MAX).to_string();
         let after = page
             .after
@@ -247,26 +254,28 @@ impl S3 {
             query.push(("continuation-token", token));
         }
         let name = self.describe(OsStr::new(""));
-        let answer = self.bucket.ask_for_page(&name, &query)?;
-        ListBucketResult::parse(answer.body()).map_err(|_| self.not_s3("list", OsStr::new("")))
+        let response = self.bucket.list_page(&name, &query)?;
+        ListBucketResult::parse(response.body()).map_err(|_| self.not_s3("list", OsStr::new("")))
     }
 
-    /// The name of a key of a listing; `None` for what stands for the folder itself.
+    /// The name of a listed key; `None` for the folder itself.
     fn listed<'a>(&self, key: &'a str) -> Result<Option<&'a str>> {
         let refuse = |why: &str| {
             let name = self.bucket.describe(key);
-            Err(Error::new(Kind::Invalid, "list", name, why)
-                .with_hint("read it by its name, which can be given whole"))
+            Err(Error::new(ErrorKind::Invalid, "list", name, why)
+                .with_hint("open it by its full name"))
         };
         let Some(name) = key.strip_prefix(&self.prefix) else {
-            return refuse("the service lists it where it does not belong");
+            return refuse("the service listed it under the wrong prefix");
         };
         let part = name.strip_suffix('/').unwrap_or(name);
         match part {
             "" if name.is_empty() => Ok(None),
-            "" => refuse("its key has an empty part, which no folder can be called"),
-            "." | ".." => refuse("its key has a part `.` or `..`, which no folder can be called"),
-            part if part.contains('/') => refuse("the service lists it where it does not belong"),
+            "" => refuse("its key has an empty part, which cannot be the name of a folder"),
+            "." | ".." => {
+                refuse("its key has a part `.` or `..`, which cannot be the name of a folder")
+            }
+            part if part.contains('/') => refuse("the service listed it under the wrong prefix"),
             _ => Ok(Some(name)),
         }
     }
@@ -275,7 +284,7 @@ impl S3 {
         let Some(name) = self.listed(&object.key)? else {
             return Ok(None);
         };
-        // A key that ends with a slash stands for a folder, and has no bytes.
+        // A key that ends with a slash represents a folder and has no bytes.
         if name.ends_with('/') {
             return Ok(None);
         }
@@ -316,14 +325,14 @@ impl Store for S3 {
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
         let front = (FRONTS_BYTES_MAX / objects.len().max(1)).min(FRONT_BYTES_MAX);
         let front = u32::try_from(front).expect("it is at most a MiB");
-        // What a listing told is not asked again, and needs no thread.
+        // Objects known from a listing need no request and no thread.
         let is_known = |named: &Named| named.bytes.is_some() && named.tag.is_some();
         let openers = if objects.iter().all(is_known) {
             1
         } else {
             OPENERS_MAX
         };
-        together(objects, openers, |named| self.open_one(named, front))
+        run_parallel(objects, openers, |named| self.open_one(named, front))
     }
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
@@ -355,7 +364,7 @@ impl Store for S3 {
         PART_BYTES
     }
 
-    fn list(&self, page: &Page) -> Result<Listing> {
+    fn list(&self, page: &ListPage) -> Result<Listing> {
         let found = self.page(page)?;
         let mut listing = Listing::default();
         for object in found.contents {
@@ -368,7 +377,7 @@ impl Store for S3 {
                 .extend(name.map(|name| OsString::from(name.trim_end_matches('/'))));
         }
         if found.is_truncated {
-            // Tokens have no order, and pages have: the number in front makes each later than the one before.
+            // Continuation tokens have no order, but pages need one: the number in front orders them.
             let before = page
                 .after
                 .as_ref()
@@ -378,9 +387,10 @@ impl Store for S3 {
                 .next_continuation_token
                 .map(|token| format!("{:012} {token}", number + 1).into());
             if listing.next.is_none() {
-                let message = "the service cut the list off, and does not say where it goes on";
+                let message =
+                    "the listing is truncated, but the service sent no continuation token";
                 let name = self.describe(OsStr::new(""));
-                return Err(Error::new(Kind::Corrupt, "list", name, message));
+                return Err(Error::new(ErrorKind::Corrupt, "list", name, message));
             }
         }
         Ok(listing)
@@ -432,9 +442,9 @@ impl Store for S3 {
     }
 
     fn sweep(&self) {
-        // Best effort: whoever may write need not be allowed to list uploads.
-        let _ = self.sweep_uploads(LEFT_AFTER);
-        let _ = self.sweep_probes(LEFT_AFTER);
+        // Best effort: credentials that may write need not be allowed to list uploads.
+        let _ = self.sweep_uploads(STALE_AFTER);
+        let _ = self.sweep_probes(STALE_AFTER);
     }
 
     fn sweep_drafts(&self, age: Duration) -> Result<Vec<String>> {
@@ -449,9 +459,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn probes_are_put_where_a_sweep_of_the_store_that_was_opened_finds_them() {
-        let network = Network::new(straightway_net::Settings::default());
-        let mut access = Access::default();
+    fn probes_are_put_under_the_prefix_of_the_outermost_store() {
+        let network = Network::new(straightway_net::NetworkSettings::default());
+        let mut access = S3Access::default();
         access.set("endpoint_url", "http://127.0.0.1:9").unwrap();
         access.set("anonymous", "true").unwrap();
         let bucket = S3::new("lab", &access, &network).unwrap();

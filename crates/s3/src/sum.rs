@@ -1,19 +1,19 @@
-//! The checksum that S3 tells of an object.
+//! The checksum of an object in S3's response headers.
 //!
-//! Only a checksum of the whole object is compared with its bytes. One of an object that was uploaded in parts may be made
-//! of the checksums of these; S3 then says `COMPOSITE`, or its value ends with the number of parts, and some services
-//! leave that number out.
+//! Only a checksum of the whole object can be compared with its bytes. The checksum of a multipart upload may instead
+//! be composed of those of its parts. S3 then sends `COMPOSITE`, or its value ends with the number of parts; some
+//! services omit that number.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use straightway_net::{Algorithm, Answer, Checksum};
+use straightway_net::{Algorithm, Checksum, HttpResponse};
 
-/// The checksum in the head of an answer with the whole object.
-pub(crate) fn checksum(answer: &Answer<'_>) -> Option<Checksum> {
-    let kind = answer.text("x-amz-checksum-type");
-    let has_parts = answer.text("etag").is_some_and(|tag| tag.contains('-'));
+/// The checksum in the headers of a response with the whole object.
+pub(crate) fn checksum(response: &HttpResponse<'_>) -> Option<Checksum> {
+    let kind = response.text("x-amz-checksum-type");
+    let has_parts = response.text("etag").is_some_and(|tag| tag.contains('-'));
     let is_whole = |algorithm| match kind {
         Some(kind) => kind.eq_ignore_ascii_case("FULL_OBJECT"),
-        // There is none of this kind that is made of those of parts.
+        // A CRC-64/NVME is never a composite checksum.
         None => algorithm == Algorithm::Crc64Nvme || !has_parts,
     };
     [
@@ -23,7 +23,7 @@ pub(crate) fn checksum(answer: &Answer<'_>) -> Option<Checksum> {
     ]
     .into_iter()
     .find_map(|(name, algorithm, bytes)| {
-        let value = BASE64_STANDARD.decode(answer.header(name)?).ok()?;
+        let value = BASE64_STANDARD.decode(response.header(name)?).ok()?;
         let fits = value.len() == bytes && is_whole(algorithm);
         let value = value
             .iter()

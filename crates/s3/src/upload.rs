@@ -1,7 +1,7 @@
-//! Objects in the making: multipart uploads, which nobody sees until they are completed.
+//! Multipart uploads, whose objects are not visible until they are completed.
 //!
-//! Each part goes with its CRC-64/NVME, made from the slot, and the completion with that of the whole object, which is
-//! combined from those. So the service has exactly the bytes that were in memory, or there is no object.
+//! Each part is sent with its CRC-64/NVME, computed from memory. The completion is sent with the CRC of the whole
+//! object, combined from those of the parts. So the service stores exactly the bytes that were in memory, or no object.
 
 use std::{
     ffi::OsStr,
@@ -11,77 +11,78 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::Method;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::{Condition, Draft, Handle, Store, own_draft};
 use straightway_net::{
-    Answer, Head, Judgement, Next, Part, PartTag, Service, Stored, Upload, together,
+    Head, HttpResponse, Judgement, Next, PartTag, Service, StoredPart, Upload, UploadPart,
+    run_parallel,
 };
 
 use crate::{
-    bucket::{Ask, Bucket, Cargo, Sent},
+    bucket::{Bucket, BucketRequest, BucketResponse, RequestContent},
     refusal::Refusal,
     store::S3,
     whole_sum::whole_sum,
-    writing::{ANSWER_BYTES_MAX, DIGEST, NONCE, SUM, encoded, fresh_nonce},
+    writing::{DIGEST, NONCE, RESPONSE_BYTES_MAX, SUM, encoded, fresh_nonce},
     xml::{Initiated, escaped, parse},
 };
 
-/// The usual part: a slot of a lane over a network. S3 asks for at least 5 MiB.
+/// The usual part size: that of a lane's slot over a network. S3 requires at least 5 MiB.
 pub(crate) const PART_BYTES: u64 = straightway_net::TUNING.chunk_bytes;
 
-/// What longer parts are multiples of.
+/// Longer parts are multiples of this size.
 const PART_STEP_BYTES: u64 = 1 << 20;
 
-/// Parts of an object, by S3.
+/// S3's limit on the parts of an object.
 const PARTS_MAX: u64 = 10_000;
 
-/// The longest part: what one write over a socket takes.
+/// The longest part: the limit of one write over a socket.
 const PART_BYTES_MAX: u64 = 1 << 30;
 
-/// How long the parts of an object are that has `bytes`; `None` where it would need too many.
+/// The part size of an object of `bytes`; `None` if it would need too many parts.
 fn part_bytes(bytes: u64) -> Option<u64> {
     let least = bytes.div_ceil(PARTS_MAX).next_multiple_of(PART_STEP_BYTES);
     Some(least.max(PART_BYTES)).filter(|part| *part <= PART_BYTES_MAX)
 }
 
-/// An object in the making.
+/// An object being written.
 #[derive(Debug)]
 pub(crate) struct UploadDraft {
     store: S3,
     key: String,
     upload: Arc<Upload>,
-    /// The upload at the service; `None` where the object is put at once.
+    /// The id of the multipart upload; `None` if the object is put by one request.
     id: Option<String>,
     nonce: String,
     is_over: bool,
 }
 
 impl S3 {
-    /// Begins an object.
+    /// Begins to write an object.
     pub(crate) fn begin_upload(&self, name: &OsStr, bytes: u64) -> Result<UploadDraft> {
         let key = self.own_key(name)?;
-        let told = self.describe(name);
+        let full_name = self.describe(name);
         let Some(part_bytes) = part_bytes(bytes) else {
             let most = straightway_core::Bytes(PARTS_MAX * PART_BYTES_MAX);
             let message = format!("it would have more than {PARTS_MAX} parts");
-            return Err(Error::new(Kind::Invalid, "write", told, message)
+            return Err(Error::new(ErrorKind::Invalid, "write", full_name, message)
                 .with_hint(format!("split it: an object may have up to {most}")));
         };
         let nonce = fresh_nonce();
         let id = if bytes > part_bytes {
-            Some(self.initiate(&key, &told, &nonce, true)?)
+            Some(self.initiate(&key, &full_name, &nonce, true)?)
         } else {
             None
         };
         let service = Arc::new(PartService {
             bucket: Arc::clone(self.bucket()),
             key: key.clone(),
-            // Objects that are put at once are looked after there.
+            // For objects put by one request, `put_object` adds the digest.
             needs_digest: id.is_some() && self.needs_digest(),
             id: id.clone().unwrap_or_default(),
         });
         let upload = Upload::new(
-            told,
+            full_name,
             bytes,
             part_bytes,
             self.origin(),
@@ -98,7 +99,7 @@ impl S3 {
         })
     }
 
-    /// Begins an upload, and answers its number.
+    /// Begins a multipart upload. Returns its id.
     pub(crate) fn initiate(
         &self,
         key: &str,
@@ -112,7 +113,7 @@ impl S3 {
             ("x-amz-checksum-type", "FULL_OBJECT"),
         ];
         let initiate_with = |expected: &[u16], headers: &[_]| {
-            let request = Ask {
+            let request = BucketRequest {
                 method: Method::POST,
                 operation: "write",
                 name,
@@ -120,46 +121,48 @@ impl S3 {
                 query: &[("uploads", "")],
                 unsigned: &[],
                 expected,
-                body_bytes_max: ANSWER_BYTES_MAX,
+                body_bytes_max: RESPONSE_BYTES_MAX,
             };
-            self.bucket().send(&request, &Cargo { headers, body: b"" })
+            self.bucket()
+                .send(&request, &RequestContent { headers, body: b"" })
         };
         let with_sums = &headers[..if has_sums { 3 } else { 1 }];
-        let Sent { answer, .. } =
+        let BucketResponse { response, .. } =
             self.with_or_without_sums(&[200], with_sums, &headers[..1], initiate_with)?;
-        let told: Option<Initiated> = parse(answer.body(), "InitiateMultipartUploadResult");
-        told.map(|told| told.upload_id)
+        let initiated: Option<Initiated> = parse(response.body(), "InitiateMultipartUploadResult");
+        initiated
+            .map(|initiated| initiated.upload_id)
             .filter(|id| !id.is_empty())
             .ok_or_else(|| self.not_s3("write", OsStr::new(key)))
     }
 }
 
 impl UploadDraft {
-    /// What errors call its object.
+    /// The name of its object in errors.
     pub(crate) fn name(&self) -> &str {
         self.upload.name()
     }
 
-    /// Whether nothing has its name.
+    /// Whether no object with its name exists.
     fn is_new(&self) -> Result<bool> {
-        let answer = self.store.bucket().ask(&Ask {
+        let response = self.store.bucket().request(&BucketRequest {
             method: Method::HEAD,
-            operation: "ask",
+            operation: "check",
             name: self.name(),
             key: &self.key,
             query: &[],
             unsigned: &[],
             expected: &[200, 404],
-            body_bytes_max: ANSWER_BYTES_MAX,
+            body_bytes_max: RESPONSE_BYTES_MAX,
         })?;
-        Ok(answer.status() == 404)
+        Ok(response.status() == 404)
     }
 
-    /// Makes the object appear.
+    /// Completes the object, which makes it visible.
     pub(crate) fn complete(mut self) -> Result<()> {
         let Some(id) = self.id.clone() else {
             self.is_over = true;
-            let bytes = self.upload.take_kept();
+            let bytes = self.upload.take_buffered();
             let on = Condition::Always;
             return self
                 .store
@@ -170,9 +173,9 @@ impl UploadDraft {
         let sum = encoded(whole_sum(
             parts
                 .iter()
-                .map(|Stored { part, .. }| (part.sum, part.bytes)),
+                .map(|StoredPart { part, .. }| (part.sum, part.bytes)),
         ));
-        let takes_sums = self.store.bucket().habits.takes_sums();
+        let takes_sums = self.store.bucket().write_support.takes_sums();
         let done = self.store.complete(&Completion {
             key: &self.key,
             name: self.name(),
@@ -181,13 +184,13 @@ impl UploadDraft {
             parts: completion(&parts, takes_sums),
             sum: takes_sums.then_some(&sum),
         });
-        // An upload that failed is ended, be it completed or not.
+        // If the completion failed, `drop` aborts the upload.
         self.is_over = done.is_ok();
         done
     }
 }
 
-/// What completes an upload.
+/// The completion of an upload.
 pub(crate) struct Completion<'a> {
     pub(crate) key: &'a str,
     pub(crate) name: &'a str,
@@ -200,7 +203,7 @@ pub(crate) struct Completion<'a> {
 }
 
 impl S3 {
-    /// Completes an upload: its object appears.
+    /// Completes an upload, which makes its object visible.
     pub(crate) fn complete(&self, done: &Completion<'_>) -> Result<()> {
         let headers: &[_] = match done.sum {
             Some(sum) => &[(SUM, sum), ("x-amz-checksum-type", "FULL_OBJECT")],
@@ -210,24 +213,24 @@ impl S3 {
             "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{}</CompleteMultipartUpload>",
             done.parts
         );
-        let request = Ask {
+        let request = BucketRequest {
             method: Method::POST,
             operation: "write",
             name: done.name,
             key: done.key,
             query: &[("uploadId", done.id)],
             unsigned: &[],
-            // An upload that is gone may have been completed by a request whose answer was lost.
+            // A missing upload may have been completed by an earlier attempt whose response was lost.
             expected: &[200, 404],
-            body_bytes_max: ANSWER_BYTES_MAX,
+            body_bytes_max: RESPONSE_BYTES_MAX,
         };
-        let cargo = Cargo {
+        let content = RequestContent {
             headers,
             body: body.as_bytes(),
         };
-        let sent = self.bucket().send(&request, &cargo)?;
-        if sent.answer.status() == 200 {
-            let body = sent.answer.body();
+        let sent = self.bucket().send(&request, &content)?;
+        if sent.response.status() == 200 {
+            let body = sent.response.body();
             if body.windows(RESULT.len()).any(|window| window == RESULT) {
                 return Ok(());
             }
@@ -237,18 +240,20 @@ impl S3 {
             return Ok(());
         }
         let known = self.bucket().credentials.get()?;
-        let asked = self.bucket().asked("write", done.name, known.source);
-        Err(Refusal::of_response(&sent.answer).error(&asked))
+        let request = self
+            .bucket()
+            .request_context("write", done.name, known.source);
+        Err(Refusal::of_response(&sent.response).error(&request))
     }
 }
 
-/// Commits drafts in order: the last one is the commit point. After an error those are removed that are new.
+/// Commits drafts in order: the last one is the commit point. After an error the new objects are removed.
 pub(crate) fn commit_in_order(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
     let drafts = own(drafts)?;
     let mut is_new = vec![false; drafts.len()];
     if drafts.len() > 1 {
-        // Of the last one it need not be known: where it appears, nothing failed.
-        let looked = together(
+        // The last one is never removed: once it is visible, nothing has failed.
+        let looked = run_parallel(
             &drafts[..drafts.len() - 1],
             COMMITTERS_MAX,
             UploadDraft::is_new,
@@ -275,11 +280,11 @@ pub(crate) fn commit_in_order(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
     Ok(())
 }
 
-/// Commits drafts side by side.
+/// Commits drafts in parallel.
 pub(crate) fn commit_each(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
     let drafts = own(drafts)?.into_iter();
     let drafts: Vec<_> = drafts.map(|draft| Mutex::new(Some(draft))).collect();
-    let committed = together(&drafts, COMMITTERS_MAX, |draft| {
+    let committed = run_parallel(&drafts, COMMITTERS_MAX, |draft| {
         let draft = draft.lock().unwrap_or_else(PoisonError::into_inner).take();
         draft.map_or(Ok(()), UploadDraft::complete)
     });
@@ -290,15 +295,15 @@ fn own(drafts: Vec<Box<dyn Draft>>) -> Result<Vec<UploadDraft>> {
     drafts.into_iter().map(own_draft::<UploadDraft>).collect()
 }
 
-/// Commits that run side by side.
+/// The most parallel commits.
 const COMMITTERS_MAX: usize = 16;
 
-/// What an answer has in it that completes an upload.
+/// The root element of the response to a successful completion.
 const RESULT: &[u8] = b"CompleteMultipartUploadResult";
 
-/// The parts of an upload, as its completion has them.
-fn completion(parts: &[Stored], has_sums: bool) -> String {
-    let part = |Stored { part, tag }: &Stored| {
+/// The parts of an upload in the XML of its completion.
+fn completion(parts: &[StoredPart], has_sums: bool) -> String {
+    let part = |StoredPart { part, tag }: &StoredPart| {
         let (number, tag) = (part.number + 1, escaped(tag.text()).into_owned());
         let sum = if has_sums {
             let sum = encoded(part.sum);
@@ -324,29 +329,29 @@ impl Draft for UploadDraft {
 impl Drop for UploadDraft {
     fn drop(&mut self) {
         if let Some(id) = self.id.as_ref().filter(|_| !self.is_over) {
-            // What cannot be ended now is swept later.
+            // An upload that cannot be aborted now is swept later.
             let _ = self.store.abort(&self.key, id);
         }
     }
 }
 
-/// How the parts of an upload are sent by lanes.
+/// The service of lanes that write the parts of an upload.
 struct PartService {
     bucket: Arc<Bucket>,
     key: String,
     id: String,
-    /// Whether parts go with their MD5.
+    /// Whether parts are sent with their MD5.
     needs_digest: bool,
 }
 
 impl Service for PartService {
     fn head(&self, _: &mut Vec<u8>) -> Result<Head> {
-        let why = "it is in the making, and cannot be read before its commit";
+        let why = "it is still being written, and cannot be read before its commit";
         let name = self.bucket.describe(&self.key);
-        Err(Error::new(Kind::Unsupported, "read", name, why))
+        Err(Error::new(ErrorKind::Unsupported, "read", name, why))
     }
 
-    fn put_head(&self, part: &Part, out: &mut Vec<u8>) -> Result<Head> {
+    fn put_head(&self, part: &UploadPart, out: &mut Vec<u8>) -> Result<Head> {
         let Some(known) = self.bucket.credentials.ready() else {
             return Ok(Head::Renew);
         };
@@ -354,7 +359,7 @@ impl Service for PartService {
             self.bucket.describe(&self.key),
             (part.number + 1).to_string(),
         );
-        let request = Ask {
+        let request = BucketRequest {
             method: Method::PUT,
             operation: "write",
             name: &name,
@@ -369,7 +374,7 @@ impl Service for PartService {
         let digest = digest.as_ref().map(|digest| (DIGEST, digest.as_str()));
         let sum = self
             .bucket
-            .habits
+            .write_support
             .takes_sums()
             .then_some((SUM, sum.as_str()));
         let headers: Vec<_> = digest.into_iter().chain(sum).collect();
@@ -383,25 +388,34 @@ impl Service for PartService {
         self.needs_digest
     }
 
-    fn stored(&self, name: &str, part: &Part, answer: &Answer<'_>) -> Result<PartTag, Judgement> {
+    fn stored(
+        &self,
+        name: &str,
+        part: &UploadPart,
+        response: &HttpResponse<'_>,
+    ) -> Result<PartTag, Judgement> {
         let wrong = |why: &str| {
             let hint = "the service or a proxy in front of it is faulty";
-            let error = Error::new(Kind::Corrupt, "write", name, why).with_hint(hint);
+            let error = Error::new(ErrorKind::Corrupt, "write", name, why).with_hint(hint);
             Judgement::new(Next::Retry, error)
         };
-        if answer.text(SUM).is_some_and(|sum| sum != encoded(part.sum)) {
+        if response
+            .text(SUM)
+            .is_some_and(|sum| sum != encoded(part.sum))
+        {
             return Err(wrong("the service stored other bytes than were sent"));
         }
-        let tag = answer.text("etag").and_then(PartTag::new);
-        tag.ok_or_else(|| wrong("the service does not say what it calls a part"))
+        let tag = response.text("etag").and_then(PartTag::new);
+        tag.ok_or_else(|| wrong("the service sent no valid ETag for a part"))
     }
 
-    fn judge(&self, name: &str, answer: &Answer<'_>) -> Judgement {
+    fn judge(&self, name: &str, response: &HttpResponse<'_>) -> Judgement {
         let source = self.bucket.credentials.source();
-        let refusal = Refusal::of_answer(answer);
-        let Judgement { next, error } = refusal.judge(&self.bucket.asked("write", name, source));
-        if refusal.is_unimplemented() && self.bucket.habits.takes_sums() {
-            self.bucket.habits.refuse_sums();
+        let refusal = Refusal::of_lane_response(response);
+        let Judgement { next, error } =
+            refusal.judge(&self.bucket.request_context("write", name, source));
+        if refusal.is_unimplemented() && self.bucket.write_support.takes_sums() {
+            self.bucket.write_support.refuse_sums();
             return Judgement::new(Next::Retry, error);
         }
         let next = if refusal.is_damage() {
@@ -433,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_slots_until_an_object_would_have_too_many() {
+    fn parts_have_the_usual_size_unless_an_object_would_have_too_many() {
         let usual = PARTS_MAX * PART_BYTES;
         for (bytes, part) in [
             (0, Some(PART_BYTES)),
@@ -451,8 +465,8 @@ mod tests {
 
     #[test]
     fn a_completion_has_numbers_tags_and_sums() {
-        let stored = Stored {
-            part: Part {
+        let stored = StoredPart {
+            part: UploadPart {
                 number: 0,
                 bytes: 1,
                 sum: 1,

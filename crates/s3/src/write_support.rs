@@ -1,4 +1,4 @@
-//! What is known of how a service writes: found out once, and kept for the bucket.
+//! The features of a service for writes, each probed once per bucket.
 
 use std::sync::{
     OnceLock,
@@ -7,41 +7,41 @@ use std::sync::{
 
 use straightway_core::{Error, Result};
 
-/// What is known of how a service writes.
+/// The known features of a service for writes.
 #[derive(Debug, Default)]
-pub(crate) struct Habits {
-    /// Whether it refuses a checksum with what is written.
+pub(crate) struct WriteSupport {
+    /// Whether it rejects checksums of written data.
     refuses_sums: AtomicBool,
-    /// Whether its conditional put has one winner.
+    /// Set once a probe has shown that a conditional put has exactly one winner.
     has_one_winner: OnceLock<()>,
-    /// Whether it refuses what does not have the checksum that was sent with it.
+    /// Whether it rejects data that does not match its checksum.
     compares_sums: OnceLock<bool>,
-    /// Whether it refuses to copy another version than the one that is named.
+    /// Whether it rejects a copy of another version than the named one.
     copies_versions: OnceLock<bool>,
 }
 
-impl Habits {
+impl WriteSupport {
     /// Whether checksums are sent.
     pub(crate) fn takes_sums(&self) -> bool {
         !self.refuses_sums.load(Ordering::Relaxed)
     }
 
-    /// Notes that the service does not implement checksums.
+    /// Records that the service does not implement checksums.
     pub(crate) fn refuse_sums(&self) {
         self.refuses_sums.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it compares checksums, which `probe` finds out.
+    /// Whether it compares checksums. `probe` tests it.
     pub(crate) fn compares_sums(&self, probe: impl FnOnce() -> Result<bool>) -> Result<bool> {
-        found_out(&self.compares_sums, probe)
+        known_or_probed(&self.compares_sums, probe)
     }
 
-    /// Whether it copies the version that is named and no other, which `probe` finds out.
+    /// Whether it copies only the named version. `probe` tests it.
     pub(crate) fn copies_versions(&self, probe: impl FnOnce() -> Result<bool>) -> Result<bool> {
-        found_out(&self.copies_versions, probe)
+        known_or_probed(&self.copies_versions, probe)
     }
 
-    /// Proves by `probe` that a conditional put has one winner, unless that is known. A failure is asked for again.
+    /// Runs `probe`, which fails unless a conditional put has one winner. Not repeated after a success.
     pub(crate) fn prove_one_winner(&self, probe: impl FnOnce() -> Result<(), Error>) -> Result<()> {
         if self.has_one_winner.get().is_none() {
             probe()?;
@@ -51,8 +51,8 @@ impl Habits {
     }
 }
 
-/// What is known, or what `probe` finds out. A failure is asked for again.
-fn found_out(known: &OnceLock<bool>, probe: impl FnOnce() -> Result<bool>) -> Result<bool> {
+/// The known value, or that of `probe`. A probe that failed is repeated on the next call.
+fn known_or_probed(known: &OnceLock<bool>, probe: impl FnOnce() -> Result<bool>) -> Result<bool> {
     if let Some(known) = known.get() {
         return Ok(*known);
     }

@@ -1,4 +1,4 @@
-//! What S3 says in XML: listings and errors. Bodies are bounded by who reads them, and texts in them are a stranger's.
+//! The XML bodies of S3: listings, results and errors. The readers of bodies limit their length. Texts are untrusted.
 
 use quick_xml::{DeError, de::from_str};
 use serde::Deserialize;
@@ -7,21 +7,21 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct Fault {
-    /// What went wrong, as one of the documented words.
+    /// The documented error code.
     pub(crate) code: String,
-    /// The same for people.
+    /// The message for people.
     pub(crate) message: String,
-    /// The region that the bucket is in, where the request was for another.
+    /// The region of the bucket, if the request was for another.
     pub(crate) region: String,
-    /// The endpoint that the bucket is at, where it is another.
+    /// The endpoint of the bucket, if the request went to another.
     pub(crate) endpoint: String,
 }
 
 impl Fault {
-    /// Reads an error's body; `None` where it is none.
+    /// Parses an error's body; `None` if it is not one.
     pub(crate) fn parse(body: &[u8]) -> Option<Self> {
         let text = str::from_utf8(body).ok()?.trim_start();
-        // Some send blanks first to keep the connection alive.
+        // Some services send blanks first to keep the connection alive.
         let start = text.find("<Error")?;
         let is_first = text[..start].trim().is_empty() || text.starts_with("<?xml");
         let fault: Self = from_str(text).ok().filter(|_| is_first)?;
@@ -55,7 +55,7 @@ pub(crate) struct Contents {
     pub(crate) last_modified: Option<String>,
 }
 
-/// What several keys begin with, up to the delimiter.
+/// A common prefix of several keys, up to the delimiter.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct CommonPrefix {
@@ -63,7 +63,7 @@ pub(crate) struct CommonPrefix {
 }
 
 impl ListBucketResult {
-    /// Reads a page.
+    /// Parses a page.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, DeError> {
         let text = str::from_utf8(body).map_err(|e| DeError::Custom(e.to_string()))?;
         if !text.contains("<ListBucketResult") {
@@ -73,7 +73,7 @@ impl ListBucketResult {
     }
 }
 
-/// The answer to `CreateMultipartUpload`.
+/// The response to `CreateMultipartUpload`.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Initiated {
@@ -104,7 +104,7 @@ pub(crate) struct OpenUpload {
     pub(crate) initiated: Option<String>,
 }
 
-/// The answer to `DeleteObjects`.
+/// The response to `DeleteObjects`.
 #[derive(Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Deleted {
@@ -121,21 +121,21 @@ pub(crate) struct NotDeleted {
     pub(crate) message: String,
 }
 
-/// The answer to `CopyObject` and `UploadPartCopy`.
+/// The response to `CopyObject` and `UploadPartCopy`.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 pub(crate) struct CopyPart {
     #[serde(rename = "ETag")]
     pub(crate) etag: String,
 }
 
-/// Reads a body whose root is `root`.
+/// Parses a body whose root element is `root`.
 pub(crate) fn parse<T: for<'de> Deserialize<'de>>(body: &[u8], root: &str) -> Option<T> {
     let text = str::from_utf8(body).ok()?;
     text.contains(&format!("<{root}"))
         .then(|| from_str(text).ok())?
 }
 
-/// A text as XML has it.
+/// A text with XML escapes.
 pub(crate) fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
     quick_xml::escape::escape(text)
 }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_read_with_its_sizes_tags_and_prefixes() {
+    fn a_page_is_parsed_with_its_sizes_tags_and_prefixes() {
         let page = ListBucketResult::parse(
             br#"<?xml version="1.0" encoding="UTF-8"?>
             <ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name><Prefix>a/</Prefix>
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_from_a_page_of_something_else() {
+    fn an_error_body_is_distinguished_from_other_bodies() {
         let fault = Fault::parse(
             b"<?xml version='1.0'?>\n<Error><Code>AuthorizationHeaderMalformed</Code><Message>no</Message>\
               <Region>eu-central-1</Region><RequestId>1</RequestId></Error>",

@@ -1,12 +1,12 @@
-//! What a model accepts, and how it refuses the rest.
+//! Input validation: the values a model accepts, and the errors for all others.
 //!
-//! Every input type says in one place which values make sense ([`Checked`]); a [`Checker`] walks it
-//! and collects *all* that is wrong, each as a [`Refusal`] that names the field, the value, what is
-//! allowed and, for TOML, the line. [`read`] is the one door from text to a checked input: syntax,
-//! unknown keys, wrong types and impossible values all leave by the same kind of error.
+//! Every input type defines its valid values in one place ([`Checkable`]). A [`Checker`] walks the input and collects
+//! *all* errors, each as a [`Refusal`] with the field, the value, what is allowed and, for TOML, the line. [`read`] is
+//! the only function from text to a checked input: syntax errors, unknown keys, wrong types and impossible values all
+//! give the same kind of error.
 //!
-//! A range here is the edge of sense, not of taste: it refuses a bandwidth of zero or a checkpoint
-//! of 10^40 bytes, and leaves an unwise but possible value to the model's answer.
+//! A range excludes only impossible values, such as a bandwidth of zero or a checkpoint of 10^40 bytes. An unwise but
+//! possible value is accepted, and the answer shows its effect.
 
 mod place;
 
@@ -16,54 +16,54 @@ use serde::{Serialize, de::DeserializeOwned};
 use straightway_core::{Bytes, Rate, Seconds, text::shown};
 use toml::de::DeTable;
 
-pub use self::place::{Step, steps};
+pub use self::place::{PathStep, steps};
 use self::place::{line_at, offset_of, path_at, path_of_key, path_of_table};
 
-/// The longest text read: the largest real topology described so far takes 60 KiB.
+/// The largest text accepted. The largest real topology so far takes 60 KiB.
 pub const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// The most refusals collected from one input; a thousand wrong links need no thousand lines.
+/// The most refusals collected from one input. A thousand wrong links do not need a thousand lines.
 pub const REFUSALS_MAX: usize = 20;
 
-/// The longest value repeated in a message.
+/// The longest value shown in a message.
 const VALUE_CHARS_MAX: usize = 60;
 
-/// Any rate that can be: from a modem to all the world's fabric.
+/// The range of any rate: 1 kB/s to 1 EB/s.
 pub const RATE_ANY: RangeInclusive<Rate> = Rate(1e3)..=Rate(1e18);
 
-/// Any size that can be: from one byte to 8 EB.
+/// The range of any size: one byte to 8 EB.
 pub const BYTES_ANY: RangeInclusive<Bytes> = Bytes(1)..=Bytes(8_000_000_000_000_000_000);
 
-/// Any time that can be: from nothing to three centuries.
+/// The range of any time: zero to three centuries.
 pub const TIME_ANY: RangeInclusive<Seconds> = Seconds(0.0)..=Seconds(1e10);
 
-/// Any time that must take a while.
-pub const TIME_SOME: RangeInclusive<Seconds> = Seconds(1e-12)..=Seconds(1e10);
+/// The range of any time that must not be zero.
+pub const TIME_POSITIVE: RangeInclusive<Seconds> = Seconds(1e-12)..=Seconds(1e10);
 
-/// One value that is refused, and why.
+/// A refused value, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusal {
     /// The dotted path of the field, such as `cluster.gpus` or `links[3].rate`.
     pub field: String,
-    /// The value as it was given.
+    /// The value as given.
     pub value: String,
-    /// What would have been allowed.
+    /// The allowed values.
     pub allowed: String,
-    /// The line of the text it stands in, counted from one.
+    /// The line in the text, counted from one.
     pub line: Option<usize>,
 }
 
-/// Everything that is wrong with one input; never empty.
+/// All refusals of one input; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refusals(pub Vec<Refusal>);
 
-/// An input that knows which of its values make sense.
-pub trait Checked {
-    /// Reports every value that does not.
+/// An input that can check its own values.
+pub trait Checkable {
+    /// Reports every invalid value to `c`.
     fn check(&self, c: &mut Checker);
 }
 
-/// Collects refusals while it walks an input.
+/// Collects the refusals of an input.
 #[derive(Debug, Default)]
 pub struct Checker {
     path: String,
@@ -71,7 +71,7 @@ pub struct Checker {
 }
 
 /// Reads `text` as TOML into an input and checks it.
-pub fn read<T: DeserializeOwned + Checked>(text: &str) -> Result<T, Refusals> {
+pub fn read<T: DeserializeOwned + Checkable>(text: &str) -> Result<T, Refusals> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(Refusals::one(
             "(text)",
@@ -85,8 +85,8 @@ pub fn read<T: DeserializeOwned + Checked>(text: &str) -> Result<T, Refusals> {
     Ok(input)
 }
 
-/// Checks an input that did not come from text: the refusals carry no lines.
-pub fn checked(input: &impl Checked) -> Result<(), Refusals> {
+/// Checks an input that did not come from text. The refusals have no lines.
+pub fn checked(input: &impl Checkable) -> Result<(), Refusals> {
     let mut checker = Checker::default();
     input.check(&mut checker);
     checker.finish()
@@ -152,7 +152,7 @@ impl Checker {
         }
     }
 
-    /// Refuses `value` outright, saying what would be `allowed`.
+    /// Refuses `value`, with a description of what is `allowed`.
     pub fn refuse(&mut self, field: &str, value: impl fmt::Display, allowed: impl Into<String>) {
         if self.refusals.len() < REFUSALS_MAX {
             self.refusals.push(Refusal {
@@ -164,7 +164,7 @@ impl Checker {
         }
     }
 
-    /// Checks what lies below `field`.
+    /// Runs `check` with `field` appended to the path.
     pub fn within(&mut self, field: &str, check: impl FnOnce(&mut Self)) {
         let outer = self.path.len();
         self.path = join(&self.path, field);
@@ -173,12 +173,12 @@ impl Checker {
     }
 
     /// Checks a nested input.
-    pub fn nested(&mut self, field: &str, input: &impl Checked) {
+    pub fn nested(&mut self, field: &str, input: &impl Checkable) {
         self.within(field, |c| input.check(c));
     }
 
     /// Checks every element of a list, as `field[0]`, `field[1]` and so on, and its length.
-    pub fn each<T: Checked>(&mut self, field: &str, items: &[T], len: RangeInclusive<usize>) {
+    pub fn each<T: Checkable>(&mut self, field: &str, items: &[T], len: RangeInclusive<usize>) {
         if !len.contains(&items.len()) {
             let range = format!("from {} to {} entries", len.start(), len.end());
             self.refuse(field, format!("{} entries", items.len()), range);
@@ -188,12 +188,12 @@ impl Checker {
         }
     }
 
-    /// Whether nothing was refused so far: what only makes sense on sound values can be checked.
+    /// Whether nothing was refused so far. Checks that combine several values run only then.
     pub fn is_clean(&self) -> bool {
         self.refusals.is_empty()
     }
 
-    /// What was found: nothing, or all the refusals.
+    /// Returns all refusals, or `Ok` if there are none.
     pub fn finish(self) -> Result<(), Refusals> {
         if self.refusals.is_empty() {
             Ok(())
@@ -218,7 +218,7 @@ impl Refusals {
         }])
     }
 
-    /// Puts a table before every field: what a model refused, it named from its own root.
+    /// Prefixes every field with a table. A model names fields from its own root.
     #[must_use]
     pub fn below(mut self, table: &str) -> Self {
         for refusal in &mut self.0 {
@@ -227,7 +227,7 @@ impl Refusals {
         self
     }
 
-    /// Gives refusals that a model made after reading the lines of their fields in `text`.
+    /// Adds the lines of the fields in `text` to refusals that a model made after reading.
     #[must_use]
     pub fn located(self, text: &str) -> Self {
         match DeTable::parse(text) {
@@ -236,7 +236,7 @@ impl Refusals {
         }
     }
 
-    /// Gives each refusal the line of its field, or of the nearest table above it that is written.
+    /// Sets the line of each refusal to that of its field, or of the nearest enclosing table in the text.
     fn with_lines(mut self, text: &str, tree: &DeTable<'_>) -> Self {
         for refusal in &mut self.0 {
             refusal.line = Some(line_at(text, offset_of(tree, &refusal.field)));
@@ -274,7 +274,7 @@ impl fmt::Display for Refusals {
 
 impl std::error::Error for Refusals {}
 
-/// A number as people write it: plain where that is short, with an exponent where it is not.
+/// Formats a number without an exponent if that is short, and with one otherwise.
 fn plain(value: f64) -> String {
     let size = value.abs();
     if size != 0.0 && !(1e-4..1e7).contains(&size) {
@@ -293,7 +293,7 @@ fn join(path: &str, field: &str) -> String {
     }
 }
 
-/// The first line of a value, cut to a length that fits a message.
+/// The first line of a value, truncated to fit a message.
 fn shorten(value: &str) -> String {
     let line = value.lines().next().unwrap_or_default();
     match line.char_indices().nth(VALUE_CHARS_MAX) {
@@ -302,7 +302,7 @@ fn shorten(value: &str) -> String {
     }
 }
 
-/// A refusal for text that is no TOML: the field is the key that stands on the line.
+/// The refusal of text that is not TOML. The field is the key on the line.
 fn syntax(text: &str, error: &toml::de::Error) -> Refusals {
     let offset = error.span().map_or(0, |span| span.start);
     let line = line_at(text, offset);
@@ -318,16 +318,16 @@ fn syntax(text: &str, error: &toml::de::Error) -> Refusals {
     refusals
 }
 
-/// A refusal for TOML that does not fit the input: a wrong type, a missing or an unknown key.
+/// The refusal of TOML that does not fit the input: a wrong type, a missing or an unknown key.
 fn mistyped(text: &str, tree: &DeTable<'_>, error: &toml::de::Error) -> Refusals {
     let message = first_line(error);
     let span = error.span().unwrap_or(0..0);
     let missing = quoted(message.strip_prefix("missing field "));
     let unknown = quoted(message.strip_prefix("unknown field "));
-    // A key stands in its own place, whatever tables one header opens with it.
+    // Look up the key itself: one header may open several tables.
     let on_key = || path_of_key(tree, &span);
     let (field, value) = match (missing, unknown) {
-        // What the text itself lacks is in no table.
+        // A key that is missing at the top level is in no table.
         (Some(key), _) => (
             join(&path_of_table(tree, &span).unwrap_or_default(), key),
             "nothing",
@@ -352,10 +352,10 @@ fn mistyped(text: &str, tree: &DeTable<'_>, error: &toml::de::Error) -> Refusals
     refusals
 }
 
-/// How a parser's message begins where a choice was made more than once, or not at all.
+/// The start of the parser's message if an enum has several variants, or none.
 const ONE_KIND: &str = "wanted exactly 1 element";
 
-/// What a parser's message says it wanted: "invalid type: string, expected u64" is a whole number.
+/// The allowed values according to a parser's message: "invalid type: string, expected u64" gives a whole number.
 pub(crate) fn wanted(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let after = |word: &str| line.split_once(word).map(|(_, rest)| rest.trim());
@@ -379,7 +379,7 @@ fn first_line(error: &toml::de::Error) -> &str {
     error.message().lines().next().unwrap_or("unreadable")
 }
 
-/// What stands between the first pair of backticks.
+/// The text between the first pair of backticks.
 fn quoted(text: Option<&str>) -> Option<&str> {
     text?.split('`').nth(1)
 }
@@ -411,20 +411,20 @@ mod tests {
         cluster: Cluster,
     }
 
-    impl Checked for Input {
+    impl Checkable for Input {
         fn check(&self, c: &mut Checker) {
             c.nested("cluster", &self.cluster);
         }
     }
 
-    impl Checked for Cluster {
+    impl Checkable for Cluster {
         fn check(&self, c: &mut Checker) {
             c.count("gpus", self.gpus, 1..=1000);
             c.each("links", &self.links, 1..=4);
         }
     }
 
-    impl Checked for Link {
+    impl Checkable for Link {
         fn check(&self, c: &mut Checker) {
             c.rate("rate", self.rate, Rate(1.0)..=Rate(1e12));
             c.share("share", self.share);
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once() {
+    fn all_errors_are_reported_at_once() {
         let text = GOOD.replace("0.5", "2").replace("= 8", "= 0");
         assert_eq!(read::<Input>(&text).unwrap_err().0.len(), 2);
     }
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_text_itself_lacks_or_has_too_much_is_in_no_table() {
+    fn missing_and_unknown_keys_at_the_top_level_are_in_no_table() {
         #[derive(Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Root {
@@ -520,7 +520,7 @@ mod tests {
             Round {},
             Square {},
         }
-        impl Checked for Root {
+        impl Checkable for Root {
             fn check(&self, _: &mut Checker) {}
         }
         let refused = |text: &str| read::<Root>(text).unwrap_err().0.remove(0);
@@ -536,7 +536,7 @@ mod tests {
                 (lacks, "nothing")
             );
         }
-        // One header opens both; only the first is unknown.
+        // One header opens two tables; only the first is unknown.
         let refusal = refused("title = \"x\"\n[checkpoint.cluster]\ngpus = 8\n");
         assert_eq!(
             (refusal.field.as_str(), refusal.line),
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_toml_names_the_line_and_its_key() {
+    fn invalid_toml_is_refused_with_the_line_and_its_key() {
         let refusal = refused(&GOOD.replace("= 0.5", "= = 0.5"));
         assert_eq!((refusal.field.as_str(), refusal.line), ("share", Some(9)));
         assert!(refused("\u{0}").line.is_some());

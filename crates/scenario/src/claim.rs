@@ -1,8 +1,8 @@
-//! Published figures, checked: what an article says beside what its own numbers give.
+//! Claims: published figures, checked against the figures computed from the same inputs.
 //!
-//! A scenario that reproduces a published case carries the figures published with it. Each names
-//! the field of the answer it speaks of, so the model's figure is computed and never typed in; the
-//! file only says whether the published one follows, and why. A test holds every file to its word.
+//! A scenario that reproduces a published case carries the figures published with it. Each claim names a field of the
+//! answer, so the model's figure is computed and never typed in. The file only records whether the claim holds, and
+//! why. A test checks the record of every file.
 
 use std::fmt;
 
@@ -10,83 +10,83 @@ use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Seconds};
 
 use crate::{
-    check::{Checked, Checker},
+    check::{Checkable, Checker},
     provenance::Correction,
 };
 
-/// A figure someone published.
+/// A published claim.
 ///
-/// Most are figures: `answer` and `value`. A few are words that no figure decides; those say
-/// `instead` what holds.
+/// Most claims are figures and have `answer` and `value`. A few are statements that no figure decides; those have
+/// `instead`, a statement of what holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// What is claimed, in a sentence.
+    /// The claim, in a sentence.
     pub says: String,
-    /// The field of the answer it speaks of, such as `ways.direct.durable_s`.
+    /// The field of the answer it is about, such as `ways.direct.durable_s`.
     pub answer: Option<String>,
     /// The published figure.
     pub value: Option<Figure>,
-    /// What stands in place of a figure, where the claim is one of words.
+    /// A statement of what holds, for a claim without a figure.
     pub instead: Option<String>,
-    /// How the two compare where the claim holds.
+    /// The comparison that must hold between the two figures.
     #[serde(default)]
     pub compare: Compare,
-    /// How far they may be apart, relative to the published figure.
+    /// The tolerance, relative to the published figure.
     #[serde(default = "tolerance")]
     pub tolerance: f64,
     /// Whether the claim holds.
     #[serde(default = "yes")]
     pub holds: bool,
-    /// Why it does not, or where its tolerance comes from.
+    /// The reason why it does not hold, or the origin of its tolerance.
     #[serde(default)]
     pub why: String,
-    /// Whether an input of the scenario was fitted to this figure: then it follows by construction.
+    /// Whether an input of the scenario was fitted to this figure, so that it holds by construction.
     #[serde(default)]
     pub fitted: bool,
-    /// Who published it.
+    /// The publication.
     pub source: String,
 }
 
-/// How a published figure compares with the computed one.
+/// A comparison of the computed figure with the published one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Compare {
-    /// They are the same within the tolerance.
+    /// Equal within the tolerance.
     #[default]
     Near,
-    /// The computed one is at most the published.
+    /// The computed figure is at most the published one.
     AtMost,
-    /// The computed one is at least the published.
+    /// The computed figure is at least the published one.
     AtLeast,
 }
 
-/// A number as published: bare, or with a unit that says what it counts.
+/// A published number, with or without a unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct Figure {
     /// The number, in the base unit.
     pub value: f64,
-    /// What it counts.
-    pub kind: Kind,
-    /// As it was written.
+    /// The quantity it measures.
+    pub kind: FigureKind,
+    /// The original text.
     text: String,
 }
 
-/// What a figure counts.
+/// The quantity that a figure measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FigureKind {
     /// A bare number.
     Plain,
     /// Bytes.
     Bytes,
-    /// Bytes a second.
+    /// Bytes per second.
     Rate,
     /// Seconds.
     Seconds,
 }
 
-/// A figure as TOML has it.
+/// A figure in TOML: a number or a string.
 #[derive(Deserialize, Serialize)]
 #[serde(untagged)]
 enum Written {
@@ -110,18 +110,18 @@ impl TryFrom<Written> for Figure {
             Written::Number(value) => {
                 return Ok(Self {
                     value,
-                    kind: Kind::Plain,
+                    kind: FigureKind::Plain,
                     text: value.to_string(),
                 });
             }
             Written::Text(text) => text,
         };
         let parsed = if let Ok(Rate(value)) = text.parse::<Rate>() {
-            (value, Kind::Rate)
+            (value, FigureKind::Rate)
         } else if let Ok(Seconds(value)) = text.parse::<Seconds>() {
-            (value, Kind::Seconds)
+            (value, FigureKind::Seconds)
         } else if let Ok(Bytes(value)) = text.parse::<Bytes>() {
-            (value as f64, Kind::Bytes)
+            (value as f64, FigureKind::Bytes)
         } else {
             return Err(format!(
                 "`{text}` is not a figure such as 0.23, 45s, 50TB or 200GB/s"
@@ -138,7 +138,7 @@ impl TryFrom<Written> for Figure {
 impl From<Figure> for Written {
     fn from(figure: Figure) -> Self {
         match figure.kind {
-            Kind::Plain => Self::Number(figure.value),
+            FigureKind::Plain => Self::Number(figure.value),
             _ => Self::Text(figure.text),
         }
     }
@@ -146,19 +146,19 @@ impl From<Figure> for Written {
 
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.beside(self.value))
+        f.write_str(&self.in_own_unit(self.value))
     }
 }
 
 impl Figure {
-    /// `computed` in the unit this figure was published in, so that the two can be compared by eye.
-    fn beside(&self, computed: f64) -> String {
+    /// Formats `computed` in the unit of this figure, so that the two can be compared.
+    fn in_own_unit(&self, computed: f64) -> String {
         let digits = self.text.trim_end_matches(|c: char| !c.is_ascii_digit());
         let unit = match self.text[digits.len()..].trim() {
             "us" => "µs",
             unit => unit,
         };
-        // The factor of the unit, from the figure itself; a figure of zero has none to tell.
+        // The factor of the unit, derived from the figure itself. A figure of zero does not reveal it.
         let factor = match digits.trim().parse::<f64>() {
             Ok(number) if number != 0.0 => self.value / number,
             _ => 1.0,
@@ -169,7 +169,7 @@ impl Figure {
     }
 }
 
-/// Four significant digits.
+/// Formats a number with four significant digits.
 fn significant(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -194,7 +194,7 @@ fn significant(value: f64) -> String {
     }
 }
 
-impl Checked for Claim {
+impl Checkable for Claim {
     fn check(&self, c: &mut Checker) {
         c.range("tolerance", self.tolerance, 0.0..=10.0, "");
         if let Some(value) = &self.value {
@@ -202,13 +202,17 @@ impl Checked for Claim {
         }
         match (&self.answer, &self.value, &self.instead) {
             (Some(_), Some(_), None) | (None, None, Some(_)) => {}
-            _ => c.refuse("answer", "a claim", "answer with value, or instead alone"),
+            _ => c.refuse(
+                "answer",
+                "a claim",
+                "either `answer` and `value`, or `instead`",
+            ),
         }
     }
 }
 
 impl Claim {
-    /// Sets the claim beside `answer`; nothing where the answer has no such figure.
+    /// Compares the claim with `answer`; `None` if the answer has no such figure.
     pub fn judge(&self, answer: &serde_json::Value) -> Option<Correction> {
         if let Some(instead) = &self.instead {
             return Some(self.correction("in words".to_owned(), instead.clone(), self.holds));
@@ -228,7 +232,7 @@ impl Claim {
             Compare::AtLeast => "at least ",
         };
         let published = format!("{word}{figure}");
-        Some(self.correction(published, figure.beside(computed), holds))
+        Some(self.correction(published, figure.in_own_unit(computed), holds))
     }
 
     fn correction(&self, article_says: String, model_says: String, holds: bool) -> Correction {
@@ -246,8 +250,8 @@ impl Claim {
 /// The value at a dotted path of an answer, such as `ways.direct.stop_s` or `systems[0].write_s`.
 pub fn lookup<'a>(answer: &'a serde_json::Value, path: &str) -> Option<&'a serde_json::Value> {
     crate::check::steps(path).try_fold(answer, |at, step| match step {
-        crate::check::Step::Key(key) => at.get(key),
-        crate::check::Step::Index(i) => at.get(i),
+        crate::check::PathStep::Key(key) => at.get(key),
+        crate::check::PathStep::Index(i) => at.get(i),
     })
 }
 
@@ -268,18 +272,18 @@ mod tests {
 
     #[test]
     fn a_figure_is_read_with_its_unit() {
-        assert_eq!(figure("\"45s\"").kind, Kind::Seconds);
-        assert_eq!(figure("\"50TB\"").kind, Kind::Bytes);
+        assert_eq!(figure("\"45s\"").kind, FigureKind::Seconds);
+        assert_eq!(figure("\"50TB\"").kind, FigureKind::Bytes);
         assert_eq!(
             figure("\"1.111TB/s\"").value.to_bits(),
             1.111e12f64.to_bits()
         );
         assert_eq!(figure("0.23").to_string(), "0.23");
-        assert_eq!(figure("\"1.111TB/s\"").beside(1.2e12), "1.2 TB/s");
-        assert_eq!(figure("\"2199s\"").beside(2198.9), "2199 s");
-        assert_eq!(figure("1e6").beside(600_000.0), "600000");
+        assert_eq!(figure("\"1.111TB/s\"").in_own_unit(1.2e12), "1.2 TB/s");
+        assert_eq!(figure("\"2199s\"").in_own_unit(2198.9), "2199 s");
+        assert_eq!(figure("1e6").in_own_unit(600_000.0), "600000");
         assert_eq!(figure("\"266us\"").to_string(), "266 µs");
-        assert_eq!(figure("1e6").beside(600_025.4), "600000");
+        assert_eq!(figure("1e6").in_own_unit(600_025.4), "600000");
         assert!(toml::from_str::<Claim>("value = \"zzz\"").is_err());
     }
 
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_about_nothing_is_no_verdict() {
+    fn a_claim_about_a_missing_figure_has_no_verdict() {
         assert_eq!(claim("1", "near").judge(&serde_json::json!({})), None);
     }
 }

@@ -1,9 +1,9 @@
-//! Scenarios: how a question to the planner or a simulator is read, checked, changed and swept.
+//! Scenarios: reading, checking, changing and sweeping the inputs of the planner and the simulators.
 //!
-//! An input is a plain serde struct that knows its ranges ([`check`]). Any parameter can be changed by
-//! its path ([`setting`]) or swept over many values ([`sweep`]). An answer says what it rests on
-//! ([`provenance`]) and judges the figures published about its case ([`claim`]). Nothing here reads a
-//! file, a clock or the environment; randomness is a [`seed::Seed`] that is passed in.
+//! An input is a plain serde struct that checks its own ranges ([`check`]). Any parameter can be changed by its path
+//! ([`setting`]) or swept over many values ([`sweep`]). An answer lists its formulas and constants ([`provenance`]) and
+//! judges the figures published about its case ([`claim`]). This crate reads no file, no clock and no environment.
+//! Randomness comes from a [`seed::Seed`] that the caller passes in.
 
 pub mod check;
 pub mod claim;

@@ -1,9 +1,9 @@
-//! Lists of scenarios that are compiled into the program.
+//! Lists of scenarios compiled into the program.
 
 /// A scenario's name and text.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// The name it is asked for by: the file's name without its simulator's prefix.
+    /// The file's name without the prefix of its simulator.
     pub name: &'static str,
     /// The file's content.
     pub text: &'static str,
@@ -22,7 +22,7 @@ macro_rules! entries {
     };
 }
 
-/// The one of `entries` called `name`, with or without the prefix its file has.
+/// Finds the entry called `name`, with or without the prefix of its file.
 pub fn find_in<'a>(entries: &'a [Entry], prefix: &str, name: &str) -> Option<&'a Entry> {
     let name = name.strip_prefix(prefix).unwrap_or(name);
     entries.iter().find(|entry| entry.name == name)

@@ -1,10 +1,10 @@
-//! For tests: whether a figure is what a source says, within its tolerance.
+//! A test helper: compares a figure with its expected value within a tolerance.
 
-/// Fails unless `value` is `expected` within a relative `tolerance`.
+/// Asserts that `value` equals `expected` within a relative `tolerance`.
 ///
 /// # Panics
 ///
-/// Where it is not.
+/// Panics if it does not.
 #[track_caller]
 pub fn near(value: f64, expected: f64, tolerance: f64) {
     assert!(

@@ -1,12 +1,12 @@
-//! Who chose which parameter: the scenario's file, or the user.
+//! The origin of each parameter: the scenario's file or the user.
 
 use std::collections::BTreeSet;
 
 use toml::{Table, Value};
 
-use crate::provenance::Origin;
+use crate::provenance::ValueOrigin;
 
-/// The paths that a scenario's file and the user gave; all others are defaults.
+/// The parameter paths set by the scenario's file and by the user; all others are defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
     scenario: BTreeSet<String>,
@@ -14,8 +14,8 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// What the TOML `text` gives, below the table `root` where there is one. Text that is no TOML gives
-    /// nothing: reading it has refused it already.
+    /// Collects the paths set in the TOML `text`, below the table `root` if given. Invalid TOML yields no paths: the
+    /// reader has already refused it.
     pub fn of_text(text: &str, root: Option<&str>) -> Self {
         let mut origins = Self::default();
         let Ok(table) = text.parse::<Table>() else {
@@ -32,25 +32,25 @@ impl Origins {
         origins
     }
 
-    /// Notes that the user gave `path`.
+    /// Records that the user set `path`.
     pub fn set(&mut self, path: &str) {
         self.user.insert(path.to_owned());
     }
 
-    /// The paths the user gave.
+    /// The paths set by the user.
     pub fn user(&self) -> impl Iterator<Item = &str> {
         self.user.iter().map(String::as_str)
     }
 
-    /// Who chose the parameter at `path`.
-    pub fn of(&self, path: &str) -> Origin {
+    /// The origin of the parameter at `path`.
+    pub fn of(&self, path: &str) -> ValueOrigin {
         let holds = |paths: &BTreeSet<String>| paths.iter().any(|given| is_at(given, path));
         if holds(&self.user) {
-            Origin::User
+            ValueOrigin::User
         } else if holds(&self.scenario) {
-            Origin::Scenario
+            ValueOrigin::Scenario
         } else {
-            Origin::Default
+            ValueOrigin::Default
         }
     }
 
@@ -73,7 +73,7 @@ impl Origins {
     }
 }
 
-/// Whether what was `given` decides `path`: it is the same, a table above it, or a part of it.
+/// Whether setting `given` determines `path`: they are equal, or one contains the other.
 fn is_at(given: &str, path: &str) -> bool {
     let within = |longer: &str, shorter: &str| {
         let rest = longer.strip_prefix(shorter);
@@ -87,15 +87,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_a_user_and_nobody_are_told_apart() {
+    fn values_of_the_file_the_user_and_defaults_are_distinguished() {
         let text = "[checkpoint]\ncluster.gpus = 8\n[[checkpoint.list]]\nrate = 1\n";
         let mut origins = Origins::of_text(text, Some("checkpoint"));
         origins.set("node.hop.rate");
-        assert_eq!(origins.of("cluster.gpus"), Origin::Scenario);
-        assert_eq!(origins.of("cluster.gpus_per_node"), Origin::Default);
-        assert_eq!(origins.of("list[0].rate"), Origin::Scenario);
-        assert_eq!(origins.of("list[1].rate"), Origin::Default);
-        assert_eq!(origins.of("node.hop.rate"), Origin::User);
-        assert_eq!(origins.of("node.hop"), Origin::User);
+        assert_eq!(origins.of("cluster.gpus"), ValueOrigin::Scenario);
+        assert_eq!(origins.of("cluster.gpus_per_node"), ValueOrigin::Default);
+        assert_eq!(origins.of("list[0].rate"), ValueOrigin::Scenario);
+        assert_eq!(origins.of("list[1].rate"), ValueOrigin::Default);
+        assert_eq!(origins.of("node.hop.rate"), ValueOrigin::User);
+        assert_eq!(origins.of("node.hop"), ValueOrigin::User);
     }
 }

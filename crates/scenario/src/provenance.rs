@@ -1,22 +1,21 @@
-//! Where an answer comes from: its formulas, its constants, and what published figure it contradicts.
+//! The provenance of an answer: its formulas, its constants, and the published figures it was checked against.
 //!
-//! A planner that only prints a number asks to be believed. Every answer here carries a [`Basis`]
-//! instead: the formulas it was computed by, the constants that went in, and, where an article's figure
-//! does not follow from the article's own numbers, a [`Correction`] that sets both side by side.
+//! Every answer carries a [`Basis`], so that it can be verified: the formulas, the constants, and a [`Correction`] for
+//! each published figure, which shows the published and the computed value.
 //!
-//! A constant says three things of itself. Its [`Source`] says where the value is from and how far that was
-//! checked. Its [`Origin`] says who chose it: the planner's default, the scenario's file, or the user. Its
-//! [`Band`] says how far published values differ, so that the answer can be given a range.
+//! A constant has three attributes. Its [`Citation`] is the source of the value and how well it was checked. Its
+//! [`ValueOrigin`] says who chose it: the planner's default, the scenario's file, or the user. Its [`Band`] is the
+//! range of published values, from which the range of the answer is computed.
 
 use serde::Serialize;
 
-/// How far a constant's origin was checked.
+/// How well the source of a constant was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
-    /// Read in the source named.
+    /// Read in the cited source.
     Read,
-    /// Quoted from the named paper or standard, not looked up again.
+    /// Quoted from the cited paper or standard without looking it up again.
     Quoted,
     /// Computed from other sources.
     Computed,
@@ -24,110 +23,110 @@ pub enum Confidence {
     Given,
     /// Measured on this machine.
     Measured,
-    /// Chosen for the planner: plausible, and without a source.
+    /// Chosen for the planner: plausible, but without a source.
     Assumed,
-    /// Taken from the published figure that it then reproduces: it confirms nothing.
+    /// Fitted to the published figure that it reproduces, which confirms nothing.
     Fitted,
 }
 
-/// Who chose a constant's value.
+/// The origin of a constant's value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
-    /// The planner: nobody touched it.
+pub enum ValueOrigin {
+    /// The planner's default.
     #[default]
     Default,
     /// The scenario's file.
     Scenario,
     /// The user, by `--set` or `--sweep`.
     User,
-    /// Nobody: it follows from others.
+    /// Derived from other values.
     Derived,
 }
 
-/// How far published values of a constant differ.
+/// The range of published values of a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Band {
     /// The lowest.
     pub low: f64,
     /// The highest.
     pub high: f64,
-    /// Where the ends are from.
-    pub source: Source,
+    /// The source of the two ends.
+    pub source: Citation,
 }
 
-/// Where a formula or a constant is from.
+/// The source of a formula or a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Source {
-    /// What it is called: a paper, a standard, a document.
+pub struct Citation {
+    /// The name of the paper, standard or document.
     pub name: &'static str,
-    /// Where in it, or where to find it.
+    /// The place within it, or where to find it.
     pub place: &'static str,
-    /// How far it was checked.
+    /// How well it was checked.
     pub confidence: Confidence,
 }
 
-/// A formula an answer was computed by.
+/// A formula of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Formula {
-    /// What it gives.
+    /// The quantity it computes.
     pub gives: &'static str,
-    /// The formula, as one would write it on a board.
+    /// The formula in mathematical notation.
     pub text: &'static str,
-    /// Where it is from.
-    pub source: Source,
+    /// Its source.
+    pub source: Citation,
 }
 
-/// A constant an answer used.
+/// A constant of an answer.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Assumption {
-    /// What it is.
+    /// Its description.
     pub what: String,
     /// Its value.
     pub value: f64,
     /// The unit of the value.
     pub unit: &'static str,
-    /// Where it is from.
-    pub source: Source,
-    /// The parameter's path below its topic; absent for what follows from others.
+    /// Its source.
+    pub source: Citation,
+    /// The parameter's path below its topic; absent for derived values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Who chose the value.
-    pub origin: Origin,
-    /// How far published values differ; absent where none is known.
+    /// The origin of the value.
+    pub origin: ValueOrigin,
+    /// The range of published values; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub band: Option<Band>,
 }
 
-/// A published figure beside what the model gives for it.
+/// A published figure compared with the model's figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Correction {
-    /// What is claimed, in a sentence.
+    /// The claim, in a sentence.
     pub claim: String,
     /// The figure as published.
     pub article_says: String,
-    /// The figure that follows.
+    /// The figure as computed.
     pub model_says: String,
-    /// Whether the published figure follows.
+    /// Whether the published figure agrees with the model.
     pub holds: bool,
-    /// Whether an input was fitted to the figure, so that it follows by construction.
+    /// Whether an input was fitted to the figure, so that it agrees by construction.
     pub fitted: bool,
-    /// Why it does, or does not.
+    /// The reason why it agrees or does not.
     pub why: String,
 }
 
-/// Everything an answer rests on.
+/// The formulas, constants and corrections behind an answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Basis {
     /// The formulas, in the order they are used.
     pub formulas: Vec<Formula>,
     /// The constants.
     pub assumptions: Vec<Assumption>,
-    /// Published figures checked against the answer.
+    /// The published figures checked against the answer.
     pub corrections: Vec<Correction>,
 }
 
-impl Source {
+impl Citation {
     /// A source that was read.
     pub const fn read(name: &'static str, place: &'static str) -> Self {
         Self {
@@ -146,7 +145,7 @@ impl Source {
         }
     }
 
-    /// A figure that follows from others.
+    /// A value computed from others.
     pub const fn computed(name: &'static str, place: &'static str) -> Self {
         Self {
             name,
@@ -155,7 +154,7 @@ impl Source {
         }
     }
 
-    /// A figure that was taken from the claim it then reproduces.
+    /// A value fitted to the claim that it reproduces.
     pub const fn fitted(name: &'static str, place: &'static str) -> Self {
         Self {
             name,
@@ -171,14 +170,14 @@ impl Source {
         confidence: Confidence::Assumed,
     };
 
-    /// What the scenario's file gives.
+    /// A value from the scenario's file.
     pub const SCENARIO: Self = Self {
         name: "the scenario",
         place: "",
         confidence: Confidence::Given,
     };
 
-    /// What the user gave.
+    /// A value given by the user.
     pub const USER: Self = Self {
         name: "the user",
         place: "--set or --sweep",
@@ -187,7 +186,7 @@ impl Source {
 }
 
 impl Basis {
-    /// Starts from the formulas alone.
+    /// A basis with formulas and nothing else.
     pub fn of(formulas: &[Formula]) -> Self {
         Self {
             formulas: formulas.to_vec(),
@@ -195,42 +194,48 @@ impl Basis {
         }
     }
 
-    /// Adds a parameter by its path; `source` is where its default is from.
+    /// Adds a parameter by its path; `source` is the source of its default.
     pub fn parameter(
         &mut self,
         path: impl Into<String>,
         what: impl Into<String>,
         value: f64,
         unit: &'static str,
-        source: Source,
+        source: Citation,
     ) -> &mut Assumption {
         self.push(
             Some(path.into()),
-            Origin::Default,
+            ValueOrigin::Default,
             what.into(),
             (value, unit),
             source,
         )
     }
 
-    /// Adds a constant that is no parameter: it follows from others, or is the model's own.
+    /// Adds a constant that is not a parameter: a derived value, or one of the model's own.
     pub fn assume(
         &mut self,
         what: impl Into<String>,
         value: f64,
         unit: &'static str,
-        source: Source,
+        source: Citation,
     ) -> &mut Assumption {
-        self.push(None, Origin::Derived, what.into(), (value, unit), source)
+        self.push(
+            None,
+            ValueOrigin::Derived,
+            what.into(),
+            (value, unit),
+            source,
+        )
     }
 
     fn push(
         &mut self,
         path: Option<String>,
-        origin: Origin,
+        origin: ValueOrigin,
         what: String,
         (value, unit): (f64, &'static str),
-        source: Source,
+        source: Citation,
     ) -> &mut Assumption {
         self.assumptions.push(Assumption {
             what,
@@ -244,18 +249,18 @@ impl Basis {
         self.assumptions.last_mut().expect("it was just pushed")
     }
 
-    /// Says of every parameter who chose it. What is not the default's has the scenario or the user as its
-    /// source, and no band: whoever gave it knows it.
-    pub fn attribute(&mut self, origin_of: impl Fn(&str) -> Origin) {
+    /// Sets the origin of every parameter. A value from the scenario or the user gets that as its source and loses its
+    /// band, because a given value is taken as known.
+    pub fn attribute(&mut self, origin_of: impl Fn(&str) -> ValueOrigin) {
         for assumption in &mut self.assumptions {
             let Some(path) = &assumption.path else {
                 continue;
             };
             assumption.origin = origin_of(path);
             match assumption.origin {
-                Origin::Scenario => assumption.source = Source::SCENARIO,
-                Origin::User => assumption.source = Source::USER,
-                Origin::Default | Origin::Derived => continue,
+                ValueOrigin::Scenario => assumption.source = Citation::SCENARIO,
+                ValueOrigin::User => assumption.source = Citation::USER,
+                ValueOrigin::Default | ValueOrigin::Derived => continue,
             }
             assumption.band = None;
         }
@@ -263,8 +268,8 @@ impl Basis {
 }
 
 impl Assumption {
-    /// Says how far published values differ.
-    pub fn between(&mut self, low: f64, high: f64, source: Source) {
+    /// Sets the range of published values.
+    pub fn between(&mut self, low: f64, high: f64, source: Citation) {
         assert!(low <= high, "a band from {low} to {high} is upside down");
         self.band = Some(Band { low, high, source });
     }
@@ -275,42 +280,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_basis_keeps_what_was_said_in_order() {
+    fn a_basis_keeps_its_formulas_and_constants() {
         let young = Formula {
             gives: "interval",
             text: "√(2μC)",
-            source: Source::quoted("Young 1974", "equation 1"),
+            source: Citation::quoted("Young 1974", "equation 1"),
         };
         let mut basis = Basis::of(&[young]);
-        basis.assume("checkpoint time", 45.0, "s", Source::ASSUMED);
+        basis.assume("checkpoint time", 45.0, "s", Citation::ASSUMED);
         assert_eq!(basis.formulas, [young]);
-        assert_eq!(basis.assumptions[0].origin, Origin::Derived);
+        assert_eq!(basis.assumptions[0].origin, ValueOrigin::Derived);
         assert!(basis.corrections.is_empty());
     }
 
     #[test]
-    fn who_chose_a_value_is_told_apart() {
+    fn the_origins_of_values_are_distinguished() {
         let mut basis = Basis::default();
-        let llama = Source::quoted("Llama 3", "table 5");
+        let llama = Citation::quoted("Llama 3", "table 5");
         for path in ["a", "b", "c"] {
             basis
                 .parameter(path, path, 1.0, "s", llama)
                 .between(0.5, 2.0, llama);
         }
         basis.attribute(|path| match path {
-            "a" => Origin::User,
-            "b" => Origin::Scenario,
-            _ => Origin::Default,
+            "a" => ValueOrigin::User,
+            "b" => ValueOrigin::Scenario,
+            _ => ValueOrigin::Default,
         });
         let [a, b, c] = &basis.assumptions[..] else {
             panic!("three were added")
         };
         assert_eq!(
             (a.origin, a.source, a.band),
-            (Origin::User, Source::USER, None)
+            (ValueOrigin::User, Citation::USER, None)
         );
-        assert_eq!((b.origin, b.source), (Origin::Scenario, Source::SCENARIO));
-        assert_eq!((c.origin, c.source), (Origin::Default, llama));
+        assert_eq!(
+            (b.origin, b.source),
+            (ValueOrigin::Scenario, Citation::SCENARIO)
+        );
+        assert_eq!((c.origin, c.source), (ValueOrigin::Default, llama));
         assert!(c.band.is_some());
     }
 }

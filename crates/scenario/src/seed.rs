@@ -1,20 +1,20 @@
-//! Randomness as a value: a generator that is nothing but its seed.
+//! A seeded random number generator.
 //!
-//! A simulation must replay from its seed alone, on any machine and any number of threads, so the
-//! generator is ours and small: `SplitMix64` spreads the seed, xoshiro256++ draws (both by Blackman
-//! and Vigna, public domain). Work that runs in parallel does not share one: each piece takes its
-//! own by [`Seed::part`], which depends on the piece's number and not on who ran it first.
+//! A simulation must replay from its seed alone, on any machine and any number of threads. The generator is therefore
+//! implemented here: `SplitMix64` expands the seed, xoshiro256++ draws (both by Blackman and Vigna, public domain).
+//! Parallel tasks do not share a generator: each derives its own seed with [`Seed::part`], which depends on the task's
+//! number and not on the order of execution.
 
 use serde::{Deserialize, Serialize};
 
-/// Where a simulation's randomness starts.
+/// The seed of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seed(pub u64);
 
-/// A stream of random numbers.
+/// A random number generator.
 #[derive(Clone, Debug)]
-pub struct Dice {
+pub struct Rng {
     state: [u64; 4],
 }
 
@@ -25,23 +25,23 @@ impl Default for Seed {
 }
 
 impl Seed {
-    /// The seed of one of many independent pieces of work.
+    /// Derives the seed of one of many independent tasks.
     #[must_use]
     pub fn part(self, number: u64) -> Self {
         let mut x = self.0 ^ split_mix(&mut number.wrapping_add(1)).rotate_left(17);
         Self(split_mix(&mut x))
     }
 
-    /// A fresh stream from this seed.
-    pub fn dice(self) -> Dice {
+    /// A new generator with this seed.
+    pub fn rng(self) -> Rng {
         let mut x = self.0;
-        Dice {
+        Rng {
             state: std::array::from_fn(|_| split_mix(&mut x)),
         }
     }
 }
 
-impl Dice {
+impl Rng {
     /// The next 64 random bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
@@ -55,12 +55,11 @@ impl Dice {
     /// A number in [0, 1).
     #[inline]
     pub fn unit(&mut self) -> f64 {
-        // The top 53 bits: as many as a double holds.
+        // The top 53 bits: the precision of a double.
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A whole number in `0..n`, every one as likely (Lemire's method without its rare retry:
-    /// the bias is below n / 2^64).
+    /// A uniform whole number in `0..n` (Lemire's method without its rare retry: the bias is below n / 2^64).
     #[inline]
     pub fn below(&mut self, n: u64) -> u64 {
         assert!(n > 0, "there is no number below zero");
@@ -68,19 +67,19 @@ impl Dice {
         (wide >> 64) as u64
     }
 
-    /// A waiting time with the given mean, as between failures that know nothing of each other.
+    /// An exponential waiting time with the given mean, as between independent failures.
     #[inline]
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// Whether an event of probability `p` happens.
+    /// Returns `true` with probability `p`.
     #[inline]
     pub fn chance(&mut self, p: f64) -> bool {
         self.unit() < p
     }
 
-    /// Puts `items` in random order.
+    /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             let j = usize::try_from(self.below(i as u64 + 1)).expect("below a usize");
@@ -113,10 +112,10 @@ mod tests {
     #[test]
     fn xoshiro_gives_the_published_values() {
         // State 1, 2, 3, 4: the first outputs of the reference C code.
-        let mut dice = Dice {
+        let mut rng = Rng {
             state: [1, 2, 3, 4],
         };
-        let drawn: Vec<u64> = (0..4).map(|_| dice.bits()).collect();
+        let drawn: Vec<u64> = (0..4).map(|_| rng.bits()).collect();
         assert_eq!(
             drawn,
             [
@@ -129,29 +128,29 @@ mod tests {
     }
 
     #[test]
-    fn one_seed_is_one_stream_and_two_parts_are_two() {
-        let draw = |seed: Seed| seed.dice().bits();
+    fn equal_seeds_give_equal_streams_and_parts_differ() {
+        let draw = |seed: Seed| seed.rng().bits();
         assert_eq!(draw(Seed(7)), draw(Seed(7)));
         assert_ne!(draw(Seed(7).part(0)), draw(Seed(7).part(1)));
         assert_ne!(draw(Seed(7).part(0)), draw(Seed(8).part(0)));
     }
 
     #[test]
-    fn the_means_are_what_they_should_be() {
-        let mut dice = Seed(3).dice();
+    fn the_means_match_their_distributions() {
+        let mut rng = Seed(3).rng();
         let n = 100_000;
-        let unit: f64 = (0..n).map(|_| dice.unit()).sum::<f64>() / f64::from(n);
+        let unit: f64 = (0..n).map(|_| rng.unit()).sum::<f64>() / f64::from(n);
         assert!((unit - 0.5).abs() < 0.005, "{unit}");
-        let wait: f64 = (0..n).map(|_| dice.exponential(20.0)).sum::<f64>() / f64::from(n);
+        let wait: f64 = (0..n).map(|_| rng.exponential(20.0)).sum::<f64>() / f64::from(n);
         assert!((wait - 20.0).abs() < 0.3, "{wait}");
-        let below: u64 = (0..n).map(|_| dice.below(7)).sum();
+        let below: u64 = (0..n).map(|_| rng.below(7)).sum();
         assert!((below as f64 / f64::from(n) - 3.0).abs() < 0.03, "{below}");
     }
 
     #[test]
     fn a_shuffle_keeps_every_item() {
         let mut items: Vec<u32> = (0..100).collect();
-        Seed(5).dice().shuffle(&mut items);
+        Seed(5).rng().shuffle(&mut items);
         assert_ne!(items, (0..100).collect::<Vec<_>>());
         items.sort_unstable();
         assert_eq!(items, (0..100).collect::<Vec<_>>());

@@ -1,26 +1,26 @@
-//! Changing one parameter by its path: `cluster.gpus=2048`.
+//! Settings: changing a parameter by its path, as in `cluster.gpus=2048`.
 //!
-//! A scenario is written out with all its defaults, the value put in its place, and the whole read
-//! and checked again: any parameter of any topic can be set, and none can slip past its range.
+//! The scenario is serialised with all its defaults, the value is replaced, and the result is parsed and checked again.
+//! Any parameter of any topic can be set this way, and every range is checked.
 
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
-use crate::check::{self, Checked, Refusals, Step, steps};
+use crate::check::{self, Checkable, PathStep, Refusals, steps};
 
 /// A parameter and its new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub struct ParameterSetting {
     /// The path below the topic, such as `cluster.gpus` or `tenants[0].weight`.
     pub path: String,
-    /// The value as typed.
+    /// The value, as typed.
     pub value: String,
 }
 
-/// The longest path that is followed.
+/// The most steps of a path.
 const PATH_STEPS_MAX: usize = 16;
 
-impl Setting {
+impl ParameterSetting {
     /// Reads `path=value`.
     pub fn parse(text: &str) -> Result<Self, Refusals> {
         match text.split_once('=') {
@@ -39,13 +39,13 @@ impl Setting {
     }
 }
 
-/// `input` with all `settings` made; their paths start at its root.
-pub fn set<T>(input: T, settings: &[Setting]) -> Result<T, Refusals>
+/// Applies all `settings` to `input`. Their paths start at its root.
+pub fn set<T>(input: T, settings: &[ParameterSetting]) -> Result<T, Refusals>
 where
-    T: Serialize + DeserializeOwned + Checked,
+    T: Serialize + DeserializeOwned + Checkable,
 {
-    let one = |input: T, setting: &Setting| set_one(&input, setting, &setting.path);
-    // All at once is quick; one by one tells which of them is wrong.
+    let one = |input: T, setting: &ParameterSetting| set_one(&input, setting, &setting.path);
+    // Applying all at once is fast. If that fails, applying one by one finds the wrong setting.
     let changed = match set_all(&input, settings) {
         Some(changed) => changed,
         None => settings.iter().try_fold(input, one)?,
@@ -54,8 +54,8 @@ where
     Ok(changed)
 }
 
-/// All settings at once; none where a value does not fit its place as it was typed.
-fn set_all<T: Serialize + DeserializeOwned>(input: &T, settings: &[Setting]) -> Option<T> {
+/// Applies all settings at once; `None` if a value does not fit its parameter as typed.
+fn set_all<T: Serialize + DeserializeOwned>(input: &T, settings: &[ParameterSetting]) -> Option<T> {
     let mut table = Table::try_from(input).ok()?;
     for setting in settings {
         put(&mut table, &setting.path, typed(&setting.value)).ok()?;
@@ -63,7 +63,7 @@ fn set_all<T: Serialize + DeserializeOwned>(input: &T, settings: &[Setting]) -> 
     T::deserialize(table).ok()
 }
 
-/// Whether the parameter of `input` at `path` is a count: a fraction of it makes no sense.
+/// Whether the parameter of `input` at `path` is a count, which takes whole numbers only.
 pub fn is_count<T>(input: &T, path: &str) -> bool
 where
     T: Serialize + DeserializeOwned,
@@ -76,9 +76,9 @@ where
     takes(Value::Integer(1)) && !takes(Value::Float(0.5))
 }
 
-fn set_one<T>(input: &T, setting: &Setting, path: &str) -> Result<T, Refusals>
+fn set_one<T>(input: &T, setting: &ParameterSetting, path: &str) -> Result<T, Refusals>
 where
-    T: Serialize + DeserializeOwned + Checked,
+    T: Serialize + DeserializeOwned + Checkable,
 {
     let written = Table::try_from(input).map_err(|e| refusal(setting, &e.to_string()))?;
     let with = |value: Value| {
@@ -88,7 +88,7 @@ where
     };
     let value = typed(&setting.value);
     with(value.clone()).or_else(|refused| match value {
-        // `1e3` is a whole number too; `1.4` is none, and no other is meant.
+        // `1e3` is a whole number too. `1.4` is not, and is not rounded.
         Value::Float(number) => {
             let held = whole(number).and_then(|count| with(Value::Integer(count)).ok());
             held.ok_or_else(|| {
@@ -104,18 +104,21 @@ where
     })
 }
 
-/// The largest counts that fields of some width hold; TOML has none beyond the first.
+/// The largest values of integer fields by width. TOML has no integers beyond the first.
 const LARGEST: [i64; 4] = [i64::MAX, u32::MAX as i64, u16::MAX as i64, u8::MAX as i64];
 
-/// The whole number that `number` is; none where it is a fraction or beyond what TOML holds.
-#[expect(clippy::cast_possible_truncation, reason = "it was looked at before")]
+/// `number` as an integer; `None` if it is a fraction or exceeds TOML's range.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the range is checked above"
+)]
 fn whole(number: f64) -> Option<i64> {
     let fits = number.fract() == 0.0 && number.abs() < i64::MAX as f64;
     fits.then_some(number as i64)
 }
 
-/// The counts allowed at `path`: what is said of the largest one, which `input` holds there.
-fn counts(input: &impl Checked, path: &str, largest: i64) -> String {
+/// The counts allowed at `path`, taken from the refusal of the largest value, which `input` holds there.
+fn counts(input: &impl Checkable, path: &str, largest: i64) -> String {
     let refusals = check::checked(input).err().map_or(Vec::new(), |r| r.0);
     let mut of_path = refusals.into_iter().filter(|refusal| refusal.field == path);
     of_path.next().map_or_else(
@@ -124,7 +127,7 @@ fn counts(input: &impl Checked, path: &str, largest: i64) -> String {
     )
 }
 
-fn refusal(setting: &Setting, message: &str) -> Refusals {
+fn refusal(setting: &ParameterSetting, message: &str) -> Refusals {
     Refusals::one(
         setting.path.clone(),
         setting.value.clone(),
@@ -132,7 +135,7 @@ fn refusal(setting: &Setting, message: &str) -> Refusals {
     )
 }
 
-/// A value as TOML has it, or else a string: `8`, `0.5`, `true`, `400Gb/s`.
+/// Parses a value as TOML, or else as a string: `8`, `0.5`, `true`, `400Gb/s`.
 fn typed(text: &str) -> Value {
     let parsed = toml::from_str::<Table>(&format!("value = {text}"));
     match parsed.ok().and_then(|mut table| table.remove("value")) {
@@ -143,13 +146,13 @@ fn typed(text: &str) -> Value {
     }
 }
 
-/// Puts `value` at `path`; tells what is allowed where that leads nowhere.
+/// Puts `value` at `path`; the error says what is allowed instead.
 fn put(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
-    let path: Vec<Step<'_>> = steps(path).collect();
+    let path: Vec<PathStep<'_>> = steps(path).collect();
     if path.len() > PATH_STEPS_MAX {
         return Err(format!("a path of at most {PATH_STEPS_MAX} steps"));
     }
-    let Some((Step::Key(first), rest)) = path.split_first() else {
+    let Some((PathStep::Key(first), rest)) = path.split_first() else {
         return Err("a path that starts with a name".to_owned());
     };
     let mut at = table
@@ -157,24 +160,28 @@ fn put(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
         .or_insert_with(|| Value::Table(Table::new()));
     for step in rest {
         at = match (step, at) {
-            // A parameter that is absent by default has no place yet.
-            (Step::Key(key), Value::Table(table)) => table
+            // A parameter that is absent by default is not in the table yet.
+            (PathStep::Key(key), Value::Table(table)) => table
                 .entry(*key)
                 .or_insert_with(|| Value::Table(Table::new())),
-            (Step::Index(i), Value::Array(items)) => {
+            (PathStep::Index(i), Value::Array(items)) => {
                 let last = items.len().saturating_sub(1);
                 items
                     .get_mut(*i)
                     .ok_or(format!("an index from 0 to {last}"))?
             }
-            (Step::Key(key), Value::Array(items)) => {
+            (PathStep::Key(key), Value::Array(items)) => {
                 return Err(format!(
                     "an index before `{key}`, from 0 to {}",
                     items.len().saturating_sub(1)
                 ));
             }
-            (Step::Index(_), _) => return Err("no index: it is no list".to_owned()),
-            (Step::Key(key), _) => return Err(format!("no `{key}` below a plain value")),
+            (PathStep::Index(_), _) => return Err("a field name: this is not a list".to_owned()),
+            (PathStep::Key(key), _) => {
+                return Err(format!(
+                    "a path that ends before `{key}`: the value there has no fields"
+                ));
+            }
         };
     }
     *at = value;
@@ -186,18 +193,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_narrow_count_is_one_too() {
+    fn a_count_may_be_narrower_than_64_bits() {
         #[derive(Debug, Serialize, serde::Deserialize)]
         struct Port {
             lanes: u8,
         }
-        impl Checked for Port {
+        impl Checkable for Port {
             fn check(&self, c: &mut check::Checker) {
                 c.count("lanes", u64::from(self.lanes), 1..=16);
             }
         }
         let set = |value: &str| {
-            let setting = Setting::parse(&format!("lanes={value}")).unwrap();
+            let setting = ParameterSetting::parse(&format!("lanes={value}")).unwrap();
             super::set(Port { lanes: 1 }, &[setting]).map(|port| port.lanes)
         };
         assert_eq!(set("1.6e1").unwrap(), 16);

@@ -1,45 +1,45 @@
-//! Sweeps: the same question over many values of any parameters.
+//! Sweeps: one question over many values of any parameters.
 //!
-//! `cluster.gpus=512,1024,2048`, `node.host.cores=2..64:6:log` and `link=100Gb/s..800Gb/s:8` name a
-//! parameter and its values; several sweeps make a grid. The points are answered in parallel and
-//! come back in the order of the grid, so the output is the same on any number of threads. Who
-//! answers (a formula, a simulator) is the caller's affair.
+//! `cluster.gpus=512,1024,2048`, `node.host.cores=2..64:6:log` and `link=100Gb/s..800Gb/s:8` name a parameter and its
+//! values. Several sweeps make a grid. The points are computed in parallel and returned in the order of the grid, so
+//! the output is the same on any number of threads. The caller supplies the function that answers a point (a formula, a
+//! simulator).
 
 use rayon::prelude::*;
 
-use crate::{check::Refusals, setting::Setting};
+use crate::{check::Refusals, setting::ParameterSetting};
 
 /// The most points of one sweep, and of a grid of several.
 pub const POINTS_MAX: usize = 10_000;
 
-/// The most points that are each a simulation: at a second each, a quarter of an hour.
+/// The most points of a sweep of simulations: at a second each, a quarter of an hour.
 pub const SIMULATIONS_MAX: usize = 1_000;
 
 /// One parameter and the values it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sweep {
+pub struct ParameterSweep {
     /// The parameter's path.
     pub path: String,
-    /// Its values, as they would be typed.
+    /// Its values, as typed.
     pub values: Vec<String>,
-    /// Whether the values were found between two ends, and not given one by one.
+    /// Whether the values were computed from a range, and not listed one by one.
     pub spanned: bool,
 }
 
-/// One point of a grid, answered.
+/// One point of a grid, with its answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Point<A> {
-    /// What was set, in the order of the sweeps.
-    pub settings: Vec<Setting>,
-    /// What came out; a refusal where the values make no sense together.
+pub struct GridPoint<A> {
+    /// The settings of the point, in the order of the sweeps.
+    pub settings: Vec<ParameterSetting>,
+    /// The answer, or the refusals of this combination of values.
     pub answer: Result<A, Refusals>,
 }
 
-impl Sweep {
+impl ParameterSweep {
     /// Reads `path=a,b,c` or `path=from..to:steps[:log]`.
     pub fn parse(text: &str) -> Result<Self, Refusals> {
         let refuse = |allowed: String| Refusals::one("--sweep", text, allowed);
-        let setting = Setting::parse(text).map_err(|_| {
+        let setting = ParameterSetting::parse(text).map_err(|_| {
             refuse(
                 "path=a,b,c or path=from..to:steps[:log], such as cluster.gpus=512..8192:5:log"
                     .to_owned(),
@@ -66,8 +66,8 @@ impl Sweep {
         })
     }
 
-    /// The same for a parameter that counts: a span goes through whole numbers, each once. What was
-    /// given one by one stays, and a fraction among it is refused.
+    /// Rounds the values of a range to whole numbers, without duplicates, for a parameter that is a count. Listed
+    /// values stay as they are; a fraction among them is refused later.
     #[must_use]
     pub fn in_whole_steps(mut self) -> Self {
         if self.spanned {
@@ -82,8 +82,8 @@ impl Sweep {
     }
 }
 
-/// The number of points of the grid that `sweeps` make, refused above `points_max`.
-pub fn points(sweeps: &[Sweep], points_max: usize) -> Result<usize, Refusals> {
+/// The number of points in the grid of `sweeps`; refuses more than `points_max`.
+pub fn points(sweeps: &[ParameterSweep], points_max: usize) -> Result<usize, Refusals> {
     let points = sweeps
         .iter()
         .try_fold(1usize, |n, sweep| n.checked_mul(sweep.values.len()));
@@ -98,33 +98,33 @@ pub fn points(sweeps: &[Sweep], points_max: usize) -> Result<usize, Refusals> {
     })
 }
 
-/// Has `ask` answer every point of the grid that `sweeps` make. A point that is refused is an
-/// answer like any other; an error (the user has had enough) ends the sweep.
+/// Calls `ask` for every point in the grid of `sweeps`. A refused point is a result like any other; an error (for
+/// example an interrupt) ends the sweep.
 pub fn run<A: Send, E: Send + From<Refusals>>(
-    sweeps: &[Sweep],
+    sweeps: &[ParameterSweep],
     points_max: usize,
-    ask: impl Fn(&[Setting]) -> Result<Result<A, Refusals>, E> + Sync,
-) -> Result<Vec<Point<A>>, E> {
+    ask: impl Fn(&[ParameterSetting]) -> Result<Result<A, Refusals>, E> + Sync,
+) -> Result<Vec<GridPoint<A>>, E> {
     (0..points(sweeps, points_max)?)
         .into_par_iter()
         .map(|number| {
             let settings = settings_at(sweeps, number);
             let answer = ask(&settings)?;
-            Ok(Point { settings, answer })
+            Ok(GridPoint { settings, answer })
         })
         .collect()
 }
 
-/// The settings of the point with this number; the last sweep turns fastest.
-fn settings_at(sweeps: &[Sweep], number: usize) -> Vec<Setting> {
+/// The settings of the point with this number. The last sweep varies fastest.
+fn settings_at(sweeps: &[ParameterSweep], number: usize) -> Vec<ParameterSetting> {
     let mut left = number;
-    let mut settings: Vec<Setting> = sweeps
+    let mut settings: Vec<ParameterSetting> = sweeps
         .iter()
         .rev()
         .map(|sweep| {
             let value = sweep.values[left % sweep.values.len()].clone();
             left /= sweep.values.len();
-            Setting {
+            ParameterSetting {
                 path: sweep.path.clone(),
                 value,
             }
@@ -167,7 +167,7 @@ fn span(from: &str, rest: &str) -> Result<Vec<String>, String> {
     let last = (steps - 1) as f64;
     let at = |i: usize| {
         let share = i as f64 / last;
-        // The ends come out as they were typed.
+        // The ends are exact.
         match i {
             0 => a,
             i if i + 1 == steps => b,
@@ -186,14 +186,14 @@ fn number(text: &str) -> Result<(f64, &str), String> {
         .char_indices()
         .rfind(|(_, c)| c.is_ascii_digit() || *c == '.')
         .map_or(0, |(i, _)| i + 1);
-    // A unit may hold digits nowhere, so the last digit ends the number.
+    // Units contain no digits, so the last digit ends the number.
     let parsed = text[..end].parse::<f64>().ok().filter(|n| n.is_finite());
     parsed
         .map(|n| (n, text[end..].trim()))
         .ok_or(format!("numbers at both ends, not `{text}`"))
 }
 
-/// A number without the noise of interpolation: six significant digits.
+/// Formats a number with six significant digits, to hide the rounding of the interpolation.
 fn tidy(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     fn values(text: &str) -> Vec<String> {
-        Sweep::parse(text).unwrap().values
+        ParameterSweep::parse(text).unwrap().values
     }
 
     #[test]
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_span_over_a_count_takes_whole_steps_each_once() {
-        let steps = |text: &str| Sweep::parse(text).unwrap().in_whole_steps().values;
+        let steps = |text: &str| ParameterSweep::parse(text).unwrap().in_whole_steps().values;
         assert_eq!(steps("a=1..2:5"), ["1", "2"]);
         assert_eq!(steps("a=1..8:4:log"), ["1", "2", "4", "8"]);
         assert_eq!(steps("a=1..10:4"), ["1", "4", "7", "10"]);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn an_invalid_sweep_is_refused() {
         for text in [
             "a",
             "a=",
@@ -242,14 +242,14 @@ mod tests {
             "a=1..2:99999999",
             "a=1..2:3:lin",
         ] {
-            let refused = Sweep::parse(text).unwrap_err().to_string();
+            let refused = ParameterSweep::parse(text).unwrap_err().to_string();
             assert!(refused.starts_with("--sweep = "), "{text}: {refused}");
         }
     }
 
     #[test]
     fn an_error_ends_the_sweep() {
-        let sweep = [Sweep::parse("cluster.gpus=1..8:8").unwrap()];
+        let sweep = [ParameterSweep::parse("cluster.gpus=1..8:8").unwrap()];
         let stopped = Refusals::one("--sweep", "it", "nothing more");
         let ended = run(&sweep, 8, |settings| match settings[0].value.as_str() {
             "5" => Err(stopped.clone()),
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_grid_too_large_is_refused() {
-        let sweep = Sweep::parse("cluster.gpus=1..2:1000").unwrap();
+        let sweep = ParameterSweep::parse("cluster.gpus=1..2:1000").unwrap();
         let refused = points(&[sweep.clone(), sweep], POINTS_MAX);
         assert!(
             refused

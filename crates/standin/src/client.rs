@@ -1,9 +1,8 @@
-//! How a test uses the shared object.
+//! The client of the shared object, for tests.
 //!
-//! The dynamic loader reads its library path when a process starts, and a driver's state belongs to
-//! the process. So the body of each test runs in a process of its own: the test binary starts
-//! itself again for this one test, with the stand-in on the library path. That also lets tests run
-//! side by side, each with a plan of its own.
+//! The dynamic loader reads its library path when a process starts, and the state of a driver belongs to the process.
+//! Therefore the body of each test runs in its own process: the test binary starts itself again for this one test, with
+//! the stand-in on the library path. Tests can then run in parallel, each with its own plan.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,16 +17,16 @@ use std::time::{Duration, Instant};
 
 use crate::world::PLAN_VARIABLE;
 
-/// Set in the process that runs the body: the plan it was started with.
+/// The environment variable in the process that runs the body: its plan.
 const INSIDE_VARIABLE: &str = "STRAIGHTWAY_STANDIN_INSIDE";
 
-/// The names the shared object is found under.
+/// The file names of the shared object.
 const NAMES: [&str; 3] = ["libcuda.so", "libcuda.so.1", "libcufile.so.0"];
 
-/// A test that takes longer than this hangs.
+/// The timeout of a test.
 const DEADLINE: Duration = Duration::from_mins(2);
 
-/// The most a report may be.
+/// The maximum length of a report.
 const REPORT_BYTES_MAX: usize = 1 << 20;
 
 /// The stand-in loaded into this process.
@@ -37,13 +36,13 @@ pub struct Standin {
 }
 
 impl Standin {
-    /// Runs `body` in a process of its own, with the stand-in as its driver, set up by `plan`.
+    /// Runs `body` in its own process, with the stand-in as its driver, set up by `plan`.
     ///
-    /// For the thread of a `#[test]`, by whose name the test is found again. A test may call it
-    /// several times, and should do nothing else.
+    /// Call it on the thread of a `#[test]`, whose name is used to find the test again. A test may call it several
+    /// times and should do nothing else.
     pub fn run(plan: &str, body: impl FnOnce(&Self)) {
         if let Ok(inside) = env::var(INSIDE_VARIABLE) {
-            // A test with several plans meets them all again in each of its processes.
+            // A test with several plans runs through all of them in each of its processes.
             if inside == plan {
                 body(&Self::inside());
             }
@@ -69,17 +68,17 @@ impl Standin {
     }
 
     fn inside() -> Self {
-        // SAFETY: the stand-in's library, found first on the path; it has no initialisers.
+        // SAFETY: the stand-in's library is first on the path and has no initializers.
         let library = unsafe { libloading::Library::new("libcuda.so.1") };
         Self {
             library: library.expect("the library path holds the stand-in"),
         }
     }
 
-    /// Puts another plan in force; misuses and calls are counted anew.
+    /// Sets another plan. Resets the counts of misuses and calls.
     pub fn plan(&self, text: &str) {
         let text = CString::new(text).expect("a plan has no NUL");
-        // SAFETY: the signature is the one in `control`.
+        // SAFETY: the signature matches `control`.
         let set = unsafe {
             self.library
                 .get::<unsafe extern "C" fn(*const std::ffi::c_char) -> i32>("standin_plan")
@@ -89,32 +88,32 @@ impl Standin {
         assert_eq!(unsafe { set(text.as_ptr()) }, 0, "not a plan: {text:?}");
     }
 
-    /// Holds every copy back, until [`Standin::release`].
+    /// Pauses all copies until [`Standin::release`].
     pub fn hold(&self) {
         self.set_held(1);
     }
 
-    /// Lets copies run again.
+    /// Resumes copies.
     pub fn release(&self) {
         self.set_held(0);
     }
 
-    /// How many there are of: `allocations`, `pinned`, `streams`, `events`, `contexts`, `pending`,
-    /// `misuses`, `files`, `buffers`, `opened`.
+    /// The number of objects of a kind: `allocations`, `pinned`, `streams`, `events`, `contexts`, `pending`, `misuses`,
+    /// `files`, `buffers`, `opened`.
     pub fn count(&self, what: &str) -> u64 {
         let name = CString::new(what).expect("a name has no NUL");
-        // SAFETY: the signature is the one in `control`.
+        // SAFETY: the signature matches `control`.
         let count = unsafe {
             self.library
                 .get::<unsafe extern "C" fn(*const std::ffi::c_char) -> u64>("standin_count")
         };
         // SAFETY: a NUL-terminated string.
         let answer = unsafe { count.expect("the stand-in exports it")(name.as_ptr()) };
-        assert_ne!(answer, u64::MAX, "nothing called {what} is counted");
+        assert_ne!(answer, u64::MAX, "unknown kind {what}");
         answer
     }
 
-    /// The calls made since the plan was set, and how often each.
+    /// The calls since the plan was set, with their counts.
     pub fn calls(&self) -> BTreeMap<String, u64> {
         let report = self.report();
         let calls = report
@@ -125,7 +124,7 @@ impl Standin {
             .collect()
     }
 
-    /// What was done that must not be.
+    /// The recorded misuses.
     pub fn misuses(&self) -> Vec<String> {
         let report = self.report();
         let misuses = report
@@ -134,13 +133,13 @@ impl Standin {
         misuses.map(ToOwned::to_owned).collect()
     }
 
-    /// Asserts that nothing is left of what a test made, and that nothing was misused.
+    /// Asserts that the test released everything and that there was no misuse.
     pub fn assert_clean(&self) {
         self.assert_left(0);
     }
 
-    /// The same after cuFile was opened: it stays open, for closing it under another user of the
-    /// process is worse, and keeps its context.
+    /// The same after cuFile was opened. It stays open and keeps its context, because closing it could break another
+    /// user in the process.
     pub fn assert_clean_but_for_cufile(&self) {
         self.assert_left(1);
     }
@@ -165,40 +164,40 @@ impl Standin {
     }
 
     fn set_held(&self, is_held: i32) {
-        // SAFETY: the signature is the one in `control`.
+        // SAFETY: the signature matches `control`.
         let hold = unsafe { self.library.get::<extern "C" fn(i32)>("standin_hold") };
         hold.expect("the stand-in exports it")(is_held);
     }
 
     fn report(&self) -> String {
         let mut text = vec![0u8; REPORT_BYTES_MAX];
-        // SAFETY: the signature is the one in `control`.
+        // SAFETY: the signature matches `control`.
         let report = unsafe {
             self.library
                 .get::<unsafe extern "C" fn(*mut u8, usize) -> usize>("standin_report")
         };
         let report = report.expect("the stand-in exports it");
-        // SAFETY: `text` has the room it is said to have.
+        // SAFETY: `text` has the length that is passed.
         let len = unsafe { report(text.as_mut_ptr(), text.len()) };
         text.truncate(len);
         String::from_utf8(text).expect("the report is text")
     }
 }
 
-/// A folder to put on `LD_LIBRARY_PATH`, in which the stand-in goes by the real names. A program
-/// started with it takes its plan from `STRAIGHTWAY_STANDIN`.
+/// A folder for `LD_LIBRARY_PATH` that contains the stand-in under the real names. A program started with it takes its
+/// plan from `STRAIGHTWAY_STANDIN`.
 pub fn library_path() -> PathBuf {
     let object = shared_object();
     let folder = object.with_file_name("standin");
     fs::create_dir_all(&folder).expect("the target folder is writable");
     for name in NAMES {
-        // Another test may have made it a moment ago; then it is the same.
+        // Another test may have created the same link.
         let _ = symlink(&object, folder.join(name));
     }
     folder
 }
 
-/// Cargo puts the shared object beside the test binaries that depend on this crate.
+/// Finds the shared object. Cargo puts it next to the test binaries that depend on this crate.
 fn shared_object() -> PathBuf {
     let test = env::current_exe().expect("a running test has a path");
     let folders = test
@@ -211,7 +210,7 @@ fn shared_object() -> PathBuf {
     found.unwrap_or_else(|| panic!("no libstraightway_standin.so near {}", test.display()))
 }
 
-/// How a process ended, and what it said.
+/// The exit status and the output of a process.
 struct Outcome {
     is_success: bool,
     text: String,

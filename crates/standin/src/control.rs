@@ -1,4 +1,4 @@
-//! What a test can say to the shared object, and ask of it.
+//! The control functions that tests call in the shared object.
 
 use std::ffi::{CStr, c_char};
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use std::ptr;
 use crate::plan::Plan;
 use crate::world::{changed, world};
 
-/// Puts a plan in force; 0 if it was understood.
+/// Sets a plan; returns 0 if it is valid.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn standin_plan(text: *const c_char) -> i32 {
     // SAFETY: the caller passes a NUL-terminated string.
@@ -20,14 +20,14 @@ unsafe extern "C" fn standin_plan(text: *const c_char) -> i32 {
     0
 }
 
-/// Holds every copy back (1) or lets them go (0).
+/// Pauses (1) or resumes (0) all copies.
 #[unsafe(no_mangle)]
 extern "C" fn standin_hold(is_held: i32) {
     world().is_held = is_held != 0;
     changed();
 }
 
-/// How many of a kind there are; `u64::MAX` for a kind that is none.
+/// The number of objects of a kind; `u64::MAX` for an unknown kind.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn standin_count(what: *const c_char) -> u64 {
     // SAFETY: the caller passes a NUL-terminated string.
@@ -35,7 +35,7 @@ unsafe extern "C" fn standin_count(what: *const c_char) -> u64 {
     world().count(&what).unwrap_or(u64::MAX)
 }
 
-/// Writes the calls made and the misuses seen, a line each, into `text`; answers the length of all.
+/// Writes the calls and the misuses, one per line, into `text`. Returns the total length.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn standin_report(text: *mut c_char, room: usize) -> usize {
     let world = world();

@@ -1,8 +1,8 @@
 //! The entry points of libcufile.
 //!
-//! Reads and writes are real ones, of the registered descriptor, into the memory behind a device
-//! address. What they count follows from the mode and from their alignment, as cuFile's own
-//! counters do; a request that is not aligned succeeds without a word, as cuFile's do.
+//! Reads and writes are real: they transfer between the registered file descriptor and the memory behind a device
+//! address. As in cuFile, the counters depend on the mode and the alignment, and an unaligned request succeeds
+//! silently.
 
 pub(crate) mod state;
 
@@ -26,7 +26,7 @@ struct Status {
     cuda: u32,
 }
 
-/// `CUfileDescr_t`: only the descriptor is looked at.
+/// `CUfileDescr_t`: only the file descriptor is used.
 #[repr(C)]
 struct Description {
     kind: u32,
@@ -36,7 +36,7 @@ struct Description {
     fs_ops: *const c_void,
 }
 
-/// Places of the counters among the words of one GPU.
+/// Offsets of the counters in the words of one GPU.
 mod word {
     pub(super) const READ_BYTES: usize = 2;
     pub(super) const READS: usize = 6;
@@ -75,7 +75,7 @@ extern "C" fn cuFileDriverOpen() -> Status {
         CufileMode::Closed => failed(5033),
         CufileMode::Hanging => {
             drop(world);
-            // SAFETY: descriptor 0 belongs to nobody in particular; losing it is what is tested.
+            // SAFETY: nothing depends on descriptor 0; losing it is what is tested.
             unsafe { libc::close(0) };
             loop {
                 thread::sleep(Duration::from_secs(1));
@@ -104,7 +104,7 @@ extern "C" fn cuFileDriverClose_v2() -> Status {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuFileGetVersion(version: *mut c_int) -> Status {
     let world = begin!("cuFileGetVersion");
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { version.write(world.plan.cufile_version) };
     OK
 }
@@ -119,7 +119,7 @@ unsafe extern "C" fn cuFileGetParameterBool(parameter: c_uint, value: *mut bool)
         .get(&parameter)
         .copied()
         .unwrap_or(unset);
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { value.write(known) };
     OK
 }
@@ -134,7 +134,7 @@ extern "C" fn cuFileSetParameterBool(parameter: c_uint, value: bool) -> Status {
     OK
 }
 
-/// Properties are the defaults of cuFile's documentation.
+/// Returns the defaults of cuFile's documentation.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuFileDriverGetProperties(properties: *mut u32) -> Status {
     let world = begin!("cuFileDriverGetProperties");
@@ -180,7 +180,7 @@ unsafe extern "C" fn cuFileHandleRegister(
         _ => {
             let number = world.handle();
             world.cufile.files.insert(number, *fd);
-            // SAFETY: the caller gives a valid place.
+            // SAFETY: the caller gives a valid pointer.
             unsafe { handle.write(number as *mut c_void) };
             OK
         }
@@ -194,7 +194,7 @@ extern "C" fn cuFileHandleDeregister(handle: *mut c_void) {
     let Some(fd) = world.cufile.files.remove(&(handle as usize)) else {
         return world.misuse("a file was deregistered that is not registered");
     };
-    // SAFETY: only asked whether it is open.
+    // SAFETY: only checks whether it is open.
     if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         world.misuse("a file was closed before it was deregistered");
     }
@@ -266,7 +266,7 @@ extern "C" fn cuFileWrite(
     )
 }
 
-/// Bytes moved, −1 with `errno` set, or a negated code: as cuFile answers.
+/// Transfers bytes. Returns their number, −1 with `errno` set, or a negated code, like cuFile.
 fn transfer(
     name: &str,
     is_read: bool,
@@ -294,8 +294,8 @@ fn transfer(
     let Some(allocation) = world.allocation(start, len) else {
         return -5014;
     };
-    let (device, place) = (allocation.device, allocation.behind(start));
-    // SAFETY: `len` bytes from `place` are the allocation's; the descriptor is the caller's.
+    let (device, place) = (allocation.device, allocation.host_pointer(start));
+    // SAFETY: `len` bytes from `place` belong to the allocation; the caller provides the descriptor.
     let moved = unsafe {
         if is_read {
             libc::pread(fd, place.cast(), len, file_offset)
@@ -312,7 +312,7 @@ fn transfer(
 }
 
 fn fail_with_errno(code: u32) -> isize {
-    // SAFETY: the C library gives each thread a valid place for its `errno`.
+    // SAFETY: the C library gives each thread a valid `errno`.
     unsafe { libc::__errno_location().write(code.cast_signed()) };
     -1
 }
@@ -361,7 +361,7 @@ extern "C" fn cuFileStatsStop() -> Status {
     OK
 }
 
-/// The struct grew by 14 words in version 1.19, in front of the counters.
+/// Version 1.19 added 14 words before the counters.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuFileGetStatsL3(stats: *mut u64) -> Status {
     let world = begin!("cuFileGetStatsL3");
@@ -386,7 +386,7 @@ unsafe extern "C" fn cuFileGetStatsL3(stats: *mut u64) -> Status {
         }
         words.extend(counters);
     }
-    // SAFETY: the caller gives the struct, and these are the words it has in this version.
+    // SAFETY: the caller gives the struct, and this is its size in this version.
     unsafe { ptr::copy_nonoverlapping(words.as_ptr(), stats, words.len()) };
     OK
 }

@@ -1,15 +1,15 @@
-//! A device: who it is, and its memory, addresses that the CPU may not touch and the bytes behind them.
+//! A device: its identity and its memory. The CPU cannot access device addresses; the bytes are stored elsewhere.
 
 use std::ptr;
 
-/// The identity of a device, here and in cuFile's counters.
+/// The UUID of a device, also in cuFile's counters.
 pub(crate) fn uuid_of(device: usize) -> [u8; 16] {
     let mut uuid = [0x5A; 16];
     uuid[15] = u8::try_from(device).unwrap_or(u8::MAX);
     uuid
 }
 
-/// One allocation. The address is mapped without access; what is "on the device" is elsewhere.
+/// One allocation. Its address is mapped without permissions; the device's bytes are in another mapping.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     pub(crate) device: usize,
@@ -22,7 +22,7 @@ pub(crate) struct Allocation {
 unsafe impl Send for Allocation {}
 
 impl Allocation {
-    /// Memory of `len` bytes that holds rubbish, as fresh device memory does.
+    /// Memory of `len` bytes with arbitrary content, like fresh device memory.
     pub(crate) fn new(device: usize, len: usize) -> Option<Self> {
         let address = map(len, libc::PROT_NONE)?;
         let Some(contents) = map(len, libc::PROT_READ | libc::PROT_WRITE) else {
@@ -39,14 +39,14 @@ impl Allocation {
         })
     }
 
-    /// Whether `len` bytes at `address` are all inside.
+    /// Whether `len` bytes at `address` are all inside the allocation.
     pub(crate) fn contains(&self, address: u64, len: usize) -> bool {
         let end = self.address + self.len as u64;
         address >= self.address && address.checked_add(len as u64).is_some_and(|e| e <= end)
     }
 
-    /// Where the byte of that address really is. The caller has checked `contains`.
-    pub(crate) fn behind(&self, address: u64) -> *mut u8 {
+    /// The real location of the byte at a device address. The caller has checked `contains`.
+    pub(crate) fn host_pointer(&self, address: u64) -> *mut u8 {
         let offset = usize::try_from(address - self.address).expect("within the allocation");
         self.contents.wrapping_add(offset)
     }

@@ -1,7 +1,7 @@
 //! The entry points of libcuda.
 //!
-//! Each notes that it was called and fails if the plan says so. A call that *releases* something
-//! releases it even then, as the driver does: what it returns may be the error of earlier work.
+//! Each call is counted, and fails if the plan says so. A call that *releases* something releases it even if it fails,
+//! like the driver: its result may be the error of earlier work.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
@@ -12,13 +12,13 @@ use crate::world::{INVALID_CONTEXT, INVALID_VALUE, SUCCESS, pop_context, push_co
 const DEVICE_UNAVAILABLE: u32 = 46;
 const INVALID_DEVICE: u32 = 101;
 
-/// Devices' contexts are told apart by their address; nothing is there.
+/// The contexts of devices are distinguished by their address, which is never dereferenced.
 const CONTEXT_BASE: usize = 0xC0DE_0000;
 
 const COMPUTE_MODE: c_uint = 20;
 const HOST_NUMA_ID: c_uint = 134;
 
-/// Stores an answer where the caller wants it.
+/// Stores a result for the caller.
 ///
 /// # Safety
 /// `place` is null or valid for a `T`.
@@ -26,12 +26,12 @@ unsafe fn answer<T>(place: *mut T, value: T) -> u32 {
     if place.is_null() {
         return INVALID_VALUE;
     }
-    // SAFETY: not null, so the caller vouches for it.
+    // SAFETY: not null, so the caller guarantees that it is valid.
     unsafe { place.write(value) };
     SUCCESS
 }
 
-/// Starts a call: the world, or the code to fail with.
+/// Starts a call: binds the world, or returns the failure code.
 macro_rules! begin {
     ($name:literal) => {{
         let mut world = world();
@@ -42,7 +42,7 @@ macro_rules! begin {
     }};
 }
 
-/// Starts a call that fails for good once a copy has failed.
+/// Starts a call that fails permanently once a copy has failed.
 macro_rules! begin_work {
     ($name:literal) => {{
         let world = begin!($name);
@@ -53,7 +53,7 @@ macro_rules! begin_work {
     }};
 }
 
-// After the macros, which they use.
+// After the macros, which these modules use.
 mod memory;
 mod work;
 
@@ -70,7 +70,7 @@ extern "C" fn cuInit(_flags: c_uint) -> u32 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> u32 {
     let world = begin!("cuDriverGetVersion");
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { answer(version, world.plan.version) }
 }
 
@@ -85,7 +85,7 @@ unsafe extern "C" fn cuGetErrorName(code: u32, name: *mut *const c_char) -> u32 
         999 => c"CUDA_ERROR_UNKNOWN",
         _ => return INVALID_VALUE,
     };
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { answer(name, text.as_ptr()) }
 }
 
@@ -93,7 +93,7 @@ unsafe extern "C" fn cuGetErrorName(code: u32, name: *mut *const c_char) -> u32 
 unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> u32 {
     let world = begin!("cuDeviceGetCount");
     let devices = c_int::try_from(world.plan.devices).unwrap_or(c_int::MAX);
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { answer(count, devices) }
 }
 
@@ -103,7 +103,7 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
     if !usize::try_from(ordinal).is_ok_and(|n| n < world.plan.devices) {
         return INVALID_DEVICE;
     }
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { answer(device, ordinal) }
 }
 
@@ -116,7 +116,7 @@ unsafe fn answer_text(place: *mut c_char, room: c_int, text: &str) -> u32 {
         return INVALID_VALUE;
     };
     let len = text.len().min(room - 1);
-    // SAFETY: `len` and the NUL fit the room the caller vouches for.
+    // SAFETY: `len` and the NUL fit the `room` that the caller guarantees.
     unsafe {
         ptr::copy_nonoverlapping(text.as_ptr(), place.cast(), len);
         place.add(len).write(0);
@@ -141,14 +141,14 @@ unsafe extern "C" fn cuDeviceGetPCIBusId(id: *mut c_char, room: c_int, device: c
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> u32 {
     let _world = begin!("cuDeviceGetUuid_v2");
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { answer(uuid, uuid_of(usize::try_from(device).unwrap_or(0))) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> u32 {
     let world = begin!("cuDeviceTotalMem_v2");
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { answer(bytes, world.plan.memory_bytes) }
 }
 
@@ -164,7 +164,7 @@ unsafe extern "C" fn cuDeviceGetAttribute(
         HOST_NUMA_ID => device % 2,
         _ => return INVALID_VALUE,
     };
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { answer(value, known) }
 }
 
@@ -179,7 +179,7 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device:
         return INVALID_DEVICE;
     };
     world.contexts += 1;
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { answer(context, (CONTEXT_BASE + device) as *mut c_void) }
 }
 
@@ -212,7 +212,7 @@ unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut *mut c_void) -> u32 {
     let Some(device) = pop_context() else {
         return INVALID_CONTEXT;
     };
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     let stored = unsafe { answer(context, (CONTEXT_BASE + device) as *mut c_void) };
     failure.unwrap_or(stored)
 }

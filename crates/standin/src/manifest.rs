@@ -1,13 +1,13 @@
-//! A machine's files as one text: a capture small enough to read, mail and keep under review.
+//! A machine's files as one text: a capture that is short enough to read and review.
 //!
-//! sysfs is thousands of one-line files and links. A manifest says only those that matter, a line
-//! for a device; [`expand`] writes them out as a folder for `straightway_sys::root::Root::at`.
-//! Several manifests can be expanded over each other: a healthy machine, then what is broken on it.
+//! sysfs has thousands of one-line files and links. A manifest lists only the relevant ones, one line per device.
+//! [`expand`] writes them to a folder for `straightway_sys::root::Root::at`. Several manifests can be expanded over
+//! each other: a healthy machine, then its defects.
 //!
 //! ```text
 //! # A comment.
 //! /proc/version = Linux version 6.8.0        one file and its text
-//! /dev/nvidia0 =                             one that is empty
+//! /dev/nvidia0 =                             an empty file
 //! /sys/block/vda/queue rotational=0 dax=0    several files in a folder
 //! pci /sys/devices/pci0000:00/0000:00:02.0 vendor=0x1af4   the same, with its link in /sys/bus/pci
 //! /sys/dev/block/254:0 -> ../../block/vda    a symbolic link
@@ -15,7 +15,7 @@
 //! /proc/mounts <<                            a file of several lines, each after a bar
 //! | proc /proc proc rw 0 0
 //! /sys/.../config bytes 512 0x104:0d00 0x10a:1d00          zeros, with bytes set at offsets
-//! !/run/udev                                 nothing is there, whatever came before
+//! !/run/udev                                 removes what earlier lines made
 //! ```
 
 use std::{
@@ -24,10 +24,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The largest file that a `bytes` line makes.
+/// The maximum size of a file from a `bytes` line.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Writes the files that `manifest` names into the folder `base`, over what is there.
+/// Writes the files of `manifest` into the folder `base`, over existing files.
 pub fn expand(manifest: &str, base: &Path) -> io::Result<()> {
     let mut lines = manifest.lines().enumerate().peekable();
     while let Some((index, line)) = lines.next() {
@@ -51,7 +51,7 @@ pub fn expand(manifest: &str, base: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// One line of a manifest, being written out.
+/// One line of a manifest.
 struct Entry<'a> {
     base: &'a Path,
     line: &'a str,
@@ -88,7 +88,7 @@ impl Entry<'_> {
                 .split_once('=')
                 .ok_or_else(|| self.wrong("expected name=text"))?;
             let path = format!("{folder}/{name}");
-            // Blanks separate the words, so a text that has some writes them as underscores.
+            // Spaces separate the words, so a text with spaces uses underscores.
             self.write(&path, format!("{}\n", text.replace('_', " ")).as_bytes())?;
         }
         if is_pci {
@@ -153,7 +153,7 @@ impl Entry<'_> {
         fs::create_dir_all(folder).map_err(|e| self.failed(&e))
     }
 
-    /// Where the path goes below the base. It must be absolute and may not climb.
+    /// The place of a path below the base. The path must be absolute and without `..`.
     fn place(&self, path: &str) -> io::Result<PathBuf> {
         let inside = path.trim().strip_prefix('/');
         let inside = inside.filter(|inside| !inside.split('/').any(|name| name == ".."));

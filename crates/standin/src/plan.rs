@@ -1,40 +1,40 @@
-//! What the stand-in pretends to be, and what it lets fail: one line of text.
+//! The plan of the stand-in: its properties and its failures, as one line of text.
 //!
-//! `seed=7 devices=2 fail=cuMemAlloc_v2:1:2` is a machine with two GPUs whose first allocation runs
-//! out of memory. Text, so that it can come through the environment as well as from a test.
+//! `seed=7 devices=2 fail=cuMemAlloc_v2:1:2` is a machine with two GPUs whose first allocation runs out of memory. The
+//! plan is text so that it can also come from the environment.
 
-/// Everything that can be set, with what holds where nothing is.
+/// All settings, with their defaults.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// What the order and the delays of copies follow from.
+    /// The seed of the order and the delays of copies.
     pub(crate) seed: u64,
-    /// The longest a copy waits before it runs.
+    /// The maximum delay of a copy.
     pub(crate) delay_us_max: u64,
-    /// How many GPUs there are.
+    /// The number of GPUs.
     pub(crate) devices: usize,
-    /// The CUDA version the driver claims.
+    /// The CUDA version of the driver.
     pub(crate) version: i32,
-    /// How much memory each GPU has.
+    /// The memory of each GPU.
     pub(crate) memory_bytes: usize,
-    /// How much host memory can be pinned.
+    /// The maximum size of pinned host memory.
     pub(crate) pinned_bytes_max: usize,
     /// `CU_COMPUTEMODE_*` of every GPU.
     pub(crate) compute_mode: i32,
-    /// Whether another process holds every GPU that can be held.
+    /// Whether another process uses every GPU in exclusive mode.
     pub(crate) held: bool,
-    /// Allocations are reported in pieces of this size, as memory mapped piecewise is.
+    /// The size of the pieces in which allocations are reported, like memory that is mapped in pieces.
     pub(crate) piece_bytes: u64,
-    /// How cuFile moves bytes, or fails to.
+    /// The behaviour of cuFile.
     pub(crate) cufile: CufileMode,
-    /// The version cuFile claims.
+    /// The version of cuFile.
     pub(crate) cufile_version: i32,
-    /// How much device memory cuFile says may be registered.
+    /// The maximum device memory that cuFile reports as registrable.
     pub(crate) device_pinned_kib: u32,
     /// Calls that fail.
     pub(crate) failures: Vec<Failure>,
 }
 
-/// How cuFile behaves.
+/// The behaviour of cuFile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CufileMode {
     /// Direct, by nvidia-fs.
@@ -47,12 +47,12 @@ pub(crate) enum CufileMode {
     Unregistrable,
     /// The driver does not open: error 5033.
     Closed,
-    /// Opening the driver never returns, and descriptor 0 is gone.
+    /// Opening the driver never returns, and descriptor 0 is closed.
     Hanging,
 }
 
-/// The `nth` call of `name` (counted from 1) returns `code`. The name `copy` is for copies that
-/// fail when they run.
+/// The `nth` call of `name` (counted from 1) returns `code`. The name `copy` stands for copies that fail when they
+/// run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) name: String,
@@ -81,7 +81,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Reads `key=value` pairs, separated by spaces.
+    /// Parses `key=value` pairs, separated by spaces.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut plan = Self::default();
         for pair in text.split_whitespace() {
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_is_read_from_one_line_and_a_wrong_one_is_refused() {
+    fn a_plan_is_parsed_and_an_invalid_one_is_refused() {
         let plan = Plan::parse("seed=7 cufile=p2p fail=cuMemAlloc_v2:2:46").unwrap();
         assert_eq!((plan.seed, plan.cufile), (7, CufileMode::P2p));
         let failure = Failure {

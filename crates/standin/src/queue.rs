@@ -14,10 +14,10 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    /// A number that follows from the host's bytes: if it is another when the copy runs, somebody
-    /// used the slot while it was the copy's.
+    /// A hash of the host's bytes. If it differs when the copy runs, the slot was used while the copy
+    /// owned it.
     pub(crate) fn fingerprint(self) -> u64 {
-        // SAFETY: the host range is the caller's to give, and is pinned, so it is mapped.
+        // SAFETY: the caller provides the host range, and it is pinned, so it is mapped.
         let bytes = unsafe { std::slice::from_raw_parts(self.host as *const u8, self.len) };
         let (words, rest) = bytes.as_chunks::<8>();
         let words = words.iter().map(|word| u64::from_ne_bytes(*word));
@@ -29,11 +29,11 @@ impl Copy {
         })
     }
 
-    /// Moves the bytes. The caller has found the allocation that holds all of the device's.
+    /// Copies the bytes. The caller has found the allocation that contains the whole device range.
     pub(crate) fn run(self, allocation: &Allocation) {
-        let (device, host) = (allocation.behind(self.device), self.host as *mut u8);
-        // SAFETY: the device range is the allocation's; the host range was the caller's to give,
-        // and is pinned where it has to be; the two are different mappings.
+        let (device, host) = (allocation.host_pointer(self.device), self.host as *mut u8);
+        // SAFETY: the device range belongs to the allocation; the caller provides the host range, which is
+        // pinned where it has to be; the two are different mappings.
         unsafe {
             if self.is_to_device {
                 device.copy_from_nonoverlapping(host, self.len);
@@ -50,12 +50,12 @@ pub(crate) enum Op {
         copy: Copy,
         fingerprint: u64,
     },
-    /// The event passes.
+    /// Marks the event as passed.
     Record {
         event: usize,
         generation: u64,
     },
-    /// What follows waits for the event.
+    /// Blocks the following operations until the event has passed.
     Wait {
         event: usize,
         generation: u64,
@@ -66,11 +66,11 @@ pub(crate) enum Op {
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) ops: VecDeque<Op>,
-    /// Destroyed by its owner: goes when it is empty.
-    pub(crate) is_doomed: bool,
+    /// Destroyed by its owner. It is removed when it is empty.
+    pub(crate) is_destroyed: bool,
 }
 
-/// An event: how often it was recorded, and which of those has passed.
+/// An event: how often it was recorded, and which record has passed.
 #[derive(Debug, Default)]
 pub(crate) struct Mark {
     pub(crate) recorded: u64,

@@ -1,7 +1,7 @@
-//! The thread that runs what is in the streams, late and in any order they allow.
+//! The thread that runs the operations of streams, late and in any permitted order.
 //!
-//! A stream is a queue; only its head can run. Which head runs next, and after how long, follows
-//! from the seed. A stream that is destroyed finishes what is in it.
+//! A stream is a queue; only its head can run. The seed determines which head runs next and after how long. A destroyed
+//! stream finishes its operations.
 
 use std::sync::Once;
 use std::thread;
@@ -11,14 +11,14 @@ use crate::queue::{Copy, Op};
 use crate::world::{World, changed, wait_for_change, world};
 
 impl World {
-    /// Puts an operation into a stream that is there.
+    /// Adds an operation to an existing stream.
     pub(crate) fn enqueue(&mut self, stream: usize, op: Op) {
         start();
         self.streams.entry(stream).or_default().ops.push_back(op);
         changed();
     }
 
-    /// Records an event behind what is in the stream now. On the null stream nothing is ever queued.
+    /// Records an event after the current operations of the stream. Nothing is ever queued on the null stream.
     pub(crate) fn record(&mut self, event: usize, stream: usize) -> Option<()> {
         let mark = self.events.get_mut(&event)?;
         mark.recorded += 1;
@@ -31,32 +31,32 @@ impl World {
         Some(())
     }
 
-    /// Makes what is put into the stream from here on wait for the event as it was recorded last.
+    /// Makes later operations of the stream wait for the last record of the event.
     pub(crate) fn wait_for(&mut self, event: usize, stream: usize) -> Option<()> {
         let generation = self.events.get(&event)?.recorded;
         self.enqueue(stream, Op::Wait { event, generation });
         Some(())
     }
 
-    /// Drops what a dead context left undone: it would never have run.
-    pub(crate) fn forget_work(&mut self) {
+    /// Drops the operations of a failed context: they would never have run.
+    pub(crate) fn drop_work(&mut self) {
         self.streams.retain(|_, queue| {
             queue.ops.clear();
-            !queue.is_doomed
+            !queue.is_destroyed
         });
         for mark in self.events.values_mut() {
             mark.passed = mark.recorded;
         }
     }
 
-    /// Destroys a stream as the driver does: at once for its owner, later for what is in it.
-    pub(crate) fn doom(&mut self, stream: usize) -> Option<()> {
+    /// Destroys a stream like the driver: at once for its owner, but its operations still run.
+    pub(crate) fn destroy_stream(&mut self, stream: usize) -> Option<()> {
         let is_dead = self.fatal.is_some();
         let queue = self.streams.get_mut(&stream)?;
         if is_dead || queue.ops.is_empty() {
             self.streams.remove(&stream);
         } else {
-            queue.is_doomed = true;
+            queue.is_destroyed = true;
         }
         Some(())
     }
@@ -82,7 +82,7 @@ impl World {
         })
     }
 
-    /// Whether an operation waits for an event. One that was destroyed is not waited for, as the driver has it.
+    /// Whether an operation waits for an event. A destroyed event is not waited for, as in the driver.
     fn is_waiting(&self, op: &Op) -> bool {
         let Op::Wait { event, generation } = op else {
             return false;
@@ -91,7 +91,7 @@ impl World {
         mark.is_some_and(|mark| mark.passed < *generation)
     }
 
-    /// Picks a stream that has something to run.
+    /// Picks a stream with an operation that can run.
     fn pick(&mut self) -> Option<usize> {
         if self.is_held {
             return None;
@@ -108,7 +108,7 @@ impl World {
             .copied()
     }
 
-    /// Runs the head of a stream and takes it out.
+    /// Runs and removes the head of a stream.
     fn run_head(&mut self, stream: usize) {
         let Some(queue) = self.streams.get_mut(&stream) else {
             return;
@@ -116,7 +116,7 @@ impl World {
         let Some(op) = queue.ops.pop_front() else {
             return;
         };
-        if queue.is_doomed && queue.ops.is_empty() {
+        if queue.is_destroyed && queue.ops.is_empty() {
             self.streams.remove(&stream);
         }
         match op {
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Moves the bytes as they are *now*: what the source held when the copy was queued is gone.
+    /// Copies the bytes as they are *now*, not as they were when the copy was queued.
     fn run_copy(&mut self, copy: Copy, fingerprint: u64) {
         if self.fatal.is_some() {
             return;
@@ -151,15 +151,15 @@ impl World {
     }
 }
 
-/// Starts the thread that plays the GPU.
+/// Starts the thread that simulates the GPU.
 fn start() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        thread::spawn(play);
+        thread::spawn(run_scheduler);
     });
 }
 
-fn play() {
+fn run_scheduler() {
     let mut now = world();
     loop {
         let Some(stream) = now.pick() else {

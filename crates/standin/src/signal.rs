@@ -1,12 +1,13 @@
-//! Signals that ask a process to stop, for tests that send them.
+//! Stop signals, for tests that send them.
 
-/// Lets the signals that ask to stop end the process again, and those that it starts: tests may run ignoring them.
-pub fn let_stop() {
+/// Restores the default action of ignored stop signals in this process and its children. Tests may run with them
+/// ignored.
+pub fn restore_stop_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: neither the default nor to ignore a signal runs any code of ours.
+        // SAFETY: neither the default action nor ignoring a signal runs code of this process.
         unsafe {
             let before = libc::signal(signal, libc::SIG_DFL);
-            // A handler that is there is wanted.
+            // An existing handler is kept.
             if before != libc::SIG_IGN && before != libc::SIG_ERR {
                 libc::signal(signal, before);
             }

@@ -1,4 +1,4 @@
-//! Everything the stand-in remembers, behind one lock.
+//! The whole state of the stand-in, behind one lock.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +10,7 @@ use crate::device::Allocation;
 use crate::plan::Plan;
 use crate::queue::{Mark, Queue};
 
-/// The variable the first plan comes from.
+/// The environment variable with the first plan.
 pub(crate) const PLAN_VARIABLE: &str = "STRAIGHTWAY_STANDIN";
 
 pub(crate) const SUCCESS: u32 = 0;
@@ -19,24 +19,24 @@ pub(crate) const OUT_OF_MEMORY: u32 = 2;
 pub(crate) const INVALID_CONTEXT: u32 = 201;
 pub(crate) const INVALID_HANDLE: u32 = 400;
 
-/// The state of the pretended machine.
+/// The state of the simulated machine.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) plan: Plan,
-    /// How often each call was made since the plan was set.
+    /// The number of calls by name since the plan was set.
     calls: HashMap<String, u64>,
-    /// What callers did that they must not.
+    /// Misuses by callers.
     pub(crate) misuses: Vec<String>,
     pub(crate) allocations: BTreeMap<u64, Allocation>,
     /// Pinned host memory: start and length.
     pub(crate) pinned: BTreeMap<usize, usize>,
     pub(crate) streams: HashMap<usize, Queue>,
     pub(crate) events: HashMap<usize, Mark>,
-    /// Contexts retained and not released.
+    /// The number of contexts retained and not released.
     pub(crate) contexts: usize,
-    /// The error after which nothing works any more.
+    /// The error that all later work fails with.
     pub(crate) fatal: Option<u32>,
-    /// Whether the scheduler may run anything.
+    /// Whether the scheduler is paused.
     pub(crate) is_held: bool,
     pub(crate) random: u64,
     pub(crate) cufile: Cufile,
@@ -65,7 +65,7 @@ pub(crate) fn world() -> MutexGuard<'static, World> {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets go of the world until something changes in it.
+/// Unlocks the world until something changes in it.
 pub(crate) fn wait_for_change(world: MutexGuard<'static, World>) -> MutexGuard<'static, World> {
     CHANGED.wait(world).unwrap_or_else(PoisonError::into_inner)
 }
@@ -88,7 +88,7 @@ pub(crate) fn current_device() -> Option<usize> {
 }
 
 impl World {
-    /// Notes a call of `name`, and answers the code it has to fail with, if it has to.
+    /// Counts a call of `name`. Returns the code it must fail with, if any.
     pub(crate) fn call(&mut self, name: &str) -> Option<u32> {
         let nth = self.calls.entry(name.to_owned()).or_default();
         *nth += 1;
@@ -99,7 +99,7 @@ impl World {
             .map(|f| f.code)
     }
 
-    /// Every call made since the plan was set, by name, and how often.
+    /// The calls since the plan was set: name and count.
     pub(crate) fn calls(&self) -> impl Iterator<Item = (&str, u64)> {
         self.calls
             .iter()
@@ -110,16 +110,16 @@ impl World {
         self.misuses.push(what.into());
     }
 
-    /// A handle that was never used before, and so is never mistaken for another.
+    /// A handle that was never used before, so that it is never mistaken for another.
     pub(crate) fn handle(&mut self) -> usize {
         self.last_handle += 1;
         0x1000 + self.last_handle
     }
 
-    /// Puts a new plan in force, and forgets calls, misuses and faults; what is held stays held.
+    /// Sets a new plan and clears calls, misuses and faults. A paused scheduler stays paused.
     pub(crate) fn set_plan(&mut self, plan: Plan) {
         if self.fatal.is_some() {
-            self.forget_work();
+            self.drop_work();
         }
         self.random = plan.seed;
         self.plan = plan;
@@ -129,19 +129,19 @@ impl World {
         self.is_held = false;
     }
 
-    /// The allocation that holds all of the range.
+    /// The allocation that contains the whole range.
     pub(crate) fn allocation(&self, address: u64, len: usize) -> Option<&Allocation> {
         let (_, allocation) = self.allocations.range(..=address).next_back()?;
         allocation.contains(address, len).then_some(allocation)
     }
 
-    /// Whether all of the range is pinned.
+    /// Whether the whole range is pinned.
     pub(crate) fn is_pinned(&self, address: usize, len: usize) -> bool {
         let below = self.pinned.range(..=address).next_back();
         below.is_some_and(|(start, pinned)| address + len <= start + pinned)
     }
 
-    /// How many of a kind there are, for tests that look for leaks.
+    /// The number of objects of a kind, for leak checks.
     pub(crate) fn count(&self, what: &str) -> Option<u64> {
         Some(match what {
             "allocations" => self.allocations.len(),

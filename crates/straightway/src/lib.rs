@@ -1,11 +1,11 @@
-//! Moves bytes between storage and memory by the straightest way the machine allows, and says
-//! which way every byte went.
+//! Moves bytes between storage and memory by the most direct route that the machine supports, and reports
+//! the route of every byte.
 //!
-//! This is the crate to depend on; it re-exports what the rooms behind it make. Read it first.
+//! This is the crate to depend on. It re-exports the other crates. Read it first.
 //!
 //! # A file into memory
 //!
-//! Open the file, make a region, say what goes where, wait for the job, read the receipt:
+//! Open the file, create a region, list the moves, wait for the job, and read the receipt:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -24,16 +24,16 @@
 //! println!("{receipt}");
 //! assert_eq!(receipt.bytes, 100_000);
 //!
-//! // The transfer is over and has let go of the region: its bytes may be looked at.
+//! // The transfer is done and has released the region, so its bytes can be read.
 //! let bytes = Arc::get_mut(&mut region).expect("no transfer is running").as_slice();
 //! assert!(bytes.iter().all(|b| *b == 7));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Extents may be as ragged as they come: the planner sends aligned interiors straight, stages the
-//! edges inside aligned supersets, and coalesces neighbours.
+//! Extents need not be aligned: the planner moves aligned interiors directly, stages the edges inside
+//! aligned supersets, and coalesces neighbours.
 //!
-//! # A file that appears whole or not at all
+//! # An atomic file
 //!
 //! ```
 //! use std::sync::Arc;
@@ -56,12 +56,12 @@
 //!
 //! # The weights of a model
 //!
-//! A safetensors file, a folder or an index becomes a `Model`; what is selected of it goes into one
-//! region by one transfer. See `docs/weights.md`.
+//! A safetensors file, a folder or an index becomes a `Model`. One transfer loads the selected tensors into
+//! one region. See `docs/weights.md`.
 //!
 //! ```
 //! use std::{collections::BTreeMap, sync::Arc};
-//! use straightway::weights::{Dtype, Filters, Held, Holding, Loader, Model, Saver, Selection, Shape};
+//! use straightway::weights::{Dtype, FileSaver, Filters, Held, Holding, Loader, Model, Selection, Shape};
 //! use straightway::{Executor, Place, Settings};
 //!
 //! # let folder = tempfile::tempdir()?;
@@ -74,9 +74,9 @@
 //!     bytes: Holding::Host(bytes),
 //! };
 //! let tensors = [held("layers.0.weight", &[1; 6]), held("layers.1.weight", &[2; 6])];
-//! Saver::new(Arc::clone(&executor)).save_held(&path, &tensors, &BTreeMap::new())?;
+//! FileSaver::new(Arc::clone(&executor)).save_held(&path, &tensors, &BTreeMap::new())?;
 //!
-//! // The second row of one of the two: only its three bytes are wanted.
+//! // The second row of one of the two tensors: three bytes.
 //! let model = Model::open(&path)?;
 //! let filters: Filters = ["layers.1.*".parse()?].into_iter().collect();
 //! let selection = Selection::new(&model, &filters, &["0:1..2".parse()?])?;
@@ -92,12 +92,12 @@
 //!
 //! # A checkpoint
 //!
-//! The state is copied, the call returns, and lanes write while the job goes on. What is restored is
-//! checked before it arrives. See `docs/checkpoint.md`.
+//! The state is copied, the call returns, and lanes write while the training job continues. A restore checks
+//! the data before it delivers it. See `docs/checkpoint.md`.
 //!
 //! ```
 //! use std::sync::Arc;
-//! use straightway::checkpoint::{Options, Rank, Restorer, Saver, Source, Steps, Wanted, fresh_run};
+//! use straightway::checkpoint::{CheckpointSaver, Rank, Restorer, SaveSource, SaverOptions, Steps, Wanted, fresh_run};
 //! use straightway::weights::{Dtype, Rectangle, Shape};
 //! use straightway::{Executor, Region, Settings};
 //!
@@ -105,32 +105,32 @@
 //! let store = Steps::create(folder.path())?;
 //! let executor = Arc::new(Executor::new(Settings::default())?);
 //! let alone = Rank { rank: 0, world: 1 };
-//! let mut saver = Saver::new(store.clone(), alone, &fresh_run(), executor, Options::default())?;
+//! let mut saver = CheckpointSaver::new(store.clone(), alone, &fresh_run(), executor, SaverOptions::default())?;
 //!
 //! let mut weight = vec![1; 6];
 //! let shape = Shape::from(&[2, 3][..]);
-//! saver.save(100, &[Source::whole("weight", Dtype::U8, shape.clone(), &weight)], "{\"loss\": 2.5}")?;
-//! weight.fill(9); // the job goes on; what was saved is what was there
+//! saver.save(100, &[SaveSource::whole("weight", Dtype::U8, shape.clone(), &weight)], "{\"loss\": 2.5}")?;
+//! weight.fill(9); // the job continues; the checkpoint has the earlier values
 //! saver.wait()?;
 //!
-//! // The second row, into memory of one's own.
+//! // Restores the second row into a region.
 //! let mut region = Arc::new(Region::host(3)?);
 //! let rectangle = Rectangle::whole(&shape).cut("weight", 0, 1, 1)?;
 //! let wanted = Wanted { name: "weight".into(), rectangle, region: Arc::clone(&region), at: 0 };
 //! Restorer::new(Settings::default())?.restore(&store.open_latest()?, &[wanted])?;
-//! let bytes = Arc::get_mut(&mut region).expect("nothing is under way").as_slice();
+//! let bytes = Arc::get_mut(&mut region).expect("no transfer is running").as_slice();
 //! assert_eq!(bytes, [1, 1, 1]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The rooms
+//! # The crates
 //!
-//! - [`core`]: the vocabulary and the planner; pure.
+//! - [`core`]: the basic types and the planner of transfers; pure.
 //! - [`io`]: engines, wrappers, lanes, the executor.
 //! - [`pipeline`]: copying files and folders, the weights of models, checkpoints.
-//! - [`model`]: the planner, which says what a cluster would do; [`pcie`] and [`fabric`]: the simulators;
-//!   [`scenario`]: how their questions are read, checked and swept. Pure and seeded.
-//! - [`probe`]: what this machine can do, and why not more.
+//! - [`model`]: the planner, which predicts what a cluster would do; [`pcie`] and [`fabric`]: the simulators;
+//!   [`scenario`]: reads, checks and sweeps their scenarios. Pure and seeded.
+//! - [`probe`]: the capabilities of this machine, and what is missing.
 
 pub use straightway_core as core;
 pub use straightway_fabric as fabric;
@@ -143,7 +143,7 @@ pub use straightway_probe as probe;
 pub use straightway_scenario as scenario;
 
 pub use straightway_core::{
-    Choice, Error, Extent, Kind, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt, Result,
-    Route, Transfer,
+    Choice, Error, ErrorKind, Extent, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt,
+    Result, Route, Transfer,
 };
 pub use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, Ticket};

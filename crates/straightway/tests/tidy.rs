@@ -1,18 +1,18 @@
-//! Keeps the house in order: what no compiler checks and no reader should have to.
+//! Rules of the repository that the compiler does not check.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-/// Lines of a file before its tests. One noun fits into this.
+/// The maximum number of lines of a file before its tests.
 const FILE_LINES_MAX: usize = 500;
 
-/// Lines of a function: a screen.
+/// The maximum number of lines of a function: one screen.
 const FUNCTION_LINES_MAX: usize = 70;
 
 fn root() -> PathBuf {
@@ -22,7 +22,7 @@ fn root() -> PathBuf {
         .unwrap()
 }
 
-/// Every tracked file of the checkout, relative to its root; all files where there is no git.
+/// Every tracked file of the checkout, relative to its root; all files without git.
 fn files() -> Vec<String> {
     let listed = Command::new("git")
         .args(["ls-files"])
@@ -61,7 +61,7 @@ fn is_rust(file: &str) -> bool {
 
 fn sources() -> impl Iterator<Item = (String, String)> {
     files().into_iter().filter(|f| is_rust(f)).filter_map(|f| {
-        // A file that was removed but is still tracked is not there to be read.
+        // A file that was removed but is still tracked cannot be read.
         let text = fs::read_to_string(root().join(&f)).ok()?;
         Some((f, text))
     })
@@ -72,7 +72,7 @@ fn assert_none(complaints: &[String]) {
 }
 
 #[test]
-fn a_file_has_one_noun_and_a_function_fits_a_screen() {
+fn files_and_functions_are_short() {
     let mut complaints = Vec::new();
     for (file, text) in sources() {
         let lines: Vec<_> = text.lines().take_while(|l| *l != "#[cfg(test)]").collect();
@@ -112,8 +112,53 @@ fn is_function(line: &str) -> bool {
     words.contains(&"fn") && before_fn.into_iter().all(is_qualifier) && !line.ends_with(';')
 }
 
+/// The heading in the architecture below which a table gives the reason for each public name with two definitions.
+const DEFINED_TWICE: &str = "## Names that are defined twice";
+
 #[test]
-fn every_file_says_what_it_is() {
+fn a_public_type_name_is_defined_once() {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (file, text) in sources() {
+        if !file.starts_with("crates/") || !file.contains("/src/") || file.contains("/tests") {
+            continue;
+        }
+        let lines = text.lines().take_while(|l| *l != "#[cfg(test)]");
+        for name in lines.filter_map(public_type) {
+            places
+                .entry(name.to_owned())
+                .or_default()
+                .push(file.clone());
+        }
+    }
+    let architecture = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let (_, reasons) = architecture.split_once(DEFINED_TWICE).unwrap();
+    let reasons = reasons.split("\n## ").next().unwrap();
+    let rows: Vec<_> = reasons.lines().filter(|l| l.starts_with("| `")).collect();
+    let has_reason = |name: &str| {
+        let named = format!("`{name}`");
+        rows.iter()
+            .any(|row| row.split('|').nth(1).unwrap().contains(&named))
+    };
+    let complaints: Vec<_> = places
+        .iter()
+        .filter(|(name, files)| files.len() > 1 && !has_reason(name))
+        .map(|(name, files)| format!("{name} is defined in {}", files.join(", ")))
+        .collect();
+    assert_none(&complaints);
+}
+
+/// The name of the public type that a line defines. `pub(crate)` types are not public.
+fn public_type(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("pub ")?;
+    let rest = rest.strip_prefix("unsafe ").unwrap_or(rest);
+    let (keyword, rest) = rest.split_once(' ')?;
+    let is_type = ["struct", "enum", "trait", "type", "union"].contains(&keyword);
+    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
+    is_type.then(|| &rest[..end.unwrap_or(rest.len())])
+}
+
+#[test]
+fn every_file_begins_with_documentation() {
     let missing = |(file, text): (String, String)| {
         let says = text.starts_with("//!") || text.starts_with("#!");
         (!says).then(|| format!("{file}: no `//!` on its first line"))
@@ -122,7 +167,7 @@ fn every_file_says_what_it_is() {
 }
 
 #[test]
-fn no_file_or_module_has_a_name_that_says_nothing() {
+fn no_file_or_module_has_a_meaningless_name() {
     let banned = [
         "utils", "util", "common", "helpers", "helper", "prelude", "misc", "mod",
     ];
@@ -138,7 +183,7 @@ fn no_file_or_module_has_a_name_that_says_nothing() {
 }
 
 #[test]
-fn nothing_is_left_unfinished() {
+fn no_file_has_marks_of_unfinished_work() {
     let marks = [
         concat!("TO", "DO"),
         concat!("FIX", "ME"),
@@ -157,7 +202,7 @@ fn nothing_is_left_unfinished() {
 }
 
 #[test]
-fn unsafe_code_stays_in_its_rooms() {
+fn unsafe_code_is_only_in_permitted_crates() {
     let allowed = ["crates/sys/", "crates/standin/", "crates/python/", "fuzz/"];
     let mut complaints = Vec::new();
     for (file, text) in sources() {
@@ -183,7 +228,7 @@ fn only_lanes_and_engines_submit_ios() {
         "io/src/wrapper",
         "cache/src/engine",
         "sys/src/uring",
-        // The stages of a route, which are measured without lanes; the bytes are nobody's.
+        // Benchmarks of the stages of a route, without lanes.
         "probe/src/bench/stage",
     ];
     let is_source = |file: &str| file.contains("/src/") && !file.contains("test");
@@ -199,7 +244,7 @@ fn only_lanes_and_engines_submit_ios() {
     assert_none(&complaints);
 }
 
-/// The crates that `package` depends on, by cargo's own word.
+/// The crates that `package` depends on, according to cargo.
 fn dependencies(package: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -227,13 +272,14 @@ fn dependencies(package: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What performs I/O: the planner, the simulators and the pages are pure.
+/// Crates that perform I/O. The planner, the simulators and the pages are pure.
 const IO: &[&str] = &["libc", "sys", "io", "pipeline", "probe", "tokio", "cudarc"];
 
-/// What plans and simulates: the I/O path knows nothing of it. scenario <- pcie, fabric <- model <- view.
+/// Crates that plan and simulate. The I/O path does not depend on them. scenario <- pcie, fabric <- model <- view.
 const PLANNING: &[&str] = &["scenario", "pcie", "fabric", "model", "view"];
 
-/// What each crate must not depend on. Names without a prefix are crates of this workspace where there is one.
+/// The crates that each crate must not depend on. Names are those of this workspace's crates (without prefix) or of
+/// external ones.
 const FORBIDDEN: &[(&str, &[&[&str]])] = &[
     ("core", &[&["rustix"], IO, PLANNING]),
     ("scenario", &[&["report"], IO, PLANNING]),
@@ -283,7 +329,7 @@ const FORBIDDEN: &[(&str, &[&[&str]])] = &[
 ];
 
 #[test]
-fn arrows_point_one_way() {
+fn dependencies_point_in_one_direction() {
     let mut complaints = Vec::new();
     for (package, forbidden) in FORBIDDEN {
         let found = dependencies(&format!("straightway-{package}"));
@@ -302,7 +348,7 @@ fn arrows_point_one_way() {
 }
 
 #[test]
-fn what_a_newcomer_looks_for_is_there() {
+fn standard_files_exist() {
     let wanted = [
         "README.md",
         "CHANGELOG.md",
@@ -325,7 +371,7 @@ fn what_a_newcomer_looks_for_is_there() {
 }
 
 #[test]
-fn links_in_the_documents_lead_somewhere() {
+fn links_in_the_documents_are_valid() {
     let mut complaints = Vec::new();
     for file in files()
         .into_iter()
@@ -350,7 +396,7 @@ fn links_in_the_documents_lead_somewhere() {
 }
 
 #[test]
-fn the_documented_receipt_is_the_real_one() {
+fn every_field_of_the_receipt_is_documented() {
     let text = fs::read_to_string(root().join("docs/receipt.md")).unwrap();
     let source = fs::read_to_string(root().join("crates/core/src/receipt.rs")).unwrap();
     let field = |l: &str| Some(l.trim().strip_prefix("pub ")?.split_once(':')?.0.to_owned());

@@ -1,4 +1,4 @@
-//! An I/O run here and now, by `pread` or `pwrite`, or as a copy out of a mapping.
+//! Blocking I/O by `pread` and `pwrite`, or as a copy from or to a mapping.
 
 use std::{
     io,
@@ -10,27 +10,27 @@ use rustix::{fs::copy_file_range, io::Errno};
 use straightway_core::Extent;
 
 use crate::{
-    file::{By, File},
+    file::{File, IoPath},
     request::{Buf, Done, Io, Op},
     residency::is_resident,
 };
 
-/// Shorter reads than this cost less by a system call than by two changes of the page tables.
+/// The shortest read through a mapping. For shorter ones a system call costs less than two changes of the page tables.
 const MAPPED_BYTES_MIN: usize = 1 << 20;
 
 /// The buffer between two files that the kernel does not copy between.
 const BOUNCE_BYTES: usize = 256 << 10;
 
-/// Runs `io` and waits for it. An interrupted call is begun again.
+/// Runs `io` and waits for it. An interrupted call is repeated.
 ///
-/// A read of what is taken to be resident is first asked for without waiting: what comes back so was
-/// resident, which no question asked beforehand can promise. The rest is then read as usual.
+/// A read of bytes that are expected in the page cache is first tried without waiting. The bytes that it
+/// returns were resident, which no earlier query can guarantee. If it returns none, they are read as usual.
 pub fn run(io: Io) -> Done {
     if let Buf::File(source) = &io.buf {
         let source = Arc::clone(source);
-        return between_files(io, &source);
+        return copy_between_files(io, &source);
     }
-    if (io.op, io.by) == (Op::Write, By::Mapping) && into_mapping(&io) {
+    if (io.op, io.by) == (Op::Write, IoPath::Mapping) && copy_into_mapping(&io) {
         let moved = io.bytes;
         return Done::new(io, Ok(moved));
     }
@@ -38,14 +38,14 @@ pub fn run(io: Io) -> Done {
     let Ok(offset) = libc::off_t::try_from(io.offset) else {
         return Done::new(io, Err(io::ErrorKind::InvalidInput.into()));
     };
-    if (io.op, io.by) == (Op::Read, By::Resident) {
-        if from_mapping(&io) {
+    if (io.op, io.by) == (Op::Read, IoPath::Resident) {
+        if copy_from_mapping(&io) {
             let moved = io.bytes;
             return Done::new(io, Ok(moved));
         }
-        match at_once(&io, fd, offset) {
+        match read_nowait(&io, fd, offset) {
             Ok(moved) if moved == io.bytes => return Done::new(io, Ok(moved)),
-            // Nothing more may mean the file's end or a file system that cannot tell: ask again.
+            // 0 is the end of the file, or a file system without support: read as usual.
             Ok(0) => {}
             Ok(moved) => {
                 let done = Done::new(io, Ok(moved));
@@ -64,30 +64,30 @@ pub fn run(io: Io) -> Done {
     wait(io, fd, offset)
 }
 
-/// Copies what is in the page cache out of a mapping, past the processor's cache. Only into the
-/// region itself: a slot of the ring is meant to stay in that cache. Answers whether it did.
-fn from_mapping(io: &Io) -> bool {
+/// Copies resident bytes from a mapping, bypassing the CPU cache. Only for targets in the region: a slot of
+/// the ring should stay in the CPU cache. Returns whether the bytes were copied.
+fn copy_from_mapping(io: &Io) -> bool {
     let into_region = matches!(io.buf, Buf::Window(_));
     let extent = Extent::new(io.offset, io.bytes as u64);
     if !into_region || io.bytes < MAPPED_BYTES_MIN || !is_resident(&io.object, extent) {
         return false;
     }
     let mapping = io.object.mapping();
-    // SAFETY: the target is in bounds, owned by `io`, and touched by nobody else.
+    // SAFETY: the target is in bounds, owned by `io`, and used by nobody else.
     mapping.is_some_and(|mapping| unsafe { mapping.copy(io.offset, io.pointer(), io.bytes) })
 }
 
-/// Copies into a mapping of the file. Answers whether it did: a write by a system call then says why not.
-fn into_mapping(io: &Io) -> bool {
+/// Copies into a mapping of the file. Returns whether it succeeded. If not, a write by a system call reports the error.
+fn copy_into_mapping(io: &Io) -> bool {
     let target = io.object.target();
     // SAFETY: the source is in bounds, owned by `io`, and written to by nobody else.
     target.is_some_and(|target| unsafe { target.fill(io.offset, io.pointer(), io.bytes) })
 }
 
-/// Writes what another file has at the same offset: through mappings of both, or by the kernel. Where neither can, by
-/// way of a buffer, which `missed` says.
-fn between_files(io: Io, source: &File) -> Done {
-    if io.by == By::Mapping
+/// Copies from another file at the same offset: through mappings of both, or in the kernel. If neither is possible it
+/// uses a buffer and sets `missed`.
+fn copy_between_files(io: Io, source: &File) -> Done {
+    if io.by == IoPath::Mapping
         && let (Some(from), Some(to)) = (source.mapping(), io.object.target())
         && to.fill_from(from, io.offset, io.bytes)
     {
@@ -95,8 +95,8 @@ fn between_files(io: Io, source: &File) -> Done {
         return Done::new(io, Ok(moved));
     }
     let (from, to) = (
-        source.descriptor(By::PageCache),
-        io.object.descriptor(By::PageCache),
+        source.descriptor(IoPath::PageCache),
+        io.object.descriptor(IoPath::PageCache),
     );
     let mut moved = 0;
     while moved < io.bytes {
@@ -117,32 +117,32 @@ fn between_files(io: Io, source: &File) -> Done {
     if moved > 0 {
         return Done::new(io, Ok(moved));
     }
-    let result = by_way_of_a_buffer(&io, source);
+    let result = copy_through_buffer(&io, source);
     Done {
         missed: true,
         ..Done::new(io, result)
     }
 }
 
-/// Reads from one file and writes to another, as much as one buffer holds.
-fn by_way_of_a_buffer(io: &Io, source: &File) -> io::Result<usize> {
+/// Reads from one file and writes to another, up to the length of one buffer.
+fn copy_through_buffer(io: &Io, source: &File) -> io::Result<usize> {
     let mut buffer = vec![0; io.bytes.min(BOUNCE_BYTES)];
-    let read = rustix::io::pread(source.descriptor(By::PageCache), &mut buffer, io.offset)?;
+    let read = rustix::io::pread(source.descriptor(IoPath::PageCache), &mut buffer, io.offset)?;
     if read == 0 {
         return Ok(0);
     }
-    let to = io.object.descriptor(By::PageCache);
+    let to = io.object.descriptor(IoPath::PageCache);
     Ok(rustix::io::pwrite(to, &buffer[..read], io.offset)?)
 }
 
-/// Reads what is in the page cache, and no more.
-fn at_once(io: &Io, fd: RawFd, offset: libc::off_t) -> io::Result<usize> {
+/// Reads only bytes that are in the page cache.
+fn read_nowait(io: &Io, fd: RawFd, offset: libc::off_t) -> io::Result<usize> {
     let part = libc::iovec {
         iov_base: io.pointer().cast(),
         iov_len: io.bytes,
     };
     // SAFETY: the descriptor is open (the file owns it), and the buffer is in bounds, owned by
-    // `io`, and not touched by anyone else until this returns.
+    // `io`, and used by nobody else until this returns.
     let moved = unsafe { libc::preadv2(fd, &raw const part, 1, offset, libc::RWF_NOWAIT) };
     usize::try_from(moved).map_err(|_| io::Error::last_os_error())
 }
@@ -150,7 +150,7 @@ fn at_once(io: &Io, fd: RawFd, offset: libc::off_t) -> io::Result<usize> {
 fn wait(io: Io, fd: RawFd, offset: libc::off_t) -> Done {
     let pointer = io.pointer();
     loop {
-        // SAFETY: as in `at_once`.
+        // SAFETY: as in `read_nowait`.
         let moved = unsafe {
             match io.op {
                 Op::Read => libc::pread(fd, pointer.cast(), io.bytes, offset),

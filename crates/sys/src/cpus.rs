@@ -1,9 +1,9 @@
-//! Lists of CPUs as the kernel writes them.
+//! CPU lists in the kernel's format.
 
-/// The highest CPU number believed; the kernel's own limit.
+/// CPU numbers are below this; the kernel's limit.
 pub const CPUS_MAX: usize = 8192;
 
-/// The CPUs in a list such as `0-51,104-155`, in order; `None` where it makes no sense.
+/// The sorted CPUs in a list such as `0-51,104-155`; `None` if it is malformed.
 pub fn parse_cpus(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for range in text

@@ -1,20 +1,18 @@
 //! cuFile (GPUDirect Storage), loaded at run time.
 //!
-//! A loader of our own: `libcufile.so.0` first, every symbol optional because they arrived over
-//! nine CUDA versions, error codes as open numbers because their maximum moves, and the layout of
-//! each struct asserted at compile time. A library that is absent, broken or will not open is
-//! `Unsupported` with the reason.
+//! The loader tries `libcufile.so.0` first. Every symbol is optional, because symbols were added over nine
+//! CUDA versions. Error codes are plain numbers, because new versions add codes. The layout of each struct
+//! is asserted at compile time. A library that is absent, broken or does not open is `Unsupported` with the
+//! reason.
 //!
-//! Opening it is guarded, for it has been seen to hang where no driver is there and to close
-//! descriptor 0 where nvidia-fs is not: [`Library::open`] wants a [`Context`](crate::cuda::Context)
-//! as proof of a driver and a device, runs on a thread of its own with a deadline, and puts
-//! descriptor 0 back.
+//! Opening is guarded: it has been seen to hang without a driver, and to close descriptor 0 without
+//! nvidia-fs. [`Library::open`] requires a [`Context`](crate::cuda::Context) as proof of a driver and a device, runs on
+//! a separate thread with a deadline, and restores descriptor 0.
 //!
-//! A [`FileHandle`] owns its descriptor, a [`RegisteredMemory`] its share of the device memory: what
-//! cuFile knows cannot be closed or freed under it. Requests that are not aligned to
-//! [`ALIGN_BYTES`] are refused here, because cuFile would stage them through a cache on the GPU
-//! without a word. Which way the bytes went is read from cuFile's own counters by [`Watch`], and
-//! where there are none the answer is that nobody knows.
+//! A [`FileHandle`] owns its descriptor, and a [`RegisteredMemory`] holds the device memory: they cannot be
+//! closed or freed while cuFile uses them. Requests that are not aligned to [`ALIGN_BYTES`] are refused here,
+//! because cuFile would silently stage them through a cache on the GPU. [`Watch`] reads the path of the bytes
+//! from cuFile's counters. Without counters the path is unknown.
 
 mod api;
 mod code;
@@ -28,11 +26,11 @@ mod session;
 
 pub use code::OpCode;
 pub use counters::{Counters, Paths, Watch};
-pub use file_handle::{FileHandle, Request};
+pub use file_handle::{CufileRequest, FileHandle};
 pub use library::{Library, Parameter};
 pub use registered_memory::RegisteredMemory;
-pub use registration::Registration;
+pub use registration::CufileRegistration;
 pub use session::CuFile;
 
-/// File offset, size, buffer address and buffer offset must be multiples of this to go direct.
+/// The alignment of file offset, size, buffer address and buffer offset for direct transfers.
 pub const ALIGN_BYTES: usize = 4096;

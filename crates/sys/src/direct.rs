@@ -1,19 +1,19 @@
-//! Whether O_DIRECT on a file bypasses the page cache, and what it asks for.
+//! Whether O_DIRECT on a file bypasses the page cache, and the alignment that it requires.
 //!
-//! Opening a file with O_DIRECT proves nothing: some file systems take the flag and copy through the
-//! page cache all the same. What is known is written down here, by file system. Nothing else counts as
-//! direct.
+//! Opening a file with O_DIRECT proves nothing: some file systems accept the flag and use the page cache
+//! anyway. This table has what is known of each file system. Nothing else counts as direct.
 //!
-//! | file system | what tells |
+//! | file system | evidence |
 //! |---|---|
 //! | block devices | always direct |
 //! | tmpfs, ramfs | never: they are the page cache |
-//! | btrfs, reads | the map of its extents: compressed and inline ones are buffered |
+//! | btrfs, reads | the extent map: compressed and inline extents are buffered |
 //! | btrfs, writes | never: with checksums or mirrored data the kernel buffers them |
-//! | ext4 | `statx(2)`, which knows of journalled, inline, encrypted and verified data; before Linux 6.1 flags and mount options. New files without extents have holes, which are written through the page cache |
+//! | ext4, reads | `statx(2)`, for journalled, inline, encrypted or verified data; before Linux 6.1 flags and mounts |
+//! | ext4, writes | the same; new files without extents have holes, which are written through the page cache |
 //! | XFS | always direct |
-//! | NFS, CephFS, Lustre, SMB | always: past this machine's page cache |
-//! | others | `statx(2)`, where it answers (f2fs, erofs, bcachefs). Its silence (FUSE, ZFS, GPFS) proves nothing |
+//! | NFS, CephFS, Lustre, SMB | always direct: around this machine's page cache |
+//! | others | `statx(2)`, if it reports an alignment (f2fs, erofs, bcachefs); otherwise unproven (FUSE, ZFS, GPFS) |
 
 use std::os::fd::OwnedFd;
 
@@ -31,44 +31,44 @@ use crate::{
 /// NFS, `CephFS`, Lustre, CIFS and SMB2.
 const NETWORK: [i128; 5] = [0x6969, 0x00c3_6400, 0x0bd0_0bd0, 0xff53_4d42, 0xfe53_4d42];
 
-/// Flags of an inode (`FS_IOC_GETFLAGS`): a journal for its data, encryption, extents, verity, inline data.
+/// Flags of an inode (`FS_IOC_GETFLAGS`): data journal, encryption, extents, verity, inline data.
 const JOURNALLED: u32 = 0x4000;
 const ENCRYPTED: u32 = 0x800;
 const EXTENTS: u32 = 0x8_0000;
 const VERIFIED: u32 = 0x10_0000;
 const INLINE: u32 = 0x1000_0000;
 
-/// A file system that wants more than this would not fit the planner's blocks.
+/// The largest alignment that fits the planner's blocks.
 const ALIGN_BYTES_MAX: u32 = 65_536;
 
-/// What O_DIRECT does with a file.
+/// The properties of O_DIRECT on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectIo {
-    /// What it asks for; `None` where there is none.
+    /// The alignment that it requires; `None` if it is not supported.
     pub(crate) alignment: Option<Alignment>,
-    /// Why it is not, or may not be, past the page cache.
+    /// Why it does or may go through the page cache.
     pub(crate) doubt: Option<Reason>,
 }
 
-/// What was found out about a file.
+/// Facts about a file.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
     is_block_device: bool,
-    /// The kernel's number for its file system; 0 where it will not say.
+    /// The magic number of its file system; 0 if it is unknown.
     file_system: i128,
-    /// What `statx(2)` says that offsets and memory have to be multiples of; 0 means that there is no
-    /// direct I/O. Linux 6.1 and later answer for some file systems.
-    says: Option<(u32, u32)>,
+    /// The alignment of offsets and memory that `statx(2)` reports; 0 means that direct I/O is not supported. Linux
+    /// 6.1 and later report it for some file systems.
+    statx_align: Option<(u32, u32)>,
     /// The flags of the inode.
     flags: u32,
     /// Whether its file system is mounted with a journal for all data.
     is_journalled: bool,
-    /// How its bytes lie on the drive.
+    /// The storage format of its bytes.
     stored: Stored,
 }
 
 impl DirectIo {
-    /// Asks the kernel about a file that is open to be read, or to be written from nothing.
+    /// Queries the kernel about a file that is open for reading, or a new file that is open for writing.
     pub(crate) fn of(file: &OwnedFd, status: &Status, leg: Leg) -> Self {
         decide(&Facts::of(file, status, leg), leg)
     }
@@ -84,17 +84,18 @@ impl Facts {
         let mut facts = Self {
             is_block_device: status.kind == FileType::BlockDevice,
             file_system: file_system(file),
-            says: status.direct_align,
+            statx_align: status.direct_align,
             flags: 0,
             is_journalled: false,
             stored: Stored::Unknown,
         };
         match facts.file_system {
-            // `statx(2)` has told all that matters to a reader: each open file would cost one more call.
-            EXT if leg == Leg::Read && facts.says.is_some() => {}
+            // `statx(2)` has reported all that a read needs. This saves a call for each open file.
+            EXT if leg == Leg::Read && facts.statx_align.is_some() => {}
             EXT => {
                 facts.flags = ioctl_getflags(file).map_or(0, |flags| flags.bits());
-                facts.is_journalled = facts.says.is_none() && is_journalled(status.identity.device);
+                facts.is_journalled =
+                    facts.statx_align.is_none() && is_journalled(status.identity.device);
             }
             BTRFS => facts.stored = fiemap::stored(file),
             _ => {}
@@ -103,22 +104,22 @@ impl Facts {
     }
 }
 
-/// What the facts mean.
+/// Derives the properties of O_DIRECT from the facts.
 fn decide(facts: &Facts, leg: Leg) -> DirectIo {
     let page = u32::try_from(Alignment::PAGE_BYTES).expect("a page is small");
-    let (object, memory) = facts.says.unwrap_or((page, page));
+    let (object, memory) = facts.statx_align.unwrap_or((page, page));
     let alignment = Some(Alignment {
         object_bytes: object.into(),
         memory_bytes: memory.max(1).into(),
     });
     let direct = |doubt| DirectIo { alignment, doubt };
     if facts.is_block_device {
-        // Its node lies in a file system of its own, which says nothing of the device.
+        // The file system of its device node says nothing about the device.
         return direct(None);
     }
     let is_memory = matches!(facts.file_system, TMPFS | RAMFS);
-    // An overlay says what the file system below says; silence there may be tmpfs.
-    let is_silent = facts.file_system == OVERLAY && facts.says.is_none();
+    // An overlay reports what the file system below reports. Without a report that may be tmpfs.
+    let is_silent = facts.file_system == OVERLAY && facts.statx_align.is_none();
     if is_memory || is_silent || object == 0 || object > ALIGN_BYTES_MAX {
         return DirectIo::NONE;
     }
@@ -132,11 +133,12 @@ fn decide(facts: &Facts, leg: Leg) -> DirectIo {
         EXT => {
             let has_holes = leg == Leg::Write && facts.flags & EXTENTS == 0;
             let odd = JOURNALLED | ENCRYPTED | VERIFIED | INLINE;
-            let is_odd = facts.says.is_none() && (facts.is_journalled || facts.flags & odd != 0);
+            let is_odd =
+                facts.statx_align.is_none() && (facts.is_journalled || facts.flags & odd != 0);
             buffers(has_holes || is_odd)
         }
         XFS => None,
-        number if facts.says.is_some() || NETWORK.contains(&number) => None,
+        number if facts.statx_align.is_some() || NETWORK.contains(&number) => None,
         _ => Some(Reason::DirectUnproven),
     })
 }
@@ -158,7 +160,7 @@ mod tests {
     const PLAIN: Facts = Facts {
         is_block_device: false,
         file_system: XFS,
-        says: Some((512, 4)),
+        statx_align: Some((512, 4)),
         flags: 0,
         is_journalled: false,
         stored: Stored::Unknown,
@@ -170,20 +172,23 @@ mod tests {
     }
 
     #[test]
-    fn a_block_device_is_direct_whatever_holds_its_node() {
+    fn a_block_device_is_direct_on_any_file_system_of_its_node() {
         let node = Facts {
             is_block_device: true,
             file_system: TMPFS,
             ..PLAIN
         };
         assert_eq!(doubt(node, Leg::Read), Ok(None));
-        let silent = Facts { says: None, ..node };
+        let silent = Facts {
+            statx_align: None,
+            ..node
+        };
         let page = decide(&silent, Leg::Read).alignment.unwrap();
         assert_eq!((page.object_bytes, page.memory_bytes), (4096, 4096));
     }
 
     #[test]
-    fn memory_and_what_says_that_it_has_no_direct_io_has_none() {
+    fn tmpfs_and_file_systems_that_report_no_direct_io_have_none() {
         for facts in [
             Facts {
                 file_system: TMPFS,
@@ -191,16 +196,16 @@ mod tests {
             },
             Facts {
                 file_system: EXT,
-                says: Some((0, 0)),
+                statx_align: Some((0, 0)),
                 ..PLAIN
             },
             Facts {
                 file_system: OVERLAY,
-                says: None,
+                statx_align: None,
                 ..PLAIN
             },
             Facts {
-                says: Some((1 << 20, 4)),
+                statx_align: Some((1 << 20, 4)),
                 ..PLAIN
             },
         ] {
@@ -209,10 +214,10 @@ mod tests {
     }
 
     #[test]
-    fn btrfs_is_direct_where_every_extent_is_stored_as_it_is_and_only_to_read() {
+    fn btrfs_is_direct_only_for_reads_of_files_with_plain_extents() {
         let btrfs = Facts {
             file_system: BTRFS,
-            says: None,
+            statx_align: None,
             ..PLAIN
         };
         let plain = Facts {
@@ -231,13 +236,16 @@ mod tests {
     }
 
     #[test]
-    fn ext4_is_direct_by_the_word_of_statx_or_where_nothing_speaks_against_it() {
+    fn ext4_is_direct_if_statx_reports_it_or_no_flag_excludes_it() {
         let ext4 = Facts {
             file_system: EXT,
             flags: EXTENTS,
             ..PLAIN
         };
-        let old = Facts { says: None, ..ext4 };
+        let old = Facts {
+            statx_align: None,
+            ..ext4
+        };
         let buffers = Ok(Some(Reason::FileSystemBuffers));
         for facts in [ext4, old] {
             assert_eq!(doubt(facts, Leg::Read), Ok(None));
@@ -259,8 +267,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_that_nobody_knows_proves_nothing_by_its_silence() {
-        for (file_system, says, expected) in [
+    fn an_unknown_file_system_without_a_statx_report_is_unproven() {
+        for (file_system, statx_align, expected) in [
             (0x6573_5546, None, Some(Reason::DirectUnproven)), // FUSE
             (0x2fc1_2fc1, None, Some(Reason::DirectUnproven)), // ZFS
             (0xf2f5_2010, Some((4096, 4)), None),              // f2fs
@@ -269,7 +277,7 @@ mod tests {
         ] {
             let facts = Facts {
                 file_system,
-                says,
+                statx_align,
                 ..PLAIN
             };
             assert_eq!(doubt(facts, Leg::Read), Ok(expected), "{facts:?}");

@@ -1,4 +1,4 @@
-//! How a process ends.
+//! The exit of the process.
 
 use std::ffi::{c_int, c_void};
 
@@ -8,18 +8,17 @@ unsafe extern "C" {
     fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// Makes the process end with its own status, whatever the exit handlers of the libraries that it
-/// has loaded would do.
+/// Makes the process exit with its status without running the exit handlers of loaded libraries.
 ///
-/// For a program of ours, as its very last act: cuFile 1.15 crashes in its exit handler after it
-/// refused a file, and an answer that was given and written would end as a segmentation fault.
-pub fn end_at_once() {
+/// A program calls it last: cuFile 1.15 crashes in its exit handler after it refused a file, and a
+/// successful run would end with a segmentation fault.
+pub fn skip_exit_handlers() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the handler is a function of the right type and needs no argument. Registered last,
     // it runs first, and ends the process without running the others.
     unsafe {
         extern "C" fn end(status: c_int, _: *mut c_void) {
-            // SAFETY: the one thing that a process may always do.
+            // SAFETY: a process may exit at any time.
             unsafe { libc::_exit(status) }
         }
         on_exit(end, std::ptr::null_mut());

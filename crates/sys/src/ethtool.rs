@@ -1,13 +1,13 @@
-//! A network interface's own counters, which only its driver keeps.
+//! Driver-specific counters of a network interface.
 //!
-//! Pause frames are not in sysfs: the driver gives them by name, through the `ethtool` ioctl. The
-//! names and their number are its own, so they are asked for first.
+//! Pause frames, for example, are not in sysfs: the driver reports them by name through the `ethtool`
+//! ioctl. The names and their number depend on the driver, so they are queried first.
 
 use std::{io, mem};
 
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// The most counters believed; the drivers with most queues have some thousands.
+/// The most counters accepted. Drivers with many queues have a few thousand.
 pub const COUNTERS_MAX: usize = 65_536;
 
 /// The set of strings that names the counters.
@@ -15,7 +15,7 @@ const SET_STATS: u32 = 1;
 const GET_STRINGS: u32 = 0x1b;
 const GET_STATS: u32 = 0x1d;
 const GET_SET_INFO: u32 = 0x37;
-/// A name's length, with the zero at its end.
+/// The length of a name, including its final zero.
 const NAME_BYTES: usize = 32;
 
 /// The counters of `interface`, by name.
@@ -43,8 +43,8 @@ pub fn counters(interface: &str) -> io::Result<Vec<(String, u64)>> {
     Ok(names.into_iter().zip(stats.into_iter().skip(1)).collect())
 }
 
-/// The driver counts anew on each call and writes as many as it then has. Queues may have been added
-/// in between, so there is room for twice as many and a thousand more.
+/// The number of entries to allocate. The driver writes as many counters as it has at the time of the call.
+/// Queues may have been added since the count, so there is room for twice as many and 1024 more.
 fn room(count: usize) -> usize {
     2 * count + 1024
 }
@@ -67,7 +67,7 @@ fn names(socket: &OwnedFd, interface: &str, count: usize) -> io::Result<Vec<Stri
         .collect())
 }
 
-/// Passes `words`, whose first half word is the command, to the driver and has it filled.
+/// Passes `words`, whose first four bytes are the command, to the driver, which fills it.
 fn ask(socket: &OwnedFd, interface: &str, words: &mut [u64]) -> io::Result<()> {
     // SAFETY: an ifreq is a name and a union of plain numbers; all zero is one of its values.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
@@ -76,7 +76,7 @@ fn ask(socket: &OwnedFd, interface: &str, words: &mut [u64]) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     for (to, from) in request.ifr_name.iter_mut().zip(name) {
-        // Signed on x86-64, and not on aarch64.
+        // `c_char` is signed on x86-64, but not on aarch64.
         *to = libc::c_char::from_ne_bytes([*from]);
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_that_is_not_there_is_an_error() {
+    fn a_missing_interface_is_an_error() {
         assert!(counters("no-such-if0").is_err());
         assert!(counters("a name longer than any interface has").is_err());
         assert!(counters("lo\0").is_err());

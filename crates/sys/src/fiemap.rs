@@ -1,26 +1,27 @@
-//! How a file's bytes lie on the drive, by the map of its extents (`FS_IOC_FIEMAP`).
+//! The storage format of a file's bytes on the drive, by its extent map (`FS_IOC_FIEMAP`).
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Extents asked for by one call.
+/// The number of extents that one call requests.
 const BATCH: u32 = 64;
 
-/// Calls for one file: a file in more than a quarter of a million pieces is not looked at any further.
+/// The maximum number of calls for one file: a file with more than a quarter of a million extents is not examined
+/// further.
 const CALLS_MAX: usize = 4096;
 
-/// Flags of an extent: the last; not on the drive yet; not stored as it is (compressed, encrypted, inline).
+/// Flags of an extent: the last; not on the drive yet; encoded (compressed, encrypted, inline).
 const LAST: u32 = 0x1;
 const UNSETTLED: u32 = 0x2 | 0x4;
 const ENCODED: u32 = 0x8 | 0x80 | 0x100 | 0x200 | 0x400;
 
-/// How a file's bytes lie on the drive.
+/// The storage format of a file's bytes on the drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
-    /// As they are, in blocks of their own.
+    /// All are stored unchanged, in separate blocks.
     Plain,
-    /// Some are compressed, encrypted, or among the file system's own data.
+    /// Some are compressed, encrypted, or inline in the file system's metadata.
     Encoded,
-    /// It cannot be told, or some are not on the drive yet.
+    /// Unknown, or some are not on the drive yet.
     Unknown,
 }
 
@@ -48,7 +49,7 @@ struct RawMap {
     extents: [RawExtent; BATCH as usize],
 }
 
-/// Looks at the extents of a file, up to the first that is not plain.
+/// Examines the extents of a file, up to the first that is not plain.
 pub(crate) fn stored(file: &OwnedFd) -> Stored {
     let mut start = 0;
     for _ in 0..CALLS_MAX {
@@ -70,7 +71,7 @@ pub(crate) fn stored(file: &OwnedFd) -> Stored {
     Stored::Unknown
 }
 
-/// The extents from `start` on; `None` where the file system has no map.
+/// The extents from offset `start` on; `None` if the file system has no extent map.
 fn ask(file: &OwnedFd, start: u64) -> Option<RawMap> {
     // `_IOWR('f', 11, struct fiemap)`, whose size is counted without extents.
     const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b_u32 as libc::Ioctl;

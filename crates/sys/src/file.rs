@@ -1,8 +1,8 @@
-//! A file with two descriptors: one with O_DIRECT, where the file system has it, and one through
-//! the page cache.
+//! A file with two descriptors: one with O_DIRECT, if the file system supports it, and one through the
+//! page cache.
 //!
-//! Both are open from the start because one transfer may use both: what is resident is read through
-//! the cache, what is not is read around it.
+//! Both are open from the start because one transfer may use both: resident pages are read through the
+//! page cache, other pages around it.
 
 use std::{
     cmp::Ordering::{Equal, Greater, Less},
@@ -22,7 +22,9 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread};
 use rustix::process::Gid;
-use straightway_core::{Alignment, Error, Extent, Kind, Leg, Object, Result, Survey, extent::up};
+use straightway_core::{
+    Alignment, Error, ErrorKind, Extent, Leg, Object, Result, Survey, extent::up,
+};
 
 use crate::{
     direct::DirectIo,
@@ -35,23 +37,23 @@ use crate::{
     status::Status,
 };
 
-/// From this many files on, syncing their whole file system is cheaper than syncing each.
+/// From this number of files on, syncing their whole file system is cheaper than syncing each file.
 const SYNC_TOGETHER_MIN: usize = 8;
 
-/// The next file's number.
+/// The id of the next file.
 static IDS: AtomicU64 = AtomicU64::new(1);
 
-/// Which of a file's two descriptors an I/O uses.
+/// The way in which an I/O accesses a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    /// The one with O_DIRECT.
+pub enum IoPath {
+    /// The descriptor with O_DIRECT.
     Direct,
-    /// The one through the page cache.
+    /// The descriptor through the page cache.
     PageCache,
-    /// The same, for bytes that are taken to be there: a read asks for them without waiting first,
-    /// and so finds out. Asking so for what is not there would fill the cache with small pages.
+    /// The descriptor through the page cache, for bytes that are expected there. A read first tries without
+    /// waiting, which shows whether they are. For other bytes that would fill the cache with small pages.
     Resident,
-    /// The same file as memory, which is written to.
+    /// A mapping of the file, which is written to.
     Mapping,
 }
 
@@ -63,27 +65,27 @@ pub struct File {
     buffered: fs::File,
     direct: Option<OwnedFd>,
     direct_io: DirectIo,
-    /// What it was when it was opened to read; `None` for a block device, and for what is written.
+    /// Its identity when it was opened for reading; `None` for a block device and for a file that is written.
     opened: Option<Identity>,
     /// Whether bytes were written through the page cache since the last sync.
     unsynced: AtomicBool,
-    /// Whether it is a block device that is written in place, whose length is its own.
+    /// Whether it is a block device that is written in place. Its length cannot change.
     is_device: bool,
-    /// It as memory, once that was asked for.
+    /// Its mapping for reading, created on first use.
     mapping: OnceLock<Option<Mapping>>,
-    /// It as memory to write to, once that was asked for.
+    /// Its mapping for writing, created on first use.
     target: OnceLock<Option<Mapping>>,
 }
 
 impl File {
-    /// Opens an existing file (or block device) to read.
+    /// Opens an existing file (or block device) for reading.
     pub fn open(path: &Path) -> Result<Self> {
         let failed = |errno: Errno| open_failed("open", path, errno);
-        let refuse = |why| Err(Error::new(Kind::Invalid, "read", path.display(), why));
-        // What it is, is asked before it is opened: opening a pipe waits for its writer.
+        let refuse = |why| Err(Error::new(ErrorKind::Invalid, "read", path.display(), why));
+        // The type is checked before opening: opening a pipe would wait for its writer.
         match FileType::from_raw_mode(stat(path).map_err(failed)?.st_mode) {
             FileType::RegularFile | FileType::BlockDevice => {}
-            FileType::Directory => return refuse("it is a folder, and a file is meant"),
+            FileType::Directory => return refuse("it is a folder, not a file"),
             _ => return refuse("it is neither a file nor a block device"),
         }
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -96,19 +98,18 @@ impl File {
                 None => return Err(changed(path, "it is being written to")),
             },
         };
-        // The kernel's own files (/proc) say that they are empty and are not: a copy by their
-        // length would be empty and look whole.
+        // Files in /proc report length 0 but have data: a copy by length would be empty and look complete.
         if bytes == 0 && pread(&buffered, &mut [0_u8; 1], 0).is_ok_and(|read| read > 0) {
-            return refuse("it says that it has no bytes, and yet it has");
+            return refuse("it reports size 0 but has data (a kernel file?)");
         }
         let opening = (CWD, path, OFlags::RDONLY);
         let file = Self::with_direct(path, opening, bytes, buffered, &status);
         Ok(Self { opened, ..file })
     }
 
-    /// Opens a regular file of a folder to read. A link under its name is refused.
+    /// Opens a regular file in a folder for reading. A symbolic link is refused.
     ///
-    /// Whether it changes while it is read is not watched: what is read this way has checksums.
+    /// Changes during the read are not detected: data that is read this way has checksums.
     pub fn open_in(folder: &Folder, name: &str) -> Result<Self> {
         let path = folder.path_of(name)?;
         let buffered = open_regular(folder, name, OFlags::RDONLY, &path, "open")?;
@@ -120,8 +121,8 @@ impl File {
         Ok(Self::with_direct(&path, opening, bytes, buffered, &status))
     }
 
-    /// Creates a file of a folder that must not exist yet, with room for `bytes`, to write. It is meant to become
-    /// `target` there, and that is the name that it and its errors go by.
+    /// Creates the new file `name` in a folder, with space reserved for `bytes`, for writing. It will be renamed to
+    /// `target`, and its path and its errors use that name.
     pub fn create_in(folder: &Folder, name: &str, target: &str, bytes: u64) -> Result<Self> {
         let path = folder.path_of(target)?;
         folder.path_of(name)?;
@@ -130,18 +131,17 @@ impl File {
         Ok(file)
     }
 
-    /// Creates a file that must not exist yet, with room for `bytes`, to write.
+    /// Creates a new file with space reserved for `bytes`, for writing.
     ///
-    /// Room is set aside at once: a disk that is too full says so before any byte is written.
+    /// Space is reserved at once, so that a full disk is an error before any byte is written.
     pub fn create(path: &Path, bytes: u64) -> Result<Self> {
         let file = Self::create_for(path, CWD, path, bytes, 0o666)?;
         file.reserve()?;
         Ok(file)
     }
 
-    /// Creates a file that must not exist yet under the name `path` in the folder `at`, to write. It is meant to
-    /// become `target`, and that is the name that it and its errors go by. From the first moment it has the
-    /// permissions `mode`, less those that the umask takes.
+    /// Creates the new file `path` in the folder `at`, for writing. It will be renamed to `target`, and its path and
+    /// its errors use that name. It is created with the permissions `mode`, less the umask.
     pub fn create_for(
         target: &Path,
         at: BorrowedFd<'_>,
@@ -155,14 +155,14 @@ impl File {
         let status = Status::of(&buffered).map_err(|e| open_failed("create", target, e))?;
         let opening = (at, path, OFlags::RDWR);
         let file = Self::with_direct(target, opening, bytes, buffered, &status);
-        // At its full length from the start, to whole pages: a direct write that makes a file longer
-        // is run alone by most file systems, and one inside it beside others. It is cut at the end.
+        // It has its full length from the start, rounded up to whole pages: most file systems serialise
+        // direct writes that extend a file, and run others in parallel. It is truncated at the end.
         file.truncate(up(bytes, Alignment::PAGE_BYTES))?;
         Ok(file)
     }
 
-    /// Opens a block device of a folder to write `bytes` to it in place. One that is mounted, or in use otherwise, is
-    /// refused.
+    /// Opens a block device in a folder to write `bytes` to it in place. A device that is mounted or otherwise in use
+    /// is refused.
     pub fn open_device(target: &Path, at: BorrowedFd<'_>, name: &Path, bytes: u64) -> Result<Self> {
         let failed = |errno| {
             let error = open_failed("write to", target, errno);
@@ -171,7 +171,7 @@ impl File {
                 _ => error,
             }
         };
-        // Of a block device this asks for nobody else's use of it, and creates nothing.
+        // For a block device, EXCL requests exclusive use. It creates nothing.
         let flags = OFlags::RDWR | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let buffered = openat(at, name, flags, Mode::empty()).map_err(failed)?;
         let status = Status::of(&buffered).map_err(failed)?;
@@ -182,8 +182,13 @@ impl File {
         let wanted = up(bytes, Alignment::PAGE_BYTES);
         if room < wanted {
             let why =
-                format!("it has {room} bytes, and {wanted} in whole blocks are to be written");
-            return Err(Error::new(Kind::Invalid, "write to", target.display(), why));
+                format!("it has {room} bytes, but {wanted} (in whole blocks) are to be written");
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "write to",
+                target.display(),
+                why,
+            ));
         }
         let opening = (at, name, OFlags::RDWR);
         let file = Self::with_direct(target, opening, bytes, buffered, &status);
@@ -193,7 +198,7 @@ impl File {
         })
     }
 
-    /// The device that its bytes are on: itself, or the one of its file system.
+    /// The device that stores it: itself, or the device of its file system.
     pub fn device(&self) -> Result<DeviceNumber> {
         let stat = fstat(&self.buffered).map_err(|e| self.error("examine", e.into()))?;
         let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
@@ -204,20 +209,20 @@ impl File {
         }))
     }
 
-    /// Sets its room aside: a disk that is too full says so before any byte is written.
+    /// Reserves its space, so that a full disk is an error before any byte is written.
     pub fn reserve(&self) -> Result<()> {
-        // On tmpfs room is memory, and setting it aside zeroes it on one core before all cores write.
+        // On tmpfs space is memory, and reserving it would zero it on one core before all cores write.
         if self.bytes == 0 || is_memory(&self.buffered) {
             return Ok(());
         }
         match fallocate(&self.buffered, FallocateFlags::KEEP_SIZE, 0, self.bytes) {
-            // Not every file system can; it then fills up as it is written.
+            // Not every file system can reserve space.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            Err(errno) => Err(self.error("make room for", errno.into())),
+            Err(errno) => Err(self.error("reserve space for", errno.into())),
         }
     }
 
-    /// An open file with its second descriptor, which is opened as the first was: in a folder, by a path, with flags.
+    /// Opens the second descriptor of an open file in the same way as the first: folder, path and flags.
     fn with_direct(
         name: &Path,
         (at, path, access): (BorrowedFd<'_>, &Path, OFlags),
@@ -231,7 +236,7 @@ impl File {
         let direct = direct_io.alignment.and_then(|_| {
             let flags = access | OFlags::DIRECT | OFlags::CLOEXEC;
             let direct = openat(at, path, flags, Mode::empty()).ok()?;
-            // The name may have become another file's meanwhile, by whoever may write to the folder.
+            // Another process may have replaced the file in the meantime.
             let now = Identity::of(&fstat(&direct).ok()?);
             status.identity.is_same_file(&now).then_some(direct)
         });
@@ -253,27 +258,28 @@ impl File {
         }
     }
 
-    /// A number that no other file of this process has or will have.
+    /// An id that is unique in this process and never reused.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Its path, or the one that it is meant to have.
+    /// Its path, or the path that it will have.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How long it was when it was opened, or is meant to become.
+    /// Its length when it was opened, or its final length if it is being written.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What O_DIRECT asks for; `None` where there is none, or it is not proven to bypass the page cache.
+    /// The alignment that O_DIRECT requires; `None` if O_DIRECT is not supported, or not proven to bypass the page
+    /// cache.
     pub fn alignment(&self) -> Option<Alignment> {
         self.survey().usable().ok()
     }
 
-    /// What is known of it before anyone has read it.
+    /// The facts that are known without a look at the page cache.
     pub fn survey(&self) -> Survey {
         Survey {
             direct: self.direct_io.alignment,
@@ -282,21 +288,21 @@ impl File {
         }
     }
 
-    /// It as an object.
+    /// The file as an object.
     pub fn object(&self) -> Object {
         Object::new(self.path.display().to_string(), self.bytes)
     }
 
-    /// One of its descriptors. Without O_DIRECT both are the same.
-    pub fn descriptor(&self, by: By) -> BorrowedFd<'_> {
+    /// The descriptor for a path. Without O_DIRECT all paths use the same one.
+    pub fn descriptor(&self, by: IoPath) -> BorrowedFd<'_> {
         match (by, &self.direct) {
-            (By::Direct, Some(direct)) => direct.as_fd(),
+            (IoPath::Direct, Some(direct)) => direct.as_fd(),
             _ => self.buffered.as_fd(),
         }
     }
 
-    /// Fills `bytes` with what is at `offset`, through the page cache: for headers and the like. A
-    /// file that ends before is an error.
+    /// Reads all of `bytes` at `offset` through the page cache, for headers and other small reads. The end of
+    /// the file before that is an error.
     pub fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -313,37 +319,37 @@ impl File {
         Ok(())
     }
 
-    /// Writes all of `bytes` at `offset`, through the page cache: for headers and the like.
+    /// Writes all of `bytes` at `offset` through the page cache, for headers and other small writes.
     pub fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.unsynced.store(true, Ordering::Relaxed);
         let written = self.buffered.write_all_at(bytes, offset);
         written.map_err(|e| self.error("write", e))
     }
 
-    /// Which file it was when it was opened, and in which state. `None` for a block device, whose stamps
-    /// say nothing of its bytes, and for a file that was created here.
+    /// Its identity and state when it was opened. `None` for a block device, whose timestamps do not follow its
+    /// bytes, and for a file that was created here.
     pub fn identity(&self) -> Option<Identity> {
         self.opened
     }
 
-    /// It as memory to copy from, where that is possible.
+    /// Its mapping for reading, if it can be mapped.
     pub(crate) fn mapping(&self) -> Option<&Mapping> {
         let map = || Mapping::new(&self.buffered, self.bytes);
         self.mapping.get_or_init(map).as_ref()
     }
 
-    /// It as memory to copy to, where that is possible.
+    /// Its mapping for writing, if it can be mapped.
     pub(crate) fn target(&self) -> Option<&Mapping> {
         let map = || Mapping::to_write(&self.buffered, self.bytes);
         self.target.get_or_init(map).as_ref()
     }
 
-    /// Whether its room is memory.
+    /// Whether its file system is in memory (tmpfs).
     pub fn is_in_memory(&self) -> bool {
         is_memory(&self.buffered)
     }
 
-    /// The parts of it that are no holes, in order. A file system that does not know says all of it.
+    /// The extents that are not holes, in order. The whole file if the file system does not know its holes.
     pub fn data_extents(&self) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
         let mut at = 0;
@@ -367,13 +373,13 @@ impl File {
         Ok(extents)
     }
 
-    /// Who may do what with it: the permission bits, without those that lend the owner's rights.
+    /// The permission bits, without set-user-ID, set-group-ID and sticky.
     pub fn mode(&self) -> Result<u32> {
         let stat = fstat(&self.buffered).map_err(|e| self.error("examine", e.into()))?;
         Ok(stat.st_mode & 0o777)
     }
 
-    /// Gives it to a group, and answers whether this process may do that.
+    /// Sets its group. Returns whether this process may do that.
     pub fn set_group(&self, group: u32) -> bool {
         fchown(&self.buffered, None, Some(Gid::from_raw(group))).is_ok()
     }
@@ -384,8 +390,8 @@ impl File {
             .map_err(|e| self.error("set the permissions of", e.into()))
     }
 
-    /// An error where it was written to since it was opened, as far as its length and its stamps tell
-    /// ([`identity`](crate::identity) says how far that is).
+    /// Returns an error if it was written to since it was opened, as far as its length and timestamps show
+    /// (see [`identity`](crate::identity) for the limits).
     pub fn check_unchanged(&self) -> Result<()> {
         let Some(opened) = self.opened else {
             return Ok(());
@@ -404,7 +410,7 @@ impl File {
         Err(changed(&self.path, message))
     }
 
-    /// Cuts it to `bytes`: an aligned tail was written past its end.
+    /// Truncates it to `bytes`, because an aligned tail was written past its end. Does nothing for a device.
     pub fn truncate(&self, bytes: u64) -> Result<()> {
         if self.is_device {
             return Ok(());
@@ -412,14 +418,14 @@ impl File {
         ftruncate(&self.buffered, bytes).map_err(|e| self.error("truncate", e.into()))
     }
 
-    /// Lets the page cache forget it. What is dirty is written first; what others use may stay.
+    /// Evicts it from the page cache. Dirty pages are written first; pages in use may stay.
     pub fn evict(&self) -> Result<()> {
         let _ = fdatasync(&self.buffered);
         fadvise(&self.buffered, 0, None, Advice::DontNeed)
             .map_err(|e| self.error("evict", e.into()))
     }
 
-    /// Waits until what was written is durable.
+    /// Makes written data durable.
     pub fn sync(&self) -> Result<()> {
         self.unsynced.store(false, Ordering::Relaxed);
         fdatasync(&self.buffered).map_err(|e| self.error("sync", e.into()))
@@ -430,10 +436,9 @@ impl File {
         self.unsynced.load(Ordering::Relaxed)
     }
 
-    /// Waits until what was written to all of `files` is durable.
+    /// Makes written data of all `files` durable.
     ///
-    /// Many small files are synced by their file system at once: one journal commit instead of one
-    /// for each.
+    /// Many files are synced with one call for their file system: one journal commit instead of one for each.
     pub fn sync_all(files: &[Arc<Self>]) -> Result<()> {
         let [first, ..] = files else { return Ok(()) };
         if files.len() < SYNC_TOGETHER_MIN {
@@ -472,7 +477,7 @@ impl fmt::Debug for File {
     }
 }
 
-/// An error of the operating system about a file that could not be opened, or whose folder could not.
+/// An error of the operating system about a file or folder that could not be opened.
 pub fn open_failed(operation: &'static str, path: &Path, errno: Errno) -> Error {
     let error = Error::os(operation, path.display(), errno.into());
     match errno {
@@ -481,8 +486,8 @@ pub fn open_failed(operation: &'static str, path: &Path, errno: Errno) -> Error 
     }
 }
 
-/// An error about a file that others write to while it is read.
+/// An error about a file that another process changes during the read.
 fn changed(path: &Path, message: impl Into<String>) -> Error {
-    Error::new(Kind::Corrupt, "read", path.display(), message)
+    Error::new(ErrorKind::Corrupt, "read", path.display(), message)
         .with_hint("wait until nobody writes to it, and try again")
 }

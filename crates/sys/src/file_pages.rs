@@ -1,19 +1,18 @@
-//! A file as memory of the process: its own pages, copy-on-write.
+//! A private, copy-on-write mapping of a file.
 //!
-//! Nothing is read before it is used, and nothing is copied before it is written to. A write changes a page of the
-//! process and never the file. The kernel shows what others write to the file in pages that the process has not written
-//! to, and raises SIGBUS where the file has become shorter; pages beyond the cut are gone, those that the process wrote to
-//! as well. So no `&[u8]` may be made of it, for that would promise that nobody writes: this type gives out an address and
-//! a length, and no reference.
+//! A page is read on first access, and copied on the first write to it. A write never changes the file. Writes by
+//! others to the file are visible in pages that the process has not written to. If the file is truncated, the pages
+//! beyond its end are gone, even those that the process wrote to, and access raises SIGBUS. A `&[u8]` would promise
+//! that nobody writes, so this type provides an address and a length, but no reference.
 
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use straightway_core::{Error, Result};
 
-use crate::file::{By, File};
+use crate::file::{File, IoPath};
 
-/// The pages of a whole file, mapped privately, to be read and written. They stay mapped as long as this is there.
+/// The pages of a whole file, mapped privately for reading and writing. Dropping it unmaps them.
 #[derive(Debug)]
 pub struct FilePages {
     start: NonNull<u8>,
@@ -26,7 +25,7 @@ unsafe impl Send for FilePages {}
 unsafe impl Sync for FilePages {}
 
 impl FilePages {
-    /// Maps a file that is open to read. An empty one has one page, which nobody may touch.
+    /// Maps a file that is open for reading. For an empty file one page is mapped, which must not be accessed.
     pub fn map(file: &File) -> Result<Self> {
         let failed = |errno: rustix::io::Errno| {
             Error::os("map", file.path().display(), errno.into())
@@ -34,9 +33,9 @@ impl FilePages {
         };
         let bytes = usize::try_from(file.bytes()).map_err(|_| failed(rustix::io::Errno::NOMEM))?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // Nothing is set aside for copies of pages: most are never made.
+        // No memory is reserved for copies of pages, because most are never made.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        let descriptor = file.descriptor(By::PageCache);
+        let descriptor = file.descriptor(IoPath::PageCache);
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let start = unsafe {
             mmap(
@@ -53,12 +52,12 @@ impl FilePages {
         Ok(Self { start, bytes })
     }
 
-    /// Where they begin: on a page.
+    /// The start address, which is page-aligned.
     pub fn address(&self) -> u64 {
         self.start.addr().get() as u64
     }
 
-    /// How many bytes the file had when it was mapped.
+    /// The length of the file when it was mapped.
     pub fn bytes(&self) -> u64 {
         self.bytes as u64
     }
@@ -66,7 +65,7 @@ impl FilePages {
 
 impl Drop for FilePages {
     fn drop(&mut self) {
-        // SAFETY: exactly what was mapped. Whoever uses the address keeps this value.
+        // SAFETY: exactly what was mapped. Users of the address keep this value.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes.max(1)) };
         debug_assert!(unmapped.is_ok(), "the mapping was ours");
     }
@@ -117,7 +116,7 @@ mod tests {
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.write_all_at(&[8; 8192], 0).unwrap();
         assert_eq!(seen(), (9, 8));
-        // A file that is cut takes the process's own copies of its pages with it.
+        // Truncating the file also drops the process's copies of its pages.
         std::fs::write(&path, [6; 8192]).unwrap();
         assert_eq!(seen(), (6, 6));
     }

@@ -1,4 +1,4 @@
-//! The kernel's numbers for file systems.
+//! The kernel's magic numbers of file systems.
 
 use std::os::fd::AsFd;
 
@@ -11,12 +11,12 @@ pub(crate) const BTRFS: i128 = 0x9123_683e;
 pub(crate) const EXT: i128 = 0xef53;
 pub(crate) const XFS: i128 = 0x5846_5342;
 
-/// Whether a file's room is memory.
+/// Whether a file is on tmpfs.
 pub(crate) fn is_memory(file: impl AsFd) -> bool {
     file_system(file) == TMPFS
 }
 
-/// The kernel's number for the file system of a file; 0 where it will not say.
+/// The magic number of a file's file system; 0 if it is unknown.
 pub(crate) fn file_system(file: impl AsFd) -> i128 {
     fstatfs(file).map_or(0, |fs| i128::from(fs.f_type))
 }

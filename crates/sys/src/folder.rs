@@ -1,12 +1,12 @@
-//! A folder that is open, and whose files are reached through its descriptor.
+//! An open folder, whose files are accessed relative to its descriptor.
 //!
-//! A folder of checkpoints, a profile or a report may have been prepared by a stranger. A file with a well-known
-//! name in it (`.lock`, `manifest.json`) could then be a symbolic link to any file of the user, a pipe that blocks
-//! for ever, or a device. Everything here opens by a single name relative to the folder, never follows a link in
-//! that name, and takes regular files only. Removal unlinks a link and leaves what it points to.
+//! A folder of checkpoints, a profile or a report may have been prepared by an attacker. A file with a well-known
+//! name in it (`.lock`, `manifest.json`) could be a symbolic link to any file of the user, a pipe that blocks
+//! forever, or a device. Everything here opens a single name relative to the folder, never follows a link in that
+//! name, and accepts only regular files. Removal unlinks a link and leaves its target.
 //!
-//! [`Folder::put_if_absent`], [`Folder::list`] and [`Folder::remove`] are the three verbs that protocols between
-//! processes are built from; an object store has the same.
+//! [`Folder::put_if_absent`], [`Folder::list`] and [`Folder::remove`] are the three operations that protocols between
+//! processes are built on. An object store has the same three.
 
 use std::{
     ffi::OsStr,
@@ -26,20 +26,20 @@ use rustix::{
     },
     io::Errno,
 };
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use crate::{nonce::nonce, plain_file::read_all};
 
 /// The most names listed of one folder. A folder with more is refused, not read in part.
 pub const NAMES_MAX: usize = 4 << 20;
 
-/// How deep [`Folder::remove_tree`] descends. What is written here is two levels deep.
+/// The maximum depth of [`Folder::remove_tree`]. Trees that this program writes are two levels deep.
 const DEPTH_MAX: usize = 64;
 
-/// What temporary names end in. Those that a killed process left are swept by this suffix.
+/// The suffix of temporary names. Files that a killed process left are found and removed by it.
 pub const DRAFT_SUFFIX: &str = ".straightway-part";
 
-/// How often a temporary file is begun again because a sweep took it for abandoned.
+/// The number of attempts to create a temporary file, if a sweep removes it as abandoned.
 pub const DRAFT_TRIES: usize = 8;
 
 /// An open folder.
@@ -49,28 +49,28 @@ pub struct Folder {
     path: PathBuf,
 }
 
-/// How a file is opened.
+/// The mode in which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To read a file that is there.
+    /// Reads an existing file.
     Read,
-    /// To read and write a file that is made, empty, where it is missing. It is never truncated.
+    /// Reads and writes a file. It is created if it is missing, and never truncated.
     Keep,
-    /// To write a new file. One that is there is an error.
+    /// Writes a new file. An existing file is an error.
     Create,
 }
 
-/// Whether a put waits until it survives a loss of power.
+/// Whether a put waits until it is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// It waits.
     Synced,
-    /// It does not: a loss of power may undo the put, whole.
+    /// It does not wait: a power failure may undo the whole put.
     Unsynced,
 }
 
 impl Folder {
-    /// Opens a folder. The path is the user's own, so links in it are followed.
+    /// Opens a folder. The path comes from the user, so links in it are followed.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_at(CWD, path, path.to_owned(), OFlags::empty())
     }
@@ -81,7 +81,7 @@ impl Folder {
         Self::open_at(self, Path::new(&name), path, OFlags::NOFOLLOW)
     }
 
-    /// Makes a folder inside this one where it is missing, and opens it.
+    /// Opens a folder inside this one. It is created if it is missing.
     pub fn create_folder(&self, name: impl AsRef<OsStr>) -> Result<Self> {
         let path = self.path_of(&name)?;
         match mkdirat(self, name.as_ref(), Mode::from_raw_mode(0o777)) {
@@ -99,18 +99,18 @@ impl Folder {
         }
     }
 
-    /// Where it was opened.
+    /// The path with which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file system's number for it. While it is open, nothing else on that file system has the same.
+    /// Its inode number. While it is open, no other file on that file system has the same.
     pub fn inode(&self) -> Result<u64> {
         let stat = fstat(self).map_err(|e| self.error("examine", e))?;
         Ok(stat.st_ino)
     }
 
-    /// What has this name: `None` where nothing has. A link is a link.
+    /// The type of the file with this name; `None` if there is none. Links are not followed.
     pub fn kind(&self, name: &str) -> Result<Option<FileType>> {
         let path = self.path_of(name)?;
         match statat(self, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -125,7 +125,7 @@ impl Folder {
         Ok(self.kind(name)? == Some(FileType::RegularFile))
     }
 
-    /// Opens a regular file in it.
+    /// Opens a regular file in the folder.
     pub fn open_file(&self, name: &str, access: Access) -> Result<fs::File> {
         let path = self.path_of(name)?;
         let (operation, flags) = match access {
@@ -137,7 +137,7 @@ impl Folder {
         Ok(fs::File::from(descriptor))
     }
 
-    /// All bytes of a regular file that has at most `bytes_max`.
+    /// Reads all bytes of a regular file. More than `bytes_max` is an error.
     pub fn read(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>> {
         let path = self.path_of(name)?;
         let file = self.open_file(name, Access::Read)?;
@@ -145,7 +145,7 @@ impl Folder {
         read_all(file, bytes, bytes_max, &path)
     }
 
-    /// Gives a new file its name and bytes at once, unless something has that name already. Answers whether it did.
+    /// Atomically creates a file with this content, unless the name exists. Returns whether it was created.
     pub fn put_if_absent(&self, name: &str, bytes: &[u8], durability: Durability) -> Result<bool> {
         let path = self.path_of(name)?;
         if self.kind(name)?.is_some() {
@@ -165,7 +165,8 @@ impl Folder {
         Ok(true)
     }
 
-    /// A new file under a temporary name, locked as long as it is open: what has no lock was left by a dead process.
+    /// Writes a new file under a temporary name. It is locked while it is open: an unlocked one was left by a dead
+    /// process.
     fn draft(
         &self,
         name: &str,
@@ -185,8 +186,7 @@ impl Folder {
         Ok((draft, file))
     }
 
-    /// A new file of its own that no sweep takes for a dead process's: one that came between its creation and its lock
-    /// has removed it, and it is begun again.
+    /// Creates and locks a temporary file. If a sweep removed it between its creation and its lock, this is repeated.
     fn claim(&self, front: &str) -> Result<(String, fs::File)> {
         for _ in 0..DRAFT_TRIES {
             let draft = format!(".{front}.{:016x}{DRAFT_SUFFIX}", nonce());
@@ -197,27 +197,32 @@ impl Folder {
         }
         let why = "other processes keep removing its temporary file";
         let path = self.path.join(front);
-        Err(Error::new(Kind::Transient, "create", path.display(), why))
+        Err(Error::new(
+            ErrorKind::Transient,
+            "create",
+            path.display(),
+            why,
+        ))
     }
 
-    /// The names in it that are text, in no order. Each is listed that was there from the call to its return.
+    /// The names that are valid UTF-8, unordered. Every name that existed during the whole call is listed.
     pub fn list(&self) -> Result<Vec<String>> {
         let entries = self.entries()?;
         Ok(entries.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The same, and what each name is.
+    /// As [`list`](Self::list), with the type of each file.
     pub fn entries(&self) -> Result<Vec<(String, FileType)>> {
         let failed = |e| self.error("list", e);
         let mut entries = Vec::new();
-        // A descriptor of its own: two threads that list must not share a position.
+        // A separate descriptor: two threads that list must not share a position.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let own = openat(self, ".", flags, Mode::empty()).map_err(failed)?;
         for entry in Dir::new(own).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             match (entry.file_name().to_str(), entry.file_type()) {
                 (Ok("." | "..") | Err(_), _) => {}
-                // Some file systems do not say.
+                // Some file systems do not report the type.
                 (Ok(name), FileType::Unknown) => {
                     let kind = self.kind(name)?;
                     entries.extend(kind.map(|kind| (name.to_owned(), kind)));
@@ -229,13 +234,13 @@ impl Folder {
                     self.path.display(),
                     format!("it has more than {NAMES_MAX} entries"),
                 );
-                return Err(Error::new(Kind::Invalid, "list", path, why));
+                return Err(Error::new(ErrorKind::Invalid, "list", path, why));
             }
         }
         Ok(entries)
     }
 
-    /// Removes a file or link. One that is gone already is removed.
+    /// Removes a file or link. It is not an error if the name does not exist.
     pub fn remove(&self, name: &str) -> Result<()> {
         let path = self.path_of(name)?;
         match unlinkat(self, name, AtFlags::empty()) {
@@ -244,7 +249,7 @@ impl Folder {
         }
     }
 
-    /// Removes an empty folder. Answers whether it is gone: one that is not empty stays.
+    /// Removes an empty folder. Returns whether it is gone: a folder that is not empty stays.
     pub fn remove_empty(&self, name: &str) -> Result<bool> {
         let path = self.path_of(name)?;
         match unlinkat(self, name, AtFlags::REMOVEDIR) {
@@ -254,7 +259,7 @@ impl Folder {
         }
     }
 
-    /// Removes whatever has this name, a folder with all that is in it. Links are removed and not followed.
+    /// Removes a file, or a folder with all its content. Links are removed and not followed.
     pub fn remove_tree(&self, name: &str) -> Result<()> {
         self.remove_below(name, DEPTH_MAX)
     }
@@ -266,7 +271,7 @@ impl Folder {
             Some(_) => return self.remove(name),
         }
         let folder = match self.open_folder(name) {
-            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             opened => opened?,
         };
         folder.clear_below(depth)?;
@@ -275,30 +280,35 @@ impl Folder {
         }
         let (path, why) = (
             self.path.join(name),
-            "somebody writes to it while it is removed",
+            "another process writes to it while it is removed",
         );
-        Err(Error::new(Kind::Transient, "remove", path.display(), why))
+        Err(Error::new(
+            ErrorKind::Transient,
+            "remove",
+            path.display(),
+            why,
+        ))
     }
 
-    /// Removes all that is in it.
+    /// Removes its content.
     pub fn clear(&self) -> Result<()> {
         self.clear_below(DEPTH_MAX)
     }
 
     fn clear_below(&self, depth: usize) -> Result<()> {
         if depth == 0 {
-            let why = format!("folders lie more than {DEPTH_MAX} deep in it");
+            let why = format!("folders in it are nested more than {DEPTH_MAX} deep");
             let path = self.path.display();
-            return Err(Error::new(Kind::Invalid, "remove", path, why));
+            return Err(Error::new(ErrorKind::Invalid, "remove", path, why));
         }
-        // What is not text is listed by nobody, and makes the removal of the folder fail by name.
+        // Names that are not UTF-8 are not listed. The removal of the folder then fails with an error.
         for name in self.list()? {
             self.remove_below(&name, depth - 1)?;
         }
         Ok(())
     }
 
-    /// Gives a file or folder another name, which nothing may have yet.
+    /// Renames a file or folder. The new name must not exist yet.
     pub fn rename_new(&self, from: &str, to: &str) -> Result<()> {
         let (source, target) = (self.path_of(from)?, self.path_of(to)?);
         let renamed = match renameat_with(self, from, self, to, RenameFlags::NOREPLACE) {
@@ -311,8 +321,8 @@ impl Folder {
         };
         renamed.map_err(|errno| match errno {
             Errno::EXIST | Errno::NOTEMPTY => {
-                let why = "it exists already";
-                Error::new(Kind::Invalid, "create", target.display(), why)
+                let why = "it already exists";
+                Error::new(ErrorKind::Invalid, "create", target.display(), why)
             }
             _ => Error::os("rename", source.display(), errno.into()),
         })
@@ -321,13 +331,13 @@ impl Folder {
     /// Makes the names in it durable.
     pub fn sync(&self) -> Result<()> {
         match fsync(self) {
-            // Some network file systems do not sync folders; the names stand all the same.
+            // Some network file systems cannot sync folders, which is not treated as an error.
             Ok(()) | Err(Errno::INVAL) => Ok(()),
             Err(errno) => Err(self.error("sync", errno)),
         }
     }
 
-    /// The path of a name in it. One in the current folder is written without its dot.
+    /// The path of a name in the folder. In the current folder it is the name alone, without `./`.
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         match self.path.as_os_str().as_bytes() {
             b"." => name.as_ref().to_owned(),
@@ -335,16 +345,18 @@ impl Folder {
         }
     }
 
-    /// The path of a name in it, for messages. A name that would lead elsewhere is refused.
+    /// The path of a name in the folder, for messages. A name that would lead out of the folder is refused.
     pub(crate) fn path_of(&self, name: impl AsRef<OsStr>) -> Result<PathBuf> {
         let name = name.as_ref();
-        let is_apart = |byte: &u8| matches!(byte, b'/' | b'\0');
-        if !matches!(name.as_bytes(), b"" | b"." | b"..") && !name.as_bytes().iter().any(is_apart) {
+        let is_separator = |byte: &u8| matches!(byte, b'/' | b'\0');
+        if !matches!(name.as_bytes(), b"" | b"." | b"..")
+            && !name.as_bytes().iter().any(is_separator)
+        {
             return Ok(self.join(name));
         }
         let name = format!("{:?}", name.to_string_lossy());
-        let why = "a name in a folder is a single one";
-        Err(Error::new(Kind::Invalid, "open", name, why))
+        let why = "it is not a single file name";
+        Err(Error::new(ErrorKind::Invalid, "open", name, why))
     }
 
     fn error(&self, operation: &'static str, errno: Errno) -> Error {
@@ -358,10 +370,10 @@ impl AsFd for Folder {
     }
 }
 
-/// Locks a temporary file, which tells the living from the dead. Answers whether it is still there: a sweep may have come
-/// between its creation and its lock.
+/// Locks a temporary file, which marks its process as alive. Returns whether the file still exists: a sweep may have
+/// removed it between its creation and its lock.
 pub fn claim(file: impl AsFd) -> bool {
-    // A file system without locks loses the sweep and nothing else.
+    // On a file system without locks only the sweep does not work.
     let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
     locked != Err(Errno::WOULDBLOCK) && fstat(&file).is_ok_and(|stat| stat.st_nlink > 0)
 }
@@ -371,15 +383,15 @@ fn no_folder(path: &Path, follow: OFlags) -> Error {
     let (message, hint) = if is_link && follow.contains(OFlags::NOFOLLOW) {
         (
             "it is a symbolic link, which is not followed there",
-            "name where it leads, or remove it",
+            "use the path that it points to, or remove it",
         )
     } else {
-        ("it is not a folder", "name another one, or remove it")
+        ("it is not a folder", "use another path, or remove it")
     };
-    Error::new(Kind::Invalid, "open", path.display(), message).with_hint(hint)
+    Error::new(ErrorKind::Invalid, "open", path.display(), message).with_hint(hint)
 }
 
-/// Opens a regular file by one name, without following a link or waiting for a pipe's other end.
+/// Opens a regular file by a single name, without following a link or waiting for the other end of a pipe.
 pub(crate) fn open_regular(
     at: impl AsFd,
     name: &str,
@@ -387,7 +399,14 @@ pub(crate) fn open_regular(
     path: &Path,
     operation: &'static str,
 ) -> Result<OwnedFd> {
-    let refuse = |what| Err(Error::new(Kind::Invalid, operation, path.display(), what));
+    let refuse = |what| {
+        Err(Error::new(
+            ErrorKind::Invalid,
+            operation,
+            path.display(),
+            what,
+        ))
+    };
     let guards = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let descriptor = match openat(at, name, flags | guards, Mode::from_raw_mode(0o666)) {
         Ok(descriptor) => descriptor,
@@ -401,19 +420,19 @@ pub(crate) fn open_regular(
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return refuse("it is not a regular file");
     }
-    // An io_uring answers EAGAIN on a descriptor that does not block, instead of waiting for the drive.
+    // On a non-blocking descriptor io_uring returns EAGAIN instead of waiting for the drive.
     fcntl_setfl(&descriptor, OFlags::empty())
         .map_err(|e| Error::os(operation, path.display(), e.into()))?;
     Ok(descriptor)
 }
 
-/// Gives a file another name in one step, unless something has it.
+/// Renames a file atomically, unless the new name exists.
 fn place_new(folder: &Folder, draft: &str, name: &str) -> std::result::Result<(), Errno> {
     match renameat_with(folder, draft, folder, name, RenameFlags::NOREPLACE) {
-        // Some network file systems lack the flag, and have hard links.
+        // Some network file systems lack the flag, but have hard links.
         Err(errno) if is_unsupported(errno) => {
             linkat(folder, draft, folder, name, AtFlags::empty())?;
-            // The name is placed. A draft that stays is swept.
+            // The file has its name. If the draft stays, a later sweep removes it.
             let _ = unlinkat(folder, draft, AtFlags::empty());
             Ok(())
         }
@@ -470,7 +489,7 @@ mod tests {
         for name in ["pipe", "socket", "folder"] {
             for access in [Access::Read, Access::Keep] {
                 let error = folder.open_file(name, access).unwrap_err();
-                assert_eq!(error.kind(), Kind::Invalid, "{name}: {error}");
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{name}: {error}");
             }
         }
     }
@@ -490,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_that_put_one_name_at_once_one_does_and_nothing_else_is_left() {
+    fn one_of_many_concurrent_puts_of_a_name_succeeds_and_no_draft_is_left() {
         let (_home, folder) = folder();
         let put = |number: usize| {
             let text = number.to_string();
@@ -512,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn removing_a_tree_unlinks_its_links_and_leaves_what_they_point_to() {
+    fn removing_a_tree_unlinks_its_links_and_leaves_their_targets() {
         let (home, folder) = folder();
         let outside = home.path().join("outside");
         fs::create_dir(&outside).unwrap();
@@ -535,7 +554,10 @@ mod tests {
         let (_home, folder) = folder();
         fs::write(folder.path().join("name"), "two!").unwrap();
         assert_eq!(folder.read("name", 4).unwrap(), b"two!");
-        assert_eq!(folder.read("name", 3).unwrap_err().kind(), Kind::Corrupt);
+        assert_eq!(
+            folder.read("name", 3).unwrap_err().kind(),
+            ErrorKind::Corrupt
+        );
     }
 
     #[test]
@@ -544,11 +566,11 @@ mod tests {
         folder.create_folder("a").unwrap();
         folder.create_folder("b").unwrap();
         let error = folder.rename_new("a", "b").unwrap_err();
-        assert!(error.to_string().ends_with("it exists already"), "{error}");
+        assert!(error.to_string().ends_with("it already exists"), "{error}");
         folder.rename_new("a", "c").unwrap();
         assert_eq!(
             folder.rename_new("a", "d").unwrap_err().kind(),
-            Kind::NotFound
+            ErrorKind::NotFound
         );
     }
 }

@@ -1,14 +1,14 @@
-//! Which file it is, and in which state: what tells whether a file was written to in between.
+//! The identity and state of a file, which show whether it was written to during a read.
 //!
-//! The kernel stamps a file before the bytes of a write change, so equal stamps before the first and
-//! after the last byte of a read mean that no write began in between. Two kinds of writes leave no
-//! stamp, and nobody can see them: those through a mapping whose page is dirty already, and the rest
-//! of a write that had begun before the file was opened.
+//! The kernel updates a file's timestamps before a write changes its bytes. Equal timestamps before the first
+//! and after the last byte of a read therefore mean that no write began in between. Two kinds of writes do not
+//! update the timestamps and cannot be detected: writes through a mapping whose page is already dirty, and the
+//! rest of a write that began before the file was opened.
 //!
-//! Stamps follow a clock that ticks every 1 to 10 ms, and two writes within one tick look the same. A file
-//! whose last stamp may be of the running tick is therefore looked at again after a tick. Since Linux 6.13
-//! ext4, XFS, btrfs and tmpfs need no second look: once somebody has asked for a file's stamps, its next
-//! change gets one of its own (`FS_MGTIME`).
+//! Timestamps come from a clock that ticks every 1 to 10 ms, and two writes within one tick look the same. If
+//! the last timestamp may be of the current tick, the file is therefore checked again after a tick. Since Linux
+//! 6.13 ext4, XFS, btrfs and tmpfs need no second check: after a query of a file's timestamps, its next change
+//! gets a new timestamp (`FS_MGTIME`).
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
@@ -27,25 +27,25 @@ use crate::{
     kernel::is_since,
 };
 
-/// How often a file is looked at until its stamps stay the same for a tick. One that is written to for
-/// longer is refused.
+/// The number of checks until a file's timestamps stay the same for a tick. A file that is written to for longer
+/// is refused.
 const LOOKS_MAX: u32 = 16;
 
-/// Which file it was, and when it was last changed.
+/// The identity of a file, its length, and the times of its last changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub(crate) device: u64,
     pub(crate) inode: u64,
     pub(crate) bytes: u64,
-    /// Seconds and nanoseconds of the last write. A program can set it back.
+    /// Seconds and nanoseconds of the last write. A program can set it to an earlier time.
     pub(crate) modified: (i64, i64),
-    /// Of the last change, be it of bytes or of attributes. Nobody can set it back.
+    /// Seconds and nanoseconds of the last change of bytes or attributes. It cannot be set.
     pub(crate) changed: (i64, i64),
 }
 
 impl Identity {
-    /// This identity, which the file has just been seen to have, once it is certain that a later write would change
-    /// it. `None` where the file is being written to.
+    /// Returns this identity, which was just read, once it is certain that a later write would change it. `None` if the
+    /// file is being written to.
     pub(crate) fn settled(self, file: impl AsFd) -> Result<Option<Self>, Errno> {
         let file = file.as_fd();
         let now = seconds_and_ns(clock_gettime(ClockId::RealtimeCoarse));
@@ -55,13 +55,13 @@ impl Identity {
         self.settled_by_ticks(|| Ok(Self::of(&fstat(file)?)))
     }
 
-    /// Whether both are of one file, in whatever state.
+    /// Whether both are of the same file, in any state.
     pub(crate) fn is_same_file(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
     }
 
-    /// The same by looking again: after a whole tick without a write the next one gets another stamp, even from the
-    /// clock of a file server.
+    /// As `settled`, by repeated checks: after a whole tick without a write, the next write gets a new timestamp,
+    /// even on a file server with its own clock.
     fn settled_by_ticks(
         self,
         mut look: impl FnMut() -> Result<Self, Errno>,
@@ -78,7 +78,7 @@ impl Identity {
         Ok(None)
     }
 
-    /// The identity in an answer of `fstat(2)`.
+    /// The identity from a result of `fstat(2)`.
     pub(crate) fn of(stat: &Stat) -> Self {
         let ns = |ns| i64::try_from(ns).unwrap_or(0);
         Self {
@@ -94,17 +94,17 @@ impl Identity {
 /// The first kernel with multigrain timestamps.
 const MULTIGRAIN: (u32, u32) = (6, 13);
 
-/// Whether the change after a look at a file's stamps has a stamp of its own.
+/// Whether the first change after a query of a file's timestamps gets a new timestamp.
 fn stamps_every_change(file: BorrowedFd<'_>) -> bool {
     let file_systems = [EXT, XFS, BTRFS, TMPFS];
     is_since(MULTIGRAIN) && file_systems.contains(&file_system(file))
 }
 
-/// The period of the clock that files are stamped by.
+/// The period of the clock of file timestamps.
 fn tick() -> Duration {
     let period = clock_getres(ClockId::RealtimeCoarse);
     let ns = u64::try_from(period.tv_nsec).unwrap_or(0);
-    // 10 ms: the longest that Linux ticks by. The stamp may be of the end of a tick.
+    // 10 ms is the longest tick of Linux. The timestamp may be from the end of a tick.
     Duration::from_nanos(ns.clamp(1_000_000, 10_000_000)) + Duration::from_micros(100)
 }
 
@@ -120,7 +120,7 @@ mod tests {
     use crate::{kernel::major_minor, status::Status};
 
     #[test]
-    fn a_write_after_the_look_is_seen_however_soon_it_comes() {
+    fn a_write_right_after_the_check_is_detected() {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("file");
         let mut file = fs::File::create(&path).unwrap();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_written_to_all_the_time_does_not_settle_and_one_at_rest_does() {
+    fn a_file_that_is_written_to_constantly_does_not_settle_and_an_idle_one_does() {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "old").unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_told_apart_by_their_release() {
+    fn kernel_versions_are_compared_by_their_release() {
         for release in ["6.13.0", "6.18.44-fc-v310", "7.0-rc1", "6.130"] {
             assert!(major_minor(release) >= Some(MULTIGRAIN), "{release}");
         }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_sets_its_time_back_is_seen() {
+    fn a_write_that_resets_its_modification_time_is_detected() {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "old").unwrap();

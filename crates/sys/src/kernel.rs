@@ -1,4 +1,4 @@
-//! The version of the kernel.
+//! The kernel version.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ pub fn major_minor(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Whether the running kernel has this version or a later one. One that does not say counts as older.
+/// Whether the running kernel has this version or a later one. An unknown version counts as older.
 pub(crate) fn is_since(version: (u32, u32)) -> bool {
     static RUNNING: LazyLock<Option<(u32, u32)>> =
         LazyLock::new(|| major_minor(&uname().release().to_string_lossy()));
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_read_whatever_follows_their_numbers() {
+    fn releases_are_parsed_with_any_suffix() {
         for (release, version) in [
             ("6.13.0", Some((6, 13))),
             ("6.18.44-fc-v310", Some((6, 18))),

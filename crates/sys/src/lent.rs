@@ -1,13 +1,13 @@
-//! Host memory of somebody else's that is read while others may write to it: the tensors of a training job.
+//! Host memory of another owner that is read while others may write to it, such as the tensors of a training job.
 //!
-//! No `&[u8]` can be made of it, for that would promise that nobody writes. Its bytes are copied out by
-//! [`shared::copy`](crate::shared), and what others write meanwhile is in the copy or not.
+//! A `&[u8]` would promise that nobody writes, so there is none. The bytes are copied by
+//! [`shared::copy`](crate::shared). A concurrent write may or may not be in the copy.
 
 use std::ptr::NonNull;
 
 use crate::{cuda::Owner, shared};
 
-/// Host memory of somebody else's, who is kept.
+/// Host memory of another owner, which is kept alive.
 #[derive(Clone, Debug)]
 pub struct LentBytes {
     start: NonNull<u8>,
@@ -15,13 +15,13 @@ pub struct LentBytes {
     _owner: Owner,
 }
 
-// SAFETY: the memory may be read from any thread, as whoever lent it promised, and the owner is `Send` and `Sync`.
+// SAFETY: the memory may be read from any thread, as the lender promised, and the owner is `Send` and `Sync`.
 unsafe impl Send for LentBytes {}
-// SAFETY: as above; `&LentBytes` gives out copies, never a reference to the bytes.
+// SAFETY: as above; `&LentBytes` provides copies, never a reference to the bytes.
 unsafe impl Sync for LentBytes {}
 
 impl LentBytes {
-    /// `bytes` bytes from `start` on.
+    /// Lends `bytes` bytes that start at `start`.
     ///
     /// # Safety
     ///
@@ -35,23 +35,23 @@ impl LentBytes {
         }
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Copies those from `from` on into `target`.
+    /// Fills `target` with the bytes that start at `from`.
     ///
     /// # Panics
     ///
-    /// Where that reaches beyond the end.
+    /// If that exceeds the memory.
     pub fn copy_to(&self, from: usize, target: &mut [u8]) {
         let end = from.checked_add(target.len());
         assert!(
             end.is_some_and(|end| end <= self.bytes),
             "a copy ends inside the memory"
         );
-        // SAFETY: the range lies inside; `target` is exclusive, so that it is no part of it; the copy allows a race.
+        // SAFETY: the range is in bounds; `target` is exclusive, so it does not overlap; the copy allows a race.
         unsafe {
             let source = self.start.as_ptr().add(from);
             shared::copy(target.as_mut_ptr(), source, target.len());
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_that_another_thread_writes_are_copied_all_the_same() {
+    fn bytes_are_copied_while_another_thread_writes_them() {
         let owner: Arc<Vec<AtomicU8>> = Arc::new((0..8192).map(|_| AtomicU8::new(1)).collect());
         let start = NonNull::new(owner.as_ptr().cast_mut().cast()).unwrap();
         let written = Arc::clone(&owner);
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "inside the memory")]
-    fn no_copy_reaches_beyond_the_end() {
+    fn a_copy_beyond_the_end_panics() {
         let owner = Arc::new([0_u8; 16]);
         let start = NonNull::from(&owner[0]);
         // SAFETY: the array is kept and nobody writes to it.

@@ -1,9 +1,9 @@
-//! The only room with unsafe code: io_uring, aligned memory, page-cache residency, the CUDA
-//! driver and cuFile.
+//! Safe interfaces to the system: io_uring, aligned memory, page-cache residency, the CUDA driver and
+//! cuFile. Apart from the Python bindings and test code, only this crate has unsafe code.
 //!
-//! What leaves this room is safe to use: buffers are owned by the I/O that uses them ([`Io`]),
-//! memory cannot be freed under a transfer ([`Window`] holds its [`Region`]), and what the machine
-//! lacks is an error of kind `Unsupported`, never a panic.
+//! The public interface is safe. An I/O owns its buffer ([`Io`]), memory cannot be freed during a
+//! transfer ([`Window`] holds its [`Region`]), and a feature that the machine lacks is an error of kind
+//! `Unsupported`, never a panic.
 
 pub mod blocking;
 pub mod cpus;
@@ -41,7 +41,7 @@ pub mod tcp;
 pub mod uring;
 pub mod usage;
 
-pub use file::{By, File};
+pub use file::{File, IoPath};
 pub use file_pages::FilePages;
 pub use folder::Folder;
 pub use lent::LentBytes;
@@ -51,5 +51,5 @@ pub use shared::folded::Folded;
 pub use slot::Slot;
 pub use socket::Socket;
 pub use tcp::TcpInfo;
-pub use uring::{Uring, sockets::Sockets};
+pub use uring::{Uring, sockets::SocketRing};
 pub use usage::{CpuTime, monotonic_s};

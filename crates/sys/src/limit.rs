@@ -1,12 +1,12 @@
-//! How much the system lets a process have.
+//! Resource limits of the process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::root::Root;
 
-/// Raises the number of files that may be open at once as far as it goes without asking anyone.
+/// Raises the limit of open files to the hard limit.
 ///
-/// The usual 1024 is kept low for programs that use `select(2)`, which this one does not; a file
+/// The usual soft limit of 1024 protects programs that use `select(2)`, which this one does not. A file
 /// here takes two descriptors, and a model has hundreds of files.
 pub fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
@@ -14,17 +14,18 @@ pub fn raise_open_files() {
         current: limit.maximum,
         ..limit
     };
-    // Refusal leaves what there was, and a file too many has its own error.
+    // On failure the limit stays, and opening too many files is an error of its own.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Descriptors that are left to others when files are opened together: lanes start, libraries open what they need.
+/// Descriptors that are left free when many files are opened: lanes and libraries need some.
 const SPARE_DESCRIPTORS: u64 = 32;
 
-/// How many files may be open together, each with so many descriptors: `most`, or fewer where the limit of the process is
-/// near. At least one.
+/// The number of files to open at once: `most`, or fewer if the process is near its limit. At least one. Each file
+/// takes `descriptors_each` descriptors.
 ///
-/// Counting open descriptors takes tens of microseconds, so a few files are not checked: they fit into what is spared.
+/// Counting open descriptors takes tens of microseconds. A few files are therefore not checked: they fit into the spare
+/// descriptors.
 pub fn files_at_once(descriptors_each: u64, most: usize) -> usize {
     if (most as u64).saturating_mul(descriptors_each) <= SPARE_DESCRIPTORS {
         return most.max(1);
@@ -32,13 +33,13 @@ pub fn files_at_once(descriptors_each: u64, most: usize) -> usize {
     let Some(limit) = getrlimit(Resource::Nofile).current else {
         return most;
     };
-    // A process that cannot see its descriptors is taken to have few.
+    // If the descriptors cannot be listed, few are assumed to be open.
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() as u64);
     let free = limit.saturating_sub(open + SPARE_DESCRIPTORS);
     usize::try_from(free / descriptors_each).map_or(most, |files| files.clamp(1, most))
 }
 
-/// What helps where no more files can be opened.
+/// The hint for an error about too many open files.
 pub fn open_files_hint() -> String {
     let limit = getrlimit(Resource::Nofile);
     let shown = |limit: Option<u64>| limit.map_or("any number of".to_owned(), |n| n.to_string());
@@ -55,17 +56,17 @@ pub fn open_files_hint() -> String {
     )
 }
 
-/// Makes a file that grows beyond what it may be an error of that write (`EFBIG`), which can be told and cleaned up
-/// after, instead of the end of the process.
-pub fn survive_file_limit() {
-    // SAFETY: nothing runs on the signal from here on, and nothing else is changed.
+/// Ignores SIGXFSZ, so that a write beyond the file size limit fails with `EFBIG`, which can be reported and cleaned
+/// up, instead of killing the process.
+pub fn ignore_file_size_signal() {
+    // SAFETY: ignoring a signal runs no code and changes nothing else.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
 }
 
-/// How much memory a process could still be given: what is free or could be, and no more than its control group may
-/// have. `None` where the machine does not say.
+/// The memory that a process can still allocate: available memory and free swap, at most the limit of its control
+/// group. `None` if the machine does not report it.
 pub fn available_memory(root: &Root) -> Option<u64> {
     let text = root.text("/proc/meminfo")?;
     let field = |name: &str| -> Option<u64> {
@@ -74,7 +75,7 @@ pub fn available_memory(root: &Root) -> Option<u64> {
         Some(kib << 10)
     };
     let free = field("MemAvailable:")?.saturating_add(field("SwapFree:").unwrap_or(0));
-    // A container sees its own group here; `max` is no number.
+    // In a container this is the container's own group. `max` does not parse, and means no limit.
     let own: Option<u64> = root.value("/sys/fs/cgroup/memory.max");
     Some(own.map_or(free, |own| own.min(free)))
 }

@@ -1,7 +1,7 @@
-//! A file mapped to be copied from, for bytes that the page cache holds.
+//! Mappings of files, for copies from and to the page cache.
 //!
-//! Mapped pages count as the process's memory as long as they stay mapped, so each copy lets go of
-//! what it has read: a model of 100 GB must not look like 200.
+//! Mapped pages count as memory of the process. Each copy therefore unmaps its pages afterwards: loading a model of
+//! 100 GB must not appear to use 200 GB.
 
 use std::{os::fd::AsFd, ptr::NonNull};
 
@@ -9,7 +9,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::streaming;
 
-/// Pages of the kernel. Larger ones elsewhere only mean that mappings are not used there.
+/// The kernel's page size. With larger pages, mappings are not used.
 const PAGE_BYTES: usize = 4096;
 
 /// A whole file, mapped.
@@ -25,13 +25,13 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` of a file. `None` where that is not possible, or where a file that
-    /// shrinks could end the process.
+    /// Maps the first `bytes` of a file for reading. `None` if that is not possible, or if a file that shrinks
+    /// could kill the process.
     pub(crate) fn new(file: impl AsFd, bytes: u64) -> Option<Self> {
         Self::with(file, bytes, ProtFlags::READ)
     }
 
-    /// The same, to be copied to. The file is at least that long.
+    /// As `new`, for writing. The file must be at least that long.
     pub(crate) fn to_write(file: impl AsFd, bytes: u64) -> Option<Self> {
         Self::with(file, bytes, ProtFlags::READ | ProtFlags::WRITE)
     }
@@ -48,8 +48,8 @@ impl Mapping {
         Some(Self { start, bytes })
     }
 
-    /// Copies `bytes` bytes from `offset` on to `target`. What the page cache lacks is read first. Answers
-    /// false, with the target undefined, where the file has become shorter.
+    /// Copies `bytes` bytes that start at `offset` to `target`. Pages that are not cached are read first. Returns
+    /// false, with undefined content of the target, if the file has become shorter.
     ///
     /// # Safety
     ///
@@ -60,10 +60,10 @@ impl Mapping {
         };
         let span = skip + bytes;
         // SAFETY: the range is inside the mapping, whose pages may be gone, and that is guarded; the
-        // caller answers for the target, which is no mapping of ours. Letting go of pages of a
-        // shared mapping loses nothing: they are the file's.
+        // caller guarantees the target, which is not one of our mappings. Unmapping pages of a shared
+        // mapping loses nothing: they belong to the file.
         unsafe {
-            // All at once costs less than a fault for each run of pages; refusal costs only speed.
+            // One call costs less than a fault for each run of pages. Failure costs only speed.
             let _ = madvise(first.cast(), span, Advice::LinuxPopulateRead);
             let whole = streaming::copy(target, first.add(skip), bytes);
             let _ = madvise(first.cast(), span, Advice::LinuxDontNeed);
@@ -71,8 +71,8 @@ impl Mapping {
         }
     }
 
-    /// Copies `bytes` bytes from `source` to the file's bytes from `offset` on, of a mapping that is to be written to.
-    /// Answers false, with those bytes undefined, where the file has become shorter or its file system has no room left.
+    /// Copies `bytes` bytes from `source` to offset `offset` of the file. The mapping must be writable. Returns
+    /// false, with undefined content of those bytes, if the file has become shorter or its file system is full.
     ///
     /// # Safety
     ///
@@ -82,8 +82,8 @@ impl Mapping {
             return false;
         };
         let span = skip + bytes;
-        // SAFETY: as in `copy`, the other way round: a fault on either side ends the copy, and no more. Letting go of pages
-        // of a shared mapping loses nothing.
+        // SAFETY: as in `copy`, in the other direction: a fault on either side only ends the copy. Unmapping pages of a
+        // shared mapping loses nothing.
         unsafe {
             let _ = madvise(first.cast(), span, Advice::LinuxPopulateWrite);
             let whole = streaming::copy(first.add(skip), source, bytes);
@@ -92,12 +92,12 @@ impl Mapping {
         }
     }
 
-    /// Copies from a mapping to the same bytes of this one, which is to be written to.
+    /// Copies from another mapping to the same offset of this one, which must be writable.
     pub(crate) fn fill_from(&self, source: &Self, offset: u64, bytes: usize) -> bool {
         let Some((first, skip)) = source.pages(offset, bytes) else {
             return false;
         };
-        // SAFETY: the source is a mapping of at least so many bytes, whose pages may be gone.
+        // SAFETY: the source range is inside its mapping, whose pages may be gone.
         unsafe {
             let _ = madvise(first.cast(), skip + bytes, Advice::LinuxPopulateRead);
             let whole = self.fill(offset, first.add(skip), bytes);
@@ -106,12 +106,12 @@ impl Mapping {
         }
     }
 
-    /// The address of the page that `offset` is in, and how far into it, if so many bytes from there on are in the
-    /// mapping and a page that is gone ends no process.
+    /// The address of the page that contains `offset`, and the offset in that page. `None` if the range is not inside
+    /// the mapping, or if an access to a page that is gone would kill the process.
     fn pages(&self, offset: u64, bytes: usize) -> Option<(*mut u8, usize)> {
         let offset = usize::try_from(offset).ok()?;
         offset.checked_add(bytes).filter(|end| *end <= self.bytes)?;
-        // Another user of this process may have put a handler in the place of ours since.
+        // Other code in this process may have replaced our signal handler.
         if !streaming::guarded() {
             return None;
         }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn any_part_of_a_file_in_the_page_cache_is_copied_as_it_is() -> io::Result<()> {
+    fn any_part_of_a_file_in_the_page_cache_is_copied_correctly() -> io::Result<()> {
         let mut file = tempfile::tempfile()?;
         let bytes = noise(5 << 20);
         file.write_all(&bytes)?;
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_shrank_is_no_longer_copied_from_and_nobody_dies() -> io::Result<()> {
+    fn a_copy_from_a_file_that_shrank_fails_and_the_process_survives() -> io::Result<()> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("shrinks");
         fs::write(&path, noise(1 << 20))?;
@@ -174,8 +174,8 @@ mod tests {
         };
         file.set_len(8192)?;
         let mut target = vec![0; 1 << 20];
-        // SAFETY: the vector is that long; past the question about residency the copy itself is
-        // asked, as it would be where the file shrinks in between.
+        // SAFETY: the vector is that long. The second copy skips the checks, as if the file shrank after
+        // them.
         unsafe {
             assert!(!mapping.copy(0, target.as_mut_ptr(), 1 << 20));
             assert!(!streaming::copy(
@@ -186,7 +186,7 @@ mod tests {
         }
         let mut front = vec![0; 8192];
         file.read_exact_at(&mut front, 0)?;
-        // It stops at the fault, with the line that it was about to copy left out.
+        // It stops at the fault, without the cache line that it was about to copy.
         let copied = 8192 - 64;
         assert_eq!(target[..copied], front[..copied]);
         Ok(())

@@ -1,9 +1,9 @@
-//! Memory that DMA can use: aligned, on huge pages where they help, faulted in on demand. It is the host's, or
-//! mapped from a BAR of a PCI device ([`Provider`]); to the CPU both are the same.
+//! Memory for DMA: aligned, on huge pages where they help, faulted in on demand. It is host memory, or mapped from a
+//! BAR of a PCI device ([`Provider`]). The CPU accesses both in the same way.
 //!
-//! Anonymous mappings rather than the allocator: the kernel aligns them, gives them back at once,
-//! and lets us ask for huge pages. A read of 4 GiB into 4 KiB pages spends a third of its CPU time
-//! on page tables; on 2 MiB pages that part vanishes.
+//! It uses anonymous mappings, not the allocator: the kernel aligns them, frees them at once, and supports huge
+//! pages. A read of 4 GiB into 4 KiB pages spends a third of its CPU time on page tables. With 2 MiB pages that time
+//! is negligible.
 
 use std::{
     ptr::NonNull,
@@ -16,7 +16,7 @@ use std::{
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use straightway_core::{Bytes, Error, Kind, PciAddress, Place, Result, extent::up};
+use straightway_core::{Bytes, Error, ErrorKind, PciAddress, Place, Result, extent::up};
 
 use crate::{
     cuda::{Context, Pin},
@@ -28,20 +28,21 @@ use crate::{
 /// A huge page on x86-64 and on most arm64 kernels.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// From here on it is asked first whether there is so much: the kernel promises any amount, and ends the process
-/// that uses what is not there.
+/// From this size on, the available memory is checked first. The kernel overcommits, and kills a process that uses more
+/// than there is.
 const CHECKED_BYTES_MIN: u64 = 1 << 30;
 
-/// Faulting in less than this is over before a thread has started.
+/// Faulting in less than this takes less time than starting a thread.
 const POPULATE_BYTES_MIN: usize = 32 << 20;
 
-/// Beyond this many cores the memory itself is the limit.
+/// With more cores than this, memory bandwidth is the limit.
 const POPULATE_THREADS_MAX: usize = 8;
 
-/// The next memory's number.
+/// The id of the next memory.
 static IDS: AtomicU64 = AtomicU64::new(1);
 
-/// Owned memory: of the host zeroed, and aligned to 2 MiB where it is at least that long; else aligned to a page.
+/// Owned memory. Host memory is zeroed, and aligned to 2 MiB if it is at least that long. Other memory is aligned to a
+/// page.
 #[derive(Debug)]
 pub struct HostMemory {
     id: u64,
@@ -49,9 +50,9 @@ pub struct HostMemory {
     bytes: usize,
     map: NonNull<u8>,
     map_bytes: usize,
-    /// The host, or the device whose BAR it is in.
+    /// The host, or the device that has the BAR.
     place: Place,
-    /// Its registration with the CUDA driver, once it has one.
+    /// Its registration with the CUDA driver, once it is pinned.
     pin: OnceLock<Pin>,
 }
 
@@ -72,7 +73,7 @@ impl HostMemory {
             && bytes > available
         {
             let why = format!("{} are available", Bytes(available));
-            return Err(Error::new(Kind::Transient, "allocate", target, why).with_hint(hint));
+            return Err(Error::new(ErrorKind::Transient, "allocate", target, why).with_hint(hint));
         }
         let huge = bytes >= HUGE_BYTES as u64;
         let align = if huge { HUGE_BYTES } else { 4096 };
@@ -107,13 +108,13 @@ impl HostMemory {
         })
     }
 
-    /// Maps `bytes` of a device's BAR memory, which hold whatever was there before. The provider has whole pages.
+    /// Maps `bytes` of a device's BAR memory, in whole pages. The content is not initialised.
     pub fn in_bar(provider: PciAddress, bytes: u64) -> Result<Self> {
         let whole = usize::try_from(up(bytes.max(1), 4096)).ok();
         let length = usize::try_from(bytes).ok().zip(whole);
         let (bytes, map_bytes) = length.ok_or_else(|| {
-            let why = format!("{} are more than memory can have", Bytes(bytes));
-            Error::new(Kind::Invalid, "use the BAR memory of", provider, why)
+            let why = format!("{} exceed the address space", Bytes(bytes));
+            Error::new(ErrorKind::Invalid, "use the BAR memory of", provider, why)
         })?;
         let map = Provider::at(provider).map(map_bytes)?;
         Ok(Self {
@@ -127,13 +128,13 @@ impl HostMemory {
         })
     }
 
-    /// Where it is.
+    /// The place of the memory.
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// Faults every page in now, so that the first transfer does not pay for it. The kernel zeroes
-    /// what it hands out, at the speed of one core: where there is much, several cores ask for it.
+    /// Faults in every page now, so that the first transfer does not have to. The kernel zeroes pages at
+    /// the speed of one core, so several threads share large memory.
     pub fn populate(&self) {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = (self.bytes / POPULATE_BYTES_MIN).clamp(1, cores.min(POPULATE_THREADS_MAX));
@@ -143,30 +144,29 @@ impl HostMemory {
                 let start = number * share;
                 let work = move || self.populate_part(start, share);
                 let thread = Builder::new().name(format!("straightway-populate-{number}"));
-                // Without the thread the pages come with the first transfer.
+                // Without the thread its pages are faulted in by the first transfer.
                 let _ = thread.spawn_scoped(scope, work);
             }
             self.populate_part(0, share);
         });
     }
 
-    /// Faults in what lies inside the memory of `bytes` bytes from `offset` on.
+    /// Faults in up to `bytes` bytes that start at `offset`.
     fn populate_part(&self, offset: usize, bytes: usize) {
         let bytes = bytes.min(self.bytes.max(1).saturating_sub(offset));
         if bytes == 0 {
             return;
         }
-        // Linux before 5.14 lacks it: the pages then come with the first transfer, as they would
-        // have without this call.
+        // Linux before 5.14 lacks this advice: the first transfer then faults in the pages.
         // SAFETY: the range lies inside this value's own mapping, which has at least one byte;
-        // populating changes no byte's value. BAR memory is there from the start.
+        // populating changes no byte's value. BAR memory is always present.
         let _ = unsafe {
             let start = self.start.as_ptr().add(offset).cast();
             madvise(start, bytes, Advice::LinuxPopulateWrite)
         };
     }
 
-    /// Lets GPUs reach it by themselves, until it goes. Pinned once is pinned for all devices.
+    /// Pins it for DMA by all GPUs, until it is dropped.
     pub fn pin(&self, context: &Context) -> Result<()> {
         if self.is_pinned() {
             return Ok(());
@@ -178,22 +178,22 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Whether GPUs can reach it by themselves.
+    /// Whether it is pinned.
     pub fn is_pinned(&self) -> bool {
         self.pin.get().is_some()
     }
 
-    /// A number that no other memory of this process has or will have.
+    /// An id that is unique in this process and never reused.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Where it starts.
+    /// Its start.
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// How long it is.
+    /// Its length.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_is_an_error_that_names_the_figure() {
+    fn an_allocation_beyond_the_available_memory_is_an_error_with_its_size() {
         let error = HostMemory::new(1 << 60).unwrap_err();
         assert!(
             error.to_string().contains("1024 PiB of host memory"),

@@ -1,7 +1,7 @@
-//! The mount table: which file system holds a path.
+//! The mount table: the file system of a path.
 //!
-//! /proc/self/mountinfo is read rather than /proc/mounts, for it carries the device number and the
-//! folder of the file system that is mounted, which tell a bind mount and a btrfs subvolume apart.
+//! It is read from /proc/self/mountinfo, not /proc/mounts, because that has the device number and the
+//! mounted folder of the file system, which distinguish bind mounts and btrfs subvolumes.
 
 use std::{
     fmt,
@@ -9,21 +9,21 @@ use std::{
     str::FromStr,
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use crate::root::Root;
 
-/// A block device's number, as `254:0`.
+/// The number of a block device, such as `254:0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceNumber {
-    /// Which driver.
+    /// The driver.
     pub major: u32,
-    /// Which of its devices.
+    /// The device of that driver.
     pub minor: u32,
 }
 
 impl DeviceNumber {
-    /// The number in an answer of `stat(2)`.
+    /// Converts a device number from `stat(2)`.
     pub fn of(device: u64) -> Self {
         Self {
             major: rustix::fs::major(device),
@@ -31,7 +31,7 @@ impl DeviceNumber {
         }
     }
 
-    /// Whether no block device is behind it: tmpfs, overlayfs, NFS, btrfs subvolumes.
+    /// Whether it has no block device: tmpfs, overlayfs, NFS, btrfs subvolumes.
     pub fn is_anonymous(self) -> bool {
         self.major == 0
     }
@@ -52,27 +52,27 @@ impl FromStr for DeviceNumber {
             Some(Self { major, minor })
         });
         let message = "expected MAJOR:MINOR";
-        parsed.ok_or_else(|| Error::new(Kind::Corrupt, "read", format!("{text:?}"), message))
+        parsed.ok_or_else(|| Error::new(ErrorKind::Corrupt, "read", format!("{text:?}"), message))
     }
 }
 
 /// One line of the mount table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The device's number; anonymous where there is no block device.
+    /// The device number; anonymous if there is no block device.
     pub device: DeviceNumber,
-    /// Where it is mounted.
+    /// The mount point.
     pub point: PathBuf,
-    /// The type, such as `ext4`.
+    /// The file system type, such as `ext4`.
     pub file_system: String,
-    /// What is mounted: `/dev/nvme0n1p1`, `server:/export`, `tmpfs`.
+    /// The source: `/dev/nvme0n1p1`, `server:/export`, `tmpfs`.
     pub source: String,
     /// The options of the mount and of the file system, in that order, without repeats.
     pub options: Vec<String>,
 }
 
 impl Mount {
-    /// The value of the option `name`: empty for a plain word such as `ro`.
+    /// The value of the option `name`; empty for an option without a value, such as `ro`.
     pub fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find_map(|option| {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
@@ -86,19 +86,19 @@ impl Mount {
 pub struct Mounts(Vec<Mount>);
 
 impl Mounts {
-    /// Reads the mounts this process sees.
+    /// Reads the mounts that this process sees.
     pub fn read(root: &Root) -> Result<Self> {
         let bytes = root.read("/proc/self/mountinfo")?;
         Ok(Self::parse(&String::from_utf8_lossy(&bytes)))
     }
 
-    /// Takes the lines that make sense; the kernel writes no others.
+    /// Parses a mount table. Malformed lines, which the kernel does not write, are skipped.
     pub fn parse(text: &str) -> Self {
         Self(text.lines().filter_map(parse_line).collect())
     }
 
-    /// The mount that holds `path`, which is absolute and free of links: the one with the longest
-    /// mount point, and of those stacked on one point the last, which hides the others.
+    /// The mount that contains `path`, which must be absolute and without links. It is the mount with the
+    /// longest mount point; of several on the same point it is the last, which hides the others.
     pub fn holding(&self, path: &Path) -> Option<&Mount> {
         self.0
             .iter()
@@ -106,7 +106,7 @@ impl Mounts {
             .max_by_key(|mount| mount.point.components().count())
     }
 
-    /// All mounts, in the order they were made.
+    /// All mounts, in the order in which they were mounted.
     pub fn iter(&self) -> impl Iterator<Item = &Mount> {
         self.0.iter()
     }
@@ -136,7 +136,7 @@ fn parse_line(line: &str) -> Option<Mount> {
     })
 }
 
-/// The kernel writes blanks, tabs, line ends and backslashes as `\040` and so on.
+/// Decodes octal escapes: the kernel writes spaces, tabs, newlines and backslashes as `\040` and so on.
 fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -168,7 +168,7 @@ mod tests {
 ";
 
     #[test]
-    fn the_longest_mount_point_holds_a_path_and_the_last_of_equals_hides_the_rest() {
+    fn the_longest_mount_point_contains_a_path_and_the_last_of_equals_hides_the_others() {
         let mounts = Mounts::parse(TABLE);
         let source = |path: &str| mounts.holding(Path::new(path)).unwrap().source.clone();
         assert_eq!(source("/data/x"), "/dev/nvme0n1");
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_lines_are_left_out() {
+    fn malformed_lines_are_skipped() {
         for text in [
             "",
             "x",

@@ -1,4 +1,4 @@
-//! Numbers that no other process has drawn, for names that must not meet.
+//! Random numbers for unique names.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -7,12 +7,12 @@ use std::{
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// 64 random bits. A process's number would not do: containers that share a folder all have a process 1.
+/// 64 random bits. A process id is not unique: containers that share a folder can have the same ids.
 pub fn nonce() -> u64 {
     let mut bytes = [0_u8; 8];
     match getrandom(&mut bytes, GetRandomFlags::empty()) {
         Ok(8) => u64::from_ne_bytes(bytes),
-        // A sandbox may forbid the call. The standard library then has another source.
+        // A sandbox may forbid the call. The standard library has a fallback.
         _ => RandomState::new().hash_one(process::id()),
     }
 }

@@ -1,12 +1,12 @@
-//! Memory in a BAR of a PCI device that other devices reach by peer-to-peer DMA (`p2pmem`).
+//! Memory in a BAR of a PCI device that other devices access by peer-to-peer DMA (`p2pmem`).
 //!
-//! Linux 6.2 and later hand it out by a mapping of `p2pmem/allocate` in the device's folder of sysfs. To the CPU it is
-//! memory like any other, only slow. A mapping proves nothing by being there, so it is checked: every page of it lies
-//! inside a BAR of the device, by the page table and the device's list of resources, and the provider has that much
-//! less to give.
+//! Linux 6.2 and later provide it through a mapping of `p2pmem/allocate` in the device's sysfs folder. To the CPU it
+//! is ordinary but slow memory. A mapping alone proves nothing, so two facts are checked: every page of it is inside
+//! a BAR of the device, by the page table and the device's list of resources, and the provider's free memory
+//! decreased by that length.
 //!
-//! The kernel takes the mapping away when the device is unbound, and a later access by the CPU ends the process with
-//! SIGBUS. It does so for no other reason.
+//! The kernel removes the mapping when the device is unbound, and only then. A later access by the CPU kills the
+//! process with SIGBUS.
 
 use std::{fs, os::unix::fs::FileExt, path::PathBuf, ptr::NonNull};
 
@@ -15,34 +15,34 @@ use rustix::{
     io::Errno,
     mm::{MapFlags, ProtFlags, mmap},
 };
-use straightway_core::{Alignment, Bytes, Error, Kind, PciAddress, Result};
+use straightway_core::{Alignment, Bytes, Error, ErrorKind, PciAddress, Result};
 
 use crate::root::Root;
 
-/// The bits of an entry of the page table's image: whether there is a page, and its number.
+/// The bits of an entry of /proc/self/pagemap: whether the page is present, and its frame number.
 const PAGE_PRESENT: u64 = 1 << 63;
 const PAGE_NUMBER: u64 = (1 << 55) - 1;
 
-/// Times that the provider's free bytes are looked at around a mapping, before it counts as wrong: other processes take
-/// and give back as well.
+/// The number of attempts until the provider's free bytes match a mapping: other processes allocate and free memory at
+/// the same time.
 const COUNTS_MAX: usize = 3;
 
-/// A PCI device with memory for its peers.
+/// A PCI device that provides peer-to-peer memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Provider(PciAddress);
 
 impl Provider {
-    /// The device there, whether or not it has any.
+    /// The device at `address`, whether or not it provides memory.
     pub fn at(address: PciAddress) -> Self {
         Self(address)
     }
 
-    /// Where it is.
+    /// Its PCI address.
     pub fn address(self) -> PciAddress {
         self.0
     }
 
-    /// All devices of the machine that have such memory, in order.
+    /// All devices of the machine with such memory, in order.
     pub fn all(root: &Root) -> Vec<Self> {
         let names = root.list("/sys/bus/pci/devices").into_iter();
         let addresses = names.filter_map(|name| name.parse().ok().map(Self));
@@ -53,17 +53,17 @@ impl Provider {
         format!("/sys/bus/pci/devices/{}", self.0).into()
     }
 
-    /// How much memory it has in all; `None` where it has none, or the kernel has no P2PDMA.
+    /// The total size of its memory; `None` if it has none, or if the kernel has no P2PDMA.
     pub fn bytes(self, root: &Root) -> Option<u64> {
         root.value(self.folder().join("p2pmem/size"))
     }
 
-    /// How much of it is free.
+    /// The size of its free memory.
     pub fn free_bytes(self, root: &Root) -> Option<u64> {
         root.value(self.folder().join("p2pmem/available"))
     }
 
-    /// Where its BARs are in the address space of the bus.
+    /// The address ranges of its BARs on the bus.
     pub fn bars(self, root: &Root) -> Vec<std::ops::Range<u64>> {
         let text = root
             .text(self.folder().join("resource"))
@@ -78,7 +78,7 @@ impl Provider {
         text.lines().take(6).filter_map(bar).collect()
     }
 
-    /// Maps `bytes` of it, a multiple of the page, and checks what came.
+    /// Maps `bytes` of it, a multiple of the page size, and checks the mapping.
     pub(crate) fn map(self, bytes: usize) -> Result<NonNull<u8>> {
         let root = Root::machine();
         let mut counted = None;
@@ -98,10 +98,10 @@ impl Provider {
         }
         let (before, after) = counted.unwrap_or_default();
         let why = format!(
-            "{} were mapped, and its free bytes went from {before} to {after}",
+            "{} were mapped, but its free bytes changed from {before} to {after}",
             Bytes(bytes as u64)
         );
-        Err(self.error(Kind::Transient, why))
+        Err(self.error(ErrorKind::Transient, why))
     }
 
     fn map_once(self, bytes: usize, free: u64) -> Result<NonNull<u8>> {
@@ -110,8 +110,8 @@ impl Provider {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let file = open(&path, flags, Mode::empty()).map_err(|errno| match errno {
             Errno::NOENT => self.error(
-                Kind::Unsupported,
-                "the kernel does not hand its memory out: that takes Linux 6.2 with CONFIG_PCI_P2PDMA",
+                ErrorKind::Unsupported,
+                "the kernel does not provide its memory: this requires Linux 6.2 with CONFIG_PCI_P2PDMA",
             ),
             _ => Error::os("open", path.display(), errno.into()).with_hint(hint),
         })?;
@@ -130,19 +130,19 @@ impl Provider {
         let map = map.map_err(|errno| match errno {
             Errno::NOMEM => {
                 let why = format!(
-                    "{} are wanted, and {} are free",
+                    "{} are needed, but {} are free",
                     Bytes(bytes as u64),
                     Bytes(free)
                 );
-                let hint = "use a smaller --staging, or let other programs give theirs back";
-                self.error(Kind::Transient, why).with_hint(hint)
+                let hint = "use a smaller ⟦staging⟧, or let other programs give theirs back";
+                self.error(ErrorKind::Transient, why).with_hint(hint)
             }
             _ => Error::os("map", path.display(), errno.into()),
         })?;
         Ok(NonNull::new(map.cast()).expect("a mapping is never at address 0"))
     }
 
-    /// An error unless every page of a mapping lies inside one of the device's BARs.
+    /// Returns an error unless every page of a mapping is inside one of the device's BARs.
     pub(crate) fn check(self, start: NonNull<u8>, bytes: usize, root: &Root) -> Result<()> {
         let page = usize::try_from(Alignment::PAGE_BYTES).expect("a page is short");
         let failed = |e| Error::os("read", "/proc/self/pagemap", e);
@@ -155,14 +155,14 @@ impl Provider {
             let entry = u64::from_le_bytes(entry.try_into().expect("it has eight bytes"));
             let number = entry & PAGE_NUMBER;
             if entry & PAGE_PRESENT == 0 || number == 0 {
-                let why = "where its pages are cannot be seen";
-                let hint = "run as root: /proc/self/pagemap shows that to nobody else";
-                return Err(self.error(Kind::Unsupported, why).with_hint(hint));
+                let why = "the addresses of its pages are hidden";
+                let hint = "run as root: /proc/self/pagemap shows them only to root";
+                return Err(self.error(ErrorKind::Unsupported, why).with_hint(hint));
             }
             let address = number * Alignment::PAGE_BYTES;
             if !bars.iter().any(|bar| bar.contains(&address)) {
                 let why = format!("a page of the mapping is at {address:#x}, outside its BARs");
-                return Err(self.error(Kind::Corrupt, why));
+                return Err(self.error(ErrorKind::Corrupt, why));
             }
         }
         Ok(())
@@ -174,22 +174,22 @@ impl Provider {
         let hint = if others.is_empty() {
             "`straightway doctor` says what peer-to-peer DMA takes".to_owned()
         } else {
-            format!("those that have are {}", others.join(", "))
+            format!("devices that have it: {}", others.join(", "))
         };
         self.error(
-            Kind::NotFound,
-            "the device has no memory for its peers (p2pmem)",
+            ErrorKind::NotFound,
+            "the device has no peer-to-peer memory (p2pmem)",
         )
         .with_hint(hint)
     }
 
-    fn error(self, kind: Kind, why: impl Into<String>) -> Error {
+    fn error(self, kind: ErrorKind, why: impl Into<String>) -> Error {
         Error::new(kind, "use the BAR memory of", self.0, why)
     }
 }
 
 fn unmap(start: NonNull<u8>, bytes: usize) {
-    // SAFETY: the mapping was made by `map_once` with this length, and nobody has heard of it.
+    // SAFETY: the mapping was made by `map_once` with this length, and nobody else uses it.
     let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), bytes) };
 }
 
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn host_memory_is_not_taken_for_a_bar() {
+    fn host_memory_is_not_accepted_as_a_bar() {
         let folder = tempfile::tempdir().unwrap();
         let one = device(folder.path(), "0000:04:00.0");
         fs::write(one.join("resource"), "0x10 0x1f 0x0\n").unwrap();
@@ -238,10 +238,10 @@ mod tests {
         let error = provider
             .check(memory.start(), 4096, &Root::at(folder.path()))
             .unwrap_err();
-        // Without privileges it cannot even be seen where the page is.
+        // Without privileges the address of the page is hidden.
         let text = error.to_string();
         assert!(
-            text.contains("outside its BARs") || text.contains("cannot be seen"),
+            text.contains("outside its BARs") || text.contains("are hidden"),
             "{text}"
         );
     }
@@ -250,7 +250,7 @@ mod tests {
     fn a_device_without_such_memory_is_an_error_that_says_so() {
         let nowhere = Provider::at("ffff:1f:1f.7".parse().unwrap());
         let error = nowhere.map(4096).unwrap_err();
-        assert_eq!(error.kind(), Kind::NotFound);
+        assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().contains("p2pmem"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Small files of a known place, read safely: a folder that others may write to may hold anything under any name.
+//! Safe reads of small files in folders that others can write to, where a name may refer to anything.
 
 use std::{
     fs::{File, OpenOptions},
@@ -7,30 +7,34 @@ use std::{
     path::Path,
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
-/// Opens a regular file to read. Anything else is an error; a pipe is not waited for.
+/// Opens a regular file for reading. Anything else is an error. It does not wait for a pipe.
 pub fn open_plain(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
         .open(path)?;
-    // What was opened is asked, not the name: the name may lead to something else by then.
+    // The open file is checked, not its name: the name may refer to another file by now.
     if file.metadata()?.is_file() {
         Ok(file)
     } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"))
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a regular file",
+        ))
     }
 }
 
-/// All bytes of a file that has at most `bytes_max`, of which about `bytes` are expected. Errors call it `path`.
+/// Reads all bytes of a file. More than `bytes_max` is an error. `bytes` is the expected length, `path` the name for
+/// errors.
 pub(crate) fn read_all(
     file: impl Read,
     bytes: u64,
     bytes_max: u64,
     path: &Path,
 ) -> Result<Vec<u8>> {
-    // One byte more than it has: the read that finds its end needs room.
+    // One byte more than expected: the read that finds the end needs room.
     let room = usize::try_from(bytes.min(bytes_max)).map_or(0, |bytes| bytes + 1);
     let mut bytes = Vec::with_capacity(room);
     let read = file
@@ -39,7 +43,7 @@ pub(crate) fn read_all(
     read.map_err(|e| Error::os("read", path.display(), e))?;
     if bytes.len() as u64 > bytes_max {
         let why = format!("it is longer than {bytes_max} bytes");
-        return Err(Error::new(Kind::Corrupt, "read", path.display(), why));
+        return Err(Error::new(ErrorKind::Corrupt, "read", path.display(), why));
     }
     Ok(bytes)
 }
@@ -49,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_file_is_opened_and_nothing_is_waited_for() {
+    fn only_regular_files_are_opened_and_pipes_do_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         rustix::fs::mkfifoat(
@@ -59,7 +63,10 @@ mod tests {
         )
         .unwrap();
         for other in [&path, folder.path(), Path::new("/dev/zero")] {
-            assert_eq!(open_plain(other).unwrap_err().to_string(), "it is no file");
+            assert_eq!(
+                open_plain(other).unwrap_err().to_string(),
+                "it is not a regular file"
+            );
         }
         std::fs::write(folder.path().join("file"), "x").unwrap();
         assert!(open_plain(&folder.path().join("file")).is_ok());

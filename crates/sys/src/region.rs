@@ -1,10 +1,9 @@
-//! Memory that bytes land in or leave from.
+//! Regions: the memory that transfers read into or write from.
 //!
-//! A region is an address, a length and a place, never a `&[u8]`: device memory has no such thing,
-//! and host memory that a drive is writing to must not have one either. While a transfer runs, its
-//! parts hold [`Window`]s, and each window an `Arc` of the region; the bytes of a region are lent
-//! out only by `&mut`, which needs the last `Arc`. A region freed or read while in use is thus not
-//! an error but impossible.
+//! A region is an address, a length and a place, never a `&[u8]`: device memory cannot have one, and
+//! host memory that a drive is writing to must not. While a transfer runs, its I/Os hold [`Window`]s, and
+//! each window holds an `Arc` of the region. The bytes of a region are accessible only by `&mut`, which
+//! needs the last `Arc`. A region can therefore not be freed or read while it is in use.
 
 mod divided;
 
@@ -13,13 +12,13 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use straightway_core::{Error, Kind, PciAddress, Place, Result};
+use straightway_core::{Error, ErrorKind, PciAddress, Place, Result};
 
 pub use divided::Divided;
 
 use crate::{
     cuda::{Context, DeviceMemory, Driver, Owner},
-    cufile::Registration,
+    cufile::CufileRegistration,
     memory::HostMemory,
     peer::Provider,
     root::Root,
@@ -28,12 +27,12 @@ use crate::{
     streaming,
 };
 
-/// Memory that bytes land in or leave from.
+/// Memory that transfers read into or write from.
 #[derive(Debug)]
 pub struct Region {
     memory: Memory,
     bytes: u64,
-    registration: Arc<Registration>,
+    registration: Arc<CufileRegistration>,
 }
 
 #[derive(Debug)]
@@ -41,17 +40,17 @@ enum Memory {
     Host(Arc<HostMemory>),
     Lent(Lent),
     Device(Arc<DeviceMemory>),
-    Late(Late),
+    Deferred(Deferred),
 }
 
-/// Memory of a GPU that its owner gives later.
+/// GPU memory that is provided later.
 #[derive(Debug)]
-struct Late {
+struct Deferred {
     context: Context,
-    given: OnceLock<Arc<DeviceMemory>>,
+    memory: OnceLock<Arc<DeviceMemory>>,
 }
 
-/// Memory of somebody else's that the CPU reaches, who is kept.
+/// CPU-accessible memory of another owner, which is kept alive.
 #[derive(Debug)]
 struct Lent {
     start: NonNull<u8>,
@@ -59,8 +58,8 @@ struct Lent {
     _owner: Owner,
 }
 
-// SAFETY: whoever lent it promised that nobody else uses the memory, from whatever thread, and the
-// owner is `Send` and `Sync` itself.
+// SAFETY: the lender promised that nobody else uses the memory, from any thread, and the owner is
+// `Send` and `Sync` itself.
 unsafe impl Send for Lent {}
 // SAFETY: as above; `&Lent` gives out an address, never a reference to the bytes.
 unsafe impl Sync for Lent {}
@@ -73,7 +72,7 @@ impl Region {
         Ok(Self::new(Memory::Host(Arc::new(memory)), bytes))
     }
 
-    /// Host memory that is somebody else's, a tensor's say, who is kept until the region goes.
+    /// Host memory of another owner, such as a tensor. The owner is kept until the region is dropped.
     ///
     /// # Safety
     ///
@@ -89,8 +88,8 @@ impl Region {
         Ok(Self::new(Memory::Lent(lent), bytes))
     }
 
-    /// Memory in a BAR of a device that somebody else has mapped, who is kept until the region goes: a GPU's memory as
-    /// its driver exports it, with pages of its BAR1.
+    /// Memory in a device's BAR that another owner has mapped, such as GPU memory that its driver exports with pages of
+    /// its BAR1. The owner is kept until the region is dropped.
     ///
     /// Refused unless every page of it lies inside a BAR of that device.
     ///
@@ -112,14 +111,14 @@ impl Region {
         Ok(Self::new(Memory::Lent(lent), bytes))
     }
 
-    /// Memory of the context's GPU, which holds whatever was there before.
+    /// Memory of the context's GPU. It is not initialised.
     pub fn device(context: &Context, bytes: u64) -> Result<Self> {
         let memory = DeviceMemory::allocate(context, length(bytes.max(1))?)?;
         Ok(Self::new(Memory::Device(Arc::new(memory)), bytes))
     }
 
-    /// Memory of that place. Of the host's, pages come with the first bytes that go there: each lane
-    /// then clears its own while the others move theirs.
+    /// Memory of that place. Pages of host memory are faulted in on first access, so that each lane clears
+    /// its own pages while the other lanes move bytes.
     pub fn at(place: Place, bytes: u64) -> Result<Self> {
         match place {
             Place::Host => {
@@ -134,14 +133,14 @@ impl Region {
         }
     }
 
-    /// Brings in all pages of host memory now, so that a measurement does not pay for them.
+    /// Faults in all pages of host memory now, so that a measurement does not include that.
     pub fn populate(&self) {
         if let Memory::Host(memory) = &self.memory {
             memory.populate();
         }
     }
 
-    /// Memory of the context's GPU that is somebody else's, who is kept until the region goes.
+    /// Memory of the context's GPU that belongs to another owner. The owner is kept until the region is dropped.
     ///
     /// Refused unless the driver confirms that all of it is memory of that GPU.
     ///
@@ -155,46 +154,53 @@ impl Region {
         Ok(Self::new(Memory::Device(Arc::new(memory)), bytes))
     }
 
-    /// Memory of a GPU that is there already. Its other owners see what goes there.
+    /// Existing GPU memory. Its other owners see what is written to it.
     pub fn of_device(memory: Arc<DeviceMemory>) -> Self {
         let bytes = memory.bytes() as u64;
         Self::new(Memory::Device(memory), bytes)
     }
 
-    /// Memory of the context's GPU that [`give`](Self::give) will name. Until then nobody may use it.
-    pub fn late(context: &Context, bytes: u64) -> Self {
-        let late = Late {
+    /// A region on the context's GPU whose memory is set later by [`provide`](Self::provide). It cannot be used before.
+    pub fn deferred(context: &Context, bytes: u64) -> Self {
+        let deferred = Deferred {
             context: context.clone(),
-            given: OnceLock::new(),
+            memory: OnceLock::new(),
         };
-        Self::new(Memory::Late(late), bytes)
+        Self::new(Memory::Deferred(deferred), bytes)
     }
 
-    /// Names the memory of a region that was made without. It has as many bytes, and is named once.
-    pub fn give(&self, memory: DeviceMemory) -> Result<()> {
-        let refuse = |why: &str| Err(Error::new(Kind::Invalid, "give memory to", "a region", why));
-        let Memory::Late(late) = &self.memory else {
-            return refuse("it has memory already");
+    /// Sets the memory of a deferred region, once. It must have the length of the region.
+    pub fn provide(&self, memory: DeviceMemory) -> Result<()> {
+        let refuse = |why: &str| {
+            Err(Error::new(
+                ErrorKind::Invalid,
+                "provide memory to",
+                "a region",
+                why,
+            ))
         };
-        if !memory.context().is_same(&late.context) || memory.bytes() as u64 != self.bytes {
+        let Memory::Deferred(deferred) = &self.memory else {
+            return refuse("it already has memory");
+        };
+        if !memory.context().is_same(&deferred.context) || memory.bytes() as u64 != self.bytes {
             return refuse("the memory is of another GPU, or of another length");
         }
-        match late.given.set(Arc::new(memory)) {
+        match deferred.memory.set(Arc::new(memory)) {
             Ok(()) => Ok(()),
-            Err(_) => refuse("it has memory already"),
+            Err(_) => refuse("it already has memory"),
         }
     }
 
-    /// The context of the GPU that it is on, if it is on one.
+    /// The context of its GPU, if it is on one.
     pub fn context(&self) -> Option<&Context> {
         match &self.memory {
             Memory::Host(_) | Memory::Lent(_) => None,
             Memory::Device(memory) => Some(memory.context()),
-            Memory::Late(late) => Some(&late.context),
+            Memory::Deferred(deferred) => Some(&deferred.context),
         }
     }
 
-    /// Part of a GPU's memory as a region of its own. The whole is kept until the region goes.
+    /// Part of a GPU's memory as a separate region. The whole memory is kept until the region is dropped.
     pub fn part_of(memory: &Arc<DeviceMemory>, offset: u64, bytes: u64) -> Result<Self> {
         let part = memory.part(length(offset)?, length(bytes)?)?;
         Ok(Self::new(Memory::Device(Arc::new(part)), bytes))
@@ -208,17 +214,17 @@ impl Region {
         }
     }
 
-    /// Where it is.
+    /// The place of its memory.
     pub fn place(&self) -> Place {
         match &self.memory {
             Memory::Host(memory) => memory.place(),
             Memory::Lent(lent) => lent.place,
             Memory::Device(memory) => Place::Gpu(memory.context().device().ordinal()),
-            Memory::Late(late) => Place::Gpu(late.context.device().ordinal()),
+            Memory::Deferred(deferred) => Place::Gpu(deferred.context.device().ordinal()),
         }
     }
 
-    /// How long it is.
+    /// Its length.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -227,51 +233,50 @@ impl Region {
     ///
     /// # Panics
     ///
-    /// Where its memory was not given yet.
+    /// If its memory has not been provided yet.
     pub fn address(&self) -> u64 {
         match &self.memory {
             Memory::Host(_) | Memory::Lent(_) => self.host_start().addr().get() as u64,
-            Memory::Device(_) | Memory::Late(_) => {
+            Memory::Device(_) | Memory::Deferred(_) => {
                 let memory = self.device_memory();
-                memory.expect("its memory was given").address()
+                memory.expect("its memory was provided").address()
             }
         }
     }
 
-    /// The GPU's memory that it is, if it is on one and its memory was given.
+    /// Its GPU memory, if it is on a GPU and its memory has been provided.
     pub fn device_memory(&self) -> Option<&Arc<DeviceMemory>> {
         match &self.memory {
             Memory::Host(_) | Memory::Lent(_) => None,
             Memory::Device(memory) => Some(memory),
-            Memory::Late(late) => late.given.get(),
+            Memory::Deferred(deferred) => deferred.memory.get(),
         }
     }
 
-    /// Lets GPUs reach host memory of its own by themselves, until it goes: copies between the two
-    /// then run at the speed of the bus.
+    /// Pins host memory that it owns, until it is dropped. GPUs then access it by DMA, and copies run at the
+    /// speed of the bus.
     pub fn pin(&self, context: &Context) -> Result<()> {
         match &self.memory {
             Memory::Host(memory) if memory.is_pinned() => Ok(()),
             Memory::Host(memory) if memory.place() == Place::Host => {
-                // Pages that are there already are pinned in half the time.
+                // Pinning pages that are already faulted in takes half the time.
                 memory.populate();
                 memory.pin(context)
             }
-            Memory::Host(_) | Memory::Lent(_) | Memory::Device(_) | Memory::Late(_) => {
-                let message = "it is not host memory of our own";
-                Err(Error::new(Kind::Invalid, "pin", "the region", message))
+            Memory::Host(_) | Memory::Lent(_) | Memory::Device(_) | Memory::Deferred(_) => {
+                let message = "it is not host memory that it owns";
+                Err(Error::new(ErrorKind::Invalid, "pin", "the region", message))
             }
         }
     }
 
-    /// Where host memory begins. A GPU's has no address that the CPU may use, and asking for it is
-    /// our mistake.
+    /// The start of host memory. Calling it for GPU memory, which the CPU cannot access, is a bug.
     fn host_start(&self) -> NonNull<u8> {
         match &self.memory {
             Memory::Host(memory) => memory.start(),
             Memory::Lent(lent) => lent.start,
-            Memory::Device(_) | Memory::Late(_) => {
-                panic!("the CPU does not reach into memory of a GPU")
+            Memory::Device(_) | Memory::Deferred(_) => {
+                panic!("the CPU cannot access GPU memory")
             }
         }
     }
@@ -285,7 +290,7 @@ impl Region {
         self.as_mut_slice()
     }
 
-    /// The bytes of a host region, to write.
+    /// The bytes of a host region, for writing.
     ///
     /// # Panics
     ///
@@ -293,13 +298,12 @@ impl Region {
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let bytes = usize::try_from(self.bytes).expect("memory of that length was taken");
         // SAFETY: the memory is mapped, initialised, and as long as it says; `&mut self` means that
-        // no window is left, for each holds an `Arc` of the region, and no slot, for a region that
-        // is divided into slots is not there.
+        // no window is left, because each holds an `Arc` of the region, and no slot, because dividing a
+        // region into slots consumes it.
         unsafe { std::slice::from_raw_parts_mut(self.host_start().as_ptr(), bytes) }
     }
 
-    /// Copies what is at `offset` into `bytes`, wherever the region is. For tests and checks: from
-    /// a GPU it is slow.
+    /// Copies the bytes at `offset` into `bytes`, for any place. For tests and checks: from a GPU it is slow.
     pub fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let at = self.position(offset, bytes.len())?;
         if let Some(memory) = self.device_memory() {
@@ -309,7 +313,7 @@ impl Region {
         Ok(())
     }
 
-    /// Copies `bytes` to `offset`, wherever the region is. For tests and checks, as `read_at`.
+    /// Copies `bytes` to `offset`, for any place. For tests and checks, as `read_at`.
     pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let at = self.position(offset, bytes.len())?;
         if let Some(memory) = self.device_memory() {
@@ -319,20 +323,23 @@ impl Region {
         Ok(())
     }
 
-    /// `offset` as an index, if `len` bytes from there on lie inside.
+    /// `offset` as an index, if the `len` bytes that start there are in bounds.
     fn position(&self, offset: u64, len: usize) -> Result<usize> {
         let fits = offset
             .checked_add(len as u64)
             .is_some_and(|end| end <= self.bytes);
         if !fits {
-            let why = format!("{len} bytes at {offset} reach beyond its {}", self.bytes);
-            return Err(Error::new(Kind::Invalid, "reach into", "a region", why));
+            let why = format!(
+                "{len} bytes at offset {offset} exceed its {} bytes",
+                self.bytes
+            );
+            return Err(Error::new(ErrorKind::Invalid, "access", "a region", why));
         }
         length(offset)
     }
 
-    /// What cuFile knows it by.
-    pub fn registration(&self) -> &Arc<Registration> {
+    /// Its registration with cuFile.
+    pub fn registration(&self) -> &Arc<CufileRegistration> {
         &self.registration
     }
 }
@@ -340,17 +347,17 @@ impl Region {
 /// A length or an offset inside memory.
 fn length(bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| {
-        let message = format!("{bytes} bytes are more than memory can have");
-        Error::new(Kind::Invalid, "make", "a region", message)
+        let message = format!("{bytes} bytes exceed the address space");
+        Error::new(ErrorKind::Invalid, "make", "a region", message)
     })
 }
 
-/// Part of a region that an I/O or a copy is about.
+/// The part of a region that an I/O or a copy uses.
 ///
-/// Windows may overlap: then what is written last stays, and a copy made meanwhile may have parts of both. That is a
-/// race, but not one that Rust forbids: while a window exists no reference to the region's bytes does, and through
-/// windows only the kernel, a device or [`shared::copy`] reach them. Transfers do not even race: `Transfer` refuses
-/// moves that would write a byte twice, and a plan has every byte exactly once.
+/// Windows may overlap: then the last write wins, and a concurrent copy may contain parts of both. That is a race, but
+/// not undefined behaviour: while a window exists there is no reference to the region's bytes, and only the kernel, a
+/// device or [`shared::copy`] access them through windows. Transfers do not race: `Transfer` refuses moves that would
+/// write a byte twice, and a plan has every byte exactly once.
 #[derive(Clone, Debug)]
 pub struct Window {
     region: Arc<Region>,
@@ -359,11 +366,11 @@ pub struct Window {
 }
 
 impl Window {
-    /// `bytes` bytes of `region` from `offset` on.
+    /// A window of `bytes` bytes of `region` that starts at `offset`.
     ///
     /// # Panics
     ///
-    /// Where that is not inside the region.
+    /// If that is not inside the region.
     pub fn new(region: &Arc<Region>, offset: u64, bytes: usize) -> Self {
         let end = offset.checked_add(bytes as u64);
         assert!(
@@ -377,7 +384,7 @@ impl Window {
         }
     }
 
-    /// How long it is.
+    /// Its length.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -387,12 +394,12 @@ impl Window {
         &self.region
     }
 
-    /// Where in the region it begins.
+    /// Its offset in the region.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Copies from `slot`, beginning at `from`, into the whole window of a host region.
+    /// Fills the window of a host region with the bytes of `slot` that start at `from`.
     pub fn fill_from(&self, slot: &Slot, from: usize) {
         let source = &slot.as_slice()[from..][..self.bytes];
         // SAFETY: both ranges are in bounds; a slot's memory is never a region's, so they do not overlap; no reference
@@ -400,15 +407,14 @@ impl Window {
         unsafe { streaming::copy(self.pointer(), source.as_ptr(), self.bytes) };
     }
 
-    /// Copies the whole window of a host region into `slot`, beginning at `to`.
+    /// Copies the window of a host region to offset `to` of `slot`.
     pub fn spill_into(&self, slot: &mut Slot, to: usize) {
         let target = &mut slot.as_mut_slice()[to..][..self.bytes];
         // SAFETY: as in `fill_from`, the other way round.
         unsafe { shared::copy(target.as_mut_ptr(), self.pointer(), self.bytes) }
     }
 
-    /// The address of a host region's window. Memory of a GPU has none that the CPU may use, and
-    /// asking for it is our mistake.
+    /// The address of a host region's window. Calling it for GPU memory, which the CPU cannot access, is a bug.
     pub(crate) fn pointer(&self) -> *mut u8 {
         let offset = usize::try_from(self.offset).expect("it lies inside memory");
         // SAFETY: the offset lies inside the region.
@@ -434,11 +440,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_lent_is_written_to_and_its_owner_is_kept_until_the_region_goes() {
+    fn lent_memory_is_written_to_and_its_owner_is_kept_until_the_region_is_dropped() {
         let owner: Owner = Arc::new(());
         let mut bytes = vec![1_u8; 100];
         let start = NonNull::new(bytes.as_mut_ptr()).unwrap();
-        // SAFETY: the vector outlives the region and is not touched while that is there.
+        // SAFETY: the vector outlives the region and is not used while the region exists.
         let mut region = unsafe { Region::lent_host(start, 100, Arc::clone(&owner)) }.unwrap();
         region.write_at(99, b"z").unwrap();
         assert_eq!(region.place(), Place::Host);

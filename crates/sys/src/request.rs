@@ -1,18 +1,18 @@
-//! One I/O on its way: what to do, with which object, and the buffer that it owns.
+//! One I/O: its operation, its object, and the buffer that it owns.
 //!
-//! What runs I/Os here knows files. Other stores have handles of their own, hence the parameter: an I/O that names its
-//! object another way is turned into one that names a file by [`Io::map`], and back.
+//! The engines of this crate work on files. Other stores have other handles, hence the type parameter: [`Io::map`]
+//! converts an I/O on another handle to one on a file, and back.
 
 use std::{io, sync::Arc};
 
 use crate::{
-    file::{By, File},
+    file::{File, IoPath},
     region::Window,
     shared::{self, folded::Folded},
     slot::Slot,
 };
 
-/// What an I/O does.
+/// The operation of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// From the file into the buffer.
@@ -28,12 +28,12 @@ pub enum Buf {
     Slot(Slot),
     /// A part of the region itself.
     Window(Window),
-    /// No memory: the bytes at the same offset of another file, which are written without a buffer of ours.
+    /// No memory: the bytes at the same offset of another file, which are written without a user-space buffer.
     File(Arc<File>),
 }
 
 impl Buf {
-    /// How many bytes it holds.
+    /// Its length.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Slot(slot) => slot.bytes(),
@@ -54,26 +54,26 @@ impl Buf {
 /// One I/O: `bytes` bytes between the object at `offset` and the buffer at `start`.
 #[derive(Debug)]
 pub struct Io<H = Arc<File>> {
-    /// Read or write.
+    /// The operation.
     pub op: Op,
-    /// With which object.
+    /// The object.
     pub object: H,
-    /// By which of a file's descriptors.
-    pub by: By,
-    /// Where in the object.
+    /// The way in which it accesses a file.
+    pub by: IoPath,
+    /// The offset in the object.
     pub offset: u64,
-    /// With which memory.
+    /// The memory.
     pub buf: Buf,
-    /// Where in that memory.
+    /// The offset in the memory.
     pub start: usize,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: usize,
-    /// The submitter's own number for it, given back when it is done.
+    /// The submitter's number for it, which the completion returns.
     pub tag: u32,
 }
 
 impl<H> Io<H> {
-    /// The same I/O, with its object named another way.
+    /// Converts the object handle.
     pub fn map<T>(self, name: impl FnOnce(H) -> T) -> Io<T> {
         let Self {
             op,
@@ -97,34 +97,34 @@ impl<H> Io<H> {
         }
     }
 
-    /// Copies `bytes` to the front of its memory, as a read would.
+    /// Copies `bytes` to the start of its memory, as a read would.
     pub fn fill(&mut self, bytes: &[u8]) {
         self.fill_from(0, bytes);
     }
 
-    /// Copies `bytes` into its memory from its byte `from` on.
+    /// Copies `bytes` to offset `from` of its memory.
     pub fn fill_from(&mut self, from: usize, bytes: &[u8]) {
         let end = from.checked_add(bytes.len());
         self.check_length(end.unwrap_or(usize::MAX));
-        // SAFETY: in bounds; `&mut self` means that `bytes` is not its slot's, and of a region no reference exists while
-        // a window does. Other windows of the same bytes make a race that `shared::copy` allows.
+        // SAFETY: in bounds; `&mut self` means that `bytes` is not part of its slot, and no reference to a region
+        // exists while a window does. Other windows of the same bytes race, which `shared::copy` allows.
         unsafe { shared::copy(self.pointer().add(from), bytes.as_ptr(), bytes.len()) }
     }
 
-    /// Copies the front of its memory into `bytes`, as a write would.
+    /// Fills `bytes` from the start of its memory, as a write would.
     pub fn spill(&self, bytes: &mut [u8]) {
         self.spill_from(0, bytes);
     }
 
-    /// Copies its memory from its byte `from` on into `bytes`.
+    /// Fills `bytes` from offset `from` of its memory.
     pub fn spill_from(&self, from: usize, bytes: &mut [u8]) {
         let end = from.checked_add(bytes.len());
         self.check_length(end.unwrap_or(usize::MAX));
-        // SAFETY: as in `fill_from`, the other way round: `bytes` is exclusive, so it is no memory of this I/O.
+        // SAFETY: as in `fill_from`, in the other direction: `bytes` is exclusive, so it is not memory of this I/O.
         unsafe { shared::copy(bytes.as_mut_ptr(), self.pointer().add(from), bytes.len()) }
     }
 
-    /// A few bytes that have the same CRC-64/NVME as its first `bytes`. `None` where this processor cannot make them.
+    /// A short form of its first `bytes` with the same CRC-64/NVME. `None` if this CPU does not support it.
     pub fn folded(&self, bytes: usize) -> Option<Folded> {
         self.check_length(bytes);
         // SAFETY: in bounds, and read as `spill_from` reads them.
@@ -134,7 +134,7 @@ impl<H> Io<H> {
     fn check_length(&self, bytes: usize) {
         assert!(
             bytes <= self.bytes,
-            "an I/O moves no more than it asked for"
+            "an I/O does not move more than it requested"
         );
     }
 
@@ -150,35 +150,35 @@ impl<H> Io<H> {
     }
 }
 
-/// An I/O that is done: the request, its buffer with it, and how many bytes were moved.
+/// A completed I/O: the request with its buffer, and the result.
 #[derive(Debug)]
 pub struct Done<H = Arc<File>> {
     /// The I/O as it was submitted.
     pub io: Io<H>,
-    /// How many bytes were moved, which may be fewer than asked for.
+    /// The number of bytes moved, which may be less than requested.
     pub result: io::Result<usize>,
-    /// Whether a read through the page cache found that bytes were missing there. Only the engine
-    /// that copies on its own thread can tell.
+    /// Whether bytes that were expected in the page cache were missing. Only blocking I/Os report it. For a copy
+    /// between files: whether it went through a buffer.
     pub missed: bool,
-    /// Whether its bytes came from a local cache of what a remote store has.
+    /// Whether its bytes came from the local cache of a remote store.
     pub is_from_cache: bool,
-    /// What it took, where requests over a network may be repeated.
+    /// Its retries and hedges, for requests over a network.
     pub tries: Tries,
 }
 
-/// What it took to complete an I/O over a network.
+/// Retries and hedges of an I/O over a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tries {
-    /// Requests that were sent again after a failure.
+    /// Requests that were retried after a failure.
     pub retries: u32,
-    /// Requests that were sent a second time because the first one was slow.
+    /// Hedges: requests that were sent a second time because the first attempt was slow.
     pub hedges_sent: u32,
-    /// Those of them that were answered first.
+    /// Hedges that were answered before the first attempt.
     pub hedges_won: u32,
 }
 
 impl<H> Done<H> {
-    /// The same, with its object named another way.
+    /// Converts the object handle.
     pub fn map<T>(self, name: impl FnOnce(H) -> T) -> Done<T> {
         Done {
             io: self.io.map(name),
@@ -189,7 +189,7 @@ impl<H> Done<H> {
         }
     }
 
-    /// An I/O that is done, and missed nothing as far as anyone can tell.
+    /// A completed I/O without misses, cache hits or retries.
     pub fn new(io: Io<H>, result: io::Result<usize>) -> Self {
         Self {
             io,
@@ -209,7 +209,7 @@ mod tests {
         Io {
             op: Op::Read,
             object: Arc::new(File::open(tempfile::NamedTempFile::new().unwrap().path()).unwrap()),
-            by: By::PageCache,
+            by: IoPath::PageCache,
             offset: 0,
             buf: Buf::Slot(Slot::ring(1, 4096).unwrap().remove(0)),
             start,
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_io_outside_its_buffer_is_our_mistake_however_large_its_numbers_are() {
+    fn an_io_outside_its_buffer_panics_even_if_its_range_overflows() {
         for (start, bytes) in [
             (4096, 1),
             (usize::MAX, 2),

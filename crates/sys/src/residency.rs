@@ -1,9 +1,8 @@
 //! Which parts of a file are in the page cache.
 //!
-//! `cachestat(2)` (Linux 6.5) counts the cached pages of a range without touching them; older
-//! kernels have `mincore(2)` on a mapping. A whole file is asked about first, and only a range of
-//! which some pages are cached and some not is halved and asked about again: a file that is all
-//! there or all absent costs one call, whatever its size.
+//! `cachestat(2)` (Linux 6.5) counts the cached pages of a range without accessing them; older kernels
+//! have `mincore(2)` on a mapping. The whole file is queried first. Only a range that is partly cached is
+//! halved and queried again: a file that is completely cached or not cached at all costs one call.
 
 use std::{
     io,
@@ -18,20 +17,20 @@ use straightway_core::{
     extent::{down, up},
 };
 
-use crate::file::{By, File};
+use crate::file::{File, IoPath};
 
 const PAGE: u64 = 4096;
 
-/// Halving stops here: a drive reads this much in less time than it takes to ask.
+/// Halving stops at this size: a drive reads this much in less time than a query takes.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 
-/// A file is asked about in at most this many windows.
+/// The maximum number of windows of one query.
 const WINDOWS_MAX: u64 = 8192;
 
 /// The parts of `extent` that are in the page cache, as whole pages, in order.
 ///
-/// A window of which half is cached counts as cached: the kernel reads the rest. Where the kernel
-/// will not say (it asks for write permission, or it is too old), nothing counts as cached.
+/// A window that is at least half cached counts as cached: the kernel reads the rest. If the kernel does not
+/// answer (without write permission, or because it is too old), nothing counts as cached.
 pub fn resident(file: &File, extent: Extent) -> Vec<Extent> {
     let window_bytes = up((extent.bytes / WINDOWS_MAX).max(WINDOW_BYTES_MIN), PAGE);
     let mut runs: Vec<Extent> = Vec::new();
@@ -67,16 +66,16 @@ pub(crate) fn is_resident(file: &File, extent: Extent) -> bool {
     cached_pages(file, whole).is_ok_and(|cached| cached * PAGE == whole.bytes)
 }
 
-/// Windows that a sample looks at, spread evenly: a gap of a hundredth of the file is seen.
+/// The number of windows of a sample, spread evenly: a gap of a hundredth of the file is found.
 const SAMPLES: u64 = 128;
 
-/// The length of one of them.
+/// The length of a window of a sample.
 const SAMPLE_BYTES: u64 = 16 * PAGE;
 
-/// Like [`resident`], but a file of which every sample is cached counts as cached whole.
+/// As [`resident`], but a file whose samples are all cached counts as completely cached.
 ///
-/// Counting walks every cached page: 8 GiB take 28 ms on a host that copies them in 160. Who reads
-/// what this answers must find out by the read itself what was not there after all.
+/// Counting visits every cached page: 8 GiB take 28 ms on a host that copies them in 160 ms. The later read must
+/// detect pages that were not cached after all.
 pub fn resident_by_sample(file: &File, extent: Extent) -> Vec<Extent> {
     let whole = extent.superset(PAGE);
     if whole.bytes < SAMPLES * SAMPLE_BYTES * 4 {
@@ -89,7 +88,7 @@ pub fn resident_by_sample(file: &File, extent: Extent) -> Vec<Extent> {
         cached_pages(file, Extent::new(offset, SAMPLE_BYTES))
             .is_ok_and(|pages| pages * PAGE == SAMPLE_BYTES)
     };
-    // The last one may reach past the end of the file, where there are no pages.
+    // The last window may exceed the file, where there are no pages.
     if (0..SAMPLES - 1).all(is_cached) {
         vec![whole]
     } else {
@@ -97,7 +96,7 @@ pub fn resident_by_sample(file: &File, extent: Extent) -> Vec<Extent> {
     }
 }
 
-/// How many pages of `range` are cached. Whole pages only.
+/// The number of cached pages in `range`, which consists of whole pages.
 fn cached_pages(file: &File, range: Extent) -> io::Result<u64> {
     static NO_CACHESTAT: AtomicBool = AtomicBool::new(false);
     if !NO_CACHESTAT.load(Ordering::Relaxed) {
@@ -129,9 +128,9 @@ struct Stat {
 }
 
 fn cachestat(file: &File, range: Extent) -> io::Result<u64> {
-    // The number is the same on every architecture since 5.1's unification.
+    // System call numbers are the same on all architectures since Linux 5.1.
     const SYS_CACHESTAT: libc::c_long = 451;
-    let fd = file.descriptor(By::PageCache).as_raw_fd();
+    let fd = file.descriptor(IoPath::PageCache).as_raw_fd();
     let range = Range {
         offset: range.offset,
         bytes: range.bytes,
@@ -146,12 +145,12 @@ fn cachestat(file: &File, range: Extent) -> io::Result<u64> {
 }
 
 fn mincore(file: &File, range: Extent) -> io::Result<u64> {
-    let fd = file.descriptor(By::PageCache);
+    let fd = file.descriptor(IoPath::PageCache);
     let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let bytes = usize::try_from(range.bytes).map_err(invalid)?;
     let mut pages = vec![0_u8; bytes.div_ceil(4096)];
     // SAFETY: a fresh shared mapping without access rights, asked about and unmapped again; its
-    // pages are never read, so a file that shrinks meanwhile cannot hurt.
+    // pages are never read, so a file that shrinks at the same time does no harm.
     unsafe {
         let map = mmap(
             ptr::null_mut(),
@@ -176,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_to_ask_agree_with_what_was_read() {
+    fn both_system_calls_agree_with_what_was_read() {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![1_u8; 5 << 20]).unwrap();
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_sees_what_is_all_there_and_what_is_not() {
+    fn a_sample_distinguishes_cached_and_evicted_files() {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![1_u8; 64 << 20]).unwrap();
@@ -199,7 +198,7 @@ mod tests {
         if cached_pages(&file, whole).is_ok_and(|pages| pages == 0) {
             assert_eq!(resident_by_sample(&file, whole), Vec::new());
         } else {
-            eprintln!("skipped: this file system does not let go of its pages");
+            eprintln!("skipped: this file system does not evict its pages");
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The file system as seen from a root that can be replaced.
 //!
-//! What a machine is made of stands in /sys, /proc, /run, /etc and /dev. Everything that looks
-//! there looks through a [`Root`]: `/` on a live machine, a folder in a test or for a capture sent
-//! in from a machine one cannot log in to. Symbolic links are followed inside the root, as a chroot
-//! would: sysfs is mostly links, and an absolute one must not lead out to the machine we run on.
+//! /sys, /proc, /run, /etc and /dev describe a machine. All code reads them through a [`Root`]: `/` on a
+//! live machine, or a folder in a test or with a capture of another machine. Symbolic links are resolved
+//! inside the root, as in a chroot: sysfs is mostly links, and an absolute link must not lead out to the
+//! machine that runs the program.
 //!
-//! Nothing read here is trusted: reads and listings are bounded, only regular files are opened (a
-//! FIFO would block for ever), text that is not UTF-8 is read with replacement characters.
+//! Nothing read here is trusted. Reads and listings are bounded, only regular files are opened (a FIFO
+//! would block forever), and text that is not UTF-8 is read with replacement characters.
 
 use std::{
     collections::VecDeque,
@@ -22,8 +22,8 @@ use straightway_core::{Error, Result};
 
 use crate::plain_file::{open_plain, read_all};
 
-/// The most bytes read of one file. A page is what sysfs gives; the mount table of a machine with
-/// thousands of containers and a kernel's configuration stay below it.
+/// The most bytes read of one file. Files in sysfs are at most a page; the mount table of a machine with
+/// thousands of containers and a kernel's configuration stay below this limit.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The most entries listed of one folder.
@@ -32,36 +32,36 @@ pub const ENTRIES_MAX: usize = 65_536;
 /// The most bytes searched for a word: a kernel's symbol table has about 15 MB.
 pub const SEARCH_BYTES_MAX: u64 = 64 << 20;
 
-/// The most symbolic links followed on one path; the kernel's own limit.
+/// The most symbolic links followed on one path; the kernel's limit.
 const LINKS_MAX: usize = 40;
 
-/// Where `/` is.
+/// A root of the file system.
 #[derive(Clone, Debug)]
 pub struct Root {
-    files: Arc<dyn Files>,
+    files: Arc<dyn FileTree>,
 }
 
-/// The files that a root shows, by their absolute paths inside it.
-pub trait Files: fmt::Debug + Send + Sync {
-    /// What is under a name, if something is. A link is not followed.
-    fn look(&self, path: &Path) -> Option<Seen>;
+/// The files of a root, by their absolute paths inside it.
+pub trait FileTree: fmt::Debug + Send + Sync {
+    /// The kind of a path; `None` if it does not exist. Links are not followed.
+    fn look(&self, path: &Path) -> Option<PathKind>;
 
-    /// The names in a folder, in order; none where it cannot be read.
+    /// The sorted names in a folder; empty if it cannot be read.
     fn list(&self, path: &Path) -> Vec<String>;
 
-    /// Opens a regular file to read.
+    /// Opens a regular file for reading.
     fn open(&self, path: &Path) -> io::Result<Box<dyn Read + '_>>;
 
-    /// The folder of this machine that the files are in, if they are in one.
+    /// The folder of this machine that contains the files, if there is one.
     fn base(&self) -> Option<&Path> {
         None
     }
 }
 
-/// What is under a name.
+/// The kind of a path.
 #[derive(Debug)]
-pub enum Seen {
-    /// A symbolic link that points there.
+pub enum PathKind {
+    /// A symbolic link, with its target.
     Link(PathBuf),
     /// Anything else.
     Other,
@@ -74,43 +74,43 @@ impl Default for Root {
 }
 
 impl Root {
-    /// The machine we run on.
+    /// The machine that runs the program.
     pub fn machine() -> Self {
         Self::at("/")
     }
 
-    /// A folder laid out like a machine's `/`.
+    /// A folder with the layout of a machine's `/`.
     pub fn at(base: impl Into<PathBuf>) -> Self {
-        Self::of(Arc::new(Below(base.into())))
+        Self::of(Arc::new(FolderTree(base.into())))
     }
 
-    /// Files that are somewhere else, such as in memory.
-    pub fn of(files: Arc<dyn Files>) -> Self {
+    /// Another source of files, such as memory.
+    pub fn of(files: Arc<dyn FileTree>) -> Self {
         Self { files }
     }
 
-    /// Whether this is the machine we run on, so that system calls tell of the same one.
+    /// Whether this is the machine that runs the program, so that system calls refer to it.
     pub fn is_machine(&self) -> bool {
         self.files.base() == Some(Path::new("/"))
     }
 
-    /// Where `inside` is for a system call, if it is anywhere; links in it are not followed.
+    /// The path of `inside` for a system call, if the root is a folder. Links are not resolved.
     pub fn outside(&self, inside: impl AsRef<Path>) -> Option<PathBuf> {
         Some(below(self.files.base()?, inside.as_ref()))
     }
 
-    /// `path` without links and dots, if it exists, as an absolute path inside the root.
+    /// Resolves links and dots in `path`. Returns an absolute path inside the root, or `None` if it does not exist.
     pub fn resolve(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         let (path, complete) = self.walk(path.as_ref());
         complete.then_some(path)
     }
 
-    /// `path` without links and dots as far as it exists, and the rest as written.
+    /// Resolves links and dots in the part of `path` that exists, and appends the rest unchanged.
     pub fn reach(&self, path: impl AsRef<Path>) -> PathBuf {
         self.walk(path.as_ref()).0
     }
 
-    /// Whether something is at `path`.
+    /// Whether `path` exists.
     pub fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.resolve(path).is_some()
     }
@@ -121,30 +121,30 @@ impl Root {
         read_all(self.open(path)?, 0, FILE_BYTES_MAX, path)
     }
 
-    /// A file as text without the white space around it; `None` where it cannot be read.
+    /// The trimmed text of a file; `None` if it cannot be read.
     pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         let bytes = self.read(path).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// A file that holds one number, or one other value that can be parsed.
+    /// The value of a file that contains one number or other parsable value.
     pub fn value<T: FromStr>(&self, path: impl AsRef<Path>) -> Option<T> {
         self.text(path)?.parse().ok()
     }
 
-    /// A file that holds one hexadecimal number such as `0x10de`.
+    /// The value of a file that contains one hexadecimal number such as `0x10de`.
     pub fn hex(&self, path: impl AsRef<Path>) -> Option<u32> {
         let text = self.text(path)?;
         u32::from_str_radix(text.strip_prefix("0x").unwrap_or(&text), 16).ok()
     }
 
-    /// The names in a folder in order; none where it cannot be read.
+    /// The sorted names in a folder; empty if it cannot be read.
     pub fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let inside = self.resolve(path);
         inside.map_or_else(Vec::new, |inside| self.files.list(&inside))
     }
 
-    /// Whether a line of a file that may be long, such as the kernel's symbol table, has `word` in it.
+    /// Whether a line of a file contains `word`. The file may be long, such as the kernel's symbol table.
     pub fn contains(&self, path: impl AsRef<Path>, word: &str) -> Result<bool> {
         let path = path.as_ref();
         let mut reader = BufReader::new(self.open(path)?.take(SEARCH_BYTES_MAX));
@@ -167,7 +167,7 @@ impl Root {
         opened.map_err(|e| Error::os("read", path.display(), e))
     }
 
-    /// Follows `path` inside the root; the flag says whether all of it exists.
+    /// Resolves `path` inside the root. The flag says whether all of it exists.
     fn walk(&self, path: &Path) -> (PathBuf, bool) {
         let mut pending: VecDeque<OsString> = names(path).collect();
         let (mut at, mut links) = (PathBuf::from("/"), 0);
@@ -178,8 +178,8 @@ impl Root {
             }
             let next = at.join(&name);
             let target = match self.files.look(&next) {
-                Some(Seen::Link(target)) => target,
-                Some(Seen::Other) => {
+                Some(PathKind::Link(target)) => target,
+                Some(PathKind::Other) => {
                     at = next;
                     continue;
                 }
@@ -200,18 +200,18 @@ impl Root {
     }
 }
 
-/// The files below a folder.
+/// The files in a folder of this machine.
 #[derive(Debug)]
-struct Below(PathBuf);
+struct FolderTree(PathBuf);
 
-impl Files for Below {
-    fn look(&self, path: &Path) -> Option<Seen> {
+impl FileTree for FolderTree {
+    fn look(&self, path: &Path) -> Option<PathKind> {
         let outside = below(&self.0, path);
         if !fs::symlink_metadata(&outside).ok()?.is_symlink() {
-            return Some(Seen::Other);
+            return Some(PathKind::Other);
         }
-        // A link that cannot be read leads nowhere.
-        fs::read_link(outside).ok().map(Seen::Link)
+        // A link that cannot be read counts as missing.
+        fs::read_link(outside).ok().map(PathKind::Link)
     }
 
     fn list(&self, path: &Path) -> Vec<String> {
@@ -235,12 +235,12 @@ impl Files for Below {
     }
 }
 
-/// Where an absolute path inside `base` is.
+/// The path in `base` of an absolute path inside the root.
 fn below(base: &Path, inside: &Path) -> PathBuf {
     base.join(inside.strip_prefix("/").unwrap_or(inside))
 }
 
-/// The names on a path; `.` and the leading `/` say nothing, `..` is kept.
+/// The names on a path without `.` and the leading `/`. `..` is kept.
 fn names(path: &Path) -> impl Iterator<Item = OsString> + '_ {
     path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -270,7 +270,7 @@ pub fn name(path: &Path) -> String {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use straightway_core::Kind;
+    use straightway_core::ErrorKind;
 
     use super::*;
 
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_of_links_ends() {
+    fn a_cycle_of_links_ends() {
         let (folder, root) = root();
         symlink("b", folder.path().join("a")).unwrap();
         symlink("a", folder.path().join("b")).unwrap();
@@ -323,7 +323,7 @@ mod tests {
             0,
         )
         .unwrap();
-        assert_eq!(root.read("/pipe").unwrap_err().kind(), Kind::Invalid);
+        assert_eq!(root.read("/pipe").unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
         let (folder, root) = root();
         let file = fs::File::create(folder.path().join("long")).unwrap();
         file.set_len(FILE_BYTES_MAX + 1).unwrap();
-        assert_eq!(root.read("/long").unwrap_err().kind(), Kind::Corrupt);
+        assert_eq!(root.read("/long").unwrap_err().kind(), ErrorKind::Corrupt);
         file.set_len(FILE_BYTES_MAX).unwrap();
         assert_eq!(root.read("/long").unwrap().len() as u64, FILE_BYTES_MAX);
     }
@@ -348,12 +348,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_none_and_names_itself_as_an_error() {
+    fn a_missing_file_is_none_or_an_error_with_its_name() {
         let (_folder, root) = root();
         assert!(root.list("/sys/block").is_empty());
         assert_eq!(root.text("/proc/version"), None);
         let error = root.read("/proc/version").unwrap_err();
-        assert_eq!(error.kind(), Kind::NotFound);
+        assert_eq!(error.kind(), ErrorKind::NotFound);
         assert!(error.to_string().contains("/proc/version"));
     }
 }

@@ -1,13 +1,13 @@
 //! Slots: the small, owned, reusable buffers of a lane's ring.
 //!
-//! A slot is the only owner of its bytes. Whoever starts an I/O or a copy gives the slot away and
-//! gets it back when that is done, so reusing a slot too early does not compile:
+//! A slot is the only owner of its bytes. Starting an I/O or a copy moves the slot into it, and its
+//! completion returns the slot, so reusing a slot too early does not compile:
 //!
 //! ```compile_fail,E0382
 //! # use std::sync::Arc;
-//! # use straightway_sys::{Slot, cuda::{DeviceMemory, Direction, Span, Stream}};
-//! fn reuse(stream: &Stream, mut slot: Slot, memory: &Arc<DeviceMemory>, spans: &[Span]) {
-//!     let copying = stream.copy(Direction::ToDevice, slot, memory, spans);
+//! # use straightway_sys::{Slot, cuda::{CopyDirection, CudaStream, DeviceMemory, Span}};
+//! fn reuse(stream: &CudaStream, mut slot: Slot, memory: &Arc<DeviceMemory>, spans: &[Span]) {
+//!     let copying = stream.copy(CopyDirection::ToDevice, slot, memory, spans);
 //!     slot.as_mut_slice().fill(0); // use of moved value
 //! }
 //! ```
@@ -21,29 +21,29 @@ use crate::{
     memory::HostMemory,
 };
 
-/// One buffer of a ring. It owns its bytes: whoever holds the slot may read and write them, and an
+/// One buffer of a ring. It owns its bytes: the holder of the slot may read and write them, and an
 /// I/O or a copy in flight holds the slot.
 #[derive(Debug)]
 pub struct Slot {
     memory: Arc<HostMemory>,
     offset: usize,
     bytes: usize,
-    /// The event of its last copy to or from a GPU; made once, recorded again and again.
+    /// The event of its last copy to or from a GPU; created once, recorded many times.
     event: Option<Event>,
 }
 
 impl Slot {
-    /// Cuts fresh, faulted-in memory into `count` slots of `bytes` each.
+    /// Allocates memory, faults it in and cuts it into `count` slots of `bytes` each.
     pub fn ring(count: usize, bytes: usize) -> Result<Vec<Self>> {
-        // More than an address can say is refused as more than there is.
+        // A product that overflows is refused like any other size that is not available.
         let whole = (count as u64).saturating_mul(bytes as u64);
         let memory = Arc::new(HostMemory::new(whole)?);
         memory.populate();
         Ok(Self::cut(&memory, count, bytes))
     }
 
-    /// A ring in the BAR memory of a device. Where there is too little of that for `count` slots there are fewer, and
-    /// where there is not enough for one, the error says how much is free.
+    /// A ring in the BAR memory of a device. It has fewer slots if there is not enough memory for `count`. If there is
+    /// not enough for one, the error says how much is free.
     pub fn bar_ring(provider: PciAddress, count: usize, bytes: usize) -> Result<Vec<Self>> {
         let mut attempt = count.max(1);
         loop {
@@ -59,12 +59,11 @@ impl Slot {
         }
     }
 
-    /// A ring that the GPU reaches by itself: pinned, each slot with its event. Everything that is
-    /// dear to make is made here, so that copies need not.
+    /// A pinned ring for copies with a GPU. Each slot has its event. All expensive set-up happens here, not
+    /// in the copies.
     ///
-    /// Pinned memory is scarce in some containers. Half of a ring is better than none: where
-    /// `count` slots cannot be pinned there are fewer, and where not even one can, the error says
-    /// what that would take.
+    /// Pinned memory is scarce in some containers. If `count` slots cannot be pinned, the ring has fewer. If
+    /// not even one can, the error says what that requires.
     pub fn pinned_ring(context: &Context, count: usize, bytes: usize) -> Result<Vec<Self>> {
         let mut attempt = count;
         let mut slots = loop {
@@ -84,25 +83,25 @@ impl Slot {
         Ok(slots)
     }
 
-    /// One slot more of such a ring; `None` where no more memory can be pinned.
+    /// One more slot for a pinned ring; `None` if no more memory can be pinned.
     pub fn pinned(context: &Context, bytes: usize) -> Result<Option<Self>> {
         let mut slot = Self::ring(1, bytes)?.remove(0);
         if let Err(error) = slot.memory.pin(context) {
-            tracing::warn!(%error, "the ring stays as small as it is");
+            tracing::warn!(%error, "the ring does not grow");
             return Ok(None);
         }
         slot.event_on(context)?;
         Ok(Some(slot))
     }
 
-    /// Cuts `memory`, which nobody else uses, into `count` slots of `bytes` each.
+    /// Cuts `memory`, which has no other user, into `count` slots of `bytes` each.
     fn cut(memory: &Arc<HostMemory>, count: usize, bytes: usize) -> Vec<Self> {
         (0..count)
             .map(|i| Self::part(memory, i * bytes, bytes))
             .collect()
     }
 
-    /// Part of `memory` that no other slot has.
+    /// A slot for a part of `memory` that no other slot uses.
     pub(crate) fn part(memory: &Arc<HostMemory>, offset: usize, bytes: usize) -> Self {
         let end = offset.checked_add(bytes);
         assert!(
@@ -117,7 +116,7 @@ impl Slot {
         }
     }
 
-    /// How many bytes it holds.
+    /// Its length.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -134,19 +133,19 @@ impl Slot {
         unsafe { std::slice::from_raw_parts(self.pointer(), self.bytes) }
     }
 
-    /// Its bytes, to write.
+    /// Its bytes, for writing.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.bytes) }
     }
 
-    /// Where it starts, for reads that the kernel or the GPU makes by itself.
+    /// The address of its first byte, for DMA by the kernel or the GPU.
     pub fn pointer(&self) -> *mut u8 {
         // SAFETY: the offset lies inside the memory.
         unsafe { self.memory.start().as_ptr().add(self.offset) }
     }
 
-    /// The event for copies on `context`, made if the slot last served another device or none.
+    /// The event for copies on `context`. It is created if the slot has none for that context.
     pub(crate) fn event_on(&mut self, context: &Context) -> Result<&Event> {
         let made = self.event.as_ref();
         if !made.is_some_and(|event| event.context().is_same(context)) {

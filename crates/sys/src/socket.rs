@@ -1,4 +1,4 @@
-//! A TCP socket of this side, for [`Sockets`](crate::uring::sockets::Sockets).
+//! A TCP socket for [`SocketRing`](crate::uring::sockets::SocketRing).
 
 use std::{
     io,
@@ -20,21 +20,21 @@ use rustix::{
 pub struct Socket(OwnedFd);
 
 impl Socket {
-    /// A socket that can connect to addresses of `peer`'s kind. Small writes go out at once.
+    /// Creates a socket for the address family of `peer`, with `TCP_NODELAY`.
     pub fn new(peer: &SocketAddr) -> io::Result<Self> {
         let family = match peer {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,
         };
-        // It blocks: io_uring gives EAGAIN for one that does not, instead of waiting.
+        // It is blocking: on a non-blocking socket io_uring returns EAGAIN instead of waiting.
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
         sockopt::set_tcp_nodelay(&socket, true)?;
         Ok(Self(socket))
     }
 
-    /// The socket of a connection that was made by other means. What was not sent when it is closed is thrown away, so
-    /// that the other side sees no more of it.
+    /// Takes the socket of an existing connection. Closing it discards unsent bytes, so that the peer does not receive
+    /// them.
     pub fn of_stream(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(None)?;
@@ -45,14 +45,14 @@ impl Socket {
         Ok(Self(socket))
     }
 
-    /// Whether the other side has neither sent anything nor closed. A connection that waits for a request is so.
+    /// Whether the peer has neither sent anything nor closed, as for an idle connection.
     pub fn is_quiet(&self) -> bool {
         let mut byte = [0_u8; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         matches!(recv(self.0.as_fd(), &mut byte, flags), Err(Errno::AGAIN))
     }
 
-    /// Sends as much as fits into the socket's buffer, without waiting. Answers how many bytes that were.
+    /// Sends as much as fits into the socket's buffer, without waiting. Returns the number of bytes.
     pub fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
         match send(
             self.0.as_fd(),
@@ -65,7 +65,7 @@ impl Socket {
         }
     }
 
-    /// Takes what has come already, without waiting. 0 is the end of the connection.
+    /// Receives bytes that have already arrived, without waiting. 0 is the end of the connection.
     pub fn receive_now(&self, bytes: &mut [u8]) -> io::Result<usize> {
         let (received, _) = recv(self.0.as_fd(), bytes, RecvFlags::DONTWAIT)?;
         Ok(received)

@@ -1,7 +1,7 @@
-//! What the kernel says of an open file, asked for in one call.
+//! The status of an open file, from one system call.
 //!
-//! Opening a file needs its kind, its identity and what O_DIRECT asks for. A model of thousands of small files is
-//! loaded as fast as they can be opened, so each of them costs one `statx(2)` and no `fstat(2)` beside it.
+//! Opening a file needs its type, its identity and the alignment for O_DIRECT. The load time of a model of thousands of
+//! small files is the time to open them, so each costs one `statx(2)` and no additional `fstat(2)`.
 
 use std::os::fd::AsFd;
 
@@ -12,18 +12,18 @@ use rustix::{
 
 use crate::identity::Identity;
 
-/// What the kernel says of an open file.
+/// The status of an open file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status {
     pub(crate) kind: FileType,
     pub(crate) identity: Identity,
-    /// What offsets and memory of direct I/O have to be multiples of; 0 means that there is none. Linux 6.1 and
-    /// later answer for some file systems.
+    /// The alignment of offsets and memory for direct I/O; 0 means that it is not supported. Linux 6.1 and later report
+    /// it for some file systems.
     pub(crate) direct_align: Option<(u32, u32)>,
 }
 
 impl Status {
-    /// Asks the kernel.
+    /// Queries the kernel.
     pub(crate) fn of(file: impl AsFd) -> Result<Self, Errno> {
         let file = file.as_fd();
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::DIOALIGN;
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_call_says_what_fstat_says() {
+    fn the_status_equals_that_of_fstat() {
         for path in [
             std::env::current_exe().unwrap(),
             "/dev/null".into(),

@@ -1,29 +1,29 @@
-//! A copy of memory that leaves the processor's cache alone, and outlives a page that is gone.
+//! A memory copy that bypasses the CPU cache and survives pages that are gone.
 //!
-//! What is copied into a large region will not be read again soon, so its bytes need not first be
-//! fetched into the cache only to be overwritten there: a streaming copy out of a mapped file moved
-//! 14 GB/s on two cores where `pread` moved 10.
+//! Bytes that are copied into a large region are not read again soon, so the target need not be fetched
+//! into the cache before it is overwritten. A streaming copy out of a mapped file moved 14 GB/s on two
+//! cores; `pread` moved 10.
 //!
-//! A mapped file may shrink while it is read, and the kernel then sends SIGBUS, which ends the
-//! process. The copy here is written so that its handler can tell a fault inside it from any other
-//! and let it end with an answer; other faults go to whoever handled them before.
+//! A mapped file may shrink while it is read. The kernel then sends SIGBUS, which kills the process. The
+//! signal handler here recognises a fault inside this copy and makes the copy return false. Other faults
+//! go to the previous handler.
 
 use std::sync::OnceLock;
 
-/// Whether a source that may vanish can be copied from: this processor has the copy, and the
-/// signal's handler is ours. Installs it on the first call.
+/// Whether pages that may be gone can be copied: this CPU supports the copy, and the signal handler is
+/// ours. The first call installs the handler.
 pub(crate) fn guarded() -> bool {
     static INSTALLED: OnceLock<bool> = OnceLock::new();
     *INSTALLED.get_or_init(arch::install) && arch::installed()
 }
 
-/// Copies `bytes` bytes. Answers whether all were there: if not, part of the target was written.
+/// Copies `bytes` bytes. Returns whether all could be copied; if not, part of the target was written.
 ///
 /// # Safety
 ///
 /// The target must be valid for writes. The source must be valid for reads, or a file's mapping
-/// whose pages may be gone, and then [`guarded`] must have said yes. They must not overlap. Others may read and write
-/// both meanwhile, as long as none of them is Rust code with a reference: see [`shared`](crate::shared).
+/// whose pages may be gone, and then [`guarded`] must have returned true. They must not overlap. Others may read and
+/// write both at the same time, unless it is Rust code with a reference: see [`shared`](crate::shared).
 pub(crate) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) -> bool {
     // SAFETY: what the caller promised.
     unsafe { arch::copy(target, source, bytes) }
@@ -35,8 +35,8 @@ mod arch {
 
     use libc::{SA_NODEFER, SA_ONSTACK, SA_SIGINFO, SIG_DFL, SIG_IGN, SIGBUS, c_int, c_void};
 
-    // rdi: target, rsi: source, rdx: bytes. The target is brought to a cache line, then whole lines
-    // are stored past the cache. A fault between `begin` and `end` continues at `fault`.
+    // rdi: target, rsi: source, rdx: bytes. The target is first aligned to a cache line, then whole lines are
+    // stored with non-temporal stores. A fault between `copy` and `end` continues at `fault`.
     std::arch::global_asm!(
         ".globl straightway_streaming_copy",
         ".globl straightway_streaming_end",
@@ -87,7 +87,7 @@ mod arch {
 
     type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-    /// Who handled the signal before.
+    /// The previous handler of the signal.
     static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
     pub(super) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) -> bool {
@@ -113,11 +113,11 @@ mod arch {
         };
         let before = BEFORE.get_or_init(|| before);
         // SAFETY: all zeroes is a valid `sigaction`; the handler touches only its own arguments and
-        // a cell that is never written again, and so may run at any moment.
+        // a cell that is never written again, so it is async-signal-safe.
         unsafe {
             let mut ours: libc::sigaction = mem::zeroed();
             ours.sa_sigaction = address_of(on_fault);
-            // Where the one before wanted its own stack or to be interrupted itself, so do we.
+            // The alternate stack is always used. SA_NODEFER is copied from the previous handler.
             ours.sa_flags = SA_SIGINFO | SA_ONSTACK | (before.sa_flags & SA_NODEFER);
             ours.sa_mask = before.sa_mask;
             libc::sigaction(SIGBUS, &raw const ours, ptr::null_mut()) == 0
@@ -139,23 +139,23 @@ mod arch {
             *at = straightway_streaming_fault as *const () as i64;
             return;
         }
-        hand_on(signal, info, context);
+        forward(signal, info, context);
     }
 
-    /// Does what would have been done without us.
-    fn hand_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    /// Calls the previous handler, or restores the default action.
+    fn forward(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         let before = BEFORE.get().copied();
         let handler = before.map_or(SIG_DFL, |b| b.sa_sigaction);
         if handler == SIG_DFL || handler == SIG_IGN {
-            // SAFETY: from here on the signal does what it does by itself; the instruction runs
-            // again, faults again and ends the process.
+            // SAFETY: this restores the default action. The instruction runs again, faults again and kills
+            // the process.
             unsafe { libc::signal(signal, SIG_DFL) };
         } else if before.is_some_and(|b| b.sa_flags & SA_SIGINFO != 0) {
-            // SAFETY: the flag says that this is the handler's form.
+            // SAFETY: the flag says that the handler has this signature.
             let handler = unsafe { mem::transmute::<usize, Handler>(handler) };
             handler(signal, info, context);
         } else {
-            // SAFETY: and its absence, that it is this one.
+            // SAFETY: without the flag the handler has this signature.
             let handler = unsafe { mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
             handler(signal);
         }
@@ -165,7 +165,7 @@ mod arch {
 #[cfg(not(target_arch = "x86_64"))]
 mod arch {
     pub(super) unsafe fn copy(target: *mut u8, source: *const u8, bytes: usize) -> bool {
-        // SAFETY: what the caller of `super::copy` promised; `guarded` never says yes here.
+        // SAFETY: what the caller of `super::copy` promised; `guarded` never returns true here.
         unsafe { crate::shared::copy(target, source, bytes) };
         true
     }
@@ -187,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_is_copied_and_none_beside(start in 0_usize..130, from in 0_usize..130, bytes in 0_usize..5000) {
+        fn every_byte_is_copied_and_no_other(start in 0_usize..130, from in 0_usize..130, bytes in 0_usize..5000) {
             let source: Vec<u8> = (0..=250).cycle().take(from + bytes).collect();
             let mut target = vec![255; start + bytes + 70];
             // SAFETY: both ranges are inside their vectors.

@@ -1,14 +1,13 @@
-//! What the kernel knows of a TCP connection (`TCP_INFO`).
+//! Statistics of a TCP connection from the kernel (`TCP_INFO`).
 
 use std::mem::size_of;
 
 use crate::socket::Socket;
 
-/// The bytes that are asked for: the fields up to Linux 5.4, and some more.
+/// The number of bytes requested: the fields up to Linux 5.4, and some more.
 const BYTES: usize = 240;
 
-/// Where the kernel has its fields, in bytes (`struct tcp_info` in `linux/tcp.h`). They never move; new ones are added
-/// at the end.
+/// The offsets of fields in `struct tcp_info` (`linux/tcp.h`). They never move; new fields are added at the end.
 mod field {
     pub(super) const RTT_US: usize = 68;
     pub(super) const RETRANSMITS: usize = 100;
@@ -17,23 +16,23 @@ mod field {
     pub(super) const OUT_OF_ORDER: usize = 224;
 }
 
-/// What the kernel knows of a connection. Counters run from its beginning.
+/// The kernel's statistics of a connection. Counters start at its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// The smoothed round-trip time, in microseconds.
     pub rtt_us: u32,
-    /// Segments that this side sent again.
+    /// Segments that this side retransmitted.
     pub retransmits: u32,
-    /// Packets that came out of order: what the other side sent before them was lost or late. 0 before Linux 5.4.
+    /// Packets that arrived out of order, because earlier ones were lost or late. 0 before Linux 5.4.
     pub out_of_order: u32,
-    /// Bytes that the other side has acknowledged.
+    /// Bytes that the peer has acknowledged.
     pub acked_bytes: u64,
-    /// Bytes that have come.
+    /// Bytes received.
     pub received_bytes: u64,
 }
 
 impl Socket {
-    /// What the kernel knows of this connection; `None` where it does not tell, or tells too little.
+    /// The kernel's statistics of this connection; `None` if the kernel reports none or too few fields.
     pub fn tcp_info(&self) -> Option<TcpInfo> {
         let mut bytes = [0_u8; BYTES];
         let mut length = libc::socklen_t::try_from(BYTES).expect("it is small");
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_tells_what_was_sent_and_received() {
+    fn a_connection_counts_sent_and_received_bytes() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut other, _) = listener.accept().unwrap();

@@ -1,12 +1,12 @@
-//! io_uring: many I/Os on their way, few system calls.
+//! io_uring: many I/Os in flight, few system calls.
 //!
-//! [`Uring::submit`] only writes a queue entry; [`Uring::poll`] hands all new entries to the kernel
-//! and takes all completions, in one call. Files and ring slots are registered on first sight, so
-//! that the kernel looks neither up nor pins for each I/O; the pages of a region are used once each
-//! and gain nothing from it. A registration is replaced only while no I/O uses it ([`registered`]).
+//! [`Uring::submit`] only writes a queue entry. [`Uring::poll`] submits all new entries and takes all
+//! completions, in one call. Files and ring slots are registered on first use, so that the kernel does
+//! not look up files or pin pages for each I/O. Pages of a region are used once each and would not
+//! benefit. A registration is replaced only while no I/O uses it ([`registered`]).
 //!
-//! A buffer in flight belongs to the kernel. It sits in the table of this type until its completion
-//! arrives, with the file whose descriptor the entry names, and dropping a `Uring` waits for that.
+//! A buffer in flight belongs to the kernel. The in-flight table keeps it, and the file of its queue
+//! entry, until the completion arrives. Dropping a `Uring` waits for all completions.
 
 mod registered;
 pub mod sockets;
@@ -14,54 +14,54 @@ pub mod sockets;
 use std::{io, os::fd::AsRawFd, time::Duration};
 
 use io_uring::{IoUring, Submitter, opcode, squeue, types};
-use straightway_core::{Error, Kind, Place, Result};
+use straightway_core::{Error, ErrorKind, Place, Result};
 
 use crate::{
-    file::By,
+    file::IoPath,
     request::{Buf, Done, Io, Op},
 };
 use registered::{Registered, Taken};
 
-/// At most this many I/Os in flight on one ring.
+/// The maximum queue depth of one ring.
 pub const DEPTH_MAX: u32 = 4096;
 
-/// Files registered at once. One that no I/O uses gives way to another.
+/// The number of registered files. A file that no I/O uses is replaced by another.
 const FILES: u32 = 256;
 
-/// Ring memories registered at once. A lane has one.
+/// The number of registered ring memories. A lane has one.
 const BUFFERS: u32 = 4;
 
-/// The largest buffer that the kernel lets be registered.
+/// The largest buffer that the kernel registers.
 const BUFFER_BYTES_MAX: usize = 1 << 30;
 
 /// An io_uring with its in-flight table.
 pub struct Uring {
     ring: IoUring,
-    flying: Vec<Option<Flying>>,
+    table: Vec<Option<InFlight>>,
     free: Vec<u32>,
-    tables: Tables,
+    registrations: Registrations,
     system_calls: u64,
 }
 
-/// What is registered with the ring.
+/// The tables of registered files and buffers.
 #[derive(Debug)]
-struct Tables {
-    /// By the file's number, and whether it is the descriptor with O_DIRECT.
+struct Registrations {
+    /// Keyed by the file's id, and whether it is the descriptor with O_DIRECT.
     files: Registered<(u64, bool)>,
-    /// By the memory's number.
+    /// Keyed by the memory's id.
     buffers: Registered<u64>,
 }
 
-/// An I/O in flight, and the slots that its queue entry names.
+/// An I/O in flight, and the registrations that its queue entry uses.
 #[derive(Debug)]
-struct Flying {
+struct InFlight {
     io: Io,
     file: Option<Taken>,
     buffer: Option<Taken>,
 }
 
 impl Uring {
-    /// A ring for `depth` I/Os at a time.
+    /// Creates a ring with a queue depth of `depth`.
     pub fn new(depth: u32) -> Result<Self> {
         let depth = depth.clamp(1, DEPTH_MAX);
         let ring = build(depth)?;
@@ -75,9 +75,9 @@ impl Uring {
             .map_or(0, |()| BUFFERS);
         Ok(Self {
             ring,
-            flying: (0..depth).map(|_| None).collect(),
+            table: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
-            tables: Tables {
+            registrations: Registrations {
                 files: Registered::new(files),
                 buffers: Registered::new(buffers),
             },
@@ -85,89 +85,92 @@ impl Uring {
         })
     }
 
-    /// Takes an I/O on; gives it back when the queue is full.
+    /// Queues an I/O. Returns it if the queue is full.
     pub fn submit(&mut self, io: Io) -> Result<(), Io> {
         let Some(&number) = self.free.last() else {
             return Err(io);
         };
         let span = Span::of(&io);
         let submitter = self.ring.submitter();
-        let buffer = self.tables.take_buffer(&io, &submitter);
-        let file = self.tables.take_file(&io, &submitter);
-        let flying = Flying { io, file, buffer };
-        let entry = flying.entry(span).user_data(u64::from(number));
-        // SAFETY: the entry's descriptor, buffer and slots are kept in `flying` until its
-        // completion, and the buffer is owned by the I/O, so nobody else touches it.
+        let buffer = self.registrations.take_buffer(&io, &submitter);
+        let file = self.registrations.take_file(&io, &submitter);
+        let in_flight = InFlight { io, file, buffer };
+        let entry = in_flight.entry(span).user_data(u64::from(number));
+        // SAFETY: the entry's descriptor, buffer and slots are kept in `table` until its
+        // completion, and the buffer is owned by the I/O, so nobody else uses it.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
-            return Err(self.tables.land(flying));
+            return Err(self.registrations.release(in_flight));
         }
         self.free.pop();
-        self.flying[number as usize] = Some(flying);
+        self.table[number as usize] = Some(in_flight);
         Ok(())
     }
 
-    /// Hands new I/Os to the kernel, waits for at least `want` completions (or the time-out), and
-    /// takes all that are there. Answers how many.
+    /// Submits queued I/Os, waits for at least `want` completions (or the timeout), and takes all available
+    /// completions. Returns their number.
     pub fn poll(&mut self, done: &mut Vec<Done>, want: usize, timeout: Duration) -> Result<usize> {
         let want = want.min(self.in_flight());
         self.system_calls += 1;
         enter(&self.ring, want, timeout)?;
         let before = done.len();
         for completion in self.ring.completion() {
-            let number = u32::try_from(completion.user_data()).expect("we gave it a u32");
-            let flying = self.flying[number as usize]
+            let number = u32::try_from(completion.user_data()).expect("user data is a u32");
+            let in_flight = self.table[number as usize]
                 .take()
-                .expect("a number flies once");
+                .expect("a number is in flight once");
             self.free.push(number);
-            let io = self.tables.land(flying);
+            let io = self.registrations.release(in_flight);
             done.push(Done::new(io, outcome(completion.result())));
         }
         Ok(done.len() - before)
     }
 
-    /// How many I/Os are in flight.
+    /// The number of I/Os in flight.
     pub fn in_flight(&self) -> usize {
-        self.flying.len() - self.free.len()
+        self.table.len() - self.free.len()
     }
 
-    /// How often it has called the kernel to hand over and wait.
+    /// The number of system calls to submit and wait so far.
     pub fn system_calls(&self) -> u64 {
         self.system_calls
     }
 
-    /// How many can be.
+    /// The queue depth.
     pub fn depth(&self) -> usize {
-        self.flying.len()
+        self.table.len()
     }
 
-    /// Lets go of the registered files that no I/O uses: a registration keeps a file open.
+    /// Unregisters files that no I/O uses, because a registration keeps a file open.
     pub fn forget_files(&mut self) {
         let submitter = self.ring.submitter();
-        self.tables.files.forget(|slot| {
+        self.registrations.files.forget(|slot| {
             // A slot that cannot be cleared is overwritten by the next registration.
             let _ = submitter.register_files_update(slot.into(), &[-1]);
         });
     }
 }
 
-/// An io_uring that one thread uses, or why there is none.
+/// Creates an io_uring for one thread.
 fn build(depth: u32) -> Result<IoUring> {
     let refused = |source: io::Error| {
         let (kind, hint) = match source.raw_os_error() {
             Some(libc::ENOSYS | libc::EPERM | libc::EACCES) => (
-                Kind::Unsupported,
+                ErrorKind::Unsupported,
                 "sysctl kernel.io_uring_disabled=0, or a seccomp profile that allows it",
             ),
-            // Its queues count as locked memory, of which a user may have none.
+            // The queues count as locked memory, which may be limited to 0.
             Some(libc::ENOMEM) => (
-                Kind::Unsupported,
+                ErrorKind::Unsupported,
                 "let the process lock more memory (`ulimit -l`), or ask for fewer lanes",
             ),
-            _ => (Kind::Transient, "ask for fewer lanes, or a smaller depth"),
+            _ => (
+                ErrorKind::Transient,
+                "ask for fewer lanes, or a smaller depth",
+            ),
         };
         Error::new(kind, "set up", "io_uring", source.to_string()).with_hint(hint)
     };
-    // One thread uses a ring, so completions may wait until it asks for them (Linux 6.1).
+    // One thread uses a ring, so completions can be deferred until it polls (Linux 6.1).
     IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
@@ -176,7 +179,7 @@ fn build(depth: u32) -> Result<IoUring> {
         .map_err(refused)
 }
 
-/// Hands new entries to the kernel, and waits for at least `want` completions or the time-out, if there is one.
+/// Submits queued entries, and waits for at least `want` completions or the timeout, if there is one.
 fn enter(ring: &IoUring, want: usize, timeout: impl Into<Option<Duration>>) -> Result<()> {
     let entered = match timeout.into() {
         Some(timeout) => {
@@ -189,38 +192,38 @@ fn enter(ring: &IoUring, want: usize, timeout: impl Into<Option<Duration>>) -> R
     match entered {
         Ok(_) => Ok(()),
         Err(error) => match error.raw_os_error() {
-            // Nothing was ready in time, or a signal came: what is there is still taken.
+            // A timeout or a signal: completions that have arrived are still taken.
             Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => Ok(()),
             _ => Err(Error::os("submit to", "io_uring", error)),
         },
     }
 }
 
-/// What a completion says: a count, or an error.
+/// The result of a completion: a count, or an error.
 fn outcome(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-impl Tables {
-    /// The slot of the I/O's file, registering it on first sight.
+impl Registrations {
+    /// The slot of the I/O's file, which is registered on first use.
     fn take_file(&mut self, io: &Io, submitter: &Submitter<'_>) -> Option<Taken> {
-        let direct = io.by == By::Direct;
+        let direct = io.by == IoPath::Direct;
         let fd = io.object.descriptor(io.by).as_raw_fd();
-        // Numbers count up, so the files of a transfer have slots of their own; the two descriptors of a
-        // file lie half a table apart.
+        // Ids are consecutive, so the files of a transfer have different slots. The two descriptors of a file
+        // are half a table apart.
         let hash = io.object.id() + u64::from(direct) * u64::from(FILES / 2);
         self.files.take((io.object.id(), direct), hash, |slot| {
             submitter.register_files_update(slot.into(), &[fd]).is_ok()
         })
     }
 
-    /// The slot of the memory that holds the I/O's buffer, registering it on first sight.
+    /// The slot of the memory that contains the I/O's buffer, which is registered on first use.
     fn take_buffer(&mut self, io: &Io, submitter: &Submitter<'_>) -> Option<Taken> {
         let Buf::Slot(slot) = &io.buf else {
             return None;
         };
         let memory = slot.memory();
-        // Memory in a BAR cannot be registered: the kernel answers EFAULT.
+        // Memory in a BAR cannot be registered: the kernel returns EFAULT.
         if memory.bytes() > BUFFER_BYTES_MAX || memory.place() != Place::Host {
             return None;
         }
@@ -233,14 +236,14 @@ impl Tables {
             // that they outlive the mapping, and uses them only for I/Os that own a slot of the memory.
             let registered =
                 unsafe { submitter.register_buffers_update(slot.into(), &[iovec], None) };
-            // Refused for RLIMIT_MEMLOCK, most likely: the I/O then goes unregistered, and slower.
+            // The likely cause of a failure is RLIMIT_MEMLOCK. The I/O then runs unregistered, and slower.
             registered.is_ok()
         })
     }
 
-    /// Gives back the slots of an I/O that is not in flight any more.
-    fn land(&mut self, flying: Flying) -> Io {
-        let Flying { io, file, buffer } = flying;
+    /// Returns the slots of an I/O that is no longer in flight.
+    fn release(&mut self, in_flight: InFlight) -> Io {
+        let InFlight { io, file, buffer } = in_flight;
         if let Some(slot) = file {
             self.files.give_back(slot);
         }
@@ -251,7 +254,7 @@ impl Tables {
     }
 }
 
-/// The memory of an I/O, checked before anything is taken for it.
+/// The memory of an I/O, which is checked before any slot is taken.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     pointer: *mut u8,
@@ -267,8 +270,8 @@ impl Span {
     }
 }
 
-impl Flying {
-    /// The queue entry. It names the plain descriptor where the file has no slot.
+impl InFlight {
+    /// The queue entry. It uses the plain descriptor if the file has no slot.
     fn entry(&self, Span { pointer, bytes }: Span) -> squeue::Entry {
         let io = &self.io;
         let fd = types::Fd(io.object.descriptor(io.by).as_raw_fd());
@@ -293,8 +296,8 @@ impl Flying {
 
 impl Drop for Uring {
     fn drop(&mut self) {
-        // The kernel still writes to the buffers of what is in flight. Should it not answer within
-        // a minute, leaking them is the one safe thing left.
+        // The kernel still writes to the buffers of I/Os in flight. If they do not complete within a minute,
+        // leaking them is the only safe option.
         let mut done = Vec::new();
         for _ in 0..60 {
             if self.in_flight() == 0 {
@@ -302,14 +305,14 @@ impl Drop for Uring {
             }
             let _ = self.poll(&mut done, 1, Duration::from_secs(1));
         }
-        std::mem::forget(std::mem::take(&mut self.flying));
+        std::mem::forget(std::mem::take(&mut self.table));
     }
 }
 
 impl std::fmt::Debug for Uring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (flying, depth) = (self.in_flight(), self.depth());
-        write!(f, "Uring {{ in flight: {flying} of {depth} }}")
+        let (in_flight, depth) = (self.in_flight(), self.depth());
+        write!(f, "Uring {{ in flight: {in_flight} of {depth} }}")
     }
 }
 
@@ -331,7 +334,7 @@ mod tests {
         Io {
             op: Op::Read,
             object: Arc::clone(file),
-            by: By::PageCache,
+            by: IoPath::PageCache,
             offset: 0,
             bytes: slot.bytes(),
             buf: Buf::Slot(slot),
@@ -340,7 +343,7 @@ mod tests {
         }
     }
 
-    /// Files with one page each, which begins with the file's number.
+    /// Files of one page, which begins with the file's number.
     fn numbered(folder: &std::path::Path, count: u32) -> Vec<Arc<File>> {
         (0..count)
             .map(|number| {
@@ -366,14 +369,14 @@ mod tests {
         for done in done {
             assert_eq!(done.result.unwrap(), 4096);
             let Buf::Slot(slot) = &done.io.buf else {
-                panic!("it went out with a slot")
+                panic!("it was submitted with a slot")
             };
             assert_eq!(slot.as_slice()[..4], done.io.tag.to_le_bytes());
         }
     }
 
     #[test]
-    fn more_files_than_can_be_registered_are_each_read_as_themselves() {
+    fn more_files_than_can_be_registered_are_read_correctly() {
         let Some(mut uring) = ring(1024) else { return };
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let files = numbered(folder.path(), 3 * FILES);
@@ -386,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn more_memories_than_can_be_registered_each_get_their_own_bytes() {
+    fn more_memories_than_can_be_registered_receive_their_own_bytes() {
         let Some(mut uring) = ring(64) else { return };
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let files = numbered(folder.path(), 8 * BUFFERS);
@@ -407,7 +410,7 @@ mod tests {
             uring.submit(read(&files[tag as usize], slot, tag)).unwrap();
             uring.forget_files();
         }
-        // The I/O keeps its file open, whoever else lets go of it.
+        // The I/O keeps its file open.
         drop(files);
         while uring.in_flight() > 0 {
             uring.poll(&mut done, 2, Duration::from_secs(1)).unwrap();

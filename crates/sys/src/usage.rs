@@ -1,18 +1,18 @@
-//! CPU time spent so far.
+//! CPU time and the monotonic clock.
 
 use std::ops::Sub;
 
 /// User and system CPU seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuTime {
-    /// In our own code.
+    /// In user code.
     pub user_s: f64,
-    /// In the kernel, for us.
+    /// In the kernel, on behalf of the process.
     pub system_s: f64,
 }
 
 impl CpuTime {
-    /// What the whole process has used up to now, the kernel's I/O workers for it included.
+    /// The CPU time of the whole process so far, including its kernel I/O workers.
     pub fn of_process() -> Self {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: `usage` is valid for writes, and all zeroes is a valid `rusage` should it fail.
@@ -27,13 +27,13 @@ impl CpuTime {
         }
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn total_s(self) -> f64 {
         self.user_s + self.system_s
     }
 }
 
-/// Seconds on the clock that runs on without steps: the one of `Instant`, and of Python's `time.perf_counter`.
+/// Seconds on the monotonic clock, which `Instant` and Python's `time.perf_counter` also use.
 pub fn monotonic_s() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9

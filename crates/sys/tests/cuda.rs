@@ -1,12 +1,14 @@
-//! The driver layer over the stand-in: late copies, failing calls, bad pointers, broken machines.
+//! The driver layer with the stand-in driver: late copies, failing calls, bad pointers, broken machines.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers are tests too")]
 
 use std::sync::Arc;
 
-use straightway_core::{Kind, Place, Result};
+use straightway_core::{ErrorKind, Place, Result};
 use straightway_standin::Standin;
-use straightway_sys::cuda::{Context, Copying, DeviceMemory, Direction, Driver, Span, Stream};
+use straightway_sys::cuda::{
+    Context, CopyDirection, Copying, CudaStream, DeviceMemory, Driver, Span,
+};
 use straightway_sys::memory::HostMemory;
 use straightway_sys::{Region, Slot};
 
@@ -33,7 +35,7 @@ fn whole(memory_offset: usize) -> Span {
     }
 }
 
-/// Bytes that differ from chunk to chunk, so that a wrong one is seen.
+/// Bytes that differ from chunk to chunk, so that a wrong chunk is detected.
 fn pattern(chunk: usize) -> Vec<u8> {
     (0..SLOT_BYTES)
         .map(|i| u8::try_from((i * 7 + chunk * 131 + 3) % 251).unwrap())
@@ -41,11 +43,11 @@ fn pattern(chunk: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_machine_without_a_driver_is_unsupported_and_says_why() {
+fn a_machine_without_a_driver_is_unsupported_with_a_reason() {
     match Driver::load() {
         Ok(driver) => println!("skipped: this machine has a driver ({})", driver.version()),
         Err(error) => {
-            assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             assert!(
                 error.to_string().contains("libcuda") || error.hint().is_some(),
                 "{error}"
@@ -55,7 +57,7 @@ fn a_machine_without_a_driver_is_unsupported_and_says_why() {
 }
 
 #[test]
-fn a_device_tells_its_name_place_and_size() {
+fn a_device_reports_its_name_address_and_memory() {
     Standin::run("devices=2 memory_bytes=1048576", |_| {
         let driver = Driver::load().unwrap();
         assert_eq!(
@@ -74,16 +76,16 @@ fn a_device_tells_its_name_place_and_size() {
             driver.device(0).unwrap().uuid().unwrap()
         );
         let error = driver.device(2).unwrap_err();
-        assert_eq!(error.kind(), Kind::Invalid);
+        assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("2 device(s)"), "{error}");
     });
 }
 
 #[test]
-fn a_driver_too_old_is_unsupported_with_both_figures() {
+fn an_old_driver_is_unsupported_with_both_versions() {
     Standin::run("version=11020", |_| {
         let error = Driver::load().unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(
             error.to_string().contains("11.2") && error.to_string().contains("11.4"),
             "{error}"
@@ -95,16 +97,16 @@ fn a_driver_too_old_is_unsupported_with_both_figures() {
 fn a_driver_without_a_device_is_unsupported() {
     Standin::run("devices=0", |_| {
         let error = Driver::load().unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("no GPU"), "{error}");
     });
 }
 
 #[test]
-fn a_code_no_one_has_heard_of_is_an_error_with_its_number() {
+fn an_unknown_code_is_an_error_with_its_number() {
     Standin::run("fail=cuInit:1:31337", |_| {
         let error = Driver::load().unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("31337"), "{error}");
     });
 }
@@ -114,13 +116,13 @@ fn a_device_held_exclusively_by_another_process_is_a_clear_error() {
     Standin::run("compute_mode=3 held=true", |standin| {
         let device = Driver::load().unwrap().device(0).unwrap();
         let error = device.context().unwrap_err();
-        assert_eq!(error.kind(), Kind::Transient);
+        assert_eq!(error.kind(), ErrorKind::Transient);
         assert!(
             error.to_string().contains("another process holds it"),
             "{error}"
         );
         assert!(error.hint().unwrap().contains("nvidia-smi"));
-        // When the other process has gone, the same process goes on.
+        // When the other process has ended, this process can use the device.
         standin.plan("compute_mode=3");
         drop(device.context().unwrap());
         standin.assert_clean();
@@ -128,7 +130,7 @@ fn a_device_held_exclusively_by_another_process_is_a_clear_error() {
 }
 
 #[test]
-fn a_device_closed_to_compute_is_unsupported() {
+fn a_device_with_prohibited_compute_mode_is_unsupported() {
     Standin::run("compute_mode=2", |standin| {
         let error = Driver::load()
             .unwrap()
@@ -136,18 +138,18 @@ fn a_device_closed_to_compute_is_unsupported() {
             .unwrap()
             .context()
             .unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         standin.assert_clean();
     });
 }
 
 #[test]
-fn device_memory_that_runs_out_is_an_error_with_the_figures() {
+fn device_memory_that_runs_out_is_an_error_with_the_sizes() {
     Standin::run("memory_bytes=1048576", |standin| {
         let context = context();
         let held = DeviceMemory::allocate(&context, 512 << 10).unwrap();
         let error = DeviceMemory::allocate(&context, 1 << 20).unwrap_err();
-        assert_eq!(error.kind(), Kind::Transient);
+        assert_eq!(error.kind(), ErrorKind::Transient);
         let text = error.to_string();
         assert!(
             text.contains("1 MiB wanted") && text.contains("512 KiB free"),
@@ -161,7 +163,7 @@ fn device_memory_that_runs_out_is_an_error_with_the_figures() {
 }
 
 #[test]
-fn pinned_memory_that_runs_out_is_an_error_with_the_figure_needed() {
+fn pinned_memory_that_runs_out_is_an_error_with_the_needed_size() {
     Standin::run("pinned_bytes_max=65536", |standin| {
         let context = context();
         let pin = |bytes| HostMemory::new(bytes).unwrap().pin(&context);
@@ -179,7 +181,7 @@ fn pinned_memory_that_runs_out_is_an_error_with_the_figure_needed() {
 }
 
 #[test]
-fn memory_is_pinned_once_and_until_it_goes() {
+fn memory_is_pinned_once_until_it_is_dropped() {
     Standin::run("", |standin| {
         let context = context();
         let memory = HostMemory::new(3 * 4096).unwrap();
@@ -197,11 +199,11 @@ fn memory_is_pinned_once_and_until_it_goes() {
 fn a_slot_that_is_not_pinned_is_refused() {
     Standin::run("", |standin| {
         let context = context();
-        let stream = Stream::new(&context).unwrap();
+        let stream = CudaStream::new(&context).unwrap();
         let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
         let slot = Slot::ring(1, SLOT_BYTES).unwrap().pop().unwrap();
         let refused = stream
-            .copy(Direction::ToDevice, slot, &memory, &[whole(0)])
+            .copy(CopyDirection::ToDevice, slot, &memory, &[whole(0)])
             .unwrap_err();
         assert!(refused.error.to_string().contains("not pinned"));
         assert!(refused.slot.is_some());
@@ -210,7 +212,7 @@ fn a_slot_that_is_not_pinned_is_refused() {
 }
 
 #[test]
-fn a_region_on_a_gpu_tells_its_place_and_is_read_and_written_by_copies() {
+fn a_region_on_a_gpu_has_its_place_and_is_read_and_written_by_copies() {
     Standin::run("devices=2", |standin| {
         let device = Driver::load().unwrap().device(1).unwrap();
         let context = device.context().unwrap();
@@ -249,12 +251,12 @@ fn bytes_survive_late_copies_both_ways_through_a_ring_smaller_than_the_data() {
     }
 }
 
-/// Sends 24 chunks through 4 slots and 3 streams and back, whatever order the seed makes of it.
+/// Copies 24 chunks through 4 slots and 3 streams and back. The seed determines the order.
 fn round_trip(seed: u64) {
     const CHUNKS: usize = 24;
     Standin::run(&format!("seed={seed} delay_us_max=500"), |standin| {
         let context = context();
-        let streams: Vec<_> = (0..3).map(|_| Stream::new(&context).unwrap()).collect();
+        let streams: Vec<_> = (0..3).map(|_| CudaStream::new(&context).unwrap()).collect();
         let memory = DeviceMemory::allocate(&context, CHUNKS * SLOT_BYTES).unwrap();
         let memory = Arc::new(memory);
         let mut free = ring(&context, 4).unwrap();
@@ -269,7 +271,7 @@ fn round_trip(seed: u64) {
             copies.push(
                 stream
                     .copy(
-                        Direction::ToDevice,
+                        CopyDirection::ToDevice,
                         slot,
                         &memory,
                         &[whole(chunk * SLOT_BYTES)],
@@ -283,7 +285,7 @@ fn round_trip(seed: u64) {
             let stream = &streams[chunk % streams.len()];
             let copy = stream
                 .copy(
-                    Direction::ToHost,
+                    CopyDirection::ToHost,
                     slot,
                     &memory,
                     &[whole(chunk * SLOT_BYTES)],
@@ -308,12 +310,12 @@ fn lanes_on_their_own_threads_share_a_device() {
             for lane in 0..4 {
                 let (mut slot, context, memory) = (slots.pop().unwrap(), &context, &memory);
                 scope.spawn(move || {
-                    let stream = Stream::new(context).unwrap();
+                    let stream = CudaStream::new(context).unwrap();
                     for chunk in (lane..32).step_by(4) {
                         slot.as_mut_slice().copy_from_slice(&pattern(chunk));
                         let span = whole(chunk * SLOT_BYTES);
                         slot = stream
-                            .copy(Direction::ToDevice, slot, memory, &[span])
+                            .copy(CopyDirection::ToDevice, slot, memory, &[span])
                             .unwrap()
                             .wait()
                             .unwrap();
@@ -335,13 +337,13 @@ fn lanes_on_their_own_threads_share_a_device() {
 fn a_copy_is_not_done_before_its_event() {
     Standin::run("", |standin| {
         let context = context();
-        let stream = Stream::new(&context).unwrap();
+        let stream = CudaStream::new(&context).unwrap();
         let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
         let mut slot = ring(&context, 1).unwrap().pop().unwrap();
         slot.as_mut_slice().fill(9);
         standin.hold();
         let copy = stream
-            .copy(Direction::ToDevice, slot, &memory, &[whole(0)])
+            .copy(CopyDirection::ToDevice, slot, &memory, &[whole(0)])
             .unwrap();
         assert!(!copy.is_done().unwrap());
         assert_eq!(standin.count("pending"), 2);
@@ -356,17 +358,17 @@ fn a_copy_is_not_done_before_its_event() {
 }
 
 #[test]
-fn the_stand_in_sees_a_slot_that_is_reused_too_early() {
+fn the_stand_in_detects_a_slot_that_is_reused_too_early() {
     Standin::run("", |standin| {
         let context = context();
-        let stream = Stream::new(&context).unwrap();
+        let stream = CudaStream::new(&context).unwrap();
         let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
         let mut slot = ring(&context, 1).unwrap().pop().unwrap();
         slot.as_mut_slice().fill(1);
         let address = slot.pointer();
         standin.hold();
         let copy = stream
-            .copy(Direction::ToDevice, slot, &memory, &[whole(0)])
+            .copy(CopyDirection::ToDevice, slot, &memory, &[whole(0)])
             .unwrap();
         // The types forbid this; a raw pointer does not.
         // SAFETY: the slot's memory is alive, and the copy is held back.
@@ -385,16 +387,16 @@ fn the_stand_in_sees_a_slot_that_is_reused_too_early() {
 }
 
 #[test]
-fn a_copy_that_is_dropped_is_waited_for_and_holds_its_memory_until_then() {
+fn dropping_a_copy_waits_for_it_and_keeps_its_memory_until_then() {
     Standin::run("delay_us_max=2000", |standin| {
         let context = context();
-        let stream = Stream::new(&context).unwrap();
+        let stream = CudaStream::new(&context).unwrap();
         let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
         let slot = ring(&context, 1).unwrap().pop().unwrap();
         let copy = stream
-            .copy(Direction::ToDevice, slot, &memory, &[whole(0)])
+            .copy(CopyDirection::ToDevice, slot, &memory, &[whole(0)])
             .unwrap();
-        // All that is left of memory, ring and stream is what the copy holds.
+        // Only the copy still holds memory, ring and stream.
         drop((memory, stream));
         assert_eq!(
             (standin.count("allocations"), standin.count("pinned")),
@@ -407,12 +409,12 @@ fn a_copy_that_is_dropped_is_waited_for_and_holds_its_memory_until_then() {
 }
 
 #[test]
-fn many_spans_of_one_slot_land_where_they_belong() {
+fn many_spans_of_one_slot_are_copied_to_their_offsets() {
     // 200 spans make several batched calls; every other KiB of the slot, backwards on the device.
     for plan in ["seed=3", "seed=4 delay_us_max=20"] {
         Standin::run(plan, |standin| {
             let context = context();
-            let stream = Stream::new(&context).unwrap();
+            let stream = CudaStream::new(&context).unwrap();
             let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
             let mut slots = ring(&context, 2).unwrap();
             let mut slot = slots.pop().unwrap();
@@ -424,7 +426,7 @@ fn many_spans_of_one_slot_land_where_they_belong() {
             };
             let spans: Vec<_> = (0..200).map(span).collect();
             let slot = stream
-                .copy(Direction::ToDevice, slot, &memory, &spans)
+                .copy(CopyDirection::ToDevice, slot, &memory, &spans)
                 .unwrap()
                 .wait()
                 .unwrap();
@@ -438,7 +440,7 @@ fn many_spans_of_one_slot_land_where_they_belong() {
                 );
             }
             let back = stream
-                .copy(Direction::ToHost, slots.pop().unwrap(), &memory, &spans)
+                .copy(CopyDirection::ToHost, slots.pop().unwrap(), &memory, &spans)
                 .unwrap();
             let back = back.wait().unwrap();
             for span in &spans {
@@ -451,10 +453,10 @@ fn many_spans_of_one_slot_land_where_they_belong() {
 }
 
 #[test]
-fn a_span_out_of_bounds_is_refused_and_the_slot_comes_back() {
+fn a_span_out_of_bounds_is_refused_and_the_slot_is_returned() {
     Standin::run("", |standin| {
         let context = context();
-        let stream = Stream::new(&context).unwrap();
+        let stream = CudaStream::new(&context).unwrap();
         let memory = Arc::new(DeviceMemory::allocate(&context, SLOT_BYTES).unwrap());
         let mut slot = ring(&context, 1).unwrap().pop().unwrap();
         let wrong = [
@@ -486,9 +488,9 @@ fn a_span_out_of_bounds_is_refused_and_the_slot_comes_back() {
         ];
         for span in wrong {
             let refused = stream
-                .copy(Direction::ToDevice, slot, &memory, &[span])
+                .copy(CopyDirection::ToDevice, slot, &memory, &[span])
                 .unwrap_err();
-            assert_eq!(refused.error.kind(), Kind::Invalid);
+            assert_eq!(refused.error.kind(), ErrorKind::Invalid);
             slot = refused.slot.unwrap();
         }
         assert_eq!(standin.count("pending"), 0);
@@ -500,11 +502,17 @@ fn a_span_out_of_bounds_is_refused_and_the_slot_comes_back() {
 fn a_copy_that_fails_half_way_is_an_error_and_leaks_nothing() {
     Standin::run("fail=copy:2:700", |standin| {
         let context = context();
-        let stream = Stream::new(&context).unwrap();
+        let stream = CudaStream::new(&context).unwrap();
         let memory = Arc::new(DeviceMemory::allocate(&context, 4 * SLOT_BYTES).unwrap());
         let slots = ring(&context, 4).unwrap();
-        let start =
-            |(i, slot)| stream.copy(Direction::ToDevice, slot, &memory, &[whole(i * SLOT_BYTES)]);
+        let start = |(i, slot)| {
+            stream.copy(
+                CopyDirection::ToDevice,
+                slot,
+                &memory,
+                &[whole(i * SLOT_BYTES)],
+            )
+        };
         let outcomes: Vec<_> = slots.into_iter().enumerate().map(start).collect();
         let errors: Vec<_> = outcomes
             .into_iter()
@@ -563,19 +571,19 @@ fn a_pointer_that_is_not_this_device_s_memory_is_refused() {
         pinned.pin(&context).unwrap();
         let nothing = || Arc::new(());
         let cases = [
-            (0, 16, "no memory the driver knows"),
-            (0xdead_0000, 16, "no memory the driver knows"),
+            (0, 16, "not memory that the driver knows"),
+            (0xdead_0000, 16, "not memory that the driver knows"),
             (host, 16, "host memory"),
-            (here.address(), 4097, "no memory the driver knows"),
-            (here.address(), 0, "no range"),
-            (u64::MAX - 8, 16, "no range"),
+            (here.address(), 4097, "not memory that the driver knows"),
+            (here.address(), 0, "not a valid range"),
+            (u64::MAX - 8, 16, "not a valid range"),
             (there.address(), 16, "cuda:1"),
         ];
         for (address, len, reason) in cases {
             // SAFETY: refused, so nothing is used.
             let lent = unsafe { DeviceMemory::lend(&context, address, len, nothing()) };
             let error = lent.unwrap_err();
-            assert_eq!(error.kind(), Kind::Invalid);
+            assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains(reason), "{error}");
         }
         drop((here, there, pinned, context, other));
@@ -583,7 +591,7 @@ fn a_pointer_that_is_not_this_device_s_memory_is_refused() {
     });
 }
 
-/// Everything the driver is used for, once.
+/// Uses every function of the driver once.
 fn use_everything() -> Result<()> {
     let device = Driver::load()?.device(0)?;
     device.name()?;
@@ -597,7 +605,7 @@ fn use_everything() -> Result<()> {
     let lent = unsafe { DeviceMemory::lend(&context, memory.address(), 4096, memory.clone()) }?;
     lent.write(0, &[1; 64])?;
     lent.read(0, &mut [0; 64])?;
-    let stream = Stream::new(&context)?;
+    let stream = CudaStream::new(&context)?;
     let slot = ring(&context, 1)?.pop().expect("a ring of one");
     let halves = [
         Span {
@@ -612,26 +620,26 @@ fn use_everything() -> Result<()> {
         },
     ];
     let copy = stream
-        .copy(Direction::ToDevice, slot, &memory, &[whole(0)])
+        .copy(CopyDirection::ToDevice, slot, &memory, &[whole(0)])
         .map_err(|r| r.error)?;
     copy.is_done()?;
     let slot = copy.wait().map_err(|r| r.error)?;
     let copy = stream
-        .copy(Direction::ToHost, slot, &memory, &[whole(0)])
+        .copy(CopyDirection::ToHost, slot, &memory, &[whole(0)])
         .map_err(|r| r.error)?;
     let slot = copy.wait().map_err(|r| r.error)?;
     drop(
         stream
-            .copy(Direction::ToDevice, slot, &memory, &halves)
+            .copy(CopyDirection::ToDevice, slot, &memory, &halves)
             .map_err(|r| r.error)?,
     );
-    // A copy that failed after it was dropped is noticed by what comes next.
+    // A copy that fails after it was dropped makes the next call fail.
     memory.read(0, &mut [0; 64])
 }
 
 #[test]
 fn every_call_that_fails_is_an_error_and_leaks_nothing() {
-    // What only gives back has nobody to tell; it is logged. A copy that is dropped is one of them.
+    // Calls that only release something cannot return an error; it is logged. Dropping a copy is such a call.
     const SILENT: [&str; 6] = [
         "cuMemFree_v2",
         "cuMemHostUnregister",
@@ -647,12 +655,12 @@ fn every_call_that_fails_is_an_error_and_leaks_nothing() {
         assert!(calls.len() >= 30, "{calls:?}");
         for (name, &count) in &calls {
             for nth in 1..=count {
-                // A copy that fails when it runs takes the context with it (launch failure).
+                // A copy that fails when it runs destroys the context (launch failure).
                 let code = if name == "copy" { 719 } else { 999 };
                 standin.plan(&format!("fail={name}:{nth}:{code}"));
                 let outcome = use_everything();
                 let silent = SILENT.contains(&name.as_str())
-                    // The last waits are those of the dropped copy.
+                    // The last wait belongs to the dropped copy.
                     || (name == "cuEventSynchronize" && nth == count)
                     // The pushes of the drops at the end.
                     || (name == "cuCtxPushCurrent_v2" && outcome.is_ok());

@@ -1,4 +1,4 @@
-//! cuFile over the stand-in: files, registrations, counters, and everything that can go wrong.
+//! cuFile with the stand-in library: files, registrations, counters and failures.
 
 #![expect(clippy::unwrap_used, reason = "a test's helpers are tests too")]
 
@@ -7,10 +7,10 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use straightway_core::{Kind, Result};
+use straightway_core::{ErrorKind, Result};
 use straightway_standin::Standin;
 use straightway_sys::cuda::{Context, DeviceMemory, Driver};
-use straightway_sys::cufile::{CuFile, Library, Parameter, Request};
+use straightway_sys::cufile::{CuFile, CufileRequest, Library, Parameter};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -27,8 +27,8 @@ fn open(context: &Context) -> Result<CuFile> {
     Library::load(&[])?.open(context, SOON)
 }
 
-fn request(memory_offset: usize, bytes: usize, file_offset: u64) -> Request {
-    Request {
+fn request(memory_offset: usize, bytes: usize, file_offset: u64) -> CufileRequest {
+    CufileRequest {
         file_offset,
         memory_offset,
         bytes,
@@ -42,7 +42,7 @@ fn bytes(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_travel_between_a_file_and_registered_memory() {
+fn bytes_are_moved_between_a_file_and_registered_memory() {
     Standin::run("cufile=nvfs", |standin| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("data");
@@ -99,13 +99,13 @@ fn a_request_that_is_not_aligned_never_reaches_cufile() {
             let error = file
                 .read(&registered, request(memory_offset, len, file_offset))
                 .unwrap_err();
-            assert_eq!(error.kind(), Kind::Invalid);
+            assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains("not aligned"), "{error}");
         }
         let beyond = file
             .read(&registered, request(8192, 12 << 10, 0))
             .unwrap_err();
-        assert_eq!(beyond.kind(), Kind::Invalid);
+        assert_eq!(beyond.kind(), ErrorKind::Invalid);
         let counters = watch.counters(context.device().uuid().unwrap()).unwrap();
         assert_eq!((counters.reads.total, counters.reads.unaligned), (0, 0));
         assert!(!standin.calls().contains_key("cuFileRead"));
@@ -113,7 +113,7 @@ fn a_request_that_is_not_aligned_never_reaches_cufile() {
 }
 
 #[test]
-fn the_counters_say_which_way_each_request_went() {
+fn the_counters_report_the_path_of_each_request() {
     // The struct is laid out one way until version 1.18 and another from 1.19 on.
     for version in [1150, 1180, 1190] {
         for mode in ["nvfs", "p2p", "compat"] {
@@ -164,24 +164,24 @@ fn counted(mode: &str, version: u32) {
                 (of("compat", 3), of("compat", 1))
             );
             let stranger = watch.counters([1; 16]).unwrap_err();
-            assert_eq!(stranger.kind(), Kind::Unsupported);
+            assert_eq!(stranger.kind(), ErrorKind::Unsupported);
             assert_eq!(standin.misuses(), [""; 0]);
         },
     );
 }
 
 #[test]
-fn counters_of_a_version_nobody_has_looked_at_are_not_guessed() {
+fn counters_of_an_unknown_version_are_unsupported() {
     Standin::run("cufile_version=1200", |_| {
         let context = context();
         let error = open(&context).unwrap().watch().unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("1.20"), "{error}");
     });
 }
 
 #[test]
-fn a_file_that_cannot_be_registered_is_unsupported_and_points_at_udev() {
+fn a_file_that_cannot_be_registered_is_unsupported_with_a_hint_to_udev() {
     Standin::run("cufile=unregistrable", |standin| {
         let context = context();
         let cufile = open(&context).unwrap();
@@ -189,7 +189,7 @@ fn a_file_that_cannot_be_registered_is_unsupported_and_points_at_udev() {
         let error = cufile
             .register_file(file.into(), "model.safetensors")
             .unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("model.safetensors"), "{error}");
         assert!(error.to_string().contains("5027"), "{error}");
         assert!(error.hint().unwrap().contains("/run/udev"));
@@ -203,7 +203,7 @@ fn a_driver_that_does_not_open_is_unsupported() {
     Standin::run("cufile=closed", |standin| {
         let context = context();
         let error = open(&context).unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("5033"), "{error}");
         drop(context);
         standin.assert_clean();
@@ -211,7 +211,7 @@ fn a_driver_that_does_not_open_is_unsupported() {
 }
 
 #[test]
-fn a_driver_that_hangs_is_given_up_and_descriptor_0_is_put_back() {
+fn a_driver_that_hangs_times_out_and_descriptor_0_is_restored() {
     Standin::run("cufile=hanging", |_| {
         let context = context();
         let before = fs::read_link("/proc/self/fd/0").unwrap();
@@ -220,18 +220,18 @@ fn a_driver_that_hangs_is_given_up_and_descriptor_0_is_put_back() {
             .unwrap()
             .open(&context, Duration::from_millis(300))
             .unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("within 0.3 s"), "{error}");
         assert!(started.elapsed() < SOON);
         assert_eq!(fs::read_link("/proc/self/fd/0").unwrap(), before);
-        // A second attempt would hang behind the first: it is refused at once.
+        // A second attempt would hang too, so it is refused at once.
         let error = open(&context).unwrap_err();
         assert!(error.to_string().contains("has not returned"), "{error}");
     });
 }
 
 #[test]
-fn with_compat_mode_off_what_cannot_go_direct_is_an_error() {
+fn with_compat_mode_off_a_file_that_cannot_be_direct_is_an_error() {
     Standin::run("cufile=compat", |_| {
         let context = context();
         let library = Library::load(&[]).unwrap();
@@ -242,13 +242,13 @@ fn with_compat_mode_off_what_cannot_go_direct_is_an_error() {
         let cufile = library.open(&context, SOON).unwrap();
         let file = tempfile::tempfile().unwrap();
         let error = cufile.register_file(file.into(), "data").unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("5049"), "{error}");
     });
 }
 
 #[test]
-fn cufile_opened_by_somebody_else_is_used_and_left_open() {
+fn a_driver_opened_by_other_code_is_used_and_stays_open() {
     Standin::run("", |standin| {
         let context = context();
         let theirs = open(&context).unwrap();
@@ -262,7 +262,7 @@ fn cufile_opened_by_somebody_else_is_used_and_left_open() {
 }
 
 #[test]
-fn a_read_that_fails_tells_errno_and_cufile_codes_apart() {
+fn a_failed_read_distinguishes_errno_and_cufile_codes() {
     Standin::run("fail=cuFileRead:1:5 fail=cuFileRead:2:5016", |_| {
         let context = context();
         let cufile = open(&context).unwrap();
@@ -272,7 +272,10 @@ fn a_read_that_fails_tells_errno_and_cufile_codes_apart() {
             .register_file(tempfile::tempfile().unwrap().into(), "data")
             .unwrap();
         let error = file.read(&registered, request(0, 4096, 0)).unwrap_err();
-        assert_eq!((error.kind(), error.os_code()), (Kind::Transient, Some(5)));
+        assert_eq!(
+            (error.kind(), error.os_code()),
+            (ErrorKind::Transient, Some(5))
+        );
         let error = file.read(&registered, request(0, 4096, 0)).unwrap_err();
         assert!(
             error
@@ -304,7 +307,7 @@ fn a_handle_closes_its_descriptor_after_deregistering() {
     });
 }
 
-/// Everything cuFile is used for, once.
+/// Uses every function of cuFile once.
 fn use_everything() -> Result<()> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("data");
@@ -331,7 +334,7 @@ fn use_everything() -> Result<()> {
 
 #[test]
 fn every_call_that_fails_is_an_error_and_leaks_nothing() {
-    // What only gives back has nobody to tell; it is logged.
+    // Calls that only release something cannot return an error; it is logged.
     const SILENT: [&str; 4] = [
         "cuFileHandleDeregister",
         "cuFileBufDeregister",

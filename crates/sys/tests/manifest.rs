@@ -1,10 +1,10 @@
-//! Manifests of machines become the files that a root shows.
+//! Manifests of machines become the files of a root.
 
 use straightway_standin::expand;
 use straightway_sys::root::Root;
 
 #[test]
-fn each_kind_of_line_becomes_what_it_says() {
+fn each_kind_of_line_creates_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let manifest = "\
 # a machine
@@ -42,7 +42,7 @@ pci /sys/devices/pci0000:00/0000:00:02.0 vendor=0x1af4
 }
 
 #[test]
-fn a_line_that_climbs_out_or_makes_no_sense_is_refused_by_number() {
+fn a_line_that_leaves_the_root_or_is_malformed_is_refused_with_its_number() {
     let folder = tempfile::tempdir().unwrap();
     for line in [
         "/../etc/passwd = x",

@@ -1,5 +1,5 @@
-//! What Linux does with BAR memory beside O_DIRECT, on a real kernel in QEMU: why such memory is never registered with
-//! io_uring, never sent without a copy and never mapped privately, and why a receive into it is no DMA.
+//! The behaviour of Linux with BAR memory, on a real kernel in QEMU: why such memory is never registered with io_uring,
+//! sent without a copy or mapped privately, and why a receive into it is not DMA.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -29,7 +29,7 @@ fn map(flags: MapFlags) -> Result<*mut u8, Errno> {
     Ok(start.cast())
 }
 
-/// The number of an error, or 0.
+/// The error number of a result, or 0.
 fn errno(result: isize) -> i32 {
     if result < 0 {
         std::io::Error::last_os_error().raw_os_error().unwrap()

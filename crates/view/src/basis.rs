@@ -1,10 +1,10 @@
-//! What an answer rests on: published figures judged, formulas, constants.
+//! The basis of an answer on its page: published figures, formulas, constants.
 
 use straightway_core::text::shown;
-use straightway_report::{Assumption, Block, Cell, Column, Confidence, Page, Table, Unit};
-use straightway_scenario::provenance::{self, Basis, Correction, Origin, Source};
+use straightway_report::{Block, Cell, Column, Page, PageAssumption, PageConfidence, Table, Unit};
+use straightway_scenario::provenance::{self, Basis, Citation, Correction, ValueOrigin};
 
-/// Adds what an answer rests on to its page: published figures and, in full, every formula and constant.
+/// Adds the basis of an answer to its page: published figures and, if `in_full`, every formula and constant.
 pub fn with_basis(mut page: Page, basis: &Basis, in_full: bool) -> Page {
     if !basis.corrections.is_empty() {
         page = page.section("Published figures", published(&basis.corrections));
@@ -23,7 +23,7 @@ pub fn with_basis(mut page: Page, basis: &Basis, in_full: bool) -> Page {
     }
     page = page.section("Formulas", [formulas(basis).into()]);
     for assumption in &basis.assumptions {
-        page = page.assume(Assumption {
+        page = page.assume(PageAssumption {
             what: assumption.what.clone(),
             value: cell(assumption.value, assumption.unit),
             formula: band(assumption),
@@ -100,7 +100,7 @@ fn formulas(basis: &Basis) -> Table {
     table
 }
 
-/// Base units are shown as people read them.
+/// A cell with a value in a base unit.
 fn cell(value: f64, unit: &str) -> Cell {
     let unit = match unit {
         "" | "×" => Unit::Count,
@@ -112,7 +112,7 @@ fn cell(value: f64, unit: &str) -> Cell {
     Cell::number(value, unit)
 }
 
-/// How far published values differ, or may be assumed to.
+/// The range of published or assumed values, as text.
 fn band(assumption: &provenance::Assumption) -> String {
     let show = |value| cell(value, assumption.unit).show();
     let band = assumption.band;
@@ -126,17 +126,17 @@ fn band(assumption: &provenance::Assumption) -> String {
     })
 }
 
-/// Who chose the value.
-fn origin(origin: Origin) -> &'static str {
+/// The origin of a value, as printed.
+fn origin(origin: ValueOrigin) -> &'static str {
     match origin {
-        Origin::Default => "default",
-        Origin::Scenario => "scenario",
-        Origin::User => "user",
-        Origin::Derived => "derived",
+        ValueOrigin::Default => "default",
+        ValueOrigin::Scenario => "scenario",
+        ValueOrigin::User => "user",
+        ValueOrigin::Derived => "derived",
     }
 }
 
-fn source(source: Source) -> String {
+fn source(source: Citation) -> String {
     if source.place.is_empty() {
         source.name.to_owned()
     } else {
@@ -144,14 +144,14 @@ fn source(source: Source) -> String {
     }
 }
 
-fn confidence(source: Source) -> Confidence {
+fn confidence(source: Citation) -> PageConfidence {
     match source.confidence {
-        provenance::Confidence::Measured => Confidence::Measured,
-        provenance::Confidence::Read => Confidence::Read,
-        provenance::Confidence::Computed => Confidence::Computed,
-        provenance::Confidence::Quoted => Confidence::Quoted,
-        provenance::Confidence::Given => Confidence::Given,
-        provenance::Confidence::Assumed => Confidence::Guessed,
-        provenance::Confidence::Fitted => Confidence::Fitted,
+        provenance::Confidence::Measured => PageConfidence::Measured,
+        provenance::Confidence::Read => PageConfidence::Read,
+        provenance::Confidence::Computed => PageConfidence::Computed,
+        provenance::Confidence::Quoted => PageConfidence::Quoted,
+        provenance::Confidence::Given => PageConfidence::Given,
+        provenance::Confidence::Assumed => PageConfidence::Guessed,
+        provenance::Confidence::Fitted => PageConfidence::Fitted,
     }
 }

@@ -1,9 +1,9 @@
-//! Cells that every page uses.
+//! Cells shared by the pages.
 
 use straightway_core::{Rate, Seconds};
 use straightway_report::{Cell, Unit};
 
-/// Bytes a second.
+/// A rate.
 pub(crate) fn rate(bytes_per_s: f64) -> Cell {
     Rate(bytes_per_s).into()
 }
@@ -13,12 +13,12 @@ pub(crate) fn time(seconds: f64) -> Cell {
     Seconds(seconds).into()
 }
 
-/// A time that may not be.
+/// A time that may be missing.
 pub(crate) fn maybe_time(seconds: Option<f64>) -> Cell {
     seconds.map_or(Cell::Missing, time)
 }
 
-/// A size, which a model may give as a fraction of a byte.
+/// A size. A model may compute a fraction of a byte.
 pub(crate) fn bytes(bytes: f64) -> Cell {
     Cell::number(bytes, Unit::Bytes)
 }
@@ -28,13 +28,12 @@ pub(crate) fn yes(yes: bool) -> Cell {
     if yes { "yes" } else { "no" }.into()
 }
 
-/// `share` in words: `93.5 %`.
+/// `share` as text: `93.5 %`.
 pub(crate) fn percent(share: f64) -> String {
     Cell::share(share).show()
 }
 
-/// The names of all that come to the most, and the first of them: who is level with the best has
-/// not lost to it.
+/// The names of all entries with the highest worth, within a millionth, and the first of those entries.
 pub(crate) fn leaders<'a, T>(
     all: &[(&'a str, &'a T)],
     worth: impl Fn(&T) -> f64,
@@ -65,7 +64,7 @@ pub(crate) fn gbit(rate: Rate) -> Cell {
     Cell::number(rate.as_gbit(), Unit::named("Gb/s"))
 }
 
-/// Text as written in a file, its lines joined and its paragraphs kept.
+/// Joins the lines of each paragraph of a text.
 pub(crate) fn paragraphs(text: &str) -> String {
     let joined = text
         .split("\n\n")

@@ -1,17 +1,17 @@
-//! The figures of the four articles with their verdicts, as a page.
+//! The page of the four articles' figures and their verdicts.
 
-use straightway_model::articles::{ARTICLES, Judged, Verdict};
+use straightway_model::articles::{ARTICLES, FigureVerdict, Judged};
 use straightway_report::{Cell, Column, Page, Table, Tone};
 
 /// The page of all figures.
 pub fn page(judged: &[Judged]) -> Page {
-    let count = |verdict: Verdict| judged.iter().filter(|j| j.verdict == verdict).count();
+    let count = |verdict: FigureVerdict| judged.iter().filter(|j| j.verdict == verdict).count();
     let says = format!(
         "Of {} figures in four articles {} follow, {} do not follow, and {} cannot be decided.",
         judged.len(),
-        count(Verdict::Follows),
-        count(Verdict::DoesNotFollow),
-        count(Verdict::Undecided)
+        count(FigureVerdict::Follows),
+        count(FigureVerdict::DoesNotFollow),
+        count(FigureVerdict::Undecided)
     );
     let mut page = Page::new("What the articles say").verdict(Tone::Neutral, says);
     for (i, name) in ARTICLES.iter().enumerate() {
@@ -44,10 +44,10 @@ fn table<'a>(judged: impl Iterator<Item = &'a Judged>) -> Table {
     table
 }
 
-fn word(verdict: Verdict) -> &'static str {
+fn word(verdict: FigureVerdict) -> &'static str {
     match verdict {
-        Verdict::Follows => "follows",
-        Verdict::DoesNotFollow => "does not follow",
-        Verdict::Undecided => "cannot be decided",
+        FigureVerdict::Follows => "follows",
+        FigureVerdict::DoesNotFollow => "does not follow",
+        FigureVerdict::Undecided => "cannot be decided",
     }
 }

@@ -1,6 +1,6 @@
-//! Predictions beside measurements, as a page.
+//! The page that compares predictions with measurements.
 
-use straightway_model::measured::{Comparison, MISS, Unit};
+use straightway_model::measured::{Comparison, ComparisonUnit, MISS};
 use straightway_report::{self as report, Cell, Column, Page, Table, Tone};
 
 use crate::basis::with_basis;
@@ -14,7 +14,7 @@ pub fn page(comparisons: &[Comparison], in_full: bool) -> Page {
     }
 }
 
-/// How many calibrated predictions miss the measurement by more than is allowed.
+/// The number of calibrated predictions that miss the measurement by more than the tolerance.
 fn missed(comparisons: &[Comparison]) -> usize {
     let rows = comparisons.iter().flat_map(|c| &c.rows);
     rows.filter(|row| row.misses()).count()
@@ -81,7 +81,7 @@ fn fill(comparisons: &[Comparison]) -> Page {
         ];
         page = page.section(&*comparison.machine, blocks);
     }
-    // Another machine's figures beside this one's must not look like a promise.
+    // The assumed figures are those of another machine and must not look like a promise.
     let assumed = "As assumed: the planner's default node, with the media, network and cores of a \
                    training cluster. Calibrated: this machine's drive and copies in their place, \
                    never the measurement beside it; only this one is held to the measurement. \
@@ -124,10 +124,10 @@ fn rows(comparison: &Comparison) -> Table {
     table
 }
 
-fn unit(unit: Unit) -> report::Unit {
+fn unit(unit: ComparisonUnit) -> report::Unit {
     match unit {
-        Unit::BytesPerSecond => report::Unit::Rate,
-        Unit::SecondsPerGb => report::Unit::named("s/GB"),
-        Unit::Seconds => report::Unit::Seconds,
+        ComparisonUnit::BytesPerSecond => report::Unit::Rate,
+        ComparisonUnit::SecondsPerGb => report::Unit::named("s/GB"),
+        ComparisonUnit::Seconds => report::Unit::Seconds,
     }
 }

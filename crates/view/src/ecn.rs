@@ -1,38 +1,40 @@
-//! DCQCN's fixed point and thresholds, as a page.
+//! The page of DCQCN's fixed point and thresholds.
 
 use straightway_core::Bytes;
 use straightway_fabric::{
-    beside::Played,
-    fluid::{Choice, DELAY_FACTOR, Fluid, GAIN_MARGIN_MIN, Margins, SETTLE, Settled, Tuned},
+    fluid::{
+        DELAY_FACTOR, Fluid, GAIN_MARGIN_MIN, Margins, SETTLE, Settled, ThresholdChoice, Tuned,
+    },
+    packet_check::QueueRange,
 };
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
 use crate::{basis::with_basis, cells::gbit};
 
-/// What the fluid model says of thresholds.
+/// The fluid model's answer about thresholds.
 #[derive(Debug)]
-pub struct Answer<'a> {
-    /// The model as asked.
+pub struct EcnAnswer<'a> {
+    /// The input.
     pub fluid: &'a Fluid,
-    /// Its thresholds and where they settle.
-    pub choice: &'a Choice,
-    /// What the queue does after it was moved.
+    /// The given thresholds and their fixed point.
+    pub choice: &'a ThresholdChoice,
+    /// The queue after a disturbance, by the fluid model.
     pub settled: &'a Settled,
     /// The thresholds tried.
     pub tuned: &'a Tuned,
-    /// What the packet simulator's queue does with the thresholds given; none where there are too many flows.
-    pub played: Option<Played>,
-    /// The same with the best found.
-    pub best_played: Option<Played>,
+    /// The queue of the packet simulator with the given thresholds; `None` if there are too many flows.
+    pub played: Option<QueueRange>,
+    /// The queue of the packet simulator with the best thresholds.
+    pub best_played: Option<QueueRange>,
 }
 
 /// The page of thresholds; `in_full` adds every formula and constant.
-pub fn page(answer: &Answer<'_>, in_full: bool) -> Page {
+pub fn page(answer: &EcnAnswer<'_>, in_full: bool) -> Page {
     with_basis(fill(answer), &answer.fluid.basis(), in_full)
 }
 
-fn fill(answer: &Answer<'_>) -> Page {
-    let Answer {
+fn fill(answer: &EcnAnswer<'_>) -> Page {
+    let EcnAnswer {
         fluid,
         choice,
         settled,
@@ -69,8 +71,8 @@ fn fill(answer: &Answer<'_>) -> Page {
         .section("Thresholds tried", [tried.into()])
 }
 
-/// By what rule a choice is the best.
-fn rule(answer: &Answer<'_>) -> String {
+/// The rule by which thresholds are the best, as text.
+fn rule(answer: &EcnAnswer<'_>) -> String {
     let rule = format!(
         "the shortest queue, of {} tried, that has at least {:.0} dB of gain margin, stays stable with {DELAY_FACTOR} \
          times the feedback delay of {}, and stays within a tenth of where it stands {SETTLE} after it was moved",
@@ -84,8 +86,8 @@ fn rule(answer: &Answer<'_>) -> String {
     }
 }
 
-/// What the queue does after it was moved, by both models.
-fn queues(answer: &Answer<'_>) -> Table {
+/// The queue after a disturbance, by both models.
+fn queues(answer: &EcnAnswer<'_>) -> Table {
     let columns = [
         Column::text("thresholds"),
         Column::new("fluid, least", Unit::Bytes),
@@ -96,8 +98,8 @@ fn queues(answer: &Answer<'_>) -> Table {
         Column::new("most", Unit::Bytes),
     ];
     let mut table = Table::new("", columns);
-    let mut push = |name: &str, fluid: &Settled, played: Option<Played>| {
-        let packets = |pick: fn(&Played) -> Bytes| {
+    let mut push = |name: &str, fluid: &Settled, played: Option<QueueRange>| {
+        let packets = |pick: fn(&QueueRange) -> Bytes| {
             played
                 .as_ref()
                 .map_or(Cell::Missing, |played| pick(played).into())
@@ -119,13 +121,13 @@ fn queues(answer: &Answer<'_>) -> Table {
     table
 }
 
-/// A factor of amplitude in decibels.
+/// Converts an amplitude ratio to decibels.
 fn decibels(factor: f64) -> f64 {
     20.0 * factor.log10()
 }
 
-fn verdict(answer: &Answer<'_>) -> (Tone, String) {
-    let Answer {
+fn verdict(answer: &EcnAnswer<'_>) -> (Tone, String) {
+    let EcnAnswer {
         fluid,
         choice,
         settled,
@@ -184,7 +186,7 @@ fn columns() -> [Column; 9] {
     ]
 }
 
-fn row(name: &str, choice: &Choice) -> [Cell; 9] {
+fn row(name: &str, choice: &ThresholdChoice) -> [Cell; 9] {
     let margin = |pick: fn(&Margins) -> Cell| choice.margins.as_ref().map_or(Cell::Missing, pick);
     [
         Cell::from(name),

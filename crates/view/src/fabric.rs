@@ -1,7 +1,7 @@
-//! A fabric's outcome as a page: the verdict, who fared how, queues over time, who suffered for whom.
+//! The page of a fabric simulation: the verdict, the flows, queues over time, pauses and their victims.
 
 use straightway_core::{Bytes, Seconds};
-use straightway_fabric::{Group, Outcome, Scenario, Series};
+use straightway_fabric::{FabricOutcome, FabricScenario, QueueSeries, TrafficOutcome};
 use straightway_report::{
     self as report, Axis, Block, Cell, Chart, Column, Page, Table, Tone, Unit,
 };
@@ -11,22 +11,22 @@ use crate::{
     cells::{gbit, paragraphs},
 };
 
-/// Rows of a table that has its worst first.
+/// The most rows of a table, which has its worst row first.
 const ROWS_MAX: usize = 8;
 
-/// Packets a flow must have sent for a verdict: with fewer, queues have had no time to grow.
+/// The mean number of packets per flow needed for a verdict. With fewer, queues have had no time to grow.
 const PACKETS_MIN: u64 = 10;
 
-/// The share of what was sent that may still be on its way at the end of a run with a verdict: with more, queues were
-/// still filling, and what they hold up was yet to be seen.
+/// The largest share of the sent bytes that may be in flight at the end of a run for a verdict. With more, queues were
+/// still filling and their effect was not visible yet.
 const IN_FLIGHT_MAX: f64 = 0.1;
 
 /// The page of an outcome; `in_full` adds every formula and constant.
-pub fn page(scenario: &Scenario, outcome: &Outcome, in_full: bool) -> Page {
+pub fn page(scenario: &FabricScenario, outcome: &FabricOutcome, in_full: bool) -> Page {
     with_basis(fill(scenario, outcome), &outcome.basis, in_full)
 }
 
-fn fill(scenario: &Scenario, outcome: &Outcome) -> Page {
+fn fill(scenario: &FabricScenario, outcome: &FabricOutcome) -> Page {
     let title = if outcome.title.is_empty() {
         "A fabric"
     } else {
@@ -51,7 +51,7 @@ fn fill(scenario: &Scenario, outcome: &Outcome) -> Page {
         .fact("seed", outcome.seed.to_string())
 }
 
-fn verdict(scenario: &Scenario, outcome: &Outcome) -> (Tone, String) {
+fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String) {
     if let Some(deadlock) = &outcome.deadlock.happened {
         let cycle = deadlock.cycle.join(", ");
         let text = format!(
@@ -113,9 +113,9 @@ fn verdict(scenario: &Scenario, outcome: &Outcome) -> (Tone, String) {
     (tone, text)
 }
 
-/// Why a run that found nothing says nothing: its queues were still filling when it ended. In a run that is long enough
-/// most of what was sent has arrived.
-fn still_filling(outcome: &Outcome) -> Option<String> {
+/// The reason why a run without findings gives no verdict: its queues were still filling when it ended. In a run that
+/// is long enough most of the sent bytes have arrived.
+fn still_filling(outcome: &FabricOutcome) -> Option<String> {
     let ledger = &outcome.ledger;
     let share = ledger.in_flight_bytes as f64 / ledger.injected_bytes.max(1) as f64;
     (share > IN_FLIGHT_MAX).then(|| {
@@ -128,7 +128,7 @@ fn still_filling(outcome: &Outcome) -> Option<String> {
     })
 }
 
-fn flows(outcome: &Outcome) -> Table {
+fn flows(outcome: &FabricOutcome) -> Table {
     let columns = [
         Column::text("traffic"),
         Column::text("finished"),
@@ -147,7 +147,7 @@ fn flows(outcome: &Outcome) -> Table {
     table
 }
 
-fn flow_row(group: &Group) -> [Cell; 9] {
+fn flow_row(group: &TrafficOutcome) -> [Cell; 9] {
     let time = |value: Option<f64>| value.map_or(Cell::Missing, |s| Seconds(s).into());
     let times = |value: Option<f64>| value.map_or(Cell::Missing, Cell::count);
     [
@@ -163,7 +163,7 @@ fn flow_row(group: &Group) -> [Cell; 9] {
     ]
 }
 
-fn queues(outcome: &Outcome) -> Vec<Block> {
+fn queues(outcome: &FabricOutcome) -> Vec<Block> {
     let mut chart = Chart::new(
         "",
         Axis::linear("time", Unit::Seconds),
@@ -172,7 +172,7 @@ fn queues(outcome: &Outcome) -> Vec<Block> {
     for series in &outcome.series {
         chart = chart.with(report::Series::new(series.link.clone(), points(series)));
     }
-    let paused = |series: &Series| {
+    let paused = |series: &QueueSeries| {
         let ns: u64 = series.paused_ns.iter().sum();
         (ns > 0).then(|| {
             format!(
@@ -194,13 +194,13 @@ fn queues(outcome: &Outcome) -> Vec<Block> {
     vec![chart.into(), text.into()]
 }
 
-fn points(series: &Series) -> impl Iterator<Item = (f64, f64)> + '_ {
+fn points(series: &QueueSeries) -> impl Iterator<Item = (f64, f64)> + '_ {
     let span_s = series.span_ns as f64 / 1e9;
     let points = series.queue_max.iter().enumerate();
     points.map(move |(i, bytes)| (i as f64 * span_s, *bytes as f64))
 }
 
-fn links(outcome: &Outcome) -> Table {
+fn links(outcome: &FabricOutcome) -> Table {
     let columns = [
         Column::text("link"),
         Column::new("rate", Unit::named("Gb/s")),
@@ -225,7 +225,7 @@ fn links(outcome: &Outcome) -> Table {
     table
 }
 
-fn spreading(outcome: &Outcome) -> Vec<Block> {
+fn spreading(outcome: &FabricOutcome) -> Vec<Block> {
     let pauses = &outcome.pauses;
     let first = pauses.first.unwrap_or_default();
     let text = format!(
@@ -248,7 +248,7 @@ fn spreading(outcome: &Outcome) -> Vec<Block> {
     blocks
 }
 
-fn victims(outcome: &Outcome) -> Table {
+fn victims(outcome: &FabricOutcome) -> Table {
     let columns = [
         Column::text("held for others"),
         Column::new("hop time held", Unit::Seconds),
@@ -267,7 +267,7 @@ fn victims(outcome: &Outcome) -> Table {
     table
 }
 
-fn ledger(outcome: &Outcome) -> Table {
+fn ledger(outcome: &FabricOutcome) -> Table {
     let ledger = &outcome.ledger;
     let mut table = Table::new(
         "",

@@ -1,4 +1,4 @@
-//! The headroom of lossless ports, as a page.
+//! The page of the headroom of lossless ports.
 
 use straightway_core::Bytes;
 use straightway_fabric::headroom::{Headroom, Port, fill_time, incast_corrections};
@@ -6,8 +6,8 @@ use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
 use crate::{basis::with_basis, cells::gbit};
 
-/// The page of ports and what each must keep back, and how long `buffer` lasts under incast; `in_full` adds
-/// every formula and constant.
+/// The page of the headroom of each port, and of the time in which incast fills `buffer`; `in_full` adds every formula
+/// and constant.
 pub fn page(ports: &[Port], answers: &[Headroom], buffer: Bytes, in_full: bool) -> Page {
     let columns = [
         Column::new("rate", Unit::named("Gb/s")),

@@ -1,9 +1,8 @@
-//! Answers as pages: the verdict, the figures, and beside them what was published and what they rest on.
+//! Renders answers as pages: the verdict, the figures, the published figures, and the formulas and constants.
 //!
-//! [`plan`] shows the planner's answers, [`pcie`], [`fabric`], [`ecn`] and [`headroom`] those of the
-//! simulators, [`compare`] predictions beside measurements, and [`sweep`] one question over many values.
-//! Pure: a page is data of the crate `report`, and who shows it (a terminal, a file, a server) is the
-//! caller's affair.
+//! [`plan`] shows the planner's answers; [`pcie`], [`fabric`], [`ecn`] and [`headroom`] those of the simulators;
+//! [`compare`] predictions and measurements; [`sweep`] one question over many values. The crate is pure: a page is data
+//! of the crate `report`, and the caller shows it in a terminal, a file or a server.
 
 mod basis;
 mod cells;

@@ -1,31 +1,31 @@
-//! A PCIe outcome as a page: the verdict, who got what, how full every link was, what would help.
+//! The page of a PCIe simulation: the verdict, the streams, the load of every link, possible improvements.
 
 use straightway_pcie::{
-    Outcome, Scenario, Sweep, WhatIf,
+    PcieOutcome, PcieScenario, StreamSweep, WhatIf,
     outcome::{LinkOutcome, StreamOutcome},
 };
 use straightway_report::{Axis, Block, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
 
 use crate::{basis::with_basis, cells::paragraphs};
 
-/// Rows of a table that has its fullest or best first.
+/// The most rows of a table, which has its fullest or best row first.
 const ROWS_MAX: usize = 12;
 
-/// What was asked for beside the outcome.
+/// Optional results shown with the outcome.
 #[derive(Debug)]
 pub struct More {
-    /// The streams switched on one after another.
-    pub sweep: Option<Sweep>,
-    /// Every single change of the tree, the best first.
+    /// The result for each number of streams.
+    pub sweep: Option<StreamSweep>,
+    /// The effect of every single change of the tree, best first.
     pub what_if: Option<Vec<WhatIf>>,
 }
 
-/// The page of an outcome and what was asked for beside it; `in_full` adds every formula and constant.
-pub fn page(scenario: &Scenario, outcome: &Outcome, more: &More, in_full: bool) -> Page {
+/// The page of an outcome with its optional results; `in_full` adds every formula and constant.
+pub fn page(scenario: &PcieScenario, outcome: &PcieOutcome, more: &More, in_full: bool) -> Page {
     with_basis(fill(scenario, outcome, more), &outcome.basis, in_full)
 }
 
-fn fill(scenario: &Scenario, outcome: &Outcome, more: &More) -> Page {
+fn fill(scenario: &PcieScenario, outcome: &PcieOutcome, more: &More) -> Page {
     let (tone, says) = verdict(outcome);
     let mut page = Page::new(&outcome.title).verdict(tone, says);
     let about = paragraphs(&scenario.about);
@@ -44,7 +44,7 @@ fn fill(scenario: &Scenario, outcome: &Outcome, more: &More) -> Page {
         .fact("seed", outcome.seed.0.to_string())
 }
 
-fn verdict(outcome: &Outcome) -> (Tone, String) {
+fn verdict(outcome: &PcieOutcome) -> (Tone, String) {
     let count = outcome.streams.len();
     if outcome.steady_bytes_per_s.is_none() && count > 1 {
         let says = format!(
@@ -65,7 +65,7 @@ fn verdict(outcome: &Outcome) -> (Tone, String) {
     )
 }
 
-fn streams(outcome: &Outcome) -> Table {
+fn streams(outcome: &PcieOutcome) -> Table {
     let fenced = outcome.streams.iter().any(|s| s.fences > 0);
     let mut columns = vec![
         Column::text("stream"),
@@ -106,7 +106,7 @@ fn stream_row(stream: &StreamOutcome, fenced: bool) -> Vec<Cell> {
     row
 }
 
-fn total(outcome: &Outcome) -> String {
+fn total(outcome: &PcieOutcome) -> String {
     let measured = if outcome.measured_s.is_some() {
         "A rate is that of the time in which all streams run, without its start and end"
     } else {
@@ -120,7 +120,7 @@ fn total(outcome: &Outcome) -> String {
     )
 }
 
-fn links(outcome: &Outcome) -> Vec<Block> {
+fn links(outcome: &PcieOutcome) -> Vec<Block> {
     let columns = [
         Column::text("link"),
         Column::text("is"),
@@ -152,7 +152,7 @@ fn links(outcome: &Outcome) -> Vec<Block> {
     blocks
 }
 
-fn how_many(sweep: &Sweep) -> Vec<Block> {
+fn how_many(sweep: &StreamSweep) -> Vec<Block> {
     let columns = [
         Column::new("streams", Unit::Count),
         Column::new("together", Unit::Rate),
@@ -213,5 +213,5 @@ fn what_if(changes: &[WhatIf]) -> Vec<Block> {
     vec![table.into(), text.into()]
 }
 
-/// Below this, a change is not worth a screwdriver.
+/// The smallest gain of a change that is worth making.
 const GAIN_WORTH: f64 = 0.01;

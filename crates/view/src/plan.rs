@@ -1,17 +1,17 @@
-//! The planner's answers as pages: one [`Shown`] for each topic.
+//! The pages of the planner's answers: one [`Shown`] per topic.
 
 mod architecture;
 mod checkpoint;
-mod doubt;
 mod ingest;
 mod registration;
 mod stores;
 mod transport;
+mod uncertainty;
 
 use serde_json::Value;
 use straightway_model::{
     question::Question,
-    scenario::{Answer, Scenario, Topic},
+    scenario::{Scenario, ScenarioAnswer, Topic},
     topics,
     uncertainty::Uncertainty,
 };
@@ -20,22 +20,22 @@ use straightway_scenario::claim::lookup;
 
 use crate::{basis::with_basis, cells::paragraphs};
 
-/// A topic's answer that can be shown.
+/// A topic's answer that can be shown on a page.
 pub(crate) trait Shown {
-    /// The figures a sweep shows where none are asked for: path in the JSON answer, and label. `{}` in a label stands for
-    /// the name of the list's member that the path leads to.
+    /// The figures that a sweep shows by default: path in the JSON answer, and label. `{}` in a label stands for the
+    /// name of the list member that the path leads to.
     const USUAL: &'static [(&'static str, &'static str)];
 
     /// Adds the verdict, the figures and the tables.
     fn fill(&self, page: Page) -> Page;
 }
 
-/// Expands the table of topics into the choice of a page.
+/// Expands the table of topics into functions that dispatch by topic.
 macro_rules! shown {
     ($($(#[$doc:meta])* $Topic:ident $table:ident: $Question:ty,)*) => {
-        fn fill(page: Page, answer: &Answer) -> Page {
+        fn fill(page: Page, answer: &ScenarioAnswer) -> Page {
             match answer {
-                $(Answer::$Topic(answer) => answer.fill(page),)*
+                $(ScenarioAnswer::$Topic(answer) => answer.fill(page),)*
             }
         }
 
@@ -49,8 +49,8 @@ macro_rules! shown {
 
 topics!(shown);
 
-/// The figures a sweep of `topic` shows where none are asked for: path in the JSON answer, and label, with the names
-/// of `answer`.
+/// The figures that a sweep of `topic` shows by default: path in the JSON answer, and label with the names from
+/// `answer`.
 pub fn usual(topic: Topic, answer: &Value) -> Vec<(&'static str, String)> {
     let named = |(path, label): &(&'static str, &'static str)| {
         let member = path.split_once(']').map_or(*path, |(list, _)| list);
@@ -60,11 +60,11 @@ pub fn usual(topic: Topic, answer: &Value) -> Vec<(&'static str, String)> {
     patterns(topic).iter().map(named).collect()
 }
 
-/// The page of an answer and what is not known about it; `in_full` adds every formula and constant.
+/// The page of an answer and its uncertainty; `in_full` adds every formula and constant.
 pub fn page(
     title: String,
     scenario: &Scenario,
-    answer: &Answer,
+    answer: &ScenarioAnswer,
     uncertainty: &Uncertainty,
     in_full: bool,
 ) -> Page {
@@ -73,6 +73,6 @@ pub fn page(
     if !about.is_empty() {
         page = page.section("", [about.into()]);
     }
-    let page = doubt::fill(fill(page, answer), uncertainty);
+    let page = uncertainty::fill(fill(page, answer), uncertainty);
     with_basis(page, answer.basis(), in_full)
 }

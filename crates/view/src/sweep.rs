@@ -1,4 +1,4 @@
-//! A sweep as a table, a chart for each unit, and JSON.
+//! The page of a sweep: a table and a chart for each unit; and its JSON.
 
 use serde_json::{Value, json};
 use straightway_core::{Bytes, Rate, Seconds};
@@ -6,31 +6,31 @@ use straightway_report::{Axis, Block, Cell, Chart, Column, Page, Scale, Series, 
 use straightway_scenario::{
     check::Refusals,
     claim::lookup,
-    sweep::{self, Sweep},
+    sweep::{self, ParameterSweep},
 };
 
 mod headline;
 
 pub use headline::{Headline, chosen, unit};
 
-/// An answer is shown by its figures, wherever it came from.
-type Point = sweep::Point<Value>;
+/// A point whose answer is JSON, so that any model can produce it.
+type Point = sweep::GridPoint<Value>;
 
-/// A sweep's points, answered, and the figures to show of them.
+/// The points of a sweep with their answers, and the figures to show.
 #[derive(Debug)]
 pub struct Grid {
     title: String,
-    sweeps: Vec<Sweep>,
+    sweeps: Vec<ParameterSweep>,
     points: Vec<Point>,
     headlines: Vec<Headline>,
 }
 
 impl Grid {
-    /// Puts points and figures together. An error where no point was answered, or a figure that
-    /// was asked for is in no answer; a usual figure that is in none is left out.
+    /// Creates a grid. Fails if every point was refused, or if a requested figure is in no answer. A default figure
+    /// that is in no answer is left out.
     pub fn new(
         title: &str,
-        sweeps: Vec<Sweep>,
+        sweeps: Vec<ParameterSweep>,
         points: Vec<Point>,
         mut headlines: Vec<Headline>,
     ) -> Result<Self, Refusals> {
@@ -57,7 +57,7 @@ impl Grid {
         })
     }
 
-    /// The page: a table, and a chart for each unit.
+    /// Renders the page: a table, and a chart for each unit.
     pub fn page(&self) -> Page {
         let over: Vec<&str> = self.sweeps.iter().map(|s| s.path.as_str()).collect();
         let title = format!("{} over {}", self.title, over.join(" and "));
@@ -72,7 +72,7 @@ impl Grid {
         }
     }
 
-    /// The points as JSON: what was set, and the answer or the refusals.
+    /// Renders the points as JSON: the settings, and the answer or the refusals.
     pub fn json(&self) -> Value {
         let point = |point: &Point| {
             let set: serde_json::Map<String, Value> = point
@@ -137,14 +137,14 @@ impl Grid {
             }
             chart
         };
-        // More lines than colours are a tangle.
+        // A chart with more lines than colours is not legible.
         let legible = |chart: &Chart| (1..=8).contains(&chart.series.len());
         let charts = units.into_iter().map(chart).filter(legible);
         charts.map(Block::from).collect()
     }
 }
 
-/// A figure of a point's answer; none where it was refused, or the figure is absent or null.
+/// A figure of a point's answer; `None` if the point was refused, or the figure is absent or null.
 fn figure<'a>(point: &'a Point, headline: &Headline) -> Option<&'a Value> {
     let figure = lookup(point.answer.as_ref().ok()?, &headline.path)?;
     (!figure.is_null()).then_some(figure)
@@ -154,7 +154,7 @@ fn has(points: &[Point], headline: &Headline) -> bool {
     points.iter().any(|point| figure(point, headline).is_some())
 }
 
-/// What the first answer has at its top.
+/// The top-level fields of the first answer.
 fn fields(points: &[Point]) -> Vec<String> {
     let answer = points.iter().find_map(|point| point.answer.as_ref().ok());
     let fields = answer.and_then(Value::as_object);
@@ -171,7 +171,7 @@ fn cell(point: &Point, headline: &Headline) -> Cell {
     }
 }
 
-/// The first refusal, where no point has an answer.
+/// The refusals of the first point, if no point has an answer.
 fn all_refused(points: &[Point]) -> Option<&Refusals> {
     let answered = points.iter().any(|point| point.answer.is_ok());
     points.first().filter(|_| !answered)?.answer.as_ref().err()
@@ -191,8 +191,8 @@ fn refusals(points: &[Point]) -> Vec<String> {
     refused.map(|(at, why)| format!("{at}: {why}")).collect()
 }
 
-/// A column of swept values: of one unit where they all have the same.
-fn column(sweep: &Sweep) -> Column {
+/// The column of swept values, with a unit if all values have the same.
+fn column(sweep: &ParameterSweep) -> Column {
     let mut units = sweep
         .values
         .iter()
@@ -204,7 +204,7 @@ fn column(sweep: &Sweep) -> Column {
     }
 }
 
-/// A swept value as a number with its unit, or as the word it is.
+/// A swept value as a number with its unit, or as text.
 fn quantity(text: &str) -> Cell {
     if let Ok(number) = text.parse::<f64>() {
         Cell::count(number)
@@ -219,8 +219,8 @@ fn quantity(text: &str) -> Cell {
     }
 }
 
-/// The axis of a sweep: logarithmic where its values grow by factors; none where they are words.
-fn axis(sweep: &Sweep) -> Option<Axis> {
+/// The axis of a sweep: logarithmic if its values span more than a decade; `None` if they are not all numbers.
+fn axis(sweep: &ParameterSweep) -> Option<Axis> {
     let cells: Vec<Cell> = sweep.values.iter().map(|value| quantity(value)).collect();
     let numbers: Option<Vec<f64>> = cells.iter().map(number).collect();
     let numbers = numbers.filter(|numbers| numbers.len() > 1)?;
@@ -230,7 +230,7 @@ fn axis(sweep: &Sweep) -> Option<Axis> {
         numbers.iter().copied().fold(0.0, f64::max),
     );
     let mut axis = Axis::linear(&*sweep.path, unit);
-    // A span of more than a decade crowds on a linear axis.
+    // Values over more than a decade would be crowded on a linear axis.
     if least > 0.0 && most / least > 10.0 {
         axis.scale = Scale::Log10;
     }

@@ -1,4 +1,4 @@
-//! A certificate for loopback, signed by itself.
+//! A self-signed certificate for loopback.
 
 use std::{
     io::{self, Write},
@@ -24,7 +24,7 @@ impl Default for Certificate {
 }
 
 impl Certificate {
-    /// A new one for `localhost` and `127.0.0.1`.
+    /// A new certificate for `localhost` and `127.0.0.1`.
     pub fn new() -> Self {
         let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
         let made = rcgen::generate_simple_self_signed(names).expect("the names are proper");
@@ -35,12 +35,12 @@ impl Certificate {
         }
     }
 
-    /// Writes it to a file that clients can trust.
+    /// Writes it as PEM to a file that clients can trust.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         std::fs::File::create(path)?.write_all(self.pem.as_bytes())
     }
 
-    /// How a server has it.
+    /// The configuration of a server that uses it.
     pub fn server_config(&self) -> Arc<ServerConfig> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ServerConfig::builder_with_provider(provider)

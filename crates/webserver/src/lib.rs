@@ -1,8 +1,8 @@
 //! A web server for tests on loopback, with and without TLS.
 //!
-//! A function gets each request and says in [`Step`]s what is sent: any bytes, pauses, and the end of the connection.
-//! So a test can lie in every way that a server, a proxy or a network can. [`Asked::answer`] is the right answer to a
-//! request for an object.
+//! A handler gets each request and returns [`ServerStep`]s: bytes to send, pauses, and the end of the connection. So a
+//! test can imitate any fault of a server, a proxy or a network. [`ReceivedRequest::response`] is the correct response
+//! to a request for an object.
 
 mod certificate;
 
@@ -20,16 +20,16 @@ use std::{
 
 pub use certificate::Certificate;
 
-/// A request as it came.
+/// A request that the server received.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ReceivedRequest {
     /// The method.
     pub method: String,
     /// The path and the query.
     pub target: String,
     /// Names in lower case, and values.
     pub headers: Vec<(String, String)>,
-    /// The body, where a length was given.
+    /// The body, if the request has a length.
     pub body: Vec<u8>,
     /// How many requests came before it.
     pub number: usize,
@@ -39,25 +39,25 @@ pub struct Asked {
     pub nth: usize,
 }
 
-/// What is sent.
+/// A step of a response.
 #[derive(Clone, Debug)]
-pub enum Step {
-    /// These bytes.
+pub enum ServerStep {
+    /// Sends these bytes.
     Bytes(Vec<u8>),
-    /// Nothing for this long.
+    /// Sends nothing for this long.
     Wait(Duration),
-    /// The connection ends.
+    /// Closes the connection.
     Close,
 }
 
-impl Asked {
+impl ReceivedRequest {
     /// A header.
     pub fn header(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The range that is asked for, cut to an object of `bytes`; `None` where there is none in it.
+    /// The requested range, cut to an object of `bytes`; `None` without a valid range that begins within it.
     pub fn range(&self, bytes: usize) -> Option<Range<usize>> {
         let range = self.header("range")?.strip_prefix("bytes=")?;
         let (first, last) = range.split_once('-')?;
@@ -65,13 +65,13 @@ impl Asked {
         (first < bytes).then(|| first..(last + 1).min(bytes))
     }
 
-    /// The right answer to it, for an object with this content and tag.
-    pub fn answer(&self, content: &[u8], tag: &str) -> Vec<Step> {
-        vec![Step::Bytes(self.answer_bytes(content, tag))]
+    /// The correct response for an object with this content and `ETag`.
+    pub fn response(&self, content: &[u8], tag: &str) -> Vec<ServerStep> {
+        vec![ServerStep::Bytes(self.response_bytes(content, tag))]
     }
 
     /// The same as bytes.
-    pub fn answer_bytes(&self, content: &[u8], tag: &str) -> Vec<u8> {
+    pub fn response_bytes(&self, content: &[u8], tag: &str) -> Vec<u8> {
         let total = content.len();
         if self.header("if-match").is_some_and(|wanted| wanted != tag) {
             return head("412 Precondition Failed", &[("Content-Length", "0")]);
@@ -79,12 +79,15 @@ impl Asked {
         let (status, part, range) = match (self.header("range"), self.range(total)) {
             (None, _) => ("200 OK", 0..total, None),
             (Some(_), Some(range)) => {
-                let told = format!("bytes {}-{}/{total}", range.start, range.end - 1);
-                ("206 Partial Content", range, Some(told))
+                let content_range = format!("bytes {}-{}/{total}", range.start, range.end - 1);
+                ("206 Partial Content", range, Some(content_range))
             }
             (Some(_), None) => {
-                let told = format!("bytes */{total}");
-                let headers = [("Content-Length", "0"), ("Content-Range", told.as_str())];
+                let content_range = format!("bytes */{total}");
+                let headers = [
+                    ("Content-Length", "0"),
+                    ("Content-Range", content_range.as_str()),
+                ];
                 return head("416 Range Not Satisfiable", &headers);
             }
         };
@@ -101,7 +104,7 @@ impl Asked {
     }
 }
 
-/// The head of an answer.
+/// The head of a response.
 pub fn head(status: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     let mut head = format!("HTTP/1.1 {status}\r\n").into_bytes();
     for (name, value) in headers {
@@ -111,15 +114,15 @@ pub fn head(status: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     head
 }
 
-/// A short answer with a body.
-pub fn short(status: &str, body: &str) -> Vec<Step> {
+/// A response with a short body.
+pub fn short(status: &str, body: &str) -> Vec<ServerStep> {
     let length = body.len().to_string();
     let mut bytes = head(status, &[("Content-Length", &length)]);
     bytes.extend_from_slice(body.as_bytes());
-    vec![Step::Bytes(bytes)]
+    vec![ServerStep::Bytes(bytes)]
 }
 
-/// A server, until it is dropped.
+/// A running server. It stops when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -128,14 +131,15 @@ pub struct Server {
     certificate: Option<Certificate>,
 }
 
-type Answer = dyn Fn(&Asked) -> Vec<Step> + Send + Sync;
+type Handler = dyn Fn(&ReceivedRequest) -> Vec<ServerStep> + Send + Sync;
 
 struct Shared {
-    answer: Box<Answer>,
+    handler: Box<Handler>,
     requests: AtomicUsize,
     connections: AtomicUsize,
-    /// The most connections at once.
+    /// The connections that are open now.
     open: AtomicUsize,
+    /// The highest value of `open`.
     open_max: AtomicUsize,
     is_over: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,
@@ -148,21 +152,25 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Server {
-    /// A server without TLS that answers as `answer` says.
-    pub fn start(answer: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static) -> Self {
-        Self::run(Box::new(answer), None)
+    /// Starts a server without TLS that responds with the steps `handler` returns.
+    pub fn start(
+        handler: impl Fn(&ReceivedRequest) -> Vec<ServerStep> + Send + Sync + 'static,
+    ) -> Self {
+        Self::run(Box::new(handler), None)
     }
 
-    /// A server with TLS, for `localhost` and `127.0.0.1`.
-    pub fn start_tls(answer: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static) -> Self {
-        Self::run(Box::new(answer), Some(Certificate::new()))
+    /// Starts a server with TLS, for `localhost` and `127.0.0.1`.
+    pub fn start_tls(
+        handler: impl Fn(&ReceivedRequest) -> Vec<ServerStep> + Send + Sync + 'static,
+    ) -> Self {
+        Self::run(Box::new(handler), Some(Certificate::new()))
     }
 
-    fn run(answer: Box<Answer>, certificate: Option<Certificate>) -> Self {
+    fn run(handler: Box<Handler>, certificate: Option<Certificate>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
         let address = listener.local_addr().expect("it is bound");
         let shared = Arc::new(Shared {
-            answer,
+            handler,
             requests: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
@@ -181,7 +189,7 @@ impl Server {
         }
     }
 
-    /// Where it is.
+    /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -196,22 +204,26 @@ impl Server {
         format!("{scheme}://{}{path}", self.address)
     }
 
-    /// Its certificate, where it has TLS.
+    /// Its certificate.
+    ///
+    /// # Panics
+    ///
+    /// Without TLS.
     pub fn certificate(&self) -> &Certificate {
         self.certificate.as_ref().expect("it has TLS")
     }
 
-    /// How many requests came.
+    /// The number of requests received.
     pub fn requests(&self) -> usize {
         self.shared.requests.load(Ordering::Relaxed)
     }
 
-    /// How many connections were made.
+    /// The number of connections accepted.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
-    /// The most connections that were open at once.
+    /// The largest number of connections open at the same time.
     pub fn open_max(&self) -> usize {
         self.shared.open_max.load(Ordering::Relaxed)
     }
@@ -247,16 +259,16 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, tls: Option<&Arc<rustls:
         let number = shared.connections.fetch_add(1, Ordering::Relaxed);
         let open = shared.open.fetch_add(1, Ordering::Relaxed) + 1;
         shared.open_max.fetch_max(open, Ordering::Relaxed);
-        if let Ok(twin) = stream.try_clone() {
+        if let Ok(clone) = stream.try_clone() {
             let mut streams = shared
                 .streams
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            streams.push(twin);
+            streams.push(clone);
         }
         let (shared, tls) = (Arc::clone(shared), tls.cloned());
         std::thread::spawn(move || {
-            // A client that goes away is no error of the server's.
+            // A client that disconnects is not an error of the server.
             let _ = match tls {
                 None => serve(stream, &shared, number),
                 Some(config) => rustls::ServerConnection::new(config)
@@ -270,7 +282,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, tls: Option<&Arc<rustls:
     }
 }
 
-/// Serves one connection. Its socket is closed at the end, also where a twin of it is kept.
+/// Serves one connection. It shuts the socket down at the end, since `streams` keeps a clone of it.
 fn serve<S: Read + Write + Ends>(stream: S, shared: &Shared, connection: usize) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     let served = serve_all(&mut stream, shared, connection);
@@ -284,19 +296,19 @@ fn serve_all<S: Read + Write>(
     connection: usize,
 ) -> io::Result<()> {
     for nth in 0.. {
-        let Some(mut asked) = read(stream)? else {
+        let Some(mut request) = read(stream)? else {
             return Ok(());
         };
-        asked.number = shared.requests.fetch_add(1, Ordering::Relaxed);
-        (asked.connection, asked.nth) = (connection, nth);
-        for step in (shared.answer)(&asked) {
+        request.number = shared.requests.fetch_add(1, Ordering::Relaxed);
+        (request.connection, request.nth) = (connection, nth);
+        for step in (shared.handler)(&request) {
             match step {
-                Step::Bytes(bytes) => {
+                ServerStep::Bytes(bytes) => {
                     stream.get_mut().write_all(&bytes)?;
                     stream.get_mut().flush()?;
                 }
-                Step::Wait(time) => std::thread::sleep(time),
-                Step::Close => return Ok(()),
+                ServerStep::Wait(time) => std::thread::sleep(time),
+                ServerStep::Close => return Ok(()),
             }
             if shared.is_over.load(Ordering::Relaxed) {
                 return Ok(());
@@ -306,7 +318,7 @@ fn serve_all<S: Read + Write>(
     Ok(())
 }
 
-/// What can be closed for both sides.
+/// A stream whose two directions can be shut down.
 trait Ends {
     fn end(&mut self);
 }
@@ -323,7 +335,7 @@ impl Ends for rustls::StreamOwned<rustls::ServerConnection, TcpStream> {
     }
 }
 
-fn read<S: Read>(stream: &mut BufReader<S>) -> io::Result<Option<Asked>> {
+fn read<S: Read>(stream: &mut BufReader<S>) -> io::Result<Option<ReceivedRequest>> {
     let mut lines = Vec::new();
     loop {
         let mut line = String::new();
@@ -348,7 +360,7 @@ fn read<S: Read>(stream: &mut BufReader<S>) -> io::Result<Option<Asked>> {
         let (name, value) = line.split_once(':')?;
         Some((name.to_ascii_lowercase(), value.trim().to_owned()))
     });
-    let mut asked = Asked {
+    let mut request = ReceivedRequest {
         method: method.to_owned(),
         target: target.to_owned(),
         headers: headers.collect(),
@@ -357,10 +369,10 @@ fn read<S: Read>(stream: &mut BufReader<S>) -> io::Result<Option<Asked>> {
         connection: 0,
         nth: 0,
     };
-    let length = asked
+    let length = request
         .header("content-length")
         .and_then(|length| length.parse().ok());
-    asked.body = vec![0; length.unwrap_or(0)];
-    stream.read_exact(&mut asked.body)?;
-    Ok(Some(asked))
+    request.body = vec![0; length.unwrap_or(0)];
+    stream.read_exact(&mut request.body)?;
+    Ok(Some(request))
 }

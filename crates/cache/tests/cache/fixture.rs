@@ -18,14 +18,14 @@ use straightway_io::{
     store::{Named, Store},
 };
 use straightway_net::{Network, Site, suited};
-use straightway_webserver::{Server, Step, short};
+use straightway_webserver::{Server, ServerStep, short};
 
 pub(crate) const MIB: usize = 1 << 20;
 
 /// A server whose objects can be replaced.
 pub(crate) struct Web {
     pub(crate) server: Server,
-    /// Bytes of bodies that were sent.
+    /// The bytes of bodies sent.
     pub(crate) sent: Arc<AtomicU64>,
     seed: Arc<AtomicU64>,
     lengths: Vec<usize>,
@@ -34,7 +34,7 @@ pub(crate) struct Web {
 /// The version of an object, and its bytes.
 type Made = (u64, Arc<Vec<u8>>);
 
-/// The bytes of an object: they follow from its number and version.
+/// The bytes of an object, derived from its number and version.
 pub(crate) fn content(number: usize, seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed;
     let mut content = vec![0; bytes];
@@ -52,10 +52,10 @@ impl Web {
     pub(crate) fn start(lengths: Vec<usize>) -> Self {
         let (sent, seed) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(1)));
         let (count, version, known) = (Arc::clone(&sent), Arc::clone(&seed), lengths.clone());
-        // Making an object of many megabytes for each of its ranges would take too long.
+        // Generating a large object again for each of its ranges would take too long.
         let made = Mutex::new(vec![None::<Made>; lengths.len()]);
-        let server = Server::start(move |asked| {
-            let number = asked.target.trim_start_matches('/').parse::<usize>();
+        let server = Server::start(move |request| {
+            let number = request.target.trim_start_matches('/').parse::<usize>();
             let Some(bytes) = number.as_ref().ok().and_then(|n| known.get(*n)) else {
                 return short("404 Not Found", "");
             };
@@ -71,8 +71,8 @@ impl Web {
                     }
                 }
             };
-            let steps = asked.answer(&object, &tag(number, seed));
-            if let [Step::Bytes(bytes)] = steps.as_slice() {
+            let steps = request.response(&object, &tag(number, seed));
+            if let [ServerStep::Bytes(bytes)] = steps.as_slice() {
                 count.fetch_add(bytes.len() as u64, Ordering::SeqCst);
             }
             steps
@@ -90,7 +90,7 @@ impl Web {
         self.seed.store(seed, Ordering::SeqCst);
     }
 
-    /// What parts of objects should be.
+    /// The expected bytes of parts of objects.
     pub(crate) fn expected(&self, parts: &[(usize, Range<usize>)]) -> Vec<u8> {
         let seed = self.seed.load(Ordering::SeqCst);
         expected(parts, seed, &self.lengths)
@@ -121,7 +121,7 @@ impl Web {
     }
 }
 
-/// What parts of objects of these lengths should be.
+/// The expected bytes of parts of objects of these lengths.
 pub(crate) fn expected(parts: &[(usize, Range<usize>)], seed: u64, lengths: &[usize]) -> Vec<u8> {
     let mut expected = Vec::new();
     for (number, range) in parts {
@@ -134,7 +134,7 @@ fn tag(number: usize, seed: u64) -> String {
     format!("\"{number}-{seed}\"")
 }
 
-/// What a load took after its objects were opened.
+/// The traffic of a load after its objects were opened.
 pub(crate) struct Load {
     /// Bytes that the server sent, with heads.
     pub(crate) sent: u64,
@@ -143,7 +143,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Bytes by socket, and bytes from the cache. There are no others.
+    /// The bytes from sockets, and the bytes from the cache. There are no others.
     pub(crate) fn ways(&self) -> (u64, u64) {
         let of = |route, reason| {
             let rows = self.receipt.routes.iter();
@@ -164,7 +164,7 @@ impl Load {
     }
 }
 
-/// Open objects and what is wanted of them.
+/// Open objects and the parts to load.
 pub(crate) struct Opened {
     objects: Objects,
     moves: Vec<Move>,
@@ -180,10 +180,10 @@ impl Opened {
         parts: &[(usize, Range<usize>)],
         settings: Settings,
     ) -> Self {
-        let network = Network::new(straightway_net::Settings {
-            // What is sent is counted.
+        let network = Network::new(straightway_net::NetworkSettings {
+            // Sent bytes are counted, so hedges are off.
             hedges: false,
-            ..straightway_net::Settings::default()
+            ..straightway_net::NetworkSettings::default()
         });
         let site = Site::of(&url.parse().unwrap()).unwrap();
         let inner = Arc::new(Https::new(&network, site, None).unwrap());
@@ -206,7 +206,7 @@ impl Opened {
         }
     }
 
-    /// Begins to load what is wanted, into memory that nobody looks at.
+    /// Begins to load the parts into memory that is not checked.
     pub(crate) fn start(self) -> Result<(Executor, Ticket)> {
         let executor = Executor::new(self.settings)?;
         let region = Arc::new(Region::host(self.bytes)?);
@@ -214,7 +214,7 @@ impl Opened {
         Ok((executor, ticket))
     }
 
-    /// Loads what is wanted.
+    /// Loads the parts.
     pub(crate) fn load(self) -> Result<(Vec<u8>, Receipt)> {
         let executor = Executor::new(self.settings)?;
         let mut region = Arc::new(Region::host(self.bytes.max(1))?);

@@ -15,11 +15,11 @@ use std::{
 
 use fixture::{MIB, Opened, Web, cache, content, files};
 use straightway_cache::{BYTES_MIN, Cache};
-use straightway_core::Kind;
+use straightway_core::ErrorKind;
 use straightway_io::{Settings, wrapper::faulty::Faults};
-use straightway_webserver::{Server, Step};
+use straightway_webserver::{Server, ServerStep};
 
-/// Lengths of objects: many short and odd ones, and some that take several requests.
+/// Lengths of objects: many short and odd ones, and some that need several requests.
 fn lengths(count: usize) -> Vec<usize> {
     let short = (0..count).map(|n| 1 + n * 7919 % 30_011);
     short.chain([8 * MIB, 8 * MIB + 1, 11 * MIB + 13]).collect()
@@ -57,7 +57,7 @@ fn only_wanted_ranges_are_fetched_and_no_byte_twice() {
         "{} for {wanted}",
         first.sent
     );
-    // More than the slices: only what lies around them is fetched.
+    // More than the slices: only the bytes around them are fetched.
     let second = web.check(&cache, &[(0, MIB..34 * MIB)]);
     let (socket, cached) = second.ways();
     assert_eq!(cached, (5 * MIB - 3 * MIB - 5 + 3 * MIB + 1) as u64);
@@ -66,7 +66,7 @@ fn only_wanted_ranges_are_fetched_and_no_byte_twice() {
         "{} for {socket}",
         second.sent
     );
-    // Less than what is there, cut another way.
+    // Less than the cached ranges, with other boundaries.
     let third = web.check(
         &cache,
         &[(0, 2 * MIB + 1..2 * MIB + 3), (0, 20 * MIB..29 * MIB + 7)],
@@ -74,7 +74,7 @@ fn only_wanted_ranges_are_fetched_and_no_byte_twice() {
     assert_eq!((third.ways().0, third.requests), (0, 0));
 }
 
-/// What may happen to a file of the cache.
+/// Damages a file of the cache in one of 13 ways.
 fn spoil(kind: usize, path: &Path, other: &Path) {
     let flip = |at: u64| {
         let file = fs::File::options()
@@ -115,7 +115,7 @@ fn spoil(kind: usize, path: &Path, other: &Path) {
         }
         11 => fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap(),
         12 => {
-            // A draft that is a link to a file of the user's.
+            // A draft that is a link to a file of the user.
             fs::remove_file(path).unwrap();
             let draft = format!("{}.part", path.display());
             symlink(other, draft).unwrap();
@@ -143,7 +143,7 @@ fn a_damaged_or_foreign_entry_is_fetched_again_and_never_delivered() {
             spoil(kind, path, other);
         }
         let again = web.check(&cache, &web.all());
-        // One file may be a copy of itself's original, where copies went round.
+        // The copies go round in a circle, so one file may get its original content back.
         assert!(
             again.ways().0 > again.receipt.bytes / 2,
             "kind {kind}: {:?}",
@@ -165,10 +165,10 @@ fn versions_are_never_mixed() {
         web.check(&cache, &web.all());
         web.check(&cache, &[(0, 5 * MIB..6 * MIB)]);
     }
-    // Both versions that were seen before came from the cache.
+    // Both versions that were loaded before come from the cache.
     web.replace(1);
     assert_eq!(web.check(&cache, &web.all()).ways().0, 0);
-    // Replaced between the open and the read: an error, or what the cache has of the version that was opened.
+    // Replaced between the open and the read: an error, or cached bytes of the opened version.
     let opened = Opened::new(
         &web.server.url("/"),
         &cache,
@@ -178,7 +178,7 @@ fn versions_are_never_mixed() {
     web.replace(4);
     let (seen, _) = opened.load().unwrap();
     let old = [content(0, 1, 20 * MIB + 3), content(1, 1, 777)].concat();
-    assert!(seen == old, "it is the version that was opened");
+    assert!(seen == old, "it is the opened version");
     let opened = Opened::new(
         &web.server.url("/"),
         &cache,
@@ -186,18 +186,18 @@ fn versions_are_never_mixed() {
         Settings::default(),
     );
     web.replace(5);
-    assert_eq!(opened.load().unwrap_err().kind(), Kind::Corrupt);
+    assert_eq!(opened.load().unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]
-fn a_cache_stays_within_its_bound_and_keeps_what_was_used_last() {
+fn a_cache_stays_within_its_limit_and_keeps_recently_used_entries() {
     let (_folder, cache) = cache(BYTES_MIN);
     let web = Web::start(vec![3 * MIB + 1; 40]);
     let favourite = [(0, 0..3 * MIB + 1)];
     web.check(&cache, &favourite);
     for number in 1..40 {
         web.check(&cache, &[(number, 0..3 * MIB + 1)]);
-        // Entries count as used anew after a minute.
+        // A read updates the time of use only after a minute.
         for path in files(cache.path()) {
             let age = Duration::from_secs(100);
             let file = fs::File::open(&path).unwrap();
@@ -219,7 +219,7 @@ fn a_cache_stays_within_its_bound_and_keeps_what_was_used_last() {
 }
 
 #[test]
-fn short_late_and_reordered_reads_are_brought_home() {
+fn short_late_and_reordered_reads_are_completed() {
     let web = Web::start(lengths(50));
     for seed in 0..6 {
         let (_folder, cache) = cache(1 << 30);
@@ -248,7 +248,7 @@ fn a_folder_that_others_may_write_to_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |path: &Path| {
         let error = Cache::open(path, BYTES_MIN).unwrap_err();
-        assert_eq!(error.kind(), Kind::Invalid, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     };
     for mode in [0o777, 0o770, 0o1777, 0o702] {
         let path = folder.path().join(format!("{mode:o}"));
@@ -272,12 +272,12 @@ fn a_folder_that_others_may_write_to_is_refused() {
 }
 
 #[test]
-fn objects_whose_version_cannot_be_told_are_not_kept() {
+fn objects_without_a_strong_etag_are_not_cached() {
     let (_folder, cache) = cache(1 << 30);
     for tag in ["W/\"weak\"", ""] {
-        let server = Server::start(move |asked| {
-            let mut steps = asked.answer(&content(0, 1, 100_000), tag);
-            if let [Step::Bytes(bytes)] = steps.as_mut_slice() {
+        let server = Server::start(move |request| {
+            let mut steps = request.response(&content(0, 1, 100_000), tag);
+            if let [ServerStep::Bytes(bytes)] = steps.as_mut_slice() {
                 let text = b"HTTP/1.1 206 Partial Content\r\n".len();
                 let dated = b"Last-Modified: Sun, 15 Nov 2026 10:00:00 GMT\r\n";
                 bytes.splice(text..text, dated.iter().copied());
@@ -297,7 +297,7 @@ fn objects_whose_version_cannot_be_told_are_not_kept() {
 }
 
 #[test]
-fn a_load_that_fails_leaves_no_draft_and_the_next_one_goes_on() {
+fn a_failed_load_leaves_no_draft_and_the_next_one_continues() {
     let (_folder, cache) = cache(1 << 30);
     let web = Web::start(vec![30 * MIB]);
     let opened = Opened::new(
@@ -318,15 +318,15 @@ fn a_load_that_fails_leaves_no_draft_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn a_load_that_waits_for_another_s_fetch_can_be_stopped() {
+fn a_load_that_waits_for_another_fetch_can_be_cancelled() {
     let (_folder, cache) = cache(1 << 30);
     let object = content(0, 1, MIB);
     let copy = object.clone();
-    // Its first bytes come, and nothing else.
-    let server = Server::start(move |asked| {
-        let mut steps = asked.answer(&copy, "\"1\"");
-        if asked.range(MIB).is_none_or(|range| range.start > 0) {
-            steps.insert(0, Step::Wait(Duration::from_mins(1)));
+    // Only its first bytes are sent.
+    let server = Server::start(move |request| {
+        let mut steps = request.response(&copy, "\"1\"");
+        if request.range(MIB).is_none_or(|range| range.start > 0) {
+            steps.insert(0, ServerStep::Wait(Duration::from_mins(1)));
         }
         steps
     });
@@ -338,7 +338,7 @@ fn a_load_that_waits_for_another_s_fetch_can_be_stopped() {
     let start = Instant::now();
     for (_executor, ticket) in [waiting, fetching] {
         ticket.cancel();
-        assert_eq!(ticket.wait().unwrap_err().kind(), Kind::Cancelled);
+        assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Cancelled);
     }
     assert!(
         start.elapsed() < Duration::from_secs(20),

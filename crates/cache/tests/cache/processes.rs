@@ -14,7 +14,7 @@ use straightway_io::Settings;
 
 use crate::fixture::{MIB, Opened, Web, cache, expected, files};
 
-/// What a child is to do: the address of the server, the folder, and the lengths of its objects.
+/// The variable with the task of a child: the address of the server, the folder, and the lengths of the objects.
 const TASK: &str = "STRAIGHTWAY_CACHE_CHILD";
 
 fn task(web: &Web, folder: &Path) -> String {
@@ -51,7 +51,7 @@ fn child(task: &str, wrapper: &[&str]) -> Child {
         .unwrap()
 }
 
-/// Runs only as a child. It says which way the bytes came, and what was noted.
+/// Runs only as a child. It prints the source of the bytes and the note of the receipt.
 #[test]
 fn a_child_loads_everything() {
     let Ok(task) = std::env::var(TASK) else {
@@ -85,7 +85,7 @@ fn wait(mut child: Child) -> String {
 }
 
 #[test]
-fn of_several_processes_one_fetches_each_range_and_all_have_every_byte() {
+fn each_range_is_fetched_by_one_of_several_processes() {
     let (_folder, cache) = cache(1 << 30);
     let web = Web::start([vec![17 * MIB + 5; 2], (1..200).map(|n| n * 321).collect()].concat());
     let task = task(&web, cache.path());
@@ -94,7 +94,7 @@ fn of_several_processes_one_fetches_each_range_and_all_have_every_byte() {
         wait(child);
     }
     let total: usize = web.all().iter().map(|(_, range)| range.len()).sum();
-    // Opening an object asks for its first 64 KiB, each time.
+    // Each open of an object requests its first 64 KiB.
     let opens: usize = web
         .all()
         .iter()
@@ -106,7 +106,7 @@ fn of_several_processes_one_fetches_each_range_and_all_have_every_byte() {
 }
 
 #[test]
-fn a_process_that_is_killed_leaves_nothing_that_is_taken_for_whole() {
+fn a_killed_process_leaves_no_incomplete_entry() {
     let (_folder, cache) = cache(1 << 30);
     let web = Web::start([vec![9 * MIB + 5; 5], vec![1234; 100]].concat());
     let task = task(&web, cache.path());
@@ -116,7 +116,7 @@ fn a_process_that_is_killed_leaves_nothing_that_is_taken_for_whole() {
         std::thread::sleep(Duration::from_millis(40 + round * 23 % 170));
         one.kill().unwrap();
         killed += u32::from(!one.wait().unwrap().success());
-        // Whatever it left, another process has every byte, and checks each entry that it reads.
+        // Another process gets every byte, and checks each entry that it reads.
         if round % 4 == 3 {
             wait(child(&task, &[]));
             for path in files(cache.path()).iter().step_by(2) {
@@ -127,7 +127,7 @@ fn a_process_that_is_killed_leaves_nothing_that_is_taken_for_whole() {
     assert!(killed > 0, "no process was killed in time");
     web.check(&cache, &web.all());
     assert_eq!(web.check(&cache, &web.all()).ways().0, 0);
-    // A part that a dead process left is removed by the next one that adds an entry.
+    // The draft of a dead process is removed by the next process that adds an entry.
     let shard = files(cache.path())[0].clone();
     let left = shard.with_file_name(format!(
         "{}.part",
@@ -141,7 +141,7 @@ fn a_process_that_is_killed_leaves_nothing_that_is_taken_for_whole() {
 }
 
 #[test]
-fn a_full_disk_is_noted_and_the_load_goes_on() {
+fn a_full_disk_is_noted_and_the_load_succeeds() {
     let folder = tempfile::tempdir().unwrap();
     let web = Web::start([vec![9 * MIB + 5; 2], vec![70_000; 20]].concat());
     let path = folder.path().join("full");

@@ -1,4 +1,4 @@
-//! Showing how far a simulation or a sweep has come, and stopping it on Ctrl-C.
+//! The progress bar of a simulation or a sweep, which also stops on Ctrl-C.
 
 use std::{
     ops::ControlFlow,
@@ -13,14 +13,14 @@ use straightway_core::text::shown;
 
 use super::interrupt::on_interrupt;
 
-/// A bar on stderr (nothing where that is no terminal) with an ear for Ctrl-C.
+/// A progress bar on stderr (hidden if that is not a terminal) that also watches for Ctrl-C.
 #[derive(Debug)]
 pub(crate) struct Bar {
     bar: ProgressBar,
     stop: Arc<AtomicBool>,
 }
 
-/// Steps of a whole bar.
+/// The number of steps of a full bar.
 const STEPS: u64 = 1000;
 
 impl Bar {
@@ -28,7 +28,7 @@ impl Bar {
     pub(crate) fn begin() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        // A second bar in one process finds the first one's handler set, and is stopped with it.
+        // Only the first handler of a process is installed: a second bar does not stop on Ctrl-C.
         on_interrupt(move || stopped.store(true, Ordering::Relaxed));
         let template = "{bar:32} {percent:>3} %  {msg}  {eta} left";
         let style = ProgressStyle::with_template(template).expect("the template is a constant");
@@ -36,7 +36,7 @@ impl Bar {
         Self { bar, stop }
     }
 
-    /// Shows a share of the whole and what is being done; breaks where the user has had enough.
+    /// Shows the share that is done and the current activity. Breaks on Ctrl-C.
     pub(crate) fn show(&self, done: f64, doing: &str) -> ControlFlow<()> {
         #[expect(
             clippy::cast_possible_truncation,
@@ -45,11 +45,11 @@ impl Bar {
         )]
         self.bar.set_position((done * STEPS as f64) as u64);
         self.bar.set_message(shown(doing).into_owned());
-        self.look()
+        self.check()
     }
 
-    /// Breaks where the user has had enough.
-    pub(crate) fn look(&self) -> ControlFlow<()> {
+    /// Breaks on Ctrl-C.
+    pub(crate) fn check(&self) -> ControlFlow<()> {
         if self.stop.load(Ordering::Relaxed) {
             ControlFlow::Break(())
         } else {

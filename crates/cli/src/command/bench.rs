@@ -1,4 +1,4 @@
-//! `straightway bench`: what the drive behind a path can do, by each route, or the server behind a URI.
+//! `straightway bench`: measures the drive behind a path by each route, or the server behind a URI.
 
 mod remote;
 
@@ -9,14 +9,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use straightway_core::{Bytes, Place, Route, Scheme, Uri, text::shown};
 use straightway_io::Progress;
 use straightway_probe::{
-    bench::{self, Cache, Spec, Track, Work},
+    bench::{self, BenchSeries, CacheState, Spec, Workload},
     profile::Profile,
 };
 
 use super::{
     interrupt::on_interrupt,
     output::{Output, say},
-    stores::Reach,
+    stores::StoreArgs,
 };
 
 /// What to measure.
@@ -30,32 +30,32 @@ enum WorkChoice {
     Gather,
 }
 
-/// By which route to measure it.
+/// The routes that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RouteChoice {
     /// O_DIRECT into the region.
     Direct,
     /// O_DIRECT through the ring.
     Staged,
-    /// Through the page cache, which is empty at first.
+    /// Through the page cache, initially cold.
     Buffered,
-    /// Through the page cache, which holds everything.
+    /// Through the page cache, fully warm.
     Warm,
 }
 
 /// Measure the drive behind PATH by each route, over block sizes and depths.
 ///
-/// Every point is a real transfer through the executor that `copy` uses. At the best point of each
-/// route the route and its stages are then measured in turn, for `plan compare`. The result is kept
-/// as this machine's profile, from which reads then take their defaults.
-/// An object by URI is read by several sizes of requests and numbers of them in flight.
+/// Every point is a real transfer through the executor that `copy` uses. At the best point of each route, the route and
+/// its stages are then measured in turn, for `plan compare`. The result is stored as this machine's profile, which
+/// provides the defaults of later reads. An object by URI is read with several request sizes and numbers of requests in
+/// flight.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A file to read, a folder to make one in (it is removed again), or an object by URI.
+    /// A file to read, a folder for a temporary file, or an object by URI.
     #[arg(default_value = ".")]
     path: PathBuf,
 
-    /// How large a file to make.
+    /// The size of the temporary file.
     #[arg(long, value_name = "SIZE", default_value = "1GiB")]
     size: Bytes,
 
@@ -63,11 +63,11 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["read", "write"])]
     work: Vec<WorkChoice>,
 
-    /// By which routes [default: all, and for a GPU all but direct].
+    /// The routes to measure [default: all, and for a GPU all but direct].
     #[arg(long, value_enum, value_delimiter = ',')]
     route: Vec<RouteChoice>,
 
-    /// Whose memory: `host:` or `cuda:0`. With a GPU its limits are measured too.
+    /// The memory: `host:` or `cuda:0`. With a GPU its limits are measured too.
     #[arg(long, value_name = "MEMORY", default_value = "host:")]
     device: Place,
 
@@ -79,27 +79,27 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     depth: Vec<u32>,
 
-    /// Lanes to the drive [default: 1, and 2 where they also copy between the ring and memory].
+    /// Lanes to the drive [default: 1, or 2 if they also copy between the ring and memory].
     #[arg(long, value_name = "N")]
     lanes: Option<u32>,
 
-    /// How often each point is run; the median counts.
+    /// The number of runs per point; the median is reported.
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: u32,
 
-    /// Move the whole file at every point, rather than enough of it to tell.
+    /// Move the whole file at every point, instead of a sample of it.
     #[arg(long)]
     whole: bool,
 
-    /// How many blocks a gather takes.
+    /// The number of blocks of a gather.
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     extents: u64,
 
-    /// What the offsets of a gather follow from.
+    /// The random seed of the offsets of a gather.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Do not keep the result as this machine's profile.
+    /// Do not store the result as this machine's profile.
     #[arg(long)]
     no_profile: bool,
 
@@ -107,10 +107,10 @@ pub(crate) struct Args {
     output: Output,
 
     #[command(flatten)]
-    reach: Reach,
+    store: StoreArgs,
 }
 
-/// Block sizes and queue depths of drives.
+/// The default block sizes and queue depths for drives.
 const BLOCKS: [u64; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 const DEPTHS: [u32; 4] = [1, 4, 16, 32];
 
@@ -122,9 +122,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut spec = args.spec();
     if args.route.is_empty() {
-        spec.tracks = bench::possible(&spec)?;
+        spec.series = bench::possible(&spec)?;
     }
-    // A profile that cannot be added to is better known before the work than after it.
+    // Read first, so that an unreadable profile fails before the work and not after it.
     let mut kept = match Profile::place() {
         Some(path) if !args.no_profile => Some((Profile::read(&path)?, path)),
         _ => None,
@@ -150,7 +150,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         profile.add(&outcome);
         profile.write(path)?;
         say(&format!(
-            "kept as this machine's profile in {}",
+            "stored as this machine's profile in {}",
             path.display()
         ));
     }
@@ -158,8 +158,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    /// The routes that were asked for. Direct to a GPU is an error unless it is proven, so it is
-    /// measured only for who asks.
+    /// The requested routes. Direct to a GPU is an error unless it is proven, so it is measured only on request.
     fn routes(&self) -> &[RouteChoice] {
         use RouteChoice::{Buffered, Direct, Staged, Warm};
         match (self.route.as_slice(), self.device) {
@@ -170,23 +169,23 @@ impl Args {
     }
 
     fn spec(&self) -> Spec {
-        let mut tracks = Vec::new();
+        let mut series = Vec::new();
         for work in &self.work {
             let work = match work {
-                WorkChoice::Read => Work::Read,
-                WorkChoice::Write => Work::Write,
-                WorkChoice::Gather => Work::Gather,
+                WorkChoice::Read => Workload::Read,
+                WorkChoice::Write => Workload::Write,
+                WorkChoice::Gather => Workload::Gather,
             };
             for route in self.routes() {
                 let (route, cache) = match route {
-                    RouteChoice::Direct => (Route::Direct, Cache::Cold),
-                    RouteChoice::Staged => (Route::Staged, Cache::Cold),
-                    RouteChoice::Buffered => (Route::Buffered, Cache::Cold),
-                    RouteChoice::Warm => (Route::Buffered, Cache::Warm),
+                    RouteChoice::Direct => (Route::Direct, CacheState::Cold),
+                    RouteChoice::Staged => (Route::Staged, CacheState::Cold),
+                    RouteChoice::Buffered => (Route::Buffered, CacheState::Cold),
+                    RouteChoice::Warm => (Route::Buffered, CacheState::Warm),
                 };
-                // What is written was in no cache before.
-                if !(work == Work::Write && cache == Cache::Warm) {
-                    tracks.push(Track { work, route, cache });
+                // A write does not depend on the state of the cache.
+                if !(work == Workload::Write && cache == CacheState::Warm) {
+                    series.push(BenchSeries { work, route, cache });
                 }
             }
         }
@@ -194,7 +193,7 @@ impl Args {
             path: self.path.clone(),
             memory: self.device,
             bytes: self.size.0,
-            tracks,
+            series,
             blocks: match self.block.as_slice() {
                 [] => BLOCKS.to_vec(),
                 asked => asked.iter().map(|block| block.0).collect(),

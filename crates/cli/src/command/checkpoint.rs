@@ -1,4 +1,4 @@
-//! `straightway checkpoint`: checkpoints listed, checked, compared, removed, exported, restored and tried.
+//! `straightway checkpoint`: lists, checks, compares, prunes, exports, restores and benchmarks checkpoints.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,20 +19,20 @@ mod restore;
 mod sweep;
 mod tag;
 mod trial;
+mod trial_dir;
 mod verify;
-mod yard;
 
 use super::{output::print, stores::stores};
 
-/// List, check, compare, prune, export, restore and try out checkpoints.
+/// List, check, compare, prune, export, restore and benchmark checkpoints.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Command {
     Ls(ls::Args),
     Verify(verify::Args),
     Diff(diff::Args),
@@ -44,45 +44,45 @@ enum What {
     Bench(bench::Args),
 }
 
-/// Does what was asked for.
+/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.what {
-        What::Ls(args) => ls::run(args),
-        What::Verify(args) => verify::run(args),
-        What::Diff(args) => diff::run(args),
-        What::Prune(args) => prune::run(args),
-        What::Sweep(args) => sweep::run(args),
-        What::Tag(args) => tag::run(args),
-        What::Export(args) => export::run(args),
-        What::Restore(args) => restore::run(args),
-        What::Bench(args) => bench::run(args),
+    match &args.command {
+        Command::Ls(args) => ls::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Diff(args) => diff::run(args),
+        Command::Prune(args) => prune::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Tag(args) => tag::run(args),
+        Command::Export(args) => export::run(args),
+        Command::Restore(args) => restore::run(args),
+        Command::Bench(args) => bench::run(args),
     }
 }
 
-/// Writes lines to stdout. A line feed in one of them is part of a name, and makes no second line.
+/// Writes lines to stdout. A line feed inside a line is part of a name and is escaped.
 fn print_lines(lines: &[String]) -> anyhow::Result<()> {
     let lines: Vec<_> = lines.iter().map(|line| shown(line)).collect();
     print(&(lines.join("\n") + "\n"))
 }
 
-/// The checkpoints in a folder, or below a URI.
+/// Opens the checkpoints in a folder, or below a URI.
 fn steps(folder: &Path) -> Result<Steps> {
     Steps::find(&stores()?, &Uri::parse(folder)?, Missing::Refuse)
 }
 
 /// A folder of checkpoints, and one of its steps.
 #[derive(Clone, Debug, clap::Args)]
-struct Chosen {
+struct StepArgs {
     /// The folder of checkpoints, or its URI.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 
-    /// Which step [default: the latest].
+    /// The step [default: the latest].
     #[arg(long, value_name = "N")]
     step: Option<u64>,
 }
 
-impl Chosen {
+impl StepArgs {
     fn open(&self) -> Result<Checkpoint> {
         let store = steps(&self.folder)?;
         match self.step {

@@ -1,4 +1,4 @@
-//! `straightway completions` and `straightway man`: made from the same definitions as the commands.
+//! `straightway completions` and `straightway man`: generated from the definitions of the commands.
 
 use std::{
     fs,
@@ -13,20 +13,20 @@ use straightway_io::ReportFile;
 
 use super::output::print;
 
-/// What every man page starts with: roff's own introduction, which defines its quotes.
+/// The beginning of every man page: roff's definition of quotes.
 const MAN_MARK: &str = ".ie \\n(.g .ds Aq ";
 
 /// Write the completions for a shell to stdout.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Which shell.
+    /// The shell.
     shell: Shell,
 }
 
 /// Write the man pages, one for each command, into a folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
-    /// The folder; it is made where it is missing.
+    /// The folder; it is created if it is missing.
     folder: PathBuf,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn run_man<C: CommandFactory>(args: &ManArgs) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the pages of a command and of those below it, each of which replaces only an older one.
+/// Writes the pages of a command and its subcommands. A page replaces only an older man page.
 fn write_man(command: clap::Command, folder: &Path) -> anyhow::Result<()> {
     for below in command
         .get_subcommands()

@@ -1,50 +1,50 @@
-//! `straightway copy`: files and folders, by the straightest way, with a receipt.
+//! `straightway copy`: copies files and folders by the most direct route, with a receipt.
 
 use std::{os::unix::fs::FileTypeExt, path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_core::{
-    Choice, Error, Extent, Kind, Move, PciAddress, Place, Rate, Receipt, Uri, survey::whole_pages,
+    Choice, Error, ErrorKind, Extent, Move, PciAddress, Place, Rate, Receipt, Uri,
+    survey::whole_pages,
 };
 use straightway_io::{
     Ask, Executor, Handle, Objects, Progress, Region, ReportFile,
     store::{Location, Named},
     wrapper::traced::Trace,
 };
-use straightway_pipeline::{Copier, Errand, errand::is_same, verify::verify};
+use straightway_pipeline::{Copier, CopyJob, copy_job::is_same, verify::verify};
 
 use super::{
     output::print_receipt,
-    stores::{Keep, Reach},
+    stores::{CacheArgs, StoreArgs},
     tuning::{RouteChoice, Tuning, is_remote},
     watch::Watch,
 };
 
-/// Copy files and folders by the straightest way, and say which way they went.
+/// Copy files and folders by the most direct route, and report the route taken.
 ///
-/// Each file appears under its name when it is whole and durable, or not at all. With `host:` or
-/// `cuda:0` as the target the bytes are read into that memory and let go: what a program that loads
-/// the file would wait for. `p2p:` and a PCI address is memory in a BAR of that device, which drives reach by
-/// peer-to-peer DMA.
+/// Each file appears under its name when it is complete and durable, or not at all. With `host:` or `cuda:0` as the
+/// target, the bytes are read into that memory and then discarded: this measures what a program that loads the file
+/// would wait for. `p2p:` and a PCI address is memory in a BAR of that device, which drives reach by peer-to-peer DMA.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to copy: files and folders, or objects by URI.
     #[arg(required = true, value_name = "SRC")]
     sources: Vec<PathBuf>,
 
-    /// Where to: a file, a folder, a URI, or memory: `host:`, `cuda:0`, `p2p:0000:04:00.0`.
+    /// The target: a file, a folder, a URI, or memory: `host:`, `cuda:0`, `p2p:0000:04:00.0`.
     #[arg(value_name = "DST")]
     target: PathBuf,
 
-    /// Which way the bytes are to go.
+    /// The route of the bytes.
     #[arg(long, value_enum, default_value_t)]
     route: RouteChoice,
 
     /// Copy through memory in a BAR of a PCI device, such as `p2p:0000:04:00.0`: drives move the bytes by peer-to-peer
-    /// DMA, and none of them goes through host memory. What cannot is an error.
+    /// DMA, and no byte goes through host memory. Fails if that is not possible.
     #[arg(long, value_name = "MEMORY", value_parser = through)]
     through: Option<PciAddress>,
 
-    /// The target is a block device, and what is on it may be overwritten. An error then leaves it half written.
+    /// Allow a block device as the target, and overwrite its contents. After an error it is partly overwritten.
     #[arg(long, conflicts_with = "verify")]
     to_device: bool,
 
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Write every I/O to this file, a JSON object a line.
+    /// Write every I/O to this file, one JSON object per line.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 
@@ -64,10 +64,10 @@ pub(crate) struct Args {
     tuning: Tuning,
 
     #[command(flatten)]
-    reach: Reach,
+    store: StoreArgs,
 
     #[command(flatten)]
-    keep: Keep,
+    cache: CacheArgs,
 }
 
 impl Args {
@@ -76,76 +76,81 @@ impl Args {
         self.target.to_str()?.parse().ok()
     }
 
-    /// An error where options do not go together, or a device would be overwritten that was not meant.
+    /// Checks that the options fit together, and that a device is overwritten only on request.
     fn check(&self, work: &Work) -> Result<(), Error> {
         let is_copy = matches!(work, Work::Copy(_));
         let is_direct = matches!(self.route, RouteChoice::Auto | RouteChoice::Direct);
         if self.through.is_some() && !(is_copy && is_direct) {
-            let message = "that is for copies from file to file, by the direct route";
-            return Err(Error::new(Kind::Invalid, "use", "--through", message));
+            let message = "it applies only to copies from file to file by the direct route";
+            return Err(Error::new(ErrorKind::Invalid, "use", "--through", message));
         }
         let meta = std::fs::metadata(&self.target);
         let is_device = is_copy && meta.is_ok_and(|meta| meta.file_type().is_block_device());
         let target = self.target.display();
         match (is_device, self.to_device) {
             (true, false) => {
-                let message = "it is a block device, and what is on it would be lost";
-                Err(Error::new(Kind::Invalid, "write to", target, message)
+                let message = "it is a block device, and its contents would be lost";
+                Err(Error::new(ErrorKind::Invalid, "write to", target, message)
                     .with_hint("--to-device overwrites it"))
             }
             (false, true) => {
-                let message = "it is no block device";
-                Err(Error::new(Kind::Invalid, "overwrite", target, message))
+                let message = "it is not a block device";
+                Err(Error::new(ErrorKind::Invalid, "overwrite", target, message))
             }
             _ => Ok(()),
         }
     }
 
-    /// An error where the trace would be written over what is copied.
+    /// Checks that the trace does not overwrite a file that is copied.
     fn check_trace(&self, work: &Work) -> Result<(), Error> {
         let Some(trace) = &self.trace else {
             return Ok(());
         };
-        if let Work::Copy(errand) = work {
-            return errand.check_apart(trace);
+        if let Work::Copy(job) = work {
+            return job.check_apart(trace);
         }
         if !self.sources.iter().any(|source| is_same(trace, source)) {
             return Ok(());
         }
         let message = "it is being read";
         let target = trace.display();
-        Err(Error::new(Kind::Invalid, "write to", target, message))
+        Err(Error::new(ErrorKind::Invalid, "write to", target, message))
     }
 }
 
-/// The device of memory in a BAR.
+/// Parses the device of memory in a BAR.
 fn through(text: &str) -> Result<PciAddress, Error> {
     match text.parse()? {
         Place::P2p(address) => Ok(address),
         Place::Host | Place::Gpu(_) => {
             let message = "copies go through memory in a BAR, such as p2p:0000:04:00.0";
-            Err(Error::new(Kind::Invalid, "copy through", text, message))
+            Err(Error::new(
+                ErrorKind::Invalid,
+                "copy through",
+                text,
+                message,
+            ))
         }
     }
 }
 
-/// What every trace starts with.
+/// The beginning of every trace.
 const TRACE_MARK: &str = "{\"path\":";
 
-/// What is to be done.
+/// The work of a copy.
 enum Work {
-    /// The sources are read into memory.
+    /// Reads the sources into memory.
     Read(Place),
-    /// They are copied to other files.
-    Copy(Errand),
+    /// Copies the sources to other files.
+    Copy(CopyJob),
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let work = match args.memory() {
         Some(place) => Work::Read(place),
-        None => Work::Copy(Errand::find(
-            &args.reach.stores_through(&args.keep)?,
+        None => Work::Copy(CopyJob::find(
+            &args.store.stores_through(&args.cache)?,
             &args.sources,
             &args.target,
         )?),
@@ -153,16 +158,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.check(&work)?;
     args.check_trace(&work)?;
     let trace = args.trace.as_ref().map(|_| Trace::default());
-    // A trace that cannot be written is better known before the work than after it.
+    // Opened first, so that a trace that cannot be written fails before the work and not after it.
     let trace_file = match &args.trace {
         Some(path) => Some(ReportFile::begin(path, TRACE_MARK)?),
         None => None,
     };
     let sizes = match &work {
         Work::Read(_) => Vec::new(),
-        Work::Copy(errand) => errand.pairs.iter().map(|pair| pair.bytes).collect(),
+        Work::Copy(job) => job.pairs.iter().map(|pair| pair.bytes).collect(),
     };
-    // Whichever side is on a network decides: its requests are larger than a drive's I/Os.
+    // A side on a network determines the settings: its requests are larger than a drive's I/Os.
     let mut paths = args.sources.iter().chain([&args.target]);
     let remote = paths.find(|path| is_remote(path));
     let path = remote.unwrap_or(&args.sources[0]);
@@ -171,16 +176,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     settings.through = args.through;
     settings.check()?;
     if matches!(work, Work::Copy(_)) {
-        // Of a copy every byte is an I/O twice, and people mean the bytes.
+        // A copy reads and writes every byte, and the limit is for the bytes.
         settings.rate_max = settings.rate_max.map(|rate| Rate(rate.0 * 2.0));
     }
     let executor = Executor::new(settings)?;
     let choice = Choice::from(args.route);
     let outcome = match &work {
         Work::Read(place) => read(args, *place, &executor, choice, &progress),
-        Work::Copy(errand) => copy(args, errand, &executor, choice, &progress),
+        Work::Copy(job) => copy(args, job, &executor, choice, &progress),
     };
-    // A trace is wanted most when something failed.
+    // Written after an error too: then it is needed most.
     if let (Some(file), Some(trace)) = (trace_file, &trace) {
         file.finish(&trace_text(trace))?;
     }
@@ -191,21 +196,21 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn copy(
     args: &Args,
-    errand: &Errand,
+    job: &CopyJob,
     executor: &Executor,
     choice: Choice,
     progress: &Arc<Progress>,
 ) -> anyhow::Result<Receipt> {
     let passes = if args.verify { 3 } else { 1 };
-    let _watch = Watch::begin(progress, errand.bytes() * passes);
+    let _watch = Watch::begin(progress, job.bytes() * passes);
     let copier = Copier {
         executor,
         choice,
         progress: Arc::clone(progress),
     };
-    let receipt = copier.run(errand)?;
+    let receipt = copier.run(job)?;
     if args.verify {
-        verify(executor, errand, progress)?;
+        verify(executor, job, progress)?;
     }
     Ok(receipt)
 }
@@ -220,25 +225,25 @@ fn read(
 ) -> anyhow::Result<Receipt> {
     if args.verify {
         let message = "memory is not read back";
-        return Err(Error::new(Kind::Invalid, "verify", place, message)
+        return Err(Error::new(ErrorKind::Invalid, "verify", place, message)
             .with_hint("leave out --verify, or copy to a file")
             .into());
     }
-    let stores = args.reach.stores_through(&args.keep)?;
+    let stores = args.store.stores_through(&args.cache)?;
     let find = |path| stores.find(&Uri::parse(path)?).map(Location::from);
     let sources: Vec<_> = args.sources.iter().map(find).collect::<Result<_, _>>()?;
     let store = Arc::clone(&sources[0].store);
     if let Some(other) = sources.iter().find(|s| !Arc::ptr_eq(&s.store, &store)) {
         let message = "it is in another store than the first source";
         return Err(other
-            .error(Kind::Invalid, "read", message)
+            .error(ErrorKind::Invalid, "read", message)
             .with_hint("read from one store at a time")
             .into());
     }
-    // Together, so that a store on a network asks for all of them at once.
+    // In one call, so that a store on a network requests all of them at once.
     let names: Vec<_> = sources.iter().map(|s| Named::new(&s.name)).collect();
     let handles = store.open(&names)?;
-    // Each file begins on a page, or a ragged one would put those after it out of step with DMA.
+    // Each file begins on a page: otherwise a file of an odd size would misalign the next ones for DMA.
     let mut at = 0;
     let whole = |(object, handle): (u32, &Arc<dyn Handle>)| {
         let extent = Extent::new(0, handle.object().bytes);
@@ -259,7 +264,7 @@ fn read(
     Ok(executor.read(objects, moves, &region, ask)?.wait()?)
 }
 
-/// A trace as JSON, an object a line.
+/// A trace as JSON, one object per line.
 fn trace_text(trace: &Trace) -> String {
     let mut text = String::new();
     for e in trace.take() {

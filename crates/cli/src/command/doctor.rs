@@ -1,4 +1,4 @@
-//! `straightway doctor`: whether bytes can go straight into GPU memory, and if not, why not.
+//! `straightway doctor`: diagnoses whether bytes can go directly into GPU memory, and if not, why not.
 
 mod remote;
 
@@ -12,37 +12,39 @@ use std::{
 use anyhow::Context;
 use indicatif::ProgressBar;
 use straightway_core::{Scheme, Uri};
-use straightway_probe::doctor::{self, Diagnosis, Measured, Request, Style, Verdict};
-use straightway_s3::doctor::{Check, State};
+use straightway_probe::doctor::{
+    self, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, Style,
+};
+use straightway_s3::doctor::{CheckState, StoreCheck};
 use straightway_sys::root::Root;
 
 use super::{
     output::{print, print_coloured, print_json, terminal},
-    stores::Reach,
+    stores::StoreArgs,
 };
 
-/// Columns to wrap at: wide enough for most commands, narrow enough to read.
+/// The line width: wide enough for most commands, narrow enough to read.
 const WIDTH: usize = 100;
 
-/// Say whether bytes can go straight into GPU memory and, if not, what is in the way.
+/// Diagnose whether bytes can go directly into GPU memory and, if not, what prevents it.
 ///
-/// Looks at the driver and platform, the fabric, and the file system and drives of PATH, then makes
-/// a real transfer. What is wrong comes first, with the command that mends it. Exits with 0 where
-/// direct is proven, 1 where it is not, 2 on an error. Of a bucket it says whether it can be read, how fast, and what
-/// limits that; with --write, whether saves and copies to it are safe. Of other objects by URI it says whether they can be
-/// read, how fast, and what the connections see: round trips, retransmits and stalls. With --verbose the checks that
-/// passed or do not apply are shown, too.
+/// Examines the driver and platform, the fabric, and the file system and drives of PATH, then makes a real transfer.
+/// Problems come first, with the command that fixes each. Exits with 0 if the direct route is proven, 1 if it is not, 2
+/// on an error. For a bucket it reports whether it can be read, how fast, and what limits that; with --write, whether
+/// saves and copies to it are safe. For other objects by URI it reports whether they can be read, how fast, and the
+/// round trips, retransmits and stalls of the connections. With --verbose, checks that passed or do not apply are shown
+/// too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file or folder whose bytes are to reach the GPU [default: the current folder], or a URI: `s3://BUCKET[/KEY]`,
-    /// `nvme-tcp://HOST[:PORT]/NQN/NAME`, `https://…`.
+    /// The file or folder whose bytes are to reach the GPU [default: the current folder], or a URI:
+    /// `s3://BUCKET[/KEY]`, `nvme-tcp://HOST[:PORT]/NQN/NAME`, `https://…`.
     path: Option<PathBuf>,
 
     /// Examine a captured machine: a folder with its /sys, /proc, /run, /etc and /dev.
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 
-    /// Of a bucket, also try to write: put a few bytes there in a race, begin an upload, and remove all of it.
+    /// Also test writes to a bucket: put a few bytes concurrently, begin an upload, and remove all of it.
     #[arg(long)]
     write: bool,
 
@@ -55,7 +57,7 @@ pub(crate) struct Args {
     checks: bool,
 
     #[command(flatten)]
-    reach: Reach,
+    store: StoreArgs,
 }
 
 pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
@@ -86,36 +88,40 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
         print_coloured(&diagnosis.text(&style))?;
     }
     Ok(ExitCode::from(u8::from(
-        diagnosis.verdict != Verdict::Direct,
+        diagnosis.verdict != DoctorVerdict::Direct,
     )))
 }
 
-/// Says whether a bucket can be read, how fast, and what limits it.
+/// Reports whether a bucket can be read, how fast, and what limits it.
 fn examine_bucket(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
-    let store = args.reach.bucket(uri.authority())?;
-    tell(args, uri, || {
+    let store = args.store.bucket(uri.authority())?;
+    print_checks(args, uri, || {
         straightway_s3::doctor::examine(&store, uri.name(), args.write)
     })
 }
 
-/// Says whether an object on a network can be read, how fast, and what its connections see.
+/// Reports whether an object on a network can be read, how fast, and the state of its connections.
 fn examine_remote(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
-    let stores = args.reach.stores()?;
-    tell(args, uri, || remote::examine(&stores, uri))
+    let stores = args.store.stores()?;
+    print_checks(args, uri, || remote::examine(&stores, uri))
 }
 
-/// Makes checks of a store on a network and shows them.
-fn tell(args: &Args, uri: &Uri, examine: impl FnOnce() -> Vec<Check>) -> anyhow::Result<ExitCode> {
+/// Runs checks of a store on a network and prints them.
+fn print_checks(
+    args: &Args,
+    uri: &Uri,
+    examine: impl FnOnce() -> Vec<StoreCheck>,
+) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(
         args.root.is_none(),
-        "a captured machine has no network to reach {uri} by"
+        "cannot examine {uri}: --root is a captured machine without a network"
     );
     let spinner = ProgressBar::new_spinner().with_message("reading");
     spinner.enable_steady_tick(Duration::from_millis(100));
     let checks = examine();
     spinner.finish_and_clear();
     if args.json {
-        let value = |check: &Check| {
+        let value = |check: &StoreCheck| {
             serde_json::json!({
                 "check": check.name,
                 "state": check.state.name(),
@@ -134,7 +140,7 @@ fn tell(args: &Args, uri: &Uri, examine: impl FnOnce() -> Vec<Check>) -> anyhow:
             }
         }
     }
-    let is_wrong = checks.iter().any(|check| check.state == State::Wrong);
+    let is_wrong = checks.iter().any(|check| check.state == CheckState::Wrong);
     Ok(ExitCode::from(u8::from(is_wrong)))
 }
 
@@ -149,20 +155,20 @@ fn examine(args: &Args) -> anyhow::Result<Diagnosis> {
     let environment: BTreeMap<String, String>;
     if let Some(base) = &args.root {
         let is_folder = base.is_dir();
-        anyhow::ensure!(is_folder, "{} is no folder to examine", base.display());
-        (root, measured) = (Root::at(base), Measured::default());
+        anyhow::ensure!(is_folder, "{} is not a folder to examine", base.display());
+        (root, measured) = (Root::at(base), Measurements::default());
         environment = BTreeMap::new();
     } else {
         std::fs::metadata(path).with_context(|| format!("cannot examine {}", path.display()))?;
         let spinner = ProgressBar::new_spinner().with_message("reading");
         spinner.enable_steady_tick(Duration::from_millis(100));
-        (root, measured) = (Root::machine(), Measured::here(path));
+        (root, measured) = (Root::machine(), Measurements::here(path));
         spinner.finish_and_clear();
         environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
     }
-    Ok(doctor::diagnose(&Request {
+    Ok(doctor::diagnose(&DoctorRequest {
         root: &root,
         path,
         environment: &environment,

@@ -1,4 +1,4 @@
-//! `straightway inspect`: what a model is, and what loading it would do.
+//! `straightway inspect`: shows the contents of a model, and what a load would read.
 
 use std::{collections::BTreeMap, process::ExitCode};
 
@@ -7,39 +7,38 @@ use straightway_pipeline::weights::Inspection;
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
 use super::{
+    load_args::LoadArgs,
     output::{Output, print_json},
-    wanted::Wanted,
 };
 
 /// Show a model's tensors and files, and how they would be loaded.
 ///
-/// Names, dtypes, shapes, sizes and alignment. Only headers are read. Which route the bytes would take depends on what of the files is in the
-/// page cache now.
+/// Names, dtypes, shapes, sizes and alignment. Only headers are read. The routes shown depend on which parts of the
+/// files are in the page cache now.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     output: Output,
 
     #[command(flatten)]
-    wanted: Wanted,
+    load: LoadArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let wanted = &args.wanted;
-    args.output.check(&wanted.path)?;
-    let loader = wanted.loader()?;
-    let model = wanted.model()?;
-    let selection = wanted.chosen.of(&model)?;
-    let inspection = loader.inspect(&model, &selection, wanted.device)?;
-    // The value and the page of a model with a million tensors take a gigabyte each.
+    let load = &args.load;
+    args.output.check(&load.path)?;
+    let loader = load.loader()?;
+    let model = load.model()?;
+    let selection = load.selection.of(&model)?;
+    let inspection = loader.inspect(&model, &selection, load.device)?;
+    // Streamed: the JSON value and the page of a model with a million tensors take a gigabyte each.
     if args.output.is_json_alone() {
         drop((selection, model));
         print_json(&inspection)?;
         return Ok(ExitCode::SUCCESS);
     }
     let json = serde_json::to_value(&inspection)?;
-    args.output
-        .write(&page(&inspection, wanted.device), &json)?;
+    args.output.write(&page(&inspection, load.device), &json)?;
     Ok(ExitCode::SUCCESS)
 }
 

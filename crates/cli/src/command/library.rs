@@ -8,7 +8,7 @@ use straightway_report::{Cell, Column, Table, Unit};
 use straightway_scenario::check;
 use straightway_scenario::library::Entry;
 
-/// Who runs a scenario: the planner, or one of the simulators.
+/// The command that runs a scenario: the planner, or one of the simulators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// `straightway plan TOPIC`.
@@ -19,7 +19,7 @@ pub(crate) enum Runner {
     Fabric,
 }
 
-/// What a scenario says of itself.
+/// The description of a scenario.
 struct Label {
     command: String,
     title: String,
@@ -29,7 +29,7 @@ struct Label {
 impl Runner {
     const ALL: [Self; 3] = [Self::Plan, Self::Pcie, Self::Fabric];
 
-    /// Its scenarios.
+    /// The scenarios of this runner.
     fn entries(self) -> &'static [Entry] {
         match self {
             Self::Plan => LIBRARY,
@@ -38,7 +38,7 @@ impl Runner {
         }
     }
 
-    /// What the names of its files start with.
+    /// The prefix of the names of its files.
     fn prefix(self) -> &'static str {
         match self {
             Self::Plan => "",
@@ -47,7 +47,7 @@ impl Runner {
         }
     }
 
-    /// Reads what a scenario says of itself.
+    /// Reads the description of a scenario.
     fn label(self, entry: &Entry) -> anyhow::Result<Label> {
         let (command, title, claims) = match self {
             Self::Plan => {
@@ -56,11 +56,12 @@ impl Runner {
                 (command, scenario.title, scenario.claims.len())
             }
             Self::Pcie => {
-                let scenario: pcie::Scenario = check::read(entry.text).context(entry.name)?;
+                let scenario: pcie::PcieScenario = check::read(entry.text).context(entry.name)?;
                 ("sim pcie".to_owned(), scenario.title, scenario.claims.len())
             }
             Self::Fabric => {
-                let scenario: fabric::Scenario = check::read(entry.text).context(entry.name)?;
+                let scenario: fabric::FabricScenario =
+                    check::read(entry.text).context(entry.name)?;
                 let command = "sim fabric".to_owned();
                 (command, scenario.title, scenario.claims.len())
             }
@@ -72,14 +73,13 @@ impl Runner {
         })
     }
 
-    /// The command that runs a scenario of its, as one types it.
+    /// The command line that runs a scenario.
     pub(crate) fn command(self, entry: &Entry) -> anyhow::Result<String> {
         Ok(format!("straightway {}", self.label(entry)?.command))
     }
 }
 
-/// The scenario called `name`: among those of `runner`, whose prefix may be left out, then among
-/// all.
+/// The scenario of this name: first among those of `runner`, whose prefix may be left out, then among all.
 pub(crate) fn find(runner: Runner, name: &str) -> Option<(Runner, &'static Entry)> {
     let own = name.strip_prefix(runner.prefix()).unwrap_or(name);
     let is_own = |entry: &&Entry| entry.name == own;
@@ -91,13 +91,13 @@ pub(crate) fn find(runner: Runner, name: &str) -> Option<(Runner, &'static Entry
     })
 }
 
-/// The first scenario whose name holds what was typed, or is held by it.
+/// The first scenario whose name contains the typed text, or is contained in it.
 pub(crate) fn nearest(typed: &str) -> Option<String> {
     let mut names = all().map(|(name, ..)| name);
     names.find(|name| name.contains(typed) || typed.contains(name.as_str()))
 }
 
-/// All of them: file name, who runs it, and the text.
+/// All scenarios: file name, runner and entry.
 fn all() -> impl Iterator<Item = (String, Runner, &'static Entry)> {
     Runner::ALL.into_iter().flat_map(|runner| {
         let entries = runner.entries().iter();

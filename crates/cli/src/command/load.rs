@@ -1,4 +1,4 @@
-//! `straightway load`: a model's weights into memory, as a program that starts with it would.
+//! `straightway load`: loads a model's weights into memory, as a program that uses the model would.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -6,15 +6,15 @@ use straightway_core::Seconds;
 use straightway_pipeline::verify::verify_loaded;
 
 use super::{
+    load_args::LoadArgs,
     output::{print, print_receipt},
-    wanted::Wanted,
     watch::Watch,
 };
 
-/// Load a model's weights into memory, and say which way they went.
+/// Load a model's weights into memory, and report the route taken.
 ///
-/// The model is a safetensors file, a folder, or an index file. What is not selected is not read.
-/// The weights are let go again: this is what a program that starts with the model would wait for.
+/// The model is a safetensors file, a folder, or an index file. Only selected tensors are read. The weights are then
+/// discarded: this measures what a program that loads the model would wait for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Read everything again by another route and compare.
@@ -26,24 +26,24 @@ pub(crate) struct Args {
     json: bool,
 
     #[command(flatten)]
-    wanted: Wanted,
+    load: LoadArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let wanted = &args.wanted;
-    let loader = wanted.loader()?;
+    let load = &args.load;
+    let loader = load.loader()?;
     let start = Instant::now();
-    let model = wanted.model()?;
+    let model = load.model()?;
     let headers_s = start.elapsed().as_secs_f64();
-    let selection = wanted.chosen.of(&model)?;
+    let selection = load.selection.of(&model)?;
     let start = Instant::now();
-    let prepared = loader.prepare(&model, &selection, wanted.device)?;
+    let prepared = loader.prepare(&model, &selection, load.device)?;
     let memory_s = start.elapsed().as_secs_f64();
     let passes = if args.verify { 2 } else { 1 };
     let watch = Watch::begin(&loader.progress, selection.bytes() * passes);
     let mut weights = prepared.load()?;
     if args.verify {
-        let layout = loader.layout(&model, &selection, wanted.device);
+        let layout = loader.layout(&model, &selection, load.device);
         verify_loaded(&loader, &model, &layout, &mut weights)?;
     }
     drop(watch);
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             weights.tensors.len(),
             model.tensors.len(),
             model.shards.len(),
-            wanted.device.to_string().trim_end_matches(':'),
+            load.device.to_string().trim_end_matches(':'),
         ))?;
     }
     print_receipt(&weights.receipt, args.json)?;

@@ -1,4 +1,4 @@
-//! What is to be loaded, whereto and which way: what `load` and `inspect` share.
+//! The arguments of a load, for `load` and `inspect`.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -7,49 +7,49 @@ use straightway_io::Executor;
 use straightway_pipeline::weights::{Loader, Model};
 
 use super::{
-    chosen::{Chosen, device},
-    stores::{Keep, Reach},
+    selection_args::{SelectionArgs, device},
+    stores::{CacheArgs, StoreArgs},
     tuning::{RouteChoice, Tuning},
 };
 
-/// A model, the part of it that is meant, and how it gets into which memory.
+/// A model, a selection, the target memory and the route.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Wanted {
+pub(crate) struct LoadArgs {
     /// A safetensors file, a folder of them, or an index file, by path or URI (`s3://BUCKET/KEY`).
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
 
-    /// Whose memory: `host` or `cuda:0`.
+    /// The target memory: `host` or `cuda:0`.
     #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
     pub(crate) device: Place,
 
-    /// Which way the bytes are to go.
+    /// The route of the bytes.
     #[arg(long, value_enum, default_value_t)]
     route: RouteChoice,
 
     #[command(flatten)]
-    pub(crate) chosen: Chosen,
+    pub(crate) selection: SelectionArgs,
 
     #[command(flatten)]
     tuning: Tuning,
 
     #[command(flatten)]
-    reach: Reach,
+    store: StoreArgs,
 
     #[command(flatten)]
-    keep: Keep,
+    cache: CacheArgs,
 }
 
-impl Wanted {
-    /// The model.
+impl LoadArgs {
+    /// Opens the model.
     pub(crate) fn model(&self) -> anyhow::Result<Model> {
         Ok(Model::find(
-            &self.reach.stores_through(&self.keep)?,
+            &self.store.stores_through(&self.cache)?,
             &Uri::parse(&self.path)?,
         )?)
     }
 
-    /// Who loads it.
+    /// The loader for these arguments.
     pub(crate) fn loader(&self) -> anyhow::Result<Loader> {
         let executor = Arc::new(Executor::new(self.tuning.settings(&self.path)?)?);
         Ok(Loader {

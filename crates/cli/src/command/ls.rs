@@ -1,30 +1,29 @@
-//! `straightway ls`: what is in a store, below a name.
+//! `straightway ls`: lists the objects of a store below a name.
 
 use std::{path::PathBuf, process::ExitCode, time::UNIX_EPOCH};
 
 use serde_json::json;
-use straightway_core::{Bytes, Error, Kind, Uri};
+use straightway_core::{Bytes, Error, ErrorKind, Uri};
 use straightway_io::{
     Store,
-    store::{Location, Missing, Named, Page, open_one},
+    store::{ListPage, Location, Missing, Named, open_one},
 };
 
-use super::{output::print, stores::Reach};
+use super::{output::print, stores::StoreArgs};
 
-/// How deep --recursive descends.
+/// The maximum depth of --recursive.
 const DEPTH_MAX: usize = 256;
 
 /// List the objects below a URI or folder, with their sizes.
 ///
-/// Folders, or what keys have in common up to a slash, end with a slash. Names are listed page by page as they come, and
-/// nothing is opened.
+/// Folders (common prefixes of keys) end with a slash. Names are printed page by page, and nothing is opened.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to list: `s3://BUCKET[/PREFIX]`, `nvme-tcp://HOST[:PORT]/[NQN/]`, or a folder.
     #[arg(value_name = "URI")]
     uri: PathBuf,
 
-    /// List everything below, and not only what is directly below.
+    /// List all levels, and not only the first.
     #[arg(short, long)]
     recursive: bool,
 
@@ -33,17 +32,17 @@ pub(crate) struct Args {
     json: bool,
 
     #[command(flatten)]
-    reach: Reach,
+    store: StoreArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let uri = Uri::parse(&args.uri)?;
-    let at = Location::from(args.reach.stores()?.find(&uri)?);
+    let at = Location::from(args.store.stores()?.find(&uri)?);
     let mut count = 0;
     match at.below(Missing::Refuse) {
         Ok(inside) => list(args, &*inside, "", DEPTH_MAX, &mut count)?,
-        // A file, or a store without listings.
-        Err(error) if matches!(error.kind(), Kind::Invalid | Kind::Unsupported) => {}
+        // A file, or a store that cannot list.
+        Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => {}
         Err(error) => return Err(error.into()),
     }
     if count == 0 && !at.name.as_os_str().is_empty() {
@@ -58,11 +57,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 };
                 show(args, "", &named)?;
             }
-            Err(error) if error.kind() == Kind::NotFound => {
-                let message = "there is neither an object nor anything below it";
-                return Err(Error::new(Kind::NotFound, "list", at.describe(), message)
-                    .with_hint("list what it is in")
-                    .into());
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let message = "there is no such object, and there are no objects below it";
+                return Err(
+                    Error::new(ErrorKind::NotFound, "list", at.describe(), message)
+                        .with_hint("list the folder above it")
+                        .into(),
+                );
             }
             Err(error) => return Err(error.into()),
         }
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lists a store page by page. `before` is what its names begin with, seen from where the listing began.
+/// Lists a store page by page. `before` is its path relative to the start of the listing.
 fn list(
     args: &Args,
     store: &dyn Store,
@@ -80,7 +81,7 @@ fn list(
 ) -> anyhow::Result<()> {
     let mut after = None;
     loop {
-        let page = store.list(&Page {
+        let page = store.list(&ListPage {
             after,
             names_max: 1000,
         })?;

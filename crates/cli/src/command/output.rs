@@ -1,7 +1,7 @@
-//! How a result leaves: as text for people, JSON or CSV for programs, HTML to pass on.
+//! The output of results: text for people, JSON or CSV for programs, HTML to share.
 //!
-//! These are the program's only ways to stdout and stderr (clippy refuses others). All of them escape what a
-//! terminal would obey, so that no name of a stranger's file can.
+//! Only this module writes to stdout and stderr (clippy refuses other uses). It escapes terminal control sequences,
+//! which an untrusted file name may contain.
 
 use std::{
     fs,
@@ -13,17 +13,17 @@ use anyhow::Context;
 use serde::Serialize;
 use serde_json::Value;
 use straightway_core::{
-    Error, Kind, Receipt,
+    Error, ErrorKind, Receipt,
     text::{shown_coloured, shown_json, shown_lines},
 };
 use straightway_io::{ReportFile, draft};
-use straightway_pipeline::errand::is_same;
+use straightway_pipeline::copy_job::is_same;
 use straightway_report::{Block, Page, Table, Terminal};
 
-/// What every report starts with.
+/// The beginning of every HTML report.
 const REPORT_MARK: &str = "<!DOCTYPE html>";
 
-/// The forms a result can take
+/// The form of the output
 #[derive(Debug, clap::Args)]
 pub(crate) struct Output {
     /// Write the result as JSON, in base units
@@ -34,49 +34,49 @@ pub(crate) struct Output {
     #[arg(long)]
     csv: bool,
 
-    /// Also write a report that needs no other file
+    /// Also write a self-contained HTML report
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
 impl Output {
-    /// Whether a report is written beside the text.
+    /// Whether an HTML report is written.
     pub(crate) fn is_html(&self) -> bool {
         self.html.is_some()
     }
 
-    /// Whether all that is wanted is JSON.
+    /// Whether JSON is the only output.
     pub(crate) fn is_json_alone(&self) -> bool {
         self.json && !self.is_html()
     }
 
-    /// An error where the report has no folder to go to, or would replace something else than an older report or
-    /// what is read: better known before the work than after it.
+    /// Checks, before the work, that the folder of the report exists, and that the report replaces neither the input
+    /// nor a file that is not a report.
     pub(crate) fn check(&self, input: &Path) -> anyhow::Result<()> {
         let Some(path) = &self.html else {
             return Ok(());
         };
         if is_same(path, input) {
             let message = "it is being read";
-            return Err(Error::new(Kind::Invalid, "write to", path.display(), message).into());
+            return Err(Error::new(ErrorKind::Invalid, "write to", path.display(), message).into());
         }
         let folder = draft::folder_of(path);
         let meta = fs::metadata(folder).map_err(|e| Error::os("write", path.display(), e))?;
         if !meta.is_dir() {
-            let message = format!("{} is no folder", folder.display());
-            return Err(Error::new(Kind::Invalid, "write", path.display(), message).into());
+            let message = format!("{} is not a folder", folder.display());
+            return Err(Error::new(ErrorKind::Invalid, "write", path.display(), message).into());
         }
         ReportFile::check(path, REPORT_MARK)?;
         Ok(())
     }
 
-    /// Writes a result to stdout in the form asked for, and to the HTML file if there is one. Its first table is the one
-    /// that programs want.
+    /// Writes a result to stdout in the requested form, and to the HTML file if there is one. The CSV is the page's
+    /// first table.
     pub(crate) fn write(&self, page: &Page, json: &Value) -> anyhow::Result<()> {
         self.write_with(page, first_table(page), json)
     }
 
-    /// The same, where programs want `table`.
+    /// Like [`write`](Self::write), with `table` as the CSV.
     pub(crate) fn write_with(
         &self,
         page: &Page,
@@ -101,7 +101,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     written(&shown_lines(text))
 }
 
-/// Writes text to stdout whose colours, where [`terminal`] has any, are ours.
+/// Writes text to stdout and keeps its colours if [`terminal`] has any.
 pub(crate) fn print_coloured(text: &str) -> anyhow::Result<()> {
     if terminal().colour {
         written(&shown_coloured(text))
@@ -121,7 +121,7 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     is_written(written)
 }
 
-/// Escapes JSON text on its way, for a result may be too large to be held as text.
+/// Escapes JSON text while it is written: a result may be too large to hold as text.
 struct EscapedJson<W>(W);
 
 impl<W: Write> Write for EscapedJson<W> {
@@ -137,7 +137,7 @@ impl<W: Write> Write for EscapedJson<W> {
     }
 }
 
-/// Writes a line to stderr. If that is gone, there is nobody to tell.
+/// Writes a line to stderr. Errors are ignored: there is no other place to report them.
 #[expect(clippy::disallowed_methods, reason = "the one way to stderr")]
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", shown_lines(line));
@@ -151,7 +151,7 @@ pub(crate) fn print_receipt(receipt: &Receipt, as_json: bool) -> anyhow::Result<
     print(&format!("{receipt}\n"))
 }
 
-/// Writes what is safe to show to stdout.
+/// Writes escaped text to stdout.
 fn written(shown: &str) -> anyhow::Result<()> {
     is_written(stdout().write_all(shown.as_bytes()))
 }
@@ -161,7 +161,7 @@ fn stdout() -> io::StdoutLock<'static> {
     io::stdout().lock()
 }
 
-/// A reader that has seen enough is no failure.
+/// Ignores a closed pipe: the reader has seen enough.
 fn is_written(result: io::Result<()>) -> anyhow::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -177,7 +177,7 @@ fn first_table(page: &Page) -> Option<&Table> {
     })
 }
 
-/// The terminal that stdout is, or a page of a hundred columns where it is none.
+/// The properties of the terminal at stdout; a hundred columns without colour if it is not a terminal.
 pub(crate) fn terminal() -> Terminal {
     const COLUMNS: usize = 100;
     let is_terminal = stdout().is_terminal();

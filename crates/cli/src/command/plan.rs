@@ -1,7 +1,7 @@
-//! `straightway plan`: what a cluster will do, before it is bought.
+//! `straightway plan`: predicts the behaviour of a cluster before it is bought.
 //!
-//! Every topic takes the same arguments, because every topic is the same thing: a scenario with
-//! parameters, a model that answers, and a page that shows the answer with what it rests on.
+//! Every topic takes the same arguments, because every topic has the same parts: a scenario with parameters, a model
+//! that computes the answer, and a page that shows the answer with its basis.
 
 mod claims;
 mod compare;
@@ -15,38 +15,38 @@ use straightway_model::{
     scenario::{Scenario, Topic},
     topics, uncertainty,
 };
-use straightway_scenario::{setting::Setting, sweep::POINTS_MAX};
+use straightway_scenario::{setting::ParameterSetting, sweep::POINTS_MAX};
 use straightway_view::plan;
 
-use super::ask::Ask;
+use super::scenario_args::ScenarioArgs;
 use question::Question;
 
 /// Plan a cluster: checkpoints, ingest, transports, architectures and more
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
-/// Expands the table of topics into commands.
+/// Expands the table of topics to subcommands.
 macro_rules! commands {
     ($($(#[$doc:meta])* $Topic:ident $table:ident: $Question:ty,)*) => {
         #[derive(Debug, Subcommand)]
-        enum What {
-            $($(#[$doc])* $Topic(Ask),)*
+        enum Command {
+            $($(#[$doc])* $Topic(ScenarioArgs),)*
             Claims(claims::Args),
             Compare(compare::Args),
             /// List the scenarios that come with the program
             List(list::Args),
         }
 
-        /// Answers the question.
+        /// Runs the subcommand.
         pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-            match args.what {
-                $(What::$Topic(ask) => answer(Topic::$Topic, &ask),)*
-                What::Claims(args) => claims::run(&args),
-                What::Compare(args) => compare::run(&args),
-                What::List(args) => list::run(&args),
+            match args.command {
+                $(Command::$Topic(ask) => answer(Topic::$Topic, &ask),)*
+                Command::Claims(args) => claims::run(&args),
+                Command::Compare(args) => compare::run(&args),
+                Command::List(args) => list::run(&args),
             }
         }
     };
@@ -54,7 +54,7 @@ macro_rules! commands {
 
 topics!(commands);
 
-fn answer(topic: Topic, ask: &Ask) -> anyhow::Result<ExitCode> {
+fn answer(topic: Topic, ask: &ScenarioArgs) -> anyhow::Result<ExitCode> {
     let question = Question::read(ask.scenario.as_deref(), topic)?;
     let settings = ask.settings()?;
     let scenario = question.scenario.set(&settings)?;
@@ -76,11 +76,11 @@ fn answer(topic: Topic, ask: &Ask) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn sweep_over(scenario: &Scenario, topic: Topic, ask: &Ask) -> anyhow::Result<()> {
-    // Names are those of the scenario as it is; one that cannot be answered has none.
+fn sweep_over(scenario: &Scenario, topic: Topic, ask: &ScenarioArgs) -> anyhow::Result<()> {
+    // The names come from the unchanged scenario. They are missing if it cannot be answered.
     let named = scenario.answer().map(|answer| answer.to_json());
     let usual = plan::usual(topic, &named.unwrap_or_default());
-    let answer = |settings: &[Setting], _: &super::bar::Bar| {
+    let answer = |settings: &[ParameterSetting], _: &super::bar::Bar| {
         let answer = scenario.set(settings).and_then(|changed| changed.answer());
         Ok(answer.map(|answer| answer.to_json()))
     };

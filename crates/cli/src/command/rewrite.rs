@@ -1,10 +1,10 @@
-//! `straightway rewrite`: a model's files anew, so that they can be read straight from the drive.
+//! `straightway rewrite`: rewrites a model's files, so that they can be read directly from the drive.
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_core::{Bytes, Choice, Uri};
 use straightway_io::Executor;
-use straightway_pipeline::weights::{Model, Saver};
+use straightway_pipeline::weights::{FileSaver, Model};
 
 use super::{
     output::print_receipt,
@@ -13,18 +13,18 @@ use super::{
     watch::Watch,
 };
 
-/// Write a model's files anew, with their data on page boundaries.
+/// Rewrite a model's files with their data on page boundaries.
 ///
-/// The tensors and what is written down beside them stay as they are; so do the names of the files,
-/// unless --shard-size divides the tensors among new ones. Nothing of the new model is to be seen
-/// until all of it is durable. Other files of the folder (configuration, tokenizer) are not copied.
+/// Tensors and metadata stay unchanged, and so do the names of the files, unless --shard-size divides the tensors among
+/// new ones. The new model appears when all of it is durable. Other files of the folder (configuration, tokenizer) are
+/// not copied.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A safetensors file, a folder of them, or an index file.
     #[arg(value_name = "SRC")]
     source: PathBuf,
 
-    /// Where to: a file for a single file, else a folder, which is made if it is not there.
+    /// The target: a file for a single file, else a folder, which is created if it is missing.
     #[arg(value_name = "DST")]
     target: PathBuf,
 
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE")]
     shard_size: Option<Bytes>,
 
-    /// Which way the bytes are to go.
+    /// The route of the bytes.
     #[arg(long, value_enum, default_value_t)]
     route: RouteChoice,
 
@@ -50,9 +50,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let remote = sides.find(|path| is_remote(path));
     let settings = args.tuning.settings(remote.unwrap_or(&args.source))?;
     let executor = Arc::new(Executor::new(settings)?);
-    let saver = Saver {
+    let saver = FileSaver {
         choice: Choice::from(args.route),
-        ..Saver::new(executor)
+        ..FileSaver::new(executor)
     };
     let model = Model::find(&stores, &Uri::parse(&args.source)?)?;
     // Every byte is read and written.

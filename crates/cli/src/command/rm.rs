@@ -1,22 +1,22 @@
-//! `straightway rm`: objects, all below a prefix, or uploads that nobody completed.
+//! `straightway rm`: removes objects, all objects below a prefix, or incomplete uploads.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use straightway_core::{Bytes, Error, Kind, Scheme, Seconds, Uri};
+use straightway_core::{Bytes, Error, ErrorKind, Scheme, Seconds, Uri};
 use straightway_io::{
     Store,
     store::{Durability, Location, Missing, Verb, list_all},
 };
 
-use super::{output::print, stores::Reach};
+use super::{output::print, stores::StoreArgs};
 
-/// How deep --recursive descends.
+/// The maximum depth of --recursive.
 const DEPTH_MAX: usize = 256;
 
 /// Remove objects from an object store.
 ///
-/// A name is one object; with --recursive it is everything below it. With --dry-run it is said what would be removed, and
-/// nothing is. Files of this machine are not removed: there is `rm`.
+/// A name is one object; with --recursive it is everything below it. With --dry-run, objects are listed and nothing is
+/// removed. Local files are not removed: use `rm`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to remove: `s3://BUCKET/KEY`, or with --recursive `s3://BUCKET/PREFIX`.
@@ -27,32 +27,32 @@ pub(crate) struct Args {
     #[arg(short, long)]
     recursive: bool,
 
-    /// Say what would be removed, and remove nothing.
+    /// List what would be removed, and remove nothing.
     #[arg(short = 'n', long)]
     dry_run: bool,
 
-    /// End uploads below the name that were never completed, and whose parts are paid for, instead of removing objects.
+    /// Abort incomplete uploads below the name, whose parts are billed, instead of removing objects.
     #[arg(long, conflicts_with_all = ["recursive", "dry_run"])]
     uploads: bool,
 
-    /// With --uploads, only those that were begun at least so long ago. Younger ones may be under way.
+    /// With --uploads, only uploads that are at least this old. Younger ones may be under way.
     #[arg(long, value_name = "TIME", default_value = "7d", requires = "uploads")]
     older_than: Seconds,
 
     #[command(flatten)]
-    reach: Reach,
+    store: StoreArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let stores = args.reach.stores()?;
+    let stores = args.store.stores()?;
     let mut places = Vec::new();
-    // All names are looked at before anything is removed.
+    // All names are checked before anything is removed.
     for name in &args.uris {
         let uri = Uri::parse(name)?;
         let at = Location::from(stores.find(&uri)?);
         if uri.scheme() == Scheme::Path {
-            let message = "it is a file or folder of this machine";
-            let error = Error::new(Kind::Invalid, "remove", at.describe(), message);
+            let message = "it is a local file or folder";
+            let error = Error::new(ErrorKind::Invalid, "remove", at.describe(), message);
             return Err(error.with_hint("use `rm`").into());
         }
         if !at.store.verbs().has(Verb::Remove) {
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if args.uploads {
             let age = Duration::from_secs_f64(args.older_than.0.max(0.0));
             for name in at.below(Missing::Refuse)?.sweep_drafts(age)? {
-                print(&format!("ended the upload of {name}\n"))?;
+                print(&format!("aborted the upload of {name}\n"))?;
             }
         } else if args.recursive {
             remove_below(args, at)?;
@@ -78,13 +78,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn remove_one(args: &Args, at: &Location) -> anyhow::Result<()> {
     let opened = match at.open() {
         Ok(opened) => opened,
-        Err(error) if error.kind() == Kind::NotFound => {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
             let hint = "--recursive removes what is below a prefix; `straightway ls` lists it";
             return Err(error.with_hint(hint).into());
         }
         Err(error) => return Err(error.into()),
     };
-    say(args, &at.describe(), opened.object().bytes)?;
+    print_removal(args, &at.describe(), opened.object().bytes)?;
     if !args.dry_run {
         at.store.remove(at.name.as_os_str(), Durability::Synced)?;
     }
@@ -96,16 +96,18 @@ fn remove_below(args: &Args, at: &Location) -> anyhow::Result<()> {
     let name = name.trim_end_matches('/');
     if name.is_empty() {
         let message = "that is everything in the bucket";
-        let error = Error::new(Kind::Invalid, "remove", at.describe(), message);
+        let error = Error::new(ErrorKind::Invalid, "remove", at.describe(), message);
         return Err(error.with_hint("name a prefix in it").into());
     }
     let inside = at.below(Missing::Refuse)?;
-    let count = say_below(args, &*inside, DEPTH_MAX)?;
+    let count = print_below(args, &*inside, DEPTH_MAX)?;
     if count == 0 {
         let message = "nothing is below it";
-        return Err(Error::new(Kind::NotFound, "remove", at.describe(), message)
-            .with_hint("without --recursive one object is removed")
-            .into());
+        return Err(
+            Error::new(ErrorKind::NotFound, "remove", at.describe(), message)
+                .with_hint("without --recursive one object is removed")
+                .into(),
+        );
     }
     if !args.dry_run {
         at.store.clear(name.as_ref())?;
@@ -113,8 +115,8 @@ fn remove_below(args: &Args, at: &Location) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says what is below a store. Answers how many objects that are.
-fn say_below(args: &Args, store: &dyn Store, depth: usize) -> anyhow::Result<u64> {
+/// Prints the objects below a store. Returns their number.
+fn print_below(args: &Args, store: &dyn Store, depth: usize) -> anyhow::Result<u64> {
     if depth == 0 {
         anyhow::bail!("prefixes are nested deeper than {DEPTH_MAX}");
     }
@@ -122,15 +124,15 @@ fn say_below(args: &Args, store: &dyn Store, depth: usize) -> anyhow::Result<u64
     let mut count = listing.objects.len() as u64;
     for object in &listing.objects {
         let bytes = object.bytes.unwrap_or_default();
-        say(args, &store.describe(&object.name), bytes)?;
+        print_removal(args, &store.describe(&object.name), bytes)?;
     }
     for folder in &listing.folders {
-        count += say_below(args, &*store.below(folder, Missing::Refuse)?, depth - 1)?;
+        count += print_below(args, &*store.below(folder, Missing::Refuse)?, depth - 1)?;
     }
     Ok(count)
 }
 
-fn say(args: &Args, name: &str, bytes: u64) -> anyhow::Result<()> {
+fn print_removal(args: &Args, name: &str, bytes: u64) -> anyhow::Result<()> {
     let verb = if args.dry_run {
         "would remove"
     } else {

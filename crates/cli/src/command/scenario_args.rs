@@ -1,12 +1,12 @@
-//! What every question to the planner and the simulators has in common.
+//! The arguments that the planner and the simulators share.
 
-use straightway_scenario::{check::Refusals, setting::Setting};
+use straightway_scenario::{check::Refusals, setting::ParameterSetting};
 
-use super::{output::Output, sweep::Sweeping};
+use super::{output::Output, sweep::SweepArgs};
 
-/// A question and how its answer is wanted
+/// A scenario, its changes, and the form of the output
 #[derive(Debug, clap::Args)]
-pub(crate) struct Ask {
+pub(crate) struct ScenarioArgs {
     /// A scenario file, or the name of one that comes with the program (see `plan list`)
     #[arg(long, value_name = "FILE|NAME")]
     pub(crate) scenario: Option<String>,
@@ -16,7 +16,7 @@ pub(crate) struct Ask {
     set: Vec<String>,
 
     #[command(flatten)]
-    pub(crate) sweep: Sweeping,
+    pub(crate) sweep: SweepArgs,
 
     /// Show every formula and constant with its source
     #[arg(long)]
@@ -26,13 +26,16 @@ pub(crate) struct Ask {
     pub(crate) output: Output,
 }
 
-impl Ask {
-    /// What is to be set.
-    pub(crate) fn settings(&self) -> Result<Vec<Setting>, Refusals> {
-        self.set.iter().map(|text| Setting::parse(text)).collect()
+impl ScenarioArgs {
+    /// The parameters to set.
+    pub(crate) fn settings(&self) -> Result<Vec<ParameterSetting>, Refusals> {
+        self.set
+            .iter()
+            .map(|text| ParameterSetting::parse(text))
+            .collect()
     }
 
-    /// Whether every formula and constant is wanted; a report always has them.
+    /// Whether every formula and constant is shown; an HTML report always has them.
     pub(crate) fn in_full(&self) -> bool {
         self.basis || self.output.is_html()
     }

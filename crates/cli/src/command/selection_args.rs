@@ -1,18 +1,18 @@
-//! Which tensors of a model are meant, and which part of each: what `load` and `inspect` share.
+//! The selection of tensors of a model and of their parts, for `load` and `inspect`.
 
-use straightway_core::{Error, Kind, Place, Result};
-use straightway_pipeline::weights::{Filter, Model, Part, Selection, Slice};
+use straightway_core::{Error, ErrorKind, Place, Result};
+use straightway_pipeline::weights::{Filter, Model, Selection, Slice, SlicePart};
 
-/// Which tensors, and which part of each.
+/// A selection of tensors, and of a part of each.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Selection")]
-pub(crate) struct Chosen {
+pub(crate) struct SelectionArgs {
     /// Only these tensors: a name, a glob such as `model.layers.*`, or `regex:…`; may be repeated.
     #[arg(long, value_name = "PATTERN")]
     filter: Vec<Filter>,
 
-    /// Only a part: `DIM:START..STOP` or `DIM:RANK/RANKS`, of some tensors `PATTERN@DIM:…`; may be
-    /// repeated.
+    /// Only a part of each tensor: `DIM:START..STOP` or `DIM:RANK/RANKS`; of matching tensors only: `PATTERN@DIM:…`;
+    /// may be repeated.
     #[arg(long, value_name = "SLICE")]
     slice: Vec<Slice>,
 
@@ -24,20 +24,20 @@ pub(crate) struct Chosen {
     #[arg(long, value_name = "N", default_value_t = 0, requires = "rank")]
     dim: usize,
 
-    /// Where a length does not divide by the ranks, give the last ones less.
+    /// If a length is not divisible by the number of ranks, give the last ranks less.
     #[arg(long, requires = "rank")]
     uneven: bool,
 }
 
-impl Chosen {
-    /// What is chosen of a model.
+impl SelectionArgs {
+    /// The selection in a model.
     pub(crate) fn of(&self, model: &Model) -> Result<Selection> {
         let mut slices = self.slice.clone();
         if let Some((rank, of)) = self.rank {
             let part = if self.uneven {
-                Part::RankUneven { rank, of }
+                SlicePart::RankUneven { rank, of }
             } else {
-                Part::Rank { rank, of }
+                SlicePart::Rank { rank, of }
             };
             slices.push(Slice {
                 filter: None,
@@ -50,18 +50,23 @@ impl Chosen {
     }
 }
 
-/// A rank and the number of ranks.
+/// Parses a rank and the number of ranks.
 fn rank(text: &str) -> Result<(u64, u64)> {
     let refuse = || {
-        let message = "a rank and the number of ranks are meant, such as 3/8";
-        Error::new(Kind::Invalid, "read rank", format!("`{text}`"), message)
+        let message = "it must be a rank and the number of ranks, such as 3/8";
+        Error::new(
+            ErrorKind::Invalid,
+            "read rank",
+            format!("`{text}`"),
+            message,
+        )
     };
     let (rank, of) = text.split_once('/').ok_or_else(refuse)?;
     let number = |text: &str| text.parse().map_err(|_| refuse());
     Ok((number(rank)?, number(of)?))
 }
 
-/// Memory as `--device` names it: where nothing else can be meant, `host` needs no colon.
+/// Parses the memory of `--device`. `host` needs no colon here.
 pub(crate) fn device(text: &str) -> Result<Place> {
     match text {
         "host" => Ok(Place::Host),

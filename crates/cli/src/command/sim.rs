@@ -1,4 +1,4 @@
-//! `straightway sim`: what a machine or a network does under load, event by event.
+//! `straightway sim`: simulates a machine or a network under load, event by event.
 
 use std::process::ExitCode;
 
@@ -15,23 +15,23 @@ mod stopwatch;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
-    what: What,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Command {
     Pcie(pcie::Args),
     Fabric(fabric::Args),
     Headroom(headroom::Args),
     Ecn(ecn::Args),
 }
 
-/// Runs the simulation that was asked for.
+/// Runs the requested simulation.
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    match args.what {
-        What::Pcie(args) => pcie::run(&args),
-        What::Fabric(args) => fabric::run(&args),
-        What::Headroom(args) => headroom::run(&args),
-        What::Ecn(args) => ecn::run(&args),
+    match args.command {
+        Command::Pcie(args) => pcie::run(&args),
+        Command::Fabric(args) => fabric::run(&args),
+        Command::Headroom(args) => headroom::run(&args),
+        Command::Ecn(args) => ecn::run(&args),
     }
 }

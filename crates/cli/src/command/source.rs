@@ -1,4 +1,4 @@
-//! Where a scenario's text comes from: the library, or a file.
+//! Reads the text of a scenario from the library or from a file.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -7,13 +7,13 @@ use straightway_scenario::check::TEXT_BYTES_MAX;
 
 use super::library::{self, Runner};
 
-/// The text of the scenario `asked` for, which `runner` is to run.
+/// The text of the scenario `asked`, which `runner` has to run.
 pub(crate) fn text(runner: Runner, asked: &str) -> anyhow::Result<String> {
     match library::find(runner, asked) {
         Some((owner, entry)) if owner == runner => Ok(entry.text.to_owned()),
         Some((owner, entry)) => {
             let command = owner.command(entry)?;
-            bail!("scenario {asked} is for another command: ask `{command} --scenario {asked}`")
+            bail!("scenario {asked} is for another command: run `{command} --scenario {asked}`")
         }
         None => from_file(asked),
     }
@@ -33,7 +33,7 @@ fn from_file(asked: &str) -> anyhow::Result<String> {
     bounded(path)
 }
 
-/// A text file, read no further than a scenario may be long: a device has no end.
+/// Reads a text file up to the maximum length of a scenario: a device could be endless.
 pub(crate) fn bounded(path: &Path) -> anyhow::Result<String> {
     let name = path.display();
     let mut text = String::new();
@@ -42,7 +42,7 @@ pub(crate) fn bounded(path: &Path) -> anyhow::Result<String> {
     let read = file.take(limit + 1).read_to_string(&mut text);
     read.with_context(|| format!("cannot read {name}"))?;
     if text.len() as u64 > limit {
-        bail!("{name} has more than {limit} bytes, which no scenario needs");
+        bail!("cannot read {name}: the limit for scenarios is {limit} bytes");
     }
     Ok(text)
 }

@@ -1,4 +1,4 @@
-//! How stores on a network are reached, as options of commands.
+//! The options of commands for stores on a network.
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use straightway_s3::S3;
 
 use crate::stores;
 
-/// The longest file with an encryption key or a token.
+/// The maximum size of a file with a key or a token.
 const KEY_BYTES_MAX: u64 = 4096;
 
-/// How stores on a network are reached. What is not given comes from the environment and the AWS configuration files.
+/// Settings of stores on a network. The defaults come from the environment and the AWS configuration files.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Object stores")]
-pub(crate) struct Reach {
+pub(crate) struct StoreArgs {
     /// The S3 service, such as `http://127.0.0.1:8333` [default: `AWS_ENDPOINT_URL_S3`, else AWS].
     #[arg(long, value_name = "URL")]
     endpoint: Option<String>,
@@ -34,11 +34,11 @@ pub(crate) struct Reach {
     #[arg(long, conflicts_with = "profile")]
     anonymous: bool,
 
-    /// Pay for requests to buckets whose owners do not.
+    /// Pay for requests to requester-pays buckets.
     #[arg(long)]
     requester_pays: bool,
 
-    /// Where the bucket's name goes in a URL: path, virtual (in front of the host) or auto.
+    /// The position of the bucket's name in a URL: path, virtual (in front of the host) or auto.
     #[arg(long, value_name = "WHERE")]
     addressing: Option<String>,
 
@@ -66,7 +66,7 @@ pub(crate) struct Reach {
     #[arg(long, value_name = "WHICH")]
     nvme_digests: Option<String>,
 
-    /// NVMe/TCP: give a silent target up after so many seconds [default: 5].
+    /// NVMe/TCP: the timeout after which a silent target is given up [default: 5].
     #[arg(long, value_name = "SECONDS")]
     nvme_keep_alive: Option<String>,
 
@@ -79,36 +79,36 @@ pub(crate) struct Reach {
     nvme_ctrl_secret_file: Option<PathBuf>,
 }
 
-/// Where bytes of stores on a network are kept for the next time.
+/// The cache for stores on a network.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Object stores")]
-pub(crate) struct Keep {
-    /// Keep what is read over the network in this folder, and read it there the next time. Processes share it.
+pub(crate) struct CacheArgs {
+    /// Cache the bytes that are read over the network in this folder. Processes can share it.
     #[arg(long, value_name = "FOLDER")]
     cache: Option<PathBuf>,
 
-    /// The most that the cache holds; what was used least recently is removed [default: 100GiB].
+    /// The maximum size of the cache; the least recently used bytes are evicted [default: 100GiB].
     #[arg(long, value_name = "SIZE", requires = "cache")]
     cache_size: Option<Bytes>,
 }
 
-impl Reach {
-    /// All stores.
+impl StoreArgs {
+    /// The registry of all stores.
     pub(crate) fn stores(&self) -> Result<Registry> {
         stores::registry(&self.options()?)
     }
 
-    /// All stores, those on a network through a cache where one is named.
-    pub(crate) fn stores_through(&self, keep: &Keep) -> Result<Registry> {
-        let folder = keep.cache.as_ref().map(|path| path.to_string_lossy());
-        let size = keep.cache_size.map(|bytes| bytes.0.to_string());
+    /// The registry of all stores; those on a network use the cache if one is given.
+    pub(crate) fn stores_through(&self, cache: &CacheArgs) -> Result<Registry> {
+        let folder = cache.cache.as_ref().map(|path| path.to_string_lossy());
+        let size = cache.cache_size.map(|bytes| bytes.0.to_string());
         let mut options = self.options()?;
         options.extend(folder.map(|folder| ("cache".to_owned(), folder.into_owned())));
         options.extend(size.map(|size| ("cache_size".to_owned(), size)));
         stores::registry(&options)
     }
 
-    /// A bucket, for the doctor.
+    /// Opens a bucket, for the doctor.
     pub(crate) fn bucket(&self, name: &str) -> Result<S3> {
         stores::bucket(&self.options()?, name)
     }
@@ -142,13 +142,13 @@ impl Reach {
     }
 }
 
-/// A secret in a file. On a command line others could see it.
+/// Reads a secret from a file. On a command line other users could see it.
 fn secret(path: &Path) -> Result<String> {
     let text = Files::default().get(path.as_os_str(), KEY_BYTES_MAX)?;
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
-/// The stores of commands that have no options for them.
+/// The registry of stores for commands without these options.
 pub(crate) fn stores() -> Result<Registry> {
-    Reach::default().stores()
+    StoreArgs::default().stores()
 }

@@ -1,16 +1,16 @@
-//! `--sweep`: one question over many values of any parameters, answered in parallel.
+//! `--sweep`: evaluates many values of any parameters in parallel.
 //!
-//! `plan` and both simulators sweep alike: the values are read here, each command says how one
-//! point is answered, and the grid is shown by the same page, chart and JSON.
+//! `plan` and both simulators share this: the values are parsed here, each command computes one point, and the grid has
+//! the same page, chart and JSON.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
-use straightway_core::{Error, Kind};
+use straightway_core::{Error, ErrorKind};
 use straightway_scenario::{
     check::Refusals,
-    setting::Setting,
-    sweep::{self, Sweep},
+    setting::ParameterSetting,
+    sweep::{self, ParameterSweep},
 };
 
 use straightway_view::sweep::{Grid, chosen};
@@ -19,7 +19,7 @@ use super::bar::Bar;
 
 /// Parameters to sweep over and figures to show
 #[derive(Debug, clap::Args)]
-pub(crate) struct Sweeping {
+pub(crate) struct SweepArgs {
     /// Answer for many values: PATH=a,b,c or PATH=from..to:steps[:log] (repeatable: a grid)
     #[arg(long, value_name = "PATH=VALUES")]
     sweep: Vec<String>,
@@ -29,25 +29,24 @@ pub(crate) struct Sweeping {
     show: Vec<String>,
 }
 
-impl Sweeping {
-    /// Whether there is anything to sweep over.
+impl SweepArgs {
+    /// Whether a sweep was requested.
     pub(crate) fn is_asked(&self) -> bool {
         !self.sweep.is_empty()
     }
 
-    /// Has `ask` answer every point, at most `points_max`; it is lent the bar, which tells it
-    /// when the user has had enough. `usual` are the figures shown where none are asked for, and
-    /// `is_count` tells which parameters only whole numbers make sense of.
+    /// Calls `ask` for every point, at most `points_max`. `ask` gets the bar, which breaks on Ctrl-C. `usual` are the
+    /// default figures. `is_count` tells which parameters take only whole numbers.
     pub(crate) fn answer(
         &self,
         title: &str,
         usual: &[(&str, &str)],
         points_max: usize,
         is_count: impl Fn(&str) -> bool,
-        ask: impl Fn(&[Setting], &Bar) -> anyhow::Result<Result<Value, Refusals>> + Sync,
+        ask: impl Fn(&[ParameterSetting], &Bar) -> anyhow::Result<Result<Value, Refusals>> + Sync,
     ) -> anyhow::Result<Grid> {
         let read = |text: &String| {
-            let sweep = Sweep::parse(text)?;
+            let sweep = ParameterSweep::parse(text)?;
             let counts = is_count(&sweep.path);
             Ok::<_, Refusals>(if counts {
                 sweep.in_whole_steps()
@@ -63,7 +62,8 @@ impl Sweeping {
             let done = answered.load(Ordering::Relaxed);
             let doing = format!("{done} of {total} points");
             if bar.show(done as f64 / total as f64, &doing).is_break() {
-                let stopped = Error::new(Kind::Cancelled, "sweep", title, "it was broken off");
+                let stopped =
+                    Error::new(ErrorKind::Cancelled, "sweep", title, "it was interrupted");
                 return Err(anyhow::Error::new(stopped));
             }
             let answer = ask(settings, &bar)?;

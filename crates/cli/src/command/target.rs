@@ -11,9 +11,11 @@ use std::{
 
 use anyhow::Context;
 use serde_json::json;
-use straightway_core::{Bytes, Error, Kind, Seconds, text::shown};
+use straightway_core::{Bytes, Error, ErrorKind, Seconds, text::shown};
 use straightway_nvme::{IO_PORT, Nqn, log::AnaState};
-use straightway_nvme_target::{Config, HostReceipt, HostRule, Listen, Policy, Source, Target};
+use straightway_nvme_target::{
+    Config, HostPolicy, HostReceipt, HostRule, Listen, NamespaceSource, Target,
+};
 
 use super::{
     interrupt::on_interrupt,
@@ -23,8 +25,8 @@ use super::{
 /// Serve files, folders and block devices over NVMe/TCP.
 ///
 /// Each file is a namespace of one subsystem, which Linux, SPDK and `nvme-tcp://` addresses of Straightway can read. It
-/// runs until it is interrupted, and then says what each host did. Hosts cannot write unless --writable is given. Files
-/// that appear, grow or are replaced below a served folder are found, and hosts are told.
+/// runs until it is interrupted, and then reports what each host did. Hosts cannot write unless --writable is given.
+/// Files that appear, grow or are replaced below a served folder are detected, and hosts are notified.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Files, folders (a namespace for each file below) and block devices to serve.
@@ -35,8 +37,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME=SIZE", value_parser = memory)]
     memory: Vec<(String, Bytes)>,
 
-    /// Where to listen, as `ADDRESS[:PORT]`; `=non-optimized` or `=inaccessible` behind it sets the path's state, and
-    /// `=2:non-optimized` that of what the second PATH serves.
+    /// The address to listen on, as `ADDRESS[:PORT]`; a suffix `=non-optimized` or `=inaccessible` sets the state of
+    /// the path, and `=2:non-optimized` that of the second PATH only.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4420", value_parser = listen)]
     listen: Vec<Listen>,
 
@@ -44,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "nqn.2026-11.straightway:models", value_parser = nqn)]
     nqn: Nqn,
 
-    /// Let hosts write. Files that are no whole number of blocks stay read-only.
+    /// Allow hosts to write. Files whose size is not a multiple of the block size stay read-only.
     #[arg(long)]
     writable: bool,
 
@@ -52,11 +54,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", default_value = "512")]
     block: Bytes,
 
-    /// Let in this host only; may be given several times.
+    /// Admit only this host; may be given several times.
     #[arg(long, value_name = "NQN", value_parser = nqn)]
     allow: Vec<Nqn>,
 
-    /// Let in the hosts of this file only, with their secrets and shares.
+    /// Admit only the hosts of this file, with their secrets and shares.
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
 
@@ -64,7 +66,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     referral: Vec<SocketAddr>,
 
-    /// How often to look for files that changed; 0 for never.
+    /// The interval between scans for changed files; 0 for never.
     #[arg(long, value_name = "TIME", default_value = "2s")]
     rescan: Seconds,
 
@@ -107,13 +109,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }))?;
     } else {
         for receipt in &receipts {
-            print(&told(receipt))?;
+            print(&receipt_line(receipt))?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks for changes until the end.
+/// Scans for changes until the end.
 fn wait(args: &Args, target: &Target) -> anyhow::Result<()> {
     let (stop, stopped) = channel();
     on_interrupt(move || {
@@ -142,18 +144,21 @@ fn wait(args: &Args, target: &Target) -> anyhow::Result<()> {
         match target.rescan() {
             Ok(changed) if changed.is_empty() => {}
             Ok(changed) => say(&format!("{} namespaces changed", changed.len())),
-            // A folder may be away for a moment, while it is replaced. What was served stays.
+            // A folder may be missing for a moment while it is replaced. Its files stay served.
             Err(error) => say(&format!("warning: {}", shown(&error.to_string()))),
         }
     }
 }
 
 fn config(args: &Args) -> anyhow::Result<Config> {
-    let paths = args.paths.iter().cloned().map(Source::Path);
-    let memory = args.memory.iter().map(|(name, bytes)| Source::Memory {
-        name: name.clone(),
-        bytes: bytes.0,
-    });
+    let paths = args.paths.iter().cloned().map(NamespaceSource::Path);
+    let memory = args
+        .memory
+        .iter()
+        .map(|(name, bytes)| NamespaceSource::Memory {
+            name: name.clone(),
+            bytes: bytes.0,
+        });
     let first = args.listen[0].address;
     let mut config = Config::new(args.nqn.clone(), first, paths.chain(memory).collect());
     config.ports.clone_from(&args.listen);
@@ -166,11 +171,11 @@ fn config(args: &Args) -> anyhow::Result<Config> {
         4096 => 12,
         _ => {
             let why = "a block has 512, 1024, 2048 or 4096 bytes";
-            return Err(Error::new(Kind::Invalid, "serve", &args.nqn, why).into());
+            return Err(Error::new(ErrorKind::Invalid, "serve", &args.nqn, why).into());
         }
     };
     if let Some(path) = &args.hosts {
-        config.policy = Policy::read(path)?;
+        config.policy = HostPolicy::read(path)?;
     }
     for host in &args.allow {
         config.policy.is_closed = true;
@@ -183,8 +188,8 @@ fn config(args: &Args) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// What a host did, as a line.
-fn told(receipt: &HostReceipt) -> String {
+/// The receipt of a host as a line.
+fn receipt_line(receipt: &HostReceipt) -> String {
     let HostReceipt {
         host,
         queues,
@@ -201,7 +206,7 @@ fn told(receipt: &HostReceipt) -> String {
     );
     for (count, what) in [(errors, "errors"), (refused, "refused"), (faults, "faults")] {
         if *count > 0 {
-            write!(line, ", {count} {what}").expect("text takes all that is written");
+            write!(line, ", {count} {what}").expect("writing to a string does not fail");
         }
     }
     line.push('\n');
@@ -236,13 +241,13 @@ fn listen(text: &str) -> Result<Listen, String> {
         match group.map(str::parse) {
             None => listen.state = state,
             Some(Ok(group)) => drop(listen.groups.insert(group, state)),
-            Some(Err(_)) => return Err("in front of `:` stands the number of a PATH".to_owned()),
+            Some(Err(_)) => return Err("the number of a PATH must precede `:`".to_owned()),
         }
     }
     Ok(listen)
 }
 
-/// An address with the port of NVMe/TCP where there is none.
+/// Parses an address. The default port is that of NVMe/TCP.
 fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);

@@ -1,5 +1,4 @@
-//! The settings that `copy` and `bench` share: typed by the user, else from this machine's profile,
-//! else the defaults.
+//! The tuning options: set by the user, else from this machine's profile, else the defaults.
 
 use std::path::Path;
 
@@ -9,16 +8,16 @@ use straightway_io::{Peers, Settings, settings::DriveEngine};
 use straightway_net::suited_for;
 use straightway_probe::{learned::Learned, profile};
 
-/// Where proofs of peer-to-peer DMA are kept until the machine is booted anew. Only root reaches memory in a BAR.
+/// The file with proofs of peer-to-peer DMA, kept until the next boot. Only root can use memory in a BAR.
 const PEER_PROOFS: &str = "/run/straightway/p2p-proofs";
 
 /// Chunks are whole pages.
 const PAGE_BYTES: u64 = Alignment::PAGE_BYTES;
 
-/// Which way the bytes are to go.
+/// The route of the bytes.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum RouteChoice {
-    /// The straightest that the machine allows, extent by extent.
+    /// The most direct route that the machine allows, chosen for each extent.
     #[default]
     Auto,
     /// By O_DIRECT, or an error.
@@ -40,10 +39,10 @@ impl From<RouteChoice> for Choice {
     }
 }
 
-/// What goes to the drive.
+/// The I/O engine.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum EngineChoice {
-    /// io_uring, or threads where it is forbidden.
+    /// io_uring, or a thread pool if it is not permitted.
     #[default]
     Auto,
     /// io_uring, or an error.
@@ -52,12 +51,12 @@ pub(crate) enum EngineChoice {
     Pool,
 }
 
-/// Whether something is reached over a network.
+/// Whether a path is a URI of a store on a network.
 pub(crate) fn is_remote(path: &Path) -> bool {
     Uri::parse(path).is_ok_and(|uri| uri.scheme() != Scheme::Path)
 }
 
-/// How hard to drive the drive.
+/// Tuning options of transfers.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Tuning")]
 pub(crate) struct Tuning {
@@ -65,11 +64,11 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "SIZE")]
     chunk: Option<Bytes>,
 
-    /// I/Os in flight on each lane [default: from the profile, else 16; up to 64 where small objects come over a network].
+    /// I/Os in flight on each lane [default: from the profile, else 16; up to 64 for small objects over a network].
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
 
-    /// Lanes to the drive [default: 1, and 2 where they also copy between the ring and memory].
+    /// Lanes to the drive [default: 1, or 2 if they also copy between the ring and memory].
     #[arg(long, value_name = "N")]
     lanes: Option<u32>,
 
@@ -81,7 +80,7 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "RATE")]
     limit: Option<Rate>,
 
-    /// What goes to the drive.
+    /// The I/O engine.
     #[arg(long, value_enum, default_value_t)]
     engine: EngineChoice,
 }
@@ -92,18 +91,18 @@ impl Tuning {
         self.settings_for(path, [])
     }
 
-    /// The same for objects of these sizes, which matter over a network.
+    /// The same, for objects of these sizes, which matter over a network.
     pub(crate) fn settings_for(
         &self,
         path: &Path,
         sizes: impl IntoIterator<Item = u64>,
     ) -> anyhow::Result<Settings> {
-        // What is not on a drive of this machine has no profile.
+        // Only local drives have a profile.
         if is_remote(path) {
             return Ok(self.over(suited_for(Settings::default(), sizes)));
         }
-        let known = profile::Tuning::of(path)?;
-        let settings = self.over(profile::Tuning::settings(known));
+        let known = profile::DriveTuning::of(path)?;
+        let settings = self.over(profile::DriveTuning::settings(known));
         let learning = Learned::of(path);
         Ok(Settings {
             learning,
@@ -111,14 +110,14 @@ impl Tuning {
         })
     }
 
-    /// The settings for transfers that are writes above all, of which the profile says nothing.
+    /// The settings for transfers that are mostly writes. The profile has no data about those.
     pub(crate) fn write_settings(&self) -> Settings {
         self.over(Settings::default())
     }
 
-    /// What the user typed, and else what is usual.
+    /// The options of the user on top of `usual`.
     fn over(&self, usual: Settings) -> Settings {
-        // A ring smaller than one chunk a lane means smaller chunks, unless they were asked for.
+        // A ring smaller than one chunk per lane makes chunks smaller, unless their size was given.
         let lanes = self.lanes.unwrap_or(usual.drive_lanes);
         let staging = self
             .staging

@@ -1,23 +1,23 @@
-//! What the program says on stderr beside errors.
+//! The log output on stderr.
 
 use straightway_core::{Result, text::shown};
 
 use super::output::say;
-use crate::log::{self, Filter, Level};
+use crate::log::{self, Level, LogFilter};
 
-/// The environment: which records are shown where no `-v` says so.
+/// The environment variable with the filter, used without `-v`.
 const VARIABLE: &str = "STRAIGHTWAY_LOG";
 
-/// Shows records of the library on stderr: warnings and what is of interest with one `-v`, details with two, all
-/// with three; without, what `STRAIGHTWAY_LOG` asks for, or errors.
+/// Prints log records of the library to stderr: up to info with one `-v`, debug with two, trace with three. Without
+/// `-v`, the filter is `STRAIGHTWAY_LOG`, or errors only.
 pub(crate) fn listen(verbose: u8) -> Result<()> {
     let asked = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let filter = match (verbose, asked) {
         (0, Some(text)) => text.parse()?,
-        (0, None) => Filter::from_level(Level::ERROR),
-        (1, _) => Filter::from_level(Level::INFO),
-        (2, _) => Filter::from_level(Level::DEBUG),
-        _ => Filter::from_level(Level::TRACE),
+        (0, None) => LogFilter::from_level(Level::ERROR),
+        (1, _) => LogFilter::from_level(Level::INFO),
+        (2, _) => LogFilter::from_level(Level::DEBUG),
+        _ => LogFilter::from_level(Level::TRACE),
     };
     log::listen(filter, |record| {
         let level = match record.level {

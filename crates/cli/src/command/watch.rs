@@ -1,4 +1,4 @@
-//! Watching a transfer: the progress bar, and Ctrl-C.
+//! The progress bar of a transfer, which also stops it on Ctrl-C.
 
 use std::{
     sync::{
@@ -14,10 +14,10 @@ use straightway_io::Progress;
 
 use super::interrupt::on_interrupt;
 
-/// How often the bar moves.
+/// The interval between updates of the bar.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Shows how far a transfer has come until it is dropped.
+/// Shows the progress of a transfer until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watch {
     over: Arc<AtomicBool>,
@@ -25,13 +25,13 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Shows `progress` on its way to `bytes`, and stops the transfer on SIGINT or SIGTERM.
+    /// Shows `progress` out of `bytes`, and cancels the transfer on SIGINT, SIGTERM and SIGHUP.
     pub(crate) fn begin(progress: &Arc<Progress>, bytes: u64) -> Self {
         let watched = Arc::clone(progress);
         on_interrupt(move || watched.cancel());
         let over = Arc::new(AtomicBool::new(false));
         let (is_over, progress) = (Arc::clone(&over), Arc::clone(progress));
-        // indicatif draws to stderr, and nothing at all where that is no terminal.
+        // indicatif draws to stderr, and nothing if that is not a terminal.
         let bar = ProgressBar::new(bytes).with_style(style());
         let show = move || {
             while !is_over.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! `checkpoint` on small folders: what each subcommand says, and its exit code.
+//! `checkpoint` on small folders: the output and exit code of each subcommand.
 
 use std::{
     fs,
@@ -13,66 +13,66 @@ use rustix::process::Signal;
 use serde_json::Value;
 use straightway_io::{Executor, Settings};
 use straightway_pipeline::{
-    checkpoint::{Options, Rank, Saver, Source, Steps, fresh_run},
+    checkpoint::{CheckpointSaver, Rank, SaveSource, SaverOptions, Steps, fresh_run},
     weights::{Dtype, Shape},
 };
 
-use crate::yard::{Ran, Yard, noise};
+use crate::test_dir::{Ran, TestDir, noise};
 
-/// A folder `run` with steps 10, 20 and 30, of which the last two hold the same.
-fn checkpoints(yard: &Yard) {
-    let options = Options {
+/// A folder `run` with steps 10, 20 and 30; the last two are equal.
+fn checkpoints(dir: &TestDir) {
+    let options = SaverOptions {
         incremental: true,
-        ..Options::default()
+        ..SaverOptions::default()
     };
-    save(yard, options, 64, [(10, 1), (20, 2), (30, 2)]);
+    save(dir, options, 64, [(10, 1), (20, 2), (30, 2)]);
 }
 
-/// Saves steps, each of so many rows of what follows from its seed.
-fn save<const N: usize>(yard: &Yard, options: Options, rows: usize, steps: [(u64, u64); N]) {
-    let store = Steps::create(&yard.path("run")).unwrap();
+/// Saves steps. Each has `rows` rows of data from its seed.
+fn save<const N: usize>(dir: &TestDir, options: SaverOptions, rows: usize, steps: [(u64, u64); N]) {
+    let store = Steps::create(&dir.path("run")).unwrap();
     let executor = Arc::new(Executor::new(Settings::default()).unwrap());
     let alone = Rank { rank: 0, world: 1 };
-    let mut saver = Saver::new(store, alone, &fresh_run(), executor, options).unwrap();
+    let mut saver = CheckpointSaver::new(store, alone, &fresh_run(), executor, options).unwrap();
     for (step, seed) in steps {
         let weight = noise(rows << 10, seed);
         let shape = Shape::from(&[rows as u64, 1024][..]);
         let state = [
-            Source::whole("weight", Dtype::U8, shape, &weight),
-            Source::opaque("rng", b"42"),
+            SaveSource::whole("weight", Dtype::U8, shape, &weight),
+            SaveSource::opaque("rng", b"42"),
         ];
         saver.save(step, &state, "{\"loss\":1.5}").unwrap();
         saver.wait().unwrap();
     }
 }
 
-fn run(yard: &Yard, line: &str) -> Ran {
-    yard.run(line.split(' '))
+fn run(dir: &TestDir, line: &str) -> Ran {
+    dir.run(line.split(' '))
 }
 
-fn json(yard: &Yard, line: &str, code: i32) -> Value {
-    let ran = run(yard, line);
+fn json(dir: &TestDir, line: &str, code: i32) -> Value {
+    let ran = run(dir, line);
     assert_eq!(ran.code, Some(code), "{}", ran.err);
     serde_json::from_str(&ran.out).unwrap()
 }
 
 #[test]
-fn the_steps_of_a_folder_are_listed_and_nothing_that_is_half_done() {
-    let yard = Yard::new();
-    checkpoints(&yard);
-    fs::create_dir(yard.path("run/.step-40.dead-1")).unwrap();
-    fs::create_dir(yard.path("run/step-50")).unwrap();
-    let list = json(&yard, "checkpoint ls run --json", 0);
+fn complete_steps_of_a_folder_are_listed_and_no_others() {
+    let dir = TestDir::new();
+    checkpoints(&dir);
+    fs::create_dir(dir.path("run/.step-40.dead-1")).unwrap();
+    fs::create_dir(dir.path("run/step-50")).unwrap();
+    let list = json(&dir, "checkpoint ls run --json", 0);
     let steps = list["steps"].as_array().unwrap();
     let numbers: Vec<_> = steps.iter().map(|s| s["step"].as_u64().unwrap()).collect();
     assert_eq!(numbers, [10, 20, 30]);
     assert_eq!(steps[2]["written_bytes"], 0);
     assert_eq!(steps[2]["refers_to"], serde_json::json!([20]));
-    let ran = run(&yard, "checkpoint ls run");
+    let ran = run(&dir, "checkpoint ls run");
     assert_eq!(ran.code, Some(0));
     assert!(ran.out.contains("64 KiB"), "{}", ran.out);
-    fs::write(yard.path("run/step-20/manifest.json"), "{}").unwrap();
-    let list = json(&yard, "checkpoint ls run --json", 1);
+    fs::write(dir.path("run/step-20/manifest.json"), "{}").unwrap();
+    let list = json(&dir, "checkpoint ls run --json", 1);
     assert!(
         list["steps"][1]["error"]
             .as_str()
@@ -83,16 +83,16 @@ fn the_steps_of_a_folder_are_listed_and_nothing_that_is_half_done() {
 }
 
 #[test]
-fn a_whole_step_is_verified_with_yes_and_a_damaged_one_with_no_and_its_name() {
-    let yard = Yard::new();
-    checkpoints(&yard);
-    let ran = run(&yard, "checkpoint verify run --step 10");
+fn verify_exits_with_0_for_an_intact_step_and_1_with_the_damage() {
+    let dir = TestDir::new();
+    checkpoints(&dir);
+    let ran = run(&dir, "checkpoint verify run --step 10");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(ran.out.starts_with("step 10 is whole: "), "{}", ran.out);
-    let shard = yard.path("run/step-10/rank-00000-of-00001.safetensors");
+    let shard = dir.path("run/step-10/rank-00000-of-00001.safetensors");
     let file = fs::OpenOptions::new().write(true).open(shard).unwrap();
     file.write_all_at(b"?", 5000).unwrap();
-    let ran = run(&yard, "checkpoint verify run --step 10");
+    let ran = run(&dir, "checkpoint verify run --step 10");
     assert_eq!(ran.code, Some(1));
     assert!(
         ran.out
@@ -101,83 +101,83 @@ fn a_whole_step_is_verified_with_yes_and_a_damaged_one_with_no_and_its_name() {
         ran.out
     );
     assert!(ran.out.ends_with("step 10 is damaged\n"), "{}", ran.out);
-    let said = json(&yard, "checkpoint verify run --step 10 --json", 1);
+    let said = json(&dir, "checkpoint verify run --step 10 --json", 1);
     assert_eq!(
         (&said["is_whole"], &said["is_mendable"]),
         (&false.into(), &false.into())
     );
-    let ran = run(&yard, "checkpoint restore run --step 10");
+    let ran = run(&dir, "checkpoint restore run --step 10");
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("its checksum is"), "{}", ran.err);
 }
 
 #[test]
 fn two_steps_are_compared() {
-    let yard = Yard::new();
-    checkpoints(&yard);
-    let ran = run(&yard, "checkpoint diff run 10 20");
+    let dir = TestDir::new();
+    checkpoints(&dir);
+    let ran = run(&dir, "checkpoint diff run 10 20");
     assert_eq!(ran.code, Some(1), "{}", ran.err);
     assert!(ran.out.starts_with("~ weight: "), "{}", ran.out);
     assert!(ran.out.ends_with("1 tensors are the same\n"), "{}", ran.out);
-    let said = json(&yard, "checkpoint diff run 20 30 --json", 0);
+    let said = json(&dir, "checkpoint diff run 20 30 --json", 0);
     assert_eq!((&said["is_same"], &said["same"]), (&true.into(), &2.into()));
 }
 
 #[test]
-fn a_sweep_removes_what_crashed_saves_left_and_no_step() {
-    let yard = Yard::new();
-    checkpoints(&yard);
-    fs::create_dir(yard.path("run/.step-40.dead-1")).unwrap();
-    let said = json(&yard, "checkpoint sweep run --age 0 --json", 0);
+fn a_sweep_removes_leftovers_of_crashed_saves_and_no_step() {
+    let dir = TestDir::new();
+    checkpoints(&dir);
+    fs::create_dir(dir.path("run/.step-40.dead-1")).unwrap();
+    let said = json(&dir, "checkpoint sweep run --age 0 --json", 0);
     assert_eq!(said, serde_json::json!({ "swept": [".step-40.dead-1"] }));
-    let ran = run(&yard, "checkpoint sweep run");
+    let ran = run(&dir, "checkpoint sweep run");
     assert_eq!(ran.out, "nothing was left behind\n");
     assert_eq!(
-        json(&yard, "checkpoint ls run --json", 0)["steps"]
+        json(&dir, "checkpoint ls run --json", 0)["steps"]
             .as_array()
             .map(Vec::len),
         Some(3)
     );
-    assert_eq!(run(&yard, "checkpoint sweep run --age -1").code, Some(2));
+    assert_eq!(run(&dir, "checkpoint sweep run --age -1").code, Some(2));
 }
 
 #[test]
-fn pruning_keeps_the_last_the_tagged_and_what_those_refer_to() {
-    let yard = Yard::new();
-    checkpoints(&yard);
-    fs::create_dir(yard.path("run/.step-40.dead-1")).unwrap();
-    let said = json(&yard, "checkpoint tag run 10 best --json", 0);
+fn pruning_keeps_the_latest_the_tagged_and_their_referenced_steps() {
+    let dir = TestDir::new();
+    checkpoints(&dir);
+    fs::create_dir(dir.path("run/.step-40.dead-1")).unwrap();
+    let said = json(&dir, "checkpoint tag run 10 best --json", 0);
     assert_eq!(said, serde_json::json!({ "step": 10, "tags": ["best"] }));
-    let ran = run(&yard, "checkpoint prune run --keep 1 --dry-run");
+    let ran = run(&dir, "checkpoint prune run --keep 1 --dry-run");
     assert_eq!(ran.out, "3 steps stay\n");
     assert_eq!(
-        run(&yard, "checkpoint tag run 10 best --remove").code,
+        run(&dir, "checkpoint tag run 10 best --remove").code,
         Some(0)
     );
-    let ran = run(&yard, "checkpoint prune run --keep 1");
+    let ran = run(&dir, "checkpoint prune run --keep 1");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert_eq!(
         ran.out,
         "removed step 10\nswept .step-40.dead-1\n2 steps stay\n"
     );
-    assert!(!yard.path("run/step-10").exists());
-    assert_eq!(run(&yard, "checkpoint verify run").code, Some(0));
-    assert_eq!(run(&yard, "checkpoint prune run --keep 0").code, Some(2));
+    assert!(!dir.path("run/step-10").exists());
+    assert_eq!(run(&dir, "checkpoint verify run").code, Some(0));
+    assert_eq!(run(&dir, "checkpoint prune run --keep 0").code, Some(2));
 }
 
 #[test]
 fn a_step_is_exported_as_a_model_and_restored_into_memory() {
-    let yard = Yard::new();
-    checkpoints(&yard);
-    let ran = run(&yard, "checkpoint export run model");
+    let dir = TestDir::new();
+    checkpoints(&dir);
+    let ran = run(&dir, "checkpoint export run model");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert_eq!(
         ran.out,
-        "1 tensors, 64 KiB, in 1 files\nleft out, being no tensors: rng\n"
+        "1 tensors, 64 KiB, in 1 files\nleft out (not tensors): rng\n"
     );
-    assert_eq!(run(&yard, "load model --verify").code, Some(0));
-    assert_eq!(run(&yard, "checkpoint export run model").code, Some(2));
-    let said = json(&yard, "checkpoint restore run --json", 0);
+    assert_eq!(run(&dir, "load model --verify").code, Some(0));
+    assert_eq!(run(&dir, "checkpoint export run model").code, Some(2));
+    let said = json(&dir, "checkpoint restore run --json", 0);
     assert_eq!(
         (&said["step"], &said["bytes"]),
         (&30.into(), &65_538.into())
@@ -186,9 +186,9 @@ fn a_step_is_exported_as_a_model_and_restored_into_memory() {
 
 #[test]
 fn a_trial_saves_and_restores_and_leaves_nothing_behind() {
-    let yard = Yard::new();
+    let dir = TestDir::new();
     let line = "checkpoint bench . --size 3MiB --ranks 3 --rounds 2 --parity 1 --codec lz4 --json";
-    let said = json(&yard, line, 0);
+    let said = json(&dir, line, 0);
     let rounds = said["rounds"].as_array().unwrap();
     assert_eq!(rounds.len(), 2);
     assert!(
@@ -196,20 +196,20 @@ fn a_trial_saves_and_restores_and_leaves_nothing_behind() {
             .iter()
             .all(|r| r["durable_s"].as_f64().unwrap() > 0.0)
     );
-    assert_eq!(fs::read_dir(yard.root()).unwrap().count(), 0);
-    assert_eq!(run(&yard, "checkpoint bench . --ranks 0").code, Some(2));
+    assert_eq!(fs::read_dir(dir.root()).unwrap().count(), 0);
+    assert_eq!(run(&dir, "checkpoint bench . --ranks 0").code, Some(2));
 }
 
 #[test]
-fn an_interrupted_trial_exits_with_130_and_leaves_nothing_nor_does_one_that_was_killed() {
-    let yard = Yard::new();
+fn an_interrupted_trial_exits_with_130_and_leftovers_of_a_killed_one_are_removed() {
+    let dir = TestDir::new();
     let line = "checkpoint bench . --size 32MiB --ranks 2 --rounds 100 --limit 4MB/s";
     let has_begun = || {
-        let find = |name: &str| walk(yard.root()).any(|path| path.ends_with(name));
+        let find = |name: &str| walk(dir.root()).any(|path| path.ends_with(name));
         find("rank-00000-of-00002.safetensors")
     };
     for signal in [Signal::TERM, Signal::INT, Signal::KILL] {
-        let mut running = yard.start(line.split(' '));
+        let mut running = dir.start(line.split(' '));
         assert!(running.wait_until(has_begun), "it never began");
         running.signal(signal);
         let asked = Instant::now();
@@ -223,22 +223,22 @@ fn an_interrupted_trial_exits_with_130_and_leaves_nothing_nor_does_one_that_was_
         );
         assert_eq!(ran.code, Some(130), "{ran:?}");
         assert!(ran.err.contains("interrupted"), "{}", ran.err);
-        assert_eq!(yard.names(), [""; 0]);
+        assert_eq!(dir.names(), [""; 0]);
     }
-    // What the one left that was killed is removed by the next.
-    assert_ne!(yard.names(), [""; 0]);
+    // The leftovers of the killed trial are removed by the next one.
+    assert_ne!(dir.names(), [""; 0]);
     let next = "checkpoint bench . --size 1MiB --ranks 1 --rounds 1";
-    assert_eq!(run(&yard, next).code, Some(0));
-    assert_eq!(yard.names(), [""; 0]);
-    let ran = run(&yard, "checkpoint bench . --rounds 0");
+    assert_eq!(run(&dir, next).code, Some(0));
+    assert_eq!(dir.names(), [""; 0]);
+    let ran = run(&dir, "checkpoint bench . --rounds 0");
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }
 
 #[test]
 fn an_interrupted_comparison_exits_with_130() {
-    let yard = Yard::new();
-    save(&yard, Options::default(), 24 << 10, [(10, 1), (20, 2)]);
-    let mut running = yard.start("checkpoint diff run 10 20 --limit 1MB/s".split(' '));
+    let dir = TestDir::new();
+    save(&dir, SaverOptions::default(), 24 << 10, [(10, 1), (20, 2)]);
+    let mut running = dir.start("checkpoint diff run 10 20 --limit 1MB/s".split(' '));
     sleep(Duration::from_millis(500));
     running.signal(Signal::INT);
     let ran = running.wait();
@@ -247,19 +247,19 @@ fn an_interrupted_comparison_exits_with_130() {
 }
 
 #[test]
-fn a_step_that_cannot_be_read_is_named_by_ls_and_prune_and_is_no_folder_of_steps() {
-    let yard = Yard::new();
-    checkpoints(&yard);
-    let ran = run(&yard, "checkpoint ls run/step-10");
+fn an_unreadable_step_is_named_by_ls_and_prune() {
+    let dir = TestDir::new();
+    checkpoints(&dir);
+    let ran = run(&dir, "checkpoint ls run/step-10");
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(
         ran.err.contains("hint: name the folder above"),
         "{}",
         ran.err
     );
-    fs::write(yard.path("run/step-10/tags.json"), "[").unwrap();
-    fs::write(yard.path("run/step-20/manifest.json"), "{").unwrap();
-    let list = json(&yard, "checkpoint ls run --json", 1);
+    fs::write(dir.path("run/step-10/tags.json"), "[").unwrap();
+    fs::write(dir.path("run/step-20/manifest.json"), "{").unwrap();
+    let list = json(&dir, "checkpoint ls run --json", 1);
     assert!(
         list["steps"][0]["error"]
             .as_str()
@@ -267,12 +267,12 @@ fn a_step_that_cannot_be_read_is_named_by_ls_and_prune_and_is_no_folder_of_steps
             .contains("tags.json")
     );
     assert_eq!(list["steps"][2]["step"], 30);
-    let said = json(&yard, "checkpoint prune run --keep 1 --json", 0);
+    let said = json(&dir, "checkpoint prune run --keep 1 --json", 0);
     assert_eq!(said["removed"], serde_json::json!([]));
     let left = said["left"].as_array().unwrap();
     let steps: Vec<_> = left.iter().map(|l| l["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, [20, 10]);
-    let ran = run(&yard, "checkpoint prune run --keep 1");
+    let ran = run(&dir, "checkpoint prune run --keep 1");
     assert!(ran.out.contains("step 20 stays: "), "{}", ran.out);
 }
 
@@ -294,10 +294,10 @@ fn walk(folder: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 #[test]
-fn what_is_not_there_is_an_error_with_a_hint() {
-    let yard = Yard::new();
-    checkpoints(&yard);
-    let ran = run(&yard, "checkpoint restore run --step 11");
+fn missing_folders_and_steps_are_errors_with_a_hint() {
+    let dir = TestDir::new();
+    checkpoints(&dir);
+    let ran = run(&dir, "checkpoint restore run --step 11");
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("its 3 steps are 10 to 30"), "{}", ran.err);
     assert!(
@@ -305,8 +305,8 @@ fn what_is_not_there_is_an_error_with_a_hint() {
         "{}",
         ran.err
     );
-    yard.folder("empty");
-    let ran = run(&yard, "checkpoint verify empty");
+    dir.folder("empty");
+    let ran = run(&dir, "checkpoint verify empty");
     assert!(
         ran.err.contains("no complete checkpoint is in it"),
         "{}",

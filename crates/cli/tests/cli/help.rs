@@ -1,11 +1,11 @@
-//! What the binary says about itself.
+//! The help, the completions and the man pages.
 
 use std::fs;
 
-use crate::yard::Yard;
+use crate::test_dir::TestDir;
 
 fn said(args: &[&str]) -> String {
-    let ran = Yard::new().run(args);
+    let ran = TestDir::new().run(args);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     ran.out
 }
@@ -92,21 +92,21 @@ fn completions_name_every_command() {
 
 #[test]
 fn there_is_a_man_page_for_every_command() {
-    let yard = Yard::new();
-    let ran = yard.run(["man", "new/pages"]);
+    let dir = TestDir::new();
+    let ran = dir.run(["man", "new/pages"]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    let top = fs::read_to_string(yard.path("new/pages/straightway.1")).unwrap();
+    let top = fs::read_to_string(dir.path("new/pages/straightway.1")).unwrap();
     for name in commands() {
         assert!(top.contains(&name), "the first page lacks {name}");
-        let page = yard.path(format!("new/pages/straightway-{name}.1"));
+        let page = dir.path(format!("new/pages/straightway-{name}.1"));
         assert!(fs::read_to_string(page).unwrap().contains(".SH"), "{name}");
     }
 }
 
 #[test]
 fn a_command_that_does_not_exist_is_an_error() {
-    let ran = Yard::new().run(["teleport"]);
+    let ran = TestDir::new().run(["teleport"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("teleport"), "{}", ran.err);
-    assert_eq!(Yard::new().run([] as [&str; 0]).code, Some(2));
+    assert_eq!(TestDir::new().run([] as [&str; 0]).code, Some(2));
 }

@@ -1,18 +1,18 @@
-//! Names that attack the terminal: whatever a stranger calls a file, a tensor or a scenario, and whatever the
-//! command, no control character and no bidirectional mark gets out.
+//! Names that attack the terminal: no command prints control characters or bidirectional marks of the name of a file, a
+//! tensor or a scenario.
 
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
 use straightway_core::text::is_unsafe;
 use straightway_io::{Executor, Settings};
 use straightway_pipeline::{
-    checkpoint::{Options, Rank, Saver, Source, Steps, fresh_run},
+    checkpoint::{CheckpointSaver, Rank, SaveSource, SaverOptions, Steps, fresh_run},
     weights::{Dtype, Shape},
 };
 
-use crate::yard::{Ran, Yard, noise};
+use crate::test_dir::{Ran, TestDir, noise};
 
-/// Sets the title, clears the screen, forges a line, turns text around, hides characters, in all ways to write it.
+/// Sets the title, clears the screen, forges a line, reverses text, hides characters, in all encodings.
 const NAMES: [&str; 6] = [
     "a\x1b]0;owned\x07b",
     "c\x1b[2J\x1b[31md",
@@ -22,7 +22,7 @@ const NAMES: [&str; 6] = [
     "j\u{200b}k\u{feff}\u{2028}l\u{e0041}",
 ];
 
-/// Fails where a byte of the output would act on a terminal. Line feeds are ours where no name makes a line.
+/// Fails if a byte of the output would act on a terminal. Line feeds are allowed if no name caused them.
 #[track_caller]
 fn assert_harmless(ran: &Ran, what: &[impl AsRef<OsStr> + std::fmt::Debug]) {
     assert!(ran.code.is_some_and(|code| code <= 2), "{what:?}: {ran:?}");
@@ -38,8 +38,8 @@ fn assert_harmless(ran: &Ran, what: &[impl AsRef<OsStr> + std::fmt::Debug]) {
 }
 
 #[track_caller]
-fn run(yard: &Yard, args: &[&str]) -> Ran {
-    let ran = yard.run(args);
+fn run(dir: &TestDir, args: &[&str]) -> Ran {
+    let ran = dir.run(args);
     assert_harmless(&ran, args);
     ran
 }
@@ -67,16 +67,16 @@ fn model(path: &Path) {
 
 #[test]
 fn no_name_of_a_file_or_tensor_reaches_the_terminal() {
-    let yard = Yard::new();
+    let dir = TestDir::new();
     for (number, name) in NAMES.iter().enumerate() {
         let file = format!("{name}.safetensors");
-        model(&yard.path(&file));
+        model(&dir.path(&file));
         let broken = format!("{name}.broken.safetensors");
-        fs::write(yard.path(&broken), b"no header").unwrap();
+        fs::write(dir.path(&broken), b"no header").unwrap();
         let target = format!("{name}.copy-{number}");
-        let made = run(&yard, &["inspect", &file]);
+        let made = run(&dir, &["inspect", &file]);
         assert_eq!(made.code, Some(0), "{}", made.err);
-        let said = run(&yard, &["inspect", &file, "--json"]);
+        let said = run(&dir, &["inspect", &file, "--json"]);
         let told: serde_json::Value = serde_json::from_str(&said.out).unwrap();
         let names: Vec<_> = told["tensors"]
             .as_array()
@@ -114,51 +114,58 @@ fn no_name_of_a_file_or_tensor_reaches_the_terminal() {
             &["--", name],
             &[&format!("--{name}")],
         ] {
-            run(&yard, args);
+            run(&dir, args);
         }
-        let html = fs::read_to_string(yard.path(format!("{target}.html"))).unwrap();
+        let html = fs::read_to_string(dir.path(format!("{target}.html"))).unwrap();
         assert!(!html.contains(|c| c != '\n' && is_unsafe(c)));
     }
     let folder: Vec<_> = NAMES
         .iter()
         .map(|name| format!("{name}.safetensors"))
         .collect();
-    fs::create_dir(yard.path("folder")).unwrap();
+    fs::create_dir(dir.path("folder")).unwrap();
     for file in &folder {
-        fs::copy(yard.path(file), yard.path("folder").join(file)).unwrap();
+        fs::copy(dir.path(file), dir.path("folder").join(file)).unwrap();
     }
     // Two files with one tensor: the error names both.
-    run(&yard, &["load", "folder"]);
+    run(&dir, &["load", "folder"]);
 }
 
 #[test]
-fn a_file_whose_name_is_no_text_is_named_without_harm() {
-    let yard = Yard::new();
+fn a_file_name_that_is_not_utf_8_is_escaped() {
+    let dir = TestDir::new();
     let name = OsStr::from_bytes(b"\xff\xfe\x1b[2J\x80.safetensors");
-    model(&yard.path(name));
+    model(&dir.path(name));
     for command in ["inspect", "load", "doctor"] {
         let args = [OsStr::new(command), name];
-        assert_harmless(&yard.run(args), &args);
+        assert_harmless(&dir.run(args), &args);
     }
     let args = [OsStr::new("copy"), name, OsStr::from_bytes(b"\xff\x9b2J")];
-    assert_harmless(&yard.run(args), &args);
+    assert_harmless(&dir.run(args), &args);
 }
 
 #[test]
 fn no_name_in_a_checkpoint_reaches_the_terminal() {
-    let yard = Yard::new();
-    let store = Steps::create(&yard.path("run")).unwrap();
+    let dir = TestDir::new();
+    let store = Steps::create(&dir.path("run")).unwrap();
     let executor = Arc::new(Executor::new(Settings::default()).unwrap());
     let alone = Rank { rank: 0, world: 1 };
-    let mut saver = Saver::new(store, alone, &fresh_run(), executor, Options::default()).unwrap();
+    let mut saver = CheckpointSaver::new(
+        store,
+        alone,
+        &fresh_run(),
+        executor,
+        SaverOptions::default(),
+    )
+    .unwrap();
     for step in [1, 2] {
         let bytes = noise(4096, step);
         let shape = || Shape::from(&[4096][..]);
         let state = NAMES
             .iter()
-            .map(|name| Source::whole(name, Dtype::U8, shape(), &bytes));
+            .map(|name| SaveSource::whole(name, Dtype::U8, shape(), &bytes));
         let opaque = format!("{}.opaque", NAMES[1]);
-        let state: Vec<_> = state.chain([Source::opaque(&opaque, b"1")]).collect();
+        let state: Vec<_> = state.chain([SaveSource::opaque(&opaque, b"1")]).collect();
         let metadata = serde_json::json!({ NAMES[0]: NAMES[1] }).to_string();
         saver.save(step, &state, &metadata).unwrap();
         saver.wait().unwrap();
@@ -178,13 +185,13 @@ fn no_name_in_a_checkpoint_reaches_the_terminal() {
             &["checkpoint", "prune", "run", "--keep", "1", "--dry-run"],
             &["checkpoint", "prune", name, "--keep", "1"],
         ] {
-            run(&yard, args);
+            run(&dir, args);
         }
     }
-    let said = run(&yard, &["checkpoint", "diff", "run", "1", "2"]);
+    let said = run(&dir, &["checkpoint", "diff", "run", "1", "2"]);
     assert!(said.out.contains(r"\u{1b}]0;owned"), "{}", said.out);
     // A damaged shard: the damage is reported by tensor.
-    let shard = fs::read_dir(yard.path("run/step-2")).unwrap().flatten();
+    let shard = fs::read_dir(dir.path("run/step-2")).unwrap().flatten();
     let shard = shard
         .map(|entry| entry.path())
         .find(|path| path.to_string_lossy().contains("rank-"))
@@ -194,13 +201,13 @@ fn no_name_in_a_checkpoint_reaches_the_terminal() {
     bytes[middle..].iter_mut().for_each(|byte| *byte ^= 1);
     fs::write(&shard, bytes).unwrap();
     for command in ["verify", "restore"] {
-        run(&yard, &["checkpoint", command, "run"]);
+        run(&dir, &["checkpoint", command, "run"]);
     }
 }
 
 #[test]
 fn no_text_of_a_scenario_reaches_the_terminal() {
-    let yard = Yard::new();
+    let dir = TestDir::new();
     let scenarios = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let commands = [
         ("article-50tb", &["plan", "checkpoint"][..]),
@@ -214,7 +221,7 @@ fn no_text_of_a_scenario_reaches_the_terminal() {
         let quoted = format!("\"{quoted}\"");
         for (file, command) in commands {
             let text = fs::read_to_string(scenarios.join(format!("{file}.toml"))).unwrap();
-            // Every title, claim and source; then a name that is refused; then a key nobody knows.
+            // Every title, claim and source; then a refused name; then an unknown key.
             let strings = ["title", "says", "why", "source"];
             let hostile: String = text
                 .lines()
@@ -231,7 +238,7 @@ fn no_text_of_a_scenario_reaches_the_terminal() {
                 .enumerate()
             {
                 let path = format!("{name}-{number}.toml");
-                fs::write(yard.path(&path), text).unwrap();
+                fs::write(dir.path(&path), text).unwrap();
                 for form in [
                     &[][..],
                     &["--json"],
@@ -239,7 +246,7 @@ fn no_text_of_a_scenario_reaches_the_terminal() {
                     &["--basis"],
                     &["--html", "report.html"],
                 ] {
-                    let ran = run(&yard, &[command, &["--scenario", &path], form].concat());
+                    let ran = run(&dir, &[command, &["--scenario", &path], form].concat());
                     assert_eq!(
                         ran.code == Some(2),
                         number > 0,
@@ -247,12 +254,12 @@ fn no_text_of_a_scenario_reaches_the_terminal() {
                         ran.err
                     );
                 }
-                fs::remove_file(yard.path(&path)).unwrap();
+                fs::remove_file(dir.path(&path)).unwrap();
             }
         }
-        run(&yard, &["plan", "checkpoint", "--set", name]);
+        run(&dir, &["plan", "checkpoint", "--set", name]);
         run(
-            &yard,
+            &dir,
             &[
                 "plan",
                 "checkpoint",
@@ -260,13 +267,13 @@ fn no_text_of_a_scenario_reaches_the_terminal() {
                 &format!("cluster.gpus={name}"),
             ],
         );
-        run(&yard, &["plan", "checkpoint", "--sweep", name]);
+        run(&dir, &["plan", "checkpoint", "--sweep", name]);
     }
 }
 
 #[test]
-fn a_captured_machine_cannot_attack_the_terminal_of_who_examines_it() {
-    let yard = Yard::new();
+fn no_text_of_a_captured_machine_reaches_the_terminal() {
+    let dir = TestDir::new();
     for (number, name) in NAMES.iter().enumerate() {
         let root = format!("machine-{number}");
         for (path, text) in [
@@ -290,12 +297,12 @@ fn a_captured_machine_cannot_attack_the_terminal_of_who_examines_it() {
             ),
             ("etc/cufile.json", &format!("{{\"{name}\": 1 \"x\"}}")),
         ] {
-            let path = yard.path(&root).join(path);
+            let path = dir.path(&root).join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        run(&yard, &["doctor", "--root", &root]);
-        run(&yard, &["doctor", "--root", &root, "--verbose"]);
-        run(&yard, &["doctor", "--root", &root, "--json"]);
+        run(&dir, &["doctor", "--root", &root]);
+        run(&dir, &["doctor", "--root", &root, "--verbose"]);
+        run(&dir, &["doctor", "--root", &root, "--json"]);
     }
 }

@@ -1,5 +1,5 @@
-//! What the machine may be like: small, full and strange file systems, and a kernel without
-//! io_uring. Most of it takes root, and says so where it is skipped.
+//! Unusual machines: small, full and uncommon file systems, and a kernel without io_uring. Most tests need root, and
+//! print a reason if they are skipped.
 
 use std::{
     fs,
@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-use crate::yard::{Ran, Yard, in_memory, noise, routed};
+use crate::test_dir::{Ran, TestDir, in_memory, noise, routed};
 
 /// A mounted file system, unmounted when dropped.
 struct Mount {
@@ -15,24 +15,24 @@ struct Mount {
 }
 
 impl Mount {
-    /// Mounts with `args` at `at`; `None`, with the reason printed, where that is not possible.
+    /// Mounts with `args` at `at`. Prints the reason and returns `None` if that is not possible.
     fn new(args: &[&str], at: &Path) -> Option<Self> {
         run("mount", &[args, &[&at.display().to_string()]].concat())?;
         Some(Self { at: at.to_owned() })
     }
 
     /// A file system of 16 MiB made by `mkfs`, on a loop device.
-    fn small(yard: &Yard, mkfs: &str) -> Option<Self> {
-        Self::made(yard, 16 << 20, mkfs, &["-q", "-F", "-m", "0"], "loop")
+    fn small(dir: &TestDir, mkfs: &str) -> Option<Self> {
+        Self::made(dir, 16 << 20, mkfs, &["-q", "-F", "-m", "0"], "loop")
     }
 
     /// A file system of `bytes` made by `mkfs` with `args`, on a loop device, mounted as `small`.
-    fn made(yard: &Yard, bytes: u64, mkfs: &str, args: &[&str], options: &str) -> Option<Self> {
-        let image = yard.path("image");
+    fn made(dir: &TestDir, bytes: u64, mkfs: &str, args: &[&str], options: &str) -> Option<Self> {
+        let image = dir.path("image");
         fs::File::create(&image).unwrap().set_len(bytes).unwrap();
         let image = image.display().to_string();
         run(mkfs, &[args, &[&image]].concat())?;
-        Self::new(&["-o", options, &image], &yard.folder("small"))
+        Self::new(&["-o", options, &image], &dir.folder("small"))
     }
 }
 
@@ -52,20 +52,20 @@ fn run(program: &str, args: &[&str]) -> Option<()> {
     None
 }
 
-/// Fills a small file system and expects an error that names the target, and no trace of it.
+/// Fills a small file system. Expects an error that names the target, and no leftovers.
 fn fills_up(mkfs: &str, routes: &[&str]) {
-    let yard = Yard::new();
-    yard.file("fits", 3 << 20, 1);
-    yard.file("too-long", 40 << 20, 2);
-    let Some(mount) = Mount::small(&yard, mkfs) else {
+    let dir = TestDir::new();
+    dir.file("fits", 3 << 20, 1);
+    dir.file("too-long", 40 << 20, 2);
+    let Some(mount) = Mount::small(&dir, mkfs) else {
         return;
     };
     for engine in ["auto", "pool"] {
         for route in routes {
             let flags = ["--route", route, "--engine", engine];
-            yard.receipt(&[&["fits", "small/old", "--verify"], &flags[..]].concat());
+            dir.receipt(&[&["fits", "small/old", "--verify"], &flags[..]].concat());
             for target in ["small/new", "small/old"] {
-                let ran = yard.run([&["copy", "too-long", target], &flags[..]].concat());
+                let ran = dir.run([&["copy", "too-long", target], &flags[..]].concat());
                 assert_eq!(ran.code, Some(2), "{mkfs} {route}: {ran:?}");
                 assert!(
                     ran.err.contains(&format!(" {target}: No space left")),
@@ -75,35 +75,35 @@ fn fills_up(mkfs: &str, routes: &[&str]) {
                 assert!(ran.err.contains("hint: free space"), "{}", ran.err);
                 let names: Vec<_> = fs::read_dir(&mount.at).unwrap().flatten().collect();
                 assert_eq!(names.len(), 2, "lost+found and old: {names:?}");
-                assert!(fs::read(yard.path("small/old")).unwrap() == noise(3 << 20, 1));
+                assert!(fs::read(dir.path("small/old")).unwrap() == noise(3 << 20, 1));
             }
         }
     }
 }
 
 #[test]
-fn a_disk_that_is_too_full_says_so_before_a_byte_is_written() {
+fn a_disk_that_is_too_full_is_an_error_before_a_byte_is_written() {
     fills_up("mkfs.ext4", &["auto", "direct", "buffered"]);
 }
 
 #[test]
 fn a_disk_that_fills_up_in_mid_write_leaves_nothing() {
-    // ext2 has no fallocate, so that the end comes as a surprise. Nor has it extents, without which the
-    // kernel writes through the page cache.
+    // ext2 has no fallocate, so that the disk fills up unexpectedly. It has no extents either, without which the kernel
+    // writes through the page cache.
     fills_up("mkfs.ext2", &["auto", "buffered"]);
 }
 
 #[test]
 fn a_sparse_source_fills_a_disk_in_mid_write_too() {
-    let yard = Yard::new();
-    let source = yard.file("source", 40 << 20, 2);
+    let dir = TestDir::new();
+    let source = dir.file("source", 40 << 20, 2);
     let file = fs::OpenOptions::new().write(true).open(source).unwrap();
     file.set_len(50 << 20).unwrap();
-    let Some(mount) = Mount::small(&yard, "mkfs.ext4") else {
+    let Some(mount) = Mount::small(&dir, "mkfs.ext4") else {
         return;
     };
     for route in ["direct", "buffered"] {
-        let ran = yard.run(["copy", "source", "small/new", "--route", route]);
+        let ran = dir.run(["copy", "source", "small/new", "--route", route]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
         assert!(ran.err.contains(" small/new: No space left"), "{}", ran.err);
         assert_eq!(fs::read_dir(&mount.at).unwrap().count(), 1);
@@ -113,34 +113,34 @@ fn a_sparse_source_fills_a_disk_in_mid_write_too() {
 #[test]
 fn tmpfs_works_through_the_page_cache_and_the_receipt_says_why() {
     let Some(memory) = in_memory() else { return };
-    let yard = Yard::new();
-    yard.file("source", 1_000_001, 1);
+    let dir = TestDir::new();
+    dir.file("source", 1_000_001, 1);
     let there = memory.path().join("file").display().to_string();
     for (args, leg) in [
         ([&*there, "host:"], "read"),
         (["source", &there], "write"),
         ([&*there, "back"], "read"),
     ] {
-        fs::copy(yard.path("source"), &there).unwrap();
-        let receipt = yard.receipt(&args);
+        fs::copy(dir.path("source"), &there).unwrap();
+        let receipt = dir.receipt(&args);
         assert_eq!(routed(&receipt, leg, Some("buffered")), 1_000_001);
         let rows = receipt["routes"].as_array().unwrap();
         let row = rows.iter().find(|row| row["leg"] == leg).unwrap();
         assert_eq!(row["reason"], "no_direct_io");
     }
-    assert!(fs::read(yard.path("back")).unwrap() == noise(1_000_001, 1));
+    assert!(fs::read(dir.path("back")).unwrap() == noise(1_000_001, 1));
 }
 
-/// Expects the route direct to be refused for a copy with these arguments, and `auto` to say why one leg of it
-/// goes through the page cache.
-fn assert_buffered(yard: &Yard, args: [&str; 2], leg: &str, reason: &str) {
+/// Expects that the direct route is refused for a copy with these arguments, and that `auto` reports why one leg goes
+/// through the page cache.
+fn assert_buffered(dir: &TestDir, args: [&str; 2], leg: &str, reason: &str) {
     for route in ["direct", "staged"] {
-        let ran = yard.run(["copy", args[0], args[1], "--route", route]);
+        let ran = dir.run(["copy", args[0], args[1], "--route", route]);
         assert_eq!(ran.code, Some(2), "{args:?} {route}: {ran:?}");
         assert!(ran.err.contains("page cache"), "{}", ran.err);
         assert!(ran.err.contains("hint: use --route auto"), "{}", ran.err);
     }
-    let receipt = yard.receipt(&args);
+    let receipt = dir.receipt(&args);
     let rows = receipt["routes"].as_array().unwrap();
     let of_leg: Vec<_> = rows.iter().filter(|row| row["leg"] == leg).collect();
     assert!(!of_leg.is_empty());
@@ -153,43 +153,43 @@ fn assert_buffered(yard: &Yard, args: [&str; 2], leg: &str, reason: &str) {
 }
 
 #[test]
-fn btrfs_is_called_direct_only_where_it_is() {
-    let yard = Yard::new();
+fn btrfs_is_reported_direct_only_for_files_that_are() {
+    let dir = TestDir::new();
     let options = "loop,compress-force=zstd";
-    let Some(mount) = Mount::made(&yard, 128 << 20, "mkfs.btrfs", &["-q"], options) else {
+    let Some(mount) = Mount::made(&dir, 128 << 20, "mkfs.btrfs", &["-q"], options) else {
         return;
     };
-    yard.file("source", 3_000_000, 1);
+    dir.file("source", 3_000_000, 1);
     assert_buffered(
-        &yard,
+        &dir,
         ["source", "small/copy"],
         "write",
         "file_system_buffers",
     );
-    // What is compressed on the drive goes through the page cache.
-    fs::write(yard.path("small/compressed"), vec![7; 3_000_000]).unwrap();
+    // Compressed files go through the page cache.
+    fs::write(dir.path("small/compressed"), vec![7; 3_000_000]).unwrap();
     run("sync", &["-f", &mount.at.display().to_string()]).unwrap();
     assert_buffered(
-        &yard,
+        &dir,
         ["small/compressed", "host:"],
         "read",
         "file_system_buffers",
     );
-    // What is not there yet may become so.
-    let unsettled = yard.path("small/unsettled");
+    // A new file may become compressed.
+    let unsettled = dir.path("small/unsettled");
     fs::write(&unsettled, vec![8; 3_000_000]).unwrap();
     assert_buffered(
-        &yard,
+        &dir,
         ["small/unsettled", "host:"],
         "read",
         "direct_unproven",
     );
     let remount = ["-o", "remount,compress=no", &mount.at.display().to_string()];
     run("mount", &remount).unwrap();
-    yard.file("small/plain", 3_000_000, 2);
+    dir.file("small/plain", 3_000_000, 2);
     run("sync", &["-f", &mount.at.display().to_string()]).unwrap();
-    // A sweep leaves out what the file system does not do.
-    let ran = yard.run([
+    // A sweep leaves out routes that the file system does not support.
+    let ran = dir.run([
         "bench", "small", "--size", "4MiB", "--runs", "1", "--depth", "1", "--block", "1MiB",
         "--json",
     ]);
@@ -204,7 +204,7 @@ fn btrfs_is_called_direct_only_where_it_is() {
     };
     assert_eq!(tracks("write"), ["buffered"]);
     assert_eq!(tracks("read"), ["direct", "staged", "buffered", "buffered"]);
-    let receipt = yard.receipt(&["small/plain", "host:", "--route", "direct"]);
+    let receipt = dir.receipt(&["small/plain", "host:", "--route", "direct"]);
     assert!(
         routed(&receipt, "read", Some("direct")) > 2_900_000,
         "{receipt}"
@@ -212,7 +212,7 @@ fn btrfs_is_called_direct_only_where_it_is() {
 }
 
 #[test]
-fn ext4_without_extents_or_with_a_journal_for_data_is_not_called_direct() {
+fn ext4_without_extents_or_with_a_data_journal_is_not_reported_direct() {
     for (mkfs, options, reason) in [
         (
             &["-q", "-F", "-O", "^extents,^64bit"][..],
@@ -221,17 +221,17 @@ fn ext4_without_extents_or_with_a_journal_for_data_is_not_called_direct() {
         ),
         (&["-q", "-F"][..], "loop,data=journal", "no_direct_io"),
     ] {
-        let yard = Yard::new();
-        yard.file("source", 3_000_000, 1);
-        let Some(_mount) = Mount::made(&yard, 64 << 20, "mkfs.ext4", mkfs, options) else {
+        let dir = TestDir::new();
+        dir.file("source", 3_000_000, 1);
+        let Some(_mount) = Mount::made(&dir, 64 << 20, "mkfs.ext4", mkfs, options) else {
             return;
         };
-        let receipt = yard.receipt(&["source", "small/copy"]);
+        let receipt = dir.receipt(&["source", "small/copy"]);
         assert_eq!(routed(&receipt, "write", Some("buffered")), 3_000_000);
         let rows = receipt["routes"].as_array().unwrap();
         let row = rows.iter().find(|row| row["leg"] == "write").unwrap();
         assert_eq!(row["reason"], reason);
-        let ran = yard.run(["copy", "source", "small/copy", "--route", "direct"]);
+        let ran = dir.run(["copy", "source", "small/copy", "--route", "direct"]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
     }
 }
@@ -264,24 +264,24 @@ impl Drop for Loop {
 }
 
 #[test]
-fn a_block_device_is_read_straight_from_the_drive() {
-    let yard = Yard::new();
-    let device = yard.file("disk", 3 << 20, 1);
+fn a_block_device_is_read_by_the_direct_route() {
+    let dir = TestDir::new();
+    let device = dir.file("disk", 3 << 20, 1);
     let Some(device) = Loop::over(&device) else {
         return;
     };
-    let receipt = yard.receipt(&[&device.0, "host:", "--route", "direct"]);
+    let receipt = dir.receipt(&[&device.0, "host:", "--route", "direct"]);
     assert_eq!(routed(&receipt, "read", Some("direct")), 3 << 20);
-    let receipt = yard.receipt(&[&device.0, "copy", "--verify"]);
+    let receipt = dir.receipt(&[&device.0, "copy", "--verify"]);
     assert_eq!(routed(&receipt, "read", None), 3 << 20);
-    assert!(fs::read(yard.path("copy")).unwrap() == noise(3 << 20, 1));
+    assert!(fs::read(dir.path("copy")).unwrap() == noise(3 << 20, 1));
 }
 
 #[test]
 fn overlayfs_works_and_the_receipt_accounts_for_every_byte() {
     let Some(memory) = in_memory() else { return };
-    let yard = Yard::new();
-    for base in [yard.root(), memory.path()] {
+    let dir = TestDir::new();
+    for base in [dir.root(), memory.path()] {
         for name in ["lower", "upper", "work", "merged"] {
             fs::create_dir_all(base.join(name)).unwrap();
         }
@@ -296,7 +296,7 @@ fn overlayfs_works_and_the_receipt_accounts_for_every_byte() {
             return;
         };
         let path = |name: &str| merged.join(name).display().to_string();
-        let receipt = yard.receipt(&[&path("source"), &path("target"), "--verify"]);
+        let receipt = dir.receipt(&[&path("source"), &path("target"), "--verify"]);
         assert!(fs::read(path("target")).unwrap() == noise(1_000_001, 1));
         for leg in ["read", "write"] {
             assert_eq!(routed(&receipt, leg, None), 1_000_001);
@@ -309,19 +309,19 @@ fn overlayfs_works_and_the_receipt_accounts_for_every_byte() {
 
 #[test]
 fn a_pool_of_threads_does_the_same_work() {
-    let yard = Yard::new();
-    yard.file("source", 3_000_001, 1);
+    let dir = TestDir::new();
+    dir.file("source", 3_000_001, 1);
     for route in ["auto", "direct", "staged", "buffered"] {
         let args = [
             "source", "target", "--engine", "pool", "--verify", "--route",
         ];
-        let receipt = yard.receipt(&[&args[..], &[route]].concat());
+        let receipt = dir.receipt(&[&args[..], &[route]].concat());
         assert_eq!(receipt["engine"], "thread pool");
-        assert!(fs::read(yard.path("target")).unwrap() == noise(3_000_001, 1));
+        assert!(fs::read(dir.path("target")).unwrap() == noise(3_000_001, 1));
     }
 }
 
-/// The kernel's switch for io_uring, turned back when dropped.
+/// The kernel's switch for io_uring, restored when dropped.
 struct Forbidden {
     before: String,
 }
@@ -345,25 +345,24 @@ impl Drop for Forbidden {
     }
 }
 
-/// The only test that turns the switch. Others may run at the same time: they then go by the pool,
-/// which none of them minds.
+/// The only test that uses the switch. Tests that run at the same time use the pool, which does not affect them.
 #[test]
-fn where_io_uring_is_forbidden_threads_do_the_work_and_the_receipt_says_so() {
-    let yard = Yard::new();
-    yard.file("source", 3_000_001, 1);
+fn without_io_uring_threads_do_the_work_and_the_receipt_says_so() {
+    let dir = TestDir::new();
+    dir.file("source", 3_000_001, 1);
     let Some(forbidden) = Forbidden::new() else {
         return;
     };
     let direct = ["source", "target", "--verify", "--route", "direct"];
-    let receipt = yard.receipt(&direct);
-    let ran = yard.run(["copy", "source", "target", "--engine", "io-uring"]);
+    let receipt = dir.receipt(&direct);
+    let ran = dir.run(["copy", "source", "target", "--engine", "io-uring"]);
     let copy = || ["copy"].iter().chain(&direct);
-    let quiet = yard.run(copy());
+    let quiet = dir.run(copy());
     let told = [
-        yard.run(copy().chain(&["-v"])),
-        yard.run_with(&[("STRAIGHTWAY_LOG", "straightway_io=warn")], copy()),
+        dir.run(copy().chain(&["-v"])),
+        dir.run_with(&[("STRAIGHTWAY_LOG", "straightway_io=warn")], copy()),
     ];
-    let other = yard.run_with(&[("STRAIGHTWAY_LOG", "straightway_sys=debug")], copy());
+    let other = dir.run_with(&[("STRAIGHTWAY_LOG", "straightway_sys=debug")], copy());
     drop(forbidden);
     let warnings = receipt["warnings"].as_array().unwrap();
     assert_eq!(warnings.len(), 1, "{receipt}");
@@ -386,7 +385,7 @@ fn where_io_uring_is_forbidden_threads_do_the_work_and_the_receipt_says_so() {
         );
     }
     assert_eq!(receipt["engine"], "thread pool");
-    assert!(fs::read(yard.path("target")).unwrap() == noise(3_000_001, 1));
+    assert!(fs::read(dir.path("target")).unwrap() == noise(3_000_001, 1));
     assert_eq!(ran.code, Some(2), "a demanded engine is not replaced");
     assert!(
         ran.err.contains("io_uring") && ran.err.contains("hint: "),
@@ -396,11 +395,11 @@ fn where_io_uring_is_forbidden_threads_do_the_work_and_the_receipt_says_so() {
 }
 
 #[test]
-fn where_no_memory_may_be_locked_threads_do_the_work() {
-    let yard = Yard::new();
-    yard.file("source", 1 << 20, 1);
+fn without_locked_memory_threads_do_the_work() {
+    let dir = TestDir::new();
+    dir.file("source", 1 << 20, 1);
     let limited = "ulimit -l 0; exec setpriv --reuid=65534 --clear-groups \"$0\" copy source host:";
-    let ran = yard.run_program("bash", &["-c", limited, env!("CARGO_BIN_EXE_straightway")]);
+    let ran = dir.run_program("bash", &["-c", limited, env!("CARGO_BIN_EXE_straightway")]);
     if ran.err.contains("setpriv:") || ran.err.contains("Permission denied") {
         eprintln!("skipped: cannot run the binary as another user");
         return;
@@ -410,29 +409,29 @@ fn where_no_memory_may_be_locked_threads_do_the_work() {
 
 #[test]
 fn a_folder_is_not_copied_into_itself_by_another_path() {
-    let yard = Yard::new();
-    let folder = yard.folder("folder");
+    let dir = TestDir::new();
+    let folder = dir.folder("folder");
     let Some(_mount) = Mount::new(
         &["--bind", &folder.display().to_string()],
-        &yard.folder("again"),
+        &dir.folder("again"),
     ) else {
         return;
     };
-    let ran = yard.run(["copy", "folder", "again"]);
+    let ran = dir.run(["copy", "folder", "again"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.err.contains("is inside it"), "{}", ran.err);
 }
 
-/// Runs the binary with these arguments where only `most` files may be open.
-fn with_files_max(yard: &Yard, most: u32, args: &str) -> Ran {
+/// Runs the binary with these arguments and a limit of `most` open files.
+fn with_files_max(dir: &TestDir, most: u32, args: &str) -> Ran {
     let limited = format!("ulimit -n {most}; exec \"$0\" {args}");
-    yard.run_program("bash", &["-c", &limited, env!("CARGO_BIN_EXE_straightway")])
+    dir.run_program("bash", &["-c", &limited, env!("CARGO_BIN_EXE_straightway")])
 }
 
 #[test]
-fn where_few_files_may_be_open_many_are_copied_and_loaded_a_few_at_a_time() {
-    let yard = Yard::new();
-    yard.folder("many");
+fn many_files_are_copied_and_loaded_with_a_low_open_file_limit() {
+    let dir = TestDir::new();
+    dir.folder("many");
     for number in 0..150 {
         let header = format!(
             "{{\"t{number}\":{{\"dtype\":\"U8\",\"shape\":[5000],\"data_offsets\":[0,5000]}}}}"
@@ -440,19 +439,19 @@ fn where_few_files_may_be_open_many_are_copied_and_loaded_a_few_at_a_time() {
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend(header.into_bytes());
         bytes.extend(noise(5000, number));
-        fs::write(yard.path(format!("many/{number:03}.safetensors")), bytes).unwrap();
+        fs::write(dir.path(format!("many/{number:03}.safetensors")), bytes).unwrap();
     }
     for args in ["load many --verify", "copy many copies --verify"] {
-        let ran = with_files_max(&yard, 100, args);
+        let ran = with_files_max(&dir, 100, args);
         assert_eq!(ran.code, Some(0), "{args}: {}", ran.err);
     }
     for number in 0..150 {
         let name = format!("{number:03}.safetensors");
-        let copy = fs::read(yard.path(format!("copies/{name}"))).unwrap();
-        assert!(copy == fs::read(yard.path(format!("many/{name}"))).unwrap());
+        let copy = fs::read(dir.path(format!("copies/{name}"))).unwrap();
+        assert!(copy == fs::read(dir.path(format!("many/{name}"))).unwrap());
     }
-    // All files of a rewritten model are open until the end. What helps is said.
-    let ran = with_files_max(&yard, 100, "rewrite many new");
+    // All files of a rewritten model are open until the end. The hint says how to raise the limit.
+    let ran = with_files_max(&dir, 100, "rewrite many new");
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.err.contains("Too many open files"), "{}", ran.err);
     assert!(
@@ -464,8 +463,8 @@ fn where_few_files_may_be_open_many_are_copied_and_loaded_a_few_at_a_time() {
 }
 
 #[test]
-fn what_is_known_of_a_model_with_a_long_header_is_written_piece_by_piece() {
-    let yard = Yard::new();
+fn inspect_streams_the_json_of_a_model_with_a_long_header() {
+    let dir = TestDir::new();
     let tensors: Vec<_> = (0..150_000)
         .map(|i| {
             let end = i + 1;
@@ -476,10 +475,10 @@ fn what_is_known_of_a_model_with_a_long_header_is_written_piece_by_piece() {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.into_bytes());
     bytes.resize(bytes.len() + 150_000, 0);
-    fs::write(yard.path("long.safetensors"), bytes).unwrap();
-    // 250 MB of addresses. As one value and one text it took 380 MB of memory.
+    fs::write(dir.path("long.safetensors"), bytes).unwrap();
+    // A limit of 250 MB of address space. As one value and one text, the JSON took 380 MB of memory.
     let limited = "ulimit -v 250000; exec \"$0\" inspect --json long.safetensors";
-    let ran = yard.run_program("bash", &["-c", limited, env!("CARGO_BIN_EXE_straightway")]);
+    let ran = dir.run_program("bash", &["-c", limited, env!("CARGO_BIN_EXE_straightway")]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let found: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(found["tensors"].as_array().unwrap().len(), 150_000);

@@ -1,6 +1,6 @@
-//! The `straightway` binary on real files: what works, what is refused, and what bad luck gets.
+//! The `straightway` binary on real files: success, refusals, interruptions.
 //!
-//! One program, so that it is linked once. Every test has a yard of its own and leaves no trace.
+//! One program, so that it is linked once. Every test has a directory of its own and leaves nothing behind.
 
 #![expect(
     clippy::unwrap_used,
@@ -12,12 +12,12 @@
 mod bench;
 mod checkpoint;
 mod copy;
+mod help;
 mod hostile;
-mod luck;
+mod interruption;
 mod machine;
 mod nvme;
 mod refusal;
 mod s3;
+mod test_dir;
 mod weights;
-mod words;
-mod yard;

@@ -1,4 +1,4 @@
-//! A folder that `target` serves is used like a path by every command, and bad input is a clear error soon.
+//! Every command can use a folder that `target` serves like a path, and invalid input is a clear error without delay.
 
 use std::{
     fs,
@@ -10,23 +10,23 @@ use std::{
 
 use serde_json::Value;
 
-use crate::yard::{Ran, Yard, noise, routed};
+use crate::test_dir::{Ran, TestDir, noise, routed};
 
 const NQN: &str = "nqn.2026-11.org.example:cli";
 
 /// A target that runs until this is dropped.
 struct Serving {
     child: Child,
-    /// Kept open, so that it can go on talking.
+    /// Kept open, so that the target can write to it.
     _stderr: BufReader<ChildStderr>,
     /// Its address.
     address: String,
 }
 
 impl Serving {
-    fn start(yard: &Yard, line: &str) -> Self {
+    fn start(dir: &TestDir, line: &str) -> Self {
         let fixed = ["target", "--listen", "127.0.0.1:0", "--nqn", NQN];
-        let mut command = yard.command(fixed.into_iter().chain(line.split(' ')));
+        let mut command = dir.command(fixed.into_iter().chain(line.split(' ')));
         let mut child = command.spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut said = String::new();
@@ -71,29 +71,29 @@ fn odd_file(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A folder with two such files, one of them deeper, and others.
-fn model(yard: &Yard) {
-    fs::create_dir_all(yard.path("model/deep")).unwrap();
-    fs::write(yard.path("model/1.safetensors"), odd_file(1)).unwrap();
-    fs::write(yard.path("model/2.safetensors"), odd_file(2)).unwrap();
-    fs::write(yard.path("model/deep/config.json"), b"{}").unwrap();
-    fs::write(yard.path("model/empty"), b"").unwrap();
+/// A folder with two such files, one of them in a subfolder, and other files.
+fn model(dir: &TestDir) {
+    fs::create_dir_all(dir.path("model/deep")).unwrap();
+    fs::write(dir.path("model/1.safetensors"), odd_file(1)).unwrap();
+    fs::write(dir.path("model/2.safetensors"), odd_file(2)).unwrap();
+    fs::write(dir.path("model/deep/config.json"), b"{}").unwrap();
+    fs::write(dir.path("model/empty"), b"").unwrap();
 }
 
-fn succeeds(yard: &Yard, args: &[&str]) -> String {
-    let ran = yard.run(args);
+fn succeeds(dir: &TestDir, args: &[&str]) -> String {
+    let ran = dir.run(args);
     assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.err);
     ran.out
 }
 
-fn json(yard: &Yard, args: &[&str]) -> Value {
-    serde_json::from_str(&succeeds(yard, args)).unwrap()
+fn json(dir: &TestDir, args: &[&str]) -> Value {
+    serde_json::from_str(&succeeds(dir, args)).unwrap()
 }
 
-/// Runs a command that has to fail with these words, a hint, and the name of the object, within a time.
-fn fails(yard: &Yard, args: &[&str], words: &[&str], seconds_max: u64) {
+/// Runs a command that has to fail in bounded time with these words, a hint, and the name of the object.
+fn fails(dir: &TestDir, args: &[&str], words: &[&str], seconds_max: u64) {
     let start = Instant::now();
-    let Ran { code, err, .. } = yard.run(args);
+    let Ran { code, err, .. } = dir.run(args);
     let took = start.elapsed();
     assert_eq!(code, Some(2), "{args:?}: {err}");
     for word in words.iter().chain(&["hint: "]) {
@@ -106,16 +106,16 @@ fn fails(yard: &Yard, args: &[&str], words: &[&str], seconds_max: u64) {
 }
 
 #[test]
-fn a_served_model_is_used_like_a_path_whatever_its_blocks() {
-    let yard = Yard::new();
-    model(&yard);
+fn a_served_model_is_used_like_a_path_with_every_block_size() {
+    let dir = TestDir::new();
+    model(&dir);
     let payload = 2 * (1_000_003 + 7 + 1 + 512 + 65_537);
     for block in ["512", "4096"] {
-        let target = Serving::start(&yard, &format!("model --block {block}"));
+        let target = Serving::start(&dir, &format!("model --block {block}"));
         let uri = target.uri("model");
-        let listed = succeeds(&yard, &["ls", &format!("nvme-tcp://{}/", target.address)]);
+        let listed = succeeds(&dir, &["ls", &format!("nvme-tcp://{}/", target.address)]);
         assert!(listed.contains(&format!("{NQN}/")), "{listed}");
-        let listed = succeeds(&yard, &["ls", "-r", &uri]);
+        let listed = succeeds(&dir, &["ls", "-r", &uri]);
         for name in [
             "1.safetensors",
             "2.safetensors",
@@ -124,21 +124,21 @@ fn a_served_model_is_used_like_a_path_whatever_its_blocks() {
         ] {
             assert!(listed.contains(name), "{listed}");
         }
-        let listed = succeeds(&yard, &["ls", &target.uri("model/deep/config.json")]);
+        let listed = succeeds(&dir, &["ls", &target.uri("model/deep/config.json")]);
         assert!(listed.contains("2 B"), "{listed}");
-        let inspected = json(&yard, &["inspect", "--json", &uri]);
+        let inspected = json(&dir, &["inspect", "--json", &uri]);
         assert_eq!(inspected["tensors"].as_array().unwrap().len(), 10);
-        let receipt = json(&yard, &["load", "--json", "--verify", &uri]);
+        let receipt = json(&dir, &["load", "--json", "--verify", &uri]);
         assert_eq!(receipt["bytes"], payload);
         assert_eq!(routed(&receipt, "read", Some("socket")), payload);
         assert_eq!(receipt["routes"][0]["reason"], "tcp");
         let one = ["load", "--json", "--filter", "layers.2.3", &uri];
-        assert_eq!(json(&yard, &one)["bytes"], 512);
+        assert_eq!(json(&dir, &one)["bytes"], 512);
         for digests in ["none", "both"] {
             let back = format!("back-{block}-{digests}");
             let options = ["--nvme-digests", digests, "--verify"];
             let copied = [&["copy", "--json", &uri, &back][..], &options].concat();
-            let receipt = json(&yard, &copied);
+            let receipt = json(&dir, &copied);
             assert!(
                 receipt["sockets"]["connections"].as_u64() > Some(0),
                 "{receipt}"
@@ -149,7 +149,7 @@ fn a_served_model_is_used_like_a_path_whatever_its_blocks() {
                 "deep/config.json",
                 "empty",
             ] {
-                let read = |folder: &str| fs::read(yard.path(folder).join(name)).unwrap();
+                let read = |folder: &str| fs::read(dir.path(folder).join(name)).unwrap();
                 assert!(read("model") == read(&back), "{name}");
             }
         }
@@ -158,11 +158,11 @@ fn a_served_model_is_used_like_a_path_whatever_its_blocks() {
 
 #[test]
 fn the_doctor_and_the_bench_read_a_namespace() {
-    let yard = Yard::new();
-    fs::create_dir(yard.path("served")).unwrap();
-    yard.file("served/large", 5_000_001, 3);
-    let target = Serving::start(&yard, "served");
-    let told = succeeds(&yard, &["doctor", &target.uri("served")]);
+    let dir = TestDir::new();
+    fs::create_dir(dir.path("served")).unwrap();
+    dir.file("served/large", 5_000_001, 3);
+    let target = Serving::start(&dir, "served");
+    let told = succeeds(&dir, &["doctor", &target.uri("served")]);
     for words in [
         "access:",
         "latency:",
@@ -175,17 +175,17 @@ fn the_doctor_and_the_bench_read_a_namespace() {
     ] {
         assert!(told.contains(words), "{words}: {told}");
     }
-    let told = json(&yard, &["doctor", "--json", &target.uri("served/large")]);
+    let told = json(&dir, &["doctor", "--json", &target.uri("served/large")]);
     assert_eq!(told["checks"].as_array().unwrap().len(), 4, "{told}");
-    let ran = yard.run(["doctor", &target.uri("served/none")]);
+    let ran = dir.run(["doctor", &target.uri("served/none")]);
     assert_eq!(ran.code, Some(1), "{}", ran.out);
     assert!(ran.out.contains("fail  access: "), "{}", ran.out);
     let uri = target.uri("served/large");
     let point = ["--block", "1MiB", "--depth", "4", "--runs", "1", "--json"];
-    let told = json(&yard, &[&["bench", &uri][..], &point].concat());
+    let told = json(&dir, &[&["bench", &uri][..], &point].concat());
     assert_eq!(told["bytes"], 5_000_001);
     assert_eq!(told["points"][0]["receipt"]["bytes"], 5_000_001);
-    let told = succeeds(&yard, &["copy", &uri, "host:"]);
+    let told = succeeds(&dir, &["copy", &uri, "host:"]);
     assert!(
         told.contains("connection") && told.contains("RTT"),
         "{told}"
@@ -194,86 +194,86 @@ fn the_doctor_and_the_bench_read_a_namespace() {
 
 #[test]
 fn files_are_copied_into_namespaces_that_are_large_enough() {
-    let yard = Yard::new();
-    yard.file("odd", 1_000_003, 1);
-    yard.file("large", (1 << 20) + 1, 2);
-    yard.file("kept", 4096, 3);
-    let target = Serving::start(&yard, "--memory scratch=1MiB --writable");
+    let dir = TestDir::new();
+    dir.file("odd", 1_000_003, 1);
+    dir.file("large", (1 << 20) + 1, 2);
+    dir.file("kept", 4096, 3);
+    let target = Serving::start(&dir, "--memory scratch=1MiB --writable");
     let uri = target.uri("scratch");
-    let receipt = yard.receipt(&["odd", &uri]);
+    let receipt = dir.receipt(&["odd", &uri]);
     assert_eq!(routed(&receipt, "write", Some("socket")), 1_000_003);
-    yard.receipt(&[&uri, "back"]);
-    let back = fs::read(yard.path("back")).unwrap();
+    dir.receipt(&[&uri, "back"]);
+    let back = fs::read(dir.path("back")).unwrap();
     assert_eq!(back.len(), 1 << 20);
     assert!(back[..1_000_003] == noise(1_000_003, 1)[..]);
-    // By its number it is the same one.
-    yard.receipt(&[&target.uri("1"), "again"]);
-    assert!(fs::read(yard.path("again")).unwrap() == back);
+    // By its number it is the same namespace.
+    dir.receipt(&[&target.uri("1"), "again"]);
+    assert!(fs::read(dir.path("again")).unwrap() == back);
     let large = ["copy", "large", &uri];
     fails(
-        &yard,
+        &dir,
         &large,
         &[&uri, "1048576 bytes, and 1048577 are to be written"],
         10,
     );
     let missing = target.uri("none");
     fails(
-        &yard,
+        &dir,
         &["copy", "odd", &missing],
         &["does not support it", &missing],
         10,
     );
-    let target = Serving::start(&yard, "kept");
+    let target = Serving::start(&dir, "kept");
     let uri = target.uri("kept");
-    fails(&yard, &["copy", "odd", &uri], &[&uri], 10);
+    fails(&dir, &["copy", "odd", &uri], &[&uri], 10);
     fails(
-        &yard,
+        &dir,
         &["copy", "kept", &uri],
         &[&uri, "write protected"],
         10,
     );
-    assert!(fs::read(yard.path("kept")).unwrap() == noise(4096, 3));
+    assert!(fs::read(dir.path("kept")).unwrap() == noise(4096, 3));
 }
 
 #[test]
-fn hosts_that_may_not_connect_are_told_why() {
-    let yard = Yard::new();
-    yard.file("file", 4096, 1);
+fn refused_hosts_get_the_reason() {
+    let dir = TestDir::new();
+    dir.file("file", 4096, 1);
     let (right, wrong) = (
         "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
         "DHHC-1:00:WlpaWlpaWlpaWlpaWlpaWlpaWlpaWlpaWlpaWlpaWloj0TmR:",
     );
-    fs::write(yard.path("right"), right).unwrap();
-    fs::write(yard.path("wrong"), wrong).unwrap();
+    fs::write(dir.path("right"), right).unwrap();
+    fs::write(dir.path("wrong"), wrong).unwrap();
     let host = "nqn.2026-11.org.example:host";
     let hosts = format!("[[host]]\nnqn = \"{host}\"\nsecret = \"{right}\"\n");
-    fs::write(yard.path("hosts"), hosts).unwrap();
-    let target = Serving::start(&yard, "file --allow nqn.2026-11.org.example:other");
+    fs::write(dir.path("hosts"), hosts).unwrap();
+    let target = Serving::start(&dir, "file --allow nqn.2026-11.org.example:other");
     let uri = target.uri("file");
     let words: [&str; 3] = [&target.address, "does not allow the host", "--nvme-hostnqn"];
-    fails(&yard, &["copy", &uri, "host:"], &words, 10);
-    let target = Serving::start(&yard, "file");
+    fails(&dir, &["copy", &uri, "host:"], &words, 10);
+    let target = Serving::start(&dir, "file");
     let none = "nqn.2026-11.org.example:none";
     let uri = format!("nvme-tcp://{}/{none}/1", target.address);
     let words: [&str; 3] = [&target.address, "no subsystem", none];
-    fails(&yard, &["copy", &uri, "host:"], &words, 10);
-    let target = Serving::start(&yard, "file --hosts hosts");
+    fails(&dir, &["copy", &uri, "host:"], &words, 10);
+    let target = Serving::start(&dir, "file --hosts hosts");
     let uri = target.uri("file");
     let copy = ["copy", &uri, "host:", "--nvme-hostnqn", host];
-    fails(&yard, &copy, &[&target.address, "authenticat"], 10);
+    fails(&dir, &copy, &[&target.address, "authenticat"], 10);
     let with = |file| [&copy[..], &["--nvme-secret-file", file]].concat();
-    fails(&yard, &with("wrong"), &[&target.address, "authenticat"], 10);
-    succeeds(&yard, &with("right"));
+    fails(&dir, &with("wrong"), &[&target.address, "authenticat"], 10);
+    succeeds(&dir, &with("right"));
 }
 
 #[test]
 fn addresses_without_a_target_are_an_error_in_bounded_time() {
-    let yard = Yard::new();
+    let dir = TestDir::new();
     let load = |address: &str, words: &[&str], seconds_max| {
         let uri = format!("nvme-tcp://{address}/{NQN}/model");
-        fails(&yard, &["load", &uri], words, seconds_max);
+        fails(&dir, &["load", &uri], words, seconds_max);
         fails(
-            &yard,
+            &dir,
             &["ls", &format!("nvme-tcp://{address}/")],
             words,
             seconds_max,
@@ -305,7 +305,7 @@ fn addresses_without_a_target_are_an_error_in_bounded_time() {
         } else {
             "does not speak NVMe/TCP"
         };
-        // The silent one has 10 s to answer.
+        // The silent port has 10 s to answer.
         load(&address, &[&address, words], 15);
     }
 }

@@ -1,4 +1,4 @@
-//! What is refused: with exit code 2, a message that names the object, and nothing left behind.
+//! Refused commands: exit code 2, a message that names the object, and nothing left behind.
 
 use std::{
     fs,
@@ -11,37 +11,37 @@ use std::{
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::yard::{Ran, Yard, in_memory};
+use crate::test_dir::{Ran, TestDir, in_memory};
 
-/// Expects `copy` with `args` to be refused and to change nothing; answers what it said.
-fn refused(yard: &Yard, args: &str) -> String {
-    let before = yard.names();
-    let ran = yard.run(std::iter::once("copy").chain(args.split(' ')));
-    judge(yard, args, &ran, &before)
+/// Expects that `copy` with `args` is refused and changes nothing. Returns its message.
+fn refused(dir: &TestDir, args: &str) -> String {
+    let before = dir.names();
+    let ran = dir.run(std::iter::once("copy").chain(args.split(' ')));
+    judge(dir, args, &ran, &before)
 }
 
-fn judge(yard: &Yard, args: &str, ran: &Ran, before: &[String]) -> String {
+fn judge(dir: &TestDir, args: &str, ran: &Ran, before: &[String]) -> String {
     assert_eq!(ran.code, Some(2), "{args}: {ran:?}");
     assert_eq!(ran.out, "", "{args}: stdout is for data");
     assert!(!ran.err.contains("panicked"), "{args}: {}", ran.err);
-    assert_eq!(yard.names(), before, "{args}: something was left behind");
-    format!("$ copy {args}\n{}", yard.redact(&ran.err))
+    assert_eq!(dir.names(), before, "{args}: something was left behind");
+    format!("$ copy {args}\n{}", dir.redact(&ran.err))
 }
 
-fn all_refused(yard: &Yard, lines: &[&str]) -> String {
-    lines.iter().map(|args| refused(yard, args)).collect()
+fn all_refused(dir: &TestDir, lines: &[&str]) -> String {
+    lines.iter().map(|args| refused(dir, args)).collect()
 }
 
 #[test]
 fn paths_that_make_no_sense() {
-    let yard = Yard::new();
-    yard.file("file", 5000, 1);
-    yard.folder("folder/inner");
-    yard.file("folder/file", 100, 2);
-    yard.folder("other");
-    yard.file("other/file", 100, 3);
+    let dir = TestDir::new();
+    dir.file("file", 5000, 1);
+    dir.folder("folder/inner");
+    dir.file("folder/file", 100, 2);
+    dir.folder("other");
+    dir.file("other/file", 100, 3);
     let said = all_refused(
-        &yard,
+        &dir,
         &[
             "missing target",
             "missing host:",
@@ -65,20 +65,20 @@ fn paths_that_make_no_sense() {
         ],
     );
     insta::assert_snapshot!(said);
-    assert_eq!(fs::read(yard.path("file")).unwrap().len(), 5000);
+    assert_eq!(fs::read(dir.path("file")).unwrap().len(), 5000);
 }
 
 #[test]
-fn what_two_sources_would_make_of_one_name() {
-    let yard = Yard::new();
-    yard.folder("one/x");
-    yard.folder("two/x");
-    yard.folder("three/x/l");
-    yard.folder("into");
-    std::os::unix::fs::symlink("nowhere", yard.path("one/x/l")).unwrap();
-    yard.file("two/x/l", 10, 1);
+fn two_sources_with_the_same_target_name() {
+    let dir = TestDir::new();
+    dir.folder("one/x");
+    dir.folder("two/x");
+    dir.folder("three/x/l");
+    dir.folder("into");
+    std::os::unix::fs::symlink("nowhere", dir.path("one/x/l")).unwrap();
+    dir.file("two/x/l", 10, 1);
     let said = all_refused(
-        &yard,
+        &dir,
         &[
             "one/x two/x into",
             "two/x three/x into",
@@ -90,12 +90,12 @@ fn what_two_sources_would_make_of_one_name() {
 
 #[test]
 fn a_file_onto_itself() {
-    let yard = Yard::new();
-    yard.file("file", 5000, 1);
-    yard.folder("folder");
-    symlink("file", yard.path("symlink")).unwrap();
-    fs::hard_link(yard.path("file"), yard.path("hard-link")).unwrap();
-    symlink("../file", yard.path("folder/file")).unwrap();
+    let dir = TestDir::new();
+    dir.file("file", 5000, 1);
+    dir.folder("folder");
+    symlink("file", dir.path("symlink")).unwrap();
+    fs::hard_link(dir.path("file"), dir.path("hard-link")).unwrap();
+    symlink("../file", dir.path("folder/file")).unwrap();
     let lines = [
         "file file",
         "file ./folder/../file",
@@ -104,26 +104,26 @@ fn a_file_onto_itself() {
         "file hard-link",
         "file folder",
     ];
-    insta::assert_snapshot!(all_refused(&yard, &lines));
-    assert_eq!(fs::read(yard.path("file")).unwrap().len(), 5000);
+    insta::assert_snapshot!(all_refused(&dir, &lines));
+    assert_eq!(fs::read(dir.path("file")).unwrap().len(), 5000);
 }
 
 #[test]
-fn what_is_no_file() {
-    let yard = Yard::new();
-    yard.file("file", 5000, 1);
-    yard.folder("tree");
+fn sources_and_targets_that_are_not_files() {
+    let dir = TestDir::new();
+    dir.file("file", 5000, 1);
+    dir.folder("tree");
     for name in ["pipe", "tree/pipe"] {
         mknodat(
             CWD,
-            yard.path(name),
+            dir.path(name),
             FileType::Fifo,
             Mode::RUSR | Mode::WUSR,
             0,
         )
         .unwrap();
     }
-    let _socket = UnixListener::bind(yard.path("socket")).unwrap();
+    let _socket = UnixListener::bind(dir.path("socket")).unwrap();
     let lines = [
         "pipe target",
         "pipe host:",
@@ -137,17 +137,17 @@ fn what_is_no_file() {
         "file pipe",
         "file socket",
     ];
-    insta::assert_snapshot!(all_refused(&yard, &lines));
+    insta::assert_snapshot!(all_refused(&dir, &lines));
 }
 
 #[test]
 fn a_device_is_not_replaced_by_a_file() {
-    let yard = Yard::new();
-    yard.file("file", 5000, 1);
-    // A null device of our own: the machine's must not be at stake.
+    let dir = TestDir::new();
+    dir.file("file", 5000, 1);
+    // A separate null device, so that the machine's is not at risk.
     let made = mknodat(
         CWD,
-        yard.path("null"),
+        dir.path("null"),
         FileType::CharacterDevice,
         Mode::RUSR | Mode::WUSR,
         rustix::fs::makedev(1, 3),
@@ -156,9 +156,9 @@ fn a_device_is_not_replaced_by_a_file() {
         eprintln!("skipped: cannot make a device: {error}");
         return;
     }
-    symlink("null", yard.path("link")).unwrap();
-    insta::assert_snapshot!(all_refused(&yard, &["file null", "file link"]));
-    assert!(!fs::symlink_metadata(yard.path("null")).unwrap().is_file());
+    symlink("null", dir.path("link")).unwrap();
+    insta::assert_snapshot!(all_refused(&dir, &["file null", "file link"]));
+    assert!(!fs::symlink_metadata(dir.path("null")).unwrap().is_file());
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -166,16 +166,16 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 #[test]
-fn what_is_not_permitted() {
-    let yard = Yard::new();
-    set_mode(yard.root(), 0o777);
-    set_mode(&yard.file("secret", 5000, 1), 0o000);
-    set_mode(&yard.file("open", 5000, 2), 0o644);
-    set_mode(&yard.folder("locked"), 0o555);
-    yard.folder("shut");
-    yard.file("shut/file", 1, 1);
-    let before = yard.names();
-    set_mode(&yard.path("shut"), 0o000);
+fn files_without_permission() {
+    let dir = TestDir::new();
+    set_mode(dir.root(), 0o777);
+    set_mode(&dir.file("secret", 5000, 1), 0o000);
+    set_mode(&dir.file("open", 5000, 2), 0o644);
+    set_mode(&dir.folder("locked"), 0o555);
+    dir.folder("shut");
+    dir.file("shut/file", 1, 1);
+    let before = dir.names();
+    set_mode(&dir.path("shut"), 0o000);
     let mut said = String::new();
     for args in [
         "secret target",
@@ -186,23 +186,23 @@ fn what_is_not_permitted() {
         "shut/file target",
     ] {
         let words: Vec<_> = std::iter::once("copy").chain(args.split(' ')).collect();
-        let Some(ran) = yard.run_as_nobody(&words) else {
+        let Some(ran) = dir.run_as_nobody(&words) else {
             return;
         };
-        set_mode(&yard.path("shut"), 0o755);
-        said += &judge(&yard, args, &ran, &before);
-        set_mode(&yard.path("shut"), 0o000);
+        set_mode(&dir.path("shut"), 0o755);
+        said += &judge(&dir, args, &ran, &before);
+        set_mode(&dir.path("shut"), 0o000);
     }
-    set_mode(&yard.path("shut"), 0o755);
+    set_mode(&dir.path("shut"), 0o755);
     insta::assert_snapshot!(said);
 }
 
 #[test]
 fn flags_that_make_no_sense() {
-    let yard = Yard::new();
-    yard.file("file", 5000, 1);
+    let dir = TestDir::new();
+    dir.file("file", 5000, 1);
     let said = all_refused(
-        &yard,
+        &dir,
         &[
             "file target --chunk 5",
             "file target --chunk 0",
@@ -233,12 +233,12 @@ fn flags_that_make_no_sense() {
 }
 
 #[test]
-fn a_route_that_cannot_be_had() {
+fn a_route_that_is_not_possible() {
     let Some(memory) = in_memory() else { return };
-    let yard = Yard::new();
-    yard.file("file", 5000, 1);
-    fs::copy(yard.path("file"), memory.path().join("file")).unwrap();
-    symlink(memory.path(), yard.path("memory")).unwrap();
+    let dir = TestDir::new();
+    dir.file("file", 5000, 1);
+    fs::copy(dir.path("file"), memory.path().join("file")).unwrap();
+    symlink(memory.path(), dir.path("memory")).unwrap();
     let lines = [
         "memory/file target --route direct",
         "memory/file host: --route direct",
@@ -246,13 +246,13 @@ fn a_route_that_cannot_be_had() {
         "file memory/target --route direct",
         "file memory/target --route staged",
     ];
-    insta::assert_snapshot!(all_refused(&yard, &lines));
+    insta::assert_snapshot!(all_refused(&dir, &lines));
     assert_eq!(fs::read_dir(memory.path()).unwrap().count(), 1);
 }
 
 #[test]
-fn no_report_and_no_trace_replaces_what_is_read_or_anything_else_but_an_older_one() {
-    let yard = Yard::new();
+fn a_report_or_trace_replaces_only_an_older_one() {
+    let dir = TestDir::new();
     let header = br#"{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}"#;
     let model = [&(header.len() as u64).to_le_bytes()[..], header, &[7; 8]].concat();
     let scenario =
@@ -264,10 +264,10 @@ fn no_report_and_no_trace_replaces_what_is_read_or_anything_else_but_an_older_on
         ("page.html", b"<!DOCTYPE html>by hand"),
     ];
     for (name, bytes) in precious {
-        fs::write(yard.path(name), bytes).unwrap();
+        fs::write(dir.path(name), bytes).unwrap();
     }
-    std::os::unix::fs::symlink("m.safetensors", yard.path("link")).unwrap();
-    fs::hard_link(yard.path("m.safetensors"), yard.path("twin")).unwrap();
+    std::os::unix::fs::symlink("m.safetensors", dir.path("link")).unwrap();
+    fs::hard_link(dir.path("m.safetensors"), dir.path("twin")).unwrap();
     for line in [
         "inspect m.safetensors --html m.safetensors",
         "inspect m.safetensors --html link",
@@ -282,7 +282,7 @@ fn no_report_and_no_trace_replaces_what_is_read_or_anything_else_but_an_older_on
         "copy drive copy --trace m.safetensors",
         "copy drive host: --trace link",
     ] {
-        let ran = yard.run(line.split(' '));
+        let ran = dir.run(line.split(' '));
         assert_eq!(ran.code, Some(2), "{line}: {}", ran.out);
         assert!(
             ran.err.starts_with("error: cannot write to "),
@@ -290,12 +290,12 @@ fn no_report_and_no_trace_replaces_what_is_read_or_anything_else_but_an_older_on
             ran.err
         );
         for (name, bytes) in precious {
-            assert_eq!(fs::read(yard.path(name)).unwrap(), bytes, "{line}: {name}");
+            assert_eq!(fs::read(dir.path(name)).unwrap(), bytes, "{line}: {name}");
         }
-        assert!(!yard.path("copy").exists() && !yard.has_part(), "{line}");
+        assert!(!dir.path("copy").exists() && !dir.has_part(), "{line}");
     }
-    // An older report or trace is replaced, also where it is a link's: the link is, and not what it leads to.
-    std::os::unix::fs::symlink("page.html", yard.path("shared.html")).unwrap();
+    // An older report or trace is replaced. Of a link, the link itself is replaced and not its target.
+    std::os::unix::fs::symlink("page.html", dir.path("shared.html")).unwrap();
     for line in [
         "inspect m.safetensors --html new.html",
         "inspect m.safetensors --html new.html",
@@ -304,24 +304,24 @@ fn no_report_and_no_trace_replaces_what_is_read_or_anything_else_but_an_older_on
         "copy drive copy --trace new.trace",
         "copy drive copy --trace new.trace",
     ] {
-        let ran = yard.run(line.split(' '));
+        let ran = dir.run(line.split(' '));
         assert_eq!(ran.code, Some(0), "{line}: {}", ran.err);
     }
-    assert_eq!(fs::read(yard.path("page.html")).unwrap(), precious[3].1);
+    assert_eq!(fs::read(dir.path("page.html")).unwrap(), precious[3].1);
     assert!(
-        fs::symlink_metadata(yard.path("shared.html"))
+        fs::symlink_metadata(dir.path("shared.html"))
             .unwrap()
             .is_file()
     );
 }
 
 #[test]
-fn objects_in_stores_that_this_program_does_not_have() {
-    let yard = Yard::new();
+fn objects_in_unsupported_stores() {
+    let dir = TestDir::new();
     for (args, why) in [
         (
             "load gs://bucket/m",
-            "the scheme \"gs\" is not known; known are s3://BUCKET/KEY",
+            "the scheme \"gs\" is not supported; use s3://BUCKET/KEY",
         ),
         (
             "inspect memory:x/m",
@@ -344,7 +344,7 @@ fn objects_in_stores_that_this_program_does_not_have() {
         // A path that looks like a URI.
         ("load ./gs://bucket/m", "No such file"),
     ] {
-        let ran = yard.run(args.split(' '));
+        let ran = dir.run(args.split(' '));
         assert_eq!(ran.code, Some(2), "{args}: {ran:?}");
         assert!(ran.err.contains(why), "{args}: {}", ran.err);
     }

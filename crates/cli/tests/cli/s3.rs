@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_lab::{Fault, Faults, Proxy, Weed};
+use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 
 /// Runs the command against the server of the tests.
-fn run(weed: &Weed, args: &[&str]) -> Output {
+fn run(weed: &S3Server, args: &[&str]) -> Output {
     run_at(&weed.url(), args)
 }
 
@@ -21,13 +21,13 @@ fn run_at(url: &str, args: &[&str]) -> Output {
         .env_clear()
         .env("HOME", "/nonexistent")
         .env("AWS_ENDPOINT_URL_S3", url)
-        .env("AWS_ACCESS_KEY_ID", Weed::ACCESS_KEY_ID)
-        .env("AWS_SECRET_ACCESS_KEY", Weed::SECRET_ACCESS_KEY)
+        .env("AWS_ACCESS_KEY_ID", S3Server::ACCESS_KEY_ID)
+        .env("AWS_SECRET_ACCESS_KEY", S3Server::SECRET_ACCESS_KEY)
         .output()
         .expect("the command runs")
 }
 
-/// What it printed, after a look for secrets.
+/// The output, after a check for secrets.
 #[track_caller]
 fn told(output: &Output) -> String {
     let text = format!(
@@ -36,15 +36,15 @@ fn told(output: &Output) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(
-        !text.contains(Weed::SECRET_ACCESS_KEY) && !text.contains(Weed::ACCESS_KEY_ID),
+        !text.contains(S3Server::SECRET_ACCESS_KEY) && !text.contains(S3Server::ACCESS_KEY_ID),
         "{text}"
     );
     text
 }
 
-/// What it printed where it succeeded.
+/// The output of a command that must succeed.
 #[track_caller]
-fn succeeds(weed: &Weed, args: &[&str]) -> String {
+fn succeeds(weed: &S3Server, args: &[&str]) -> String {
     let output = run(weed, args);
     let text = told(&output);
     assert!(output.status.success(), "{args:?}: {text}");
@@ -70,7 +70,9 @@ fn safetensors(name: &str, tensor: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_prefix_is_listed_and_copied_byte_for_byte() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let names = ["a", "b c", "sub/d", "sub/e/f", "zero"];
     for (seed, name) in names.iter().enumerate() {
         let bytes = if *name == "zero" {
@@ -126,11 +128,11 @@ fn a_prefix_is_listed_and_copied_byte_for_byte() {
     assert!(text.contains("socket"), "{text}");
 }
 
-/// Copies what is below a prefix through a proxy with these faults, and compares every byte of `sizes`.
+/// Copies the objects below a prefix through a proxy with these faults, and compares every byte of `sizes`.
 #[track_caller]
-fn copies_through(weed: &Weed, faults: Faults, prefix: &str, sizes: &[(String, usize)]) {
+fn copies_through(weed: &S3Server, faults: ProxyFaults, prefix: &str, sizes: &[(String, usize)]) {
     let upstream = weed.url().replace("http://", "");
-    let proxy = Proxy::start(&upstream, faults).unwrap();
+    let proxy = FaultProxy::start(&upstream, faults).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (format!("s3://lab/{prefix}"), folder.path());
     let output = run_at(
@@ -151,8 +153,10 @@ fn copies_through(weed: &Weed, faults: Faults, prefix: &str, sizes: &[(String, u
 
 #[test]
 fn many_objects_are_copied_byte_for_byte_through_faults_and_no_batch_waits_for_another() {
-    let Some(weed) = Weed::shared() else { return };
-    // Three batches, of each of which the first object is answered late.
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    // Three batches; the response for the first object of each is delayed.
     let sizes: Vec<_> = (0..180_usize)
         .map(|number| {
             let is_slow = number % 64 == 0;
@@ -165,23 +169,23 @@ fn many_objects_are_copied_byte_for_byte_through_faults_and_no_batch_waits_for_a
         weed.put(&format!("batches/{name}"), content(seed, *bytes));
     }
     let shares = [
-        Fault::CutBody,
-        Fault::CutInHead,
-        Fault::Reset,
-        Fault::Twice,
-        Fault::Status(503),
+        ProxyFault::CutBody,
+        ProxyFault::CutInHead,
+        ProxyFault::Reset,
+        ProxyFault::Twice,
+        ProxyFault::Status(503),
     ];
-    let faults = Faults {
+    let faults = ProxyFaults {
         seed: 5,
         shares: shares.map(|fault| (fault, 150)).to_vec(),
-        ..Faults::default()
+        ..ProxyFaults::default()
     };
     copies_through(weed, faults, "batches", &sizes);
     let late = Duration::from_secs(6);
-    let faults = Faults {
-        shares: vec![(Fault::Stall(late), 10_000)],
+    let faults = ProxyFaults {
+        shares: vec![(ProxyFault::Stall(late), 10_000)],
         only: Some("slow".to_owned()),
-        ..Faults::default()
+        ..ProxyFaults::default()
     };
     let start = Instant::now();
     copies_through(weed, faults, "batches", &sizes);
@@ -191,7 +195,9 @@ fn many_objects_are_copied_byte_for_byte_through_faults_and_no_batch_waits_for_a
 
 #[test]
 fn a_model_in_shards_is_inspected_and_loaded() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     for number in 0..5 {
         let file = safetensors(
             &format!("layer.{number}"),
@@ -214,8 +220,10 @@ fn a_model_in_shards_is_inspected_and_loaded() {
 }
 
 #[test]
-fn the_doctor_says_what_it_saw_of_a_bucket() {
-    let Some(weed) = Weed::shared() else { return };
+fn the_doctor_reports_on_a_bucket() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     weed.put("doctor/object", content(1, 5_000_000));
     let text = succeeds(weed, &["doctor", "s3://lab/doctor/object"]);
     for check in [
@@ -250,7 +258,9 @@ fn the_doctor_says_what_it_saw_of_a_bucket() {
 
 #[test]
 fn what_is_wrong_is_told_in_one_line_with_a_hint() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     for (args, words) in [
         (
             &["load", "s3://lab/none.safetensors"][..],
@@ -258,7 +268,7 @@ fn what_is_wrong_is_told_in_one_line_with_a_hint() {
         ),
         (
             &["ls", "s3://lab/none"],
-            "neither an object nor anything below it",
+            "there is no such object, and there are no objects below it",
         ),
         (&["ls", "--anonymous", "s3://lab/"], "hint: "),
         (&["copy", "s3://lab/none", "host:"], "hint: "),
@@ -280,7 +290,9 @@ fn what_is_wrong_is_told_in_one_line_with_a_hint() {
 
 #[test]
 fn files_go_to_a_bucket_inside_it_and_back_and_are_removed() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let home = tempfile::tempdir().unwrap();
     let at = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
     let big = content(3, (17 << 20) + 5);
@@ -349,7 +361,9 @@ fn files_go_to_a_bucket_inside_it_and_back_and_are_removed() {
 
 #[test]
 fn models_are_rewritten_to_a_bucket() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let home = tempfile::tempdir().unwrap();
     let source = home.path().join("model.safetensors");
     let tensor = content(4, (9 << 20) + 7);

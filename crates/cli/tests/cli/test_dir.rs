@@ -1,5 +1,5 @@
-//! A yard: a folder of its own for each test, on a file system that has O_DIRECT, and the binary
-//! run in it with nobody else's profile.
+//! A separate folder for each test, on a file system with O_DIRECT, and runs of the binary in it with a separate
+//! profile.
 
 use std::{
     ffi::OsStr,
@@ -15,19 +15,19 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What temporary files end in.
+/// The suffix of temporary files.
 pub(crate) const PART: &str = ".straightway-part";
 
-/// Nothing here takes this long; whatever does has hung.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time after which a run counts as hung.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A folder for one test.
-pub(crate) struct Yard {
+pub(crate) struct TestDir {
     folder: TempDir,
     state: TempDir,
 }
 
-/// What a run of the binary came to.
+/// The result of a run of the binary.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -35,10 +35,10 @@ pub(crate) struct Ran {
     pub(crate) err: String,
 }
 
-impl Yard {
+impl TestDir {
     pub(crate) fn new() -> Self {
-        // `nohup make test` ignores them, and the binary would stay deaf to what tests send it.
-        straightway_standin::let_stop();
+        // `nohup make test` ignores signals, and the binary would inherit that.
+        straightway_standin::restore_stop_signals();
         let new = || tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         Self {
             folder: new(),
@@ -50,7 +50,7 @@ impl Yard {
         self.folder.path()
     }
 
-    /// Where the binary keeps its profile.
+    /// The path of the binary's profile.
     pub(crate) fn profile(&self) -> PathBuf {
         self.state.path().join("straightway/profile.toml")
     }
@@ -65,14 +65,14 @@ impl Yard {
         path
     }
 
-    /// Makes a file of `len` bytes that follow from `seed`.
+    /// Creates a file of `len` random bytes from `seed`.
     pub(crate) fn file(&self, name: &str, len: usize, seed: u64) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, noise(len, seed)).unwrap();
         path
     }
 
-    /// The binary, about to run in the yard.
+    /// The command of the binary in the directory.
     pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_straightway"));
         self.settle(command.args(args));
@@ -90,17 +90,17 @@ impl Yard {
             .stderr(Stdio::piped());
     }
 
-    /// Starts the binary in the yard.
+    /// Starts the binary in the directory.
     pub(crate) fn start<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Running {
         Running(Some(self.command(args).spawn().unwrap()))
     }
 
-    /// Runs the binary in the yard.
+    /// Runs the binary in the directory.
     pub(crate) fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
         self.start(args).wait()
     }
 
-    /// Runs the binary in the yard with these variables.
+    /// Runs the binary in the directory with these variables.
     pub(crate) fn run_with<S: AsRef<OsStr>>(
         &self,
         variables: &[(&str, &str)],
@@ -111,20 +111,19 @@ impl Yard {
         Running(Some(command.spawn().unwrap())).wait()
     }
 
-    /// Runs another program in the yard.
+    /// Runs another program in the directory.
     pub(crate) fn run_program(&self, program: &str, args: &[&str]) -> Ran {
         self.start_program(program, args).wait()
     }
 
-    /// Starts another program in the yard.
+    /// Starts another program in the directory.
     pub(crate) fn start_program(&self, program: &str, args: &[&str]) -> Running {
         let mut command = Command::new(program);
         self.settle(command.args(args));
         Running(Some(command.spawn().unwrap()))
     }
 
-    /// Runs the binary as somebody without any rights; `None`, with the reason printed, where this
-    /// user cannot become one.
+    /// Runs the binary as an unprivileged user. Prints the reason and returns `None` if that is not possible.
     pub(crate) fn run_as_nobody(&self, args: &[&str]) -> Option<Ran> {
         if !geteuid().is_root() {
             return Some(self.run(args));
@@ -143,14 +142,14 @@ impl Yard {
         ran
     }
 
-    /// Runs `copy --json` with these arguments and answers with its receipt.
+    /// Runs `copy --json` with these arguments and returns its receipt.
     pub(crate) fn receipt(&self, args: &[&str]) -> Value {
         let ran = self.run(["copy", "--json"].iter().chain(args));
         assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.err);
         serde_json::from_str(&ran.out).unwrap()
     }
 
-    /// All names in the yard, however deep and hidden, in order.
+    /// All names in the directory, at any depth and including hidden ones, in order.
     pub(crate) fn names(&self) -> Vec<String> {
         let mut names = Vec::new();
         let mut open = vec![self.root().to_owned()];
@@ -169,18 +168,18 @@ impl Yard {
         names
     }
 
-    /// Whether any temporary file is in the yard.
+    /// Whether any temporary file is in the directory.
     pub(crate) fn has_part(&self) -> bool {
         self.names().iter().any(|name| name.ends_with(PART))
     }
 
-    /// `text` without what differs from run to run.
+    /// `text` without the parts that differ between runs.
     pub(crate) fn redact(&self, text: &str) -> String {
-        text.replace(&self.root().display().to_string(), "YARD")
+        text.replace(&self.root().display().to_string(), "DIR")
     }
 }
 
-/// The binary while it runs. Dropped, it is killed.
+/// A running binary. It is killed when this is dropped.
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
@@ -193,10 +192,10 @@ impl Running {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits until `is_so`, and answers whether that came before the end of the run.
+    /// Waits until `is_so`, and returns whether that happened before the end of the run.
     pub(crate) fn wait_until(&mut self, is_so: impl Fn() -> bool) -> bool {
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < TIMEOUT {
             if is_so() {
                 return true;
             }
@@ -208,13 +207,13 @@ impl Running {
         false
     }
 
-    /// Waits for its end. What it says is read meanwhile, since a pipe holds only so much.
+    /// Waits for its end. Its output is read meanwhile, because a pipe has a limited capacity.
     pub(crate) fn wait(mut self) -> Ran {
         let start = Instant::now();
         let out = read_on(self.child().stdout.take().unwrap());
         let err = read_on(self.child().stderr.take().unwrap());
         while self.child().try_wait().unwrap().is_none() {
-            assert!(start.elapsed() < PATIENCE, "the binary hangs");
+            assert!(start.elapsed() < TIMEOUT, "the binary hangs");
             sleep(Duration::from_millis(1));
         }
         let mut child = self.0.take().expect("it was not waited for yet");
@@ -226,7 +225,7 @@ impl Running {
     }
 }
 
-/// Reads all that comes, on a thread of its own.
+/// Reads a pipe to its end on a thread.
 fn read_on(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     spawn(move || {
         let mut text = String::new();
@@ -244,14 +243,14 @@ impl Drop for Running {
     }
 }
 
-/// A folder on a file system in memory; `None`, with the reason printed, where there is none.
+/// A folder on a file system in memory. Prints the reason and returns `None` if there is none.
 pub(crate) fn in_memory() -> Option<TempDir> {
     tempfile::tempdir_in("/dev/shm")
         .inspect_err(|error| eprintln!("skipped: /dev/shm: {error}"))
         .ok()
 }
 
-/// `len` bytes that follow from `seed` and that nothing compresses.
+/// `len` incompressible bytes from `seed`.
 pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);

@@ -9,25 +9,25 @@ use std::{
 use straightway_core::{Choice, Extent, Leg, Move, PciAddress, Place, Receipt, extent::up};
 use straightway_io::{
     Executor, File, Objects, Peers, Region, Settings,
-    wrapper::traced::{Event, Trace},
+    wrapper::traced::{Trace, TraceEvent},
 };
 use straightway_lab::guest::pattern;
-use straightway_sys::{Buf, By, Io, Op, Slot, blocking};
+use straightway_sys::{Buf, Io, IoPath, Op, Slot, blocking};
 
 use super::case::{Case, WORD, direct};
 
 const MIXES: u64 = 100;
-/// The marks of the mixes begin here; those below are the script's.
+/// The first mark of the mixes; lower ones are used by the script.
 pub(crate) const FIRST_MARK: u64 = 100;
 const PAGE: u64 = 4096;
 const SECTOR: u64 = 512;
-/// The longest region and file of a mix.
+/// The maximum size of the region and file of a mix.
 const BYTES_MAX: u64 = 400 << 10;
 
-/// Numbers that follow from a seed.
-struct Dice(u64);
+/// A pseudo-random number generator.
+struct SeededRng(u64);
 
-impl Dice {
+impl SeededRng {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -36,7 +36,7 @@ impl Dice {
     }
 }
 
-struct Yard {
+struct Fixture {
     provider: PciAddress,
     source: PathBuf,
     marks: Arc<File>,
@@ -49,13 +49,13 @@ fn variable(name: &str) -> String {
     env::var(name).unwrap()
 }
 
-impl Yard {
+impl Fixture {
     fn mark(&self, number: u64) {
         let slot = Slot::ring(1, PAGE as usize).unwrap().pop().unwrap();
         let done = blocking::run(Io {
             op: Op::Read,
             object: Arc::clone(&self.marks),
-            by: By::Direct,
+            by: IoPath::Direct,
             offset: number * PAGE,
             buf: Buf::Slot(slot),
             start: 0,
@@ -65,13 +65,13 @@ impl Yard {
         assert_eq!(done.result.unwrap(), PAGE as usize);
     }
 
-    fn executor(&self, dice: &mut Dice, through: bool) -> (Executor, Trace) {
+    fn executor(&self, rng: &mut SeededRng, through: bool) -> (Executor, Trace) {
         let trace = Trace::default();
-        let depth = 1 + u32::try_from(dice.below(32)).unwrap();
+        let depth = 1 + u32::try_from(rng.below(32)).unwrap();
         let settings = Settings {
             depth,
             write_depth: depth,
-            chunk_bytes: PAGE << dice.below(8),
+            chunk_bytes: PAGE << rng.below(8),
             staging_bytes: 8 << 20,
             through: through.then_some(self.provider),
             peers: self.peers.clone(),
@@ -81,43 +81,44 @@ impl Yard {
         (Executor::new(settings).unwrap(), trace)
     }
 
-    /// A file with holes, on the drive. Answers its content.
-    fn sparse_file(&self, dice: &mut Dice, name: &str) -> (PathBuf, Vec<u8>) {
+    /// Creates a file with holes on the drive. Returns its path and content.
+    fn sparse_file(&self, rng: &mut SeededRng, name: &str) -> (PathBuf, Vec<u8>) {
         use std::os::unix::fs::FileExt;
-        let bytes = 1 + dice.below(BYTES_MAX);
+        let bytes = 1 + rng.below(BYTES_MAX);
         let mut content = vec![0; bytes as usize];
         let path = self.folder.join(name);
         let file = std::fs::File::create(&path).unwrap();
         file.set_len(bytes).unwrap();
-        let mut at = dice.below(3) * PAGE * dice.below(4);
+        let mut at = rng.below(3) * PAGE * rng.below(4);
         while at < bytes {
-            let end = (at + PAGE * (1 + dice.below(30))).min(bytes);
+            let end = (at + PAGE * (1 + rng.below(30))).min(bytes);
             let part = at as usize..end as usize;
             content[part.clone()].copy_from_slice(&self.content[part.clone()]);
             file.write_all_at(&content[part], at).unwrap();
-            at = end + PAGE * dice.below(12);
+            at = end + PAGE * rng.below(12);
         }
         file.sync_all().unwrap();
         (path, content)
     }
 
-    /// Extents that do not overlap in the object nor in the region, ragged or not, and the region's length.
-    fn moves(dice: &mut Dice, object_bytes: u64) -> (Vec<Move>, u64) {
+    /// Extents that overlap neither in the object nor in the region, aligned or not, and the region's length.
+    fn moves(rng: &mut SeededRng, object_bytes: u64) -> (Vec<Move>, u64) {
         let (mut moves, mut offset, mut at) = (Vec::new(), 0, 0);
         loop {
-            let ragged = dice.below(2) == 1;
-            let skip =
-                |dice: &mut Dice| dice.below(3) * if ragged { 1 + dice.below(5000) } else { PAGE };
-            offset += skip(dice);
-            at += skip(dice);
-            let bytes = (1 + dice.below(40)) * if ragged { 1 + dice.below(9000) } else { PAGE };
+            let ragged = rng.below(2) == 1;
+            let skip = |rng: &mut SeededRng| {
+                rng.below(3) * if ragged { 1 + rng.below(5000) } else { PAGE }
+            };
+            offset += skip(rng);
+            at += skip(rng);
+            let bytes = (1 + rng.below(40)) * if ragged { 1 + rng.below(9000) } else { PAGE };
             let bytes = bytes.min(object_bytes.saturating_sub(offset));
             if bytes == 0 || at + bytes > BYTES_MAX {
                 break;
             }
-            // Half of the time memory is in step with the file, by sectors, as a loader would have it.
-            if dice.below(2) == 1 {
-                at = up(at, PAGE) + offset % SECTOR + SECTOR * dice.below(PAGE / SECTOR);
+            // In half of the cases memory has the file's alignment to sectors, as in a loader.
+            if rng.below(2) == 1 {
+                at = up(at, PAGE) + offset % SECTOR + SECTOR * rng.below(PAGE / SECTOR);
             }
             moves.push(Move {
                 object: 0,
@@ -131,9 +132,9 @@ impl Yard {
     }
 }
 
-/// Bytes of these I/Os that drives moved: what lies in a hole comes from nowhere, and nothing is beyond the last block.
-fn dma_bytes(events: &[Event], op: Op, data: &[Extent]) -> u64 {
-    let in_data = |event: &Event| -> u64 {
+/// The bytes of these I/Os that drives moved: holes and bytes beyond the last block are not read.
+fn dma_bytes(events: &[TraceEvent], op: Op, data: &[Extent]) -> u64 {
+    let in_data = |event: &TraceEvent| -> u64 {
         let (start, end) = (event.offset, event.offset + event.bytes as u64);
         let parts = data.iter().map(|d| {
             let last = up(d.end(), PAGE);
@@ -141,14 +142,16 @@ fn dma_bytes(events: &[Event], op: Op, data: &[Extent]) -> u64 {
         });
         parts.sum()
     };
-    let of_op = events.iter().filter(|e| e.op == op && e.by == By::Direct);
+    let of_op = events
+        .iter()
+        .filter(|e| e.op == op && e.by == IoPath::Direct);
     match op {
         Op::Read => of_op.map(in_data).sum(),
         Op::Write => of_op.map(|e| e.bytes as u64).sum(),
     }
 }
 
-/// When a file is cut to a length inside its last block, ext4 reads that block into host memory and writes it back.
+/// When a file is truncated inside its last block, ext4 reads that block into host memory and writes it back.
 fn tail_bytes(length: u64, is_written: bool) -> u64 {
     if is_written && !length.is_multiple_of(PAGE) {
         2 * PAGE
@@ -157,7 +160,7 @@ fn tail_bytes(length: u64, is_written: bool) -> u64 {
     }
 }
 
-/// What a mix did.
+/// The result of a mix.
 struct Mixed {
     receipt: Receipt,
     is_equal: bool,
@@ -166,19 +169,19 @@ struct Mixed {
     files: Vec<String>,
 }
 
-impl Yard {
-    /// Reads ragged extents of a drive or of a file with holes into BAR memory.
-    fn read(&self, dice: &mut Dice, number: u64, marks: bool) -> Mixed {
+impl Fixture {
+    /// Reads unaligned extents of a drive or of a file with holes into BAR memory.
+    fn read(&self, rng: &mut SeededRng, number: u64, marks: bool) -> Mixed {
         let name = format!("in-{number}");
-        let (path, content) = match dice.below(2) {
+        let (path, content) = match rng.below(2) {
             0 => (self.source.clone(), self.content.clone()),
-            _ => self.sparse_file(dice, &name),
+            _ => self.sparse_file(rng, &name),
         };
         let file = Arc::new(File::open(&path).unwrap());
         let data = file.data_extents().unwrap();
-        let (moves, bytes) = Self::moves(dice, (content.len() as u64).min(BYTES_MAX));
+        let (moves, bytes) = Self::moves(rng, (content.len() as u64).min(BYTES_MAX));
         let region = Arc::new(Region::at(Place::P2p(self.provider), bytes).unwrap());
-        let (executor, trace) = self.executor(dice, false);
+        let (executor, trace) = self.executor(rng, false);
         let receipt = self.between(marks.then_some(number), || {
             let objects: Objects = vec![Arc::clone(&file)].into();
             let ticket = executor.read(objects, moves.clone(), &region, Choice::Auto);
@@ -204,17 +207,17 @@ impl Yard {
         }
     }
 
-    /// Writes ragged parts of BAR memory to a new file.
-    fn write(&self, dice: &mut Dice, number: u64, marks: bool) -> Mixed {
+    /// Writes unaligned parts of BAR memory to a new file.
+    fn write(&self, rng: &mut SeededRng, number: u64, marks: bool) -> Mixed {
         let name = format!("out-{number}");
-        let (moves, bytes) = Self::moves(dice, BYTES_MAX);
+        let (moves, bytes) = Self::moves(rng, BYTES_MAX);
         let mut region = Region::at(Place::P2p(self.provider), bytes).unwrap();
         region.write_at(0, &self.content[..bytes as usize]).unwrap();
         let region = Arc::new(region);
         let length = moves.iter().map(|m| m.extent.end()).max().unwrap_or(0);
         let path = self.folder.join(&name);
         let file = Arc::new(File::create(&path, length).unwrap());
-        let (executor, trace) = self.executor(dice, false);
+        let (executor, trace) = self.executor(rng, false);
         let receipt = self.between(marks.then_some(number), || {
             let objects: Objects = vec![Arc::clone(&file)].into();
             let ticket = executor.write(&region, objects, moves.clone(), Choice::Auto);
@@ -236,14 +239,14 @@ impl Yard {
     }
 
     /// Copies the data of a file with holes to another, through a ring in BAR memory.
-    fn copy(&self, dice: &mut Dice, number: u64, marks: bool) -> Mixed {
+    fn copy(&self, rng: &mut SeededRng, number: u64, marks: bool) -> Mixed {
         let names = [format!("from-{number}"), format!("to-{number}")];
-        let (path, content) = self.sparse_file(dice, &names[0]);
+        let (path, content) = self.sparse_file(rng, &names[0]);
         let source = Arc::new(File::open(&path).unwrap());
         let data = source.data_extents().unwrap();
         let target = self.folder.join(&names[1]);
         let twin = Arc::new(File::create(&target, content.len() as u64).unwrap());
-        let (executor, trace) = self.executor(dice, true);
+        let (executor, trace) = self.executor(rng, true);
         let extents = data.iter().map(|extent| (0, *extent)).collect();
         let receipt = self.between(marks.then_some(number), || {
             let (from, to): (Objects, Objects) = (vec![source].into(), vec![twin].into());
@@ -252,7 +255,7 @@ impl Yard {
         });
         let events = trace.take();
         let all_bytes = dma_bytes(&events, Op::Read, &data) + dma_bytes(&events, Op::Write, &[]);
-        // Every byte of the payload on both legs, or the case is wrong.
+        // Every byte of the payload must be direct on both legs.
         let is_all = [Leg::Read, Leg::Write].map(|leg| direct(&receipt, leg)) == [receipt.bytes; 2];
         let ends = data
             .last()
@@ -282,7 +285,7 @@ impl Yard {
 #[ignore = "it runs in the guest"]
 fn mixes() {
     let source = PathBuf::from(variable("A"));
-    let yard = Yard {
+    let fixture = Fixture {
         provider: variable("P").parse().unwrap(),
         content: pattern(BYTES_MAX + (1 << 20)),
         marks: Arc::new(File::open(Path::new(&variable("M"))).unwrap()),
@@ -290,19 +293,19 @@ fn mixes() {
         peers: Peers::default(),
         source,
     };
-    let kinds = [Yard::read, Yard::write, Yard::copy];
-    // Every drive and direction is proven first, so that no proof is among what is counted.
+    let kinds = [Fixture::read, Fixture::write, Fixture::copy];
+    // Every drive and direction is proven first, so that the counted transfers include no proof.
     for (kind, seed) in kinds
         .iter()
         .zip([3, 7, 11])
         .chain(kinds.iter().zip([4, 8, 12]))
     {
-        kind(&yard, &mut Dice(seed), 1000 + seed, false);
+        kind(&fixture, &mut SeededRng(seed), 1000 + seed, false);
     }
     for number in 0..MIXES {
-        let mut dice = Dice((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut rng = SeededRng((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let kind = number as usize % kinds.len();
-        let mixed = kinds[kind](&yard, &mut dice, number, true);
+        let mixed = kinds[kind](&fixture, &mut rng, number, true);
         let case = Case {
             name: format!("mix {number}: {}", ["read", "write", "copy"][kind]),
             mark: FIRST_MARK + 2 * number,
@@ -312,7 +315,7 @@ fn mixes() {
             host_bytes: mixed.all_bytes.saturating_sub(mixed.bar_bytes),
             files: mixed.files,
         };
-        // The harness of tests leaves its line open.
+        // The test harness does not end its line.
         println!("\n{WORD}{}", serde_json::to_string(&case).unwrap());
     }
 }

@@ -1,16 +1,18 @@
-//! The side that boots the guest and compares what it says with QEMU's trace.
+//! The side that boots the guest and compares its reports with QEMU's trace.
 
 use std::{collections::BTreeMap, ops::Range, path::Path, process::Command};
 
 use straightway_core::{Leg, Reason, Receipt, Route};
-use straightway_lab::guest::{Dma, Drive, Guest, NEWEST, Ran, Topology, Traced};
+use straightway_lab::guest::{
+    Dma, Guest, GuestDrive, GuestOutput, NEWEST, Topology, TracedCommand,
+};
 
 use super::{
     case::{Case, WORD, direct},
     inside::FIRST_MARK,
 };
 
-/// What scripts have: copies by the program, each between two marks, with its receipt and its error.
+/// Shell functions of the scripts: copies by the program, each between two marks, with its receipt and its error.
 const COPIES: &str = r#"
 through() { # NAME MARK ARGUMENTS...
     name=$1 mark=$2
@@ -104,7 +106,7 @@ const OPTIONAL: [(&str, &str); 2] = [
     ("mdadm", "/usr/sbin/mdadm"),
 ];
 
-fn boot(series: &str, topology: Topology, script: &str) -> Option<Ran> {
+fn boot(series: &str, topology: Topology, script: &str) -> Option<GuestOutput> {
     if !Guest::is_possible(series) {
         return None;
     }
@@ -137,13 +139,13 @@ fn boot(series: &str, topology: Topology, script: &str) -> Option<Ran> {
         script,
     };
     let ran = guest.run().unwrap();
-    // It is shown where a test fails.
+    // The log is shown if a test fails.
     eprintln!("{}", ran.log);
     Some(ran)
 }
 
 /// The receipts that the script printed, by name.
-fn receipts(ran: &Ran) -> BTreeMap<&str, Receipt> {
+fn receipts(ran: &GuestOutput) -> BTreeMap<&str, Receipt> {
     let lines = ran
         .said("receipt: ")
         .filter_map(|line| line.split_once(' '));
@@ -151,19 +153,19 @@ fn receipts(ran: &Ran) -> BTreeMap<&str, Receipt> {
     parsed.collect()
 }
 
-fn error<'a>(ran: &'a Ran, name: &str) -> &'a str {
+fn error<'a>(ran: &'a GuestOutput, name: &str) -> &'a str {
     let mut lines = ran.said("error: ").filter_map(|line| line.split_once(' '));
     lines.find(|(n, _)| *n == name).map_or("", |(_, text)| text)
 }
 
-/// Where a file of drive D lies on it.
-fn on_drive(ran: &Ran, file: &str) -> Vec<Range<u64>> {
+/// The byte ranges of a file on drive D.
+fn on_drive(ran: &GuestOutput, file: &str) -> Vec<Range<u64>> {
     let out = Command::new("debugfs")
         .args(["-R", &format!("ex /{file}")])
-        .arg(ran.image(Drive::D))
+        .arg(ran.image(GuestDrive::D))
         .output()
         .unwrap();
-    // Level, entries, logical, physical, length: of the last level these are blocks of data.
+    // Level, entries, logical, physical, length. At the last level these are blocks of data.
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let extent = |line: &str| {
         let numbers: Vec<u64> = line
@@ -178,11 +180,11 @@ fn on_drive(ran: &Ran, file: &str) -> Vec<Range<u64>> {
     text.lines().skip(1).filter_map(extent).collect()
 }
 
-/// The DMA of the drives between two marks. Of drive D only what is data of `files` counts.
-fn dma(ran: &Ran, mark: u64, files: &[&str]) -> Dma {
+/// The DMA of the drives between two marks. On drive D only the data of `files` counts.
+fn dma(ran: &GuestOutput, mark: u64, files: &[&str]) -> Dma {
     let mut data: Vec<_> = files.iter().flat_map(|file| on_drive(ran, file)).collect();
     data.sort_unstable_by_key(|part| part.start);
-    // The kernel makes one command of neighbours.
+    // The kernel merges adjacent extents into one command.
     data.dedup_by(|next, last| {
         let follows = next.start == last.end;
         if follows {
@@ -190,12 +192,12 @@ fn dma(ran: &Ran, mark: u64, files: &[&str]) -> Dma {
         }
         follows
     });
-    let is_payload = |command: &&Traced| {
+    let is_payload = |command: &&TracedCommand| {
         let inside =
             |part: &Range<u64>| part.start <= command.at.start && command.at.end <= part.end;
         match command.drive {
-            Drive::M => false,
-            Drive::D => data.iter().any(inside),
+            GuestDrive::M => false,
+            GuestDrive::D => data.iter().any(inside),
             _ => true,
         }
     };
@@ -203,7 +205,7 @@ fn dma(ran: &Ran, mark: u64, files: &[&str]) -> Dma {
 }
 
 /// Copies from drive to drive, to a file and from file to file, in one boot.
-fn check_copies(ran: &Ran) {
+fn check_copies(ran: &GuestOutput) {
     let receipts = receipts(ran);
     assert!(ran.log.contains("equal: all"), "{}", ran.log);
     for (name, mark, files) in [
@@ -229,7 +231,7 @@ fn check_copies(ran: &Ran) {
         );
         assert_eq!(receipt.storage_bytes, 2 * receipt.bytes, "{name}");
     }
-    // The first copy between two drives also compared a block of each, by way of host memory.
+    // The first copy between two drives also compared a block of each through host memory.
     let first = dma(ran, 1, &[]);
     let proof = 2 * 4096;
     assert_eq!(
@@ -241,25 +243,28 @@ fn check_copies(ran: &Ran) {
     );
 }
 
-fn check_refusals(ran: &Ran) {
+fn check_refusals(ran: &GuestOutput) {
     for (name, words) in [
         (
             "virtio",
-            "the driver of vda (virtio) takes no peer-to-peer DMA",
+            "the driver of vda (virtio) does not support peer-to-peer DMA",
         ),
         (
             "to-ram",
-            "the driver of ram0 (memory) takes no peer-to-peer DMA",
+            "the driver of ram0 (memory) does not support peer-to-peer DMA",
         ),
         (
             "loop",
-            "the driver of loop0 (loop) takes no peer-to-peer DMA",
+            "the driver of loop0 (loop) does not support peer-to-peer DMA",
         ),
-        ("dm", "(device mapper) takes no peer-to-peer DMA"),
-        ("tcp", "(NVMe over fabrics) takes no peer-to-peer DMA"),
+        ("dm", "(device mapper) does not support peer-to-peer DMA"),
+        (
+            "tcp",
+            "(NVMe over fabrics) does not support peer-to-peer DMA",
+        ),
         ("tmpfs", "its file system has no O_DIRECT"),
-        ("region-virtio-direct", "takes no peer-to-peer DMA"),
-        ("no-provider", "has no memory for its peers (p2pmem)"),
+        ("region-virtio-direct", "does not support peer-to-peer DMA"),
+        ("no-provider", "has no peer-to-peer memory (p2pmem)"),
     ] {
         if name == "dm" && !Path::new(OPTIONAL[0].1).exists() {
             continue;
@@ -280,7 +285,7 @@ fn check_refusals(ran: &Ran) {
     };
     let all = 16 << 20;
     if Path::new(OPTIONAL[1].1).exists() {
-        // Since Linux 7.2 md passes it on: the members take it.
+        // Since Linux 7.2 md passes peer-to-peer DMA on to its members.
         for (name, bytes) in [("md", all), ("mirror", 8 << 20)] {
             let is_equal = ran.said("equal: ").any(|one| one == name);
             assert!(is_equal, "{name}: {}", ran.log);
@@ -288,7 +293,7 @@ fn check_refusals(ran: &Ran) {
             assert_eq!(rows(name), [expected, expected], "{name}");
         }
     }
-    // A receive into BAR memory succeeds as well, and is a copy by the CPU.
+    // A receive into BAR memory succeeds too. It is a copy by the CPU.
     assert_eq!(rows("region-web"), [(Route::Socket, Reason::Tcp, all)]);
     assert_eq!(
         rows("region"),
@@ -302,7 +307,7 @@ fn check_refusals(ran: &Ran) {
         rows("region-virtio"),
         [(Route::Staged, Reason::NotProven, all)]
     );
-    assert!(receipts["region-virtio"].warnings[0].contains("takes no peer-to-peer DMA"));
+    assert!(receipts["region-virtio"].warnings[0].contains("does not support peer-to-peer DMA"));
     assert_eq!(
         rows("region-tmpfs"),
         [(Route::Buffered, Reason::NoDirectIo, 1 << 20)]
@@ -314,7 +319,7 @@ fn check_refusals(ran: &Ran) {
     assert_eq!(rows("region-hole"), hole);
 }
 
-fn check_doctor(ran: &Ran) {
+fn check_doctor(ran: &GuestOutput) {
     let line = ran.said("doctor: ").next().unwrap_or_default();
     let seen: serde_json::Value = serde_json::from_str(line).unwrap();
     let find = |id: &str| {
@@ -349,7 +354,7 @@ fn check_doctor(ran: &Ran) {
 }
 
 #[test]
-fn below_a_switch_copies_go_through_the_bar_alone_and_what_cannot_is_refused_with_its_cause() {
+fn below_a_switch_copies_use_only_the_bar_and_others_are_refused_with_the_cause() {
     let script = format!("{COPIES}{PROOF}{REFUSED}");
     let Some(ran) = boot(NEWEST, Topology::Switch, &script) else {
         return;
@@ -402,7 +407,7 @@ fn drives_without_an_allowed_path_are_refused_and_the_error_says_so() {
     assert_eq!(routes[0].bytes, 16 << 20);
 }
 
-/// What a kernel is made to say of itself, so that the comparison runs where the version alone would refuse.
+/// Fakes the version of the kernel, so that the comparison runs although the real version would be refused.
 const DISGUISE: &str = "
 echo 6.17.0 >/tmp/release
 mount --bind /tmp/release /proc/sys/kernel/osrelease
@@ -425,7 +430,7 @@ fn linux_6_16_is_refused_by_its_version_and_its_wrong_bytes_are_seen_by_the_comp
         let seen = error(&ran, name);
         assert!(seen.contains(words), "{name}: {seen}\n{}", ran.log);
     }
-    // Without insisting, the bytes come by way of host memory, and the receipt says why.
+    // With the automatic route, the bytes go through host memory, and the receipt says why.
     let receipts = receipts(&ran);
     for (name, warning) in [
         ("known", "gives drives wrong addresses"),

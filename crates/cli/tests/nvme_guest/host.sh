@@ -45,7 +45,7 @@ echo "guest: target up at $(cut -d' ' -f1 /proc/uptime)"
 found=$(nvme discover -t tcp -a 127.0.0.1 -s 4420 2>&1)
 if echo "$found" | grep -q 'subnqn: *nqn.t'; then said discover; else said discover "$found"; fi
 
-# Every namespace equals its file; what is behind the file's end is zeros.
+# Every namespace equals its file; bytes after the file's end are zeros.
 same() { # NSID FILE
     d=$(device "$1" nqn.t)
     n=$(stat -c %s "$2")
@@ -107,7 +107,7 @@ if cmp /tmp/got /tmp/x && head -c 8388608 /tmp/disk | cmp - /tmp/x; then said "w
     said "write, discard and zeros" "differs: $(cat /tmp/wz)"
 fi
 
-# Killed without a word, and back: the host reconnects and what was flushed is there.
+# The target is killed and restarted: the host reconnects, and flushed data is there.
 quit nqn.w
 connect 4421 nqn.w --reconnect-delay=1 --ctrl-loss-tmo=120 --keep-alive-tmo=2 >/dev/null
 d=$(device 1 nqn.w)

@@ -1,5 +1,5 @@
 //! NVMe/TCP with Linux's own host and target, in a guest under QEMU. One boot runs all cases, since a boot takes longer
-//! than they do; each prints `case: NAME: ok` or what is wrong.
+//! than they do; each prints `case: NAME: ok` or an error.
 
 use std::{path::Path, time::Duration};
 
@@ -16,7 +16,7 @@ const MODULES: [&str; 8] = [
     "sha512",
 ];
 
-/// Cases that must be there: a script that stops early proves nothing.
+/// The required cases: a script that stops early proves nothing.
 const CASES: [&str; 23] = [
     "discover",
     "read, no digests",
@@ -44,7 +44,7 @@ const CASES: [&str; 23] = [
 ];
 
 #[test]
-fn linux_and_ours_understand_each_other() {
+fn linux_and_our_host_and_target_interoperate() {
     let nvme = Path::new("/usr/sbin/nvme");
     let fio = Path::new("/usr/bin/fio");
     for (program, package) in [(nvme, "nvme-cli"), (fio, "fio")] {

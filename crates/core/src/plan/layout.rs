@@ -1,4 +1,4 @@
-//! A plan in the making: chunks are appended, the last staged one may still grow.
+//! A plan under construction: chunks are appended, and the last staged chunk may still grow.
 
 use super::{Chunk, Piece};
 use crate::{
@@ -8,19 +8,19 @@ use crate::{
     transfer::Move,
 };
 
-/// Chunks and pieces so far, and what is still open.
+/// The chunks and pieces so far.
 #[derive(Debug)]
 pub(super) struct Layout {
     chunk_bytes: u64,
-    /// The same for chunks that need no slot.
+    /// The longest chunk that needs no slot.
     direct_chunk_bytes: u64,
     cached_chunk_bytes: u64,
     gap_bytes: u64,
-    /// No chunk reaches from one part of its object into the next.
+    /// The part size, if chunks must not cross part boundaries.
     part_bytes: Option<u64>,
     chunks: Vec<Chunk>,
     pieces: Vec<Piece>,
-    /// The last chunk is staged and may take more pieces.
+    /// Whether the last chunk is staged and can take more pieces.
     open: bool,
     buffered: Vec<(u32, Reason, Piece)>,
 }
@@ -40,19 +40,19 @@ impl Layout {
         }
     }
 
-    /// How the next extents are cut: what goes straight into chunks of `direct_chunk_bytes`, and staged neighbours
-    /// share one where at most `gap_bytes` lie between them.
+    /// Sets how the next extents are cut. Direct ones are cut into chunks of at most `direct_chunk_bytes`. Staged
+    /// neighbours share a chunk if the gap between them is at most `gap_bytes`.
     pub(super) fn cut_by(&mut self, direct_chunk_bytes: u64, gap_bytes: u64) {
         self.direct_chunk_bytes = direct_chunk_bytes;
         self.gap_bytes = gap_bytes;
     }
 
-    /// Which parts the next extents are in.
+    /// Sets the part size of the next extents.
     pub(super) fn keep_to_parts(&mut self, part_bytes: Option<u64>) {
         self.part_bytes = part_bytes;
     }
 
-    /// Where a chunk of at most `chunk_bytes` that begins at `start` ends at the latest.
+    /// The largest end of a chunk of at most `chunk_bytes` that begins at `start`.
     fn limit(&self, start: u64, chunk_bytes: u64) -> u64 {
         let limit = start + chunk_bytes;
         match self.part_bytes {
@@ -61,7 +61,7 @@ impl Layout {
         }
     }
 
-    /// Sends an aligned extent straight, cut where it is longer than a chunk.
+    /// Adds an aligned extent as direct chunks, split if it is longer than a chunk.
     pub(super) fn direct(
         &mut self,
         object: u32,
@@ -98,10 +98,10 @@ impl Layout {
         }
     }
 
-    /// Stages an extent inside its aligned superset, together with near neighbours.
+    /// Stages an extent inside its aligned superset, together with close neighbours.
     ///
-    /// A chunk that is full ends on a block, and the next begins there: no block is in two chunks,
-    /// which is what lets chunks be written in any order.
+    /// A full chunk ends on a block boundary, where the next begins. No block is in two chunks, so they
+    /// can be written in any order.
     pub(super) fn stage(
         &mut self,
         object: u32,
@@ -125,7 +125,7 @@ impl Layout {
         }
     }
 
-    /// Lets nothing more be added to the last chunk: what follows has another reason.
+    /// Closes the last chunk, so that extents with another reason are not added to it.
     pub(super) fn close(&mut self) {
         self.open = false;
     }
@@ -141,14 +141,14 @@ impl Layout {
             })
     }
 
-    /// As much of `rest` as the last chunk has room for.
+    /// The part of `rest` that fits into the last chunk.
     fn fitting(&self, rest: Extent, chunk_bytes: u64) -> Extent {
         let chunk = self.chunks.last().expect("there is a chunk to add to");
         let limit = self.limit(chunk.extent.offset, chunk_bytes);
         Extent::between(rest.offset, rest.end().min(limit))
     }
 
-    /// Adds a piece to the last chunk, which grows to the piece's last block.
+    /// Adds a piece to the last chunk and extends the chunk to the piece's last block.
     fn append(&mut self, piece: Piece, block_bytes: u64) {
         let chunk = self.chunks.last_mut().expect("there is a chunk to add to");
         let end = piece.extent.superset(block_bytes).end();
@@ -157,7 +157,7 @@ impl Layout {
         self.pieces.push(piece);
     }
 
-    /// Sends an extent through the page cache; it is cut into chunks at the end.
+    /// Adds an extent that goes through the page cache. `finish` cuts these into chunks.
     pub(super) fn buffer(&mut self, m: Move, reason: Reason) {
         self.buffered.push((
             m.object,
@@ -169,11 +169,11 @@ impl Layout {
         ));
     }
 
-    /// Cuts a move across into chunks of whole blocks, labelled by `label`, which is told whether a chunk is
-    /// one piece and all of it payload.
+    /// Cuts a move between objects into chunks of whole blocks. `label` returns the routes of both legs; its argument
+    /// says whether the chunk is one piece without padding.
     ///
-    /// A chunk is written as a whole, with zeros between its pieces. A piece that begins in the last block of
-    /// the chunk before it therefore joins that chunk: apart, each would clear the other's part.
+    /// A chunk is written as a whole, with zeros between its pieces. A piece that begins in the last block of the
+    /// previous chunk therefore joins that chunk. Otherwise each write would overwrite the other's bytes with zeros.
     pub(super) fn relay(
         &mut self,
         m: Move,
@@ -186,7 +186,7 @@ impl Layout {
             let block = down(rest.offset, block_bytes);
             let shares = |chunk: &Chunk| chunk.object == m.object && block < chunk.extent.end();
             if !self.chunks.last().is_some_and(shares) {
-                // A chunk begins with its first extent, so that a sparse file's runs are not cut into slivers.
+                // A chunk begins at its first extent, so that a sparse file's runs are not split into small pieces.
                 let (read, write) = label(false);
                 self.push(m.object, read, Extent::new(block, 0));
                 self.chunks.last_mut().expect("just pushed").onward = Some(write);
@@ -204,7 +204,7 @@ impl Layout {
         }
     }
 
-    /// The chunks, their pieces, and how many of the chunks go to the drive.
+    /// Returns the chunks, their pieces, and the number of chunks for the drive.
     pub(super) fn finish(mut self) -> (Vec<Chunk>, Vec<Piece>, usize) {
         let drive_chunks = self.chunks.len();
         let mut buffered = std::mem::take(&mut self.buffered);
@@ -212,7 +212,7 @@ impl Layout {
         if !buffered.is_sorted_by_key(key) {
             buffered.sort_unstable_by_key(key);
         }
-        // How much the last buffered chunk can still take; nothing before the first.
+        // The room left in the last buffered chunk; 0 before the first.
         let mut room = 0;
         for (object, reason, piece) in buffered {
             room = self.append_buffered(object, reason, piece, room);
@@ -220,8 +220,8 @@ impl Layout {
         (self.chunks, self.pieces, drive_chunks)
     }
 
-    /// Adds a piece to the last buffered chunk where it follows on there, else begins another.
-    /// Answers how much room is left.
+    /// Adds a piece to the last buffered chunk if it is contiguous there, else begins a new chunk.
+    /// Returns the room left in the last chunk.
     fn append_buffered(&mut self, object: u32, reason: Reason, piece: Piece, room: u64) -> u64 {
         let follows = self
             .chunks
@@ -261,7 +261,7 @@ impl Layout {
         room
     }
 
-    /// Begins a chunk whose first piece is the next to be pushed.
+    /// Begins a chunk. The next piece that is pushed is its first.
     fn push(&mut self, object: u32, (route, reason): (Route, Reason), extent: Extent) {
         let first_piece = u32::try_from(self.pieces.len()).expect("a plan has under 2^32 pieces");
         self.chunks.push(Chunk {

@@ -1,46 +1,46 @@
-//! Portions: bytes of an object that are read whole and checked before any of them goes on.
+//! Portions: byte ranges of an object that are read whole and checked before any byte is delivered.
 //!
-//! A chunk of a checkpoint is one. Its cut is the caller's, since its checksum covers exactly those bytes; it may be
-//! compressed, and what it holds may go to many places in several regions.
+//! A chunk of a checkpoint is a portion. The caller sets its bounds, since its checksum covers exactly those bytes. It
+//! may be compressed, and its content may be delivered to several places in several regions.
 
 use super::{Chunk, Plan};
 use crate::{
-    error::{Error, Kind, Result},
+    error::{Error, ErrorKind, Result},
     extent::{Extent, up},
     object::Object,
     route::{Reason, Route},
     survey::{Alignment, Survey},
 };
 
-/// Bytes of an object that are read whole and checked.
+/// A byte range of an object that is read whole and checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Portion {
-    /// Which of the objects.
+    /// The index of the object.
     pub object: u32,
-    /// Which of its bytes, as they are stored.
+    /// The range of the stored bytes.
     pub extent: Extent,
-    /// How many bytes they are when they are unpacked; as many as are stored where they need not be.
+    /// The length of its image, which is the decompressed content. Without compression it equals the stored length.
     pub image_bytes: u64,
-    /// How many of those somebody wants: what a receipt counts.
+    /// The number of image bytes that are wanted, which the receipt counts.
     pub wanted_bytes: u64,
-    /// How many deliveries it has. Those of all portions follow each other in one list.
+    /// The number of its deliveries. The deliveries of all portions are in one list, in the order of the portions.
     pub deliveries: u32,
 }
 
-/// Bytes of a portion's image, and where they go.
+/// Bytes of a portion's image, and their target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// Where in the image.
+    /// The offset in the image.
     pub from: u64,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
-    /// Which of the regions.
+    /// The index of the target region.
     pub region: u32,
-    /// Where in it.
+    /// The offset in the region.
     pub at: u64,
 }
 
-/// The portions of a plan and where each one's deliveries begin.
+/// The portions of a plan, each with the index of its first delivery.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Portions {
     list: Vec<(Portion, usize)>,
@@ -49,10 +49,10 @@ pub(super) struct Portions {
 }
 
 impl Plan {
-    /// Plans portions, in their order, given a survey for each object and the length of each region.
+    /// Plans portions in their order, with a survey for each object and the length of each region.
     ///
-    /// A portion goes through the page cache where all of it is there, and around it otherwise. One that reaches past
-    /// its object's end is planned all the same: the read finds the end, and the error belongs to that portion.
+    /// A portion is read through the page cache if all of it is there, and around it otherwise. A portion that reaches
+    /// past the end of its object is planned too: its read finds the end, and the error belongs to that portion alone.
     pub fn of_portions(
         objects: &[Object],
         surveys: &[Survey],
@@ -75,7 +75,12 @@ impl Plan {
             ) else {
                 let message = format!("there are only {}", objects.len());
                 let target = portion.object;
-                return Err(Error::new(Kind::Invalid, "find object", target, message));
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    "find object",
+                    target,
+                    message,
+                ));
             };
             let own = planned
                 .deliveries
@@ -102,30 +107,30 @@ impl Plan {
         })
     }
 
-    /// The chunks of a plan of portions, one for each; of another plan none.
+    /// The chunks of portions, one for each. Empty in a plan without portions.
     pub fn checked(&self) -> &[Chunk] {
         &self.chunks[..self.portions.list.len()]
     }
 
-    /// The number of a chunk's portion, and the portion.
+    /// The index of a chunk's portion, and the portion.
     pub fn portion(&self, chunk: &Chunk) -> (usize, &Portion) {
         let number = chunk.first_piece as usize;
         (number, &self.portions.list[number].0)
     }
 
-    /// Where the bytes of a chunk's portion go.
+    /// The deliveries of a chunk's portion.
     pub fn deliveries(&self, chunk: &Chunk) -> &[Delivery] {
         let (portion, first) = &self.portions.list[chunk.first_piece as usize];
         &self.portions.deliveries[*first..first + portion.deliveries as usize]
     }
 
-    /// How long the slots have to be that portions are read and unpacked into.
+    /// The slot length that reading and decompressing the portions needs.
     pub fn slot_bytes(&self) -> u64 {
         self.portions.slot_bytes
     }
 }
 
-/// An error unless a portion's deliveries are there and lie inside its image and their regions.
+/// Returns an error unless a portion's deliveries exist and lie inside its image and their regions.
 fn check(
     object: &Object,
     portion: &Portion,
@@ -144,9 +149,9 @@ fn check(
     if is_stored && deliveries.is_some_and(|deliveries| deliveries.iter().all(fits)) {
         return Ok(());
     }
-    let message = "what is wanted of it lies outside of it, or does not fit where it goes";
+    let message = "a delivery is outside the portion or its target region";
     Err(Error::new(
-        Kind::Invalid,
+        ErrorKind::Invalid,
         "place bytes of",
         &object.name,
         message,
@@ -244,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_outside_an_image_a_region_or_the_list_is_refused() {
+    fn deliveries_outside_the_image_the_region_or_the_list_are_refused() {
         let wrong = [
             Delivery {
                 from: 96,

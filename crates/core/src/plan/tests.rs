@@ -1,4 +1,4 @@
-//! Claims about plans, most of them over every ragged request a generator can think of.
+//! Tests of plans, most of them property tests over generated requests.
 
 use proptest::prelude::*;
 
@@ -33,7 +33,7 @@ fn plan_one(moves: Vec<Move>, survey: Survey, policy: &Policy) -> Plan {
 #[test]
 fn a_ragged_extent_becomes_two_staged_edges_and_a_direct_interior() {
     let policy = Policy::new(Choice::Auto, MIB);
-    // The region starts out of step with the page, so that the interior's address is aligned.
+    // The region starts at offset 1000 of a page, so that the interior's address is aligned.
     let policy = Policy {
         region_address: 1000,
         ..policy
@@ -80,7 +80,7 @@ fn extents_of_a_copy_that_share_a_page_are_one_chunk() {
 }
 
 #[test]
-fn neighbours_farther_apart_than_the_gap_do_not() {
+fn neighbours_farther_apart_than_the_gap_do_not_share_a_read() {
     let policy = Policy::new(Choice::Auto, MIB);
     let moves = vec![move_of(0, 10, 10, 0), move_of(0, 100_000, 10, 10)];
     assert_eq!(
@@ -92,7 +92,7 @@ fn neighbours_farther_apart_than_the_gap_do_not() {
 }
 
 #[test]
-fn resident_bytes_are_grouped_by_where_they_go() {
+fn resident_bytes_are_grouped_by_their_offset_in_the_region() {
     let policy = Policy::new(Choice::Auto, MIB);
     let resident = vec![Extent::new(0, 1 << 30)];
     let survey = Survey {
@@ -110,7 +110,7 @@ fn resident_bytes_are_grouped_by_where_they_go() {
 }
 
 #[test]
-fn what_may_go_through_the_page_cache_all_the_same_is_never_called_direct() {
+fn objects_that_may_use_the_page_cache_are_never_planned_as_direct() {
     let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 1 << 20)]).unwrap();
     for doubt in [Reason::FileSystemBuffers, Reason::DirectUnproven] {
         let survey = Survey {
@@ -126,7 +126,7 @@ fn what_may_go_through_the_page_cache_all_the_same_is_never_called_direct() {
         assert_eq!(routes, [(Route::Buffered, doubt)]);
         for route in [Route::Direct, Route::Staged] {
             let error = plan(Choice::Only(route), &survey).unwrap_err();
-            assert_eq!(error.kind(), Kind::Unsupported);
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.to_string().contains("page cache"), "{error}");
         }
         // cuFile's counters prove more than the file system says.
@@ -140,7 +140,7 @@ fn what_may_go_through_the_page_cache_all_the_same_is_never_called_direct() {
 }
 
 #[test]
-fn a_demanded_route_that_cannot_be_had_is_an_error() {
+fn a_demanded_route_that_is_not_supported_is_an_error() {
     let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 9000)]).unwrap();
     let plan = |route, survey: Survey| {
         Plan::new(
@@ -153,16 +153,16 @@ fn a_demanded_route_that_cannot_be_had_is_an_error() {
     for route in [Route::Direct, Route::Staged] {
         assert_eq!(
             plan(route, Survey::default()).unwrap_err().kind(),
-            Kind::Unsupported
+            ErrorKind::Unsupported
         );
-        // A ragged end is no reason to refuse: 9000 is no multiple of anything.
+        // An unaligned end is not refused: 9000 is not a multiple of a block.
         assert!(plan(route, Survey::direct(ALIGNMENT)).is_ok());
     }
     assert!(plan(Route::Buffered, Survey::default()).is_ok());
 }
 
 #[test]
-fn an_object_on_a_socket_is_cut_into_chunks_and_nothing_else() {
+fn an_object_on_a_socket_is_cut_only_by_the_chunk_size() {
     let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 3 * MIB + 5)]).unwrap();
     let surveys = [Survey::socket(Reason::Tcp)];
     let chunks = |policy: &Policy| {
@@ -202,7 +202,7 @@ fn a_long_transfer_from_a_socket_has_long_requests_and_a_short_one_enough_of_the
 }
 
 #[test]
-fn requests_keep_to_the_parts_of_an_object_and_to_the_longest_that_is_allowed() {
+fn requests_start_on_part_boundaries_and_keep_to_the_maximum_length() {
     let bytes = 512 * MIB;
     let moves = vec![move_of(0, 88, bytes - 88, 0)];
     let objects = vec![Object::new("o", bytes)];
@@ -223,7 +223,7 @@ fn requests_keep_to_the_parts_of_an_object_and_to_the_longest_that_is_allowed() 
 }
 
 #[test]
-fn neighbours_on_a_socket_share_a_request_over_gaps_that_cost_less_than_another() {
+fn neighbours_on_a_socket_share_a_request_over_short_gaps() {
     let moves = vec![
         move_of(0, 100, 1000, 0),
         move_of(0, 900_000, 1000, 1000),
@@ -243,14 +243,14 @@ fn neighbours_on_a_socket_share_a_request_over_gaps_that_cost_less_than_another(
 }
 
 #[test]
-fn a_socket_is_neither_dma_nor_the_page_cache_and_copies_from_it_say_so() {
+fn a_socket_is_refused_as_direct_or_buffered_and_copies_report_it_as_socket() {
     let objects = || vec![Object::new("o", 2 * MIB)];
     let transfer = Transfer::whole(Direction::In, objects()).unwrap();
     let surveys = [Survey::socket(Reason::Tcp)];
     for route in [Route::Direct, Route::Buffered] {
         let policy = Policy::new(Choice::Only(route), MIB);
         let error = Plan::new(&transfer, &surveys, &[], &policy).unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("socket"), "{error}");
     }
     let across = Transfer::whole(Direction::Across, objects()).unwrap();
@@ -279,7 +279,7 @@ fn direct_to_a_gpu_is_refused_where_it_is_not_proven() {
 }
 
 #[test]
-fn chunks_that_are_no_whole_pages_are_refused() {
+fn chunks_that_are_not_whole_pages_are_refused() {
     let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 8192)]).unwrap();
     for chunk_bytes in [0, 1, 4095, 5000, 2 << 30] {
         let policy = Policy::new(Choice::Auto, chunk_bytes);
@@ -287,7 +287,7 @@ fn chunks_that_are_no_whole_pages_are_refused() {
     }
 }
 
-/// A request: extents in one to three objects, apart on the side that is written.
+/// A request: extents in up to three objects, disjoint on the written side.
 #[derive(Debug, Clone)]
 struct Request {
     direction: Direction,
@@ -390,7 +390,7 @@ fn request() -> impl Strategy<Value = Request> {
         )
 }
 
-/// Two chunks that write one block of an object, if there are any. `surveys` are of the written objects.
+/// Two chunks that write the same block of an object, if there are any. `surveys` are of the written objects.
 ///
 /// A chunk that goes to the drive writes its whole extent. One through the page cache writes its pieces, and
 /// the kernel reads and writes the pages around them.
@@ -427,7 +427,7 @@ struct Copy {
     policy: Policy,
 }
 
-/// A survey of an object whose O_DIRECT, if it has it, asks for blocks of various sizes.
+/// A survey of an object whose O_DIRECT, if supported, requires blocks of various sizes.
 fn survey_of_any_block() -> impl Strategy<Value = Survey> {
     let block = proptest::sample::select(vec![512_u64, 4096, 8192, 65_536]);
     (survey(), block).prop_map(|(survey, object_bytes)| Survey {
@@ -476,8 +476,8 @@ fn copy() -> impl Strategy<Value = Copy> {
     })
 }
 
-/// What goes where, in one form however it was cut: runs in order, with no seam left between two
-/// that follow each other on both sides. A byte missing, doubled or misplaced changes it.
+/// The moves in a canonical form that does not depend on the cuts: sorted, with adjacent runs merged.
+/// A byte missing, doubled or misplaced changes it.
 fn wanted(moves: &[Move]) -> Vec<Move> {
     let mut sorted = moves.to_vec();
     sorted.sort_unstable_by_key(|m| (m.at, m.object, m.extent.offset));
@@ -501,7 +501,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn every_byte_travels_exactly_once_in_bounds_and_aligned_where_it_claims_to_be(r in request()) {
+    fn every_byte_is_moved_once_in_bounds_and_aligned_as_planned(r in request()) {
         let transfer =
             Transfer::new(r.direction, r.objects.clone(), r.moves.clone(), r.region_bytes).unwrap();
         let plan = Plan::new(&transfer, &r.surveys, &[], &r.policy).unwrap();
@@ -535,7 +535,7 @@ proptest! {
     }
 
     #[test]
-    fn what_comes_from_a_socket_is_asked_for_as_it_is_and_once(r in request()) {
+    fn bytes_from_a_socket_are_requested_once_and_without_padding(r in request()) {
         let choice = match r.policy.choice {
             Choice::Only(Route::Staged) => Choice::Only(Route::Staged),
             _ => Choice::Auto,
@@ -548,7 +548,7 @@ proptest! {
         for chunk in plan.chunks() {
             let pieces = plan.pieces(chunk);
             planned.extend(pieces.iter().map(|p| Move { object: chunk.object, extent: p.extent, at: p.at }));
-            // No byte beyond the first and the last that is wanted.
+            // No byte before the first or after the last wanted byte.
             let first = pieces.iter().map(|p| p.extent.offset).min();
             let last = pieces.iter().map(|p| p.extent.end()).max();
             prop_assert_eq!((first, last), (Some(chunk.extent.offset), Some(chunk.extent.end())));
@@ -624,7 +624,7 @@ proptest! {
 }
 
 #[test]
-fn where_the_ring_is_faster_auto_takes_it_and_direct_can_still_be_had() {
+fn auto_uses_a_faster_ring_and_direct_can_still_be_demanded() {
     let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 4 * MIB)]).unwrap();
     let routes = |choice| {
         let policy = Policy {
@@ -652,7 +652,7 @@ fn provider() -> Place {
 }
 
 #[test]
-fn holes_of_a_file_go_by_the_ring_into_bar_memory_and_are_counted_apart() {
+fn holes_are_staged_into_bar_memory_and_counted_separately() {
     let policy = Policy {
         place: provider(),
         ..Policy::new(Choice::Only(Route::Direct), MIB)
@@ -670,7 +670,7 @@ fn holes_of_a_file_go_by_the_ring_into_bar_memory_and_are_counted_apart() {
 }
 
 #[test]
-fn bar_memory_that_is_not_proven_is_reached_by_the_ring_and_refused_where_direct_is_demanded() {
+fn unproven_bar_memory_is_staged_and_a_demanded_direct_route_is_refused() {
     let survey = Survey::direct(ALIGNMENT);
     let policy = Policy {
         place: provider(),
@@ -694,7 +694,7 @@ fn bar_memory_that_is_not_proven_is_reached_by_the_ring_and_refused_where_direct
 }
 
 #[test]
-fn a_ring_in_a_bar_takes_whole_blocks_of_ragged_extents_by_dma() {
+fn a_ring_in_a_bar_moves_whole_blocks_of_unaligned_extents_by_dma() {
     let policy = Policy {
         place: provider(),
         ..Policy::new(Choice::Only(Route::Direct), MIB)

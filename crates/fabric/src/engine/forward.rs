@@ -1,4 +1,4 @@
-//! What switches do: take packets in, send them on, and stop their neighbours in time.
+//! Switches: they admit packets, forward them, and pause their neighbours.
 
 use super::{super::port::NIL, Engine, Event};
 
@@ -6,7 +6,7 @@ use super::{super::port::NIL, Engine, Event};
 const PAUSE_FRAME_BYTES: u64 = 84;
 
 impl Engine<'_> {
-    /// A packet reaches the far end of a link.
+    /// Handles the arrival of a packet at the far end of a link.
     #[inline]
     pub(super) fn arrive(&mut self, link: u32, packet: u32) {
         let node = self.ports[link as usize].to;
@@ -44,7 +44,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Sends from a port that has something to send, now or when its wire is free.
+    /// Sends from a port with a packet, now or when its wire is free.
     #[inline]
     pub(super) fn kick(&mut self, link: u32) {
         let port = &mut self.ports[link as usize];
@@ -61,7 +61,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A port's wire is free.
+    /// Handles that a port's wire is free.
     #[inline]
     pub(super) fn free(&mut self, link: u32) {
         self.ports[link as usize].armed = false;
@@ -78,7 +78,7 @@ impl Engine<'_> {
         port.head = packet.next;
         if let Some(ecn) = &self.marking[link as usize]
             && port.queue_bytes > ecn.kmin.0
-            && self.dice.chance(ecn.share(port.queue_bytes as f64))
+            && self.rng.chance(ecn.share(port.queue_bytes as f64))
         {
             packet.marked = true;
             port.marked_packets += 1;
@@ -112,7 +112,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What a packet takes of a buffer: whole cells, where it has any.
+    /// The buffer space of a packet: whole cells, if the buffer has cells.
     #[inline]
     fn in_cells(&self, bytes: u64) -> u64 {
         match self.cell {
@@ -121,7 +121,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Tells the neighbour at the other end of `link` to stop, and remembers on whose account.
+    /// Pauses the neighbour at the other end of `link`, and records the cause.
     #[cold]
     fn stop(&mut self, link: u32, node: u32) {
         self.ingress[link as usize].stopped = true;
@@ -134,8 +134,8 @@ impl Engine<'_> {
         self.signal(link, true);
     }
 
-    /// The congestion behind a full egress: itself, or, where its queue grew while it was paused,
-    /// what it was paused for.
+    /// The cause of a full egress: the egress itself or, if its queue grew while it was paused, the cause of that
+    /// pause.
     fn root(&self, egress: u32) -> u32 {
         let Some(port) = self.ports.get(egress as usize) else {
             return NIL;
@@ -149,7 +149,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Sends a pause frame, or the one that ends it, back along `link`.
+    /// Sends a pause frame, or the frame that ends a pause, back along `link`.
     #[cold]
     fn signal(&mut self, link: u32, stop: bool) {
         let back = &mut self.ports[(link ^ 1) as usize];
@@ -159,7 +159,7 @@ impl Engine<'_> {
         self.wheel.push(at, Event::Pause { link, stop });
     }
 
-    /// A pause takes effect, or ends.
+    /// Handles the start or the end of a pause.
     #[cold]
     pub(super) fn pause(&mut self, link: u32, stop: bool) {
         if self.ports[link as usize].watched {
@@ -180,7 +180,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Loses a packet that found no room.
+    /// Drops a packet that does not fit into the buffer.
     #[cold]
     fn drop_packet(&mut self, out: u32, place: u32) {
         let packet = *self.pool.at(place);

@@ -1,4 +1,4 @@
-//! What hosts do as receivers: take packets in order, answer marks, and ask for what is missing.
+//! Receivers: they accept packets in order, answer marks, and request missing packets.
 
 use super::{super::scenario::Control, Engine, Event};
 
@@ -8,15 +8,15 @@ pub(crate) struct Receiver {
     /// The next packet in order.
     pub(crate) expected: u32,
     packets: u32,
-    /// When the last notification left, or will.
+    /// The time of the last notification, sent or scheduled.
     notified_ps: Option<u64>,
     /// Payload that arrived in order.
     pub(crate) delivered_bytes: u64,
-    /// When the last byte arrived.
+    /// The time at which the last byte arrived.
     pub(crate) finished_ps: Option<u64>,
-    /// Asked for the packet now expected.
+    /// Whether the expected packet has been requested.
     asked: bool,
-    /// Runs of packets that arrived ahead of a hole, for senders that do not go back.
+    /// Ranges of packets that arrived after a gap, for senders without go-back-N.
     ahead: Vec<(u32, u32)>,
 }
 
@@ -33,8 +33,8 @@ impl Receiver {
         }
     }
 
-    /// When to send the notification that a marked packet calls for, if none is under way: at once
-    /// after a quiet interval, else when the running interval ends.
+    /// The time at which to send the notification for a marked packet, unless one is already scheduled: at once after
+    /// an idle interval, else at the end of the current interval.
     fn notify(&mut self, now: u64, interval_ps: u64) -> Option<u64> {
         let leaves = match self.notified_ps {
             Some(last) if last > now => return None,
@@ -45,7 +45,7 @@ impl Receiver {
         Some(leaves)
     }
 
-    /// Keeps a packet that came ahead of a hole; false if it is there already.
+    /// Keeps a packet that arrived after a gap; false if it is a duplicate.
     fn keep(&mut self, seq: u32) -> bool {
         let place = self.ahead.partition_point(|(start, _)| *start <= seq);
         let before = place.checked_sub(1).map(|i| self.ahead[i]);
@@ -69,7 +69,7 @@ impl Receiver {
         true
     }
 
-    /// Moves on past the packet expected, and past what already lies behind it.
+    /// Advances past the expected packet, and past kept packets that follow it.
     #[inline]
     fn advance(&mut self) {
         self.expected += 1;
@@ -84,7 +84,7 @@ impl Receiver {
 }
 
 impl Engine<'_> {
-    /// A packet reaches its host.
+    /// Handles the arrival of a packet at its host.
     #[inline]
     pub(super) fn deliver(&mut self, place: u32) {
         let packet = *self.pool.at(place);
@@ -111,7 +111,7 @@ impl Engine<'_> {
         self.answer(flow, packet.seq, packet.marked, windowed);
     }
 
-    /// What the receiver sends back.
+    /// Sends the receiver's answer to a packet.
     #[inline]
     fn answer(&mut self, flow: u32, seq: u32, marked: bool, windowed: bool) {
         let receiver = &mut self.receivers[flow as usize];
@@ -161,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packets_in_any_order_and_number_are_each_taken_once(
+        fn packets_in_any_order_and_number_are_each_accepted_once(
             order in prop::collection::vec(0u32..40, 1..300),
         ) {
             let mut receiver = Receiver::new(40);

@@ -1,13 +1,12 @@
-//! What hosts do as senders: take turns at the wire, keep to their rate or window, send again what
-//! was lost.
+//! Senders: their flows take turns on the wire, keep to their rate or window, and retransmit lost packets.
 
 use super::{
     super::{
         port::{NIL, Packet},
-        scenario::{Control, Scenario, whole},
+        scenario::{Control, FabricScenario, whole},
         topology::narrow,
         traffic::Flow,
-        window::{Answer, Window},
+        window::{AckAction, Window},
     },
     Engine, Event, Receiver,
 };
@@ -19,41 +18,41 @@ const CONTROL_FRAME_BYTES: u64 = 84;
 /// The sending half of a flow.
 #[derive(Clone, Debug)]
 pub(crate) struct Sender {
-    /// The flow behind it in its host's ring.
+    /// The next flow in its host's ring.
     pub(crate) next_in_ring: u32,
     /// Its host's link.
     link: u32,
-    /// Where its path goes on after that link.
+    /// The index of the next link of its path.
     route: u32,
     /// The next packet.
     next: u32,
-    /// How many packets it has; endless flows have more than any run sends.
+    /// The number of packets; endless flows have more than any run sends.
     pub(super) packets: u32,
-    /// A packet to send again before all others.
+    /// A packet to retransmit before all others.
     resend: u32,
     /// Bytes of the last packet on the wire.
     last_bytes: u16,
     pub(super) constants: u32,
     in_ring: bool,
-    /// Whether a timeout is pending, for what was lost last and when.
-    timing: bool,
+    /// Whether a timeout is pending, and the last lost packet and the time of its loss.
+    timeout_pending: bool,
     lost: u32,
     lost_ps: u64,
     /// Whether a wake-up is pending.
     waiting: bool,
-    /// A paced flow sends no earlier.
+    /// The earliest time of the next packet of a paced flow.
     not_before_ps: u64,
-    /// The rate that time was worked out with, bytes per second.
+    /// The rate from which that time was computed, in bytes per second.
     paced_rate: f64,
-    /// Of the host's link, bytes per second.
+    /// The rate of the host's link, in bytes per second.
     line: f64,
-    /// How long a control frame takes back to the sender.
+    /// The latency of a control frame to the sender.
     pub(super) return_ps: u64,
 }
 
 impl Engine<'_> {
-    /// Lays out the flows and their first events.
-    pub(super) fn add_flows(&mut self, scenario: &Scenario, flows: &[Flow]) {
+    /// Adds the flows and their first events.
+    pub(super) fn add_flows(&mut self, scenario: &FabricScenario, flows: &[Flow]) {
         let mut rates: Vec<u64> = Vec::new();
         for (f, flow) in (0..).zip(flows) {
             let line = self.net.links[self.routes.path(f)[0] as usize].rate;
@@ -80,7 +79,7 @@ impl Engine<'_> {
     }
 
     /// The sending half of flow `f` before it starts.
-    fn sender(&self, scenario: &Scenario, flow: &Flow, f: u32, constants: u32) -> Sender {
+    fn sender(&self, scenario: &FabricScenario, flow: &Flow, f: u32, constants: u32) -> Sender {
         let first = self.routes.path(f)[0];
         let line = self.net.links[first as usize].rate.0;
         let payload = self.packet_bytes - self.overhead_bytes;
@@ -99,19 +98,19 @@ impl Engine<'_> {
             last_bytes: frame(last + self.overhead_bytes),
             constants,
             in_ring: false,
-            timing: false,
+            timeout_pending: false,
             lost: 0,
             lost_ps: 0,
             waiting: false,
             not_before_ps: flow.start_ps,
             paced_rate: line,
             line,
-            return_ps: self.way_back_ps(f) + host_ps,
+            return_ps: self.reverse_latency_ps(f) + host_ps,
         }
     }
 
-    /// How long a control frame takes along a flow's path backwards, if nothing is in its way.
-    fn way_back_ps(&self, flow: u32) -> u64 {
+    /// The latency of a control frame along the reverse path of a flow, without queueing.
+    fn reverse_latency_ps(&self, flow: u32) -> u64 {
         let path = self.routes.path(flow);
         let wires: u64 = path
             .iter()
@@ -121,7 +120,7 @@ impl Engine<'_> {
         wires + (path.len() as u64 - 1) * self.latency_ps
     }
 
-    /// Whether a flow has a packet it may send, its pacing aside.
+    /// Whether a flow has a packet that it may send, regardless of its pacing.
     #[inline]
     fn has_packet(&self, flow: u32) -> bool {
         let sender = &self.senders[flow as usize];
@@ -162,7 +161,7 @@ impl Engine<'_> {
         port.tail = flow;
     }
 
-    /// Makes and sends a packet of the flow whose turn it is.
+    /// Creates and sends a packet of the flow whose turn it is.
     #[inline]
     pub(super) fn emit(&mut self, link: u32) {
         let flow = self.ports[link as usize].head;
@@ -199,7 +198,7 @@ impl Engine<'_> {
         self.next_turn(flow, link, free_ps);
     }
 
-    /// After a packet: the flow goes to the end of the ring, waits for its time, or is done.
+    /// After a packet, moves the flow to the end of the ring, lets it wait, or ends it.
     #[inline]
     fn next_turn(&mut self, flow: u32, link: u32, free_ps: u64) {
         if self.has_packet(flow) {
@@ -216,7 +215,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Works out when a paced flow may send again.
+    /// Computes the time at which a paced flow may send again.
     #[inline]
     fn pace(&mut self, flow: u32, bytes: u64) {
         let sender = &mut self.senders[flow as usize];
@@ -232,7 +231,7 @@ impl Engine<'_> {
         };
     }
 
-    /// Sets a wake-up for when the flow may send, or its rate will have changed.
+    /// Schedules a wake-up for the time at which the flow may send or its rate changes.
     fn wait(&mut self, flow: u32) {
         let sender = &mut self.senders[flow as usize];
         let changes = self.reactions[flow as usize].next_change_ps();
@@ -241,7 +240,7 @@ impl Engine<'_> {
         self.wheel.push(at, Event::Wake { flow });
     }
 
-    /// A paced flow may send, or its rate has changed while it waited.
+    /// Handles a wake-up: the flow may send, or its rate has changed while it waited.
     pub(super) fn wake(&mut self, flow: u32) {
         self.senders[flow as usize].waiting = false;
         self.repace(flow);
@@ -252,7 +251,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Brings a waiting flow's time in line with its rate.
+    /// Adjusts the send time of a waiting flow to its current rate.
     fn repace(&mut self, flow: u32) {
         let sender = &mut self.senders[flow as usize];
         let reaction = &mut self.reactions[flow as usize];
@@ -265,7 +264,7 @@ impl Engine<'_> {
         sender.paced_rate = reaction.rate;
     }
 
-    /// A congestion notification reaches the sender.
+    /// Handles a congestion notification at the sender.
     pub(super) fn notify(&mut self, flow: u32) {
         let sender = &self.senders[flow as usize];
         let k = &self.constants[sender.constants as usize];
@@ -273,12 +272,12 @@ impl Engine<'_> {
         self.repace(flow);
     }
 
-    /// An acknowledgement reaches the sender.
+    /// Handles an acknowledgement at the sender.
     pub(super) fn acknowledge(&mut self, flow: u32, ack: u32, marked: bool) {
         let sender = &mut self.senders[flow as usize];
         sender.next = sender.next.max(ack);
         let window = &mut self.windows[flow as usize];
-        if let Answer::Resend(seq) = window.acknowledged(ack, marked, sender.next) {
+        if let AckAction::Resend(seq) = window.acknowledged(ack, marked, sender.next) {
             sender.resend = seq;
         }
         if sender.resend != NIL && sender.resend < ack {
@@ -287,32 +286,32 @@ impl Engine<'_> {
         self.offer(flow);
     }
 
-    /// The receiver misses `seq`: go back to it.
+    /// Goes back to packet `seq`, which the receiver misses.
     pub(super) fn rewind(&mut self, flow: u32, seq: u32) {
         let sender = &mut self.senders[flow as usize];
         sender.next = sender.next.min(seq);
         self.offer(flow);
     }
 
-    /// Notes a loss and sets a timeout for it. Only real losses time out, so none is spurious.
+    /// Records a loss and schedules its timeout. Only real losses time out, so no timeout is spurious.
     pub(super) fn lose(&mut self, flow: u32, seq: u32) {
         let sender = &mut self.senders[flow as usize];
         sender.lost = sender.lost.max(seq);
         sender.lost_ps = self.now;
-        if !sender.timing {
-            sender.timing = true;
+        if !sender.timeout_pending {
+            sender.timeout_pending = true;
             let at = self.now + self.timeout_ps;
             self.wheel.push(at, Event::Timeout { flow });
         }
     }
 
-    /// What was lost a timeout ago and has not arrived since is sent again, and all after it.
+    /// Retransmits from a packet that was lost a timeout ago and has not arrived since.
     pub(super) fn time_out(&mut self, flow: u32) {
         let expected = self.receivers[flow as usize].expected;
         let sender = &mut self.senders[flow as usize];
         let due = sender.lost_ps + self.timeout_ps;
-        sender.timing = expected <= sender.lost && due > self.now;
-        if sender.timing {
+        sender.timeout_pending = expected <= sender.lost && due > self.now;
+        if sender.timeout_pending {
             self.wheel.push(due, Event::Timeout { flow });
             return;
         }

@@ -1,4 +1,4 @@
-//! Whether links wait for each other, and have since the last look.
+//! Detection of links that wait for each other since the last check.
 
 use straightway_core::Seconds;
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 impl Engine<'_> {
-    /// A circle of links paused since `since_ps`, each waiting for the next.
+    /// A cycle of links paused since `since_ps`, each waiting for the next.
     pub(super) fn waiting_cycle(&self, since_ps: u64) -> Option<Deadlock> {
         let stuck = |link: u32| {
             self.ports[link as usize].paused && self.pauses[link as usize].since_ps <= since_ps
@@ -23,7 +23,7 @@ impl Engine<'_> {
             if self.net.is_host(port.from) {
                 continue;
             }
-            // What waits at this stuck port keeps the links it came by from going on.
+            // Packets that wait at this stuck port block the links by which they came.
             let mut place = port.head;
             while place != NIL {
                 let packet = self.pool.at(place);

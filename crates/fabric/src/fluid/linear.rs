@@ -1,8 +1,8 @@
-//! Whether the fixed point holds: the loop from queue to marks to rates and back, linearised.
+//! The stability of the fixed point: the linearised loop from queue to marks to rates and back.
 //!
-//! Around the fixed point the equations are linear in small disturbances. Their response to a
-//! sinusoid is a complex number for each frequency; where the loop's gain falls through one, what
-//! its phase still lacks to half a turn is the *phase margin*. Below zero a disturbance grows.
+//! Around the fixed point the equations are linear in small disturbances. The response to a sinusoid is a complex
+//! number for each frequency. The *phase margin* is 180 degrees plus the phase at the frequency where the loop's gain
+//! falls below one. Below zero a disturbance grows.
 
 use std::ops::{Add, Mul, Neg, Sub};
 
@@ -11,7 +11,7 @@ use straightway_core::Seconds;
 
 use super::{Fluid, Lagged, State};
 
-/// Frequencies tried, spread evenly in the logarithm between these, in radians per second.
+/// The number of frequencies and their range in radians per second, spaced evenly on a logarithmic scale.
 const FREQUENCIES: u32 = 3000;
 const FREQUENCY_MIN: f64 = 1.0;
 const FREQUENCY_MAX: f64 = 1e7;
@@ -23,33 +23,33 @@ struct Complex {
     im: f64,
 }
 
-/// The linearised senders: how a disturbance of each state, of the lagged rate and of the lagged
-/// marks moves each state.
+/// The linearised senders: the effect of a disturbance of each state, of the lagged rate and of the lagged marks on
+/// each state.
 struct Linear {
     states: [[f64; 3]; 3],
     lagged_rate: [f64; 3],
     lagged_marks: [f64; 3],
 }
 
-/// How far a fixed point is from instability.
+/// The stability margins of a fixed point.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Margins {
-    /// The phase margin: how much further the loop may lag where its gain falls through one. Below zero it is unstable.
+    /// The phase margin: the additional lag that the loop tolerates at unit gain. Below zero it is unstable.
     pub phase_deg: f64,
-    /// The gain margin: by what factor the loop's gain may grow. Below one it is unstable.
+    /// The gain margin: the factor by which the loop's gain may grow. Below one it is unstable.
     pub gain: f64,
-    /// The delay margin: how much longer the feedback may take.
+    /// The delay margin: the additional feedback delay that the loop tolerates.
     pub delay: Seconds,
 }
 
 impl Fluid {
-    /// The phase margin of the fixed point in degrees; none where the queue is pinned at `kmax`.
+    /// The phase margin of the fixed point in degrees; `None` if the queue is pinned at `kmax`.
     pub fn phase_margin(&self) -> Option<f64> {
         self.margins().map(|margins| margins.phase_deg)
     }
 
-    /// The margins of the fixed point at every delay; none where the queue is pinned at `kmax`, for there the marking
-    /// is a step and nothing is linear.
+    /// The stability margins of the fixed point; `None` if the queue is pinned at `kmax`, where marking is a step and
+    /// not linear.
     pub fn margins(&self) -> Option<Margins> {
         if self.fixed_point().pinned {
             return None;
@@ -68,7 +68,7 @@ impl Fluid {
             let size = gain.size();
             let mut phase = gain.im.atan2(gain.re).to_degrees();
             if let Some((size_before, phase_before)) = before {
-                // The phase runs on where the arc tangent jumps.
+                // Unwraps the phase where the arc tangent jumps.
                 phase -= ((phase - phase_before) / 360.0).round() * 360.0;
                 if size_before >= 1.0 && size < 1.0 {
                     let here = 180.0 + phase;
@@ -80,7 +80,7 @@ impl Fluid {
                     margins.gain = margins.gain.min(1.0 / size);
                 }
             } else if phase > 0.0 {
-                // At the lowest frequency the loop lags: it cannot lead.
+                // At the lowest frequency the loop lags; it cannot lead.
                 phase -= 360.0;
             }
             before = Some((size, phase));
@@ -88,7 +88,7 @@ impl Fluid {
         margins.phase_deg.is_finite().then_some(margins)
     }
 
-    /// What comes back of a disturbance of the queue at `frequency`, after once around.
+    /// The loop gain: the response to a disturbance of the queue at `frequency`.
     fn loop_gain(&self, linear: &Linear, frequency: f64) -> Complex {
         let s = Complex::new(0.0, frequency);
         let angle = -frequency * self.delay.0;
@@ -115,7 +115,7 @@ impl Fluid {
         -(response * flows).over(s)
     }
 
-    /// The derivatives' own derivatives at the fixed point, by central differences.
+    /// The Jacobian of the derivatives at the fixed point, by central differences.
     fn linearised(&self) -> Linear {
         let fixed = self.fixed_point();
         let fair = self.packets(fixed.rate);
@@ -220,7 +220,7 @@ mod tests {
     use crate::dcqcn::Ecn;
 
     #[test]
-    fn cramer_solves_what_it_is_given() {
+    fn determinants_and_quotients_are_correct() {
         let c = Complex::new;
         let m = [
             [c(2.0, 1.0), c(0.0, 0.0), c(1.0, 0.0)],
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sign_of_the_margin_says_whether_the_integration_swings() {
+    fn the_sign_of_the_margin_predicts_oscillation() {
         for (flows, delay_us) in [(2, 4.0), (4, 4.0), (10, 4.0), (10, 85.0), (4, 500.0)] {
             let fluid = paper(flows, delay_us);
             let margin = fluid.phase_margin().expect("not pinned");

@@ -1,4 +1,4 @@
-//! Reading an outcome off an engine that has run.
+//! Computes the outcome of a finished engine.
 
 use straightway_core::{Rate, Seconds};
 
@@ -6,35 +6,34 @@ use super::{
     super::{
         engine::Engine,
         port::Port,
-        scenario::{Control, Scenario},
-        series::Series,
+        scenario::{Control, FabricScenario},
+        series::QueueSeries,
         topology::narrow,
         traffic::{Flow, Traffic},
     },
-    BufferUse, DeadlockAnswer, Effort, Group, Ledger, LinkUse, Outcome, PauseSummary, Root, Spread,
-    Spreading, Victim,
+    BufferUse, CongestedLink, DeadlockAnswer, Distribution, Effort, FabricOutcome, Ledger, LinkUse,
+    PauseSummary, Spreading, TrafficOutcome, Victim,
 };
 use crate::dcqcn::picoseconds;
-use straightway_scenario::provenance::{Basis, Formula, Source};
+use straightway_scenario::provenance::{Basis, Citation, Formula};
 
-/// Links, roots and victims listed, worst first.
+/// The maximum number of listed links, roots and victims, worst first.
 const LISTED_MAX: usize = 20;
 
-/// A flow counts as an innocent victim from this share of the run on: a pause or two on the way
-/// touches nearly everyone once.
+/// A flow counts as an innocent victim from this share of the run on: nearly every flow meets a pause or two.
 const INNOCENT_SHARE_MIN: f64 = 0.01;
 
-/// How one flow fared.
-struct Fared {
+/// The outcome of one flow.
+struct FlowOutcome {
     completion_s: Option<f64>,
     slowdown: Option<f64>,
     goodput: f64,
 }
 
-impl Outcome {
-    /// Reads the result off an engine that has run.
+impl FabricOutcome {
+    /// Computes the outcome of a finished engine.
     pub(crate) fn of(
-        scenario: &Scenario,
+        scenario: &FabricScenario,
         flows: &[Flow],
         engine: Engine<'_>,
         possible: Option<Vec<String>>,
@@ -49,13 +48,13 @@ impl Outcome {
     }
 
     fn measured(
-        scenario: &Scenario,
+        scenario: &FabricScenario,
         flows: &[Flow],
         engine: Engine<'_>,
         possible: Option<Vec<String>>,
     ) -> Self {
-        let fared: Vec<Fared> = (0..narrow(flows.len()))
-            .map(|f| fared(scenario, &flows[f as usize], &engine, f))
+        let outcomes: Vec<FlowOutcome> = (0..narrow(flows.len()))
+            .map(|f| flow_outcome(scenario, &flows[f as usize], &engine, f))
             .collect();
         let tally = engine.tally;
         let ledger = Ledger {
@@ -72,10 +71,10 @@ impl Outcome {
             seed: scenario.seed.0,
             simulated: seconds(engine.now),
             offered: offered(flows, &engine),
-            traffic: groups(scenario, flows, &fared),
+            traffic: groups(scenario, flows, &outcomes),
             ledger,
             pauses: pauses(&engine),
-            spreading: spreading(flows, &engine, &fared),
+            spreading: spreading(flows, &engine, &outcomes),
             links: links(&engine),
             buffer: buffer(&engine),
             effort: Effort {
@@ -97,10 +96,9 @@ fn seconds(ps: u64) -> Seconds {
     Seconds(ps as f64 / 1e12)
 }
 
-/// The time a flow takes through an empty fabric, to the picosecond. Equal packets leave a hop at the
-/// pace of the slowest so far, behind the first of them; the last, which may be short, when it is
-/// there and the one before it has left.
-fn ideal_ps(scenario: &Scenario, engine: &Engine<'_>, flow: u32, payload: u64) -> u64 {
+/// The exact time of a flow through an empty fabric. Equal packets leave a hop at the rate of the slowest hop so far.
+/// The last packet, which may be short, leaves when it has arrived and the one before it has left.
+fn ideal_ps(scenario: &FabricScenario, engine: &Engine<'_>, flow: u32, payload: u64) -> u64 {
     let (packet, overhead) = (scenario.transport.packet.0, scenario.transport.overhead.0);
     let before_last = payload.div_ceil(packet).saturating_sub(1);
     let last_bytes = payload - before_last * packet + overhead;
@@ -115,7 +113,7 @@ fn ideal_ps(scenario: &Scenario, engine: &Engine<'_>, flow: u32, payload: u64) -
             0 => 0,
             packets => first_there + takes + (packets - 1) * slowest,
         };
-        // A host hands a packet on at once.
+        // A host has no latency.
         let inside = if hop + 1 < path.len() { latency_ps } else { 0 };
         let onward = port.wire_ps + inside;
         first_there += takes + onward;
@@ -124,7 +122,12 @@ fn ideal_ps(scenario: &Scenario, engine: &Engine<'_>, flow: u32, payload: u64) -
     last_there
 }
 
-fn fared(scenario: &Scenario, flow: &Flow, engine: &Engine<'_>, f: u32) -> Fared {
+fn flow_outcome(
+    scenario: &FabricScenario,
+    flow: &Flow,
+    engine: &Engine<'_>,
+    f: u32,
+) -> FlowOutcome {
     let receiver = &engine.receivers[f as usize];
     let until = receiver.finished_ps.unwrap_or(engine.now);
     let took_ps = until.saturating_sub(flow.start_ps) as f64;
@@ -132,7 +135,7 @@ fn fared(scenario: &Scenario, flow: &Flow, engine: &Engine<'_>, f: u32) -> Fared
     let ideal = flow
         .bytes
         .map(|bytes| ideal_ps(scenario, engine, f, bytes) as f64);
-    Fared {
+    FlowOutcome {
         completion_s: completion.map(|ps| ps / 1e12),
         slowdown: completion.zip(ideal).map(|(took, ideal)| took / ideal),
         goodput: if took_ps > 0.0 {
@@ -143,19 +146,23 @@ fn fared(scenario: &Scenario, flow: &Flow, engine: &Engine<'_>, f: u32) -> Fared
     }
 }
 
-fn groups(scenario: &Scenario, flows: &[Flow], fared: &[Fared]) -> Vec<Group> {
-    let mut members: Vec<Vec<&Fared>> = scenario.traffic.iter().map(|_| Vec::new()).collect();
-    for (flow, fared) in flows.iter().zip(fared) {
-        members[flow.entry as usize].push(fared);
+fn groups(
+    scenario: &FabricScenario,
+    flows: &[Flow],
+    outcomes: &[FlowOutcome],
+) -> Vec<TrafficOutcome> {
+    let mut members: Vec<Vec<&FlowOutcome>> = scenario.traffic.iter().map(|_| Vec::new()).collect();
+    for (flow, outcome) in flows.iter().zip(outcomes) {
+        members[flow.entry as usize].push(outcome);
     }
-    let group = |(traffic, members): (&Traffic, &Vec<&Fared>)| {
+    let group = |(traffic, members): (&Traffic, &Vec<&FlowOutcome>)| {
         let goodput = members.iter().map(|f| f.goodput);
-        Group {
+        TrafficOutcome {
             label: traffic.label(),
             flows: members.len(),
             finished: members.iter().filter(|f| f.completion_s.is_some()).count(),
-            completion: Spread::of(members.iter().filter_map(|f| f.completion_s).collect()),
-            slowdown: Spread::of(members.iter().filter_map(|f| f.slowdown).collect()),
+            completion: Distribution::of(members.iter().filter_map(|f| f.completion_s).collect()),
+            slowdown: Distribution::of(members.iter().filter_map(|f| f.slowdown).collect()),
             goodput_mean: Rate(goodput.clone().sum::<f64>() / members.len().max(1) as f64),
             goodput_min: Rate(goodput.fold(f64::INFINITY, f64::min)),
         }
@@ -178,7 +185,7 @@ fn pauses(engine: &Engine<'_>) -> PauseSummary {
     }
 }
 
-fn spreading(flows: &[Flow], engine: &Engine<'_>, fared: &[Fared]) -> Spreading {
+fn spreading(flows: &[Flow], engine: &Engine<'_>, outcomes: &[FlowOutcome]) -> Spreading {
     let mut roots: Vec<(u64, u32)> = (0..)
         .zip(&engine.blame_ps)
         .map(|(l, ps)| (*ps, l))
@@ -193,28 +200,28 @@ fn spreading(flows: &[Flow], engine: &Engine<'_>, fared: &[Fared]) -> Spreading 
         .filter(|(ps, _)| *ps as f64 > engine.now as f64 * INNOCENT_SHARE_MIN)
         .collect();
     innocent.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
-    let slowdowns = innocent.iter().filter_map(|(_, f)| fared[*f].slowdown);
+    let slowdowns = innocent.iter().filter_map(|(_, f)| outcomes[*f].slowdown);
     let victim = |(ps, f): &(u64, usize)| {
         let name = |node: u32| &engine.net.names[node as usize];
         Victim {
             flow: format!("{} → {}", name(flows[*f].from), name(flows[*f].to)),
             innocent: seconds(*ps),
-            goodput: Rate(fared[*f].goodput),
-            slowdown: fared[*f].slowdown,
+            goodput: Rate(outcomes[*f].goodput),
+            slowdown: outcomes[*f].slowdown,
         }
     };
     Spreading {
         roots: roots
             .iter()
             .take(LISTED_MAX)
-            .map(|(ps, link)| Root {
+            .map(|(ps, link)| CongestedLink {
                 link: engine.net.link_name(*link),
                 silenced: seconds(*ps),
             })
             .collect(),
         held_flows: engine.held.iter().filter(|h| h.all_ps > 0).count(),
         innocent_flows: innocent.len(),
-        innocent_slowdown: Spread::of(slowdowns.collect()).map(|s| s.mean),
+        innocent_slowdown: Distribution::of(slowdowns.collect()).map(|s| s.mean),
         victims: innocent.iter().take(LISTED_MAX).map(victim).collect(),
     }
 }
@@ -248,8 +255,8 @@ fn links(engine: &Engine<'_>) -> Vec<LinkUse> {
         .collect()
 }
 
-/// How long a link was sending: its bytes are counted where a frame starts, and one may still be on
-/// its way out at the end.
+/// The time for which a link was sending. Bytes are counted when a frame starts, and one may still be leaving at the
+/// end.
 fn sent_ps(port: &Port, rate: Rate, now: u64) -> f64 {
     let all_ps = port.sent_bytes as f64 / rate.0 * 1e12;
     (all_ps - port.unsent_ps(now) as f64).max(0.0)
@@ -270,7 +277,7 @@ fn buffer(engine: &Engine<'_>) -> BufferUse {
     }
 }
 
-fn series(engine: Engine<'_>) -> Vec<Series> {
+fn series(engine: Engine<'_>) -> Vec<QueueSeries> {
     let (net, now) = (engine.net, engine.now);
     let records = engine.records.into_iter();
     records
@@ -282,7 +289,7 @@ const MODELLED: [Formula; 3] = [
     Formula {
         gives: "marking",
         text: "p = pmax·(q − kmin)/(kmax − kmin) at the queue a packet leaves, 1 above kmax",
-        source: Source::read(
+        source: Citation::read(
             "DCQCN, SIGCOMM 2015",
             "section 3.1, with the switch's RED profile",
         ),
@@ -290,19 +297,19 @@ const MODELLED: [Formula; 3] = [
     Formula {
         gives: "pause threshold",
         text: "xoff at alpha · (shared buffer − used), xon resume_below under it",
-        source: Source::read("HPCC's ns-3 simulation", "switch-mmu.cc: (buffer − …) >> 3"),
+        source: Citation::read("HPCC's ns-3 simulation", "switch-mmu.cc: (buffer − …) >> 3"),
     },
     Formula {
         gives: "slowdown",
         text: "completion ÷ the same packets over the same hops, each sent on when it is there",
-        source: Source::computed("store and forward", "an empty fabric"),
+        source: Citation::computed("store and forward", "an empty fabric"),
     },
 ];
 
-fn basis(scenario: &Scenario, engine: &Engine<'_>) -> Basis {
+fn basis(scenario: &FabricScenario, engine: &Engine<'_>) -> Basis {
     let mut basis = Basis::of(&MODELLED);
     let host = &engine.net.links[engine.net.leaving[0][0] as usize];
-    let given = Source::ASSUMED;
+    let given = Citation::ASSUMED;
     let headroom = scenario.calculated_headroom(host);
     match scenario.switch.pfc.headroom {
         _ if !scenario.switch.pfc.enabled => {}
@@ -316,7 +323,7 @@ fn basis(scenario: &Scenario, engine: &Engine<'_>) -> Basis {
             );
         }
         None => {
-            let source = Source::computed("SONiC's formula", "straightway sim headroom");
+            let source = Citation::computed("SONiC's formula", "straightway sim headroom");
             basis.assume("headroom of a host's port", headroom as f64, "B", source);
         }
     }
@@ -324,8 +331,8 @@ fn basis(scenario: &Scenario, engine: &Engine<'_>) -> Basis {
         let ecn = scenario.ecn(host.rate);
         let source = match (scenario.switch.ecn, scenario.transport.control) {
             (Some(_), _) => given,
-            (None, Control::Dctcp) => Source::read("HPCC's run.py", "dctcp: 30 KB per 10 Gb/s"),
-            (None, _) => Source::read("the parameter set", "scaled with the link's rate"),
+            (None, Control::Dctcp) => Citation::read("HPCC's run.py", "dctcp: 30 KB per 10 Gb/s"),
+            (None, _) => Citation::read("the parameter set", "scaled with the link's rate"),
         };
         basis.parameter("switch.ecn.kmin", "kmin", ecn.kmin.0 as f64, "B", source);
         basis.parameter("switch.ecn.kmax", "kmax", ecn.kmax.0 as f64, "B", source);
@@ -341,7 +348,7 @@ fn basis(scenario: &Scenario, engine: &Engine<'_>) -> Basis {
     basis
 }
 
-/// What all hosts that send could send at once.
+/// The total line rate of all sending hosts.
 fn offered(flows: &[Flow], engine: &Engine<'_>) -> Rate {
     let senders: std::collections::BTreeSet<u32> = flows.iter().map(|f| f.from).collect();
     let links = senders.iter().map(|h| engine.net.leaving[*h as usize][0]);

@@ -1,4 +1,4 @@
-//! What a scenario may say: each part by itself, then what they make together.
+//! Checks of a scenario: each part by itself, then all parts together.
 
 use straightway_core::{Bytes, Seconds};
 
@@ -12,29 +12,29 @@ use super::{
         topology::Network,
         traffic::Traffic,
     },
-    Pfc, Scenario, Slow, Switch, Transport, adapter_name, whole,
+    FabricScenario, FabricTransport, Pfc, SlowReceiver, Switch, adapter_name, whole,
 };
-use straightway_scenario::check::{Checked, Checker};
+use straightway_scenario::check::{Checkable, Checker};
 
-impl Checked for Scenario {
+impl Checkable for FabricScenario {
     fn check(&self, c: &mut Checker) {
         self.check_parts(c);
         let mut parts = Checker::default();
         self.check_parts(&mut parts);
         if parts.finish().is_err() {
-            // What does not make sense by itself makes none together, and may be absurdly large.
+            // Parts that are invalid by themselves are not combined, since they may be absurdly large.
             return;
         }
         let net = self.topology.network();
         self.check_against(&net, c);
-        let known = |s: &Slow| net.node(&s.host).is_some_and(|n| net.is_host(n));
+        let known = |s: &SlowReceiver| net.node(&s.host).is_some_and(|n| net.is_host(n));
         if self.slow.iter().all(known) {
             self.check_built(c);
         }
     }
 }
 
-impl Scenario {
+impl FabricScenario {
     /// Each part by itself.
     fn check_parts(&self, c: &mut Checker) {
         if let Some(duration) = self.duration {
@@ -58,7 +58,7 @@ impl Scenario {
     }
 }
 
-impl Checked for Switch {
+impl Checkable for Switch {
     fn check(&self, c: &mut Checker) {
         c.bytes("buffer", self.buffer, Bytes(1 << 10)..=BUFFER_MAX);
         if let Some(cell) = self.cell {
@@ -73,7 +73,7 @@ impl Checked for Switch {
     }
 }
 
-impl Checked for Pfc {
+impl Checkable for Pfc {
     fn check(&self, c: &mut Checker) {
         if let Some(headroom) = self.headroom {
             c.bytes("headroom", headroom, Bytes(0)..=BUFFER_MAX);
@@ -87,7 +87,7 @@ impl Checked for Pfc {
     }
 }
 
-impl Checked for Transport {
+impl Checkable for FabricTransport {
     fn check(&self, c: &mut Checker) {
         if let Some(dcqcn) = &self.dcqcn {
             c.nested("dcqcn", dcqcn);
@@ -107,15 +107,15 @@ impl Checked for Transport {
     }
 }
 
-impl Checked for Slow {
+impl Checkable for SlowReceiver {
     fn check(&self, c: &mut Checker) {
         c.rate("rate", self.rate, RATE_MIN..=RATE_MAX);
         c.bytes("buffer", self.buffer, Bytes(1 << 10)..=BUFFER_MAX);
     }
 }
 
-impl Scenario {
-    /// An upper bound on the packets a run sends, retransmissions aside.
+impl FabricScenario {
+    /// An upper bound on the packets of a run, without retransmissions.
     fn packets(&self, net: &Network) -> Vec<u64> {
         let hosts = u64::from(net.hosts);
         let payload = self.transport.packet.0.max(1);
@@ -133,7 +133,7 @@ impl Scenario {
             .collect()
     }
 
-    /// What can only be checked once the topology itself is sound.
+    /// Checks that need a valid topology.
     fn check_against(&self, net: &Network, c: &mut Checker) {
         for (i, traffic) in self.traffic.iter().enumerate() {
             c.within(&format!("traffic[{i}]"), |c| traffic.check_against(net, c));
@@ -182,12 +182,12 @@ impl Scenario {
         }
     }
 
-    /// A switch whose ports reserve more than it has cannot be built.
+    /// Refuses a switch whose ports reserve more than its buffer.
     fn check_buffers(&self, net: &Network, c: &mut Checker) {
         let buffers = self.buffers(net);
         let mut reserved = vec![0u64; net.names.len()];
         for wire in &net.links {
-            reserved[wire.to as usize] += self.kept_back(net, wire).sum();
+            reserved[wire.to as usize] += self.reserved(net, wire).sum();
         }
         let short = (0..reserved.len()).find(|n| reserved[*n] >= buffers[*n]);
         if let Some(node) = short {
@@ -207,7 +207,7 @@ impl Scenario {
         }
     }
 
-    /// What needs the network with its slow receivers.
+    /// Checks that need the network with its slow receivers.
     fn check_built(&self, c: &mut Checker) {
         if self.watch.len() > WATCHED_MAX {
             let allowed = format!("at most {WATCHED_MAX} links");

@@ -1,4 +1,4 @@
-//! What a topology may be: no rate of zero, no host without a link or with two, no absurd size.
+//! Checks of a topology: rates, one link per host, and bounded sizes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,11 +6,11 @@ use straightway_core::Rate;
 
 use super::{
     super::bounds::{CABLE_M_MAX, HOSTS_MAX, LINKS_MAX, RATE_MAX, RATE_MIN, SWITCHES_MAX},
-    Cable, Graph, LeafSpine, Rail, Topology,
+    Cable, FabricTopology, Graph, LeafSpine, Rail,
 };
-use straightway_scenario::check::{Checked, Checker};
+use straightway_scenario::check::{Checkable, Checker};
 
-impl Checked for Topology {
+impl Checkable for FabricTopology {
     fn check(&self, c: &mut Checker) {
         match self {
             Self::LeafSpine(t) => c.nested("leaf_spine", t),
@@ -20,7 +20,7 @@ impl Checked for Topology {
     }
 }
 
-/// Refuses a fabric too large to lay out, naming the field that multiplies.
+/// Refuses a fabric that is too large; `field` is the one that multiplies.
 fn check_scale(c: &mut Checker, field: &str, hosts: u64, cables: u64) {
     if !(2..=HOSTS_MAX).contains(&hosts) {
         let allowed = format!("from 2 to {HOSTS_MAX} hosts in all");
@@ -41,7 +41,7 @@ fn check_wires(c: &mut Checker, host: (Rate, f64), uplink: (Option<Rate>, f64)) 
     c.range("uplink_cable_m", uplink.1, 0.0..=CABLE_M_MAX, "m");
 }
 
-impl Checked for LeafSpine {
+impl Checkable for LeafSpine {
     fn check(&self, c: &mut Checker) {
         c.count("leaves", u64::from(self.leaves), 1..=SWITCHES_MAX);
         c.count(
@@ -64,7 +64,7 @@ impl Checked for LeafSpine {
     }
 }
 
-impl Checked for Rail {
+impl Checkable for Rail {
     fn check(&self, c: &mut Checker) {
         c.count("servers", u64::from(self.servers), 1..=HOSTS_MAX);
         c.count("rails", u64::from(self.rails), 1..=64);
@@ -90,7 +90,7 @@ impl Checked for Rail {
     }
 }
 
-impl Checked for Graph {
+impl Checkable for Graph {
     fn check(&self, c: &mut Checker) {
         check_scale(c, "hosts", self.hosts.len() as u64, self.links.len() as u64);
         if self.switches.len() as u64 > SWITCHES_MAX {
@@ -117,7 +117,7 @@ impl Checked for Graph {
 }
 
 impl Graph {
-    /// Every end exists, no cable is a loop, and a host has one link: it forwards nothing.
+    /// Checks that every end exists, that no cable is a loop, and that a host has one link, since it does not forward.
     fn check_ends(&self, c: &mut Checker, names: &HashSet<&str>) {
         let mut host_links: HashMap<&str, usize> =
             self.hosts.iter().map(|h| (h.as_str(), 0)).collect();
@@ -147,7 +147,7 @@ impl Graph {
     }
 }
 
-impl Checked for Cable {
+impl Checkable for Cable {
     fn check(&self, c: &mut Checker) {
         c.rate("rate", self.rate, RATE_MIN..=RATE_MAX);
         c.range("cable_m", self.cable_m, 0.0..=CABLE_M_MAX, "m");

@@ -1,4 +1,4 @@
-//! Files to measure with, in the page cache or out of it.
+//! Test files, cached or not.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ pub(crate) fn whole(file: &File) -> Vec<Move> {
     }]
 }
 
-/// Reads moves of `file`. Answers the seconds that planning and moving took, and the receipt.
+/// Reads moves of `file`. Returns the seconds for planning and moving, and the receipt.
 pub(crate) fn read(
     executor: &Executor,
     file: &Arc<File>,
@@ -35,15 +35,15 @@ pub(crate) fn read(
     Ok((start.elapsed().as_secs_f64(), receipt))
 }
 
-/// Writes the whole region to a fresh file at `path`, durable where that means something. Answers
-/// the seconds from before the file was created to after it was synced.
+/// Writes the whole region to a new file at `path`, and syncs it. Returns the seconds from before the file was created
+/// to after the sync, and the receipt.
 pub(crate) fn write(
     executor: &Executor,
     region: &Arc<Region>,
     path: &Path,
     choice: Choice,
 ) -> Result<(f64, Receipt)> {
-    // The old file's room is given back before the clock starts.
+    // The old file's space is freed before the clock starts.
     let _ = fs::remove_file(path);
     let start = Instant::now();
     let draft = FileDraft::new(path, region.bytes())?;
@@ -56,7 +56,7 @@ pub(crate) fn write(
     Ok((seconds, receipt))
 }
 
-/// A file of the pattern, written if it is not there in that length.
+/// A file with the pattern. It is written if there is none of that length.
 pub(crate) fn file(executor: &Executor, host: &Arc<Region>, path: &Path) -> Result<Arc<File>> {
     if fs::metadata(path).map_or(0, |m| m.len()) != host.bytes() {
         write(executor, host, path, Choice::Auto)?;
@@ -64,7 +64,7 @@ pub(crate) fn file(executor: &Executor, host: &Arc<Region>, path: &Path) -> Resu
     Ok(Arc::new(File::open(path)?))
 }
 
-/// Takes all of the file into the page cache.
+/// Reads all of the file into the page cache.
 pub(crate) fn warm(executor: &Executor, file: &Arc<File>, host: &Arc<Region>) -> Result<()> {
     let choice = Choice::Only(Route::Buffered);
     read(executor, file, whole(file), host, choice).map(|_| ())
@@ -77,8 +77,7 @@ pub(crate) fn drop_caches() -> Result<()> {
     fs::write(path, "3").map_err(|e| Error::os("drop the page cache by", path, e))
 }
 
-/// Writes the record of the disk behind `path` that udev would have written: without it cuFile
-/// takes no file of it (error 5027).
+/// Writes the udev record of the disk behind `path`, without which cuFile accepts no file on it (error 5027).
 pub(crate) fn make_udev_record(path: &Path) -> Result<PathBuf> {
     let device = fs::metadata(path)
         .map_err(|e| Error::os("look at", path.display(), e))?

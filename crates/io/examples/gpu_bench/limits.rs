@@ -1,21 +1,21 @@
-//! What the machine can do at best: pinned copies, the raw disk, memory.
+//! The machine's limits: pinned copies, the raw disk, memory.
 
 use std::sync::Arc;
 
 use straightway_core::{Choice, Result, Route};
 use straightway_io::{Executor, File, Settings, limit};
-use straightway_sys::cuda::Direction;
+use straightway_sys::cuda::CopyDirection;
 
 use crate::{Bench, disk, row::Row};
 
-/// The fastest of the pinned copies one way: by 4 MiB and by 64 MiB.
-pub(crate) fn pinned_copy(bench: &Bench, way: Direction) -> Result<Row> {
-    let name = match way {
-        Direction::ToDevice => "pinned host→GPU copy",
-        Direction::ToHost => "pinned GPU→host copy",
+/// The faster of pinned copies of 4 MiB and of 64 MiB in one direction.
+pub(crate) fn pinned_copy(bench: &Bench, direction: CopyDirection) -> Result<Row> {
+    let name = match direction {
+        CopyDirection::ToDevice => "pinned host→GPU copy",
+        CopyDirection::ToHost => "pinned GPU→host copy",
     };
     let by = |chunk: usize| -> Result<Row> {
-        let rates = limit::pinned_copy(&bench.region, way, chunk, bench.args.rounds)?;
+        let rates = limit::pinned_copy(&bench.region, direction, chunk, bench.args.rounds)?;
         let rates = rates.into_iter().map(|rate| rate / 1e9).collect();
         Ok(Row::new(
             &format!("{name} by {} MiB", chunk >> 20),
@@ -33,7 +33,7 @@ pub(crate) fn pinned_copy(bench: &Bench, way: Direction) -> Result<Row> {
     Ok(best)
 }
 
-/// The settings by which the disk is fastest, by one try of each.
+/// The settings with the fastest raw disk I/O, by one try of each.
 pub(crate) fn best_raw(bench: &Bench, file: Option<&Arc<File>>) -> Result<Settings> {
     let word = if file.is_some() { "read" } else { "write" };
     let mut best: Option<(f64, Settings)> = None;
@@ -55,8 +55,7 @@ pub(crate) fn best_raw(bench: &Bench, file: Option<&Arc<File>>) -> Result<Settin
     Ok(best.expect("several were tried").1)
 }
 
-/// The seconds of one raw read of `file`, or of one raw write and sync, between the disk and host
-/// memory.
+/// The seconds of one raw read of `file` into host memory, or of one raw write from host memory with a sync.
 pub(crate) fn raw(bench: &Bench, executor: &Executor, file: Option<&Arc<File>>) -> Result<f64> {
     let choice = Choice::Only(Route::Direct);
     if let Some(file) = file {

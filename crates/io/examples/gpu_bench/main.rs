@@ -1,8 +1,8 @@
-//! Measures every way between storage and a GPU beside the machine's own limits, in one run.
+//! Measures every path between storage and a GPU, and the machine's own limits, in one run.
 //!
-//! Limits first (pinned copies both ways, raw O_DIRECT into host memory, parallel writes to tmpfs),
-//! then each piece of work as a share of its limit. The disk's speed drifts by a quarter within
-//! minutes, so a disk limit and the work that is held against it are measured in turns.
+//! Limits come first (pinned copies in both directions, raw O_DIRECT into host memory, parallel writes to tmpfs), then
+//! each benchmark as a share of its limit. The disk's speed drifts by a quarter within minutes, so a disk limit and its
+//! benchmark are measured in alternation.
 //!
 //! ```text
 //! gpu_bench --disk /data --tmpfs /dev/shm --json results.json
@@ -12,7 +12,7 @@
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "the table is data, the progress is talk"
+    reason = "the table goes to stdout, progress to stderr"
 )]
 
 mod disk;
@@ -30,7 +30,7 @@ use straightway_core::{Bytes, Result};
 use straightway_io::{Executor, GdsUse, Region, Settings};
 use straightway_sys::cuda::{Context, Driver};
 
-/// Measures every way between storage and a GPU.
+/// Measures every path between storage and a GPU.
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct Args {
     /// A folder on the disk to measure.
@@ -39,13 +39,13 @@ pub(crate) struct Args {
     /// A folder in memory.
     #[arg(long, default_value = "/dev/shm")]
     tmpfs: PathBuf,
-    /// How much to move each time.
+    /// The bytes to move each time.
     #[arg(long, default_value = "8GiB")]
     size: Bytes,
-    /// How often to measure each.
+    /// The number of rounds of each measurement.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Which GPU.
+    /// The GPU's number.
     #[arg(long, default_value_t = 0)]
     gpu: u32,
     /// Page-cache lanes, instead of the default.
@@ -72,19 +72,19 @@ pub(crate) struct Args {
     /// Only try page cache → GPU with many sizes.
     #[arg(long)]
     sweep: bool,
-    /// Only these: words that a piece of work's name contains.
+    /// Run only benchmarks whose name contains one of these words.
     #[arg(long)]
     only: Vec<String>,
-    /// Write a udev record of the disk, without which cuFile takes no file.
+    /// Write a udev record of the disk, without which cuFile accepts no file.
     #[arg(long)]
     make_udev: bool,
-    /// Used by the program itself: what to do until the first line is printed.
+    /// Used by the program itself: the task of a child process.
     #[arg(long, hide = true)]
     child: Option<start::Child>,
 }
 
 impl Args {
-    /// The settings that the overrides make.
+    /// The default settings with the overrides.
     pub(crate) fn settings(&self) -> Settings {
         let plain = Settings::default();
         let or = |given: Option<Bytes>, default: u64| given.map_or(default, |b| b.0);
@@ -100,27 +100,27 @@ impl Args {
         }
     }
 
-    /// Whether a piece of work is wanted.
+    /// Whether a benchmark is requested.
     pub(crate) fn wants(&self, work: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|word| work.contains(word.as_str()))
     }
 }
 
-/// What every measurement uses.
+/// The state shared by all measurements.
 pub(crate) struct Bench {
     pub(crate) args: Args,
     pub(crate) context: Context,
     pub(crate) executor: Executor,
-    /// As large as `--size`, on the GPU.
+    /// A region of `--size` bytes on the GPU.
     pub(crate) region: Arc<Region>,
-    /// As large, in host memory.
+    /// A region of the same size in host memory.
     pub(crate) host: Arc<Region>,
 }
 
 fn main() -> std::process::ExitCode {
     let args = Args::parse();
     let outcome = match args.child {
-        Some(child) => start::be(child, &args),
+        Some(child) => start::run_child(child, &args),
         None => run(args),
     };
     match outcome {

@@ -1,11 +1,11 @@
-//! Bytes that can be made again from their place alone, so that every one can be checked.
+//! Bytes that follow from their offset alone, so that every one can be checked.
 
 use std::sync::Arc;
 
-use straightway_core::{Error, Kind, Move, Result};
+use straightway_core::{Error, ErrorKind, Move, Result};
 use straightway_io::Region;
 
-/// How much is read back at a time.
+/// The bytes that are read back at a time.
 const STEP_BYTES: usize = 64 << 20;
 
 /// The word at position `i` of a file.
@@ -20,7 +20,7 @@ fn byte(at: u64) -> u8 {
     word(at / 8)[usize::try_from(at % 8).expect("below 8")]
 }
 
-/// Fills `bytes` with what stands at `offset` of a file, a multiple of 8, on all cores.
+/// Fills `bytes` with the pattern from `offset` on, a multiple of 8, on all cores.
 pub(crate) fn fill(bytes: &mut [u8], offset: u64) {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let share = bytes.len().div_ceil(threads).next_multiple_of(8).max(8);
@@ -37,7 +37,7 @@ pub(crate) fn fill(bytes: &mut [u8], offset: u64) {
 
 /// Checks that the region holds the file from its start on.
 pub(crate) fn check_whole(region: &mut Arc<Region>, what: &str) -> Result<()> {
-    let region = Arc::get_mut(region).expect("no transfer is under way");
+    let region = Arc::get_mut(region).expect("no transfer is running");
     let (mut seen, mut expected) = (vec![0; STEP_BYTES], vec![0; STEP_BYTES]);
     for offset in (0..region.bytes()).step_by(STEP_BYTES) {
         let len = usize::try_from(region.bytes() - offset)
@@ -52,9 +52,9 @@ pub(crate) fn check_whole(region: &mut Arc<Region>, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks every 997th of the moves, first and last byte and all between.
+/// Checks all bytes of every 997th move.
 pub(crate) fn check_moves(region: &mut Arc<Region>, moves: &[Move], what: &str) -> Result<()> {
-    let region = Arc::get_mut(region).expect("no transfer is under way");
+    let region = Arc::get_mut(region).expect("no transfer is running");
     for m in moves.iter().step_by(997) {
         let mut seen = vec![0; usize::try_from(m.extent.bytes).unwrap_or(usize::MAX)];
         region.read_at(m.at, &mut seen)?;
@@ -68,5 +68,5 @@ pub(crate) fn check_moves(region: &mut Arc<Region>, moves: &[Move], what: &str) 
 
 fn wrong(what: &str, at: u64) -> Error {
     let message = format!("wrong bytes at or after {at}");
-    Error::new(Kind::Corrupt, "verify", what, message)
+    Error::new(ErrorKind::Corrupt, "verify", what, message)
 }

@@ -1,4 +1,4 @@
-//! One line of the results.
+//! One row of the results.
 
 use std::{fmt::Write, path::Path};
 
@@ -7,25 +7,25 @@ use straightway_core::{Bytes, Error, Receipt, Result};
 
 use crate::Bench;
 
-/// One piece of work, measured.
+/// The result of one benchmark.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) work: String,
-    /// What was measured, each time.
+    /// The measured values, one per round.
     pub(crate) samples: Vec<f64>,
     pub(crate) unit: &'static str,
-    /// What it is held against, and how: the figure, and the share or excess that is asked for.
+    /// The requirement on the result, if there is one.
     pub(crate) bar: Option<Bar>,
     /// The receipt of the last round.
     pub(crate) receipt: Option<Receipt>,
 }
 
-/// What a piece of work is held against.
+/// A requirement on a result.
 #[derive(Clone, Debug)]
 pub(crate) enum Bar {
-    /// At least this share of the limit of that name.
+    /// At least the share `least` of the named limit.
     Share { limit: f64, of: String, least: f64 },
-    /// At most this.
+    /// At most this value.
     AtMost(f64),
 }
 
@@ -48,7 +48,7 @@ impl Row {
         row
     }
 
-    /// Holds it against a limit.
+    /// Requires a share of a limit.
     pub(crate) fn against(mut self, limit: &Row, least: f64) -> Self {
         self.bar = Some(Bar::Share {
             limit: limit.median(),
@@ -96,7 +96,7 @@ impl Row {
     }
 }
 
-/// All rows, for people.
+/// All rows as a text table.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = format!(
         "{:<44}{:>9} {:<5}{:>7}{:>7}  {:<4} {}\n",
@@ -125,7 +125,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// All rows, for programs.
+/// Writes all rows as JSON.
 pub(crate) fn save(path: &Path, bench: &Bench, rows: &[Row]) -> Result<()> {
     let settings = bench.executor.settings();
     let all = json!({

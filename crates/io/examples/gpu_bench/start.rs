@@ -1,4 +1,4 @@
-//! From the start of a process to its first megabyte in GPU memory.
+//! The time from the start of a process to its first megabyte in GPU memory.
 
 use std::{
     io::{BufRead, BufReader},
@@ -13,20 +13,20 @@ use straightway_sys::cuda::Driver;
 
 use crate::{Args, Bench, disk, row::Row};
 
-/// What a process of our own does before it prints a line.
+/// The task of a child process before it prints a line.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Child {
-    /// Initialises CUDA and makes a context.
+    /// Initialise CUDA and make a context.
     Init,
-    /// Loads the megabyte.
+    /// Load the megabyte.
     Load,
 }
 
 /// The file that is loaded.
 const FILE: &str = "straightway-bench-1m";
 
-/// Is such a process.
-pub(crate) fn be(child: Child, args: &Args) -> Result<()> {
+/// Runs as a child process.
+pub(crate) fn run_child(child: Child, args: &Args) -> Result<()> {
     let context = Driver::load()?.device(args.gpu)?.context()?;
     if matches!(child, Child::Load) {
         let file = Arc::new(File::open(&args.disk.join(FILE))?);
@@ -34,14 +34,14 @@ pub(crate) fn be(child: Child, args: &Args) -> Result<()> {
         let executor = Executor::new(args.settings())?;
         disk::read(&executor, &file, disk::whole(&file), &region, Choice::Auto)?;
         println!("there");
-        // Leaving takes its own time, which is not measured: the line is out.
+        // The exit is not measured: the line is printed.
         return Ok(());
     }
     println!("ready");
     Ok(())
 }
 
-/// Measures both, in turns.
+/// Measures both, alternating.
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>> {
     let path = bench.args.disk.join(FILE);
     std::fs::write(&path, vec![7; 1 << 20]).map_err(|e| Error::os("write", path.display(), e))?;
@@ -59,7 +59,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>> {
     ])
 }
 
-/// The seconds from starting ourselves to the first line.
+/// The seconds from starting a child process to its first line.
 fn until_line(bench: &Bench, what: &str) -> Result<f64> {
     let failed = |e| Error::os("start", "a process of our own", e);
     let start = Instant::now();

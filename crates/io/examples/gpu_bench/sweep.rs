@@ -1,4 +1,4 @@
-//! Page cache and tmpfs → GPU with many sizes: where the knee is.
+//! Page cache and tmpfs → GPU with many sizes, to find the knee.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Args, context: &Context) -> Result<()> {
             for chunk_mib in [1, 2, 4, 8] {
                 for slots in [2, 4] {
                     let chunk = chunk_mib << 20;
-                    // A quarter of the pinned memory is the drive lanes'.
+                    // The drive lanes have a quarter of the pinned memory.
                     let pinned = slots * u64::from(lanes) * chunk * 4 / 3;
                     let settings = Settings {
                         gpu_lanes: lanes,

@@ -1,23 +1,23 @@
-//! The pieces of work, each beside its limit.
+//! The benchmarks, each compared with its limit.
 
 use std::sync::Arc;
 
 use straightway_core::{Choice, Extent, Leg, Move, Receipt, Result};
 use straightway_io::{Executor, File, GdsUse, Settings};
-use straightway_sys::cuda::Direction;
+use straightway_sys::cuda::CopyDirection;
 
 use crate::{Bench, disk, limits, pattern, row::Row, start};
 
-/// The extents of the scattered load: how many, and how long.
+/// The number and length of the extents of the scattered load.
 const EXTENTS: u64 = 100_000;
 const EXTENT_BYTES: u64 = 64 << 10;
 
-/// Everything that is asked for, limits first.
+/// Runs all requested benchmarks, limits first.
 pub(crate) fn all(bench: &mut Bench) -> Result<Vec<Row>> {
-    let to_device = limits::pinned_copy(bench, Direction::ToDevice)?;
+    let to_device = limits::pinned_copy(bench, CopyDirection::ToDevice)?;
     let mut rows = vec![
         to_device.clone(),
-        limits::pinned_copy(bench, Direction::ToHost)?,
+        limits::pinned_copy(bench, CopyDirection::ToHost)?,
     ];
     if bench.args.wants("start") {
         rows.extend(start::measure(bench)?);
@@ -48,14 +48,14 @@ pub(crate) fn all(bench: &mut Bench) -> Result<Vec<Row>> {
     if bench.args.wants("cuFile") {
         match through_cufile(bench, &file) {
             Ok(row) => rows.push(row),
-            // Not having it is a result too.
+            // Its absence is a result too.
             Err(error) => eprintln!("cuFile: {error} ({})", error.hint().unwrap_or("no hint")),
         }
     }
     Ok(rows)
 }
 
-/// Loads the whole file as often as asked, and checks what arrived.
+/// Loads the whole file in each round, and checks the bytes.
 fn warm(bench: &mut Bench, file: &Arc<File>, work: &str) -> Result<Row> {
     let mut seconds = Vec::new();
     let mut last = None;
@@ -66,7 +66,7 @@ fn warm(bench: &mut Bench, file: &Arc<File>, work: &str) -> Result<Row> {
     }
     pattern::check_whole(&mut bench.region, work)?;
     let row = Row::rate(work, file.bytes(), &seconds);
-    Ok(told(row, last))
+    Ok(with_receipt(row, last))
 }
 
 /// Loads moves of the file into the GPU once.
@@ -74,7 +74,7 @@ fn load(bench: &Bench, file: &Arc<File>, moves: Vec<Move>) -> Result<(f64, Recei
     disk::read(&bench.executor, file, moves, &bench.region, Choice::Auto)
 }
 
-fn told(row: Row, receipt: Option<Receipt>) -> Row {
+fn with_receipt(row: Row, receipt: Option<Receipt>) -> Row {
     match receipt {
         None => row,
         Some(receipt) => {
@@ -84,8 +84,7 @@ fn told(row: Row, receipt: Option<Receipt>) -> Row {
     }
 }
 
-/// Many small extents from anywhere in the file, following on each other in the region, and
-/// scattered there too.
+/// Many small random extents of the file, adjacent in the region, and then scattered there too.
 fn scattered(bench: &mut Bench, file: &Arc<File>, sequential: &Row) -> Result<Vec<Row>> {
     let count = EXTENTS.min(bench.region.bytes() / EXTENT_BYTES);
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -124,12 +123,12 @@ fn scattered(bench: &mut Bench, file: &Arc<File>, sequential: &Row) -> Result<Ve
         }
         pattern::check_moves(&mut bench.region, &moves, work)?;
         let row = Row::rate(work, count * EXTENT_BYTES, &seconds).against(sequential, 0.7);
-        rows.push(told(row, last));
+        rows.push(with_receipt(row, last));
     }
     Ok(rows)
 }
 
-/// The disk into host memory and into the GPU, in turns.
+/// Reads from the disk into host memory and into the GPU, alternating.
 fn cold(bench: &mut Bench, file: &Arc<File>) -> Result<Vec<Row>> {
     disk::drop_caches()?;
     let best = Executor::new(limits::best_raw(bench, Some(file))?)?;
@@ -149,12 +148,12 @@ fn cold(bench: &mut Bench, file: &Arc<File>) -> Result<Vec<Row>> {
     let row = Row::rate(work, file.bytes(), &seconds).against(&raw, 0.97);
     Ok(vec![
         raw,
-        told(row, last),
+        with_receipt(row, last),
         Row::new("cold disk → GPU, CPU seconds per GB", cpu, "s/GB").at_most(0.15),
     ])
 }
 
-/// Host memory and the GPU to the disk, synced, in turns.
+/// Writes from host memory and from the GPU to the disk, synced, alternating.
 fn to_disk(bench: &mut Bench) -> Result<Vec<Row>> {
     fill_region(bench)?;
     let best = Executor::new(limits::best_raw(bench, None)?)?;
@@ -170,7 +169,7 @@ fn to_disk(bench: &mut Bench) -> Result<Vec<Row>> {
     let bytes = bench.region.bytes();
     let raw = Row::rate("raw O_DIRECT write, synced", bytes, &raw);
     let row = Row::rate("GPU → disk, synced", bytes, &seconds).against(&raw, 0.97);
-    Ok(vec![raw, told(row, last)])
+    Ok(vec![raw, with_receipt(row, last)])
 }
 
 fn to_tmpfs(bench: &mut Bench) -> Result<Vec<Row>> {
@@ -185,10 +184,10 @@ fn to_tmpfs(bench: &mut Bench) -> Result<Vec<Row>> {
     }
     check_file(bench, &path)?;
     let row = Row::rate("GPU → tmpfs", bench.region.bytes(), &seconds).against(&limit, 0.9);
-    Ok(vec![limit, told(row, last)])
+    Ok(vec![limit, with_receipt(row, last)])
 }
 
-/// Puts the pattern into the GPU's region, by way of tmpfs.
+/// Fills the GPU's region with the pattern, through tmpfs.
 fn fill_region(bench: &mut Bench) -> Result<()> {
     let path = bench.args.tmpfs.join("straightway-bench-fill");
     let file = disk::file(&bench.executor, &bench.host, &path)?;
@@ -197,7 +196,7 @@ fn fill_region(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-/// Reads a file that was written from the GPU back into host memory, checks and removes it.
+/// Reads a file that was written from the GPU back into host memory, checks it and removes it.
 fn check_file(bench: &mut Bench, path: &std::path::Path) -> Result<()> {
     let file = Arc::new(File::open(path)?);
     let moves = disk::whole(&file);
@@ -207,7 +206,7 @@ fn check_file(bench: &mut Bench, path: &std::path::Path) -> Result<()> {
     Ok(())
 }
 
-/// All by cuFile, whatever it makes of it.
+/// Loads everything by cuFile, direct or not.
 fn through_cufile(bench: &mut Bench, file: &Arc<File>) -> Result<Row> {
     if bench.args.make_udev {
         let record = disk::make_udev_record(file.path())?;
@@ -234,5 +233,5 @@ fn through_cufile(bench: &mut Bench, file: &Arc<File>) -> Result<Row> {
         most.map_or_else(String::new, |r| format!(", {}: {}", r.route, r.reason))
     });
     let row = Row::rate(&format!("{work}{how}"), file.bytes(), &seconds);
-    Ok(told(row, last))
+    Ok(with_receipt(row, last))
 }

@@ -1,4 +1,4 @@
-//! Shares, reservations and limits, exact on a drive of a fixed rate in virtual time.
+//! Shares, reservations and limits on a drive of fixed rate, in virtual time.
 
 use std::{path::Path, sync::mpsc::channel};
 
@@ -17,14 +17,14 @@ use crate::{settings::Settings, tenant::Reservations};
 const CHUNK_BYTES: u64 = 4096;
 const CHUNKS: u64 = 1 << 14;
 
-/// One who always has more to do.
+/// A tenant that always has more to read.
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct Demand {
     share: Share,
     class: Class,
 }
 
-/// A read of more chunks than any test takes. Nothing is ever read.
+/// A read with more chunks than any test takes. Nothing is ever read.
 fn job(path: &Path, region: &Arc<Region>) -> Arc<Job> {
     let settings = Settings {
         chunk_bytes: CHUNK_BYTES,
@@ -43,8 +43,14 @@ fn job(path: &Path, region: &Arc<Region>) -> Arc<Job> {
     Arc::new(job.unwrap())
 }
 
-/// What each of `wishes` was handed, and when, by a drive of `rate` that runs for `seconds`.
-fn play(wishes: &[Wish], rate: f64, seconds: f64, traffic: &Arc<Traffic>) -> Vec<Vec<(f64, u64)>> {
+/// Simulates a drive of `rate` for `seconds`. Returns the times and sizes of the chunks that each of `demands` was
+/// given.
+fn simulate(
+    demands: &[Demand],
+    rate: f64,
+    seconds: f64,
+    traffic: &Arc<Traffic>,
+) -> Vec<Vec<(f64, u64)>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sparse");
     let sparse = std::fs::File::create(&path).unwrap();
@@ -53,13 +59,13 @@ fn play(wishes: &[Wish], rate: f64, seconds: f64, traffic: &Arc<Traffic>) -> Vec
     let board = Board::new(Track::Cached, traffic);
     let measured = Arc::new(Reservations::new(Some(Rate(rate))));
     let (answers, _inbox) = channel();
-    let jobs: Vec<_> = wishes
+    let jobs: Vec<_> = demands
         .iter()
-        .map(|wish| {
+        .map(|demand| {
             let job = job(&path, &region);
             let posted = Posted {
                 job: Arc::clone(&job),
-                tenant: Arc::new(Tenant::new(wish.share, wish.class, &measured).unwrap()),
+                tenant: Arc::new(Tenant::new(demand.share, demand.class, &measured).unwrap()),
                 lanes: 1,
                 since: Instant::now(),
                 _urgent: None,
@@ -68,7 +74,7 @@ fn play(wishes: &[Wish], rate: f64, seconds: f64, traffic: &Arc<Traffic>) -> Vec
             job
         })
         .collect();
-    let mut handed = vec![Vec::new(); wishes.len()];
+    let mut handed = vec![Vec::new(); demands.len()];
     let mut now_s = 0.0;
     while now_s < seconds {
         match board.take(0, now_s) {
@@ -82,7 +88,7 @@ fn play(wishes: &[Wish], rate: f64, seconds: f64, traffic: &Arc<Traffic>) -> Vec
                     .posted
                     .tenant
                     .admits(usize::try_from(bytes).unwrap(), || now_s);
-                assert!(admitted, "what is granted may go");
+                assert!(admitted, "the limiter admits a granted chunk");
                 now_s += bytes as f64 / rate;
             }
             Next::NotBefore(due_s) => {
@@ -99,9 +105,8 @@ fn sum(handed: &[(f64, u64)]) -> f64 {
     handed.iter().map(|(_, bytes)| *bytes as f64).sum()
 }
 
-/// What each gets of `rate` in the end: a level times its weight, but no less than it reserved and no more than its
-/// limit.
-fn fair(wishes: &[Wish], rate: f64) -> Vec<f64> {
+/// The fair share of each in `rate`: a level times its weight, at least its reservation and at most its limit.
+fn fair(demands: &[Demand], rate: f64) -> Vec<f64> {
     let at = |level: f64| -> Vec<f64> {
         let one = |Share {
                        reservation,
@@ -111,7 +116,7 @@ fn fair(wishes: &[Wish], rate: f64) -> Vec<f64> {
             let least = reservation.map_or(0.0, |rate| rate.0);
             (weight * level).clamp(least, limit.map_or(f64::INFINITY, |rate| rate.0))
         };
-        wishes.iter().map(|wish| one(wish.share)).collect()
+        demands.iter().map(|demand| one(demand.share)).collect()
     };
     let (mut low, mut high) = (0.0, 1e12);
     for _ in 0..200 {
@@ -126,15 +131,15 @@ fn fair(wishes: &[Wish], rate: f64) -> Vec<f64> {
 }
 
 #[test]
-fn every_mixture_of_shares_gets_what_is_fair_to_the_chunk() {
+fn every_mixture_of_shares_is_served_fairly_to_the_chunk() {
     let (rate, seconds) = (4096.0 * 1000.0, 10.0);
-    // What is reserved is at most all, and within the limit.
+    // The reservations sum to at most the whole rate, and each is below its limit.
     let one = (option::of(0.0..0.2), option::of(0.2..1.0), 0.1..10.0);
     let mixtures = vec(one, 1..6);
-    let play_one = |mixture: Vec<(Option<f64>, Option<f64>, f64)>| {
-        let wishes: Vec<_> = mixture
+    let simulate_one = |mixture: Vec<(Option<f64>, Option<f64>, f64)>| {
+        let demands: Vec<_> = mixture
             .into_iter()
-            .map(|(reservation, limit, weight)| Wish {
+            .map(|(reservation, limit, weight)| Demand {
                 share: Share {
                     reservation: reservation.map(|part: f64| Rate(part.max(1e-3) * rate)),
                     limit: limit.map(|part| Rate(part * rate)),
@@ -143,29 +148,29 @@ fn every_mixture_of_shares_gets_what_is_fair_to_the_chunk() {
                 class: Class::Soon,
             })
             .collect();
-        let handed = play(&wishes, rate, seconds, &Arc::default());
-        let fair = fair(&wishes, rate);
-        for ((wish, handed), fair) in wishes.iter().zip(&handed).zip(fair) {
+        let handed = simulate(&demands, rate, seconds, &Arc::default());
+        let fair = fair(&demands, rate);
+        for ((demand, handed), fair) in demands.iter().zip(&handed).zip(fair) {
             let (got, meant) = (sum(handed), fair * seconds);
             let off = (got - meant).abs() / CHUNK_BYTES as f64;
-            // Each of the others may be one chunk early. A limit that no whole number of chunks adds up to in a window is
+            // Each of the others may be one chunk early. A limit that is not a whole number of chunks per window is
             // missed by a little, which the others get.
-            let limited = wishes.iter().any(|wish| wish.share.limit.is_some());
+            let limited = demands.iter().any(|demand| demand.share.limit.is_some());
             let slack = if limited { 0.005 * rate * seconds } else { 0.0 };
-            let most = (1 + wishes.len()) as f64 + slack / CHUNK_BYTES as f64;
-            prop_assert!(off <= most, "{wish:?} got {got}, not {meant}");
-            if let Some(limit) = wish.share.limit {
+            let most = (1 + demands.len()) as f64 + slack / CHUNK_BYTES as f64;
+            prop_assert!(off <= most, "{demand:?} got {got}, not {meant}");
+            if let Some(limit) = demand.share.limit {
                 assert_within(handed, limit.0);
             }
         }
         Ok(())
     };
-    let dice = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let mut runner = TestRunner::new_with_rng(ProptestConfig::with_cases(64), dice);
-    runner.run(&mixtures, play_one).unwrap();
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let mut runner = TestRunner::new_with_rng(ProptestConfig::with_cases(64), rng);
+    runner.run(&mixtures, simulate_one).unwrap();
 }
 
-/// In no 100 ms more than the limit allows, and one chunk.
+/// Asserts that no 100 ms window has more than the limit plus one chunk.
 fn assert_within(handed: &[(f64, u64)], limit: f64) {
     for (first, (start, _)) in handed.iter().enumerate() {
         let window = handed[first..]
@@ -181,7 +186,7 @@ fn assert_within(handed: &[(f64, u64)], limit: f64) {
 }
 
 #[test]
-fn a_job_that_comes_late_has_its_share_from_then_on_and_nothing_to_catch_up_with() {
+fn a_late_job_gets_its_share_from_then_on_without_catching_up() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sparse");
     let bytes = CHUNKS * CHUNK_BYTES;
@@ -234,18 +239,18 @@ fn a_job_that_comes_late_has_its_share_from_then_on_and_nothing_to_catch_up_with
 }
 
 #[test]
-fn background_jobs_wait_while_their_bytes_in_flight_are_at_their_bound_and_another_is_urgent() {
+fn background_jobs_at_their_byte_limit_wait_while_a_job_is_urgent() {
     let traffic = Arc::new(Traffic::default());
-    let wish = |class| Wish {
+    let demand = |class| Demand {
         share: Share::of(class),
         class,
     };
-    let wishes = [wish(Class::Background), wish(Class::Soon)];
+    let demands = [demand(Class::Background), demand(Class::Soon)];
     traffic.begin(1 << 30);
     let rate = 4096.0 * 1000.0;
-    let handed = play(&wishes, rate, 0.5, &traffic);
+    let handed = simulate(&demands, rate, 0.5, &traffic);
     assert!(!handed[0].is_empty() && sum(&handed[1]) > 8.0 * sum(&handed[0]));
     let _urgent = traffic.enter();
-    let handed = play(&wishes, rate, 0.5, &traffic);
+    let handed = simulate(&demands, rate, 0.5, &traffic);
     assert!(handed[0].is_empty() && !handed[1].is_empty());
 }

@@ -1,9 +1,8 @@
-//! Files through the page cache: each I/O runs on the lane's own thread, and several lanes run side
-//! by side.
+//! The engine for files through the page cache: each I/O runs on the lane's own thread, and several lanes run in
+//! parallel.
 //!
-//! What is resident needs no queue: the kernel copies it at the speed of memory, and the only way
-//! to go faster is another core, and a copy that leaves the processor's cache alone
-//! (`straightway_sys::blocking`).
+//! Resident pages need no queue: the kernel copies them at the speed of memory. Only more cores, and a copy that
+//! bypasses the CPU cache (`straightway_sys::blocking`), make it faster.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use straightway_sys::blocking;
 use super::{Capabilities, Engine};
 use crate::request::{Done, Io, run_on_file};
 
-/// Runs each I/O at once, and holds `depth` of them until they are asked for.
+/// Runs each I/O on submission, and holds up to `depth` completions until they are polled.
 #[derive(Debug)]
 pub struct Cached {
     done: Vec<Done>,
@@ -21,7 +20,7 @@ pub struct Cached {
 }
 
 impl Cached {
-    /// An engine that takes `depth` I/Os at a time.
+    /// An engine with queue depth `depth`.
     pub fn new(depth: usize) -> Self {
         Self {
             done: Vec::with_capacity(depth),

@@ -1,9 +1,8 @@
-//! Files straight into GPU memory, by cuFile; what goes by way of the ring, by the drive's engine.
+//! The engine for files and GPU memory: cuFile for direct I/Os, the drive's engine for staged ones.
 //!
-//! One transfer has both: the aligned interior of an extent goes straight, its edges are staged. So
-//! this engine stands before another, takes what is about GPU memory for itself and hands the rest
-//! on. A call of cuFile's takes its thread until the bytes are there, hence a pool of them, started
-//! when the first such I/O comes.
+//! One transfer has both: the aligned interior of an extent is direct, and its edges are staged. So this engine wraps
+//! another: it runs I/Os with GPU memory itself and passes the rest on. A cuFile call blocks its thread until the bytes
+//! have moved, so there is a pool of threads, started with the first such I/O.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,14 +19,14 @@ use crate::{
     request::{Done, Io, run_on_file},
 };
 
-/// How long one side is waited for while the other has I/Os in flight too.
-const TURN: Duration = Duration::from_millis(1);
+/// Poll timeout for one side while the other has I/Os in flight too.
+const POLL_SLICE: Duration = Duration::from_millis(1);
 
 /// cuFile for GPU memory, another engine for slots.
 #[derive(Debug)]
 pub struct Direct {
     gds: Gds,
-    /// The threads that call cuFile; `None` until the first I/O for them.
+    /// The threads that call cuFile; `None` until the first direct I/O.
     pool: Option<Pool>,
     pool_depth: u32,
     pool_in_flight: usize,
@@ -36,7 +35,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Stands before `engine`, with up to `depth` calls of cuFile at a time.
+    /// Wraps `engine`, with up to `depth` concurrent cuFile calls.
     pub fn new(engine: Box<dyn Engine>, gds: Gds, depth: u32) -> Self {
         Self {
             gds,
@@ -55,7 +54,7 @@ impl Direct {
             match Pool::running("cuFile", self.pool_depth, &run) {
                 Ok(pool) => self.pool = Some(pool),
                 Err(error) => {
-                    // Without a thread it waits, and the next attempt may find one.
+                    // The I/O waits for a thread; the next attempt may succeed.
                     tracing::warn!(%error, "cuFile has no threads");
                     return Err(io);
                 }
@@ -103,8 +102,12 @@ impl Engine for Direct {
             (false, _) => self.poll_engine(done, timeout),
             (true, true) => {
                 let count = self.poll_pool(done, Duration::ZERO)?;
-                let turn = if count > 0 { Duration::ZERO } else { TURN };
-                Ok(count + self.poll_engine(done, turn.min(timeout))?)
+                let slice = if count > 0 {
+                    Duration::ZERO
+                } else {
+                    POLL_SLICE
+                };
+                Ok(count + self.poll_engine(done, slice.min(timeout))?)
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Two engines behind one queue.
 //!
-//! For lanes that check what they read: the drive and the page cache. Which of the two an I/O goes to is said by its
-//! descriptor. What is resident is copied while it is submitted and comes back by the next poll, so that it is checked
-//! while it is in the processor's cache; the drive works on its queue meanwhile.
+//! For lanes that check what they read: the drive and the page cache. The I/O's descriptor selects the engine. Resident
+//! bytes are copied on submission and completed by the next poll, so that they are checked while they are in the CPU
+//! cache; the drive works on its queue meanwhile.
 //!
-//! For copies between stores of two families: the engine that reads and the engine that writes.
+//! For copies between stores of two families: one engine reads, the other writes.
 //!
 //! An engine is made when the first I/O needs it.
 
@@ -14,7 +14,7 @@ use std::{
 };
 
 use straightway_core::Result;
-use straightway_sys::{By, Op};
+use straightway_sys::{IoPath, Op};
 
 use super::{Capabilities, Engine, cached::Cached};
 use crate::{
@@ -22,10 +22,10 @@ use crate::{
     request::{Done, Io},
 };
 
-/// How long one engine is waited for while the other has I/Os in flight too: nothing waits for both at once.
-const TURN: Duration = Duration::from_millis(1);
+/// Poll timeout for one engine while the other has I/Os in flight too: nothing can wait for both at once.
+const POLL_SLICE: Duration = Duration::from_millis(1);
 
-/// What makes an engine.
+/// Makes an engine.
 type Make = Box<dyn Fn() -> Result<Box<dyn Engine>> + Send>;
 
 /// Two engines.
@@ -33,7 +33,7 @@ pub struct Mixed {
     name: &'static str,
     depth: usize,
     sides: [Side; 2],
-    /// Which engine an I/O goes to.
+    /// The index of the engine for an I/O.
     choose: fn(&Io) -> usize,
     /// I/Os whose engine could not be made.
     failed: Vec<Done>,
@@ -43,16 +43,16 @@ struct Side {
     make: Make,
     engine: Option<Box<dyn Engine>>,
     in_flight: usize,
-    /// Whether it took part since the last rest.
+    /// Whether it was used since the last rest.
     is_used: bool,
 }
 
 impl Mixed {
-    /// Takes `depth` I/Os and one more: for the drive, whose engine `make` makes, and for the page cache.
+    /// An engine with queue depth `depth + 1`, for the drive, whose engine `make` makes, and the page cache.
     pub fn new(depth: u32, make: impl Fn() -> Result<Box<dyn Engine>> + Send + 'static) -> Self {
         let depth = depth as usize + 1;
         let cached = Side::new(Box::new(move || Ok(Box::new(Cached::new(depth)))));
-        let choose = |io: &Io| usize::from(io.by != By::Direct);
+        let choose = |io: &Io| usize::from(io.by != IoPath::Direct);
         Self::of(
             "io_uring + pread",
             depth,
@@ -61,7 +61,7 @@ impl Mixed {
         )
     }
 
-    /// Reads by one engine and writes by the other.
+    /// Reads with one engine and writes with the other.
     pub fn of_legs(read: Box<dyn Engine>, write: Box<dyn Engine>) -> Self {
         let [reads, writes] = [&read, &write].map(|engine| engine.capabilities());
         let made = |engine| Side {
@@ -135,7 +135,7 @@ impl Engine for Mixed {
         let is_shared = self.sides.iter().all(|side| side.in_flight > 0);
         let mut wait = if is_shared { Duration::ZERO } else { timeout };
         loop {
-            // The page cache before the drive, and what is written before what is read: that frees slots.
+            // The page cache before the drive, and writes before reads: that frees slots.
             for side in self
                 .sides
                 .iter_mut()
@@ -152,7 +152,7 @@ impl Engine for Mixed {
             if left.is_zero() || self.in_flight() == 0 {
                 return Ok(0);
             }
-            wait = left.min(TURN);
+            wait = left.min(POLL_SLICE);
         }
     }
 

@@ -1,7 +1,7 @@
-//! I/O by a pool of threads: by `pread` and `pwrite` where io_uring is forbidden, as in most
-//! containers, or by whatever else takes a thread for as long as it runs.
+//! I/O by a pool of threads: `pread` and `pwrite` where io_uring is forbidden, as in most containers, or any other
+//! blocking call.
 //!
-//! Each thread runs one I/O at a time, so the queue is as deep as the pool has threads.
+//! Each thread runs one I/O at a time, so the queue depth is the number of threads.
 
 use std::{
     sync::{
@@ -18,10 +18,10 @@ use straightway_sys::blocking;
 use super::{Capabilities, Engine};
 use crate::request::{Done, Io, run_on_file};
 
-/// A thread costs a stack and a switch: beyond this, more of them make nothing faster.
+/// The most threads of a pool. More cost stacks and context switches and make nothing faster.
 pub const THREADS_MAX: u32 = 64;
 
-/// How a thread of a pool runs an I/O.
+/// The function that runs an I/O on a thread of the pool.
 pub type Run = dyn Fn(Io) -> Done + Send + Sync;
 
 /// A pool of threads as an engine.
@@ -38,25 +38,25 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool that runs `depth` I/Os at a time, at most [`THREADS_MAX`].
+    /// A pool with queue depth `depth`, at most [`THREADS_MAX`].
     pub fn new(depth: u32) -> Result<Self> {
         let run: Arc<Run> = Arc::new(|io| run_on_file(io, blocking::run));
         Self::running("thread pool", depth, &run)
     }
 
-    /// The same, in the place of an engine that could not be had.
+    /// The same, with a warning why it replaces io_uring.
     pub(crate) fn instead(depth: u32, why: &Error) -> Result<Self> {
         Ok(Self::new(depth)?.in_place_of_ring(why))
     }
 
-    /// The same pool, with a warning that says why it runs instead of io_uring.
+    /// Adds a warning why it replaces io_uring.
     #[must_use]
     pub fn in_place_of_ring(mut self, why: &Error) -> Self {
         self.warning = Some(format!("a pool of threads runs the I/Os: {why}"));
         self
     }
 
-    /// A pool whose threads do what `run` does.
+    /// A pool whose threads call `run`.
     pub fn running(name: &'static str, depth: u32, run: &Arc<Run>) -> Result<Self> {
         let (work, inbox) = channel::<Io>();
         let (outbox, done) = channel();
@@ -82,7 +82,7 @@ impl Pool {
     }
 }
 
-/// Takes one I/O after the other until the engine is dropped.
+/// Runs I/Os until the engine is dropped.
 fn serve(inbox: &Mutex<Receiver<Io>>, outbox: &Sender<Done>, run: &Run) {
     loop {
         let next = inbox
@@ -112,7 +112,7 @@ impl Engine for Pool {
         if self.in_flight > 0 {
             match self.done.recv_timeout(timeout) {
                 Ok(first) => done.push(first),
-                // A thread that has ended took its I/O with it, and that would be waited for in vain.
+                // A thread that has ended lost its I/O, which would never complete.
                 Err(RecvTimeoutError::Timeout)
                     if self.threads.iter().any(JoinHandle::is_finished) =>
                 {
@@ -161,19 +161,19 @@ impl Drop for Pool {
 
 #[cfg(test)]
 mod tests {
-    use straightway_sys::{Buf, By, File, Op, Slot};
+    use straightway_sys::{Buf, File, IoPath, Op, Slot};
 
     use super::*;
 
     #[test]
-    fn a_thread_that_panics_is_an_error_and_not_a_wait_without_end() {
+    fn a_panicking_thread_is_an_error_instead_of_an_endless_wait() {
         let run: Arc<Run> = Arc::new(|_| panic!("a thread that panics, for a test"));
         let mut pool = Pool::running("panics", 2, &run).unwrap();
         let slot = Slot::ring(1, 4096).unwrap().remove(0);
         let io = Io {
             op: Op::Read,
             object: Arc::new(File::open(&std::env::current_exe().unwrap()).unwrap()),
-            by: By::PageCache,
+            by: IoPath::PageCache,
             offset: 0,
             buf: Buf::Slot(slot),
             start: 0,

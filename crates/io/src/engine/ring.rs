@@ -1,4 +1,4 @@
-//! Files by io_uring: the engine for drives.
+//! The engine for drives: files by io_uring.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use crate::request::{Done, Io, handle, of_file};
 #[derive(Debug)]
 pub struct Ring {
     uring: Uring,
-    /// Where the ring puts what is done.
-    landed: Vec<straightway_sys::Done>,
-    /// I/Os with what is no file.
+    /// Completions from the ring.
+    completed: Vec<straightway_sys::Done>,
+    /// I/Os of objects that are not files.
     refused: Vec<Done>,
 }
 
 impl Ring {
-    /// An engine for `depth` I/Os at a time; `Unsupported` where io_uring is forbidden.
+    /// An engine with queue depth `depth`; `Unsupported` where io_uring is forbidden.
     pub fn new(depth: u32) -> Result<Self> {
         Ok(Self {
             uring: Uring::new(depth)?,
-            landed: Vec::with_capacity(depth as usize),
+            completed: Vec::with_capacity(depth as usize),
             refused: Vec::new(),
         })
     }
@@ -46,8 +46,8 @@ impl Engine for Ring {
         let want = (self.uring.in_flight() / 4).max(1);
         let refused = self.refused.len();
         done.append(&mut self.refused);
-        let count = self.uring.poll(&mut self.landed, want, timeout);
-        done.extend(self.landed.drain(..).map(|one| one.map(handle)));
+        let count = self.uring.poll(&mut self.completed, want, timeout);
+        done.extend(self.completed.drain(..).map(|one| one.map(handle)));
         count.map(|count| count + refused)
     }
 

@@ -1,7 +1,8 @@
-//! The first large transfer of a kind: its first chunks run both ways, the rest the faster way.
+//! The trial of two methods by the first large transfer of a kind: its first chunks run by both, the rest by the
+//! faster.
 //!
-//! Each way runs twice, in turn, and the better run counts: lanes and rings that are made on the way, and other users of a
-//! drive, cost both ways alike. The bytes of the trial are bytes of the transfer, and its receipt names the routes of all.
+//! Each method runs twice, alternating, and its better run counts: the creation of lanes and rings, and other users of
+//! the drive, slow both alike. The bytes of the trial belong to the transfer, and its receipt names the routes of all.
 
 use std::time::Instant;
 
@@ -12,29 +13,29 @@ use crate::{
     ask::Ask,
     books::Running,
     job::Job,
-    learning::{Learning, Way, Work},
+    learning::{Learning, Method, WorkKind},
     ticket::Ticket,
 };
 
-/// What each run of a way moves, as a part of the shortest transfer that learns: 32 MiB are 10 ms of a fast drive.
+/// Each run moves 1/8 of the smallest transfer that learns: 32 MiB are 10 ms of a fast drive.
 const RUN_SHARE: u64 = 8;
 const RUNS: usize = 2;
 
-/// The second way is taken where it is this much faster, so that noise changes nothing.
+/// The second method has to be this much faster to be chosen, so that noise does not decide.
 const GAIN_MIN: f64 = 1.1;
 
-/// Transfers are cut where whole blocks of any file system end.
+/// Transfers are cut at multiples of this: whole blocks of any file system.
 const CUT_BYTES: u64 = 1 << 20;
 
 impl Executor {
-    /// Begins a transfer whose jobs `make` plans, for some of its moves and a way, if there are several. The first of its
-    /// kind on a drive is a trial.
+    /// Begins a transfer. `make` plans a job for some of its moves, with a method if there is a choice. The first
+    /// transfer of its kind on a drive is a trial.
     pub(super) fn begin(
         &self,
-        work: Option<Work>,
+        work: Option<WorkKind>,
         moves: Vec<Move>,
         ask: Ask,
-        make: impl Fn(Vec<Move>, Option<Way>, Ask) -> Result<Job>,
+        make: impl Fn(Vec<Move>, Option<Method>, Ask) -> Result<Job>,
     ) -> Result<Ticket> {
         let bytes: u64 = moves.iter().map(|m| m.extent.bytes).sum();
         let learning = self.learning.as_ref();
@@ -42,10 +43,10 @@ impl Executor {
         let (Some(learning), Some(work)) = (learning, work) else {
             return make(moves, None, ask).map(|job| self.post(job));
         };
-        let make = |moves, way, ask| make(moves, Some(way), ask);
-        let [usual, other] = work.ways();
-        if let Some(way) = learning.known(work) {
-            return make(moves, way, ask).map(|job| self.post(job));
+        let make = |moves, method, ask| make(moves, Some(method), ask);
+        let [usual, other] = work.methods();
+        if let Some(method) = learning.known(work) {
+            return make(moves, method, ask).map(|job| self.post(job));
         }
         let whole = make(moves.clone(), usual, ask.clone())?;
         if !self.is_undisturbed() || !whole.suits(work) {
@@ -55,13 +56,13 @@ impl Executor {
         let (mut rest, mut earlier) = (moves, Vec::with_capacity(2 * RUNS));
         let mut best_s = [f64::INFINITY; 2];
         for _ in 0..RUNS {
-            for (way, best_s) in [usual, other].into_iter().zip(&mut best_s) {
+            for (method, best_s) in [usual, other].into_iter().zip(&mut best_s) {
                 let head = take_front(&mut rest, learning.bytes_min() / RUN_SHARE);
-                // The last job makes all durable.
+                // The last job syncs everything.
                 let syncs = false;
                 let job = make(
                     head,
-                    way,
+                    method,
                     Ask {
                         syncs,
                         ..ask.clone()
@@ -78,34 +79,34 @@ impl Executor {
                 earlier.push(ticket);
             }
         }
-        let way = chosen(work, best_s, learning);
-        let mut ticket = self.post(make(rest, way, ask)?);
+        let method = chosen(work, best_s, learning);
+        let mut ticket = self.post(make(rest, method, ask)?);
         ticket.earlier = earlier;
         Ok(ticket)
     }
 
-    /// Whether its jobs run at full speed, and no other job of this process does now.
+    /// Whether its jobs run at full speed, and no other job of this process is running.
     fn is_undisturbed(&self) -> bool {
         let is_free = self.share().limit.is_none() && self.tenant.class() != Class::Background;
         is_free && Running::count() == 0
     }
 }
 
-/// The faster way, which is learnt.
-fn chosen(work: Work, [usual_s, other_s]: [f64; 2], learning: &Learning) -> Way {
-    let [usual, other] = work.ways();
-    let way = if other_s * GAIN_MIN < usual_s {
+/// Returns and records the faster method.
+fn chosen(work: WorkKind, [usual_s, other_s]: [f64; 2], learning: &Learning) -> Method {
+    let [usual, other] = work.methods();
+    let method = if other_s * GAIN_MIN < usual_s {
         other
     } else {
         usual
     };
-    tracing::debug!(%work, %way, usual_s, other_s, "two ways were compared");
-    learning.learn(work, way);
-    way
+    tracing::debug!(%work, %method, usual_s, other_s, "two methods were compared");
+    learning.learn(work, method);
+    method
 }
 
-/// Takes moves of about `bytes` bytes off the front. A move is cut only inside, at a multiple of [`CUT_BYTES`] of its
-/// object.
+/// Removes moves of about `bytes` bytes from the front. A move is cut only inside, at a multiple of [`CUT_BYTES`] of
+/// its object.
 fn take_front(moves: &mut Vec<Move>, bytes: u64) -> Vec<Move> {
     let (mut front, mut left) = (Vec::new(), bytes);
     let mut taken = 0;

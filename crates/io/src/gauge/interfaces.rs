@@ -1,4 +1,4 @@
-//! What the machine's network interfaces moved during a transfer.
+//! The traffic of the machine's network interfaces during a transfer.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use straightway_core::receipt::Interface;
 /// The kernel's table of interfaces.
 const TABLE: &str = "/proc/net/dev";
 
-/// The most interfaces that are told.
+/// The most interfaces that are reported.
 const INTERFACES_MAX: usize = 8;
 
-/// An interface that moved less than this part of what the busiest moved is left out.
+/// An interface with less than 1/100 of the busiest one's bytes is left out.
 const SHARE_MIN: u64 = 100;
 
 /// Counters of one interface: bytes received and sent, packets dropped and with errors.
@@ -32,14 +32,14 @@ impl Span {
         self.last = read();
     }
 
-    /// Adds the span of another lane: from the earlier beginning to the later end. Counters only grow, so that these are
-    /// the smaller and the larger ones.
+    /// Adds the span of another lane: from the earlier beginning to the later end. Counters only grow, so these are the
+    /// smaller and the larger values.
     pub(super) fn add(&mut self, other: &Self) {
         join(&mut self.first, &other.first, u64::min);
         join(&mut self.last, &other.last, u64::max);
     }
 
-    /// What moved, the busiest first.
+    /// The traffic by interface, the busiest first.
     pub(super) fn moved(&self) -> Vec<Interface> {
         let mut all: Vec<_> = self
             .last
@@ -78,14 +78,14 @@ fn join(
     }
 }
 
-/// The table as it is now; empty where it cannot be read.
+/// Reads the table; empty if it cannot be read.
 fn read() -> BTreeMap<String, Counters> {
     let table = std::fs::read_to_string(TABLE).unwrap_or_default();
     table.lines().filter_map(line).collect()
 }
 
-/// One line: the name, then eight counters of what came and eight of what left: bytes, packets, errors, dropped and
-/// others.
+/// Parses one line: the name, then eight counters for receiving and eight for sending: bytes, packets, errors, dropped
+/// and others.
 fn line(text: &str) -> Option<(String, Counters)> {
     let (name, counters) = text.split_once(':')?;
     let counters: Vec<u64> = counters
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_and_others_passed_over() {
+    fn valid_lines_are_parsed_and_others_are_skipped() {
         let text = "  eth0: 100 2 1 3 0 0 0 0 200 2 10 30 0 0 0 0";
         assert_eq!(line(text), Some(("eth0".to_owned(), [100, 200, 33, 11])));
         for text in ["Inter-|   Receive  |  Transmit", "eth0: 1 2", "", "eth0: x"] {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_share_one_span_and_quiet_interfaces_are_left_out() {
+    fn spans_of_lanes_are_merged_and_quiet_interfaces_are_left_out() {
         let table = |busy: u64, quiet: u64| {
             let of = |bytes: u64| [bytes, 0, 0, 0];
             BTreeMap::from([

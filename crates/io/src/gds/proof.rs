@@ -1,25 +1,25 @@
-//! What is proven of bytes that were to go direct: by cuFile's counters, or by a comparison.
+//! The proof of which path planned-direct bytes took: by cuFile's counters, or by a comparison.
 
 use straightway_core::{Reason, Route};
 use straightway_sys::cufile::Paths;
 
-/// Which way bytes went between a drive and the memory of a device.
+/// The proven path of bytes between a drive and device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// Direct, by peer-to-peer DMA of the kernel.
+    /// Direct, by the kernel's peer-to-peer DMA.
     P2pdma,
     /// Direct, by nvidia-fs.
     NvidiaFs,
-    /// Direct, by peer-to-peer DMA of the kernel without cuFile: bytes were compared.
+    /// Direct, by the kernel's peer-to-peer DMA without cuFile: bytes were compared.
     Compared,
     /// Through host memory.
     Compat,
-    /// There are no counters, or they tell of several ways at once.
+    /// There are no counters, or they show several paths.
     Unknown,
 }
 
 impl Proof {
-    /// What the requests that were counted prove of all of them together.
+    /// The path that the counters prove for all requests together.
     pub fn of(paths: Paths) -> Self {
         let Paths {
             p2p,
@@ -36,12 +36,12 @@ impl Proof {
         }
     }
 
-    /// Whether the bytes went straight between drive and GPU.
+    /// Whether the bytes went directly between drive and GPU.
     pub fn is_direct(self) -> bool {
         matches!(self, Self::P2pdma | Self::NvidiaFs | Self::Compared)
     }
 
-    /// How the bytes count in a receipt: only what is proven is direct.
+    /// The route and reason in a receipt: only proven bytes are direct.
     pub fn route_and_reason(self) -> (Route, Reason) {
         match self {
             Self::P2pdma => (Route::Direct, Reason::ProvenP2pdma),
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_one_way_alone_proves_anything() {
+    fn only_counters_of_a_single_path_are_a_proof() {
         let paths = |p2p, nvfs, posix, unaligned| {
             Proof::of(Paths {
                 total: p2p + nvfs + posix + unaligned,

@@ -1,4 +1,4 @@
-//! cuFile, open for one GPU: its files, the regions it knows, and its counters.
+//! cuFile for one GPU: its open files, registered regions and counters.
 
 use std::{
     os::fd::OwnedFd,
@@ -7,40 +7,40 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Bytes, Error, Kind, Leg, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Leg, Result};
 use straightway_sys::{
-    By, File, Io, Op, Region, Window,
+    File, Io, IoPath, Op, Region, Window,
     cuda::{Context, DeviceMemory},
     cufile::{
-        ALIGN_BYTES, Counters, CuFile, FileHandle, Library, Parameter, RegisteredMemory,
-        Registration, Request, Watch,
+        ALIGN_BYTES, Counters, CuFile, CufileRegistration, CufileRequest, FileHandle, Library,
+        Parameter, RegisteredMemory, Watch,
     },
 };
 
 use super::Proof;
 
-/// Half a second is usual; a library that hangs is given up after this.
+/// The longest wait for cuFile to open. Half a second is usual.
 const OPEN_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Where the CUDA toolkit puts the library when it is not on the library path.
+/// The CUDA toolkit's locations of the library, if it is not on the library path.
 const CANDIDATES: [&str; 2] = [
     "/usr/local/cuda/lib64/libcufile.so.0",
     "/usr/local/cuda/targets/x86_64-linux/lib/libcufile.so.0",
 ];
 
-/// The memory that files are proven with. One page is used; an allocation this long begins on a
-/// page, which a short one need not.
+/// The size of the memory for proofs. One page is used; an allocation this long is page-aligned, a short one need not
+/// be.
 const SCRATCH_BYTES: usize = 2 << 20;
 
-/// Files known at once; the oldest gives way.
+/// The most registered files; the oldest is evicted.
 const FILES_MAX: usize = 256;
 
-/// cuFile's driver belongs to the process: it is opened once, by whoever comes first, and stays
-/// open, because one user's closing it would pull it from under another.
+/// The process-wide cuFile driver. It is opened once, by the first user, and stays open, because closing it would
+/// affect other users.
 #[derive(Clone, Debug)]
 struct Opened {
     cufile: CuFile,
-    /// The counters, where this version has any that are understood.
+    /// The counters, if this version has known ones.
     watch: Option<Arc<Watch>>,
 }
 
@@ -49,27 +49,26 @@ struct Opened {
 pub(crate) struct Session {
     opened: Opened,
     uuid: [u8; 16],
-    /// GPU memory to prove files with, one at a time.
+    /// GPU memory for proofs, one at a time.
     scratch: Mutex<RegisteredMemory>,
     files: Mutex<Vec<Known>>,
-    /// Regions that are registered, oldest first.
-    registrations: Mutex<Vec<Weak<Registration>>>,
+    /// The registered regions, oldest first.
+    registrations: Mutex<Vec<Weak<CufileRegistration>>>,
     registered_bytes_max: u64,
 }
 
-/// A file that cuFile knows.
+/// A file registered with cuFile.
 #[derive(Debug)]
 struct Known {
     id: u64,
     handle: Arc<FileHandle>,
-    /// What reading it proved, and writing it.
+    /// The proofs for reading and for writing.
     proofs: [Option<Proof>; 2],
 }
 
 impl Session {
-    /// Opens cuFile for the context's GPU.
-    /// With `allow_compat`, what cannot go direct goes through host memory, whatever cuFile's
-    /// configuration says; it is the first to open cuFile in a process who decides.
+    /// Opens cuFile for the context's GPU. With `allow_compat`, bytes that cannot go direct go through host memory,
+    /// whatever cuFile's configuration says. The first call in a process decides this.
     pub(crate) fn open(context: &Context, allow_compat: bool) -> Result<Self> {
         let opened = Opened::get(context, allow_compat)?;
         let memory = DeviceMemory::allocate(context, SCRATCH_BYTES)?;
@@ -87,12 +86,12 @@ impl Session {
         })
     }
 
-    /// The counters of this GPU now, where there are any.
+    /// The current counters of this GPU, if there are any.
     pub(crate) fn counters(&self) -> Option<Counters> {
         self.opened.watch.as_ref()?.counters(self.uuid).ok()
     }
 
-    /// What the counters prove of everything since `earlier`.
+    /// The path that the counters prove for everything since `earlier`.
     pub(crate) fn proof_since(&self, earlier: Option<Counters>, leg: Leg) -> Proof {
         let (Some(earlier), Some(now)) = (earlier, self.counters()) else {
             return Proof::Unknown;
@@ -104,7 +103,7 @@ impl Session {
         })
     }
 
-    /// The file as cuFile knows it, made known on first sight.
+    /// The cuFile handle of a file, registered on first use.
     pub(crate) fn handle(&self, file: &File) -> Result<Arc<FileHandle>> {
         let mut files = lock(&self.files);
         if let Some(known) = files.iter().find(|known| known.id == file.id()) {
@@ -112,7 +111,7 @@ impl Session {
         }
         let name = file.path().display().to_string();
         let descriptor: OwnedFd = file
-            .descriptor(By::Direct)
+            .descriptor(IoPath::Direct)
             .try_clone_to_owned()
             .map_err(|e| file.error("duplicate the descriptor of", e))?;
         let handle = Arc::new(self.opened.cufile.register_file(descriptor, &name)?);
@@ -127,8 +126,8 @@ impl Session {
         Ok(handle)
     }
 
-    /// Which way this file's bytes go, found out once by moving its first page. A file to be written
-    /// is new, and gets a page of zeroes that its own bytes then replace.
+    /// The path of this file's bytes, determined once by moving its first page. A file to be written is new, and gets a
+    /// page of zeroes that its own bytes replace later.
     pub(crate) fn proof(&self, file: &File, leg: Leg) -> Result<Proof> {
         let handle = self.handle(file)?;
         let place = usize::from(leg == Leg::Write);
@@ -140,7 +139,7 @@ impl Session {
             return Ok(Proof::Unknown);
         }
         let scratch = lock(&self.scratch);
-        let request = Request {
+        let request = CufileRequest {
             file_offset: 0,
             memory_offset: 0,
             bytes: ALIGN_BYTES,
@@ -154,7 +153,7 @@ impl Session {
         };
         let mut before = self.counters();
         if before.is_none() {
-            // A GPU that has moved nothing yet may not be listed.
+            // A GPU without any transfers may not be listed yet.
             attempt()?;
             before = self.counters();
         }
@@ -171,10 +170,10 @@ impl Session {
         files.iter_mut().find(|k| k.id == file.id()).map(call)
     }
 
-    /// Registers a region for its life, unless it is already. The seconds are those that it took.
+    /// Registers a region, unless it is registered already. Returns the registration and the seconds that it took.
     ///
-    /// What is registered at once is bounded by BAR1 and by cuFile's own limit: regions that no
-    /// transfer is using give way, the oldest first.
+    /// BAR1 and cuFile's own limit bound the registered bytes: regions that no transfer uses are evicted, the oldest
+    /// first.
     pub(crate) fn register(
         &self,
         region: &Arc<Region>,
@@ -185,7 +184,12 @@ impl Session {
         }
         let memory = region.device_memory().ok_or_else(|| {
             let message = "it is host memory";
-            Error::new(Kind::Invalid, "register with cuFile", "the region", message)
+            Error::new(
+                ErrorKind::Invalid,
+                "register with cuFile",
+                "the region",
+                message,
+            )
         })?;
         let start = Instant::now();
         let most = self.registered_bytes_max;
@@ -196,7 +200,7 @@ impl Session {
         Ok((registered, Some(start.elapsed().as_secs_f64())))
     }
 
-    /// Moves the bytes of one I/O with GPU memory.
+    /// Runs one I/O with GPU memory.
     pub(crate) fn transfer(
         &self,
         io: &Io,
@@ -205,7 +209,7 @@ impl Session {
     ) -> Result<usize> {
         let handle = self.handle(&io.object)?;
         let start = usize::try_from(window.offset()).expect("it lies inside memory");
-        let request = Request {
+        let request = CufileRequest {
             file_offset: io.offset,
             memory_offset: start + io.start,
             bytes: io.bytes,
@@ -216,7 +220,7 @@ impl Session {
         }
     }
 
-    /// Lets go of all files: a handle keeps its file open.
+    /// Closes all files: a handle keeps its file open.
     pub(crate) fn forget_files(&self) {
         lock(&self.files).clear();
     }
@@ -232,13 +236,13 @@ impl Opened {
         }
         let library = Library::load(&CANDIDATES.map(PathBuf::from))?;
         if allow_compat {
-            // A version that cannot be told (before 12.9) does as its configuration says.
+            // Versions before 12.9 lack this parameter and follow their configuration.
             let _ = library.set_parameter(Parameter::AllowCompatMode, true);
         }
         let cufile = library.open(context, OPEN_DEADLINE)?;
         let watch = cufile
             .watch()
-            .inspect_err(|error| tracing::debug!(%error, "which way cuFile goes is unknown"))
+            .inspect_err(|error| tracing::debug!(%error, "cuFile has no readable counters"))
             .ok()
             .map(Arc::new);
         Ok(PROCESS.get_or_init(|| Self { cufile, watch }).clone())
@@ -246,8 +250,8 @@ impl Opened {
 }
 
 /// Deregisters idle regions until `bytes` more fit below `bytes_max`.
-fn make_room(all: &mut Vec<Weak<Registration>>, bytes: u64, bytes_max: u64) -> Result<()> {
-    let bytes_of = |registration: &Weak<Registration>| {
+fn make_room(all: &mut Vec<Weak<CufileRegistration>>, bytes: u64, bytes_max: u64) -> Result<()> {
+    let bytes_of = |registration: &Weak<CufileRegistration>| {
         let known = registration.upgrade()?.get()?;
         Some(known.memory().bytes() as u64)
     };
@@ -255,8 +259,10 @@ fn make_room(all: &mut Vec<Weak<Registration>>, bytes: u64, bytes_max: u64) -> R
     let mut sum: u64 = all.iter().filter_map(bytes_of).sum();
     all.retain(|registration| {
         let size = bytes_of(registration).unwrap_or(0);
-        let goes =
-            sum + bytes > bytes_max && registration.upgrade().is_none_or(|known| known.give_way());
+        let goes = sum + bytes > bytes_max
+            && registration
+                .upgrade()
+                .is_none_or(|known| known.deregister_unused());
         sum -= if goes { size } else { 0 };
         !goes
     });
@@ -266,10 +272,16 @@ fn make_room(all: &mut Vec<Weak<Registration>>, bytes: u64, bytes_max: u64) -> R
     let (more, used, most) = (Bytes(bytes), Bytes(sum), Bytes(bytes_max));
     let why = format!("{more} more than the {used} in use do not fit into {most}");
     let hint = "use smaller regions; BAR1 and cuFile's max_device_pinned_mem_size_kb bound them";
-    Err(Error::new(Kind::Unsupported, "register with cuFile", "the region", why).with_hint(hint))
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "register with cuFile",
+        "the region",
+        why,
+    )
+    .with_hint(hint))
 }
 
-/// How much of the GPU's memory the bus can reach: the size of its second BAR.
+/// The GPU memory that the bus can reach: the size of BAR1.
 fn bar1_bytes(context: &Context) -> Option<u64> {
     let address = context.device().pci_address().ok()?;
     let path = format!("/sys/bus/pci/devices/{address}/resource1");

@@ -1,4 +1,4 @@
-//! The making of jobs: what is known of the objects is found out, and the transfer is planned.
+//! Planning: surveys the objects of a transfer and makes a job.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use super::Job;
 use crate::{
     ask::{Ask, Checked},
     books::Opening,
+    direct_path::DirectPath,
     handle::Handle,
-    learning::Way,
+    learning::Method,
     objects::Objects,
-    pass::Pass,
-    peer::{First, only_files},
+    peer::{FirstExtent, only_files},
     scattered::Scattered,
     settings::Settings,
     store::pair::Pair,
@@ -56,14 +56,14 @@ impl Job {
             && settings.through.is_none()
             && is_in_one_memory(objects, &twins);
         let chunk_bytes = if is_in_memory {
-            // No slot of the ring has to hold it.
+            // Its chunks need no slot of the ring.
             settings.cached_chunk_bytes
         } else {
             settings.chunk_bytes
         };
         let mut policy = Policy::new(ask.choice, chunk_bytes);
         if let Some(provider) = settings.through {
-            // Asked for by name, so a detour is an error.
+            // The user asked for it explicitly, so any other route is an error.
             policy.choice = Choice::Only(Route::Direct);
             policy.place = Place::P2p(provider);
             let firsts = firsts(&transfer);
@@ -83,14 +83,14 @@ impl Job {
         let objects = Objects::new(store, objects.handles().to_vec());
         Ok(Self {
             twins: Some(twins),
-            pass: settings.through.map(|_| Pass::Compared),
-            in_memory: is_in_memory.then_some(Way::Calls),
+            direct_path: settings.through.map(|_| DirectPath::Compared),
+            in_memory: is_in_memory.then_some(Method::Calls),
             through: settings.through,
             ..Self::new(Direction::Across, ask, plan, objects, opening)
         })
     }
 
-    /// Reads portions of objects and has each of them inspected.
+    /// Reads portions of objects and inspects each of them.
     pub(crate) fn check(checked: Checked, ask: Ask) -> Result<Self> {
         let opening = Opening::now();
         let (objects, portions) = (checked.from, checked.portions);
@@ -112,7 +112,7 @@ impl Job {
         })
     }
 
-    /// Reads into several regions of a GPU that stand for one, or writes from them.
+    /// Reads into several regions of a GPU that act as one, or writes from them.
     pub(crate) fn scattered(
         direction: Direction,
         objects: Objects,
@@ -150,22 +150,22 @@ impl Job {
         let mut warnings = Vec::new();
         let wanted = (direction.leg(), choice);
         let files = || objects.files();
-        let pass = if let Place::P2p(provider) = region.place() {
+        let direct_path = if let Place::P2p(provider) = region.place() {
             let all = (&mut surveys[..], &firsts(&transfer)[..]);
             let peers = &settings.peers;
             let is_proven = peers.survey(provider, files, all, wanted, &mut warnings)?;
-            is_proven.then_some(Pass::Compared)
+            is_proven.then_some(DirectPath::Compared)
         } else {
             let gds = &settings.gds;
-            let pass = gds.survey(files, &mut surveys, region, wanted, &mut warnings)?;
-            pass.map(Pass::CuFile)
+            let lease = gds.survey(files, &mut surveys, region, wanted, &mut warnings)?;
+            lease.map(DirectPath::CuFile)
         };
         let span = (region.place(), region.address());
         let policy = policy(direction, choice, span, settings);
         let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
         Ok(Self {
             regions: [Arc::clone(region)].into(),
-            pass,
+            direct_path,
             warnings,
             in_memory: written_in_memory(direction, &objects, choice),
             ..Self::new(direction, ask, plan, objects, opening)
@@ -173,7 +173,7 @@ impl Job {
     }
 }
 
-/// Extents that go to the same place on the other side.
+/// Moves of extents to the same offset on the other side.
 pub(crate) fn in_place(extents: Vec<(u32, Extent)>) -> Vec<Move> {
     let in_place = |(object, extent): (u32, Extent)| Move {
         object,
@@ -183,7 +183,7 @@ pub(crate) fn in_place(extents: Vec<(u32, Extent)>) -> Vec<Move> {
     extents.into_iter().map(in_place).collect()
 }
 
-/// What is known of objects that are written, or read from.
+/// The surveys of objects that are written or read.
 fn surveyed(
     direction: Direction,
     objects: &Objects,
@@ -196,10 +196,10 @@ fn surveyed(
     }
 }
 
-/// How a file system in memory is written to at first; `None` for all other work.
-fn written_in_memory(direction: Direction, objects: &Objects, choice: Choice) -> Option<Way> {
+/// The default method of writing to a file system in memory; `None` for all other work.
+fn written_in_memory(direction: Direction, objects: &Objects, choice: Choice) -> Option<Method> {
     let is_asked = direction == Direction::Out && choice == Choice::Auto;
-    (is_asked && is_in_memory(objects)).then_some(Way::Calls)
+    (is_asked && is_in_memory(objects)).then_some(Method::Calls)
 }
 
 /// Whether all objects are files of a file system in memory.
@@ -208,7 +208,7 @@ pub(crate) fn is_in_memory(objects: &Objects) -> bool {
     !objects.handles().is_empty() && objects.handles().iter().all(is_one)
 }
 
-/// Whether objects and their twins are files of one file system in memory: the kernel copies between them itself.
+/// Whether objects and their twins are files of one file system in memory: the kernel can copy between them.
 pub(crate) fn is_in_one_memory(objects: &Objects, twins: &Objects) -> bool {
     let device = |handle: &Arc<dyn Handle>| handle.file().and_then(|file| file.device().ok());
     let handles = || objects.handles().iter().chain(twins.handles());
@@ -217,11 +217,11 @@ pub(crate) fn is_in_one_memory(objects: &Objects, twins: &Objects) -> bool {
         && handles().all(|handle| device(handle) == device(&objects.handles()[0]))
 }
 
-/// What a transfer moves first of each object.
-fn firsts(transfer: &Transfer) -> Vec<First> {
+/// The first extent that a transfer moves of each object.
+fn firsts(transfer: &Transfer) -> Vec<FirstExtent> {
     let mut firsts = vec![None; transfer.objects().len()];
     for m in transfer.moves().iter().filter(|m| !m.extent.is_empty()) {
-        let first: &mut First = &mut firsts[m.object as usize];
+        let first: &mut FirstExtent = &mut firsts[m.object as usize];
         if first.is_none_or(|known| m.extent.offset < known.offset) {
             *first = Some(m.extent);
         }
@@ -229,7 +229,7 @@ fn firsts(transfer: &Transfer) -> Vec<First> {
     firsts
 }
 
-/// How a transfer with a region is cut.
+/// The planning policy of a transfer with a region.
 fn policy(
     direction: Direction,
     choice: Choice,
@@ -239,8 +239,7 @@ fn policy(
     Policy {
         place,
         region_address,
-        // A write takes its bytes from memory that is there already: where reads were a quarter faster by the ring,
-        // writes were a sixth slower.
+        // Only reads: where reads through the ring were a quarter faster, writes were a sixth slower.
         ring_first: settings.ring_first && direction == Direction::In,
         cached_chunk_bytes: settings.cached_chunk_bytes(place),
         request_bytes_max: settings.request_bytes_max,
@@ -248,7 +247,7 @@ fn policy(
     }
 }
 
-/// What is known of objects that are read, and what of them is cached where that can matter.
+/// The surveys of objects that are read, with their cached bytes where those can matter.
 fn survey(objects: &Objects, transfer: &Transfer, choice: Choice) -> Result<Vec<Survey>> {
     let mut hulls: Vec<Option<Extent>> = vec![None; objects.handles().len()];
     if choice == Choice::Auto {
@@ -260,7 +259,7 @@ fn survey(objects: &Objects, transfer: &Transfer, choice: Choice) -> Result<Vec<
     store.survey(objects.handles(), &hulls, direction)
 }
 
-/// What is known of objects that nobody reads.
+/// The surveys of objects that are only written.
 fn unread(objects: &Objects) -> Result<Vec<Survey>> {
     let hulls = vec![None; objects.handles().len()];
     objects
@@ -268,7 +267,7 @@ fn unread(objects: &Objects) -> Result<Vec<Survey>> {
         .survey(objects.handles(), &hulls, Direction::Out)
 }
 
-/// Makes a hull take in an extent.
+/// Extends a hull to include an extent.
 fn widen(hull: &mut Option<Extent>, extent: Extent) {
     let known = hull.unwrap_or(extent);
     let start = known.offset.min(extent.offset);

@@ -1,6 +1,6 @@
-//! What a lane does with a portion that it has read: an inspection, and the copy of what is wanted of it.
+//! How a lane inspects a portion that it has read, and copies the wanted bytes.
 
-use straightway_sys::{Buf, Slot, cuda::Direction as Heading};
+use straightway_sys::{Buf, Slot, cuda::CopyDirection};
 
 use super::Lane;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Lane {
-    /// After a whole read of a portion: has it inspected, and sends what is wanted of it on.
+    /// Inspects a portion after a whole read, and starts the copy of the wanted bytes.
     pub(super) fn inspect(&mut self, job: &Job, mut flight: Flight, io: Io, board: &Board) {
         let (Some(inspect), Buf::Slot(mut slot)) = (job.inspect(), io.buf) else {
             unreachable!("portions are read into slots");
@@ -40,7 +40,7 @@ impl Lane {
         flight.count(job, &mut self.jobs[flight.job].tally, portion.wanted_bytes);
         self.flights[io.tag as usize] = Some(flight);
         if portion.deliveries > 0 {
-            return self.copy(job, io.tag, slot, Heading::ToDevice);
+            return self.copy(job, io.tag, slot, CopyDirection::ToDevice);
         }
         self.ring.put(Some(slot));
         self.release(io.tag, board);

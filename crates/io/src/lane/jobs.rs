@@ -1,7 +1,7 @@
-//! The jobs that a lane takes part in, and what it counts for each.
+//! The jobs of a lane, and its tally for each.
 //!
-//! A flight names its job by a number that stays the same for as long as any flight of it is under way, even where the
-//! job was given up on: what comes back late is never taken for another job's.
+//! A flight refers to its job by a number. The number stays valid as long as a flight of the job exists, even if the
+//! lane has left the job: a late completion is never taken for another job's.
 
 use std::{
     ops::{Index, IndexMut},
@@ -11,23 +11,23 @@ use std::{
 
 use crate::{board::Posted, job::Job, tally::Tally};
 
-/// A job that a lane takes part in.
+/// A job that a lane has joined.
 #[derive(Debug)]
 pub(super) struct Joined {
     pub(super) posted: Arc<Posted>,
     pub(super) tally: Tally,
-    /// How many of its chunks the lane has.
+    /// The number of its chunks that the lane has in progress.
     pub(super) chunks: usize,
     since: Instant,
-    /// When it was found to be stopped.
+    /// When the lane noticed that it was stopped.
     stopped: Option<Instant>,
-    /// Where the lane answers; `None` where it did, and only waits for what is in flight.
+    /// Where the lane sends its tally; `None` once it has, and only waits for I/Os in flight.
     answers: Option<Sender<Tally>>,
 }
 
 impl Joined {
-    /// Whether it was stopped. The first time that this is asked counts.
-    pub(super) fn notes_stop(&mut self) -> bool {
+    /// Whether it was stopped. Records the time when this is first true.
+    pub(super) fn note_stop(&mut self) -> bool {
         let is_stopped = self.posted.job.is_stopped();
         if is_stopped && self.stopped.is_none() {
             self.stopped = Some(Instant::now());
@@ -35,8 +35,8 @@ impl Joined {
         is_stopped
     }
 
-    /// Whether it was stopped more than `most` ago, and the lane still answers for it.
-    pub(super) fn is_given_up(&self, most: Duration) -> bool {
+    /// Whether it was stopped more than `most` ago, and the lane has not left it yet.
+    pub(super) fn has_stop_timed_out(&self, most: Duration) -> bool {
         let stopped = self.stopped.filter(|_| self.is_live());
         stopped.is_some_and(|stopped| stopped.elapsed() > most)
     }
@@ -46,7 +46,7 @@ impl Joined {
     }
 }
 
-/// The jobs that a lane takes part in, by number.
+/// The jobs of a lane, by number.
 #[derive(Debug, Default)]
 pub(super) struct Jobs(Vec<Option<Joined>>);
 
@@ -77,19 +77,19 @@ impl Jobs {
         self.0.get_mut(number as usize)?.as_mut()
     }
 
-    /// All numbers, those that no job has now among them.
+    /// All numbers, including unused ones.
     pub(super) fn numbers(&self) -> std::ops::Range<u32> {
         0..u32::try_from(self.0.len()).expect("jobs are few")
     }
 
-    /// The number of a job that it takes part in.
+    /// The number of a job that the lane has joined.
     pub(super) fn find(&self, posted: &Arc<Posted>) -> Option<u32> {
         let is_it = |joined: &Joined| Arc::ptr_eq(&joined.posted, posted);
         self.numbers()
             .find(|number| self.get(*number).is_some_and(is_it))
     }
 
-    /// Takes part in another job.
+    /// Joins another job.
     pub(super) fn join(&mut self, posted: &Arc<Posted>, answers: Sender<Tally>) -> u32 {
         let now = Instant::now();
         let mut tally = Tally::default();
@@ -114,17 +114,17 @@ impl Jobs {
         u32::try_from(at).expect("jobs are few")
     }
 
-    /// All jobs that it answers for.
+    /// All jobs that the lane has not left.
     pub(super) fn live(&self) -> impl Iterator<Item = &Joined> {
         self.0.iter().flatten().filter(|joined| joined.is_live())
     }
 
-    /// Whether it answers for any.
+    /// Whether there are any such jobs.
     pub(super) fn has_live(&self) -> bool {
         self.live().next().is_some()
     }
 
-    /// Books time that it spent for one job: the others waited.
+    /// Adds time that was spent on one job; all others waited meanwhile.
     pub(super) fn book(
         &mut self,
         own: u32,
@@ -143,7 +143,7 @@ impl Jobs {
         }
     }
 
-    /// Books time that it spent for all jobs together.
+    /// Adds time that was spent on all jobs together.
     pub(super) fn book_all(&mut self, time: Duration, of: impl Fn(&mut Tally) -> &mut Duration) {
         let count = u32::try_from(self.live().count()).unwrap_or(1).max(1);
         for joined in self.0.iter_mut().flatten() {
@@ -153,12 +153,12 @@ impl Jobs {
         }
     }
 
-    /// Answers for a job, with what was counted. It is forgotten once none of its chunks is under way.
+    /// Leaves a job and sends its tally. The job is dropped once none of its chunks is in progress.
     pub(super) fn leave(&mut self, number: u32, note: impl FnOnce(&mut Tally)) {
         let joined = &mut self[number];
         let (answers, ran) = (joined.answers.take(), joined.since.elapsed());
         let mut tally = match self.0[number as usize].take_if(|joined| joined.chunks == 0) {
-            // Whoever has all answers finds the job let go of.
+            // The job is dropped before its last tally is sent.
             Some(joined) => joined.tally,
             None => std::mem::take(&mut self[number].tally),
         };
@@ -166,7 +166,7 @@ impl Jobs {
             note(&mut tally);
             tally.lanes = 1;
             tally.finish(ran);
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             let _ = answers.send(tally);
         }
     }

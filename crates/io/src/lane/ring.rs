@@ -1,6 +1,6 @@
-//! The slots of a lane: made when they are first needed, cut again when a job has longer portions.
+//! The slots of a lane: made when first needed, cut again when a job has longer portions.
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_sys::Slot;
 
 use crate::{settings::RingSize, stage::Stage, tally::Tally};
@@ -8,16 +8,16 @@ use crate::{settings::RingSize, stage::Stage, tally::Tally};
 /// A lane's slots.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    /// How much memory it may have.
+    /// The configured size.
     size: RingSize,
-    /// How that is cut now.
+    /// The current cut of that memory.
     cut: RingSize,
     free: Vec<Slot>,
-    /// How many slots there are, whoever holds them now.
+    /// The number of slots, free or in use.
     made: usize,
-    /// Whether slots are made one by one, when all that there are are in use.
+    /// Whether slots are made one by one, when all are in use.
     grows: bool,
-    /// The slot that portions are unpacked into, while a job has such.
+    /// The slot that portions are unpacked into, while a job has packed ones.
     pub(super) spare: Option<Slot>,
 }
 
@@ -34,23 +34,23 @@ impl Ring {
         }
     }
 
-    /// How many slots it has at the most.
+    /// The most slots that it can have.
     pub(super) fn slots_max(&self) -> usize {
         self.size.slots
     }
 
-    /// Whether there are slots, and they are long enough.
+    /// Whether there are slots of at least `slot_bytes`.
     pub(super) fn holds(&self, slot_bytes: usize) -> bool {
         self.made > 0 && self.cut.slot_bytes >= slot_bytes
     }
 
-    /// Whether nobody has a slot of it.
-    pub(super) fn is_home(&self) -> bool {
+    /// Whether no slot is in use.
+    pub(super) fn is_idle(&self) -> bool {
         self.free.len() == self.made
     }
 
-    /// Makes the slots, if there are none yet or they are shorter than `slot_bytes`; the first one, if they are made one
-    /// by one. None may be in use then.
+    /// Makes the slots, if there are none yet or they are shorter than `slot_bytes`. If slots are made one by one,
+    /// makes the first. No slot may be in use when they are replaced.
     pub(super) fn make(&mut self, stage: &dyn Stage, slot_bytes: usize) -> Result<()> {
         if !self.holds(slot_bytes) {
             self.free.clear();
@@ -64,7 +64,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Makes the slots, if there are none yet, or one more.
+    /// Makes the slots if there are none yet, else one more.
     pub(super) fn make_more(&mut self, stage: &dyn Stage) -> Result<()> {
         if self.holds(0) {
             return self.grow(stage);
@@ -72,8 +72,8 @@ impl Ring {
         self.make(stage, 0)
     }
 
-    /// Makes one slot more, if slots are made one by one and not all are there. Where no more memory can be pinned the ring
-    /// stays as it is.
+    /// Makes one more slot, if slots are made one by one and the limit is not reached. If no more memory can be pinned,
+    /// the ring stops growing.
     pub(super) fn grow(&mut self, stage: &dyn Stage) -> Result<()> {
         if !self.grows || self.made >= self.cut.slots {
             return Ok(());
@@ -86,13 +86,15 @@ impl Ring {
         Ok(())
     }
 
-    /// Whether there is a slot to unpack into. One is set aside as soon as it is free.
+    /// Whether there is a slot to unpack into. Sets one aside as soon as one is free.
     pub(super) fn has_spare(&mut self) -> Result<bool> {
         if self.made < 2 {
-            let message = "there is too little of it for two portions";
+            let message = "it has room for fewer than two portions";
             let target = "pinned memory";
-            return Err(Error::new(Kind::Transient, "read through", target, message)
-                .with_hint("let the process lock more memory (`ulimit -l`)"));
+            return Err(
+                Error::new(ErrorKind::Transient, "read through", target, message)
+                    .with_hint("let the process lock more memory (`ulimit -l`)"),
+            );
         }
         if self.spare.is_none() {
             self.spare = self.free.pop();
@@ -105,31 +107,31 @@ impl Ring {
         self.free.is_empty()
     }
 
-    /// A free slot, the one that was used last: it may still be in the processor's cache.
+    /// Takes the free slot that was used last: it may still be in the CPU cache.
     pub(super) fn take(&mut self) -> Option<Slot> {
         self.free.pop()
     }
 
-    /// Takes a slot back. A copy that failed may have kept its own, which then is lost.
+    /// Returns a slot to the ring. A failed copy may have kept its slot, which is then lost.
     pub(super) fn put(&mut self, slot: Option<Slot>) {
         self.made -= usize::from(slot.is_none());
         self.free.extend(slot);
     }
 
-    /// Takes the spare slot back.
+    /// Returns the spare slot to the ring.
     pub(super) fn put_spare(&mut self) {
         self.free.extend(self.spare.take());
     }
 
-    /// How much of it is in use.
+    /// The bytes of all slots in use.
     pub(super) fn used_bytes(&self) -> u64 {
         ((self.made - self.free.len()) * self.cut.slot_bytes) as u64
     }
 
-    /// Enters its size in the books.
+    /// Records its size in the tally.
     pub(super) fn book(&self, tally: &mut Tally) {
         tally.pinned_bytes = (self.made * self.cut.slot_bytes) as u64;
-        // One that grows has made as many as it needed so far.
+        // A growing ring has made as many slots as it needed so far.
         let wanted = if self.grows {
             self.made
         } else {

@@ -1,4 +1,4 @@
-//! What a lane takes up next: I/Os that waited, a chunk that was parked, or one from the board.
+//! What a lane starts next: I/Os that waited, a parked chunk, or a chunk from the board.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl Lane {
-    /// Takes up chunks until the queue is full, no slot is free, or none is left. Answers when there is more to do,
-    /// where that is known.
+    /// Starts chunks until the queue is full, no slot is free, or no chunk is left. Returns when there is more to do,
+    /// if that is known.
     pub(super) fn fill(&mut self, board: &Board) -> Option<f64> {
         self.drop_stopped(board);
         while let Some(io) = self.waiting.pop_front() {
@@ -29,7 +29,7 @@ impl Lane {
             let io = self.held.pop_front().expect("it was counted");
             self.submit(io);
         }
-        while self.waiting.is_empty() && self.flying < self.depth {
+        while self.waiting.is_empty() && self.in_flight < self.depth {
             let Some(&tag) = self.free.last() else {
                 break;
             };
@@ -49,7 +49,7 @@ impl Lane {
                 }
                 Err(error) => {
                     job.fail(error);
-                    self.give_up(number, &chunk, board);
+                    self.end_chunk(number, &chunk, board);
                     continue;
                 }
             }
@@ -57,14 +57,14 @@ impl Lane {
             let flight = Flight::new(chunk, number, &job, Instant::now());
             self.begin(&job, flight, tag, board);
             if self.track == Track::Checked && chunk.route == Route::Buffered {
-                // It is there already, and is checked before anything pushes it out of the processor's cache.
+                // Its bytes are resident. They are checked before anything evicts them from the CPU cache.
                 break;
             }
         }
         self.held_until()
     }
 
-    /// When the first I/O that a limit holds may go.
+    /// When the rate limits admit the first held I/O.
     fn held_until(&self) -> Option<f64> {
         let due = |io: &Io| {
             let flight = self.flight(io.tag);
@@ -73,7 +73,7 @@ impl Lane {
         self.held.iter().map(due).reduce(f64::min)
     }
 
-    /// The next chunk, and its job, which it now takes part in. Where there is none, when there may be.
+    /// The next chunk, and its job, which the lane joins. Without a chunk, the time when there may be one.
     fn find(&mut self, board: &Board) -> Result<(u32, Chunk), Option<f64>> {
         if let Some((number, changes)) = self.alone
             && changes == board.changes()
@@ -81,7 +81,7 @@ impl Lane {
             let posted = &self.jobs[number].posted;
             let is_held = posted.is_background() && board.traffic().holds_back(now_s());
             if !is_held && let Some(chunk) = posted.job.take(self.track) {
-                self.take_up(number, &chunk, board);
+                self.begin_chunk(number, &chunk, board);
                 return Ok((number, chunk));
             }
         }
@@ -103,19 +103,19 @@ impl Lane {
             number
         });
         self.alone = alone.map(|changes| (number, changes));
-        self.take_up(number, &chunk, board);
+        self.begin_chunk(number, &chunk, board);
         Ok((number, chunk))
     }
 
-    /// Writes go deeper than reads, and what comes beside them shares their queue.
+    /// Sets the queue depth. Writes have a deeper queue than reads, and reads at the same time share it.
     pub(super) fn set_depth(&mut self) {
         let [writing, reading] = self.depths;
         let writes = self.jobs.live().any(|joined| joined.posted.writes());
         self.depth = if writes { writing } else { reading };
     }
 
-    /// Counts a chunk in.
-    fn take_up(&mut self, number: u32, chunk: &Chunk, board: &Board) {
+    /// Counts a chunk as in progress.
+    fn begin_chunk(&mut self, number: u32, chunk: &Chunk, board: &Board) {
         let joined = &mut self.jobs[number];
         joined.chunks += 1;
         if joined.posted.is_background() {
@@ -123,8 +123,8 @@ impl Lane {
         }
     }
 
-    /// Counts a chunk out.
-    pub(super) fn give_up(&mut self, number: u32, chunk: &Chunk, board: &Board) {
+    /// Counts a chunk as no longer in progress.
+    pub(super) fn end_chunk(&mut self, number: u32, chunk: &Chunk, board: &Board) {
         let joined = &mut self.jobs[number];
         joined.chunks -= 1;
         if joined.posted.is_background() {
@@ -132,16 +132,16 @@ impl Lane {
         }
     }
 
-    /// Whether a chunk can be begun: it has a slot where it needs one, and one to be unpacked into.
+    /// Whether a chunk can be begun: it has a slot if it needs one, and one to unpack into.
     fn is_ready_for(&mut self, job: &Job, chunk: &Chunk) -> Result<bool> {
         if !job.needs_slot(chunk) {
             return Ok(true);
         }
         let slot_bytes = usize_of(job.plan().slot_bytes());
         if !self.ring.holds(slot_bytes) {
-            // Slots are cut anew when the last of them is back.
+            // Slots can be cut again only when all are free.
             self.ring.put_spare();
-            if !self.ring.is_home() {
+            if !self.ring.is_idle() {
                 return Ok(false);
             }
             self.ring.make(self.stage.as_ref(), slot_bytes)?;
@@ -155,14 +155,14 @@ impl Lane {
         Ok(!self.ring.is_empty())
     }
 
-    /// Lets go of what jobs that were stopped have not handed to storage yet, and has the engine give up the rest.
+    /// Drops the I/Os of stopped jobs that were not submitted yet, and cancels the rest in the engine.
     fn drop_stopped(&mut self, board: &Board) {
         let mut dropped = Vec::new();
         for number in self.jobs.numbers() {
             let Some(joined) = self.jobs.get_mut(number) else {
                 continue;
             };
-            if !joined.notes_stop() {
+            if !joined.note_stop() {
                 continue;
             }
             for queue in [&mut self.waiting, &mut self.held] {
@@ -174,10 +174,10 @@ impl Lane {
                 dropped.extend(of_it);
             }
             for io in dropped.drain(..) {
-                self.land(io, board);
+                self.end_flight(io, board);
             }
             if let Some((_, chunk)) = self.parked.take_if(|(job, _)| *job == number) {
-                self.give_up(number, &chunk, board);
+                self.end_chunk(number, &chunk, board);
             }
             let flights = &self.flights;
             let is_unwanted = |tag: u32| {

@@ -1,24 +1,24 @@
-//! The block device that a file's bytes are on, as far as it matters to peer-to-peer DMA.
+//! The block device of a file, as far as it matters for peer-to-peer DMA.
 
 use straightway_sys::{
     mount::DeviceNumber,
     root::{Root, name},
 };
 
-/// What drives a block device.
+/// The driver of a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Driver {
-    /// NVMe on PCIe, the driver that takes peer-to-peer DMA.
+    /// NVMe on PCIe, the driver that supports peer-to-peer DMA.
     Nvme,
     /// NVMe over a network.
     NvmeFabric,
-    /// md, which takes it where all of its members do, in later kernels.
+    /// md, which supports it in later kernels if all of its members do.
     Md,
-    /// LVM, dm-crypt and the like.
+    /// LVM, dm-crypt and similar.
     DeviceMapper,
     Virtio,
     Loop,
-    /// A drive made of memory.
+    /// A RAM disk or persistent memory.
     Memory,
     Other,
 }
@@ -29,7 +29,7 @@ pub(super) struct Drive {
     /// Its name, such as `nvme0n1`.
     pub(super) name: String,
     pub(super) driver: Driver,
-    /// What tells it from any other, also from one that comes to have its number.
+    /// A unique identity, also different from a later device with the same number.
     pub(super) identity: String,
 }
 
@@ -37,7 +37,7 @@ impl Drive {
     pub(super) fn of(root: &Root, number: DeviceNumber) -> Self {
         let link = format!("/sys/dev/block/{number}");
         let folder = root.reach(&link);
-        // A partition is a folder in that of its drive.
+        // A partition's folder is inside that of its drive.
         let whole = if root.exists(folder.join("partition")) {
             folder.parent().unwrap_or(&folder).to_owned()
         } else {
@@ -61,7 +61,7 @@ fn driver(root: &Root, name: &str, path: &str) -> Driver {
             .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     };
     if starts("nvme") {
-        // A namespace under multipath belongs to a subsystem, whose folder has its controllers.
+        // A namespace under multipath belongs to a subsystem, whose folder lists its controllers.
         let device = format!("{path}/device");
         let controllers = root.list(&device).into_iter();
         let folders = controllers.map(|entry| format!("{device}/{entry}"));
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drive_is_known_by_its_name_and_transport() {
+    fn the_driver_follows_from_the_name_and_the_transport() {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::at(folder.path());
         for (controller, transport) in [

@@ -1,6 +1,6 @@
-//! What was proven, by boot, kernel, drive, provider and direction: in memory, and in a file where there is one.
+//! The proofs, by boot, kernel, drive, provider and direction: in memory, and in a file if there is one.
 //!
-//! A line for each. A proof of another boot or kernel is of no use, and is dropped with the next that is added.
+//! The file has one line per proof. Proofs of another boot or kernel are dropped when the next proof is added.
 
 use std::{
     collections::BTreeSet,
@@ -14,10 +14,10 @@ use straightway_sys::root::Root;
 
 use super::drive::Drive;
 
-/// The most proofs that are kept; a file with more is not ours.
+/// The most proofs that are kept; further lines of a file are ignored.
 const PROOFS_MAX: usize = 4096;
 
-/// What a proof holds for.
+/// The scope of a proof.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) boot: String,
@@ -45,15 +45,15 @@ impl Key {
     }
 }
 
-/// Proofs, as their lines.
+/// Proofs, as lines.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct ProofCache {
     lines: BTreeSet<String>,
     path: Option<PathBuf>,
 }
 
-impl Kept {
-    /// Those in a file, and where more go.
+impl ProofCache {
+    /// The proofs in a file, to which new ones are added.
     pub(super) fn at(path: PathBuf) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
         let lines = text.lines().take(PROOFS_MAX).map(str::to_owned).collect();
@@ -64,7 +64,7 @@ impl Kept {
     }
 
     pub(super) fn has(&self, key: &Key) -> bool {
-        // Without a boot's number nothing says that the machine is the same.
+        // Without a boot ID, the machine may have been rebooted.
         !key.boot.is_empty() && self.lines.contains(&key.line())
     }
 
@@ -82,7 +82,7 @@ impl Kept {
     }
 }
 
-/// Replaces the file as a whole.
+/// Replaces the file atomically.
 fn write(path: &Path, lines: &BTreeSet<String>) -> std::io::Result<()> {
     let folder = path.parent().ok_or(std::io::ErrorKind::InvalidInput)?;
     fs::create_dir_all(folder)?;
@@ -93,7 +93,7 @@ fn write(path: &Path, lines: &BTreeSet<String>) -> std::io::Result<()> {
     fs::rename(&file.0, path)
 }
 
-/// A new file of a folder, which nobody else may read.
+/// Creates a private temporary file in a folder.
 fn tempfile(folder: &Path) -> std::io::Result<(PathBuf, fs::File)> {
     use std::os::unix::fs::OpenOptionsExt;
     let path = folder.join(format!(".{:016x}", straightway_sys::nonce::nonce()));
@@ -124,30 +124,30 @@ mod tests {
     fn a_proof_holds_for_its_boot_and_direction_and_outlives_the_process() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/p2p");
-        let mut kept = Kept::at(path.clone());
-        assert!(!kept.has(&key("a", Leg::Read)));
-        kept.add(&key("a", Leg::Read));
-        let kept = Kept::at(path.clone());
-        assert!(kept.has(&key("a", Leg::Read)));
+        let mut cache = ProofCache::at(path.clone());
+        assert!(!cache.has(&key("a", Leg::Read)));
+        cache.add(&key("a", Leg::Read));
+        let cache = ProofCache::at(path.clone());
+        assert!(cache.has(&key("a", Leg::Read)));
         for other in [
             key("a", Leg::Write),
             key("b", Leg::Read),
             key("", Leg::Read),
         ] {
-            assert!(!kept.has(&other), "{other:?}");
+            assert!(!cache.has(&other), "{other:?}");
         }
-        let mut kept = Kept::at(path.clone());
-        kept.add(&key("b", Leg::Read));
+        let mut cache = ProofCache::at(path.clone());
+        cache.add(&key("b", Leg::Read));
         assert!(
-            !Kept::at(path).has(&key("a", Leg::Read)),
+            !ProofCache::at(path).has(&key("a", Leg::Read)),
             "that boot is over"
         );
     }
 
     #[test]
-    fn without_the_number_of_the_boot_nothing_is_known() {
-        let mut kept = Kept::default();
-        kept.add(&key("", Leg::Read));
-        assert!(!kept.has(&key("", Leg::Read)));
+    fn without_a_boot_id_no_proof_holds() {
+        let mut cache = ProofCache::default();
+        cache.add(&key("", Leg::Read));
+        assert!(!cache.has(&key("", Leg::Read)));
     }
 }

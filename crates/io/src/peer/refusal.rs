@@ -1,7 +1,7 @@
-//! Why peer-to-peer DMA cannot be had, in words: the kernel's answers are numbers that mean different things by version
-//! and driver.
+//! Why peer-to-peer DMA is not possible, as messages: the kernel's error codes have different meanings by version and
+//! driver.
 
-use straightway_core::{Error, Kind, PciAddress};
+use straightway_core::{Error, ErrorKind, PciAddress};
 use straightway_sys::File;
 
 use super::drive::{Drive, Driver};
@@ -9,22 +9,22 @@ use super::drive::{Drive, Driver};
 /// The version of Linux that reports success and gives the drive a wrong address.
 pub const BROKEN: (u32, u32) = (6, 16);
 
-/// The first version whose md was seen to pass peer-to-peer DMA on; 6.18 was seen to refuse it.
+/// The first version whose md was observed to support peer-to-peer DMA; 6.18 was observed to refuse it.
 pub const MD_MIN: (u32, u32) = (7, 2);
 
-/// `EREMOTEIO`, which Rust has no name for.
+/// `EREMOTEIO`, for which Rust has no constant.
 const REMOTE_IO: i32 = 121;
 const FAULT: i32 = 14;
 const INVALID: i32 = 22;
 
-/// What stands in the way.
+/// The obstacle.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The kernel is known to do it wrong.
+    /// The kernel is known to be broken.
     BrokenKernel,
-    /// So many bytes of so many were wrong after a success.
+    /// The number of wrong bytes, and of all bytes, after a success code.
     WrongData(u64, u64),
-    /// The kernel's answer.
+    /// The kernel's error.
     Os(std::io::Error),
 }
 
@@ -42,17 +42,22 @@ impl Refusal {
         provider: PciAddress,
         kernel: &str,
     ) -> Error {
-        let (why, hint) = self.words(drive, provider, kernel);
+        let (why, hint) = self.message_and_hint(drive, provider, kernel);
         let path = file.path().display();
         let (kind, operation) = match self {
-            Self::WrongData(..) => (Kind::Corrupt, "trust peer-to-peer DMA with"),
-            _ => (Kind::Unsupported, "go by peer-to-peer DMA with"),
+            Self::WrongData(..) => (ErrorKind::Corrupt, "trust peer-to-peer DMA with"),
+            _ => (ErrorKind::Unsupported, "go by peer-to-peer DMA with"),
         };
         Error::new(kind, operation, path, why).with_hint(hint)
     }
 
-    /// What stands in the way, and what mends it.
-    fn words(&self, drive: &Drive, provider: PciAddress, kernel: &str) -> (String, String) {
+    /// The obstacle, and how to remove it.
+    fn message_and_hint(
+        &self,
+        drive: &Drive,
+        provider: PciAddress,
+        kernel: &str,
+    ) -> (String, String) {
         let name = &drive.name;
         let elsewhere =
             "keep the file on an NVMe drive of this machine, without LVM or a loop device";
@@ -86,12 +91,15 @@ impl Refusal {
                     "boot a later kernel, or use a single drive".to_owned(),
                 ),
                 (Some(REMOTE_IO), driver) => (
-                    format!("the driver of {name} ({}) takes no peer-to-peer DMA ({source})", word(driver)),
+                    format!(
+                        "the driver of {name} ({}) does not support peer-to-peer DMA ({source})",
+                        driver_name(driver)
+                    ),
                     elsewhere.to_owned(),
                 ),
                 (Some(FAULT), _) => (
                     format!("Linux {kernel} does not let BAR memory be used for this I/O ({source})"),
-                    "boot Linux 6.2 or later, without a file system of its own kind".to_owned(),
+                    "boot Linux 6.2 or later, and use a file system without an I/O path of its own".to_owned(),
                 ),
                 _ => (
                     format!("the attempt between {name} and {provider} failed: {source}"),
@@ -102,7 +110,7 @@ impl Refusal {
     }
 }
 
-fn word(driver: Driver) -> &'static str {
+fn driver_name(driver: Driver) -> &'static str {
     match driver {
         Driver::Nvme => "NVMe",
         Driver::NvmeFabric => "NVMe over fabrics",
@@ -121,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    fn words(errno: i32, driver: Driver, kernel: &str) -> String {
+    fn message(errno: i32, driver: Driver, kernel: &str) -> String {
         let drive = Drive {
             name: "d0".to_owned(),
             driver,
@@ -129,29 +137,31 @@ mod tests {
         };
         let source = std::io::Error::from_raw_os_error(errno);
         let provider = "0000:04:00.0".parse().unwrap();
-        Refusal::Os(source).words(&drive, provider, kernel).0
+        Refusal::Os(source)
+            .message_and_hint(&drive, provider, kernel)
+            .0
     }
 
     #[test]
-    fn an_answer_of_the_kernel_means_different_things_by_driver() {
+    fn an_error_of_the_kernel_has_different_meanings_by_driver() {
         let no_path = "allows no path between d0 and 0000:04:00.0";
-        assert!(words(REMOTE_IO, Driver::Nvme, "6.12.95").contains(no_path));
-        assert!(words(INVALID, Driver::Nvme, "7.2.12").contains(no_path));
+        assert!(message(REMOTE_IO, Driver::Nvme, "6.12.95").contains(no_path));
+        assert!(message(INVALID, Driver::Nvme, "7.2.12").contains(no_path));
         for driver in [
             Driver::Virtio,
             Driver::Loop,
             Driver::DeviceMapper,
             Driver::NvmeFabric,
         ] {
-            let seen = words(REMOTE_IO, driver, "7.2.12");
-            assert!(seen.contains("takes no peer-to-peer DMA"), "{seen}");
+            let seen = message(REMOTE_IO, driver, "7.2.12");
+            assert!(seen.contains("does not support peer-to-peer DMA"), "{seen}");
         }
-        assert!(words(REMOTE_IO, Driver::Md, "6.18.15").contains("since Linux 7.2"));
-        assert!(words(FAULT, Driver::Nvme, "6.1.0").contains("Linux 6.1.0 does not let"));
+        assert!(message(REMOTE_IO, Driver::Md, "6.18.15").contains("since Linux 7.2"));
+        assert!(message(FAULT, Driver::Nvme, "6.1.0").contains("Linux 6.1.0 does not let"));
     }
 
     #[test]
-    fn only_the_version_that_was_seen_to_lie_is_broken() {
+    fn only_the_version_observed_to_corrupt_data_is_broken() {
         let broken = |release| major_minor(release).is_some_and(is_broken);
         assert!(broken("6.16.12+deb14-amd64") && broken("6.16-rc1"));
         for release in [

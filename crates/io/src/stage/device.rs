@@ -1,14 +1,14 @@
-//! Copies into and out of GPU memory: made by the device, while the lane goes on.
+//! Copies into and out of GPU memory, made by the device while the lane goes on.
 //!
-//! One stream for each stage. What is in a stream runs in order, so the oldest copy is done first,
-//! and only it needs to be asked about.
+//! Each stage has one stream per GPU. A stream runs in order, so the oldest copy finishes first, and only it needs to
+//! be checked.
 
 use std::collections::VecDeque;
 
 use straightway_core::Result;
 use straightway_sys::{
     Slot,
-    cuda::{Context, Copying, Landing, Refused, Streams},
+    cuda::{Context, CopyError, Copying, CudaStreams, RegionSpan},
 };
 
 use super::{Copied, Copy, Regions, Stage, host};
@@ -17,37 +17,39 @@ use super::{Copied, Copy, Regions, Stage, host};
 #[derive(Debug)]
 pub(crate) struct DeviceStage {
     context: Context,
-    streams: Streams,
-    flying: VecDeque<(u32, Copying)>,
-    /// Copies that are over already: they could not be started, or had nothing for a GPU.
+    streams: CudaStreams,
+    copying: VecDeque<(u32, Copying)>,
+    /// Finished copies: they could not be started, or involved no GPU.
     over: Vec<Copied>,
 }
 
 impl DeviceStage {
     /// A stage with a stream of its own on the context's GPU.
     pub(crate) fn new(context: &Context) -> Result<Self> {
-        let mut streams = Streams::default();
+        let mut streams = CudaStreams::default();
         streams.on(context)?;
         Ok(Self {
             context: context.clone(),
             streams,
-            flying: VecDeque::new(),
+            copying: VecDeque::new(),
             over: Vec::new(),
         })
     }
 
-    /// Starts all parts of a copy but the last, and waits for each. Answers the last, under way, or the slot where
-    /// there was nothing for a GPU.
+    /// Starts all parts of a copy, and waits for each but the last. Returns the last, in flight, or the slot if no GPU
+    /// was involved.
     ///
-    /// Regions in host memory or on another GPU are rare among those of one job: a counter beside the weights, say.
+    /// Regions in host memory or on another GPU are rare among those of one job: for example a counter next to the
+    /// weights.
     fn launch(
         &mut self,
         copy: Copy,
         regions: &Regions,
-        landings: &[Landing],
-    ) -> Result<Result<Copying, Slot>, Box<Refused>> {
-        let memory = |landing: &Landing| regions[landing.region as usize].device_memory();
-        let is_together = |a: &Landing, b: &Landing| match (memory(a), memory(b)) {
+        region_spans: &[RegionSpan],
+    ) -> Result<Result<Copying, Slot>, Box<CopyError>> {
+        let memory =
+            |region_span: &RegionSpan| regions[region_span.region as usize].device_memory();
+        let is_together = |a: &RegionSpan, b: &RegionSpan| match (memory(a), memory(b)) {
             (Some(a), Some(b)) => a.context().is_same(b.context()),
             (a, b) => a.is_none() && b.is_none(),
         };
@@ -55,22 +57,22 @@ impl DeviceStage {
             slot, direction, ..
         } = copy;
         let mut state = Err(slot);
-        for group in landings.chunk_by(is_together) {
+        for group in region_spans.chunk_by(is_together) {
             let mut slot = match state {
                 Ok(under_way) => Copying::wait(under_way)?,
                 Err(slot) => slot,
             };
             state = match memory(&group[0]).map(|memory| self.streams.on(memory.context())) {
                 None => {
-                    for landing in group {
-                        host::copy(direction, &mut slot, regions, landing);
+                    for region_span in group {
+                        host::copy(direction, &mut slot, regions, region_span);
                     }
                     Err(slot)
                 }
                 Some(Ok(stream)) => Ok(stream.copy_with_regions(direction, slot, regions, group)?),
                 Some(Err(error)) => {
                     let slot = Some(slot);
-                    return Err(Box::new(Refused { slot, error }));
+                    return Err(Box::new(CopyError { slot, error }));
                 }
             };
         }
@@ -87,10 +89,10 @@ impl Stage for DeviceStage {
         Slot::pinned(&self.context, bytes)
     }
 
-    fn start(&mut self, copy: Copy, regions: &Regions, landings: &[Landing]) {
+    fn start(&mut self, copy: Copy, regions: &Regions, region_spans: &[RegionSpan]) {
         let tag = copy.tag;
-        match self.launch(copy, regions, landings) {
-            Ok(Ok(copying)) => self.flying.push_back((tag, copying)),
+        match self.launch(copy, regions, region_spans) {
+            Ok(Ok(copying)) => self.copying.push_back((tag, copying)),
             Ok(Err(slot)) => self.over.push(Copied::whole(tag, slot)),
             Err(refused) => self.over.push(failed(tag, *refused)),
         }
@@ -99,12 +101,12 @@ impl Stage for DeviceStage {
     fn poll(&mut self, done: &mut Vec<Copied>, wait: bool) {
         let mut wait = wait && self.over.is_empty();
         done.append(&mut self.over);
-        // A copy that failed is done too: waiting for it returns at once, with its error.
-        while let Some((_, oldest)) = self.flying.front()
+        // A failed copy is done too: waiting for it returns its error at once.
+        while let Some((_, oldest)) = self.copying.front()
             && (wait || oldest.is_done().unwrap_or(true))
         {
             wait = false;
-            let (tag, copying) = self.flying.pop_front().expect("it was just looked at");
+            let (tag, copying) = self.copying.pop_front().expect("it was just looked at");
             done.push(match copying.wait() {
                 Ok(slot) => Copied::whole(tag, slot),
                 Err(refused) => failed(tag, *refused),
@@ -112,16 +114,16 @@ impl Stage for DeviceStage {
         }
     }
 
-    fn is_by_hand(&self) -> bool {
+    fn copies_on_poll(&self) -> bool {
         false
     }
 
     fn in_flight(&self) -> usize {
-        self.flying.len() + self.over.len()
+        self.copying.len() + self.over.len()
     }
 }
 
-fn failed(tag: u32, refused: Refused) -> Copied {
+fn failed(tag: u32, refused: CopyError) -> Copied {
     Copied {
         tag,
         slot: refused.slot,

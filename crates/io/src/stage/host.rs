@@ -1,14 +1,14 @@
-//! Copies into and out of host memory: made by the lane's own thread, one at a time, while the drive is busy.
+//! Copies into and out of host memory, made on the lane's own thread, one at a time, while the drive is busy.
 //!
-//! They are put off until the lane asks for one, so that it can first give the drive new work. A virtual drive may
-//! answer for all of its queue at once, and would stand still while a whole queue is copied.
+//! They are deferred until the lane polls for one, so that it can first submit new I/Os. A virtual drive may complete
+//! its whole queue at once, and would be idle while all of it is copied.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use straightway_core::{PciAddress, Place, Result};
 use straightway_sys::{
     Region, Slot, Window,
-    cuda::{Direction, Landing},
+    cuda::{CopyDirection, RegionSpan},
 };
 
 use super::{Copied, Copy, Regions, Stage};
@@ -17,14 +17,14 @@ use super::{Copied, Copy, Regions, Stage};
 #[derive(Debug, Default)]
 pub(crate) struct HostStage {
     pending: VecDeque<Pending>,
-    /// Lists that were used before, so that no copy has to allocate one.
-    spare: Vec<Vec<Landing>>,
-    /// The device in whose BAR the ring is, if it is not in host memory.
+    /// Lists to reuse, so that a copy does not allocate.
+    spare: Vec<Vec<RegionSpan>>,
+    /// The device whose BAR holds the ring, if it is not in host memory.
     provider: Option<PciAddress>,
 }
 
 impl HostStage {
-    /// A stage whose ring is in that place.
+    /// A stage with its ring at `place`.
     pub(crate) fn with_ring_at(place: Place) -> Self {
         let provider = match place {
             Place::P2p(provider) => Some(provider),
@@ -37,27 +37,27 @@ impl HostStage {
     }
 }
 
-/// A copy that is still to be made.
+/// A copy that has not been made yet.
 #[derive(Debug)]
 struct Pending {
     copy: Copy,
     regions: Regions,
-    landings: Vec<Landing>,
+    region_spans: Vec<RegionSpan>,
 }
 
 /// Makes one copy between a slot and host memory.
 pub(super) fn copy(
-    direction: Direction,
+    direction: CopyDirection,
     slot: &mut Slot,
     regions: &[Arc<Region>],
-    landing: &Landing,
+    region_span: &RegionSpan,
 ) {
-    let span = landing.span;
-    let region = &regions[landing.region as usize];
+    let span = region_span.span;
+    let region = &regions[region_span.region as usize];
     let window = Window::new(region, span.memory_offset as u64, span.bytes);
     match direction {
-        Direction::ToDevice => window.fill_from(slot, span.slot_offset),
-        Direction::ToHost => window.spill_into(slot, span.slot_offset),
+        CopyDirection::ToDevice => window.fill_from(slot, span.slot_offset),
+        CopyDirection::ToHost => window.spill_into(slot, span.slot_offset),
     }
 }
 
@@ -69,13 +69,13 @@ impl Stage for HostStage {
         }
     }
 
-    fn start(&mut self, copy: Copy, regions: &Regions, landings: &[Landing]) {
+    fn start(&mut self, copy: Copy, regions: &Regions, region_spans: &[RegionSpan]) {
         let mut own = self.spare.pop().unwrap_or_default();
-        own.extend_from_slice(landings);
+        own.extend_from_slice(region_spans);
         self.pending.push_back(Pending {
             copy,
             regions: Arc::clone(regions),
-            landings: own,
+            region_spans: own,
         });
     }
 
@@ -86,19 +86,19 @@ impl Stage for HostStage {
         let Some(Pending {
             copy: mut made,
             regions,
-            mut landings,
+            mut region_spans,
         }) = self.pending.pop_front()
         else {
             return;
         };
-        for landing in landings.drain(..) {
-            copy(made.direction, &mut made.slot, &regions, &landing);
+        for region_span in region_spans.drain(..) {
+            copy(made.direction, &mut made.slot, &regions, &region_span);
         }
-        self.spare.push(landings);
+        self.spare.push(region_spans);
         done.push(Copied::whole(made.tag, made.slot));
     }
 
-    fn is_by_hand(&self) -> bool {
+    fn copies_on_poll(&self) -> bool {
         true
     }
 
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_made_one_at_a_time_and_only_when_waited_for() {
+    fn copies_are_made_one_at_a_time_and_only_by_a_waiting_poll() {
         let mut stage = HostStage::default();
         let mut regions: Regions = [Arc::new(Region::host(64).unwrap())].into();
         let slots = stage.ring(2, 4096).unwrap();
@@ -123,14 +123,14 @@ mod tests {
             let copy = Copy {
                 tag: u32::from(tag),
                 slot,
-                direction: Direction::ToDevice,
+                direction: CopyDirection::ToDevice,
             };
             let span = Span {
                 slot_offset: 0,
                 memory_offset: usize::from(tag) * 32,
                 bytes: 32,
             };
-            stage.start(copy, &regions, &[Landing { region: 0, span }]);
+            stage.start(copy, &regions, &[RegionSpan { region: 0, span }]);
         }
         let mut done = Vec::new();
         stage.poll(&mut done, false);

@@ -1,13 +1,13 @@
-//! The file systems of this machine as a store.
+//! The store of local files.
 //!
-//! Without a root, names are paths of the user: links in them are followed, and missing folders are an error. Below a
-//! root, which may have been prepared by a stranger, all is reached through the descriptors of folders and no link is
-//! followed ([`Folder`]); folders are made as they are needed.
+//! Without a root, names are the user's paths: symlinks in them are followed, and missing folders are an error. Below a
+//! root, which a stranger may have prepared, everything is reached through descriptors of folders and no symlink is
+//! followed ([`Folder`]); folders are created as needed.
 //!
-//! Drafts lie beside their targets under hidden names, which are not listed. What is no regular file is listed and can be
-//! removed, but not opened. The tag of a file by path is its inode with its size and stamps; below a root there are none,
-//! as what is read there has checksums. No file system replaces a file on condition of what it is.
-
+//! Drafts lie next to their targets under hidden names, which are not listed. Entries that are not regular files are
+//! listed and can be removed, but not opened. The tag of a file opened by path is its inode with its size and
+//! timestamps. Files below a root have no tags, because checksums cover what is read there. No file system supports a
+//! conditional replace.
 use std::{
     ffi::OsStr,
     fs, io,
@@ -16,11 +16,13 @@ use std::{
 };
 
 use rustix::fs::FileType;
-use straightway_core::{Alignment, Direction, Error, Extent, Kind, Object, Place, Result, Survey};
+use straightway_core::{
+    Alignment, Direction, Error, ErrorKind, Extent, Object, Place, Result, Survey,
+};
 use straightway_sys::{File, Folder, folder::Durability, residency};
 
 use super::{
-    Condition, Draft, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store, Tag, Verb,
+    Condition, Draft, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb,
     Verbs, file, get_whole, own_draft, parts, text,
 };
 use crate::{
@@ -31,14 +33,14 @@ use crate::{
     track::Track,
 };
 
-/// Files and folders.
+/// Local files and folders.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     root: Option<Arc<Folder>>,
 }
 
 impl Files {
-    /// The files below a folder. The path is the user's own, so links in it are followed.
+    /// The files below a folder. The path is the user's own, so symlinks in it are followed.
     pub fn below_path(folder: &Path, missing: Missing) -> Result<Self> {
         if missing == Missing::Create {
             fs::create_dir_all(folder).map_err(|e| Error::os("create", folder.display(), e))?;
@@ -47,7 +49,7 @@ impl Files {
         Ok(Self { root })
     }
 
-    /// The folder that a name is in, and its last part.
+    /// The folder of a name, and the name's last part.
     fn at<'a>(&self, name: &'a OsStr, missing: Missing) -> Result<(Arc<Folder>, &'a OsStr)> {
         let Some(root) = &self.root else {
             return place(Path::new(name));
@@ -57,14 +59,14 @@ impl Files {
         Ok((descend(root, folders, missing)?, last))
     }
 
-    /// The same, where the last part is text.
+    /// The same, with the last part as text.
     fn at_text<'a>(&self, name: &'a OsStr, missing: Missing) -> Result<(Arc<Folder>, &'a str)> {
         let (folder, name) = self.at(name, missing)?;
         Ok((folder, text(self, name)?))
     }
 }
 
-/// The folder that is reached by these names, one in the other.
+/// The folder at the end of a chain of nested names.
 fn descend(root: &Arc<Folder>, names: &[&OsStr], missing: Missing) -> Result<Arc<Folder>> {
     let mut folder = Arc::clone(root);
     for name in names {
@@ -104,7 +106,7 @@ impl Store for Files {
             if object.tag.is_some() && object.tag != file.tag() {
                 let message = "it was replaced or written to since it was first opened";
                 let path = file.path().display();
-                return Err(Error::new(Kind::Corrupt, "read", path, message)
+                return Err(Error::new(ErrorKind::Corrupt, "read", path, message)
                     .with_hint("wait until nobody writes to it, and open it again"));
             }
             Ok(Arc::new(file))
@@ -147,7 +149,7 @@ impl Store for Files {
             let mut survey = file.survey();
             if let (Ok(_), Some(hull)) = (survey.usable(), hull) {
                 survey.resident = match direction {
-                    // A read says itself what was not there after all; across, the kernel reads for us.
+                    // A read reports bytes that were not resident after all; across, the kernel does the read.
                     Direction::In => residency::resident_by_sample(&file, *hull),
                     Direction::Out | Direction::Across => residency::resident(&file, *hull),
                 };
@@ -159,7 +161,7 @@ impl Store for Files {
 
     fn sync(&self, written: &[Arc<dyn Handle>]) -> Result<()> {
         let files = written.iter().map(file).collect::<Result<Vec<_>>>()?;
-        // What was written in whole blocks reaches past the end.
+        // Writes in whole blocks reach past the end.
         files.iter().try_for_each(|f| f.truncate(f.bytes()))?;
         File::sync_all(&files)
     }
@@ -172,7 +174,7 @@ impl Store for Files {
         folder.read(name, bytes_max)
     }
 
-    fn list(&self, page: &Page) -> Result<Listing> {
+    fn list(&self, page: &ListPage) -> Result<Listing> {
         let entries = match &self.root {
             Some(root) => root.entries()?,
             None => Folder::open(Path::new("."))?.entries()?,
@@ -236,7 +238,7 @@ impl Store for Files {
 
     fn remove(&self, name: &OsStr, how: Durability) -> Result<()> {
         let (folder, name) = match self.at_text(name, Missing::Refuse) {
-            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             found => found?,
         };
         match folder.kind(name)? {
@@ -267,14 +269,14 @@ impl Store for Files {
     }
 }
 
-/// The engine that goes to a drive.
+/// Makes the engine for a drive.
 fn drive_engine(settings: &Settings, depth: u32) -> Result<Box<dyn Engine>> {
     Ok(match settings.engine {
         DriveEngine::Ring => Box::new(Ring::new(depth)?),
         DriveEngine::Pool => Box::new(Pool::new(depth)?),
         DriveEngine::Auto => match Ring::new(depth) {
             Ok(ring) => Box::new(ring),
-            Err(error) if error.kind() == Kind::Unsupported => {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
                 tracing::warn!(%error, "using the thread pool instead");
                 Box::new(Pool::instead(depth, &error)?)
             }

@@ -1,4 +1,4 @@
-//! Where an object is, or what objects are below: a store, and a name in it.
+//! The location of an object or of a prefix: a store, and a name in it.
 
 use std::{
     ffi::OsString,
@@ -6,12 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::{Draft, Files, Handle, Like, Missing, Named, Store};
 use crate::draft::folder_of;
 
-/// A store and a name in it. A plain path is a name among the files of this machine.
+/// A store and a name in it. A plain path is a name in the store of local files.
 #[derive(Clone, Debug)]
 pub struct Location {
     /// The store.
@@ -30,7 +30,7 @@ impl Location {
         }
     }
 
-    /// What it is in: a folder, or a prefix.
+    /// The enclosing folder or prefix.
     #[must_use]
     pub fn parent(&self) -> Self {
         let is_path = self.path().is_some() && self.store.folder().is_none();
@@ -44,7 +44,7 @@ impl Location {
         }
     }
 
-    /// The store of what is below it.
+    /// The store of the objects below it.
     pub fn below(&self, missing: Missing) -> Result<Arc<dyn Store>> {
         if self.name.as_os_str().is_empty() {
             return Ok(Arc::clone(&self.store));
@@ -52,14 +52,17 @@ impl Location {
         self.store.below(self.name.as_os_str(), missing)
     }
 
-    /// The store of what is below it where it is a folder. Only a file system knows; elsewhere `is_like_folder` does.
+    /// The store of the objects below it, if it is a folder. A file system knows that; for other stores
+    /// `is_like_folder` decides.
     pub fn folder(&self, is_like_folder: bool) -> Result<Option<Arc<dyn Store>>> {
         match self.below(Missing::Refuse) {
             Ok(inside) if inside.folder().is_some() || is_like_folder => Ok(Some(inside)),
             Ok(_) => Ok(None),
-            Err(error) if error.kind() == Kind::Unsupported => Ok(None),
-            // It is there and no folder.
-            Err(error) if error.kind() == Kind::Invalid && error.os_code().is_none() => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
+            // It exists and is not a folder.
+            Err(error) if error.kind() == ErrorKind::Invalid && error.os_code().is_none() => {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -69,29 +72,29 @@ impl Location {
         matches!(self.folder(is_like_folder), Ok(Some(_)))
     }
 
-    /// Opens it to read.
+    /// Opens it for reading.
     pub fn open(&self) -> Result<Arc<dyn Handle>> {
         let mut opened = self.store.open(&[Named::new(&self.name)])?;
         Ok(opened.pop().expect("one handle for each name"))
     }
 
-    /// Begins it.
+    /// Begins the object.
     pub fn create(&self, bytes: u64, like: &Like<'_>) -> Result<Box<dyn Draft>> {
         self.store.create(self.name.as_os_str(), bytes, like)
     }
 
-    /// The local file or folder that it is.
+    /// Its path, if it is a local file or folder.
     pub fn path(&self) -> Option<PathBuf> {
         self.store.path(self.name.as_os_str())
     }
 
-    /// What messages call it.
+    /// Its name in messages.
     pub fn describe(&self) -> String {
         self.store.describe(self.name.as_os_str())
     }
 
     /// An error about it.
-    pub fn error(&self, kind: Kind, operation: &'static str, why: impl Into<String>) -> Error {
+    pub fn error(&self, kind: ErrorKind, operation: &'static str, why: impl Into<String>) -> Error {
         Error::new(kind, operation, self.describe(), why.into())
     }
 }

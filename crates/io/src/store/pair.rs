@@ -1,4 +1,4 @@
-//! Two stores of different families as lanes see them that copy from one to the other.
+//! Two stores of different families, joined for lanes that copy from one to the other.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use straightway_core::Result;
 use super::{Handle, LaneSpec, Named, Store, Verbs};
 use crate::engine::{Engine, mixed::Mixed};
 
-/// The source of a copy, whose lanes write to another store.
+/// The source of a copy, with lanes that write to another store.
 #[derive(Debug)]
 pub(crate) struct Pair {
     from: Arc<dyn Store>,
@@ -19,7 +19,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// The store whose lanes copy between these two: the source itself where they are of one family.
+    /// The store whose lanes copy between these two: the source itself where both are of one family.
     pub(crate) fn of(from: &Arc<dyn Store>, to: &Arc<dyn Store>) -> Arc<dyn Store> {
         if from.family() == to.family() {
             return Arc::clone(from);
@@ -48,7 +48,7 @@ impl Store for Pair {
     }
 
     fn family(&self) -> &'static str {
-        /// The names of pairs. There are few families, so what is kept for ever is little.
+        /// The names of pairs. They are leaked; there are few families.
         static NAMES: Mutex<BTreeMap<(&str, &str), &str>> = Mutex::new(BTreeMap::new());
         let pair = (self.from.family(), self.to.family());
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

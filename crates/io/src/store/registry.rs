@@ -1,4 +1,4 @@
-//! Which store a URI names. The registry is built where the environment is read: in `cli` and at the Python edge.
+//! The store of a URI. The registry is built where the environment is read: in `cli` and at the Python edge.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use straightway_core::{Error, Kind, Result, Scheme, Uri};
+use straightway_core::{Error, ErrorKind, Result, Scheme, Uri};
 
 use super::{Files, Store};
 
@@ -21,7 +21,7 @@ pub struct Registry {
 }
 
 impl Default for Registry {
-    /// Files alone.
+    /// A registry with local files only.
     fn default() -> Self {
         let empty = Self {
             makers: BTreeMap::new(),
@@ -32,7 +32,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// The same with another kind of store.
+    /// Adds a kind of store.
     #[must_use]
     pub fn with(
         mut self,
@@ -43,7 +43,7 @@ impl Registry {
         self
     }
 
-    /// The store that a URI names, and the object's name in it.
+    /// The store of a URI, and the object's name in it.
     pub fn find(&self, uri: &Uri) -> Result<(Arc<dyn Store>, OsString)> {
         let key = (uri.scheme(), uri.authority().to_owned());
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +53,7 @@ impl Registry {
         let maker = self.makers.get(&uri.scheme()).ok_or_else(|| {
             let known: Vec<_> = self.makers.keys().map(|scheme| scheme.form()).collect();
             let message = "this program has no such store";
-            Error::new(Kind::Unsupported, "open", uri, message).with_hint(format!(
+            Error::new(ErrorKind::Unsupported, "open", uri, message).with_hint(format!(
                 "copy it by other means to where this program reaches: {}",
                 known.join(", ")
             ))

@@ -1,6 +1,6 @@
-//! What a store can do, as data.
+//! The operations of a store, as data.
 
-/// What a store may be able to do, apart from opening objects.
+/// An optional operation of a store. Opening objects is not optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// `list` and `below`.
@@ -20,7 +20,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// All of them.
+    /// All verbs.
     pub const ALL: [Self; 7] = [
         Self::List,
         Self::Create,
@@ -31,7 +31,7 @@ impl Verb {
         Self::RemoveIfMatch,
     ];
 
-    /// The verb in an error.
+    /// The verb as error messages name it.
     pub fn name(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -50,7 +50,7 @@ impl Verb {
 pub struct Verbs(u8);
 
 impl Verbs {
-    /// The set of these.
+    /// The set of `verbs`.
     pub const fn of(verbs: &[Verb]) -> Self {
         let (mut set, mut at) = (0, 0);
         while at < verbs.len() {
@@ -60,7 +60,7 @@ impl Verbs {
         Self(set)
     }
 
-    /// Whether it has this one.
+    /// Whether the set contains `verb`.
     pub fn has(self, verb: Verb) -> bool {
         self.0 & (1 << verb as u8) != 0
     }

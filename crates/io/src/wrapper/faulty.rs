@@ -1,6 +1,6 @@
 //! An engine that fails on purpose: I/O errors, short transfers, late and reordered completions.
 //!
-//! Which I/Os suffer follows from a seed alone, so a run that failed can be run again.
+//! The seed alone determines which I/Os are affected, so a failed run can be repeated.
 
 use std::{io, time::Duration};
 
@@ -12,18 +12,18 @@ use crate::{
     request::{Done, Io, block_bytes, usize_of},
 };
 
-/// How often to do what. A chance is out of 1000 I/Os.
+/// The rate of each fault, per 1000 I/Os.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// What the run follows from.
+    /// The seed of the random numbers.
     pub seed: u64,
     /// I/Os that fail with `error_code`.
     pub error_per_mille: u32,
-    /// The operating system's error number of those: `EIO`, `ENOSPC`.
+    /// Their error number, such as `EIO` or `ENOSPC`.
     pub error_code: i32,
     /// I/Os that move only part of their bytes.
     pub short_per_mille: u32,
-    /// Completions that come a few polls late, and so out of order.
+    /// Completions that are a few polls late, and so out of order.
     pub late_per_mille: u32,
 }
 
@@ -40,7 +40,7 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// Makes `engine` fail as `faults` say.
+    /// Makes `engine` fail according to `faults`.
     pub fn new(engine: Box<dyn Engine>, faults: Faults) -> Self {
         let state = faults.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         Self {
@@ -52,12 +52,12 @@ impl Faulty {
         }
     }
 
-    /// Whether the next I/O is one of `per_mille` in 1000.
-    fn strikes(&mut self, per_mille: u32) -> bool {
+    /// Returns true with a probability of `per_mille` in 1000.
+    fn chance(&mut self, per_mille: u32) -> bool {
         self.draw(1000) < per_mille as usize
     }
 
-    /// A number below `bound`, by xorshift.
+    /// A random number below `bound`, by xorshift.
     fn draw(&mut self, bound: usize) -> usize {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;
@@ -68,17 +68,17 @@ impl Faulty {
 
 impl Engine for Faulty {
     fn submit(&mut self, mut io: Io) -> Result<(), Io> {
-        if self.strikes(self.faults.error_per_mille) {
+        if self.chance(self.faults.error_per_mille) {
             let result = Err(io::Error::from_raw_os_error(self.faults.error_code));
             self.held.push(Done::new(io, result));
             return Ok(());
         }
         let whole = io.bytes;
         let tag = io.tag;
-        // Direct I/O comes up short by whole blocks.
+        // A short direct I/O ends at a whole block.
         let block = usize_of(block_bytes(&io)).max(512);
         let blocks = whole / block;
-        let short = blocks > 1 && self.strikes(self.faults.short_per_mille);
+        let short = blocks > 1 && self.chance(self.faults.short_per_mille);
         if short {
             io.bytes = (1 + self.draw(blocks - 1)) * block;
         }
@@ -108,8 +108,8 @@ impl Engine for Faulty {
             if let Some(at) = self.shortened.iter().position(|(t, _)| *t == tag) {
                 completion.io.bytes = self.shortened.swap_remove(at).1;
             }
-            // What was held back once has been late enough.
-            if i >= ready && self.strikes(self.faults.late_per_mille) {
+            // A completion is held back only once.
+            if i >= ready && self.chance(self.faults.late_per_mille) {
                 self.held.push(completion);
             } else {
                 done.push(completion);

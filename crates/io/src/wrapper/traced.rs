@@ -1,4 +1,4 @@
-//! An engine that keeps a list of what it did.
+//! An engine that records its I/Os.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -6,7 +6,7 @@ use std::{
 };
 
 use straightway_core::Result;
-use straightway_sys::{By, Op};
+use straightway_sys::{IoPath, Op};
 
 use crate::{
     engine::{Capabilities, Engine},
@@ -14,27 +14,27 @@ use crate::{
     request::{Done, Io},
 };
 
-/// What is kept at most. A trace is for looking at, and nobody looks at more.
+/// The most events that a trace keeps.
 pub const EVENTS_MAX: usize = 1 << 20;
 
-/// One I/O that was done.
+/// One completed I/O.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct TraceEvent {
     /// The file's path.
     pub path: String,
     /// Read or write.
     pub op: Op,
-    /// By which descriptor.
-    pub by: By,
-    /// Where in the file.
+    /// The descriptor that was used.
+    pub by: IoPath,
+    /// The offset in the file.
     pub offset: u64,
-    /// How many bytes were asked for.
+    /// The number of bytes requested.
     pub bytes: usize,
-    /// From the trace's start to its submission.
+    /// Time from the start of the trace to submission.
     pub submitted: Duration,
-    /// From there to its completion.
+    /// Time from submission to completion.
     pub took: Duration,
-    /// How many bytes were moved, or the error.
+    /// The number of bytes moved, or the error.
     pub moved: Result<usize, String>,
 }
 
@@ -42,7 +42,7 @@ pub struct Event {
 #[derive(Clone, Debug)]
 pub struct Trace {
     start: Instant,
-    events: Arc<Mutex<Vec<Event>>>,
+    events: Arc<Mutex<Vec<TraceEvent>>>,
 }
 
 impl Default for Trace {
@@ -55,8 +55,8 @@ impl Default for Trace {
 }
 
 impl Trace {
-    /// What was kept so far, and leaves none.
-    pub fn take(&self) -> Vec<Event> {
+    /// Removes and returns all events recorded so far.
+    pub fn take(&self) -> Vec<TraceEvent> {
         std::mem::take(&mut self.events.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -80,12 +80,12 @@ impl Traced {
         }
     }
 
-    fn event(&mut self, done: &Done) -> Event {
+    fn event(&mut self, done: &Done) -> TraceEvent {
         let now = Instant::now();
         let io = &done.io;
         let at = self.submitted.iter().position(|(tag, _)| *tag == io.tag);
         let submitted = at.map_or(now, |at| self.submitted.swap_remove(at).1);
-        Event {
+        TraceEvent {
             path: io.object.object().name,
             op: io.op,
             by: io.by,

@@ -7,7 +7,7 @@ use straightway_io::{GdsUse, Settings, settings::DriveEngine, wrapper::faulty::F
 
 use crate::{cover::Random, extents::Shape, mounts::System};
 
-/// What a job does.
+/// The kind of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verb {
     Read,
@@ -24,20 +24,20 @@ pub(crate) enum Density {
     Sparse(u64),
 }
 
-/// What of the files is in the page cache when a job begins.
+/// The state of the page cache when a job begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Residency {
-    /// All, and not on the drive yet.
+    /// All pages are cached and not yet on the drive.
     Dirty,
-    /// All, and on the drive too.
+    /// All pages are cached, and on the drive too.
     Resident,
-    /// Nothing.
+    /// Nothing is cached.
     Evicted,
-    /// Some pages of some files.
+    /// Some pages of some files are cached.
     Mixed,
 }
 
-/// A case. What it leaves open follows from its seed and number.
+/// A case. Everything else follows from its seed and number.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) seed: u64,
@@ -55,12 +55,12 @@ pub(crate) struct Case {
     pub(crate) residency: Residency,
     /// Consecutive jobs on one executor.
     pub(crate) jobs: u32,
-    /// Whether the ring has more than one slot for each lane.
+    /// Whether the ring has more than one slot per lane.
     pub(crate) is_ample: bool,
-    /// Whether I/Os come back short, late and out of order.
+    /// Whether I/Os complete short, late and out of order.
     pub(crate) is_faulty: bool,
-    /// Whether bytes keep their offset within a page on the way.
-    pub(crate) is_in_step: bool,
+    /// Whether bytes have the same offset within a page in the object and in the region.
+    pub(crate) keeps_page_offset: bool,
     pub(crate) place: Place,
     pub(crate) gds: GdsUse,
 }
@@ -92,7 +92,7 @@ const RESIDENCIES: [Residency; 4] = [
 const JOBS: [u32; 3] = [1, 2, 4];
 
 impl Case {
-    /// How many values each dimension has.
+    /// The number of values of each dimension.
     pub(crate) const SIZES: [usize; 14] = [
         System::ALL.len(),
         ENGINES.len(),
@@ -106,7 +106,7 @@ impl Case {
         DENSITIES.len(),
         RESIDENCIES.len(),
         JOBS.len(),
-        // Whether the ring is ample and I/Os are faulty; whether bytes keep in step.
+        // `is_ample` and `is_faulty` together, and `keeps_page_offset`.
         4,
         2,
     ];
@@ -149,13 +149,13 @@ impl Case {
             jobs: JOBS[jobs],
             is_ample: trouble % 2 == 0,
             is_faulty: trouble == 3,
-            is_in_step: step == 0,
+            keeps_page_offset: step == 0,
             place: Place::Host,
             gds: GdsUse::Off,
         }
     }
 
-    /// The verb of one of its jobs: they differ, so that each kind follows each.
+    /// The verb of one of its jobs. They rotate, so that each kind follows each.
     pub(crate) fn verb_of(&self, job: u32) -> Verb {
         let first = VERBS.iter().position(|verb| *verb == self.verb);
         VERBS[(first.expect("it is one of them") + job as usize) % VERBS.len()]
@@ -196,14 +196,14 @@ impl Case {
         }
     }
 
-    /// Whether a demanded route may be refused: where the file system or the region's address cannot have it.
+    /// Whether a demanded route may be refused: the file system or the region's address may not support it.
     pub(crate) fn may_be_refused(&self) -> bool {
         if self.system.is_remote() && self.choice != Choice::Auto {
             return true;
         }
         let demands_drive = matches!(self.choice, Choice::Only(Route::Direct | Route::Staged));
         let no_gds = self.place != Place::Host && self.choice == Choice::Only(Route::Direct);
-        demands_drive && (!self.system.has_direct() || !self.is_in_step || no_gds)
+        demands_drive && (!self.system.has_direct() || !self.keeps_page_offset || no_gds)
     }
 }
 
@@ -226,7 +226,7 @@ impl fmt::Display for Case {
             jobs,
             is_ample,
             is_faulty,
-            is_in_step,
+            keeps_page_offset,
             place,
             gds,
         } = self;
@@ -234,7 +234,7 @@ impl fmt::Display for Case {
             f,
             "seed={seed} only={number}: {system} {engine:?} {verb:?} {choice:?} objects {objects} depth {depth} \
              lanes {lanes} chunk {chunk_bytes} {shape:?} {density:?} {residency:?} jobs {jobs} ample {is_ample} \
-             faulty {is_faulty} in step {is_in_step} {place} {gds:?}"
+             faulty {is_faulty} in step {keeps_page_offset} {place} {gds:?}"
         )
     }
 }

@@ -1,11 +1,11 @@
-//! Bytes that tell which object they are of and where they were in it.
+//! Bytes that identify their object and their offset.
 
 use crate::cover::mix;
 
-/// What memory and regions hold before a transfer. No transfer brings a run of these.
+/// The content of regions before a transfer. No transfer brings a run of these.
 pub(crate) const BLANK: u8 = 0xA5;
 
-/// The first `len` bytes of the object that `key` names. Every eight of them are a number of their own.
+/// The first `len` bytes of the object with this key. Every eight bytes are unique.
 pub(crate) fn bytes(key: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let key = mix(key);
@@ -16,7 +16,7 @@ pub(crate) fn bytes(key: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where two runs of bytes first differ, and how many differ in all.
+/// Describes the first difference between two byte strings, and the number of differing bytes.
 pub(crate) fn difference(seen: &[u8], expected: &[u8]) -> Option<String> {
     if seen == expected {
         return None;

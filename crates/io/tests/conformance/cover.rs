@@ -1,8 +1,8 @@
-//! A pairwise cover: few rows in which every two values of two dimensions meet.
+//! A pairwise cover: few rows that contain every pair of values of any two dimensions.
 
 use std::collections::HashSet;
 
-/// Random numbers that follow from a seed (splitmix64).
+/// A seeded random number generator (splitmix64).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -11,7 +11,7 @@ impl Random {
         Self(seed)
     }
 
-    /// For the part of a run that `number` names.
+    /// The generator of part `number` of a run.
     pub(crate) fn part(seed: u64, number: u64) -> Self {
         Self(mix(seed ^ mix(number)))
     }
@@ -26,7 +26,7 @@ impl Random {
         self.next() % bound.max(1)
     }
 
-    /// Whether one of `in_how_many` chances came up.
+    /// Returns true with a probability of one in `in_how_many`.
     pub(crate) fn chance(&mut self, in_how_many: u64) -> bool {
         self.below(in_how_many) == 0
     }
@@ -42,17 +42,17 @@ impl Random {
     }
 }
 
-/// A number that tells nothing of the one it was made from.
+/// Hashes a number.
 pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
 
-/// Candidates for each row; more make a cover slightly smaller and take longer.
+/// Candidates per row. More make a cover slightly smaller and take longer.
 const CANDIDATES: usize = 40;
 
-/// Rows of value numbers, one for each dimension of `sizes`, in which every pair of values meets.
+/// Rows with one value index per dimension of `sizes`, which contain every pair of values.
 pub(crate) fn pairwise(sizes: &[usize], random: &mut Random) -> Vec<Vec<usize>> {
     let mut open = HashSet::new();
     for a in 0..sizes.len() {
@@ -90,7 +90,7 @@ fn pairs_of(row: &[usize]) -> impl Iterator<Item = (usize, usize, usize, usize)>
 }
 
 #[test]
-fn every_two_values_meet_in_a_cover_that_follows_from_its_seed() {
+fn a_cover_contains_every_pair_and_depends_only_on_its_seed() {
     let sizes = [2, 7, 3, 5, 4];
     let rows = pairwise(&sizes, &mut Random::new(3));
     let met: HashSet<_> = rows.iter().flat_map(|row| pairs_of(row)).collect();

@@ -1,4 +1,4 @@
-//! A store that breaks one promise, to show that the suite notices.
+//! A store with one defect, to show that the suite detects it.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -9,61 +9,61 @@ use straightway_core::{Object, Result};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store,
-        Tag, Verb, Verbs, open_one,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
+        Store, Tag, Verb, Verbs, open_one,
     },
 };
 
-/// Which promise is broken.
+/// The defect of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lie {
-    /// None: the wrapper itself conforms.
+pub(crate) enum Defect {
+    /// None: the wrapper alone conforms.
     None,
     /// A declared verb is not implemented.
     Skips(Verb),
-    /// A verb works that is not declared.
+    /// An undeclared verb works.
     Hides(Verb),
-    /// A put-if-absent replaces.
+    /// A put-if-absent replaces an existing object.
     ReplacesIfAbsent,
-    /// A put-if-match replaces whatever is there.
+    /// A put-if-match replaces any version.
     IgnoresTag,
-    /// A put adds to what is there.
+    /// A put appends to the object.
     Appends,
     /// A page leaves its last name out.
     LosesName,
     /// Pages are not in order.
     Unordered,
-    /// A page is longer than was asked for.
+    /// A page is longer than requested.
     LongPage,
-    /// The last page says that there is another one, and so for ever.
+    /// The last page always names a next one.
     EndlessPages,
     /// Objects are visible as soon as they are created.
     EarlyDraft,
     /// A commit makes the last object visible first.
     LastFirst,
-    /// A commit that fails leaves what came before.
+    /// A failed commit leaves the objects before the failure.
     PartialCommit,
     /// Nothing is removed.
     RemovesNothing,
-    /// A remove-if-match removes whatever is there.
+    /// A remove-if-match removes any version.
     RemovesAnyVersion,
-    /// A folder is left half full.
+    /// A clear leaves some objects.
     ClearsHalf,
-    /// `%41` and `A` are one name.
+    /// `%41` and `A` are the same name.
     DecodesNames,
-    /// A read past the end gives zeros.
+    /// A read past the end returns zeros.
     FillsUp,
-    /// `get` gives as much as there is.
+    /// `get` ignores the limit.
     Unbounded,
-    /// What cannot be opened is left out.
+    /// Objects that cannot be opened are left out.
     OpensSome,
-    /// What is below is all there is.
+    /// The store below a folder is the whole store.
     BelowIsAll,
     /// A handle does not notice that its object was replaced.
     NoticesNothing,
 }
 
-impl Lie {
+impl Defect {
     pub(crate) const ALL: [Self; 34] = [
         Self::None,
         Self::Skips(Verb::List),
@@ -102,34 +102,34 @@ impl Lie {
     ];
 }
 
-/// A store that tells one lie.
+/// A store with one defect.
 #[derive(Debug)]
-pub(crate) struct Lying {
+pub(crate) struct DefectiveStore {
     inner: Arc<dyn Store>,
-    lie: Lie,
+    defect: Defect,
 }
 
-impl Lying {
-    pub(crate) fn new(inner: Arc<dyn Store>, lie: Lie) -> Self {
-        Self { inner, lie }
+impl DefectiveStore {
+    pub(crate) fn new(inner: Arc<dyn Store>, defect: Defect) -> Self {
+        Self { inner, defect }
     }
 
     fn name(&self, name: &OsStr) -> OsString {
-        match (self.lie, name.to_str()) {
-            (Lie::DecodesNames, Some(text)) => text.replace("%41", "A").into(),
+        match (self.defect, name.to_str()) {
+            (Defect::DecodesNames, Some(text)) => text.replace("%41", "A").into(),
             _ => name.to_owned(),
         }
     }
 
     fn check(&self, verb: Verb) -> Result<()> {
-        match self.lie {
-            Lie::Skips(skipped) if skipped == verb => Err(self.inner.lacks(verb)),
+        match self.defect {
+            Defect::Skips(skipped) if skipped == verb => Err(self.inner.lacks(verb)),
             _ => Ok(()),
         }
     }
 }
 
-impl Store for Lying {
+impl Store for DefectiveStore {
     fn describe(&self, name: &OsStr) -> String {
         self.inner.describe(name)
     }
@@ -140,7 +140,7 @@ impl Store for Lying {
 
     fn verbs(&self) -> Verbs {
         let is_declared =
-            |verb: &Verb| self.inner.verbs().has(*verb) && self.lie != Lie::Hides(*verb);
+            |verb: &Verb| self.inner.verbs().has(*verb) && self.defect != Defect::Hides(*verb);
         let declared: Vec<_> = Verb::ALL.into_iter().filter(is_declared).collect();
         Verbs::of(&declared)
     }
@@ -154,11 +154,13 @@ impl Store for Lying {
                 ..object.clone()
             }]);
             match found {
-                Err(_) if self.lie == Lie::OpensSome && objects.len() > 1 => {}
+                Err(_) if self.defect == Defect::OpensSome && objects.len() > 1 => {}
                 found => {
-                    let lie = self.lie;
+                    let defect = self.defect;
                     let handles = found?.into_iter();
-                    opened.extend(handles.map(|inner| Arc::new(LyingHandle { inner, lie }) as _));
+                    opened.extend(
+                        handles.map(|inner| Arc::new(DefectiveHandle { inner, defect }) as _),
+                    );
                 }
             }
         }
@@ -170,7 +172,7 @@ impl Store for Lying {
     }
 
     fn get(&self, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
-        let bytes_max = if self.lie == Lie::Unbounded {
+        let bytes_max = if self.defect == Defect::Unbounded {
             u64::MAX
         } else {
             bytes_max
@@ -178,17 +180,17 @@ impl Store for Lying {
         self.inner.get(&self.name(name), bytes_max)
     }
 
-    fn list(&self, page: &Page) -> Result<Listing> {
+    fn list(&self, page: &ListPage) -> Result<Listing> {
         self.check(Verb::List)?;
         let mut page = page.clone();
-        if self.lie == Lie::LongPage {
+        if self.defect == Defect::LongPage {
             page.names_max = page.names_max.saturating_add(1);
         }
         let mut listing = self.inner.list(&page)?;
-        match self.lie {
-            Lie::LosesName => drop(listing.objects.pop()),
-            Lie::Unordered => listing.objects.reverse(),
-            Lie::EndlessPages if listing.next.is_none() => listing.next = Some(OsString::new()),
+        match self.defect {
+            Defect::LosesName => drop(listing.objects.pop()),
+            Defect::Unordered => listing.objects.reverse(),
+            Defect::EndlessPages if listing.next.is_none() => listing.next = Some(OsString::new()),
             _ => {}
         }
         Ok(listing)
@@ -196,17 +198,17 @@ impl Store for Lying {
 
     fn below(&self, folder: &OsStr, missing: Missing) -> Result<Arc<dyn Store>> {
         self.check(Verb::List)?;
-        let inner = match self.lie {
-            Lie::BelowIsAll => Arc::clone(&self.inner),
+        let inner = match self.defect {
+            Defect::BelowIsAll => Arc::clone(&self.inner),
             _ => self.inner.below(&self.name(folder), missing)?,
         };
-        Ok(Arc::new(Self::new(inner, self.lie)))
+        Ok(Arc::new(Self::new(inner, self.defect)))
     }
 
     fn create(&self, name: &OsStr, bytes: u64, like: &Like<'_>) -> Result<Box<dyn Draft>> {
         self.check(Verb::Create)?;
         let name = self.name(name);
-        if self.lie == Lie::EarlyDraft {
+        if self.defect == Defect::EarlyDraft {
             self.inner
                 .put(&name, b"", &Condition::Always, Durability::Synced)?;
         }
@@ -215,11 +217,11 @@ impl Store for Lying {
 
     fn commit(&self, mut drafts: Vec<Box<dyn Draft>>) -> Result<()> {
         self.check(Verb::Create)?;
-        match self.lie {
-            Lie::PartialCommit => drafts
+        match self.defect {
+            Defect::PartialCommit => drafts
                 .into_iter()
                 .try_for_each(|draft| self.inner.commit(vec![draft])),
-            Lie::LastFirst => {
+            Defect::LastFirst => {
                 drafts.reverse();
                 for draft in drafts {
                     self.inner.commit(vec![draft])?;
@@ -236,11 +238,11 @@ impl Store for Lying {
         let name = self.name(name);
         let is_ignored = match on {
             Condition::Always => false,
-            Condition::IfAbsent => self.lie == Lie::ReplacesIfAbsent,
-            Condition::IfMatch(_) => self.lie == Lie::IgnoresTag,
+            Condition::IfAbsent => self.defect == Defect::ReplacesIfAbsent,
+            Condition::IfMatch(_) => self.defect == Defect::IgnoresTag,
         };
         let on = if is_ignored { &Condition::Always } else { on };
-        if self.lie == Lie::Appends && *on == Condition::Always {
+        if self.defect == Defect::Appends && *on == Condition::Always {
             let mut all = self.inner.get(&name, u64::MAX).unwrap_or_default();
             all.extend(bytes);
             return self.inner.put(&name, &all, on, how);
@@ -250,23 +252,23 @@ impl Store for Lying {
 
     fn remove(&self, name: &OsStr, how: Durability) -> Result<()> {
         self.check(Verb::Remove)?;
-        match self.lie {
-            Lie::RemovesNothing => Ok(()),
+        match self.defect {
+            Defect::RemovesNothing => Ok(()),
             _ => self.inner.remove(&self.name(name), how),
         }
     }
 
     fn remove_if_match(&self, name: &OsStr, tag: &Tag, how: Durability) -> Result<bool> {
         self.check(Verb::RemoveIfMatch)?;
-        match self.lie {
-            Lie::RemovesAnyVersion => self.inner.remove(&self.name(name), how).map(|()| true),
+        match self.defect {
+            Defect::RemovesAnyVersion => self.inner.remove(&self.name(name), how).map(|()| true),
             _ => self.inner.remove_if_match(&self.name(name), tag, how),
         }
     }
 
     fn clear(&self, folder: &OsStr) -> Result<()> {
-        match self.lie {
-            Lie::ClearsHalf => {
+        match self.defect {
+            Defect::ClearsHalf => {
                 let below = self.inner.below(folder, Missing::Refuse)?;
                 open_one(&*below, OsStr::new("y")).map(drop)?;
                 below.remove(OsStr::new("y"), Durability::Synced)
@@ -277,12 +279,12 @@ impl Store for Lying {
 }
 
 #[derive(Debug)]
-struct LyingHandle {
+struct DefectiveHandle {
     inner: Arc<dyn Handle>,
-    lie: Lie,
+    defect: Defect,
 }
 
-impl Handle for LyingHandle {
+impl Handle for DefectiveHandle {
     fn object(&self) -> Object {
         self.inner.object()
     }
@@ -293,14 +295,14 @@ impl Handle for LyingHandle {
 
     fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         match self.inner.read_exact_at(offset, bytes) {
-            Err(_) if self.lie == Lie::FillsUp => Ok(()),
+            Err(_) if self.defect == Defect::FillsUp => Ok(()),
             read => read,
         }
     }
 
     fn check_unchanged(&self) -> Result<()> {
-        match self.lie {
-            Lie::NoticesNothing => Ok(()),
+        match self.defect {
+            Defect::NoticesNothing => Ok(()),
             _ => self.inner.check_unchanged(),
         }
     }

@@ -1,4 +1,4 @@
-//! What every engine does with single I/Os, plain and wrapped.
+//! The contract of engines for single I/Os, plain and wrapped.
 
 use std::{
     collections::HashSet,
@@ -16,18 +16,18 @@ use straightway_io::{
     },
 };
 use straightway_memory::{Memory, MemoryEngine};
-use straightway_sys::{Buf, By, File, Op, Region, Slot, Window};
+use straightway_sys::{Buf, File, IoPath, Op, Region, Slot, Window};
 
 /// An open object of any store.
 type Object = Arc<dyn Handle>;
 
 const BYTES: usize = 8192;
-/// The length of the object that engines are tried on.
+/// The length of the test object.
 pub(crate) const OBJECT_BYTES: u64 = 64 * BYTES as u64;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn io(op: Op, object: &Object, by: By, offset: u64, slot: Slot, tag: u32) -> Io {
+fn io(op: Op, object: &Object, by: IoPath, offset: u64, slot: Slot, tag: u32) -> Io {
     let bytes = slot.bytes();
     Io {
         op,
@@ -41,7 +41,7 @@ fn io(op: Op, object: &Object, by: By, offset: u64, slot: Slot, tag: u32) -> Io 
     }
 }
 
-/// Runs all I/Os to the end, however small the queue, and gives them back by tag.
+/// Runs all I/Os to completion with any queue depth. Returns them sorted by tag.
 fn run_all(engine: &mut dyn Engine, ios: Vec<Io>) -> Vec<Done> {
     let count = ios.len();
     let mut ios: std::collections::VecDeque<_> = ios.into();
@@ -65,8 +65,8 @@ fn pattern(tag: u32) -> u8 {
     (tag * 7 + 1) as u8
 }
 
-/// Writes 64 blocks in reverse order, reads them back, and expects each to be what it was.
-fn what_is_written_is_read(engine: &mut dyn Engine, object: &Object, by: By) {
+/// Writes 64 blocks in reverse order, reads them back, and compares each.
+fn what_is_written_is_read(engine: &mut dyn Engine, object: &Object, by: IoPath) {
     let blocks: Vec<_> = Slot::ring(64, BYTES).unwrap();
     let writes = (0..64).rev().zip(blocks).map(|(tag, mut slot)| {
         slot.as_mut_slice().fill(pattern(tag));
@@ -81,11 +81,11 @@ fn what_is_written_is_read(engine: &mut dyn Engine, object: &Object, by: By) {
     });
     let written = run_all(engine, writes.collect());
     let tags: HashSet<_> = written.iter().map(|d| d.io.tag).collect();
-    assert_eq!(tags.len(), 64, "every I/O comes back once");
+    assert_eq!(tags.len(), 64, "every I/O completes once");
     let reads = written.into_iter().map(|done| {
         assert_eq!(done.result.unwrap(), BYTES);
         let Buf::Slot(mut slot) = done.io.buf else {
-            panic!("it went out with a slot")
+            panic!("it was submitted with a slot")
         };
         slot.as_mut_slice().fill(0xEE);
         io(Op::Read, object, by, done.io.offset, slot, done.io.tag)
@@ -93,7 +93,7 @@ fn what_is_written_is_read(engine: &mut dyn Engine, object: &Object, by: By) {
     for done in run_all(engine, reads.collect()) {
         assert_eq!(done.result.unwrap(), BYTES);
         let Buf::Slot(slot) = &done.io.buf else {
-            panic!("it went out with a slot")
+            panic!("it was submitted with a slot")
         };
         assert!(
             slot.as_slice().iter().all(|b| *b == pattern(done.io.tag)),
@@ -110,17 +110,17 @@ fn the_end_is_a_short_read(engine: &mut dyn Engine, object: &Object) {
     let past = io(
         Op::Read,
         object,
-        By::PageCache,
+        IoPath::PageCache,
         end + 4096,
         slots.pop().unwrap(),
         0,
     );
-    // Some stores are read in whole blocks only.
+    // Some stores support only reads of whole blocks.
     let left = 100_u64.next_multiple_of(object.block_bytes());
     let across = io(
         Op::Read,
         object,
-        By::PageCache,
+        IoPath::PageCache,
         end - left,
         slots.pop().unwrap(),
         1,
@@ -130,13 +130,13 @@ fn the_end_is_a_short_read(engine: &mut dyn Engine, object: &Object) {
     assert_eq!(*done[1].result.as_ref().unwrap() as u64, left);
 }
 
-/// A full queue gives the I/O back whole.
+/// A full queue returns the I/O unchanged.
 fn a_full_queue_gives_the_io_back(engine: &mut dyn Engine, object: &Object) {
     let depth = engine.capabilities().depth;
     let mut refused = None;
     let mut taken = 0;
     for (tag, slot) in (0..).zip(Slot::ring(depth + 1, 4096).unwrap()) {
-        match engine.submit(io(Op::Read, object, By::PageCache, 0, slot, tag)) {
+        match engine.submit(io(Op::Read, object, IoPath::PageCache, 0, slot, tag)) {
             Ok(()) => taken += 1,
             Err(io) => refused = Some(io),
         }
@@ -158,7 +158,7 @@ fn a_window_is_filled_in_place(engine: &mut dyn Engine, object: &Object) {
     let io = Io {
         op: Op::Read,
         object: Arc::clone(object),
-        by: By::PageCache,
+        by: IoPath::PageCache,
         offset: 5 * BYTES as u64,
         buf: Buf::Window(window),
         start: 0,
@@ -167,7 +167,7 @@ fn a_window_is_filled_in_place(engine: &mut dyn Engine, object: &Object) {
     };
     drop(run_all(engine, vec![io]));
     let bytes = Arc::get_mut(&mut region)
-        .expect("the I/O let go of it")
+        .expect("the I/O has released it")
         .as_slice();
     assert!(
         bytes[..BYTES]
@@ -178,32 +178,32 @@ fn a_window_is_filled_in_place(engine: &mut dyn Engine, object: &Object) {
     assert!(bytes[BYTES..2 * BYTES].iter().all(|b| *b == pattern(5)));
 }
 
-/// What an engine for files does.
+/// The contract of an engine for files.
 pub(crate) fn conforms(engine: &mut dyn Engine) {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let file = File::create(&folder.path().join("file"), 64 * BYTES as u64).unwrap();
     let by = if file.alignment().is_some() {
-        By::Direct
+        IoPath::Direct
     } else {
-        By::PageCache
+        IoPath::PageCache
     };
     conforms_with(engine, &(Arc::new(file) as _), by);
 }
 
-/// What an engine for objects in memory does.
+/// The contract of an engine for objects in memory.
 pub(crate) fn conforms_in_memory(engine: &mut dyn Engine) {
-    conforms_with(engine, &in_memory(), By::PageCache);
+    conforms_with(engine, &in_memory(), IoPath::PageCache);
 }
 
-/// What an engine does with an object of [`OBJECT_BYTES`] that may be written.
-pub(crate) fn conforms_with(engine: &mut dyn Engine, object: &Object, by: By) {
+/// The contract of an engine, on a writable object of [`OBJECT_BYTES`].
+pub(crate) fn conforms_with(engine: &mut dyn Engine, object: &Object, by: IoPath) {
     what_is_written_is_read(engine, object, by);
-    what_is_written_is_read(engine, object, By::PageCache);
+    what_is_written_is_read(engine, object, IoPath::PageCache);
     the_end_is_a_short_read(engine, object);
     a_full_queue_gives_the_io_back(engine, object);
     a_window_is_filled_in_place(engine, object);
     engine.rest();
-    what_is_written_is_read(engine, object, By::PageCache);
+    what_is_written_is_read(engine, object, IoPath::PageCache);
     let mut none = Vec::new();
     assert_eq!(
         engine.poll(&mut none, Duration::ZERO).unwrap(),
@@ -221,7 +221,7 @@ fn in_memory() -> Object {
     draft.handle()
 }
 
-/// io_uring, or a printed reason why not.
+/// io_uring, or a printed reason for its absence.
 fn ring(depth: u32) -> Option<Ring> {
     Ring::new(depth)
         .inspect_err(|error| eprintln!("skipped: {error}"))
@@ -263,13 +263,13 @@ fn an_engine_that_reads_and_one_that_writes_conform_together() {
 }
 
 #[test]
-fn an_object_of_another_store_is_an_error_and_its_buffer_comes_back() {
+fn an_object_of_another_store_is_an_error_and_its_buffer_is_returned() {
     let slots = || Slot::ring(1, BYTES).unwrap().remove(0);
     let mut engines: Vec<Box<dyn Engine>> =
         vec![Box::new(Cached::default()), Box::new(Pool::new(1).unwrap())];
     engines.extend(ring(4).map(|ring| Box::new(ring) as Box<dyn Engine>));
     for engine in &mut engines {
-        let read = io(Op::Read, &in_memory(), By::PageCache, 0, slots(), 7);
+        let read = io(Op::Read, &in_memory(), IoPath::PageCache, 0, slots(), 7);
         let done = run_all(&mut **engine, vec![read]).remove(0);
         let error = done.io.object.error("read", done.result.unwrap_err());
         assert!(error.to_string().contains("memory:test/object"), "{error}");
@@ -306,7 +306,7 @@ fn late_and_reordered_completions_still_conform() {
 }
 
 #[test]
-fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
+fn a_faulty_engine_fails_and_shortens_as_often_as_configured() {
     let object = in_memory();
     let faults = Faults {
         seed: 9,
@@ -317,7 +317,7 @@ fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
     };
     let mut engine = Faulty::new(Box::new(MemoryEngine::new(64)), faults);
     let writes = (0..64).zip(Slot::ring(64, BYTES).unwrap());
-    let writes = writes.map(|(tag, slot)| io(Op::Write, &object, By::PageCache, 0, slot, tag));
+    let writes = writes.map(|(tag, slot)| io(Op::Write, &object, IoPath::PageCache, 0, slot, tag));
     let done = run_all(&mut engine, writes.collect());
     let failed = done.iter().filter(|d| d.result.is_err()).count();
     let short = done
@@ -330,16 +330,16 @@ fn a_faulty_engine_fails_and_falls_short_as_often_as_asked() {
     );
     assert!(
         done.iter().all(|d| d.io.bytes == BYTES),
-        "the I/O comes back as it went"
+        "the I/O is returned with its original length"
     );
 }
 
 #[test]
-fn a_trace_has_every_io() {
+fn a_trace_records_every_io() {
     let object = in_memory();
     let trace = Trace::default();
     let mut engine = Traced::new(Box::new(MemoryEngine::new(8)), trace.clone());
-    what_is_written_is_read(&mut engine, &object, By::PageCache);
+    what_is_written_is_read(&mut engine, &object, IoPath::PageCache);
     let events = trace.take();
     assert_eq!(events.len(), 128);
     assert!(

@@ -1,4 +1,4 @@
-//! Where in an object the extents of a transfer lie.
+//! The layout of a transfer's extents in an object.
 
 use straightway_core::Extent;
 
@@ -28,7 +28,7 @@ impl Shape {
         Self::Bytes,
     ];
 
-    /// Extents of an object of that length, in order and apart.
+    /// Extents of an object of that length, in order and disjoint.
     pub(crate) fn extents(self, bytes: u64, random: &mut Random) -> Vec<Extent> {
         let (unit, run_max, gap_max) = match self {
             Self::Whole => return vec![Extent::new(0, bytes)],
@@ -40,7 +40,7 @@ impl Shape {
         let mut extents = Vec::new();
         let mut at = random.below(gap_max) * unit;
         while at < bytes {
-            // Most runs are short, so that many share what can be shared.
+            // Most runs are short, so that many share pages, blocks or sectors.
             let run_max = if random.chance(4) {
                 run_max * 8
             } else {
@@ -55,7 +55,7 @@ impl Shape {
 }
 
 #[test]
-fn extents_are_in_order_apart_and_inside() {
+fn extents_are_in_order_disjoint_and_inside_the_object() {
     for (seed, shape) in (0..50).flat_map(|seed| Shape::ALL.map(|shape| (seed, shape))) {
         let mut random = Random::new(seed);
         let bytes = 1 + random.below(200_000);

@@ -1,4 +1,4 @@
-//! The same cases into and out of memory of a GPU, over the stand-in: through pinned rings, and by cuFile.
+//! The same cases with GPU memory, over the stand-in: through pinned rings, and by cuFile.
 
 use straightway_core::{Choice, Place};
 use straightway_io::GdsUse;
@@ -11,7 +11,7 @@ use crate::{
     suite::{Request, attempt},
 };
 
-/// Cases of each plan. They are smaller than the others: the stand-in's process has two minutes.
+/// The number of cases per plan. They are small, because the stand-in's process has two minutes.
 const CASES: usize = 20;
 
 #[test]
@@ -25,7 +25,7 @@ fn every_byte_of_many_objects_arrives_in_gpu_memory_and_comes_back() {
                 .into_iter()
                 .filter(has_region);
             let mut failed = 0;
-            // The folder is the checkout's, whatever file system the case names.
+            // The folder is in the checkout, whatever file system the case names.
             for case in cases.take(CASES) {
                 let case = Case {
                     system: System::Checkout,

@@ -11,10 +11,10 @@
 mod case;
 mod content;
 mod cover;
+mod defect;
 mod engine;
 mod extents;
 mod gpu;
-mod lie;
 mod mounts;
 mod network;
 mod nvme;

@@ -1,8 +1,8 @@
-//! Where the suite's objects are: in the memory store, on a web server, and on file systems: the checkout's own, tmpfs,
-//! and others on loop devices where this process may mount them.
+//! The systems that hold the suite's objects: the memory store, a web server, and file systems: the checkout's own,
+//! tmpfs, and others on loop devices where this process may mount them.
 //!
-//! The suite mounts in a namespace of its own, which goes with its process: nothing stays mounted, and no
-//! loop device stays attached, however the process ends. The images have no name once they are mounted.
+//! The suite mounts in its own namespace, which ends with its process: nothing stays mounted, and no loop device stays
+//! attached, however the process ends. The images are unlinked once they are mounted.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-/// A file system, the memory store, or a web server, that cases run on. What is written goes to files there.
+/// A file system, store or server that cases run on. Except over NVMe and in memory, writes go to files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum System {
     Checkout,
@@ -36,7 +36,7 @@ pub(crate) enum System {
     NvmeFaulty,
 }
 
-/// The least that xfs takes is 300 MiB. Images are sparse.
+/// xfs needs at least 300 MiB. Images are sparse.
 const IMAGE_BYTES: u64 = 512 << 20;
 
 impl System {
@@ -52,7 +52,7 @@ impl System {
         Self::Web,
     ];
 
-    /// Systems behind faulty networks, which have a suite of their own.
+    /// Systems behind faulty networks, which have their own suite.
     pub(crate) const FAULTY: [Self; 5] = [
         Self::S3Faulty,
         Self::WebFaulty,
@@ -66,8 +66,7 @@ impl System {
         self == Self::Web || Self::FAULTY.contains(&self)
     }
 
-    /// Whether every file on it can be read and written around the page cache. On btrfs that depends on the file;
-    /// of the checkout nobody knows.
+    /// Whether every file on it supports O_DIRECT. On btrfs that depends on the file; for the checkout it is unknown.
     pub(crate) fn has_direct(self) -> bool {
         !matches!(
             self,
@@ -75,7 +74,7 @@ impl System {
         ) && !self.is_remote()
     }
 
-    /// The command that makes it, without the image.
+    /// The command that makes the file system, without the image.
     fn maker(self) -> Option<&'static [&'static str]> {
         match self {
             Self::Ext4Blocks1K => Some(&["mkfs.ext4", "-q", "-F", "-b", "1024"]),
@@ -109,22 +108,22 @@ impl fmt::Display for System {
     }
 }
 
-/// The file systems that there are, each with a folder on it.
+/// The available file systems, each with a folder on it.
 #[derive(Debug)]
 pub(crate) struct Mounts {
     folders: BTreeMap<System, PathBuf>,
     mounted: Vec<PathBuf>,
-    /// Kept, so that they are removed last.
+    /// Held so that they are removed last.
     _folders: [Arc<tempfile::TempDir>; 2],
 }
 
 impl Mounts {
-    /// Mounts what can be mounted where `may_mount`; each that cannot is said, with the reason.
+    /// Mounts all file systems that it can if `may_mount`, and prints the reason for each that it cannot.
     pub(crate) fn new(may_mount: &Result<(), String>) -> Self {
         let checkout = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let base = Arc::new(tempfile::tempdir().unwrap());
         let mut mounts = Self {
-            // The memory store needs none; its cases have one all the same.
+            // The memory store and the web server need no file system of their own.
             folders: [System::Checkout, System::Memory, System::Web]
                 .map(|system| (system, checkout.path().to_owned()))
                 .into(),
@@ -161,7 +160,7 @@ impl Mounts {
 impl Drop for Mounts {
     fn drop(&mut self) {
         for folder in &self.mounted {
-            // The loop device goes with its last user.
+            // The loop device is detached with its last user.
             if let Err(reason) = run("umount", &["--lazy"], folder) {
                 eprintln!("{reason}");
             }
@@ -186,7 +185,7 @@ fn mount_image(maker: &[&str], folder: &Path) -> Result<(), String> {
     mounted
 }
 
-/// Runs a command on a path; its words where it fails.
+/// Runs a command on a path. If it fails, returns its first line of output.
 fn run(program: &str, options: &[&str], path: &Path) -> Result<(), String> {
     let output = Command::new(program).args(options).arg(path).output();
     let output = output.map_err(|e| format!("{program}: {e}"))?;

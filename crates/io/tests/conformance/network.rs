@@ -1,11 +1,12 @@
-//! The same cases over networks that fail: S3 and web servers, with and without TLS, through a local cache, and NVMe/TCP.
+//! The same cases over networks that fail: S3 and web servers, with and without TLS, through a local cache, and
+//! NVMe/TCP.
 //!
-//! Faults follow from the case's seed and the number of the request, which lanes send in any order.
+//! Faults follow from the case's seed and the number of the request. Lanes send requests in any order.
 
 use std::time::{Duration, Instant};
 
 use straightway_core::{Choice, Route};
-use straightway_lab::Weed;
+use straightway_lab::S3Server;
 
 use crate::{
     case::{Case, Verb},
@@ -14,11 +15,11 @@ use crate::{
     suite::{Request, attempt},
 };
 
-/// Cases of each system, and the time after which no further one is begun.
+/// The number of cases per system, and the time after which none is started.
 const CASES: usize = 24;
 const TIME_MAX: Duration = Duration::from_secs(25);
 
-/// More objects make a case longer, and nothing else: each is opened by a request.
+/// The most objects. More only make a case longer: each is opened by a request.
 const OBJECTS_MAX: u32 = 40;
 
 fn every_byte_comes_through(system: System) {
@@ -31,7 +32,7 @@ fn every_byte_comes_through(system: System) {
         if start.elapsed() > TIME_MAX {
             break;
         }
-        // Bytes from a socket go by the ring where that is demanded, and by no other route that can be.
+        // Bytes from a socket support no demanded route but the ring.
         let choice = match case.choice {
             Choice::Only(Route::Staged) if system != System::CachedFaulty => case.choice,
             _ => Choice::Auto,
@@ -68,7 +69,7 @@ fn every_byte_comes_through(system: System) {
 
 #[test]
 fn every_byte_comes_through_a_faulty_network_from_s3() {
-    if Weed::shared().is_some() {
+    if S3Server::shared().is_some() {
         every_byte_comes_through(System::S3Faulty);
     }
 }

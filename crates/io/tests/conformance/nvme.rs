@@ -1,4 +1,5 @@
-//! Namespaces of a target of ours keep the promises of stores and engines, also over connections that break.
+//! Namespaces of our own NVMe/TCP target conform to the contracts of stores and engines, also over connections that
+//! break.
 
 use std::{
     ffi::OsStr,
@@ -14,21 +15,21 @@ use straightway_io::{
     Handle,
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Files, LaneSpec, Like, Listing, Missing, Named, Page, Store,
-        Tag, Tuning, Verb, Verbs, open_one,
+        Condition, Draft, Durability, Files, LaneSpec, Like, ListPage, Listing, Missing, Named,
+        Store, Tag, Tuning, Verb, Verbs, open_one,
     },
     wrapper::faulty::{Faults, Faulty},
 };
-use straightway_lab::Wire;
+use straightway_lab::ByteRelay;
 use straightway_nvme::{Digests, Nqn};
-use straightway_nvme_host::{NvmeEngine, NvmeTcp, Portal, Settings};
-use straightway_nvme_target::{Config, Source, Target};
-use straightway_sys::By;
+use straightway_nvme_host::{HostSettings, NvmeEngine, NvmeTcp, Portal};
+use straightway_nvme_target::{Config, NamespaceSource, Target};
+use straightway_sys::IoPath;
 use tempfile::TempDir;
 
 use crate::{
+    defect::{Defect, DefectiveStore},
     engine::{self, OBJECT_BYTES},
-    lie::{Lie, Lying},
     store::conforms,
 };
 
@@ -41,27 +42,27 @@ const FOLDER: &str = "served";
 #[derive(Debug)]
 pub(crate) struct Nvme {
     target: Target,
-    wire: Option<Wire>,
+    wire: Option<ByteRelay>,
 }
 
 impl Nvme {
-    /// A target that may be written. `breaks` is the seed of a relay and how many of 100 connections it breaks.
-    pub(crate) fn start(sources: Vec<Source>, breaks: Option<(u64, u64)>) -> Self {
+    /// A writable target. `breaks` is the seed of a relay and the percentage of connections that it breaks.
+    pub(crate) fn start(sources: Vec<NamespaceSource>, breaks: Option<(u64, u64)>) -> Self {
         let address = "127.0.0.1:0".parse().unwrap();
         let mut config = Config::new(Nqn::new(NQN).unwrap(), address, sources);
         config.is_writable = true;
         let target = Target::start(&config).unwrap();
         let upstream = target.addresses()[0];
-        let wire = breaks.map(|(seed, percent)| Wire::start(upstream, seed, percent).unwrap());
+        let wire = breaks.map(|(seed, percent)| ByteRelay::start(upstream, seed, percent).unwrap());
         Self { target, wire }
     }
 
-    /// The store of its namespaces below a folder. Digests notice every bit that is wrong.
+    /// The store of its namespaces below a folder. Digests detect every wrong bit.
     pub(crate) fn store(&self, folder: &str) -> Arc<dyn Store> {
         let direct = self.target.addresses()[0];
-        let address = self.wire.as_ref().map_or(direct, Wire::address);
+        let address = self.wire.as_ref().map_or(direct, ByteRelay::address);
         let portal = Portal::new(&address.ip().to_string(), address.port());
-        let settings = Settings {
+        let settings = HostSettings {
             digests: Digests {
                 header: true,
                 data: true,
@@ -73,7 +74,7 @@ impl Nvme {
             delay_max: Duration::from_millis(100),
             attempts_max: 200,
             retries_max: 100,
-            ..Settings::default()
+            ..HostSettings::default()
         };
         let store = NvmeTcp::new(portal, settings);
         let below = OsStr::new(NQN).to_owned();
@@ -84,14 +85,14 @@ impl Nvme {
         }
     }
 
-    /// How many connections broke.
+    /// The number of broken connections.
     pub(crate) fn broken(&self) -> u64 {
-        self.wire.as_ref().map_or(0, Wire::broken)
+        self.wire.as_ref().map_or(0, ByteRelay::broken)
     }
 }
 
-/// A store of a folder that a target serves. What is put is written to the folder: NVMe cannot make a namespace. All
-/// else is asked of the store.
+/// A store of a folder that a target serves. Puts write to the folder, because NVMe cannot create a namespace. All
+/// other calls go to the store.
 #[derive(Debug)]
 struct Served {
     store: Arc<dyn Store>,
@@ -102,7 +103,7 @@ struct Served {
 #[derive(Debug)]
 struct Shared {
     nvme: Nvme,
-    /// Whether files were put that the target has not seen.
+    /// Whether files were put that the target has not scanned yet.
     is_stale: AtomicBool,
     _folder: TempDir,
 }
@@ -113,7 +114,7 @@ impl Served {
         let folder = home.path().join(FOLDER);
         std::fs::create_dir(&folder).unwrap();
         let files = Files::below_path(&folder, Missing::Refuse).unwrap();
-        let nvme = Nvme::start(vec![Source::Path(folder)], None);
+        let nvme = Nvme::start(vec![NamespaceSource::Path(folder)], None);
         Arc::new(Self {
             store: nvme.store(FOLDER),
             files: Arc::new(files),
@@ -125,7 +126,7 @@ impl Served {
         })
     }
 
-    /// The store, once the target has looked at its folder again.
+    /// The store, after the target has scanned its folder again if needed.
     fn seen(&self) -> Result<&dyn Store> {
         if self.shared.is_stale.swap(false, Ordering::SeqCst) {
             self.shared.nvme.target.rescan()?;
@@ -174,7 +175,7 @@ impl Store for Served {
         self.seen()?.get(name, bytes_max)
     }
 
-    fn list(&self, page: &Page) -> Result<Listing> {
+    fn list(&self, page: &ListPage) -> Result<Listing> {
         self.seen()?.list(page)
     }
 
@@ -217,22 +218,23 @@ fn a_served_folder_conforms() {
 }
 
 #[test]
-fn a_served_folder_that_breaks_one_promise_fails() {
-    for lie in [
-        Lie::Skips(Verb::List),
-        Lie::Hides(Verb::List),
-        Lie::LosesName,
-        Lie::Unbounded,
-        Lie::OpensSome,
-        Lie::BelowIsAll,
-        Lie::DecodesNames,
-        Lie::FillsUp,
+fn a_served_folder_with_one_defect_fails() {
+    for defect in [
+        Defect::Skips(Verb::List),
+        Defect::Hides(Verb::List),
+        Defect::LosesName,
+        Defect::Unbounded,
+        Defect::OpensSome,
+        Defect::BelowIsAll,
+        Defect::DecodesNames,
+        Defect::FillsUp,
     ] {
-        let make = move || -> Arc<dyn Store> { Arc::new(Lying::new(Served::start(), lie)) };
+        let make =
+            move || -> Arc<dyn Store> { Arc::new(DefectiveStore::new(Served::start(), defect)) };
         let outcome = conforms(&make);
         println!(
-            "{lie:?}: {}",
-            outcome.expect_err(&format!("{lie:?} goes unnoticed"))
+            "{defect:?}: {}",
+            outcome.expect_err(&format!("{defect:?} goes unnoticed"))
         );
     }
 }
@@ -244,9 +246,9 @@ fn new_engine(depth: u32) -> Option<NvmeEngine> {
         .ok()
 }
 
-/// A target with one namespace to write to, and that namespace.
+/// A target with one writable namespace, and that namespace.
 fn scratch(breaks: Option<(u64, u64)>) -> (Nvme, Arc<dyn Handle>) {
-    let memory = Source::Memory {
+    let memory = NamespaceSource::Memory {
         name: "scratch".to_owned(),
         bytes: OBJECT_BYTES,
     };
@@ -260,7 +262,7 @@ fn the_engine_conforms_at_any_depth() {
     let (_nvme, object) = scratch(None);
     for depth in [1, 2, 32, 200] {
         if let Some(mut engine) = new_engine(depth) {
-            engine::conforms_with(&mut engine, &object, By::Direct);
+            engine::conforms_with(&mut engine, &object, IoPath::Direct);
         }
     }
 }
@@ -275,7 +277,7 @@ fn the_engine_conforms_when_completions_are_late() {
     let (_nvme, object) = scratch(None);
     if let Some(engine) = new_engine(16) {
         let mut late = Faulty::new(Box::new(engine), faults);
-        engine::conforms_with(&mut late, &object, By::Direct);
+        engine::conforms_with(&mut late, &object, IoPath::Direct);
     }
 }
 
@@ -285,7 +287,7 @@ fn the_engine_conforms_over_connections_that_break() {
     for seed in 0..6 {
         let (nvme, object) = scratch(Some((seed, 50)));
         if let Some(mut engine) = new_engine(16) {
-            engine::conforms_with(&mut engine, &object, By::Direct);
+            engine::conforms_with(&mut engine, &object, IoPath::Direct);
         }
         broken += nvme.broken();
     }

@@ -6,7 +6,7 @@ mod remote;
 
 use std::{cell::RefCell, path::Path, sync::Arc};
 
-use straightway_core::{Choice, Extent, Kind, Leg, Move, Place, Receipt, Result, Route};
+use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Place, Receipt, Result, Route};
 use straightway_io::{Executor, File, Region};
 use straightway_sys::cuda::Driver;
 
@@ -19,30 +19,30 @@ use crate::{
     mounts::System,
 };
 
-/// Payload of one job, about. Many objects are small ones.
+/// The approximate payload of one job. If there are many objects, they are small.
 const JOB_BYTES: u64 = 6 << 20;
 const OBJECT_BYTES_MIN: u64 = 8 << 10;
 const OBJECT_BYTES_MAX: u64 = 4 << 20;
 
-/// What a case came to.
+/// The result of a case.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
-    /// Bytes that were moved and compared.
+    /// The bytes that were moved and compared.
     pub(crate) bytes: u64,
-    /// Jobs whose demanded route was refused, where it may be.
+    /// The jobs whose demanded route was refused, where that is allowed.
     pub(crate) refused: u32,
-    /// Faults that were injected.
+    /// The number of injected faults.
     pub(crate) faults: u64,
 }
 
-/// Runs the jobs of a case, one after the other, in a folder below `base`. What is wrong is the error.
+/// Runs the jobs of a case in sequence, in a folder below `base`. The error says what is wrong.
 pub(crate) fn run(case: &Case, base: &Path) -> Result<Outcome, String> {
     let executor = Executor::new(case.settings()).map_err(|e| e.to_string())?;
     let mut outcome = Outcome::default();
     for number in 0..case.jobs {
         let folder = tempfile::tempdir_in(base).map_err(|e| e.to_string())?;
         let served = RefCell::new(Served::default());
-        let work = Work {
+        let job_run = JobRun {
             case,
             executor: &executor,
             folder: folder.path(),
@@ -51,16 +51,16 @@ pub(crate) fn run(case: &Case, base: &Path) -> Result<Outcome, String> {
         };
         let verb = case.verb_of(number);
         let done = match verb {
-            Verb::Read => work.read(),
-            Verb::Write => work.write(),
-            Verb::Relay => work.relay(),
-            Verb::Check => work.checked(),
+            Verb::Read => job_run.read(),
+            Verb::Write => job_run.write(),
+            Verb::Relay => job_run.relay(),
+            Verb::Check => job_run.checked(),
         };
         outcome.faults += served.borrow().faults();
         match done {
             Ok(Ok(bytes)) => outcome.bytes += bytes,
             Ok(Err(wrong)) => return Err(format!("job {number}, {verb:?}: {wrong}")),
-            Err(error) if error.kind() == Kind::Unsupported && case.may_be_refused() => {
+            Err(error) if error.kind() == ErrorKind::Unsupported && case.may_be_refused() => {
                 outcome.refused += 1;
             }
             Err(error) => return Err(format!("job {number}, {verb:?}: {error}")),
@@ -70,24 +70,24 @@ pub(crate) fn run(case: &Case, base: &Path) -> Result<Outcome, String> {
 }
 
 /// One job of a case.
-struct Work<'a> {
+struct JobRun<'a> {
     case: &'a Case,
     executor: &'a Executor,
     folder: &'a Path,
-    /// What serves the objects that come over a network.
+    /// The servers of remote objects.
     served: &'a RefCell<Served>,
     random: Random,
 }
 
-/// What a job comes to: the bytes that it moved, or what is wrong with them.
+/// The result of a job: the bytes that it moved, or what is wrong with them.
 type Checked = Result<Result<u64, String>>;
 
-impl Work<'_> {
+impl JobRun<'_> {
     /// Reads extents of files into a region.
     fn read(mut self) -> Checked {
         let (objects, contents, _) = self.sources();
         let mut extents = self.extents(&contents.iter().map(Vec::len).collect::<Vec<_>>());
-        // Bytes may be read twice.
+        // Extents may be read twice.
         let again = extents.iter().copied().filter(|_| self.random.chance(10));
         let again: Vec<_> = again.collect();
         extents.extend(again);
@@ -134,7 +134,7 @@ impl Work<'_> {
             .and_then(|()| self.check(&receipt, &[Leg::Write], bytes)))
     }
 
-    /// Copies extents of files to the same place in new files: of sparse files what is no hole.
+    /// Copies extents of files to the same place in new files. Of sparse files, copies the data or other extents.
     fn relay(mut self) -> Checked {
         let (objects, contents, files) = self.sources();
         let lengths: Vec<_> = contents.iter().map(Vec::len).collect();
@@ -165,7 +165,7 @@ impl Work<'_> {
             .and_then(|()| self.check(&receipt, &[Leg::Read, Leg::Write], bytes)))
     }
 
-    /// The length of one object: tiny, whole pages, or anything.
+    /// A random length of one object: tiny, whole pages, or anything.
     fn length(&mut self) -> usize {
         let share = JOB_BYTES / u64::from(self.case.objects);
         let most = share.clamp(OBJECT_BYTES_MIN, OBJECT_BYTES_MAX);
@@ -187,7 +187,7 @@ impl Work<'_> {
         extents
     }
 
-    /// Gives each extent a place of its own in a region. Answers the moves and the region's length.
+    /// Gives each extent its own place in a region. Returns the moves and the region's length.
     fn moves(&mut self, mut extents: Vec<(u32, Extent)>) -> (Vec<Move>, u64) {
         if self.random.chance(2) {
             self.random.shuffle(&mut extents);
@@ -195,7 +195,7 @@ impl Work<'_> {
         let mut end = 0;
         let mut moves = Vec::new();
         for (object, extent) in extents {
-            let at = if self.case.is_in_step {
+            let at = if self.case.keeps_page_offset {
                 let ahead = (extent.offset + 4096 - end % 4096) % 4096;
                 end + ahead
             } else {
@@ -212,7 +212,7 @@ impl Work<'_> {
         region_at(self.case.place, bytes)
     }
 
-    /// Checks that the receipt counts every byte once on each leg, by a route that was asked for.
+    /// Checks that the receipt counts every byte once on each leg, by an allowed route.
     fn check(&self, receipt: &Receipt, legs: &[Leg], bytes: u64) -> Result<u64, String> {
         let sum = |leg: &Leg| {
             let rows = receipt.routes.iter().filter(|r| r.leg == *leg);

@@ -1,6 +1,6 @@
-//! What every store promises: the same cases on each, and on wrappers that break one promise at a time.
+//! The contract of stores: the same cases on each, and on wrappers with one defect each.
 //!
-//! A verb that a store declares is exercised; one that it does not declare has to be refused as such.
+//! A declared verb is exercised; an undeclared one has to be refused as unsupported.
 
 use std::{
     collections::BTreeSet,
@@ -11,20 +11,20 @@ use std::{
     },
 };
 
-use straightway_core::{Kind, Place};
+use straightway_core::{ErrorKind, Place};
 use straightway_io::{
     Settings,
     store::{
-        Condition, Draft, Durability, Files, LaneSpec, Like, Listing, Missing, Named, Page, Store,
-        Tag, Verb, list_all, open_one,
+        Condition, Draft, Durability, Files, LaneSpec, Like, ListPage, Listing, Missing, Named,
+        Store, Tag, Verb, list_all, open_one,
     },
     track::Track,
 };
 use straightway_memory::Memory;
 
-use crate::{engine, lie::Lie, lie::Lying};
+use crate::{defect::Defect, defect::DefectiveStore, engine};
 
-/// What is wrong with a store.
+/// The error says what is wrong with a store.
 pub(crate) type Checked = Result<(), String>;
 
 /// Objects in one listing: more than one page of S3 has.
@@ -40,17 +40,17 @@ fn wrong(what: impl Into<String>) -> Checked {
     Err(what.into())
 }
 
-/// An error where `holds` is false.
+/// Returns an error if `holds` is false.
 fn check(holds: bool, what: &str) -> Checked {
     if holds { Ok(()) } else { wrong(what) }
 }
 
-fn told<T>(result: straightway_core::Result<T>) -> Result<T, String> {
+fn err_to_string<T>(result: straightway_core::Result<T>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }
 
 fn put(store: &dyn Store, object: &str, bytes: &[u8], on: &Condition) -> Result<bool, String> {
-    told(store.put(name(object), bytes, on, NOW))
+    err_to_string(store.put(name(object), bytes, on, NOW))
 }
 
 fn get(store: &dyn Store, object: &str) -> Option<Vec<u8>> {
@@ -62,12 +62,12 @@ fn is_there(store: &dyn Store, object: &str) -> bool {
 }
 
 fn draft(store: &dyn Store, object: &str, bytes: &[u8]) -> Result<Box<dyn Draft>, String> {
-    let draft = told(store.create(name(object), bytes.len() as u64, &Like::Replaced))?;
-    told(draft.write_all_at(0, bytes))?;
+    let draft = err_to_string(store.create(name(object), bytes.len() as u64, &Like::Replaced))?;
+    err_to_string(draft.write_all_at(0, bytes))?;
     Ok(draft)
 }
 
-/// Adds an object by whichever verb the store has.
+/// Adds an object by a verb that the store has.
 fn add(store: &dyn Store, object: &str, bytes: &[u8]) -> Checked {
     let verbs = store.verbs();
     let on = match (verbs.has(Verb::Put), verbs.has(Verb::PutIfAbsent)) {
@@ -75,7 +75,7 @@ fn add(store: &dyn Store, object: &str, bytes: &[u8]) -> Checked {
         (true, _) => Condition::Always,
         _ => {
             let draft = draft(store, object, bytes)?;
-            return told(store.commit(vec![draft]));
+            return err_to_string(store.commit(vec![draft]));
         }
     };
     check(
@@ -84,7 +84,7 @@ fn add(store: &dyn Store, object: &str, bytes: &[u8]) -> Checked {
     )
 }
 
-/// Calls a verb, whatever comes of it.
+/// Calls a verb. Its effect does not matter.
 fn call(store: &dyn Store, verb: Verb) -> straightway_core::Result<()> {
     let object = name("called");
     let put = |on: &Condition| store.put(object, b"x", on, NOW).map(drop);
@@ -103,7 +103,7 @@ fn call(store: &dyn Store, verb: Verb) -> straightway_core::Result<()> {
     }
 }
 
-/// What is declared works, and what is not is refused with the names of the store and the verb.
+/// Declared verbs work, and others are refused with the names of the store and the verb.
 fn verbs_are_as_declared(store: &dyn Store) -> Checked {
     for verb in Verb::ALL {
         match (store.verbs().has(verb), call(store, verb)) {
@@ -113,7 +113,7 @@ fn verbs_are_as_declared(store: &dyn Store) -> Checked {
             (false, Err(error)) => {
                 let text = error.to_string();
                 let names = text.contains(verb.name()) && text.contains(&store.describe(name("")));
-                check(error.kind() == Kind::Unsupported && names, &text)?;
+                check(error.kind() == ErrorKind::Unsupported && names, &text)?;
             }
         }
     }
@@ -163,15 +163,15 @@ fn a_put_replaces_the_whole_object(store: &dyn Store) -> Checked {
 
 fn a_put_if_match_needs_the_version_that_is_there(store: &dyn Store) -> Checked {
     let tag = |store: &dyn Store| {
-        let handle = told(open_one(store, name("matched")))?;
+        let handle = err_to_string(open_one(store, name("matched")))?;
         handle
             .tag()
             .ok_or_else(|| "a store with this verb has tags".to_owned())
     };
     add(store, "matched", b"one")?;
     let first = tag(store)?;
-    let handle = told(open_one(store, name("matched")))?;
-    told(handle.check_unchanged())?;
+    let handle = err_to_string(open_one(store, name("matched")))?;
+    err_to_string(handle.check_unchanged())?;
     let on = Condition::IfMatch(first.clone());
     check(
         put(store, "matched", b"two", &on)?,
@@ -200,12 +200,12 @@ fn a_put_if_match_needs_the_version_that_is_there(store: &dyn Store) -> Checked 
     )
 }
 
-/// All pages of a listing, with at most so many names each.
+/// All pages of a listing, with at most `names_max` names each.
 fn pages(store: &dyn Store, names_max: usize) -> Result<Vec<Listing>, String> {
     let mut pages = Vec::new();
     let mut after = None;
     loop {
-        let page = told(store.list(&Page {
+        let page = err_to_string(store.list(&ListPage {
             after: after.clone(),
             names_max,
         }))?;
@@ -228,9 +228,9 @@ fn pages(store: &dyn Store, names_max: usize) -> Result<Vec<Listing>, String> {
 }
 
 fn pages_are_complete_and_in_order(store: &dyn Store) -> Checked {
-    let inside = told(store.below(name("listed"), Missing::Create))?;
+    let inside = err_to_string(store.below(name("listed"), Missing::Create))?;
     let objects: BTreeSet<OsString> = (0..MANY).map(|n| format!("object-{n}").into()).collect();
-    // Two that sort around a slash.
+    // Two of them sort around a slash.
     let folders: BTreeSet<OsString> = ["f", "f-1", "f.2", "object-1"].map(OsString::from).into();
     for object in &objects {
         add(&*inside, object.to_str().unwrap(), b"x")?;
@@ -259,7 +259,7 @@ fn pages_are_complete_and_in_order(store: &dyn Store) -> Checked {
             "each folder is listed once",
         )?;
     }
-    let empty = told(store.below(name("nothing"), Missing::Create))?;
+    let empty = err_to_string(store.below(name("nothing"), Missing::Create))?;
     check(
         pages(&*empty, 10)? == [Listing::default()],
         "nothing is one empty page",
@@ -268,8 +268,8 @@ fn pages_are_complete_and_in_order(store: &dyn Store) -> Checked {
 
 fn what_is_below_is_the_same_object(store: &dyn Store) -> Checked {
     add(store, "folder/deep/x", b"1")?;
-    let folder = told(store.below(name("folder"), Missing::Refuse))?;
-    let deep = told(store.below(name("folder/deep"), Missing::Refuse))?;
+    let folder = err_to_string(store.below(name("folder"), Missing::Refuse))?;
+    let deep = err_to_string(store.below(name("folder/deep"), Missing::Refuse))?;
     check(
         get(&*folder, "deep/x") == Some(b"1".into()),
         "it is seen from the folder",
@@ -289,13 +289,13 @@ fn what_is_below_is_the_same_object(store: &dyn Store) -> Checked {
     add(&*folder, "y", b"2")?;
     add(store, "folder-2", b"3")?;
     if store.verbs().has(Verb::Remove) {
-        told(store.clear(name("folder")))?;
+        err_to_string(store.clear(name("folder")))?;
         let is_gone = !is_there(store, "folder/deep/x") && !is_there(store, "folder/y");
         check(
             is_gone && is_there(store, "folder-2"),
             "a folder is cleared, and no other",
         )?;
-        let left = told(list_all(store))?.folders;
+        let left = err_to_string(list_all(store))?.folders;
         check(
             !left.contains(&"folder".into()),
             "a folder without objects is not listed",
@@ -309,7 +309,7 @@ fn nothing_is_visible_before_its_commit(store: &dyn Store) -> Checked {
         if !store.verbs().has(Verb::List) {
             return Ok(false);
         }
-        told(list_all(store)).map(|all| all.objects.iter().any(|o| o.name == "draft"))
+        err_to_string(list_all(store)).map(|all| all.objects.iter().any(|o| o.name == "draft"))
     };
     let begun = draft(store, "draft", b"dropped")?;
     check(
@@ -326,7 +326,7 @@ fn nothing_is_visible_before_its_commit(store: &dyn Store) -> Checked {
         begun.handle().object().bytes == 4,
         "a draft knows its length",
     )?;
-    told(store.commit(vec![begun]))?;
+    err_to_string(store.commit(vec![begun]))?;
     check(
         get(store, "draft") == Some(b"kept".into()),
         "a committed draft is there, whole",
@@ -336,14 +336,14 @@ fn nothing_is_visible_before_its_commit(store: &dyn Store) -> Checked {
         get(store, "draft") == Some(b"kept".into()),
         "the old one is there until the commit",
     )?;
-    told(store.commit(vec![begun]))?;
+    err_to_string(store.commit(vec![begun]))?;
     check(
         get(store, "draft") == Some(b"again".into()),
         "a commit replaces",
     )
 }
 
-fn whoever_sees_the_last_sees_all(store: &dyn Store) -> Checked {
+fn a_reader_that_sees_the_last_sees_all(store: &dyn Store) -> Checked {
     let objects: Vec<String> = (0..20).map(|n| format!("set-{n}")).collect();
     let drafts = objects.iter().map(|object| draft(store, object, b"x"));
     let drafts = drafts.collect::<Result<Vec<_>, _>>()?;
@@ -357,15 +357,15 @@ fn whoever_sees_the_last_sees_all(store: &dyn Store) -> Checked {
             }
             objects.iter().all(|object| is_there(store, object))
         });
-        let committed = told(store.commit(drafts));
+        let committed = err_to_string(store.commit(drafts));
         is_over.store(true, Ordering::Relaxed);
         let saw_all = watch.join().unwrap();
-        committed.and_then(|()| check(saw_all, "whoever sees the last sees all"))
+        committed.and_then(|()| check(saw_all, "a reader that sees the last sees all"))
     })
 }
 
 fn a_failed_commit_leaves_nothing(store: &dyn Store) -> Checked {
-    // Drafts of a store of each kind, at least one of which this one cannot commit.
+    // Drafts of both kinds of store, at least one of which this one cannot commit.
     let (memory, folder) = (Memory::new("other"), tempfile::tempdir().unwrap());
     let files = Files::below_path(folder.path(), Missing::Refuse).unwrap();
     let others: [&dyn Store; 2] = [&memory, &files];
@@ -412,7 +412,7 @@ fn names_with_odd_characters_are_names(store: &dyn Store) -> Checked {
         "&amp;",
         &long,
     ];
-    // SeaweedFS takes a backslash for a slash.
+    // SeaweedFS treats a backslash as a slash.
     let is_s3 = store.describe(name("")).starts_with("s3://");
     let names: Vec<_> = names
         .into_iter()
@@ -426,7 +426,7 @@ fn names_with_odd_characters_are_names(store: &dyn Store) -> Checked {
         check(is_own, &format!("{object:?} is a name of its own"))?;
     }
     if store.verbs().has(Verb::List) {
-        let all = told(list_all(store))?.objects;
+        let all = err_to_string(list_all(store))?.objects;
         let listed = |object: &str| all.iter().any(|o| o.name == object);
         let missing = names.iter().find(|object| !listed(object));
         check(missing.is_none(), &format!("{missing:?} is listed"))?;
@@ -434,12 +434,12 @@ fn names_with_odd_characters_are_names(store: &dyn Store) -> Checked {
     for object in ["", ".", "..", "a//b", "/a", "a/", "x/../a", "x/./a", "a\0b"] {
         check(
             add(store, object, b"x").is_err(),
-            &format!("{object:?} is no name"),
+            &format!("{object:?} is not a name"),
         )?;
-        // Keys with empty parts can be read, and SeaweedFS takes `a//b` for `a/b`.
+        // S3 keys with empty parts can be read, and SeaweedFS treats `a//b` as `a/b`.
         check(
             is_s3 || !is_there(store, object),
-            &format!("{object:?} is no object"),
+            &format!("{object:?} is not an object"),
         )?;
     }
     Ok(())
@@ -449,23 +449,24 @@ fn what_is_removed_is_gone(store: &dyn Store) -> Checked {
     add(store, "gone", b"x")?;
     add(store, "stays", b"x")?;
     for how in [Durability::Unsynced, Durability::Synced] {
-        told(store.remove(name("gone"), how))?;
+        err_to_string(store.remove(name("gone"), how))?;
         check(!is_there(store, "gone"), "what is removed is gone")?;
     }
-    told(store.remove(name("no/such/object"), NOW))?;
+    err_to_string(store.remove(name("no/such/object"), NOW))?;
     check(is_there(store, "stays"), "nothing else is gone")
 }
 
 fn a_remove_if_match_needs_the_version_that_is_there(store: &dyn Store) -> Checked {
     let tag = || {
-        let handle = told(open_one(store, name("matched")))?;
+        let handle = err_to_string(open_one(store, name("matched")))?;
         let tag = handle.tag();
         tag.ok_or_else(|| "a store with this verb has tags".to_owned())
     };
-    let remove = |object: &str, tag: &Tag| told(store.remove_if_match(name(object), tag, NOW));
+    let remove =
+        |object: &str, tag: &Tag| err_to_string(store.remove_if_match(name(object), tag, NOW));
     add(store, "matched", b"one")?;
     let first = tag()?;
-    told(store.remove(name("matched"), NOW))?;
+    err_to_string(store.remove(name("matched"), NOW))?;
     // The tag of S3 follows from the bytes.
     let is_s3 = store.describe(name("")).starts_with("s3://");
     let again: &[u8] = if is_s3 { b"two" } else { b"one" };
@@ -487,14 +488,14 @@ fn a_remove_if_match_needs_the_version_that_is_there(store: &dyn Store) -> Check
 
 fn reads_are_whole_or_errors(store: &dyn Store) -> Checked {
     add(store, "read", b"0123456789")?;
-    let handle = told(open_one(store, name("read")))?;
+    let handle = err_to_string(open_one(store, name("read")))?;
     let object = handle.object();
     check(
         (object.bytes, &object.name) == (10, &store.describe(name("read"))),
         "it is an object",
     )?;
     let mut bytes = [0; 4];
-    told(handle.read_exact_at(5, &mut bytes))?;
+    err_to_string(handle.read_exact_at(5, &mut bytes))?;
     check(&bytes == b"5678", "a part is read")?;
     let past = [7, 10, 11, u64::MAX - 3].map(|at| handle.read_exact_at(at, &mut bytes).is_err());
     check(past == [true; 4], "a read past the end is an error")?;
@@ -502,14 +503,14 @@ fn reads_are_whole_or_errors(store: &dyn Store) -> Checked {
     let missing = open_one(store, name("missing")).map(drop);
     let kind = missing.err().map(|error| error.kind());
     check(
-        kind == Some(Kind::NotFound),
+        kind == Some(ErrorKind::NotFound),
         "what is not there is not found",
     )?;
     let both = [Named::new("read"), Named::new("missing")];
     check(store.open(&both).is_err(), "all are opened or none")
 }
 
-/// A case, and the verbs without which it is left out.
+/// A case, and the verbs that it needs.
 type Case = (fn(&dyn Store) -> Checked, &'static [Verb]);
 
 const CASES: [Case; 12] = [
@@ -523,7 +524,7 @@ const CASES: [Case; 12] = [
     (pages_are_complete_and_in_order, &[Verb::List]),
     (what_is_below_is_the_same_object, &[Verb::List]),
     (nothing_is_visible_before_its_commit, &[Verb::Create]),
-    (whoever_sees_the_last_sees_all, &[Verb::Create]),
+    (a_reader_that_sees_the_last_sees_all, &[Verb::Create]),
     (a_failed_commit_leaves_nothing, &[Verb::Create]),
     (names_with_odd_characters_are_names, &[]),
     (what_is_removed_is_gone, &[Verb::Remove]),
@@ -533,7 +534,7 @@ const CASES: [Case; 12] = [
     ),
 ];
 
-/// Runs all cases on stores that `make` makes, each on an empty one.
+/// Runs all cases, each on an empty store from `make`.
 pub(crate) fn conforms(make: &dyn Fn() -> Arc<dyn Store>) -> Checked {
     for (case, verbs) in CASES {
         let store = make();
@@ -593,7 +594,7 @@ fn a_failed_commit_of_files_leaves_what_was_there() {
     let drafts: Vec<_> = ["a", "b", "c"]
         .map(|n| draft(&store, n, b"x").unwrap())
         .into();
-    // What is renamed to a folder fails.
+    // A rename onto a folder fails.
     std::fs::create_dir(folder.path().join("b")).unwrap();
     store.commit(drafts).unwrap_err();
     let left: Vec<_> = std::fs::read_dir(folder.path())
@@ -604,16 +605,17 @@ fn a_failed_commit_of_files_leaves_what_was_there() {
 }
 
 #[test]
-fn a_store_that_breaks_one_promise_fails() {
-    for lie in Lie::ALL {
-        let make =
-            move || -> Arc<dyn Store> { Arc::new(Lying::new(Arc::new(Memory::new("test")), lie)) };
+fn a_store_with_one_defect_fails() {
+    for defect in Defect::ALL {
+        let make = move || -> Arc<dyn Store> {
+            Arc::new(DefectiveStore::new(Arc::new(Memory::new("test")), defect))
+        };
         let outcome = conforms(&make);
-        match lie {
-            Lie::None => outcome.unwrap(),
+        match defect {
+            Defect::None => outcome.unwrap(),
             _ => println!(
-                "{lie:?}: {}",
-                outcome.expect_err(&format!("{lie:?} goes unnoticed"))
+                "{defect:?}: {}",
+                outcome.expect_err(&format!("{defect:?} goes unnoticed"))
             ),
         }
     }

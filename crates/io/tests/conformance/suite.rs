@@ -1,7 +1,7 @@
 //! Transfers of many objects on every engine, route and file system: a seeded pairwise cover.
 //!
-//! `STRAIGHTWAY_CONFORMANCE="seed=7 cases=2000"` runs another or a longer one, `seconds=1200` gives it more
-//! time, and `only=31` runs just one case of it: a case that fails prints the words that run it again.
+//! `STRAIGHTWAY_CONFORMANCE="seed=7 cases=2000"` selects another seed and more cases, `seconds=1200` gives it more
+//! time, and `only=31` runs a single case. A failed case prints the words that repeat it.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -19,35 +19,35 @@ use crate::{
     run::{self, Outcome},
 };
 
-/// The environment: which cases to run, and what says that this process is in a namespace of its own.
+/// Environment variables: the cases to run, and a mark that this process is in a namespace of its own.
 const VARIABLE: &str = "STRAIGHTWAY_CONFORMANCE";
 const INSIDE_VARIABLE: &str = "STRAIGHTWAY_CONFORMANCE_INSIDE";
 
-/// How many cases there are, unless the environment says otherwise: four or five covers.
+/// The default number of cases: four or five covers.
 const CASES: u64 = 300;
 
-/// How long that may take. On a slow machine some cases are left out, but never one of the first cover.
+/// The default time limit. On a slow machine some cases are left out, but never one of the first cover.
 const TIME_MAX: Duration = Duration::from_mins(5);
 
-/// A case that takes longer than this hangs.
+/// The longest time of a case before it counts as hung.
 const CASE_MAX: Duration = Duration::from_mins(5);
 
-/// Descriptors of one object: two of its file and two of its twin. And some for everything else.
+/// File descriptors per object (two of its file and two of its twin), and a reserve for everything else.
 const DESCRIPTORS: u64 = 4;
 const DESCRIPTORS_SPARE: u64 = 500;
 
-/// Which cases to run.
+/// The cases to run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) seed: u64,
     pub(crate) cases: u64,
-    /// No case after the first cover is begun after this time.
+    /// After this time no case beyond the first cover is started.
     pub(crate) time_max: Duration,
     pub(crate) only: Option<u64>,
 }
 
 impl Request {
-    /// What the environment asks for.
+    /// The request from the environment.
     pub(crate) fn from_environment() -> Self {
         let mut request = Self {
             seed: 11,
@@ -77,12 +77,12 @@ impl Request {
         request
     }
 
-    /// How many cases the first cover has.
+    /// The number of cases in the first cover.
     fn cover(self) -> usize {
         pairwise(&Case::SIZES, &mut Random::part(self.seed, 0)).len()
     }
 
-    /// The cases: one cover after the other, until there are enough.
+    /// The cases: as many covers as are needed.
     pub(crate) fn cases(self) -> Vec<Case> {
         let mut cases = Vec::new();
         for round in 0.. {
@@ -116,7 +116,7 @@ fn every_engine_route_and_file_system_moves_every_byte_of_many_objects() {
     }
 }
 
-/// This test again, in a mount namespace of its own; or why that cannot be.
+/// The command that runs this test again in its own mount namespace, or why that is not possible.
 fn in_namespace() -> Result<Command, String> {
     if !geteuid().is_root() {
         return Err("only root may mount".to_owned());
@@ -139,13 +139,13 @@ fn in_namespace() -> Result<Command, String> {
     Ok(command)
 }
 
-/// Runs all cases that were asked for, and fails with all that failed.
+/// Runs all requested cases, and fails if any failed.
 fn run_all(may_mount: &Result<(), String>) {
     let request = Request::from_environment();
     let start = Instant::now();
     let mounts = Mounts::new(may_mount);
     let objects_max = objects_max();
-    let watch = Watch::start();
+    let watchdog = Watchdog::start();
     let mut total = Outcome::default();
     let (mut ran, mut failed) = (0, 0);
     let (cover, cases) = (request.cover(), request.cases());
@@ -163,7 +163,7 @@ fn run_all(may_mount: &Result<(), String>) {
             eprintln!("skipped: {objects} objects need more open files than `ulimit -n` allows");
             continue;
         }
-        watch.begin(case);
+        watchdog.begin(case);
         ran += 1;
         match attempt(|| run::run(case, folder)) {
             Ok(outcome) => {
@@ -192,7 +192,7 @@ fn run_all(may_mount: &Result<(), String>) {
     assert_eq!(failed, 0, "{VARIABLE}=\"seed=N only=N\" runs a case again");
 }
 
-/// What `body` says is wrong, or what it panicked with.
+/// Runs `body` and turns a panic into an error.
 pub(crate) fn attempt<T>(body: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -201,20 +201,20 @@ pub(crate) fn attempt<T>(body: impl FnOnce() -> Result<T, String>) -> Result<T, 
     })
 }
 
-/// How many objects a case may have, with as many open files as this process can have.
+/// The most objects of a case, given the limit on open files.
 fn objects_max() -> u64 {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where that is refused, the limit stays.
+    // If that is refused, the limit stays.
     let _ = setrlimit(Resource::Nofile, limit);
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     files.saturating_sub(DESCRIPTORS_SPARE) / DESCRIPTORS
 }
 
-/// Ends the process with the case that hangs.
-struct Watch(Arc<Mutex<Option<(Instant, String)>>>);
+/// Ends the process if a case hangs.
+struct Watchdog(Arc<Mutex<Option<(Instant, String)>>>);
 
-impl Watch {
+impl Watchdog {
     fn start() -> Self {
         let shared: Arc<Mutex<Option<(Instant, String)>>> = Arc::default();
         let watched = Arc::downgrade(&shared);

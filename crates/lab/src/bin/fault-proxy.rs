@@ -1,9 +1,9 @@
-//! The proxy as a program, for benchmarks: `fault-proxy LISTEN UPSTREAM SEED [FAULT=SHARE]…`, a share being parts of
-//! 10,000, such as `stall:3s=100`. It ends with its standard input, and then writes what went through as JSON.
+//! The proxy as a program, for benchmarks: `fault-proxy LISTEN UPSTREAM SEED [FAULT=SHARE]…`. A share is in parts of
+//! 10,000, for example `stall:3s=100`. The program ends with its standard input and then prints its counters as JSON.
 
 use std::io::Read;
 
-use straightway_lab::{Faults, Proxy};
+use straightway_lab::{FaultProxy, ProxyFaults};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -17,12 +17,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let share = share.parse::<u32>().map_err(|error| error.to_string())?;
         Ok::<_, String>((fault.parse()?, share))
     };
-    let faults = Faults {
+    let faults = ProxyFaults {
         seed: seed.parse()?,
         shares: shares.iter().map(share).collect::<Result<_, _>>()?,
-        ..Faults::default()
+        ..ProxyFaults::default()
     };
-    let proxy = Proxy::start_at(listen, upstream, faults)?;
+    let proxy = FaultProxy::start_at(listen, upstream, faults)?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     let counts = proxy.counts();
     #[expect(clippy::print_stdout, reason = "it is what the program is for")]

@@ -8,14 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a guest may take to print its first line. Alone on two cores it takes eight seconds.
+/// The timeout for the first output line of a guest. On two idle cores it takes eight seconds.
 const BOOT_TIME_MAX: Duration = Duration::from_secs(90);
 
-/// How often a guest is booted that prints nothing. On a busy machine an emulated processor misses the interrupts by
-/// which the kernel finds its timers; the kernel then stops before the first program runs.
+/// The maximum number of boots of a guest that prints nothing. On a busy machine an emulated processor misses the
+/// interrupts by which the kernel finds its timers. The kernel then stops before the first program runs.
 const BOOTS_MAX: usize = 3;
 
-/// What every guest has.
+/// QEMU arguments of every guest.
 const ARGUMENTS: [&str; 14] = [
     "-accel",
     "tcg,thread=multi,tb-size=256",
@@ -33,22 +33,22 @@ const ARGUMENTS: [&str; 14] = [
     "file:serial",
 ];
 
-/// What to boot.
+/// The virtual machine to boot.
 pub(super) struct Machine<'a> {
     /// The folder of its kernel.
     pub(super) kernel: &'a Path,
-    /// Where `initrd` and the drives are.
+    /// The folder with `initrd` and the drives.
     pub(super) folder: &'a Path,
-    /// What is told to the kernel, beside what every guest is told.
+    /// Additional kernel parameters.
     pub(super) append: &'a str,
-    /// The arguments of QEMU that other guests do not have.
+    /// Additional QEMU arguments.
     pub(super) arguments: &'a [String],
-    /// How long the guest may take once it is up.
+    /// The timeout of the guest after boot.
     pub(super) time_max: Duration,
 }
 
 impl Machine<'_> {
-    /// Boots it and waits until it has ended. Answers what it printed.
+    /// Boots the machine and waits until it has ended. Returns its console output.
     pub(super) fn run(&self) -> io::Result<String> {
         let mut last = String::new();
         for _ in 0..BOOTS_MAX {
@@ -66,7 +66,7 @@ impl Machine<'_> {
             }
             let how = status.map_or("it took too long".to_owned(), |status| status.to_string());
             let said = String::from_utf8_lossy(&said);
-            last = format!("the guest did not end well: {how} {said}\n{log}");
+            last = format!("the guest failed: {how} {said}\n{log}");
             if log.contains("guest: up") {
                 break;
             }
@@ -95,8 +95,8 @@ impl Machine<'_> {
             .spawn()
     }
 
-    /// Waits until the guest has ended, has printed what `is_enough` looks for, or `time_max` is over. Answers how it
-    /// ended, if it did.
+    /// Waits until the guest has ended, `is_enough` accepts its output, or `time_max` is over. Returns the exit status
+    /// if it ended.
     fn wait(
         &self,
         qemu: &mut Child,

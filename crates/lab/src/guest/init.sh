@@ -1,5 +1,5 @@
 #!/bin/sh
-# The first program of the guest: mounts what a system has, finds the drives by their serial numbers, and runs /run.sh.
+# The first program of the guest: mounts the system's file systems, finds the drives by their serial numbers, and runs /run.sh.
 #   $P  the PCI address of the provider, whose controller memory buffer is in a BAR     $A  the source
 #   $C  the sink      $D  the drive with ext4, mounted on /mnt/ext4      $E  another, empty
 #   $V  a virtio drive with the bytes of the source; $M  the drive that marks are read from
@@ -13,7 +13,7 @@ mount -t tmpfs tmp /mnt/tmp
 mount -t debugfs debug /sys/kernel/debug 2>/dev/null
 ip link set lo up
 for module in $(cat /modules.wanted); do modprobe "$module"; done
-# Some modules bring it.
+# Some modules provide configfs.
 mount -t configfs config /sys/kernel/config 2>/dev/null
 drive() {
     for controller in /sys/class/nvme/nvme*; do
@@ -29,7 +29,7 @@ done
 P=$(readlink -f "/sys/block/${B##*/}/device/device")
 P=${P##*/}
 export A C D E M P V
-# Tells QEMU's trace, by a read that is found there, that case $1 begins or ends here.
+# Marks the begin or the end of case $1 in QEMU's trace, by a read.
 mark() { dd if="$M" of=/dev/null bs=4096 skip="$1" count=1 iflag=direct 2>/dev/null; }
 mount -t ext4 -o noatime "$D" /mnt/ext4
 echo "guest: up after $(cut -d' ' -f1 /proc/uptime) s, Linux $(uname -r), provider $P"

@@ -8,12 +8,12 @@ use std::{
     process::Command,
 };
 
-/// The modes of what an archive has.
+/// File modes in an archive.
 const FOLDER: u32 = 0o040_755;
 const FILE: u32 = 0o100_755;
 const LINK: u32 = 0o120_777;
 
-/// A cpio archive in the making, in the `newc` form that Linux unpacks.
+/// A cpio archive under construction, in the `newc` format of Linux.
 #[derive(Debug, Default)]
 pub(super) struct Initrd {
     bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub(super) struct Initrd {
 }
 
 impl Initrd {
-    /// Adds a folder, and those that it is in.
+    /// Adds a folder and its parents.
     pub(super) fn folder(&mut self, name: &str) {
         if name.is_empty() || self.names.contains(name) {
             return;
@@ -32,7 +32,7 @@ impl Initrd {
         self.entry(name, FOLDER, &[]);
     }
 
-    /// Adds a file that may be run.
+    /// Adds an executable file.
     pub(super) fn file(&mut self, name: &str, content: &[u8]) {
         if self.names.contains(name) {
             return;
@@ -43,7 +43,7 @@ impl Initrd {
         self.entry(name, FILE, content);
     }
 
-    /// Adds a program under a name in `/bin`, without its debug information, and the libraries that it is linked with.
+    /// Adds a program as a name in `/bin`, stripped of debug information, with its shared libraries.
     pub(super) fn program(&mut self, name: &str, path: &Path) -> io::Result<()> {
         let stripped = tempfile::NamedTempFile::new()?;
         let status = Command::new("strip")
@@ -55,7 +55,7 @@ impl Initrd {
             _ => fs::read(path)?,
         };
         self.file(&format!("bin/{name}"), &content);
-        // A static program has none, and `ldd` says so by its status.
+        // `ldd` fails for a static program, which has no libraries.
         let listed = Command::new("ldd").arg(path).output()?;
         for word in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
             if let Some(library) = word.strip_prefix('/') {
@@ -65,7 +65,7 @@ impl Initrd {
         Ok(())
     }
 
-    /// Adds busybox, with all its names.
+    /// Adds busybox with links for all its commands.
     pub(super) fn busybox(&mut self) -> io::Result<()> {
         let path = ["/bin/busybox", "/usr/bin/busybox"]
             .into_iter()
@@ -82,7 +82,7 @@ impl Initrd {
         Ok(())
     }
 
-    /// Adds those of the wanted modules that are not built in, with what they need. Answers the names that were found.
+    /// Adds the wanted modules that are not built in, with their dependencies. Returns the names that were found.
     pub(super) fn modules(&mut self, kernel: &Path, wanted: &[&str]) -> io::Result<Vec<String>> {
         let version = fs::read_to_string(kernel.join("version"))?;
         let folder = format!("lib/modules/{}", version.trim());
@@ -113,7 +113,7 @@ impl Initrd {
         Ok(found)
     }
 
-    /// Writes it to a file.
+    /// Writes the archive to a file.
     pub(super) fn write(mut self, path: &PathBuf) -> io::Result<()> {
         self.entry("TRAILER!!!", 0, &[]);
         fs::write(path, &self.bytes)

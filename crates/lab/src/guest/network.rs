@@ -1,5 +1,5 @@
-//! A guest without drives: loopback, ram disks and files in memory, for tests of NVMe over TCP with Linux's own host
-//! and target.
+//! A guest without drives: loopback, RAM disks and files in memory, for NVMe/TCP tests with the host and the target of
+//! Linux.
 
 use std::{io, path::Path, time::Duration};
 
@@ -7,24 +7,24 @@ use tempfile::TempDir;
 
 use super::{NEWEST, boot::Machine, initrd::Initrd, kernel};
 
-/// What to boot.
+/// The configuration of a guest.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkGuest<'a> {
-    /// Programs to take along, with their names in the guest.
+    /// Programs to include, with their names in the guest.
     pub programs: &'a [(&'a str, &'a Path)],
-    /// Kernel modules to take along. The script loads them.
+    /// Kernel modules to include. The script loads them.
     pub modules: &'a [&'a str],
-    /// What to run: for busybox's shell.
+    /// The busybox shell script to run.
     pub script: &'a str,
-    /// How long the guest may take once it is up.
+    /// The timeout of the guest after boot.
     pub time_max: Duration,
 }
 
-/// The memory of the guest: programs with their libraries are unpacked into it.
+/// The memory of the guest. Programs and their libraries are unpacked into it.
 const MEMORY_MIB: &str = "1536";
 
 impl NetworkGuest<'_> {
-    /// Boots it and waits until it has ended. Answers what it printed.
+    /// Boots the guest and waits until it has ended. Returns its console output.
     pub fn run(&self) -> io::Result<String> {
         let kernel = kernel(NEWEST)?;
         let folder = TempDir::new()?;
@@ -34,7 +34,7 @@ impl NetworkGuest<'_> {
         ] {
             initrd.folder(name);
         }
-        // Before busybox, whose programs give way to those of the same name.
+        // Before busybox: programs take precedence over busybox commands of the same name.
         for (name, path) in self.programs {
             initrd.program(name, path)?;
         }
@@ -46,9 +46,9 @@ impl NetworkGuest<'_> {
         Machine {
             kernel: &kernel,
             folder: folder.path(),
-            // On a busy machine the kernel measures the TSC wrongly and may find no timer.
+            // On a busy machine the kernel calibrates the TSC wrongly and may find no timer.
             append: "clocksource=hpet no_timer_check",
-            // Strings are copied byte by byte where the emulated processor claims to do that fast.
+            // With `erms`, the emulated processor copies strings byte by byte.
             arguments: &["-cpu", "max,-erms", "-m", MEMORY_MIB].map(str::to_owned),
             time_max: self.time_max,
         }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The first program of a guest without drives: mounts what a system has and runs /run.sh.
+# The first program of a guest without drives: mounts the system's file systems and runs /run.sh.
 export PATH=/bin:/sbin HOME=/tmp
 mount -t proc proc /proc
 mount -t sysfs sys /sys

@@ -1,13 +1,13 @@
-//! QEMU's trace of the emulated drives: which command moved which bytes to or from which memory.
+//! QEMU's trace of the emulated drives: which command transferred which bytes to or from which memory.
 //!
-//! A drive first says which command it has, then the addresses that the command names. QEMU runs its drives on one
-//! thread, so all addresses up to the next command belong to it. Each drive has a namespace number of its own.
+//! A drive first logs a command, then the addresses of the command. QEMU runs its drives on one thread, so all
+//! addresses up to the next command belong to it. Each drive has its own namespace number.
 
 use std::ops::Range;
 
-/// Which drive a namespace number stands for.
+/// A drive, by its namespace number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Drive {
+pub enum GuestDrive {
     /// The source.
     A = 1,
     /// The provider of BAR memory.
@@ -18,15 +18,15 @@ pub enum Drive {
     D = 4,
     /// An empty drive.
     E = 5,
-    /// The drive that marks are read from.
+    /// The drive for marks: its reads mark positions in the trace.
     M = 6,
 }
 
-impl Drive {
-    /// All there are.
+impl GuestDrive {
+    /// All drives.
     pub const ALL: [Self; 6] = [Self::A, Self::B, Self::C, Self::D, Self::E, Self::M];
 
-    /// How long it is.
+    /// The size of the drive.
     pub fn bytes(self) -> u64 {
         match self {
             Self::D => 128 << 20,
@@ -35,22 +35,22 @@ impl Drive {
     }
 }
 
-/// A command of a drive with data.
+/// A command with data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Which drive.
-    pub drive: Drive,
+    /// The drive.
+    pub drive: GuestDrive,
     /// Whether it writes to the drive.
     pub is_write: bool,
-    /// Which bytes of the drive.
+    /// The byte range on the drive.
     pub at: Range<u64>,
-    /// Bytes that went to or came from the BAR of the provider.
+    /// Bytes transferred to or from the BAR of the provider.
     pub bar_bytes: u64,
-    /// Bytes that went to or came from any other address: host memory.
+    /// Bytes transferred to or from any other address: host memory.
     pub host_bytes: u64,
 }
 
-/// Bytes of DMA by where they went.
+/// DMA bytes by destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dma {
     /// To or from the BAR.
@@ -60,7 +60,7 @@ pub struct Dma {
 }
 
 impl Dma {
-    /// The DMA of some commands together.
+    /// The total DMA of some commands.
     pub fn of<'a>(commands: impl IntoIterator<Item = &'a Command>) -> Self {
         let mut sum = Self::default();
         for command in commands {
@@ -73,18 +73,18 @@ impl Dma {
 
 /// All commands with data, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Trace {
+pub struct DmaTrace {
     commands: Vec<Command>,
 }
 
 /// The block of the drives.
 const BLOCK_BYTES: u64 = 512;
 
-/// What marks are apart on their drive.
+/// The distance of marks on their drive.
 const MARK_BYTES: u64 = 4096;
 
-impl Trace {
-    /// Reads QEMU's log, given where the BAR is.
+impl DmaTrace {
+    /// Parses QEMU's log with the address range of the BAR.
     pub(super) fn read(log: &str, bar: &Range<u64>) -> Self {
         let mut commands: Vec<Command> = Vec::new();
         let mut is_data = false;
@@ -103,7 +103,9 @@ impl Trace {
             match name {
                 "read" | "write" => {
                     let (nsid, count, lba) = (field("nsid"), field("count"), field("lba"));
-                    let drive = Drive::ALL.into_iter().find(|d| Some(*d as u64) == nsid);
+                    let drive = GuestDrive::ALL
+                        .into_iter()
+                        .find(|d| Some(*d as u64) == nsid);
                     is_data = drive.is_some();
                     if let (Some(drive), Some(count), Some(lba)) = (drive, count, lba) {
                         let start = lba * BLOCK_BYTES;
@@ -138,10 +140,10 @@ impl Trace {
     ///
     /// # Panics
     ///
-    /// Where a mark is missing.
+    /// Panics if a mark is missing.
     pub fn between(&self, first: u64, last: u64) -> &[Command] {
         let find = |mark: u64| {
-            let is_mark = |c: &Command| c.drive == Drive::M && c.at.start == mark * MARK_BYTES;
+            let is_mark = |c: &Command| c.drive == GuestDrive::M && c.at.start == mark * MARK_BYTES;
             let found = self.commands.iter().rposition(is_mark);
             found.unwrap_or_else(|| panic!("mark {mark} is not in the trace"))
         };
@@ -177,10 +179,10 @@ mod tests {
 7@1.7:pci_nvme_map_addr addr 0x7000 len 4096
 7@1.8:pci_nvme_read cid 4 nsid 6 nlb 8 count 4096 lba 0x10
 ";
-        let trace = Trace::read(log, &(0xf400_0000..0xf800_0000));
+        let trace = DmaTrace::read(log, &(0xf400_0000..0xf800_0000));
         let seen = trace.between(1, 2);
         let expected = Command {
-            drive: Drive::C,
+            drive: GuestDrive::C,
             is_write: true,
             at: 8192..16_384,
             bar_bytes: 4096,

@@ -1,43 +1,44 @@
 //! The constants of a comparison of architectures, with their sources and bands.
 
-use straightway_scenario::provenance::{Basis, Confidence, Source};
+use straightway_scenario::provenance::{Basis, Citation, Confidence};
 
-use super::{Architecture, FORMULAS};
+use super::{ArchitectureQuestion, FORMULAS};
 
-/// The narrowest and the widest code in use; which one a system runs is a choice of its operator.
-const PARITY: Source = Source {
+/// The narrowest and the widest erasure code in use. The operator of a system chooses the code.
+const PARITY: Citation = Citation {
     name: "an assumption",
     place: "any of them may run 2+2 up to 146+4",
     confidence: Confidence::Assumed,
 };
 
-const METADATA: Source = Source::quoted(
+const METADATA: Citation = Citation::quoted(
     "Lustre manual (old) and newer reports",
     "flash and more cores: up to ten times",
 );
 
-const LUSTRE: Source = Source::read(
+const LUSTRE: Citation = Citation::read(
     "Lustre manual (old)",
     "35 k creates and 100 k stats a second for an MDS",
 );
 
-/// Only VAST's width was read (storagemath.com, "Understanding VAST Data's Erasure Coding Architecture").
-const VAST_CODE: Source = Source::read("VAST, capacity tier", "146+4, 2.7 % of parity");
+/// Only VAST's code width was read in a source (storagemath.com, "Understanding VAST Data's Erasure Coding
+/// Architecture").
+const VAST_CODE: Citation = Citation::read("VAST, capacity tier", "146+4, 2.7 % of parity");
 
-const USUAL_CODE: Source = Source {
+const USUAL_CODE: Citation = Citation {
     name: "an assumption",
     place: "RAID 8+2, 16+2, 13+2",
     confidence: Confidence::Assumed,
 };
 
 /// A drive of the class that servers of 2024 hold.
-const TARGET: Source = Source {
+const TARGET: Citation = Citation {
     name: "an assumption",
     place: "NVMe drives have 3.84 to 61.44 TB",
     confidence: Confidence::Assumed,
 };
 
-impl Architecture {
+impl ArchitectureQuestion {
     pub(super) fn basis(&self) -> Basis {
         let mut basis = Basis::of(&FORMULAS);
         let hardware = &self.hardware;
@@ -60,7 +61,7 @@ impl Architecture {
                 LUSTRE,
             )
             .between(100e3, 1e6, METADATA);
-        let same = Source::computed("the same hardware for all", "only the structure differs");
+        let same = Citation::computed("the same hardware for all", "only the structure differs");
         basis.parameter(
             "hardware.servers",
             "servers",
@@ -77,7 +78,7 @@ impl Architecture {
                 system.name
             );
             let path = format!("systems[{i}].write_share");
-            // Any of them can be set up with narrower or wider codes.
+            // Any system can be configured with narrower or wider codes.
             basis
                 .parameter(path, what, system.write_share, "", code(&system.name))
                 .between(
@@ -90,7 +91,7 @@ impl Architecture {
     }
 }
 
-fn code(system: &str) -> Source {
+fn code(system: &str) -> Citation {
     if system == "vast" {
         VAST_CODE
     } else {

@@ -1,4 +1,4 @@
-//! What decides a figure of an article.
+//! The evidence that decides a figure of an article.
 
 use std::ops::ControlFlow;
 
@@ -13,63 +13,63 @@ use straightway_scenario::{
     check::{self, Refusals},
     claim::{Claim, Compare, Figure},
     provenance::Correction,
-    setting::{self, Setting},
+    setting::{self, ParameterSetting},
 };
 
 use crate::{library, scenario::Scenario};
 
-/// How a figure is judged.
+/// The evidence for or against a figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum By {
-    /// By a claim of a scenario.
+pub(super) enum Evidence {
+    /// A claim of a scenario.
     Claim { scenario: String, says: String },
-    /// By a figure of a scenario's answer.
+    /// A figure of a scenario's answer.
     Answer { scenario: String, figure: String },
-    /// By whether a scenario with these settings is refused at this field.
+    /// Whether a scenario with these settings is refused at this field.
     Refused {
         scenario: String,
         set: Vec<String>,
         field: String,
     },
-    /// By a figure of a simulated fabric.
+    /// A figure of a simulated fabric.
     Fabric {
         scenario: String,
         set: Vec<String>,
         figure: String,
     },
-    /// By what a PCIe link carries.
+    /// The rate of a PCIe link.
     Link {
         #[serde(rename = "gen")]
         generation: Generation,
         lanes: u8,
-        /// Of payload in TLPs of this size; absent for the raw rate.
+        /// The TLP payload size, for the payload rate; absent for the raw rate.
         mps: Option<u32>,
     },
-    /// By a claim about PCIe.
+    /// A claim about PCIe.
     Pcie(String),
-    /// By a claim about incast.
+    /// A claim about incast.
     Incast(String),
-    /// By a product.
+    /// A product of figures.
     Product(Vec<Figure>),
-    /// By a published figure.
+    /// A published figure.
     Published { figure: Figure, source: String },
 }
 
-/// What the article says, and how it compares where it follows.
+/// The article's figure, and the comparison that must hold for it to follow.
 #[derive(Clone, Debug)]
-pub(super) struct Said<'a> {
+pub(super) struct ArticleFigure<'a> {
     pub(super) says: &'a str,
     pub(super) value: Option<&'a Figure>,
     pub(super) compare: Compare,
     pub(super) tolerance: f64,
 }
 
-/// A transfer long enough that its last TLP does not matter.
+/// A transfer so long that its last, partial TLP does not matter.
 const LONG_BYTES: u64 = 1 << 20;
 
-impl By {
-    /// What kind of evidence it is.
+impl Evidence {
+    /// The kind of evidence, as printed.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Claim { .. } | Self::Answer { .. } | Self::Refused { .. } => "scenario",
@@ -81,7 +81,7 @@ impl By {
     }
 
     /// Computes the verdict.
-    pub(super) fn judge(&self, said: &Said<'_>) -> Result<Correction, Refusals> {
+    pub(super) fn judge(&self, said: &ArticleFigure<'_>) -> Result<Correction, Refusals> {
         match self {
             Self::Claim { scenario, says } => {
                 let scenario = read(scenario)?;
@@ -94,7 +94,7 @@ impl By {
                 claim.judge(&answer).ok_or_else(|| missing(says))
             }
             Self::Answer { scenario, figure } => {
-                said.beside(figure, &read(scenario)?.answer()?.to_json())
+                said.judge_answer(figure, &read(scenario)?.answer()?.to_json())
             }
             Self::Refused {
                 scenario,
@@ -105,7 +105,7 @@ impl By {
                 scenario,
                 set,
                 figure,
-            } => said.beside(figure, &simulated(scenario, &settings(set)?)?),
+            } => said.judge_answer(figure, &simulated(scenario, &settings(set)?)?),
             Self::Link {
                 generation,
                 lanes,
@@ -115,7 +115,7 @@ impl By {
                     generation: *generation,
                     lanes: *lanes,
                 };
-                said.beside_value(match mps {
+                said.judge_value(match mps {
                     Some(mps) => link.write_bytes_per_s(LONG_BYTES, *mps),
                     None => link.raw_bytes_per_s(),
                 })
@@ -126,22 +126,26 @@ impl By {
             }
             Self::Incast(claim) => named(fabric::headroom::incast_corrections(), claim),
             Self::Product(factors) => {
-                said.beside_value(factors.iter().map(|factor| factor.value).product())
+                said.judge_value(factors.iter().map(|factor| factor.value).product())
             }
             Self::Published { figure, source } => Ok(Correction {
                 why: source.clone(),
-                ..said.beside_value(figure.value)?
+                ..said.judge_value(figure.value)?
             }),
         }
     }
 }
 
-impl Said<'_> {
-    fn beside_value(&self, value: f64) -> Result<Correction, Refusals> {
-        self.beside("value", &serde_json::json!({ "value": value }))
+impl ArticleFigure<'_> {
+    fn judge_value(&self, value: f64) -> Result<Correction, Refusals> {
+        self.judge_answer("value", &serde_json::json!({ "value": value }))
     }
 
-    fn beside(&self, figure: &str, answer: &serde_json::Value) -> Result<Correction, Refusals> {
+    fn judge_answer(
+        &self,
+        figure: &str,
+        answer: &serde_json::Value,
+    ) -> Result<Correction, Refusals> {
         let claim = Claim {
             says: self.says.to_owned(),
             answer: Some(figure.to_owned()),
@@ -158,10 +162,10 @@ impl Said<'_> {
     }
 }
 
-/// Whether the scenario so set is refused, and at this field.
+/// Judges whether the scenario with these settings is refused at `field`.
 fn refused(
     scenario: &Scenario,
-    settings: &[Setting],
+    settings: &[ParameterSetting],
     field: &str,
     says: &str,
 ) -> Result<Correction, Refusals> {
@@ -186,18 +190,27 @@ fn refused(
     }
 }
 
-/// The outcome of a fabric that comes along, with these settings.
-fn simulated(name: &str, settings: &[Setting]) -> Result<serde_json::Value, Refusals> {
+/// Simulates a built-in fabric scenario with these settings.
+fn simulated(name: &str, settings: &[ParameterSetting]) -> Result<serde_json::Value, Refusals> {
     let case = fabric::cases::case(name).ok_or_else(|| missing(name))?;
-    let scenario: fabric::Scenario = check::read(case.text)?;
+    let scenario: fabric::FabricScenario = check::read(case.text)?;
     let scenario = setting::set(scenario, settings)?;
     let outcome = fabric::simulate(&scenario, |_| ControlFlow::Continue(()));
-    let outcome = outcome.map_err(|e| Refusals::one("by", e.to_string(), "a fabric that runs"))?;
+    let outcome = outcome.map_err(|e| {
+        Refusals::one(
+            "by",
+            e.to_string(),
+            "a fabric scenario that simulates without error",
+        )
+    })?;
     Ok(serde_json::to_value(outcome).expect("an outcome is plain data"))
 }
 
-fn settings(texts: &[String]) -> Result<Vec<Setting>, Refusals> {
-    texts.iter().map(|text| Setting::parse(text)).collect()
+fn settings(texts: &[String]) -> Result<Vec<ParameterSetting>, Refusals> {
+    texts
+        .iter()
+        .map(|text| ParameterSetting::parse(text))
+        .collect()
 }
 
 fn named(all: Vec<Correction>, claim: &str) -> Result<Correction, Refusals> {
@@ -208,10 +221,10 @@ fn named(all: Vec<Correction>, claim: &str) -> Result<Correction, Refusals> {
 
 fn read(name: &str) -> Result<Scenario, Refusals> {
     let entry = library::find(name)
-        .ok_or_else(|| Refusals::one("scenario", name, "one that comes along"))?;
+        .ok_or_else(|| Refusals::one("scenario", name, "the name of a built-in scenario"))?;
     Scenario::read(entry.text)
 }
 
 fn missing(what: &str) -> Refusals {
-    Refusals::one("by", what, "a claim or a figure that is there")
+    Refusals::one("by", what, "a claim or a figure that exists")
 }

@@ -1,33 +1,33 @@
 //! The formulas and constants of a checkpoint, with their sources and bands.
 
-use straightway_scenario::provenance::{Basis, Confidence, Formula, Source};
+use straightway_scenario::provenance::{Basis, Citation, Confidence, Formula};
 
-use super::{Checkpoint, interval};
+use super::{CheckpointQuestion, interval};
 use crate::{
     capacity::{LLAMA_STORAGE, assume_capacities},
     path,
 };
 
-const ADAM: Source = Source::read(
+const ADAM: Citation = Citation::read(
     "mlcommons/storage",
     "submission guidelines: 14 bytes a parameter",
 );
 
-/// GPU-hours between failures, by source.
-const MTBF_BAND: Source = Source::quoted(
+/// GPU hours between failures, by source.
+const MTBF_BAND: Citation = Citation::quoted(
     "Llama 3, BLOOM, OPT-175B, Meta RSC",
     "50,677, about 43,000, 13,600 and 8,000 GPU-hours",
 );
 
-/// No published figure stands for this part alone, so the range is wide.
-const RESTART: Source = Source {
+/// No published figure covers this part alone, so the band is wide.
+const RESTART: Citation = Citation {
     name: "an assumption",
     place: "1 to 30 minutes: detect, replace, start processes",
     confidence: Confidence::Assumed,
 };
 
 /// 419 unexpected interruptions of 16,384 GPUs in 54 days.
-const LLAMA_MTBF: Source = Source::read(
+const LLAMA_MTBF: Citation = Citation::read(
     "Llama 3 405B, press",
     "419 in 54 d on 16,384 GPUs: 50,677 h a GPU",
 );
@@ -35,7 +35,7 @@ const LLAMA_MTBF: Source = Source::read(
 const SIZE: Formula = Formula {
     gives: "checkpoint size and time",
     text: "S = bytes_per_parameter × P; T = S/B + T_sync",
-    source: Source::read(
+    source: Citation::read(
         "seed article on storage networking",
         "checkpoint time formula",
     ),
@@ -44,22 +44,22 @@ const SIZE: Formula = Formula {
 const ASYNCHRONOUS: Formula = Formula {
     gives: "asynchronous save",
     text: "stop = S/D2H + T_sync; flush needs B ≥ S/(overlap·W); a failure also loses the flush under way",
-    source: Source::computed("definition", "restart lengthened by the flush time"),
+    source: Citation::computed("definition", "restart lengthened by the flush time"),
 };
 
 const RECOVERY: Formula = Formula {
     gives: "recovery",
     text: "R = restart + S/B_read; every byte is read once, by the path the checkpoint was saved by",
-    source: Source::computed("definition", ""),
+    source: Citation::computed("definition", ""),
 };
 
-impl Checkpoint {
+impl CheckpointQuestion {
     pub(super) fn basis(&self, mtbf_s: f64) -> Basis {
         let mut basis = Basis::of(&[SIZE, ASYNCHRONOUS, RECOVERY]);
         basis.formulas.extend(path::FORMULAS);
         basis.formulas.extend(interval::FORMULAS);
         let (storage, cluster) = (&self.storage, &self.cluster);
-        // First: it decides most, and is the same however many GPUs there are.
+        // First, because it has the largest effect and does not depend on the number of GPUs.
         basis
             .parameter(
                 "storage.rate",
@@ -71,7 +71,7 @@ impl Checkpoint {
             .between(1e12, 7e12, LLAMA_STORAGE);
         if let Some(rate) = storage.read_rate {
             let what = "storage, reads of all nodes together";
-            basis.parameter("storage.read_rate", what, rate.0, "B/s", Source::SCENARIO);
+            basis.parameter("storage.read_rate", what, rate.0, "B/s", Citation::SCENARIO);
         }
         if self.model.size.is_none() {
             let bytes = self.model.bytes_per_parameter();
@@ -87,7 +87,7 @@ impl Checkpoint {
                 LLAMA_MTBF,
             )
             .between(8_000.0 * 3600.0, 50_677.0 * 3600.0, MTBF_BAND);
-        let source = Source::computed("one GPU's over their number", "");
+        let source = Citation::computed("one GPU's over their number", "");
         basis.assume("mean time between failures of the job", mtbf_s, "s", source);
         basis
             .parameter(

@@ -1,41 +1,41 @@
-//! A job that fails, played out: the Monte Carlo twin of the segment formula.
+//! A Monte Carlo simulation of a job with failures, as a check of the segment formula.
 //!
-//! Failures come after exponential waits. One during training or saving throws the segment away;
-//! the restart that follows can fail too. The analytic mean must lie within the confidence interval
-//! drawn here, and the spread, which no formula for the mean gives, tells what one real run may see.
+//! The times between failures are exponential. A failure during training or saving loses the segment; the restart that
+//! follows can fail too. The analytic mean must lie within the confidence interval computed here. The spread, which the
+//! formula does not give, shows how much single runs differ.
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use straightway_scenario::{
-    check::{Checked, Checker},
+    check::{Checkable, Checker},
     seed::Seed,
 };
 
-/// How much to play.
+/// The size of the simulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Trials {
-    /// How many runs are played.
+    /// The number of runs.
     pub runs: u64,
-    /// How many segments (training, then a save) a run has.
+    /// The number of segments (training, then a save) per run.
     pub segments: u64,
-    /// Where the randomness starts.
+    /// The seed of the random numbers.
     pub seed: Seed,
 }
 
-/// What the runs showed.
+/// The goodput over all simulated runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Played {
-    /// The mean share of wall time that was training and kept.
+pub struct SimulatedGoodput {
+    /// The mean share of wall time spent on training that is kept.
     pub goodput: f64,
     /// Half the width of the 99 % confidence interval of that mean.
     pub goodput_margin: f64,
-    /// The goodput that 5 % of the runs stayed below.
+    /// The 5th percentile of the goodput.
     pub goodput_p5: f64,
-    /// The goodput that 5 % of the runs exceeded.
+    /// The 95th percentile of the goodput.
     pub goodput_p95: f64,
-    /// Failures in a mean run.
+    /// The mean number of failures per run.
     pub failures: f64,
 }
 
@@ -44,15 +44,15 @@ pub struct Played {
 pub struct Job {
     /// Mean time between failures of the whole job.
     pub mtbf_s: f64,
-    /// The stop for a save.
+    /// The time training stops for a save.
     pub save_s: f64,
-    /// Training between saves.
+    /// The training time between saves.
     pub work_s: f64,
-    /// From a failure to training again.
+    /// The time from a failure until training resumes.
     pub restart_s: f64,
 }
 
-/// Beyond this many expected tries a segment is as good as never finished, and is not played.
+/// A segment that needs more expected tries than this almost never finishes, and is not simulated.
 const TRIES_MAX: f64 = 1000.0;
 
 impl Default for Trials {
@@ -65,11 +65,11 @@ impl Default for Trials {
     }
 }
 
-impl Checked for Trials {
+impl Checkable for Trials {
     fn check(&self, c: &mut Checker) {
         c.count("runs", self.runs, 2..=100_000);
         c.count("segments", self.segments, 1..=100_000);
-        // What was refused above may be as large as a number can be.
+        // Counts that were refused above may be as large as `u64::MAX`.
         let segments = self.runs.saturating_mul(self.segments);
         if segments > 100_000_000 {
             let asked = format!("{segments} segments in all");
@@ -78,15 +78,15 @@ impl Checked for Trials {
     }
 }
 
-/// Plays the job; none where its segments would as good as never finish.
-pub fn play(job: Job, trials: &Trials) -> Option<Played> {
+/// Simulates the job; `None` if its segments would almost never finish.
+pub fn simulate(job: Job, trials: &Trials) -> Option<SimulatedGoodput> {
     let tries = ((job.work_s + job.save_s + job.restart_s) / job.mtbf_s).exp();
     if tries > TRIES_MAX {
         return None;
     }
     let runs: Vec<(f64, u64)> = (0..trials.runs)
         .into_par_iter()
-        .map(|run| play_run(job, trials.segments, trials.seed.part(run)))
+        .map(|run| simulate_run(job, trials.segments, trials.seed.part(run)))
         .collect();
     let kept = trials.segments as f64 * job.work_s;
     let count = runs.len() as f64;
@@ -100,7 +100,7 @@ pub fn play(job: Job, trials: &Trials) -> Option<Played> {
     let goodput = kept / wall_s;
     let mut each: Vec<f64> = runs.iter().map(|(wall, _)| kept / wall).collect();
     each.sort_by(f64::total_cmp);
-    Some(Played {
+    Some(SimulatedGoodput {
         goodput,
         // 2.576: the normal quantile for 99 %.
         goodput_margin: 2.576 * goodput * (spread / count).sqrt() / wall_s,
@@ -115,27 +115,27 @@ pub fn play(job: Job, trials: &Trials) -> Option<Played> {
 }
 
 /// The wall time and failures of one run.
-fn play_run(job: Job, segments: u64, seed: Seed) -> (f64, u64) {
-    let mut dice = seed.dice();
+fn simulate_run(job: Job, segments: u64, seed: Seed) -> (f64, u64) {
+    let mut rng = seed.rng();
     let (mut wall_s, mut failures) = (0.0, 0);
     for _ in 0..segments {
         let mut pending_s = job.work_s + job.save_s;
         loop {
-            let until_failure_s = dice.exponential(job.mtbf_s);
+            let until_failure_s = rng.exponential(job.mtbf_s);
             if until_failure_s >= pending_s {
                 wall_s += pending_s;
                 break;
             }
             failures += 1;
             wall_s += until_failure_s;
-            // The restart stands before the segment; a failure inside it starts it again.
+            // The restart precedes the segment. A failure during the restart starts it again.
             pending_s = job.restart_s + job.work_s + job.save_s;
         }
     }
     (wall_s, failures)
 }
 
-/// The value below which a share of the sorted values lies.
+/// The quantile `share` of sorted values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_formula_lies_within_what_is_played() {
+    fn the_formula_lies_within_the_confidence_interval() {
         for (seed, mtbf_s) in [(1, 11_124.0), (2, 3_000.0), (3, 100_000.0), (4, 1_500.0)] {
             let job = Job { mtbf_s, ..job() };
             let trials = Trials {
@@ -168,7 +168,7 @@ mod tests {
                 segments: 400,
                 seed: Seed(seed),
             };
-            let played = play(job, &trials).unwrap();
+            let played = simulate(job, &trials).unwrap();
             let formula = interval::goodput(job.mtbf_s, job.save_s, job.work_s, job.restart_s);
             assert!(
                 (played.goodput - formula).abs() <= played.goodput_margin,
@@ -176,26 +176,26 @@ mod tests {
                 played.goodput,
                 played.goodput_margin
             );
-            // The interval is narrow enough for the test to mean something.
+            // The interval is narrow enough for the test to be meaningful.
             assert!(played.goodput_margin < 0.01, "{}", played.goodput_margin);
         }
     }
 
     #[test]
-    fn the_same_seed_plays_the_same_on_any_number_of_threads() {
+    fn the_same_seed_gives_the_same_result_on_any_number_of_threads() {
         let on = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(threads)
                 .build()
                 .unwrap();
-            pool.install(|| play(job(), &Trials::default()))
+            pool.install(|| simulate(job(), &Trials::default()))
         };
         assert_eq!(on(1), on(4));
         assert_eq!(on(1), on(3));
     }
 
     #[test]
-    fn counts_beyond_all_sense_are_refused_and_not_multiplied() {
+    fn huge_counts_are_refused_without_overflow() {
         let trials = Trials {
             runs: u64::MAX,
             segments: u64::MAX,
@@ -211,11 +211,11 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_never_gets_through_is_not_played_for_ever() {
+    fn a_job_that_never_finishes_a_segment_is_not_simulated() {
         let hopeless = Job {
             mtbf_s: 10.0,
             ..job()
         };
-        assert_eq!(play(hopeless, &Trials::default()), None);
+        assert_eq!(simulate(hopeless, &Trials::default()), None);
     }
 }

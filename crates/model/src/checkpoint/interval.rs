@@ -1,17 +1,17 @@
-//! How often to save: Young's and Daly's intervals, and what a job keeps of its time.
+//! The checkpoint interval by Young and Daly, and the goodput that follows.
 //!
-//! Times are in seconds. `mtbf` is the mean time between failures of the whole job, `save` the time
-//! training stands still for a checkpoint, `work` the training between two of them, `restart` the
-//! time from a failure to training again.
+//! Times are in seconds. `mtbf` is the mean time between failures of the whole job, `save` the time training stops for
+//! a checkpoint, `work` the training time between two checkpoints, `restart` the time from a failure until training
+//! resumes.
 
-use straightway_scenario::provenance::{Formula, Source};
+use straightway_scenario::provenance::{Citation, Formula};
 
 /// The formulas of this file.
 pub const FORMULAS: [Formula; 6] = [
     Formula {
         gives: "interval (Young)",
         text: "W = √(2μC)",
-        source: Source::quoted(
+        source: Citation::quoted(
             "Young 1974",
             "a first order approximation to the optimum checkpoint interval",
         ),
@@ -19,7 +19,7 @@ pub const FORMULAS: [Formula; 6] = [
     Formula {
         gives: "interval (Daly)",
         text: "W = √(2μC)·[1 + ⅓√(C/2μ) + (C/2μ)/9] − C for C < 2μ, else μ",
-        source: Source::quoted(
+        source: Citation::quoted(
             "Daly 2006",
             "a higher order estimate of the optimum checkpoint interval",
         ),
@@ -27,12 +27,12 @@ pub const FORMULAS: [Formula; 6] = [
     Formula {
         gives: "time of a segment under failures",
         text: "μ·e^(R/μ)·(e^((W+C)/μ) − 1); goodput = W / segment",
-        source: Source::quoted("Daly 2006", "complete cost function"),
+        source: Citation::quoted("Daly 2006", "complete cost function"),
     },
     Formula {
         gives: "share of time that trains, kept or thrown away",
         text: "e^(−R/μ)·(1 − e^(−W/μ))/(1 − e^(−(W+C)/μ)); the rest waits: for saves and for restarts",
-        source: Source::computed(
+        source: Citation::computed(
             "a failure every μ of wall time, each followed by a restart that can fail",
             "",
         ),
@@ -40,12 +40,12 @@ pub const FORMULAS: [Formula; 6] = [
     Formula {
         gives: "availability",
         text: "W/(W+C) where W is training time, (W−C)/W where W is the cycle",
-        source: Source::computed("definition", ""),
+        source: Citation::computed("definition", ""),
     },
     Formula {
         gives: "rate for a target availability A",
         text: "S/(C − T_sync), C = W·(1−A)/A at a given W; at Daly's W for that C, x = (1−A)·(1 + x/3 + x²/9) with x = √(C/2μ)",
-        source: Source::computed("W/(W+C) = A, solved for C", ""),
+        source: Citation::computed("W/(W+C) = A, solved for C", ""),
     },
 ];
 
@@ -63,12 +63,12 @@ pub fn daly_s(mtbf_s: f64, save_s: f64) -> f64 {
     young_s(mtbf_s, save_s) * (1.0 + share.sqrt() / 3.0 + share / 9.0) - save_s
 }
 
-/// The mean time until `work_s` of training is done and saved, failures and restarts included.
+/// The mean time until `work_s` of training is done and saved, including failures and restarts.
 pub fn segment_s(mtbf_s: f64, save_s: f64, work_s: f64, restart_s: f64) -> f64 {
     mtbf_s * (restart_s / mtbf_s).exp() * ((work_s + save_s) / mtbf_s).exp_m1()
 }
 
-/// The share of wall time that is training which is kept.
+/// The share of wall time spent on training that is kept.
 pub fn goodput(mtbf_s: f64, save_s: f64, work_s: f64, restart_s: f64) -> f64 {
     let segment = segment_s(mtbf_s, save_s, work_s, restart_s);
     if segment.is_finite() {
@@ -78,42 +78,42 @@ pub fn goodput(mtbf_s: f64, save_s: f64, work_s: f64, restart_s: f64) -> f64 {
     }
 }
 
-/// The share of wall time that is training, whether it is kept or a failure throws it away.
+/// The share of wall time spent on training, whether it is kept or lost to a failure.
 pub fn training(mtbf_s: f64, save_s: f64, work_s: f64, restart_s: f64) -> f64 {
     let within = |seconds: f64| -(-seconds / mtbf_s).exp_m1();
     (-restart_s / mtbf_s).exp() * within(work_s) / within(work_s + save_s)
 }
 
-/// The share of time GPUs train when nothing fails, `work_s` being training time.
+/// The share of time spent training without failures, with `work_s` of training between saves.
 pub fn availability(save_s: f64, work_s: f64) -> f64 {
     work_s / (work_s + save_s)
 }
 
-/// The same where `cycle_s` counts training and saving together.
+/// The same if `cycle_s` includes training and saving.
 pub fn availability_of_cycle(save_s: f64, cycle_s: f64) -> f64 {
     ((cycle_s - save_s) / cycle_s).max(0.0)
 }
 
-/// The stop that leaves `share` of the time for training when the job saves as often as is best for
-/// that very stop: a shorter save is also made more often.
+/// The stop per save that leaves `share` of the time for training, if the job saves at Daly's interval for that stop. A
+/// shorter save is made more often.
 pub fn save_for_availability_s(mtbf_s: f64, share: f64) -> f64 {
     // C/(W+C) = l with Daly's W is x = l·(1 + x/3 + x²/9), x = √(C/2μ), as long as x is below one.
     let lost = 1.0 - share;
     let linear = 1.0 - lost / 3.0;
     let root = linear * linear - 4.0 * lost * lost / 9.0;
     if root >= 0.0 {
-        // The lesser root, written so that nothing cancels where little is lost.
+        // The smaller root, in a form without cancellation for a small loss.
         let x = 2.0 * lost / (linear + root.sqrt());
         if x < 1.0 {
             return 2.0 * mtbf_s * x * x;
         }
     }
-    // From there on Daly's interval is the mean time between failures.
+    // Beyond that, Daly's interval is the mean time between failures.
     mtbf_s * lost / share
 }
 
-/// The longest interval at which shortening a save from `slow_s` to `fast_s` still gains `points`
-/// of availability; none where no interval does.
+/// The longest interval at which shortening a save from `slow_s` to `fast_s` gains `points` of availability; `None` if
+/// no interval does.
 pub fn interval_for_gain_s(slow_s: f64, fast_s: f64, points: f64) -> Option<f64> {
     // W/(W+f) − W/(W+s) = g  ⇔  W² + (s + f − (s − f)/g)·W + s·f = 0
     let linear = slow_s + fast_s - (slow_s - fast_s) / points;
@@ -147,8 +147,8 @@ mod tests {
     }
 
     #[test]
-    fn what_trains_is_what_is_kept_and_what_is_thrown_away() {
-        // Where nothing fails all training is kept; where much does, the more is thrown away.
+    fn training_is_kept_training_plus_lost_training() {
+        // Without failures all training is kept. More failures lose more.
         near(
             training(1e12, 45.0, 1000.0, 300.0),
             availability(45.0, 1000.0),
@@ -157,7 +157,7 @@ mod tests {
         let thrown =
             |mtbf| training(mtbf, 45.0, 1000.0, 300.0) - goodput(mtbf, 45.0, 1000.0, 300.0);
         assert!(thrown(1e5) > 0.0 && thrown(1e4) > thrown(1e5));
-        // Half of a segment is lost at each of few failures.
+        // With few failures, each loses half of a segment.
         near(thrown(1e6), 1000.0 / 2.0 / 1e6, 0.1);
     }
 
@@ -183,7 +183,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_stop_sought_leaves_what_was_asked(mtbf in 1e3f64..1e7, share in 0.32f64..0.999_999) {
+        fn the_stop_for_an_availability_gives_that_availability(mtbf in 1e3f64..1e7, share in 0.32f64..0.999_999) {
             let save = save_for_availability_s(mtbf, share);
             prop_assert!((availability(save, daly_s(mtbf, save)) - share).abs() < 1e-9);
         }

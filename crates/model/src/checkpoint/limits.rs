@@ -1,12 +1,14 @@
-//! Which values of a checkpoint make sense, and what fits.
+//! The valid ranges of a checkpoint's parameters, and the capacity checks.
 
 use straightway_core::Seconds;
-use straightway_scenario::check::{BYTES_ANY, Checked, Checker, RATE_ANY, TIME_ANY, TIME_SOME};
+use straightway_scenario::check::{
+    BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_ANY, TIME_POSITIVE,
+};
 
-use super::{Checkpoint, Schedule};
+use super::{CheckpointQuestion, Schedule};
 use crate::capacity::shown_bytes;
 
-impl Checked for Checkpoint {
+impl Checkable for CheckpointQuestion {
     fn check(&self, c: &mut Checker) {
         c.within("model", |c| {
             let model = &self.model;
@@ -61,10 +63,10 @@ impl Checked for Checkpoint {
     }
 }
 
-impl Checked for Schedule {
+impl Checkable for Schedule {
     fn check(&self, c: &mut Checker) {
         if let Some(interval) = self.interval {
-            c.seconds("interval", interval, TIME_SOME);
+            c.seconds("interval", interval, TIME_POSITIVE);
         }
         c.seconds("restart", self.restart, TIME_ANY);
         c.range("overlap", self.overlap, 0.001..=1.0, "");
@@ -80,8 +82,8 @@ impl Checked for Schedule {
     }
 }
 
-impl Checkpoint {
-    /// Refuses what does not fit into GPU memory, host memory or storage, and says what would.
+impl CheckpointQuestion {
+    /// Refuses a checkpoint that does not fit GPU memory, host memory or storage, and says what would be enough.
     fn check_capacities(&self, c: &mut Checker) {
         let (cluster, size) = (&self.cluster, self.model.size_bytes());
         let gpus = (size / cluster.gpu_memory.0 as f64).ceil();

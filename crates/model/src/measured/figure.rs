@@ -1,16 +1,16 @@
-//! What is taken of the prediction of a path.
+//! The figures taken from the estimate of a path.
 
-use crate::path::{Node, Way};
+use crate::path::{ComputeNode, DataPath};
 
 /// The standard path's rate.
-pub(super) fn standard(node: &Node) -> f64 {
-    node.carry(Way::Standard, 1).rate_bytes_per_s
+pub(super) fn standard(node: &ComputeNode) -> f64 {
+    node.estimate(DataPath::Standard, 1).rate_bytes_per_s
 }
 
-/// The standard path's rate where the file is written out only by the sync at its end: copies and
-/// drive one after the other. (The kernel starts earlier from a tenth of the memory on.)
-pub(super) fn synced(node: &Node) -> f64 {
-    let path = node.carry(Way::Standard, 1);
+/// The standard path's rate if only the sync at the end writes the file out: copies first, then the drive. (The kernel
+/// starts earlier once a tenth of the memory is dirty.)
+pub(super) fn synced(node: &ComputeNode) -> f64 {
+    let path = node.estimate(DataPath::Standard, 1);
     let apart = path
         .stages
         .iter()
@@ -19,16 +19,16 @@ pub(super) fn synced(node: &Node) -> f64 {
 }
 
 /// The direct path's rate.
-pub(super) fn direct(node: &Node) -> f64 {
-    node.carry(Way::Direct, 1).rate_bytes_per_s
+pub(super) fn direct(node: &ComputeNode) -> f64 {
+    node.estimate(DataPath::Direct, 1).rate_bytes_per_s
 }
 
 /// The direct path's latency.
-pub(super) fn direct_latency(node: &Node) -> f64 {
-    node.carry(Way::Direct, 1).latency_s
+pub(super) fn direct_latency(node: &ComputeNode) -> f64 {
+    node.estimate(DataPath::Direct, 1).latency_s
 }
 
-/// The standard path's CPU time.
-pub(super) fn cpu(node: &Node) -> f64 {
-    node.carry(Way::Standard, 1).cpu_s_per_gb
+/// The standard path's CPU seconds per GB.
+pub(super) fn cpu(node: &ComputeNode) -> f64 {
+    node.estimate(DataPath::Standard, 1).cpu_s_per_gb
 }

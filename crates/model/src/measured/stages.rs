@@ -1,49 +1,49 @@
-//! A route predicted from its stages.
+//! Predicts the rate of a route from its stages.
 //!
-//! Each stage is measured alone, with the I/O size, the depth and the lanes of the route. What is left to the model is
-//! how stages combine: a ring overlaps them, a lane of the page cache runs them one after the other, and a synced write
-//! through the page cache starts the drive only where the kernel does.
+//! Each stage is measured alone, with the I/O size, the depth and the lanes of the route. The model says how stages
+//! combine: a ring overlaps them, a lane of the page cache runs them one after the other, and in a synced write through
+//! the page cache the drive starts when the kernel's writeback does.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate};
 use straightway_scenario::{
-    check::{BYTES_ANY, Checked, Checker, RATE_ANY},
-    provenance::{Formula, Source},
+    check::{BYTES_ANY, Checkable, Checker, RATE_ANY},
+    provenance::{Citation, Formula},
 };
 
-use super::{Through, Work};
+use super::{Operation, Through};
 
-/// The stages of the routes as measured; whatever was not is absent.
+/// The measured stages of the routes. What was not measured is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Stages {
-    /// The drive into the slots of a ring, over and over; a core reads them in between and copies nothing.
+    /// The drive into the slots of a ring, repeatedly. A core reads the slots in between and copies nothing.
     pub drive_to_ring: Option<Rate>,
-    /// The lanes' copies out of a ring into memory, together.
+    /// The combined copies of all lanes from a ring into memory.
     pub ring_to_memory: Option<Rate>,
     /// The drive into the page cache, block by block; nothing is copied.
     pub drive_to_cache: Option<Rate>,
-    /// The lanes' copies out of the page cache, as the drive has just filled it, into memory, together.
+    /// The combined copies of all lanes from a freshly filled page cache into memory.
     pub cache_to_memory: Option<Rate>,
-    /// The lanes' copies from memory into a ring, together.
+    /// The combined copies of all lanes from memory into a ring.
     pub memory_to_ring: Option<Rate>,
-    /// The slots of a ring to the drive, over and over, synced; a core writes to them in between.
+    /// The slots of a ring to the drive, repeatedly, synced. A core writes to the slots in between.
     pub ring_to_drive: Option<Rate>,
-    /// The lanes' copies from memory into the page cache of a new file, together; not synced.
+    /// The combined copies of all lanes from memory into the page cache of a new file, not synced.
     pub memory_to_cache: Option<Rate>,
     /// Memory to the drive in I/Os as large as those of the kernel's writeback, synced.
     pub memory_to_drive: Option<Rate>,
-    /// How much a write through the page cache wrote.
+    /// The size of the write through the page cache.
     pub cache_written: Option<Bytes>,
-    /// How much may be dirty before the kernel begins to write it back by itself.
+    /// The amount of dirty memory at which the kernel's background writeback starts.
     pub writeback_start: Option<Bytes>,
 }
 
-/// What the stages say of a route.
+/// The predicted rate of a route.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Predicted {
     pub(super) rate_bytes_per_s: f64,
-    /// Which measurements it is made of.
+    /// The measurements it uses.
     pub(super) from: &'static str,
 }
 
@@ -52,7 +52,7 @@ pub(super) const FORMULAS: [Formula; 3] = [
     Formula {
         gives: "rate of a ring in host memory",
         text: "B = min(drive with the ring's memory, copies of all lanes)",
-        source: Source::computed(
+        source: Citation::computed(
             "a pipeline: slots are copied while others are in flight",
             "",
         ),
@@ -60,7 +60,7 @@ pub(super) const FORMULAS: [Formula; 3] = [
     Formula {
         gives: "rate of a cold read through the page cache",
         text: "1 / B = 1 / B_fill + 1 / B_copy",
-        source: Source::computed(
+        source: Citation::computed(
             "Little's law: a lane waits for its block, copies it, and only then asks for the next",
             "",
         ),
@@ -68,7 +68,7 @@ pub(super) const FORMULAS: [Formula; 3] = [
     Formula {
         gives: "rate of a synced write through the page cache",
         text: "B = S / max(S / B_copy, min(S, S_start) / B_copy + S / B_drive), S_start: writeback begins",
-        source: Source::read(
+        source: Citation::read(
             "Linux, Documentation/admin-guide/sysctl/vm.rst",
             "dirty_background_ratio",
         ),
@@ -90,32 +90,32 @@ impl Stages {
         ]
     }
 
-    /// The rate of a route, where all of its stages were measured.
-    pub(super) fn predict(&self, work: Work, through: Through) -> Option<Predicted> {
+    /// Predicts the rate of a route; `None` if one of its stages was not measured.
+    pub(super) fn predict(&self, work: Operation, through: Through) -> Option<Predicted> {
         let predicted = |rate_bytes_per_s, from| Predicted {
             rate_bytes_per_s,
             from,
         };
         match (work, through) {
-            (Work::Read, Through::HostRing) => {
+            (Operation::Read, Through::HostRing) => {
                 let (drive, copies) = (self.drive_to_ring?.0, self.ring_to_memory?.0);
                 let from = "the drive into the ring's memory without copies, and the copies without the drive: \
                             the slower of the two";
                 Some(predicted(drive.min(copies), from))
             }
-            (Work::Write, Through::HostRing) => {
+            (Operation::Write, Through::HostRing) => {
                 let (drive, copies) = (self.ring_to_drive?.0, self.memory_to_ring?.0);
                 let from = "the drive out of the ring's memory without copies, and the copies without the drive: \
                             the slower of the two";
                 Some(predicted(drive.min(copies), from))
             }
-            (Work::Read, Through::PageCache) => {
+            (Operation::Read, Through::PageCache) => {
                 let (drive, copies) = (self.drive_to_cache?.0, self.cache_to_memory?.0);
                 let from = "the drive into the page cache without copies, and copies out of what it \
                             has just filled, without the drive: one after the other in each lane";
                 Some(predicted(1.0 / (1.0 / drive + 1.0 / copies), from))
             }
-            (Work::Write, Through::PageCache) => {
+            (Operation::Write, Through::PageCache) => {
                 let (drive, copies) = (self.memory_to_drive?.0, self.memory_to_cache?.0);
                 let from = "copies into the page cache without a sync, and the drive by O_DIRECT in I/Os of 4 MiB: \
                             one after the other up to where the kernel's writeback begins";
@@ -125,7 +125,7 @@ impl Stages {
         }
     }
 
-    /// A synced write: the drive begins once as much is dirty as the kernel lets be, or all is copied.
+    /// The rate of a synced write: the drive starts when background writeback does, or when all is copied.
     fn synced(&self, drive: f64, copies: f64) -> f64 {
         let written = self.cache_written.map_or(1.0, |bytes| bytes.0 as f64);
         let start = self.writeback_start.map_or(written, |bytes| bytes.0 as f64);
@@ -134,7 +134,7 @@ impl Stages {
     }
 }
 
-impl Checked for Stages {
+impl Checkable for Stages {
     fn check(&self, c: &mut Checker) {
         for (field, rate) in self.list() {
             if let Some(rate) = rate {
@@ -156,12 +156,12 @@ impl Checked for Stages {
 mod tests {
     use super::*;
     use crate::{
-        measured::{Measured, Route},
-        path::Node,
+        measured::{MeasuredMachine, MeasuredRoute},
+        path::ComputeNode,
     };
     use straightway_scenario::near::near;
 
-    #[expect(clippy::unnecessary_wraps, reason = "what was measured is optional")]
+    #[expect(clippy::unnecessary_wraps, reason = "measurements are optional")]
     fn gb(rate: f64) -> Option<Rate> {
         Some(Rate(rate * 1e9))
     }
@@ -181,91 +181,110 @@ mod tests {
         }
     }
 
-    fn rate(stages: &Stages, work: Work, through: Through) -> f64 {
+    fn rate(stages: &Stages, work: Operation, through: Through) -> f64 {
         stages.predict(work, through).unwrap().rate_bytes_per_s / 1e9
     }
 
     #[test]
     fn a_ring_overlaps_drive_and_copies_and_a_lane_of_the_page_cache_does_not() {
         let mut stages = stages();
-        near(rate(&stages, Work::Read, Through::HostRing), 4.2, 1e-9);
-        near(rate(&stages, Work::Write, Through::HostRing), 2.9, 1e-9);
-        near(rate(&stages, Work::Read, Through::PageCache), 2.0, 1e-9);
-        near(rate(&stages, Work::Write, Through::PageCache), 1.5, 1e-9);
+        near(rate(&stages, Operation::Read, Through::HostRing), 4.2, 1e-9);
+        near(
+            rate(&stages, Operation::Write, Through::HostRing),
+            2.9,
+            1e-9,
+        );
+        near(
+            rate(&stages, Operation::Read, Through::PageCache),
+            2.0,
+            1e-9,
+        );
+        near(
+            rate(&stages, Operation::Write, Through::PageCache),
+            1.5,
+            1e-9,
+        );
         // Copies that are slower than the drive bound a ring.
         stages.ring_to_memory = gb(3.0);
-        near(rate(&stages, Work::Read, Through::HostRing), 3.0, 1e-9);
+        near(rate(&stages, Operation::Read, Through::HostRing), 3.0, 1e-9);
         stages.ring_to_memory = None;
-        assert_eq!(stages.predict(Work::Read, Through::HostRing), None);
+        assert_eq!(stages.predict(Operation::Read, Through::HostRing), None);
     }
 
     #[test]
-    fn the_drive_writes_beside_the_copies_once_the_kernel_begins() {
+    fn the_drive_overlaps_the_copies_once_writeback_starts() {
         let written = |start| Stages {
             writeback_start: Some(start),
             ..stages()
         };
         // A quarter is copied alone: 1/16 s, and then 1 / 2.4 s.
-        let quarter = rate(&written(Bytes::mib(256)), Work::Write, Through::PageCache);
+        let quarter = rate(
+            &written(Bytes::mib(256)),
+            Operation::Write,
+            Through::PageCache,
+        );
         near(quarter, 1.0 / (1.0 / 16.0 + 1.0 / 2.4), 1e-6);
-        let at_once = rate(&written(Bytes(1)), Work::Write, Through::PageCache);
+        let at_once = rate(&written(Bytes(1)), Operation::Write, Through::PageCache);
         near(at_once, 2.4, 1e-6);
         let mut slow = written(Bytes(1));
         slow.memory_to_cache = gb(1.0);
-        near(rate(&slow, Work::Write, Through::PageCache), 1.0, 1e-6);
+        near(rate(&slow, Operation::Write, Through::PageCache), 1.0, 1e-6);
     }
 
     #[test]
-    fn a_route_is_predicted_from_its_stages_and_never_from_itself() {
-        let measured = |whole: f64| Measured {
+    fn a_route_is_predicted_from_its_stages_and_not_from_its_own_rate() {
+        let measured = |whole: f64| MeasuredMachine {
             stages: stages(),
-            drive: Route {
+            drive: MeasuredRoute {
                 read: gb(3.6),
                 write: gb(2.4),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            buffered: Route {
+            buffered: MeasuredRoute {
                 read: gb(whole),
                 read_spread: Some(0.2),
                 write: gb(whole),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            staged: Route {
+            staged: MeasuredRoute {
                 read: gb(whole),
                 write: gb(whole),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            ..Measured::default()
+            ..MeasuredMachine::default()
         };
-        let rows = |whole| measured(whole).compare(&Node::default()).rows;
+        let rows = |whole| measured(whole).compare(&ComputeNode::default()).rows;
         let (one, other) = (rows(2.0), rows(3.0));
         assert_eq!(one.len(), 4);
         for (one, other) in one.iter().zip(&other) {
             assert_eq!(one.calibrated.to_bits(), other.calibrated.to_bits());
-            assert_eq!(one.why, None, "with its stages a row has no excuse");
+            assert_eq!(
+                one.why, None,
+                "a row with measured stages has no reason to miss"
+            );
         }
         assert!(one[0].is_noisy() && !one[1].is_noisy());
     }
 
     #[test]
-    fn one_row_of_four_may_not_miss_even_if_it_says_why() {
-        let mut measured = Measured {
-            drive: Route {
+    fn one_row_of_four_may_not_miss_even_with_a_reason() {
+        let mut measured = MeasuredMachine {
+            drive: MeasuredRoute {
                 read: gb(3.6),
                 write: gb(2.4),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            buffered: Route {
+            buffered: MeasuredRoute {
                 write: gb(0.5),
-                ..Route::default()
+                ..MeasuredRoute::default()
             },
-            ..Measured::default()
+            ..MeasuredMachine::default()
         };
-        let compared = measured.compare(&Node::default());
+        let compared = measured.compare(&ComputeNode::default());
         assert!(compared.rows[0].why.is_some() && !compared.holds());
         // With its stages the same route follows.
         measured.stages = stages();
         measured.buffered.write = gb(1.5);
-        assert!(measured.compare(&Node::default()).holds());
+        assert!(measured.compare(&ComputeNode::default()).holds());
     }
 }

@@ -1,32 +1,33 @@
 //! The constants of a path, with their sources and bands.
 
-use straightway_pcie::machine::{DGX_H100, Machine};
-use straightway_scenario::provenance::{Basis, Source};
+use straightway_pcie::machine::{DGX_H100, MachineSpec};
+use straightway_scenario::provenance::{Basis, Citation};
 
-use super::{NO_LIMIT, Node};
+use super::{ComputeNode, NO_LIMIT};
 
-const H200_HOST: Source = Source::read(
+const H200_HOST: Citation = Citation::read(
     "peers measured on an H200 host",
     "limits of that machine: one memcpy thread 9 GB/s, pinned copies 55.1 GB/s",
 );
 
-const GDS_GUIDE: Source = Source::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
+const GDS_GUIDE: Citation =
+    Citation::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
 
-const ROCE_LATENCY: Source = Source::read(
+const ROCE_LATENCY: Citation = Citation::read(
     "seed article on storage networking",
     "RoCE below 10 µs; TCP tens",
 );
 
-const COPY_BAND: Source =
-    Source::quoted("STREAM copies of one core", "server cores of 2018 to 2024");
+const COPY_BAND: Citation =
+    Citation::quoted("STREAM copies of one core", "server cores of 2018 to 2024");
 
-const DRAM_BAND: Source = Source::quoted(
+const DRAM_BAND: Citation = Citation::quoted(
     "memory channels of one and two sockets",
     "DDR4-3200 × 8 to DDR5-4800 × 16",
 );
 
-impl Node {
-    /// Names the constants of the path, below `node`.
+impl ComputeNode {
+    /// Adds the constants of the path to `basis`, with paths below `node`.
     pub fn assume(&self, basis: &mut Basis, gpus: u64) {
         self.assume_storage(basis);
         let host = &self.host;
@@ -45,7 +46,7 @@ impl Node {
             "CPU copies of a byte",
             copies,
             "",
-            Source::ASSUMED,
+            Citation::ASSUMED,
         );
         let cores = host.cores as f64;
         basis.parameter(
@@ -53,7 +54,7 @@ impl Node {
             "cores for copies and protocol",
             cores,
             "",
-            Source::ASSUMED,
+            Citation::ASSUMED,
         );
         let what = "host to GPU copy, one GPU's link";
         basis.parameter(
@@ -69,7 +70,7 @@ impl Node {
                 "memory bandwidth of a host",
                 host.dram_rate.0,
                 "B/s",
-                Source::ASSUMED,
+                Citation::ASSUMED,
             )
             .between(200e9, 600e9, DRAM_BAND);
         for (path, what, depth) in [
@@ -84,7 +85,7 @@ impl Node {
                 self.direct_depth,
             ),
         ] {
-            let source = Source::computed(
+            let source = Citation::computed(
                 "the software's choice",
                 "the same for both paths unless given",
             );
@@ -95,7 +96,7 @@ impl Node {
 
     fn assume_pcie(&self, basis: &mut Basis, gpus: u64) {
         let limits = self.limits(gpus);
-        let cut = Source::computed("minimum cut of node.machine", "pcie-bench link model");
+        let cut = Citation::computed("minimum cut of node.machine", "pcie-bench link model");
         for (what, rate) in [
             ("PCIe between host memory and the GPUs", limits.to_gpus),
             ("PCIe between storage and host memory", limits.to_host),
@@ -107,7 +108,13 @@ impl Node {
         let what = "PCIe between storage and the GPUs, peer to peer";
         match (self.host.peer_rate, &self.machine) {
             (Some(rate), _) => {
-                basis.parameter("node.host.peer_rate", what, rate.0, "B/s", Source::SCENARIO);
+                basis.parameter(
+                    "node.host.peer_rate",
+                    what,
+                    rate.0,
+                    "B/s",
+                    Citation::SCENARIO,
+                );
             }
             (None, Some(_)) => {
                 basis.parameter("node.machine", what, limits.peer, "B/s", DGX_H100);
@@ -132,17 +139,17 @@ impl Node {
             "media rate of a node",
             media.rate.0,
             "B/s",
-            Source::ASSUMED,
+            Citation::ASSUMED,
         );
         let Some(hop) = &self.hop else { return };
         let what = "network rate of a node";
         if let Some(rate) = hop.rate {
-            basis.parameter("node.hop.rate", what, rate.0, "B/s", Source::SCENARIO);
+            basis.parameter("node.hop.rate", what, rate.0, "B/s", Citation::SCENARIO);
         } else {
             let ports = self
                 .machine
                 .as_ref()
-                .map_or(0.0, Machine::ports_bytes_per_s);
+                .map_or(0.0, MachineSpec::ports_bytes_per_s);
             basis.parameter("node.machine.ports", what, ports, "B/s", DGX_H100);
         }
         basis

@@ -1,8 +1,9 @@
-//! The line before a drive, and who is next in it.
+//! The queue of a store, and the rule that chooses the next request.
 //!
-//! Two rules choose: first come, first served; and mClock's three tags ([`straightway_core::share`]), which every request
-//! gets when it comes. Whoever's reservation is due goes first; what is left goes by weight to those within their limit. A
-//! request served by weight is taken off the reservation's account, or it would be paid twice.
+//! There are two rules: first come, first served; and mClock's three tags ([`straightway_core::share`]), which every
+//! request gets on arrival. Tenants with a due reservation are served first. The remaining capacity goes by weight to
+//! tenants within their limit. A request served by weight is deducted from the reservation, so that it does not count
+//! twice.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ use straightway_core::share::{self, Tags, Turn, after};
 
 use super::Tenant;
 
-/// How the next request is chosen.
+/// The rule that chooses the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     /// First come, first served.
@@ -19,34 +20,34 @@ pub(super) enum Rule {
     Tags,
 }
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    /// When it came.
-    pub(super) came_s: f64,
+    /// The arrival time.
+    pub(super) arrived_s: f64,
     tags: Tags,
 }
 
-/// One tenant's requests and the tags it gave last.
+/// One tenant's waiting requests, and the tags of its newest request.
 #[derive(Debug)]
 struct Waiting {
     requests: VecDeque<Request>,
     tags: Tags,
 }
 
-/// All that wait.
+/// The queue of all tenants.
 #[derive(Debug)]
-pub(super) struct Line<'a> {
+pub(super) struct RequestQueue<'a> {
     tenants: &'a [Tenant],
     rule: Rule,
     waiting: Vec<Waiting>,
-    /// The weight tag served last: where a tenant that was idle starts.
+    /// The largest weight tag served by weight so far. A tenant that was idle starts from here.
     virtual_time: f64,
 }
 
-impl<'a> Line<'a> {
+impl<'a> RequestQueue<'a> {
     pub(super) fn new(tenants: &'a [Tenant], rule: Rule) -> Self {
-        let nobody = || Waiting {
+        let empty = || Waiting {
             requests: VecDeque::new(),
             tags: Tags {
                 reservation_s: f64::NEG_INFINITY,
@@ -57,25 +58,25 @@ impl<'a> Line<'a> {
         Self {
             tenants,
             rule,
-            waiting: tenants.iter().map(|_| nobody()).collect(),
+            waiting: tenants.iter().map(|_| empty()).collect(),
             virtual_time: 0.0,
         }
     }
 
-    /// How many requests of one tenant wait.
+    /// The number of waiting requests of one tenant.
     pub(super) fn len(&self, tenant: usize) -> usize {
         self.waiting[tenant].requests.len()
     }
 
-    /// When each request of one tenant that waits came.
-    pub(super) fn came_s(&self, tenant: usize) -> impl Iterator<Item = f64> {
+    /// The arrival times of one tenant's waiting requests.
+    pub(super) fn arrived_s(&self, tenant: usize) -> impl Iterator<Item = f64> {
         self.waiting[tenant]
             .requests
             .iter()
-            .map(|request| request.came_s)
+            .map(|request| request.arrived_s)
     }
 
-    /// Puts a request of `tenant` in line.
+    /// Adds a request of `tenant` to the queue.
     pub(super) fn push(&mut self, tenant: usize, now_s: f64) {
         let asked = &self.tenants[tenant];
         let last = &mut self.waiting[tenant];
@@ -93,32 +94,32 @@ impl<'a> Line<'a> {
             weight_s: next(weight_s, asked.weight, self.virtual_time),
         };
         last.requests.push_back(Request {
-            came_s: now_s,
+            arrived_s: now_s,
             tags: last.tags,
         });
     }
 
-    /// Takes the next request to serve, with its tenant.
+    /// Removes the next request to serve, and returns it with its tenant.
     pub(super) fn pop(&mut self, now_s: f64) -> Option<(usize, Request)> {
         match self.rule {
             Rule::Fifo => {
                 let first = self
                     .heads()
-                    .min_by(|a, b| a.1.came_s.total_cmp(&b.1.came_s))?;
+                    .min_by(|a, b| a.1.arrived_s.total_cmp(&b.1.arrived_s))?;
                 self.take(first.0)
             }
             Rule::Tags => {
                 let tags = self.heads().map(|(tenant, head)| (tenant, head.tags));
                 let (tenant, turn) = share::choose(tags, now_s)?;
                 if turn == Turn::Weight {
-                    self.settle(tenant);
+                    self.deduct_reservation(tenant);
                 }
                 self.take(tenant)
             }
         }
     }
 
-    /// When somebody who waits may next be served, where nobody may now.
+    /// The earliest time at which a waiting request may be served, if none may be served now.
     pub(super) fn next_due_s(&self) -> Option<f64> {
         share::next_due_s(self.heads().map(|(_, head)| head.tags))
     }
@@ -136,8 +137,8 @@ impl<'a> Line<'a> {
         Some((tenant, request))
     }
 
-    /// Takes a request served by weight off the reservation's account.
-    fn settle(&mut self, tenant: usize) {
+    /// Deducts a request served by weight from the tenant's reservation.
+    fn deduct_reservation(&mut self, tenant: usize) {
         let asked = &self.tenants[tenant];
         let waiting = &mut self.waiting[tenant];
         if let Some(head) = waiting.requests.front() {

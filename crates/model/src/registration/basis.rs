@@ -1,31 +1,31 @@
 //! The constants of a registration, with their sources and bands.
 
-use straightway_scenario::provenance::{Basis, Source};
+use straightway_scenario::provenance::{Basis, Citation};
 
-use super::{ARTICLE, FORMULAS, PCIE_BENCH, Registration};
+use super::{ARTICLE, FORMULAS, PCIE_BENCH, RegistrationQuestion};
 
-/// Published costs of one page differ by two orders of magnitude over hosts and page sizes.
-const PAGES: Source = Source::quoted(
+/// Published costs per page differ by two orders of magnitude between hosts and page sizes.
+const PAGES: Citation = Citation::quoted(
     "Mooncake, DingoCache, libfabric issues",
     "0.1 to 13 µs a page",
 );
 
-const UNTOUCHED: Source = Source::quoted(
+const UNTOUCHED: Citation = Citation::quoted(
     "Mooncake#1468, cirrus-kv#102",
     "untouched host memory: 50 GB in about 60 s, 10 GB in about 33 s",
 );
 
-const PEER_MEMORY: Source = Source::fitted(
+const PEER_MEMORY: Citation = Citation::fitted(
     "Ascend/TransferQueue#79",
     "15 MB of GPU memory in about 6 ms; how it divides into fixed and per page is a guess",
 );
 
-const LIBFABRIC: Source = Source::read(
+const LIBFABRIC: Citation = Citation::read(
     "libfabric#4738, Mooncake#848, ROCm/mori#679, xdna-driver#1399, an H200 host",
     "0.28 to 0.71 µs a 4 KiB page",
 );
 
-impl Registration {
+impl RegistrationQuestion {
     pub(super) fn basis(&self) -> Basis {
         let mut basis = Basis::of(&FORMULAS);
         basis
@@ -59,9 +59,9 @@ impl Registration {
                 "zeroing by one thread",
                 self.zero_rate.0,
                 "B/s",
-                Source::ASSUMED,
+                Citation::ASSUMED,
             )
-            .between(4e9, 15e9, Source::ASSUMED);
+            .between(4e9, 15e9, Citation::ASSUMED);
         self.assume_gpu(&mut basis);
         basis
     }

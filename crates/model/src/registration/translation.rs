@@ -1,55 +1,55 @@
-//! An adapter's cache of translations: full speed within its reach, a miss for all beyond.
+//! An adapter's translation cache: full speed while the working set fits, misses beyond that.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Seconds};
 
-use straightway_scenario::check::{BYTES_ANY, Checked, Checker, TIME_ANY, TIME_SOME};
+use straightway_scenario::check::{BYTES_ANY, Checkable, Checker, TIME_ANY, TIME_POSITIVE};
 
-/// A cache of translations.
+/// The parameters of a translation cache.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Translation {
-    /// Its entries.
+    /// The number of entries.
     pub entries: u64,
-    /// The time between operations when every one hits.
+    /// The time between operations if every operation hits.
     pub hit: Seconds,
-    /// What a miss costs.
+    /// The cost of a miss.
     pub miss: Seconds,
-    /// The memory that operations touch at random.
+    /// The memory that operations access at random.
     pub working_set: Bytes,
-    /// Workers that each bring their own buffer to one adapter.
+    /// Workers that share the adapter, each with its own buffer.
     pub workers: u64,
-    /// Reloading an evicted context, at least.
+    /// The least time to reload an evicted context.
     pub reload_min: Seconds,
-    /// Reloading an evicted context, at most.
+    /// The longest time to reload an evicted context.
     pub reload_max: Seconds,
 }
 
-/// The translation cache at work.
+/// The performance of the translation cache.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cache {
-    /// Share of operations that hit.
+pub struct TranslationOutcome {
+    /// The hit rate.
     pub hits: f64,
-    /// Operations a second.
+    /// Operations per second.
     pub operations_per_s: f64,
-    /// Over what a full hit rate gives.
+    /// Operations per second as a share of the rate with only hits.
     pub share_of_best: f64,
-    /// The working set up to which all hits.
+    /// The largest working set that fits the cache.
     pub reach_bytes: f64,
-    /// Reloads when every worker brings its own buffer, at least.
+    /// The least time to reload the contexts of all workers.
     pub reload_s_min: f64,
-    /// The same at most.
+    /// The longest time to reload the contexts of all workers.
     pub reload_s_max: f64,
-    /// Operations a second over working sets from 64 KiB to 1 GiB.
+    /// Operations per second by working set, from 64 KiB to 1 GiB.
     pub curve: Vec<CachePoint>,
 }
 
-/// The cache at one working set.
+/// The cache's performance at one working set.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CachePoint {
-    /// Memory touched at random.
+    /// The memory accessed at random.
     pub working_set_bytes: u64,
-    /// Operations a second.
+    /// Operations per second.
     pub operations_per_s: f64,
 }
 
@@ -68,11 +68,11 @@ impl Default for Translation {
     }
 }
 
-impl Checked for Translation {
+impl Checkable for Translation {
     fn check(&self, c: &mut Checker) {
         c.count("entries", self.entries, 1..=1_000_000_000);
-        c.seconds("hit", self.hit, TIME_SOME);
-        c.seconds("miss", self.miss, TIME_SOME);
+        c.seconds("hit", self.hit, TIME_POSITIVE);
+        c.seconds("miss", self.miss, TIME_POSITIVE);
         c.bytes("working_set", self.working_set, BYTES_ANY);
         c.count("workers", self.workers, 1..=1_000_000);
         c.seconds("reload_min", self.reload_min, TIME_ANY);
@@ -87,7 +87,7 @@ impl Checked for Translation {
     }
 }
 
-/// Operations a second through a translation cache.
+/// Operations per second through a translation cache.
 pub fn translated_per_s(cache: &Translation, page: Bytes, working_set: Bytes) -> f64 {
     let misses = 1.0 - cache.hits(page, working_set);
     let best = 1.0 / cache.hit.0;
@@ -99,7 +99,7 @@ pub fn translated_per_s(cache: &Translation, page: Bytes, working_set: Bytes) ->
 }
 
 impl Translation {
-    /// Share of operations that hit.
+    /// The hit rate.
     pub(super) fn hits(&self, page: Bytes, working_set: Bytes) -> f64 {
         (self.entries as f64 * page.0 as f64 / working_set.0 as f64).min(1.0)
     }

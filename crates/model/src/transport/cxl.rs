@@ -1,46 +1,46 @@
-//! Memory reached by load and store: what its latency leaves of a core's bandwidth.
+//! CXL memory, accessed by load and store: the bandwidth of a core at its latency.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::Seconds;
 
-use straightway_scenario::check::{Checked, Checker, TIME_SOME};
+use straightway_scenario::check::{Checkable, Checker, TIME_POSITIVE};
 
-/// Memory reached by load and store.
+/// Memory accessed by load and store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cxl {
-    /// The latency a claim starts from.
+    /// The claimed latency before.
     pub claimed_from: Seconds,
-    /// The latency it ends at.
+    /// The claimed latency after.
     pub claimed_to: Seconds,
-    /// The fastest real device.
+    /// The latency of the fastest real device.
     pub latency_min: Seconds,
-    /// The slowest real device.
+    /// The latency of the slowest real device.
     pub latency_max: Seconds,
-    /// Local memory.
+    /// The latency of local memory.
     pub dram: Seconds,
-    /// Cache lines a core keeps in flight.
+    /// Cache lines in flight per core.
     pub lines: u64,
 }
 
-/// Memory tiers.
+/// The comparison of memory tiers.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tiers {
-    /// The fastest real device.
+    /// The latency of the fastest real device.
     pub latency_s_min: f64,
-    /// What the claimed latencies come to.
+    /// The claimed gain: the latency before divided by the latency after.
     pub claimed_gain: f64,
-    /// The same against the fastest real device.
+    /// The gain with the fastest real device.
     pub gain_max: f64,
-    /// And against the slowest.
+    /// The gain with the slowest real device.
     pub gain_min: f64,
-    /// The claimed latency over local memory's: below one is faster than memory in the socket.
+    /// The claimed latency divided by that of local memory. Below one, the claim is faster than local memory.
     pub claimed_over_dram: f64,
-    /// What a core reads from local memory.
+    /// The read rate of a core from local memory.
     pub dram_bytes_per_s: f64,
-    /// What a core reads from the fastest real device.
+    /// The read rate of a core from the fastest real device.
     pub cxl_bytes_per_s_max: f64,
-    /// What a core reads from the slowest.
+    /// The read rate of a core from the slowest real device.
     pub cxl_bytes_per_s_min: f64,
 }
 
@@ -57,19 +57,19 @@ impl Default for Cxl {
     }
 }
 
-impl Checked for Cxl {
+impl Checkable for Cxl {
     fn check(&self, c: &mut Checker) {
-        c.seconds("claimed_from", self.claimed_from, TIME_SOME);
-        c.seconds("claimed_to", self.claimed_to, TIME_SOME);
-        c.seconds("latency_min", self.latency_min, TIME_SOME);
-        c.seconds("latency_max", self.latency_max, TIME_SOME);
-        c.seconds("dram", self.dram, TIME_SOME);
+        c.seconds("claimed_from", self.claimed_from, TIME_POSITIVE);
+        c.seconds("claimed_to", self.claimed_to, TIME_POSITIVE);
+        c.seconds("latency_min", self.latency_min, TIME_POSITIVE);
+        c.seconds("latency_max", self.latency_max, TIME_POSITIVE);
+        c.seconds("dram", self.dram, TIME_POSITIVE);
         c.count("lines", self.lines, 1..=1024);
     }
 }
 
 impl Cxl {
-    /// What the latencies come to.
+    /// Computes the comparison.
     pub(super) fn tiers(&self) -> Tiers {
         let core = |latency: Seconds| self.lines as f64 * 64.0 / latency.0;
         Tiers {

@@ -1,32 +1,32 @@
-//! A PCIe link in FLIT mode: fixed frames of 256 bytes, and what of them is payload.
+//! A PCIe link in FLIT mode: fixed frames of 256 bytes, and their payload.
 
 use serde::{Deserialize, Serialize};
 use straightway_core::Bytes;
 
-use straightway_scenario::check::{Checked, Checker};
+use straightway_scenario::check::{Checkable, Checker};
 
 /// A PCIe link in FLIT mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Flit {
-    /// Lanes.
+    /// The number of lanes.
     pub lanes: u64,
     /// GT/s of a lane, which in FLIT mode is Gb/s.
     pub gt_per_s: f64,
-    /// Largest payload of a packet.
+    /// The largest payload of a packet.
     pub payload: Bytes,
-    /// Header of a packet.
+    /// The header size of a packet.
     pub header: Bytes,
 }
 
-/// A FLIT link's rates, one direction.
+/// The rates of a FLIT link in one direction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlitRates {
-    /// Bits on the wire.
+    /// The raw rate on the wire.
     pub raw_bytes_per_s: f64,
-    /// Space for packets: 236 of each 256 bytes.
+    /// The rate of packets: 236 of each 256 bytes.
     pub packet_bytes_per_s: f64,
-    /// Payload at the largest packet.
+    /// The payload rate with the largest packets.
     pub payload_bytes_per_s: f64,
 }
 
@@ -45,7 +45,7 @@ impl Default for Flit {
     }
 }
 
-impl Checked for Flit {
+impl Checkable for Flit {
     fn check(&self, c: &mut Checker) {
         c.count("lanes", self.lanes, 1..=32);
         c.range("gt_per_s", self.gt_per_s, 2.5..=256.0, "GT/s");
@@ -55,7 +55,7 @@ impl Checked for Flit {
 }
 
 impl Flit {
-    /// Its rates, one direction.
+    /// Computes the rates in one direction.
     pub(super) fn rates(&self) -> FlitRates {
         let raw = self.lanes as f64 * self.gt_per_s * 1e9 / 8.0;
         let packets = raw * FLIT_PACKET_BYTES / FLIT_BYTES;

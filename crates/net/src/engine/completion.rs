@@ -1,9 +1,9 @@
-//! What follows when an operation on a socket is done.
+//! Handles completed operations on sockets.
 
 use std::time::Instant;
 
-use straightway_core::{Error, Kind};
-use straightway_sys::uring::sockets::{Landed, Payload};
+use straightway_core::{Error, ErrorKind};
+use straightway_sys::uring::sockets::{Payload, SocketCompletion};
 
 use super::{
     HttpEngine, Object,
@@ -26,19 +26,19 @@ impl HttpEngine {
                 self.restore(key, payload, 0);
                 self.fail(
                     key,
-                    self.broken(key, "the kernel takes no more operations"),
+                    self.broken(key, "the kernel accepts no more operations"),
                     now,
                 );
             }
         }
     }
 
-    /// Receives what comes next: the body into its I/O, all else into the connection's buffer.
+    /// Receives the next bytes: a body into its I/O, all else into the connection's buffer.
     pub(super) fn receive(&mut self, key: u32, now: Instant) {
         let connection = &mut self.connections[key];
         let payload = match connection.phase {
             Phase::Idle => return,
-            Phase::Filling(number) if connection.session.is_none() => {
+            Phase::ReceivingBody(number) if connection.session.is_none() => {
                 let request = &mut self.requests[number];
                 let (from, to) = (request.got, request.got + request.missing());
                 let io = request.io.take().expect("the ring does not have it");
@@ -49,7 +49,7 @@ impl HttpEngine {
         self.operate(key, payload, now);
     }
 
-    /// Puts the buffers of an operation back where they belong, with `moved` bytes in them.
+    /// Returns the buffers of an operation to their owners, with `moved` bytes in them.
     fn restore(&mut self, key: u32, payload: Payload<Object>, moved: usize) {
         let connection = &mut self.connections[key];
         match payload {
@@ -78,9 +78,9 @@ impl HttpEngine {
         }
     }
 
-    /// Goes on after an operation.
-    pub(super) fn land(&mut self, landed: Landed<Object>, now: Instant) {
-        let Landed {
+    /// Handles a completed operation.
+    pub(super) fn land(&mut self, landed: SocketCompletion<Object>, now: Instant) {
+        let SocketCompletion {
             key,
             payload,
             result,
@@ -105,10 +105,10 @@ impl HttpEngine {
         if let Some(ending) = self.connections[key].ending.take() {
             return self.end(key, ending, now);
         }
-        let was_looking = std::mem::take(&mut self.connections[key].watch.is_looking);
+        let was_checking = std::mem::take(&mut self.connections[key].watch.is_checking);
         match result {
-            Err(_) if was_looking => self.see_silence(key, now),
-            Err(error) if self.hears_out(key, &error, now) => {}
+            Err(_) if was_checking => self.note_stall(key, now),
+            Err(error) if self.awaits_early_response(key, &error, now) => {}
             Err(error) => {
                 let judgement = self.broken(key, &error.to_string());
                 self.fail(key, judgement, now);
@@ -120,7 +120,7 @@ impl HttpEngine {
         }
     }
 
-    /// A TCP connection is there: the tunnel comes next, or TLS.
+    /// The TCP connection is established: opens the tunnel next, or begins TLS.
     fn connected(&mut self, key: u32, now: Instant) {
         let connection = &mut self.connections[key];
         match connection.origin.tunnel_head() {
@@ -133,7 +133,7 @@ impl HttpEngine {
         }
     }
 
-    /// Begins TLS, where there is any.
+    /// Begins TLS if the origin uses it; otherwise the connection is ready.
     fn secure(&mut self, key: u32, now: Instant) {
         let connection = &mut self.connections[key];
         connection.clear_scratch();
@@ -148,26 +148,28 @@ impl HttpEngine {
         match Session::new(config, name) {
             Ok(session) => {
                 connection.session = Some(Box::new(session));
-                connection.phase = Phase::Shaking;
+                connection.phase = Phase::Handshaking;
                 self.decrypt(key, now);
             }
             Err(error) => self.fail(key, Judgement::of(self.untrusted(key, &error)), now),
         }
     }
 
-    /// All of a request, or of a part of a handshake, was sent.
+    /// The head, the body, or a message of a handshake was sent.
     pub(super) fn sent(&mut self, key: u32, now: Instant) {
         match self.connections[key].phase {
-            Phase::Asking(number) | Phase::Sending(number) => self.send_rest(key, number, now),
+            Phase::SendingHead(number) | Phase::SendingBody(number) => {
+                self.send_rest(key, number, now);
+            }
             _ => self.receive(key, now),
         }
     }
 
-    /// Bytes came.
+    /// Bytes were received.
     fn received(&mut self, key: u32, now: Instant) {
         let connection = &mut self.connections[key];
-        // A head has to come whole within that time; of a body, any byte is progress.
-        if matches!(connection.phase, Phase::Filling(_)) {
+        // A whole head must arrive within its deadline; for a body, any byte is progress.
+        if matches!(connection.phase, Phase::ReceivingBody(_)) {
             connection.expect_body(now);
         }
         if connection.session.is_some() {
@@ -175,41 +177,41 @@ impl HttpEngine {
         }
         match connection.phase {
             Phase::Tunnelling => return self.read_tunnel(key, now),
-            Phase::Awaiting(_) | Phase::Erring(..) => self.read_head(key, now),
-            Phase::Filling(number) if self.requests[number].missing() == 0 => {
+            Phase::Awaiting(_) | Phase::ReceivingError(..) => self.read_head(key, now),
+            Phase::ReceivingBody(number) if self.requests[number].missing() == 0 => {
                 self.complete(key, now);
             }
             _ => {}
         }
-        self.go_on(key, now);
+        self.continue_receiving(key, now);
     }
 
-    /// Looks how far the body of a connection came.
-    pub(super) fn look(&mut self, key: u32, now: Instant) {
+    /// Cancels the receive operation of a body to learn how many bytes have arrived.
+    pub(super) fn check_progress(&mut self, key: u32, now: Instant) {
         let connection = &mut self.connections[key];
         if let Some(operation) = connection.operation {
-            connection.watch.is_looking = true;
+            connection.watch.is_checking = true;
             let stall_max = connection.origin.network().settings().stall_max;
             connection.expect_within(stall_max, now);
             self.ring.cancel(operation);
         }
     }
 
-    /// Nothing had come at a look. The second in a row is the last.
-    fn see_silence(&mut self, key: u32, now: Instant) {
+    /// Notes that a progress check found no new bytes. The second such check in a row fails the connection.
+    fn note_stall(&mut self, key: u32, now: Instant) {
         let connection = &mut self.connections[key];
-        let was_silent = connection.watch.was_silent;
+        let was_stalled = connection.watch.was_stalled;
         connection.expect_body(now);
-        connection.watch.was_silent = true;
-        if was_silent {
+        connection.watch.was_stalled = true;
+        if was_stalled {
             self.give_up_waiting(key, now);
         } else {
             self.receive(key, now);
         }
     }
 
-    /// Receives more, unless the connection has ended or waits for a request.
-    fn go_on(&mut self, key: u32, now: Instant) {
+    /// Receives more, unless the connection is closing or has an operation already.
+    fn continue_receiving(&mut self, key: u32, now: Instant) {
         let Some(connection) = self.connections.get(key) else {
             return;
         };
@@ -218,13 +220,13 @@ impl HttpEngine {
         }
     }
 
-    /// Goes on with TLS after ciphertext came.
+    /// Processes received ciphertext.
     fn decrypt(&mut self, key: u32, now: Instant) {
         let session = self.connections[key].session.take();
         let mut session = session.expect("a connection with TLS has a session");
         let processed = session.process(|plain| self.take_plain(key, plain, now));
         let has_outgoing = session.has_outgoing();
-        // A connection that is not used again may be gone already.
+        // A connection that is not reused may have been removed already.
         if self.connections.get(key).is_none() {
             return;
         }
@@ -236,7 +238,7 @@ impl HttpEngine {
         match processed {
             Err(error) => return self.fail(key, Judgement::of(self.untrusted(key, &error)), now),
             Ok(Stage::Closed) => return self.ended_by_peer(key, now),
-            Ok(Stage::Open) if connection.phase == Phase::Shaking => {
+            Ok(Stage::Open) if connection.phase == Phase::Handshaking => {
                 connection.phase = Phase::Idle;
                 connection.since = now;
             }
@@ -249,7 +251,7 @@ impl HttpEngine {
         }
     }
 
-    /// Takes decrypted bytes: of the head, or of the body.
+    /// Takes decrypted bytes of a head or a body.
     fn take_plain(&mut self, key: u32, bytes: &[u8], now: Instant) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -258,7 +260,7 @@ impl HttpEngine {
                 return;
             };
             match phase {
-                Phase::Awaiting(_) | Phase::Erring(..) => {
+                Phase::Awaiting(_) | Phase::ReceivingError(..) => {
                     let taken = self.connections[key].append_scratch(rest);
                     rest = &rest[taken..];
                     self.read_head(key, now);
@@ -266,7 +268,7 @@ impl HttpEngine {
                         return;
                     }
                 }
-                Phase::Filling(number) => {
+                Phase::ReceivingBody(number) => {
                     let request = &mut self.requests[number];
                     rest = &rest[request.fill(rest)..];
                     request.backoff.reset();
@@ -275,35 +277,42 @@ impl HttpEngine {
                         self.complete(key, now);
                     }
                 }
-                // Nobody asked for this.
+                // No request expects these bytes.
                 _ => return self.close(key, Ending::Unneeded),
             }
         }
     }
 
-    /// Reads the proxy's answer.
+    /// Parses the proxy's response.
     fn read_tunnel(&mut self, key: u32, now: Instant) {
         let connection = &self.connections[key];
         let scratch = connection.scratch();
-        let why = match head::parse(scratch, |answer, _| answer.status) {
+        let why = match head::parse(scratch, |response, _| response.status) {
             Parsed::Partial => return self.receive(key, now),
             Parsed::Whole(length, 200..=299) if length == scratch.len() => {
                 return self.secure(key, now);
             }
             Parsed::Whole(_, 407) => "the proxy asks for credentials".to_owned(),
-            Parsed::Whole(_, status) => format!("the proxy opens no tunnel (status {status})"),
-            Parsed::Bad(why) => format!("the proxy's answer cannot be read: {why}"),
+            Parsed::Whole(_, status) => {
+                format!("the proxy refused to open a tunnel (status {status})")
+            }
+            Parsed::Bad(why) => format!("the proxy's response is invalid: {why}"),
         };
-        let error = Error::new(Kind::Invalid, "connect to", connection.origin.site(), why);
+        let error = Error::new(
+            ErrorKind::Invalid,
+            "connect to",
+            connection.origin.site(),
+            why,
+        );
         let error = error.with_hint("check the proxy and its credentials");
         self.fail(key, Judgement::fail(error), now);
     }
 
-    /// The other side has closed the connection.
+    /// The server has closed the connection.
     fn ended_by_peer(&mut self, key: u32, now: Instant) {
         match self.connections[key].phase {
             Phase::Idle => self.close(key, Ending::Unneeded),
-            Phase::Erring(..) => self.judge_error(key, now),
+            Phase::ReceivingError(..) => self.judge_error(key, now),
             _ => {
                 let judgement = self.broken(key, "the server closed the connection");
                 self.fail(key, judgement, now);
@@ -311,16 +320,16 @@ impl HttpEngine {
         }
     }
 
-    /// The error of a connection that broke.
+    /// The error of a broken connection.
     pub(super) fn broken(&self, key: u32, why: &str) -> Judgement {
         let connection = &self.connections[key];
         let hint = "check the network and the server";
         let error = if let Some(number) = connection.phase.request() {
             let remote = &self.requests[number].remote;
-            remote.failed(Kind::Transient, why, hint)
+            remote.failed(ErrorKind::Transient, why, hint)
         } else {
             let site = connection.origin.site();
-            Error::new(Kind::Transient, "connect to", site, why).with_hint(hint)
+            Error::new(ErrorKind::Transient, "connect to", site, why).with_hint(hint)
         };
         Judgement::new(Next::Retry, error)
     }

@@ -1,4 +1,4 @@
-//! One connection: a socket, where it is in its dialogue, and the buffers of that.
+//! One connection: its socket, its phase, and its buffers.
 
 use std::{
     sync::Arc,
@@ -16,10 +16,10 @@ use super::{
 };
 use crate::{head::HEAD_BYTES_MAX, origin::Origin, remote::ERROR_BYTES_MAX, service::Judgement};
 
-/// What is received at first of an answer: most heads fit, and little of the body is copied.
+/// The size of the first receive of a response: most heads fit, and little of the body must be copied.
 const FIRST_BYTES: usize = 4 << 10;
 
-/// Room for a head and the body of an error.
+/// Space for a head and the body of an error.
 const SCRATCH_BYTES: usize = HEAD_BYTES_MAX + ERROR_BYTES_MAX;
 
 /// A connection.
@@ -27,85 +27,88 @@ const SCRATCH_BYTES: usize = HEAD_BYTES_MAX + ERROR_BYTES_MAX;
 pub(super) struct Connection {
     pub(super) origin: Arc<Origin>,
     pub(super) socket: Arc<Socket>,
-    /// `None` without TLS, and while a tunnel is opened for it.
+    /// `None` without TLS, and before the tunnel of a proxy is open.
     pub(super) session: Option<Box<Session>>,
     pub(super) phase: Phase,
-    /// What the ring has under way for it: one operation at a time.
+    /// Its operation in the ring: one at a time.
     pub(super) operation: Option<Operation>,
-    /// When it counts as stuck.
+    /// When it counts as stalled.
     pub(super) deadline: Instant,
-    /// What the deadline means while a body is received.
+    /// The progress checks while a body is received.
     pub(super) watch: Watch,
-    /// When its request was sent; while it has none, since when.
+    /// When its request was sent; if it is idle, since when.
     pub(super) since: Instant,
     /// Whether it has served a request.
     pub(super) is_used: bool,
-    /// Whether it may serve another one after this answer.
+    /// Whether it may serve another one after this response.
     pub(super) is_reusable: bool,
-    /// Set when it is to be closed: as soon as its operation has landed.
+    /// Set when it is closing: it is removed once its operation has completed.
     pub(super) ending: Option<Ending>,
-    /// The head of its request.
+    /// The head of its request, or a piece of the body with TLS.
     pub(super) out: Vec<u8>,
-    /// What came of the answer's head, and of an error's body.
+    /// The bytes received of the response's head and of an error's body.
     scratch: Vec<u8>,
     pub(super) filled: usize,
 }
 
-/// Where a connection is in its dialogue.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// It is being established: TCP, the tunnel, TLS.
     Connecting,
     Tunnelling,
-    Shaking,
+    Handshaking,
     /// It waits for a request.
     Idle,
-    /// The head of a request is sent.
-    Asking(u32),
-    /// The body of a request is sent.
-    Sending(u32),
-    /// The head of the answer is awaited.
+    /// Sends the head of a request.
+    SendingHead(u32),
+    /// Sends the body of a request.
+    SendingBody(u32),
+    /// Waits for the head of the response.
     Awaiting(u32),
-    /// The body is received into the I/O.
-    Filling(u32),
-    /// The body of an error is received, from this byte of the scratch buffer on.
-    Erring(u32, usize),
+    /// Receives the body into the I/O.
+    ReceivingBody(u32),
+    /// Receives the body of an error, which ends at this byte of the scratch buffer.
+    ReceivingError(u32, usize),
 }
 
-/// How it is noticed that nothing comes any more while the kernel fills an I/O. It tells nothing before the end.
-/// Twice in the longest time without a byte the operation is cancelled, which tells how far it came; then it goes on.
-/// Two such looks in a row without a byte are the end.
+/// Detects a stall while the kernel receives into an I/O, which reports no progress before its end. The operation is
+/// cancelled twice per stall timeout, which yields the bytes received so far, and started again. Two such checks in a
+/// row without a byte fail the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Watch {
-    /// Whether its operation was cancelled for a look.
-    pub(super) is_looking: bool,
-    /// Whether nothing had come at the last look.
-    pub(super) was_silent: bool,
+    /// Whether its operation was cancelled for a check.
+    pub(super) is_checking: bool,
+    /// Whether the last check found no new bytes.
+    pub(super) was_stalled: bool,
 }
 
-/// How a connection ends.
+/// The reason why a connection is closed.
 #[derive(Debug)]
 pub(super) enum Ending {
-    /// Nobody needs it any more.
+    /// It is not needed any more.
     Unneeded,
-    /// Its request is judged so.
+    /// Its request failed with this judgement.
     Judged(u32, Judgement),
 }
 
 impl Phase {
-    /// Whether it is being established.
+    /// Whether the connection is being established.
     pub(super) fn is_dialling(self) -> bool {
-        matches!(self, Self::Connecting | Self::Tunnelling | Self::Shaking)
+        matches!(
+            self,
+            Self::Connecting | Self::Tunnelling | Self::Handshaking
+        )
     }
 
-    /// The request that it serves.
+    /// The request that the connection serves.
     pub(super) fn request(self) -> Option<u32> {
         match self {
-            Self::Asking(request)
-            | Self::Sending(request)
+            Self::SendingHead(request)
+            | Self::SendingBody(request)
             | Self::Awaiting(request)
-            | Self::Filling(request)
-            | Self::Erring(request, _) => Some(request),
+            | Self::ReceivingBody(request)
+            | Self::ReceivingError(request, _) => Some(request),
             _ => None,
         }
     }
@@ -131,17 +134,17 @@ impl Connection {
         }
     }
 
-    /// What came so far of the answer.
+    /// The bytes received so far of the response.
     pub(super) fn scratch(&self) -> &[u8] {
         &self.scratch[..self.filled]
     }
 
-    /// Drops all that came of the answer.
+    /// Drops all received bytes of the response.
     pub(super) fn clear_scratch(&mut self) {
         self.filled = 0;
     }
 
-    /// Adds decrypted bytes to what came of the answer. Answers how many fit.
+    /// Appends decrypted bytes to the response. Returns the number of bytes that fit.
     pub(super) fn append_scratch(&mut self, bytes: &[u8]) -> usize {
         let room = &mut self.scratch[self.filled..];
         let taken = bytes.len().min(room.len());
@@ -159,7 +162,7 @@ impl Connection {
         }
         let from = self.filled;
         let most = match self.phase {
-            // No byte behind the proxy's answer is ours to take.
+            // The proxy's response is only a head; bytes after it are an error.
             Phase::Tunnelling => HEAD_BYTES_MAX,
             _ if from < FIRST_BYTES => FIRST_BYTES,
             _ => SCRATCH_BYTES,
@@ -179,7 +182,7 @@ impl Connection {
         }
     }
 
-    /// Lends what is to be sent.
+    /// Lends the bytes to send.
     pub(super) fn lend_outgoing(&mut self) -> Option<Vec<u8>> {
         match &mut self.session {
             Some(session) => session.lend_outgoing(),
@@ -197,16 +200,16 @@ impl Connection {
 
     /// Whether the kernel receives into an I/O.
     pub(super) fn fills_io(&self) -> bool {
-        matches!(self.phase, Phase::Filling(_)) && self.session.is_none()
+        matches!(self.phase, Phase::ReceivingBody(_)) && self.session.is_none()
     }
 
-    /// Whether it waits for a request.
+    /// Whether it can take a request.
     pub(super) fn is_idle(&self) -> bool {
         self.phase == Phase::Idle && self.operation.is_none() && self.ending.is_none()
     }
 
-    /// Whether nothing has come that nobody asked for, and the other side has not closed it. With TLS the other side
-    /// may have sent tickets, which are taken.
+    /// Whether an idle connection is usable: no unexpected bytes have arrived, and the server has not closed it. With
+    /// TLS the server may have sent session tickets, which are processed.
     pub(super) fn is_quiet(&mut self) -> bool {
         if self.socket.is_quiet() {
             return true;
@@ -223,11 +226,11 @@ impl Connection {
         is_open && !has_payload && self.socket.is_quiet()
     }
 
-    /// Counts as stuck if no byte of the body comes for the longest time that is allowed.
+    /// Sets the deadline for the next byte of the body.
     pub(super) fn expect_body(&mut self, now: Instant) {
         let most = self.origin.network().settings().stall_max;
         self.watch = Watch::default();
-        // TLS is decrypted as it comes, so that each byte is seen.
+        // With TLS every receive is seen, so no progress checks are needed.
         self.deadline = now
             + if self.session.is_some() {
                 most
@@ -236,7 +239,7 @@ impl Connection {
             };
     }
 
-    /// Counts as stuck if no byte comes for `most`.
+    /// Sets the deadline to `most` from now.
     pub(super) fn expect_within(&mut self, most: Duration, now: Instant) {
         self.deadline = now + most;
     }

@@ -1,11 +1,11 @@
-//! Which request goes to which connection, new connections, and hedges.
+//! Assigns requests to connections, opens connections, and sends hedges.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, Kind};
+use straightway_core::{Error, ErrorKind};
 use straightway_sys::{Socket, uring::sockets::Payload};
 
 use super::{
@@ -13,19 +13,19 @@ use super::{
     connection::{Connection, Ending, Phase},
 };
 use crate::{
-    lookup::Whereabouts,
+    lookup::Resolution,
     origin::Origin,
     service::{Head, Judgement, Next},
 };
 
-/// How soon it is looked again whether a slow request can be hedged.
+/// The interval of checks whether a slow request can be hedged.
 const HEDGE_INTERVAL: Duration = Duration::from_millis(5);
 
 impl HttpEngine {
-    /// Sends the requests that may go. Answers when the next one may.
+    /// Sends the waiting requests that may be sent now. Returns the time of the next.
     pub(super) fn start_waiting(&mut self, now: Instant) -> Instant {
         let mut due = now + TICK_MAX;
-        // Those that need another connection, which are made side by side.
+        // Requests that need another connection; these are opened in parallel.
         let mut unserved = 0;
         for _ in 0..self.waiting.len() {
             let Some(number) = self.waiting.pop_front() else {
@@ -49,7 +49,7 @@ impl HttpEngine {
             match origin.pace().admit(now) {
                 Ok(()) => {
                     let first = connection;
-                    self.requests[number].state = State::Asked { first, hedge: None };
+                    self.requests[number].state = State::InFlight { first, hedge: None };
                     self.ask(number, connection, now);
                 }
                 Err(not_before) => {
@@ -62,8 +62,7 @@ impl HttpEngine {
         due
     }
 
-    /// A connection to `origin` that waits for a request: the one that was used last. Those that have gone bad
-    /// meanwhile are closed.
+    /// The idle connection to `origin` that was used last. Idle connections that have failed meanwhile are closed.
     fn find_ready(&mut self, origin: &Arc<Origin>, must_be_new: bool) -> Option<u32> {
         loop {
             let idle = self.connections.iter().filter(|(_, connection)| {
@@ -79,7 +78,7 @@ impl HttpEngine {
         }
     }
 
-    /// Sees to it that a waiting request gets a connection.
+    /// Opens a connection for a waiting request, if one more is needed and allowed.
     fn dial_for(
         &mut self,
         number: u32,
@@ -88,7 +87,7 @@ impl HttpEngine {
         now: Instant,
     ) -> Instant {
         let due = now + TICK_MAX;
-        if self.dialling(origin) > unserved || !self.makes_room(self.connections_max, origin) {
+        if self.dialling(origin) > unserved || !self.make_room(self.connections_max, origin) {
             self.waiting.push_back(number);
             return due;
         }
@@ -104,7 +103,7 @@ impl HttpEngine {
         }
     }
 
-    /// How many connections to `origin` are being made.
+    /// The number of connections to `origin` that are being established.
     fn dialling(&self, origin: &Arc<Origin>) -> usize {
         let made = self.connections.iter().filter(|(_, connection)| {
             connection.phase.is_dialling() && Arc::ptr_eq(&connection.origin, origin)
@@ -112,13 +111,13 @@ impl HttpEngine {
         made.count()
     }
 
-    /// Whether there may be one more connection, within `most`. One that has long had nothing to do makes room.
-    fn makes_room(&mut self, most: usize, origin: &Arc<Origin>) -> bool {
+    /// Whether one more connection fits within `most`. Closes the longest idle connection if necessary.
+    fn make_room(&mut self, most: usize, origin: &Arc<Origin>) -> bool {
         if self.connections.len() < most {
             return true;
         }
         let idle = self.connections.iter().filter(|(_, c)| c.is_idle());
-        // Another server's first, since this one's are of use.
+        // Connections to other servers first: those to this one may be reused.
         let spare = idle.min_by_key(|(_, c)| (Arc::ptr_eq(&c.origin, origin), c.since));
         let Some((spare, _)) = spare else {
             return false;
@@ -127,12 +126,12 @@ impl HttpEngine {
         self.connections.len() < most
     }
 
-    /// Begins a connection. Where its address is still looked up, answers how long to wait.
+    /// Begins to connect. Returns the time to wait if the address is still being looked up.
     fn dial(&mut self, origin: &Arc<Origin>, now: Instant) -> Result<Option<Duration>, Error> {
         let address = match origin.lookup().next(now) {
-            Whereabouts::At(address) => address,
-            Whereabouts::Pending => return Ok(Some(CONTROL_INTERVAL)),
-            Whereabouts::Nowhere(error) => return Err(error),
+            Resolution::Address(address) => address,
+            Resolution::Pending => return Ok(Some(CONTROL_INTERVAL)),
+            Resolution::Failed(error) => return Err(error),
         };
         let socket = Socket::new(&address);
         let socket = socket.map_err(|error| Error::os("connect to", origin.site(), error))?;
@@ -144,12 +143,12 @@ impl HttpEngine {
         Ok(None)
     }
 
-    /// Sends the request for what is missing of an I/O.
+    /// Sends the request for the missing range of an I/O.
     fn ask(&mut self, number: u32, key: u32, now: Instant) {
         let request = &mut self.requests[number];
         let connection = &mut self.connections[key];
         let written = request.write_head(&mut connection.out);
-        connection.phase = Phase::Asking(number);
+        connection.phase = Phase::SendingHead(number);
         connection.since = now;
         connection.is_reusable = false;
         connection.clear_scratch();
@@ -159,22 +158,22 @@ impl HttpEngine {
             Ok(Head::Ready) => None,
             Ok(Head::Renew) => {
                 let why = "the credentials have expired";
-                let error = request.remote.failed(Kind::Invalid, why, "renew them");
+                let error = request.remote.failed(ErrorKind::Invalid, why, "renew them");
                 Some(Judgement::new(Next::Renew, error))
             }
             Err(error) => Some(Judgement::of(error)),
         };
         if let Some(judgement) = refused {
-            // Nothing was sent, so the connection is as good as before.
+            // Nothing was sent, so the connection can be reused.
             connection.phase = Phase::Idle;
             let request = &mut self.requests[number];
-            if let State::Asked {
+            if let State::InFlight {
                 first,
                 hedge: Some(_),
             } = request.state
             {
-                // The first one is still under way.
-                request.state = State::Asked { first, hedge: None };
+                // The first request is still in flight.
+                request.state = State::InFlight { first, hedge: None };
                 return;
             }
             return self.judge(number, judgement, now);
@@ -187,8 +186,8 @@ impl HttpEngine {
         self.send(key, now);
     }
 
-    /// Sends what a connection has to send. A head fits into the socket's buffer, so that sending it at once costs less
-    /// than an operation of the ring, whose completion would have to be waited for. The ring sends what does not fit.
+    /// Sends the outgoing bytes of a connection. A head fits into the socket's buffer, so a direct send costs less than
+    /// an operation of the ring and a wait for its completion. The ring sends the rest, if any.
     pub(super) fn send(&mut self, key: u32, now: Instant) {
         let connection = &mut self.connections[key];
         let Some(bytes) = connection.lend_outgoing() else {
@@ -208,13 +207,13 @@ impl HttpEngine {
         }
     }
 
-    /// Sends the slowest request a second time, if it is slower than most and the budget allows it. Answers when to
-    /// look again.
+    /// Sends the slowest request a second time, if it is slow enough and the budget allows it. Returns the time of the
+    /// next check.
     pub(super) fn hedge(&mut self, now: Instant) -> Instant {
         let mut due = now + TICK_MAX;
         let mut slowest: Option<(Instant, u32)> = None;
         for (number, request) in self.requests.iter() {
-            let State::Asked { first, hedge: None } = request.state else {
+            let State::InFlight { first, hedge: None } = request.state else {
                 continue;
             };
             let connection = &self.connections[first];
@@ -246,20 +245,20 @@ impl HttpEngine {
                 self.ask_again(number, key, now);
             }
         } else if self.dialling(&origin) == 0
-            && self.makes_room(self.connections.capacity(), &origin)
+            && self.make_room(self.connections.capacity(), &origin)
         {
-            // What fails here fails for waiting requests too, and is told there.
+            // An error here is ignored: it is reported if a waiting request meets it.
             let _ = self.dial(&origin, now);
         }
         due.min(now + HEDGE_INTERVAL)
     }
 
-    /// Asks on a second connection as well.
+    /// Sends a request on a second connection as well.
     fn ask_again(&mut self, number: u32, key: u32, now: Instant) {
         let request = &mut self.requests[number];
-        if let State::Asked { first, .. } = request.state {
+        if let State::InFlight { first, .. } = request.state {
             request.tries.hedges_sent += 1;
-            request.state = State::Asked {
+            request.state = State::InFlight {
                 first,
                 hedge: Some(key),
             };

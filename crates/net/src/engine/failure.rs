@@ -1,4 +1,4 @@
-//! What follows when something failed: another attempt, new credentials, or an error.
+//! Handles failures: retries, renewal of credentials, and errors.
 
 use std::{
     io,
@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::Handle;
 
 use super::{
@@ -19,15 +19,15 @@ use crate::{
     service::{Judgement, Next, Service},
 };
 
-/// Credentials that a thread is renewing. The thread ends with the answer.
+/// A renewal of credentials on a thread. The thread ends when `outcome` is set.
 #[derive(Debug)]
 pub(super) struct Renewal {
     service: Arc<dyn Service>,
-    answer: Arc<OnceLock<Result<()>>>,
+    outcome: Arc<OnceLock<Result<()>>>,
 }
 
 impl HttpEngine {
-    /// Closes a connection, which is over as soon as its operation has landed.
+    /// Closes a connection. It is removed once its operation has completed.
     pub(super) fn close(&mut self, key: u32, ending: Ending) {
         let connection = &mut self.connections[key];
         if let Some(operation) = connection.operation {
@@ -39,7 +39,7 @@ impl HttpEngine {
         }
     }
 
-    /// Drops a connection without an operation.
+    /// Removes a connection that has no operation in the ring.
     pub(super) fn end(&mut self, key: u32, ending: Ending, now: Instant) {
         self.connections.remove(key);
         if let Ending::Judged(number, judgement) = ending {
@@ -47,28 +47,28 @@ impl HttpEngine {
         }
     }
 
-    /// A connection has failed: it is closed, and its request judged, unless that has another one.
+    /// Closes a failed connection and judges its request, unless a hedge of the request may still succeed.
     pub(super) fn fail(&mut self, key: u32, judgement: Judgement, now: Instant) {
         let connection = &self.connections[key];
         let Some(number) = connection.phase.request() else {
             return self.fail_dialling(key, judgement, now);
         };
         let request = &mut self.requests[number];
-        let State::Asked { first, hedge } = request.state else {
-            unreachable!("a connection serves what was asked")
+        let State::InFlight { first, hedge } = request.state else {
+            unreachable!("its request was sent")
         };
         let Some(hedge) = hedge else {
             return self.close(key, Ending::Judged(number, judgement));
         };
         let other = if first == key { hedge } else { first };
         request.state = if judgement.next == Next::Retry {
-            // The other one may still be answered.
-            State::Asked {
+            // The other connection may still succeed.
+            State::InFlight {
                 first: other,
                 hedge: None,
             }
         } else {
-            State::Asked {
+            State::InFlight {
                 first: key,
                 hedge: None,
             }
@@ -81,19 +81,19 @@ impl HttpEngine {
         }
     }
 
-    /// Gives up a request that nobody wants any more.
+    /// Cancels a request.
     pub(super) fn abandon(&mut self, number: u32, now: Instant) {
         let request = &mut self.requests[number];
         let name = request.remote.object().name;
-        let error = Error::new(Kind::Cancelled, "read", name, "it was stopped");
+        let error = Error::new(ErrorKind::Cancelled, "read", name, "it was stopped");
         let judgement = Judgement::new(Next::Fail, error);
         match request.state {
             State::Waiting(_) | State::Renewing => {
                 self.waiting.retain(|waiting| *waiting != number);
                 self.judge(number, judgement, now);
             }
-            State::Asked { first, hedge } => {
-                request.state = State::Asked { first, hedge: None };
+            State::InFlight { first, hedge } => {
+                request.state = State::InFlight { first, hedge: None };
                 if let Some(hedge) = hedge {
                     self.close(hedge, Ending::Unneeded);
                 }
@@ -102,10 +102,10 @@ impl HttpEngine {
         }
     }
 
-    /// A connection could not be made: one of the requests that wait for it is judged.
+    /// Closes a connection that could not be established, and judges one of the requests that wait for it.
     fn fail_dialling(&mut self, key: u32, judgement: Judgement, now: Instant) {
         let origin = Arc::clone(&self.connections[key].origin);
-        origin.lookup().distrust();
+        origin.lookup().expire();
         self.close(key, Ending::Unneeded);
         let waits = |number: &u32| {
             let request = &self.requests[*number];
@@ -118,12 +118,12 @@ impl HttpEngine {
         }
     }
 
-    /// Does with a request what a judgement says. It has no connection any more.
+    /// Applies a judgement to a request, which has no connection any more.
     pub(super) fn judge(&mut self, number: u32, judgement: Judgement, now: Instant) {
         let Judgement { next, error } = judgement;
         let request = &mut self.requests[number];
         if request.missing() == 0 {
-            // The last bytes came while the connection was given up.
+            // The last bytes arrived while the connection was being closed.
             return self.settle(number, now);
         }
         let wait = match next {
@@ -148,7 +148,7 @@ impl HttpEngine {
         self.waiting.push_back(number);
     }
 
-    /// All bytes of a request are in place: it is done, unless they do not have their checksum.
+    /// Completes a request whose bytes were all transferred, unless their checksum is wrong.
     pub(super) fn settle(&mut self, number: u32, now: Instant) {
         let request = &mut self.requests[number];
         match request.verify() {
@@ -160,7 +160,7 @@ impl HttpEngine {
         }
     }
 
-    /// Starts to renew the credentials of a request that waits for it, one at a time.
+    /// Starts to renew the credentials of one request that waits for them, unless a renewal is in progress.
     fn renew(&mut self, now: Instant) {
         if self.renewal.is_some() {
             return;
@@ -170,33 +170,33 @@ impl HttpEngine {
             return;
         };
         let service = Arc::clone(request.remote.service());
-        let answer = Arc::new(OnceLock::new());
-        let (asked, told) = (Arc::clone(&service), Arc::clone(&answer));
+        let outcome = Arc::new(OnceLock::new());
+        let (renewed, done) = (Arc::clone(&service), Arc::clone(&outcome));
         let renew = move || {
-            let _ = told.set(asked.renew());
+            let _ = done.set(renewed.renew());
         };
         let thread = std::thread::Builder::new().name("straightway-renew".to_owned());
         let started = thread.spawn(renew);
-        self.renewal = Some(Renewal { service, answer });
+        self.renewal = Some(Renewal { service, outcome });
         if let Err(error) = started {
             let error = Error::os("start", "a thread that renews credentials", error);
             self.end_renewal(&Err(error), now);
         }
     }
 
-    /// Looks whether credentials were renewed. Answers when to look again.
+    /// Checks whether the renewal is done. Returns the time of the next check.
     pub(super) fn check_renewal(&mut self, now: Instant) -> Instant {
-        let answer = self.renewal.as_ref().and_then(|renewal| {
-            let answer = renewal.answer.get()?;
-            Some(answer.as_ref().copied().map_err(Error::again))
+        let outcome = self.renewal.as_ref().and_then(|renewal| {
+            let outcome = renewal.outcome.get()?;
+            Some(outcome.as_ref().copied().map_err(Error::again))
         });
-        if let Some(answer) = answer {
-            self.end_renewal(&answer, now);
+        if let Some(outcome) = outcome {
+            self.end_renewal(&outcome, now);
         }
         now + CONTROL_INTERVAL
     }
 
-    fn end_renewal(&mut self, answer: &Result<()>, now: Instant) {
+    fn end_renewal(&mut self, outcome: &Result<()>, now: Instant) {
         let Some(Renewal { service, .. }) = self.renewal.take() else {
             return;
         };
@@ -210,12 +210,12 @@ impl HttpEngine {
             }
             let request = &mut self.requests[number];
             let is_own = Arc::ptr_eq(request.remote.service(), &service);
-            match answer {
+            match outcome {
                 Err(error) if is_own => {
                     let error = io::Error::other(error.again());
                     self.finish(number, Err(error));
                 }
-                // Others may share the credentials, and are asked again whether theirs are good.
+                // Other requests may share the credentials: their service checks them again.
                 _ => {
                     request.renewals += u32::from(is_own);
                     request.state = State::Waiting(now);
@@ -225,24 +225,26 @@ impl HttpEngine {
         }
     }
 
-    /// Nothing has come on a connection for too long.
+    /// Fails a connection whose deadline has passed.
     pub(super) fn give_up_waiting(&mut self, key: u32, now: Instant) {
         let connection = &self.connections[key];
         let settings = connection.origin.network().settings();
         let why = match connection.phase {
-            Phase::Erring(..) => return self.judge_error(key, now),
+            Phase::ReceivingError(..) => return self.judge_error(key, now),
             phase if phase.is_dialling() => {
                 format!("no connection within {:?}", settings.connect_max)
             }
-            Phase::Sending(_) => format!("nothing was taken for {:?}", settings.stall_max),
-            Phase::Filling(_) => format!("nothing came for {:?}", settings.stall_max),
-            _ => format!("no answer within {:?}", settings.stall_max),
+            Phase::SendingBody(_) => {
+                format!("the server accepted no data for {:?}", settings.stall_max)
+            }
+            Phase::ReceivingBody(_) => format!("no data came for {:?}", settings.stall_max),
+            _ => format!("no response within {:?}", settings.stall_max),
         };
         let judgement = self.broken(key, &why);
         self.fail(key, judgement, now);
     }
 
-    /// The error of a handshake, or of a session that was tampered with.
+    /// The error of a failed handshake or of a corrupted session.
     pub(super) fn untrusted(&self, key: u32, error: &rustls::Error) -> Error {
         untrusted(&self.connections[key].origin.site().to_string(), error)
     }

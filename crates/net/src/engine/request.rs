@@ -1,4 +1,4 @@
-//! One I/O while the engine has it: what is still to be asked for, and how often that was tried.
+//! One I/O in the engine: its missing range, its state, and its retries.
 
 use std::{ops::Range, sync::Arc, time::Instant};
 
@@ -14,7 +14,7 @@ use crate::{
 
 use super::sending::Sending;
 
-/// An I/O under way.
+/// An I/O in progress.
 #[derive(Debug)]
 pub(super) struct Request {
     /// `None` while the ring has it.
@@ -22,43 +22,43 @@ pub(super) struct Request {
     /// The tag of the I/O.
     pub(super) tag: u32,
     pub(super) remote: Arc<Remote>,
-    /// What is sent, where it stores a part of the object.
+    /// The body to send, if it stores a part of an upload.
     pub(super) sending: Option<Sending>,
-    /// Where in the object the I/O begins, and where it ends or the object does.
+    /// The range of the I/O in the object, cut to the end of the object.
     start: u64,
     end: u64,
-    /// How many of its bytes are in place.
+    /// The number of its bytes that were transferred.
     pub(super) got: usize,
     pub(super) state: State,
-    /// Whether only a new connection will do.
+    /// Whether it needs a new connection, after a failure.
     pub(super) needs_new: bool,
     pub(super) backoff: Backoff,
     pub(super) renewals: u32,
     pub(super) tries: Tries,
-    /// The checksum of all its bytes, where an answer told it.
+    /// The checksum of all its bytes, if a response stated it.
     pub(super) sum: Option<Checksum>,
-    /// How often its bytes had another one.
+    /// The number of checksum mismatches.
     mismatches: u32,
 }
 
-/// Where an I/O is.
+/// The state of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It waits for a connection, and not before this.
+    /// It waits for a connection, at least until this time.
     Waiting(Instant),
     /// It waits for new credentials.
     Renewing,
-    /// It was asked for on this connection, and if that was slow, on another.
-    Asked {
-        /// The connection.
+    /// Its request was sent on one connection, and if that was slow, on a second one.
+    InFlight {
+        /// The first connection.
         first: u32,
-        /// The second one.
+        /// The connection of the hedge.
         hedge: Option<u32>,
     },
 }
 
 impl Request {
-    /// An I/O of `remote`, whose object ends at `end`.
+    /// An I/O of `remote` that ends at `end` in the object.
     pub(super) fn new(io: Io, remote: Arc<Remote>, end: u64, seed: u64, now: Instant) -> Self {
         let backoff = Backoff::new(remote.origin().network().settings(), seed);
         Self {
@@ -79,17 +79,17 @@ impl Request {
         }
     }
 
-    /// What is still to be asked for.
+    /// The missing range.
     pub(super) fn range(&self) -> Range<u64> {
         self.start + self.got as u64..self.end
     }
 
-    /// How many bytes that are.
+    /// The length of the missing range.
     pub(super) fn missing(&self) -> usize {
         usize::try_from(self.end - self.start).expect("an I/O fits into memory") - self.got
     }
 
-    /// Compares its bytes, which are all there, with their checksum. Where that is another one, they are asked for again.
+    /// Compares its complete bytes with their checksum. After a mismatch they are read again.
     pub(super) fn verify(&mut self) -> Result<(), Judgement> {
         let Some(sum) = self.sum.take() else {
             return Ok(());
@@ -105,7 +105,7 @@ impl Request {
         Err(Judgement::new(next, self.remote.damaged()))
     }
 
-    /// Puts bytes of the body in place. Answers how many it took.
+    /// Copies bytes of the body into the I/O. Returns the number of bytes taken.
     pub(super) fn fill(&mut self, bytes: &[u8]) -> usize {
         let taken = bytes.len().min(self.missing());
         let io = self.io.as_mut().expect("the ring does not have it");

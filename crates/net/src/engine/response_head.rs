@@ -1,4 +1,4 @@
-//! What the head of an answer leads to: a body that goes into its I/O, or an error.
+//! Handles the head of a response: a body for the I/O follows, or an error.
 
 use std::time::{Duration, Instant};
 
@@ -7,47 +7,49 @@ use super::{
     connection::{Ending, Phase},
 };
 use crate::{
-    answer::Answer,
     checksum::Checksum,
     head::{self, Parsed},
     remote::ERROR_BYTES_MAX,
+    response::HttpResponse,
     service::Judgement,
     upload::PartTag,
 };
 
-/// How long the body of an error is waited for.
+/// The timeout for the body of an error.
 const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the head of an answer says.
+/// The verdict on the head of a response.
 pub(super) enum Verdict {
-    /// What was asked for follows.
+    /// The requested range follows, with its checksum if the head states one.
     Accepted(Option<Checksum>),
-    /// What was sent is stored.
+    /// The part is stored.
     Stored(PartTag),
-    /// An error, whose body follows: as long as this, where it is known.
+    /// An error, whose body follows, with its length if the head states it.
     Error(Option<u64>),
-    /// Neither.
+    /// A response that is not acceptable.
     Refused(Judgement),
 }
 
 impl HttpEngine {
-    /// Reads the head of an answer, or the body of an error, as far as it came.
+    /// Parses the bytes received so far: the head of a response, or the body of an error.
     pub(super) fn read_head(&mut self, key: u32, now: Instant) {
         let connection = &self.connections[key];
         let number = match connection.phase {
-            Phase::Erring(..) => return self.read_error(key, now),
-            phase => phase.request().expect("an answer is awaited for a request"),
+            Phase::ReceivingError(..) => return self.read_error(key, now),
+            phase => phase.request().expect("the connection serves a request"),
         };
         let request = &self.requests[number];
-        let parsed = head::parse(connection.scratch(), |answer, is_reusable| {
-            let verdict = match answer.status {
-                200 if request.sending.is_some() => request.judge_stored(answer),
-                200 | 206 => match request.remote.check_plain(answer, &request.range()) {
-                    Ok(()) => Verdict::Accepted(request.remote.checksum(answer, &request.range())),
+        let parsed = head::parse(connection.scratch(), |response, is_reusable| {
+            let verdict = match response.status {
+                200 if request.sending.is_some() => request.judge_stored(response),
+                200 | 206 => match request.remote.check_plain(response, &request.range()) {
+                    Ok(()) => {
+                        Verdict::Accepted(request.remote.checksum(response, &request.range()))
+                    }
                     Err(judgement) => Verdict::Refused(judgement),
                 },
                 204 | 304 => Verdict::Error(Some(0)),
-                _ => Verdict::Error(answer.content_length().unwrap_or(None)),
+                _ => Verdict::Error(response.content_length().unwrap_or(None)),
             };
             (verdict, is_reusable)
         });
@@ -75,7 +77,7 @@ impl HttpEngine {
                 let most = ERROR_BYTES_MAX as u64;
                 let body_bytes = body_bytes.map_or(most, |bytes| bytes.min(most));
                 let end = length + usize::try_from(body_bytes).expect("it was bounded");
-                connection.phase = Phase::Erring(number, end);
+                connection.phase = Phase::ReceivingError(number, end);
                 connection.expect_within(ERROR_PATIENCE, now);
                 self.read_error(key, now);
             }
@@ -83,38 +85,38 @@ impl HttpEngine {
         }
     }
 
-    /// Judges an error when its body came.
+    /// Judges an error once its body is complete.
     fn read_error(&mut self, key: u32, now: Instant) {
         let connection = &self.connections[key];
-        // One that is sent in chunks ends so.
+        // A chunked body ends with these bytes.
         let is_over = |end: usize| {
             connection.filled >= end || connection.scratch().ends_with(b"\r\n0\r\n\r\n")
         };
-        if matches!(connection.phase, Phase::Erring(_, end) if is_over(end)) {
+        if matches!(connection.phase, Phase::ReceivingError(_, end) if is_over(end)) {
             self.judge_error(key, now);
         }
     }
 
-    /// Judges an error by what came of it.
+    /// Judges an error by the part of its body received so far.
     pub(super) fn judge_error(&mut self, key: u32, now: Instant) {
         let connection = &self.connections[key];
-        let Phase::Erring(number, end) = connection.phase else {
+        let Phase::ReceivingError(number, end) = connection.phase else {
             return;
         };
         let scratch = connection.scratch();
         let remote = &self.requests[number].remote;
         let bodies = |length: usize| &scratch[length..end.min(scratch.len())];
-        // The head is read twice, since its length comes with it.
+        // The head is parsed twice, since the first pass yields its length.
         let length = match head::parse(scratch, |_, _| ()) {
             Parsed::Whole(length, ()) => length,
             _ => scratch.len(),
         };
-        let judged = head::parse(scratch, |answer, _| {
-            let answer = Answer {
+        let judged = head::parse(scratch, |response, _| {
+            let response = HttpResponse {
                 body: bodies(length),
-                ..*answer
+                ..*response
             };
-            remote.service().judge(remote.name(), &answer)
+            remote.service().judge(remote.name(), &response)
         });
         let judgement = match judged {
             Parsed::Whole(_, judgement) => judgement,
@@ -123,24 +125,24 @@ impl HttpEngine {
         self.fail(key, judgement, now);
     }
 
-    /// The answer is what was asked for: its connection gets the I/O, and a slower one is closed.
+    /// Begins to receive the body of an accepted response, and closes the slower connection of a hedged request.
     fn accept(&mut self, key: u32, number: u32, head_bytes: usize, now: Instant) {
         let connection = &mut self.connections[key];
-        connection.phase = Phase::Filling(number);
+        connection.phase = Phase::ReceivingBody(number);
         connection.expect_body(now);
         let first_byte = now.saturating_duration_since(connection.since);
-        connection.origin.pace().note_answer(first_byte);
+        connection.origin.pace().note_response(first_byte);
         let request = &mut self.requests[number];
         let body = &connection.scratch()[head_bytes..];
         let taken = request.fill(body);
         let has_surplus = taken < body.len();
         connection.is_reusable &= !has_surplus;
         connection.clear_scratch();
-        let State::Asked { first, hedge } = request.state else {
-            unreachable!("an answer comes to what was asked")
+        let State::InFlight { first, hedge } = request.state else {
+            unreachable!("its request was sent")
         };
         request.tries.hedges_won += u32::from(hedge == Some(key));
-        request.state = State::Asked {
+        request.state = State::InFlight {
             first: key,
             hedge: None,
         };
@@ -154,13 +156,10 @@ impl HttpEngine {
         }
     }
 
-    /// All of an I/O is in place.
+    /// Completes a request whose bytes were all transferred.
     pub(super) fn complete(&mut self, key: u32, now: Instant) {
         let connection = &mut self.connections[key];
-        let number = connection
-            .phase
-            .request()
-            .expect("it filled a request's I/O");
+        let number = connection.phase.request().expect("it served a request");
         connection.phase = Phase::Idle;
         connection.since = now;
         connection.is_used = true;

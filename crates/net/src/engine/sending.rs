@@ -1,8 +1,8 @@
-//! Writes: what a request sends behind its head, and what follows.
+//! Writes: the body of a request.
 //!
-//! A request stores one part of an object in the making. Its body is sent straight from the memory of the I/O, or from
-//! bytes that were kept until the part was whole. With TLS it is encrypted piece by piece. A part is stored whole or
-//! not at all: after a failure it is sent again from its first byte.
+//! A request stores one part of an upload. Its body is sent straight from the memory of the I/O, or from the buffer of
+//! a part that was completed by several writes. With TLS it is encrypted piece by piece. A part is stored whole or not
+//! at all: after a failure it is sent again from its first byte.
 
 use std::{io, sync::Arc, time::Instant};
 
@@ -11,33 +11,34 @@ use straightway_sys::uring::sockets::Payload;
 
 use super::{
     HttpEngine, Request,
-    answering::Verdict,
     connection::{Connection, Phase},
+    response_head::Verdict,
 };
 use crate::{
-    answer::Answer,
     checksum::{crc64nvme, crc64nvme_of_io, md5_of, md5_of_io},
+    response::HttpResponse,
     service::{Head, Judgement},
-    upload::{Admitted, Part, PartTag, Stored, Upload},
+    upload::{Admitted, PartTag, StoredPart, Upload, UploadPart},
 };
 
-/// What is encrypted at once.
+/// The bytes encrypted at a time.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// What a request sends behind its head.
+/// The body of a request that stores a part.
 #[derive(Debug)]
 pub(super) struct Sending {
     upload: Arc<Upload>,
-    part: Part,
-    /// What is sent in the place of the I/O's memory; taken while the ring has it.
+    part: UploadPart,
+    /// The bytes to send instead of the I/O's memory; taken while the ring has them.
     body: Option<Vec<u8>>,
-    is_kept: bool,
-    /// How many bytes of the part were sent.
+    /// Whether the part is sent from `body`.
+    is_buffered: bool,
+    /// The number of bytes sent.
     sent: usize,
 }
 
 impl Sending {
-    /// Where its last byte ends.
+    /// Its length.
     fn end(&self) -> usize {
         usize::try_from(self.part.bytes).expect("a part fits into memory")
     }
@@ -57,40 +58,40 @@ impl Request {
         }
     }
 
-    /// What an answer of status 200 to a write means.
-    pub(super) fn judge_stored(&self, answer: &Answer<'_>) -> Verdict {
+    /// Judges a response with status 200 to a write.
+    pub(super) fn judge_stored(&self, response: &HttpResponse<'_>) -> Verdict {
         let sending = self.sending.as_ref().expect("it is a write");
         let service = self.remote.service();
-        match service.stored(self.remote.name(), &sending.part, answer) {
+        match service.stored(self.remote.name(), &sending.part, response) {
             Ok(tag) => Verdict::Stored(tag),
             Err(judgement) => Verdict::Refused(judgement),
         }
     }
 
-    /// Notes that the server has the part.
+    /// Records that the server has stored the part.
     pub(super) fn note_stored(&mut self, tag: PartTag) {
         let sending = self.sending.as_ref().expect("it is a write");
         let part = sending.part;
-        sending.upload.note(Stored { part, tag });
+        sending.upload.note(StoredPart { part, tag });
         self.got += self.missing();
     }
 }
 
 impl Connection {
-    /// Whether a body is sent as it is.
+    /// Whether it sends a body without TLS.
     pub(super) fn sends_body(&self) -> bool {
-        matches!(self.phase, Phase::Sending(_)) && self.session.is_none()
+        matches!(self.phase, Phase::SendingBody(_)) && self.session.is_none()
     }
 }
 
 impl HttpEngine {
-    /// Takes a write on, unless its bytes are only kept.
+    /// Queues the request of a write, or completes the write at once if its bytes are only buffered.
     pub(super) fn take_write(&mut self, io: Io) {
         let Some(upload) = Upload::of(&io.object) else {
-            return self.refuse(io, "it is no object in the making on a web server");
+            return self.refuse(io, "it is not an upload to a web server");
         };
         let (number, body) = match upload.admit(&io) {
-            Ok(Admitted::Kept) => {
+            Ok(Admitted::Buffered) => {
                 let moved = io.bytes;
                 return self.finished.push(Done::new(io, Ok(moved)));
             }
@@ -109,7 +110,7 @@ impl HttpEngine {
             body.as_deref()
                 .map_or_else(|| md5_of_io(&io, bytes), md5_of)
         });
-        let part = Part {
+        let part = UploadPart {
             number,
             bytes: bytes as u64,
             sum,
@@ -120,14 +121,14 @@ impl HttpEngine {
         request.sending = Some(Sending {
             upload,
             part,
-            is_kept: body.is_some(),
+            is_buffered: body.is_some(),
             body,
             sent: 0,
         });
         self.queue(request);
     }
 
-    /// Sends what is left of a request; where that is nothing, its answer is awaited.
+    /// Sends the rest of a request. If nothing is left, waits for its response.
     pub(super) fn send_rest(&mut self, key: u32, number: u32, now: Instant) {
         let connection = &mut self.connections[key];
         let stall_max = connection.origin.network().settings().stall_max;
@@ -141,7 +142,7 @@ impl HttpEngine {
             connection.phase = Phase::Awaiting(number);
             return self.receive(key, now);
         };
-        connection.phase = Phase::Sending(number);
+        connection.phase = Phase::SendingBody(number);
         let (from, to) = (sending.sent, sending.end());
         if let Some(session) = &mut connection.session {
             let to = to.min(from + PIECE_BYTES);
@@ -155,11 +156,11 @@ impl HttpEngine {
             if let Err(error) = session.encrypt(&connection.out) {
                 return self.fail(key, Judgement::of(self.untrusted(key, &error)), now);
             }
-            // Not at once: a long body would be sent by a long recursion.
+            // Always through the ring: sending directly would recurse once per piece.
             let bytes = connection.lend_outgoing().unwrap_or_default();
             return self.operate(key, Payload::Send { bytes, from: 0 }, now);
         }
-        let payload = if sending.is_kept {
+        let payload = if sending.is_buffered {
             let bytes = sending.body.take().expect("the ring does not have it");
             Payload::Send { bytes, from }
         } else {
@@ -169,14 +170,14 @@ impl HttpEngine {
         self.operate(key, payload, now);
     }
 
-    /// Takes the memory of an I/O back that was sent up to `sent`.
+    /// Takes back the memory of an I/O that was sent up to `sent`.
     pub(super) fn restore_sent(&mut self, key: u32, io: Io, sent: usize) {
         let request = self.request_of(key);
         request.io = Some(io);
         request.sending.as_mut().expect("it is a write").sent = sent;
     }
 
-    /// Takes kept bytes back that were sent up to `sent`.
+    /// Takes back a part buffer that was sent up to `sent`.
     pub(super) fn restore_body(&mut self, key: u32, body: Vec<u8>, sent: usize) {
         let sending = self.request_of(key).sending.as_mut();
         let sending = sending.expect("it is a write");
@@ -188,15 +189,20 @@ impl HttpEngine {
         &mut self.requests[number.expect("it sends a request")]
     }
 
-    /// Whether an answer may have come to a request that the server did not take to its end: it refused it early, and
-    /// closed the connection. Then the answer is read.
-    pub(super) fn hears_out(&mut self, key: u32, error: &io::Error, now: Instant) -> bool {
+    /// Handles a connection that the server closed before it read the whole request: it may have responded early, so
+    /// its response is read. Returns whether that is the case.
+    pub(super) fn awaits_early_response(
+        &mut self,
+        key: u32,
+        error: &io::Error,
+        now: Instant,
+    ) -> bool {
         let is_closed = matches!(
             error.kind(),
             io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
         );
         let connection = &mut self.connections[key];
-        let Phase::Sending(number) = connection.phase else {
+        let Phase::SendingBody(number) = connection.phase else {
             return false;
         };
         if is_closed {

@@ -1,7 +1,6 @@
-//! TLS on a connection, apart from its socket: ciphertext comes in and goes out through buffers that lie here.
+//! TLS on a connection, without its socket: the engine moves ciphertext between the socket and the buffers here.
 //!
-//! rustls decrypts in place, so that a byte is copied once after it was received: from the record into the memory of
-//! the I/O. The socket itself is the engine's business.
+//! rustls decrypts in place, so a received byte is copied once: from the record into the memory of the I/O.
 
 use std::sync::Arc;
 
@@ -12,27 +11,27 @@ use rustls::{
 };
 use rustls_pki_types::ServerName;
 
-/// Ciphertext that is received at once. A record has up to 16 KiB.
+/// The size of the receive buffer. A TLS record has up to 16 KiB.
 const INCOMING_BYTES: usize = 128 << 10;
 
 /// TLS on one connection.
 pub(super) struct Session {
     connection: UnbufferedClientConnection,
     incoming: Vec<u8>,
-    /// How much of it is filled.
+    /// The number of received bytes in `incoming`.
     filled: usize,
-    /// Ciphertext to be sent.
+    /// Ciphertext to send.
     outgoing: Vec<u8>,
 }
 
-/// How far a session is.
+/// The stage of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It needs more from the other side, after what is to be sent was sent.
-    Shaking,
-    /// Requests can be sent.
+    /// The handshake needs more from the server, after all outgoing data was sent.
+    Handshaking,
+    /// The session is established: requests can be sent.
     Open,
-    /// The other side has closed it.
+    /// The server has closed it.
     Closed,
 }
 
@@ -49,34 +48,34 @@ impl Session {
         })
     }
 
-    /// Lends its buffer for ciphertext, and says where to put more.
+    /// Lends the receive buffer, with the offset for the next bytes.
     pub(super) fn lend_incoming(&mut self) -> (Vec<u8>, usize) {
         (std::mem::take(&mut self.incoming), self.filled)
     }
 
-    /// Takes the buffer back with `more` bytes in it.
+    /// Takes the receive buffer back with `more` bytes in it.
     pub(super) fn take_incoming(&mut self, incoming: Vec<u8>, more: usize) {
         self.incoming = incoming;
         self.filled += more;
     }
 
-    /// Lends what is to be sent, if there is anything.
+    /// Lends the ciphertext to send, if there is any.
     pub(super) fn lend_outgoing(&mut self) -> Option<Vec<u8>> {
         (!self.outgoing.is_empty()).then(|| std::mem::take(&mut self.outgoing))
     }
 
-    /// Takes the buffer back when it was sent.
+    /// Takes the send buffer back after it was sent.
     pub(super) fn take_outgoing(&mut self, mut outgoing: Vec<u8>) {
         outgoing.clear();
         self.outgoing = outgoing;
     }
 
-    /// Whether there is anything to be sent.
+    /// Whether there is ciphertext to send.
     pub(super) fn has_outgoing(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Goes on with what was received, and hands over what was decrypted.
+    /// Processes the received ciphertext and passes decrypted bytes to `plain`.
     pub(super) fn process(&mut self, mut plain: impl FnMut(&[u8])) -> Result<Stage, rustls::Error> {
         let mut start = 0;
         let stage = loop {
@@ -102,11 +101,11 @@ impl Session {
                         Err(EncodeError::AlreadyEncoded) => Ok(Ok(0)),
                     })?;
                 }
-                // It is sent before anything else is.
+                // The engine sends `outgoing` before anything else.
                 ConnectionState::TransmitTlsData(data) => data.done(),
-                ConnectionState::BlockedHandshake => stage = Some(Stage::Shaking),
+                ConnectionState::BlockedHandshake => stage = Some(Stage::Handshaking),
                 ConnectionState::WriteTraffic(_) => {
-                    // Tickets may come now and then; after those there may be payload.
+                    // The server may send tickets at any time, with payload after them.
                     stage = (used == 0).then_some(Stage::Open);
                 }
                 _ => stage = Some(Stage::Closed),
@@ -121,12 +120,12 @@ impl Session {
         Ok(stage)
     }
 
-    /// Encrypts `bytes`, to be sent. The session is open.
+    /// Encrypts `bytes` into the send buffer. The session must be open.
     pub(super) fn encrypt(&mut self, bytes: &[u8]) -> Result<(), rustls::Error> {
         let status = self
             .connection
             .process_tls_records(&mut self.incoming[..self.filled]);
-        debug_assert_eq!(status.discard, 0, "all was processed before");
+        debug_assert_eq!(status.discard, 0, "all records were processed before");
         let ConnectionState::WriteTraffic(mut traffic) = status.state? else {
             return Err(rustls::Error::General("the session is not open".to_owned()));
         };
@@ -142,7 +141,7 @@ impl Session {
     }
 }
 
-/// Lets `write` write behind what is in `buffer`. It answers how many bytes it wrote, or how much room it needs.
+/// Appends the output of `write` to `buffer`. `write` returns the number of bytes written, or the room that it needs.
 fn append(
     buffer: &mut Vec<u8>,
     mut write: impl FnMut(&mut [u8]) -> Result<Result<usize, usize>, rustls::Error>,
@@ -165,7 +164,7 @@ fn append(
     }
     buffer.truncate(used);
     Err(rustls::Error::General(
-        "it asks for ever more room".to_owned(),
+        "it needs more room than it asked for".to_owned(),
     ))
 }
 

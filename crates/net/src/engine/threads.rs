@@ -1,8 +1,8 @@
-//! The same by threads that wait: for machines where io_uring is forbidden, as in most containers.
+//! The engine with blocking threads: for machines where io_uring is forbidden, as in most containers.
 
 use std::{io, sync::Arc};
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     engine::pool::{Pool, Run},
     request::{Done, Io, Op},
@@ -14,7 +14,7 @@ use crate::{
     upload::{Admitted, Upload},
 };
 
-/// An engine of `depth` threads. Each runs one request at a time, and copies what it receives.
+/// An engine of `depth` threads. Each runs one request at a time and copies the bytes it receives.
 pub fn threads(depth: u32) -> Result<Pool> {
     let run: Arc<Run> = Arc::new(run);
     Pool::running("http by threads", depth, &run)
@@ -39,7 +39,7 @@ fn run(mut io: Io) -> Done {
 
 fn read(io: &mut Io) -> Result<(usize, u32)> {
     let Some(remote) = Remote::of(&io.object) else {
-        return Err(foreign(io, "it is no object of a web server"));
+        return Err(foreign(io, "it is not an object of a web server"));
     };
     let range = remote.range(io.offset, io.bytes);
     if range.is_empty() {
@@ -55,10 +55,10 @@ fn read(io: &mut Io) -> Result<(usize, u32)> {
 
 fn write(io: &Io) -> Result<(usize, u32)> {
     let Some(upload) = Upload::of(&io.object) else {
-        return Err(foreign(io, "it is no object in the making on a web server"));
+        return Err(foreign(io, "it is not an upload to a web server"));
     };
     let (number, body) = match upload.admit(io)? {
-        Admitted::Kept => return Ok((io.bytes, 0)),
+        Admitted::Buffered => return Ok((io.bytes, 0)),
         Admitted::Completes(number, body) => (number, body),
         Admitted::Whole(number) => {
             let mut body = vec![0; upload.part_length(number)];
@@ -72,5 +72,5 @@ fn write(io: &Io) -> Result<(usize, u32)> {
 
 fn foreign(io: &Io, why: &str) -> Error {
     let name = io.object.object().name;
-    Error::new(Kind::Unsupported, "transfer", name, why)
+    Error::new(ErrorKind::Unsupported, "transfer", name, why)
 }

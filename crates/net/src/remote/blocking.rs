@@ -1,50 +1,50 @@
-//! Requests on the caller's thread: the first one, and those for headers and manifests.
+//! Requests on the caller's thread: the first request for an object, and reads of headers and manifests.
 
 use std::{io::Read, ops::Range, time::Instant};
 
-use straightway_core::{Kind, Result};
+use straightway_core::{ErrorKind, Result};
 
 use super::{ERROR_BYTES_MAX, RENEWALS_MAX, Remote};
 use crate::{
-    answer::Answer,
     backoff::Backoff,
     checksum::{Checksum, MISMATCHES_MAX, Running},
+    response::HttpResponse,
     service::{Head, Judgement, Next},
     validator::Validator,
 };
 
-/// What is read at once on the caller's thread.
+/// The size of one read of a body.
 const STREAM_BYTES: usize = 64 << 10;
 
-/// What the first request for an object found.
+/// The result of the first request for an object.
 #[derive(Debug)]
-pub enum First {
+pub enum FirstResponse {
     /// The object: its length, its version and its first bytes.
     Found {
         /// Its length.
         bytes: u64,
-        /// Its version, where the server has any.
+        /// Its version, if the server states one.
         validator: Option<Validator>,
-        /// Its first bytes, at most as many as were asked for.
+        /// Its first bytes, at most the requested number.
         front: Vec<u8>,
     },
-    /// It is elsewhere: the `Location` of a redirect, which may hold a secret.
+    /// The `Location` of a redirect, which may hold a secret.
     Redirect(String),
 }
 
-/// A body, and its checksum where it is known.
-type Found = (ureq::BodyReader<'static>, Option<Checksum>);
+/// A body, and its checksum if the response states it.
+type SummedBody = (ureq::BodyReader<'static>, Option<Checksum>);
 
 impl Remote {
     /// Sends the first request for an object of unknown length.
-    pub fn first(&self, front_bytes: u32) -> Result<First> {
+    pub fn first_response(&self, front_bytes: u32) -> Result<FirstResponse> {
         let front_bytes = u64::from(front_bytes.max(1));
         let (first, _) = self.persist(|_| self.ask_first(front_bytes))?;
         Ok(first)
     }
 
-    /// Reads a range on the caller's thread, and hands its parts over with their places in it. Answers how often it was
-    /// asked for again.
+    /// Reads a range on the caller's thread. `take` gets each piece with its offset in the range. Returns the number of
+    /// retries.
     pub(crate) fn stream(
         &self,
         range: &Range<u64>,
@@ -56,8 +56,8 @@ impl Remote {
         let mut mismatches = 0;
         let ((), retries) = self.persist(|backoff| {
             let rest = range.start + got as u64..range.end;
-            let (mut body, told) = self.ask_for(&rest)?;
-            sum = told.map(Checksum::begin).or(sum.take());
+            let (mut body, stated) = self.ask_for(&rest)?;
+            sum = stated.map(Checksum::begin).or(sum.take());
             let mut missing = rest.end - rest.start;
             while missing > 0 {
                 let most = usize::try_from(missing).unwrap_or(usize::MAX);
@@ -92,25 +92,25 @@ impl Remote {
         self.stream(range, copy).map(|_| ())
     }
 
-    /// Asks for a range once. Its body is what was asked for. Of a whole object the checksum may come with it.
-    fn ask_for(&self, range: &Range<u64>) -> Result<Found, Judgement> {
-        let answer = self.ask(range)?;
-        let headers = headers(&answer);
-        let head = Answer::new(answer.status().as_u16(), &headers, b"");
+    /// Requests a range once and checks the response. For a whole object the checksum may come with it.
+    fn ask_for(&self, range: &Range<u64>) -> Result<SummedBody, Judgement> {
+        let response = self.ask(range)?;
+        let headers = headers(&response);
+        let head = HttpResponse::new(response.status().as_u16(), &headers, b"");
         if !matches!(head.status, 200 | 206) {
             drop(headers);
-            return Err(self.judge_body(answer));
+            return Err(self.judge_body(response));
         }
         self.check(&head, range)?;
         let sum = self.checksum(&head, range);
         drop(headers);
-        Ok((answer.into_body().into_reader(), sum))
+        Ok((response.into_body().into_reader(), sum))
     }
 
-    fn ask_first(&self, front_bytes: u64) -> Result<First, Judgement> {
-        let mut answer = self.ask(&(0..front_bytes))?;
-        let headers = headers(&answer);
-        let head = Answer::new(answer.status().as_u16(), &headers, b"");
+    fn ask_first(&self, front_bytes: u64) -> Result<FirstResponse, Judgement> {
+        let mut response = self.ask(&(0..front_bytes))?;
+        let headers = headers(&response);
+        let head = HttpResponse::new(response.status().as_u16(), &headers, b"");
         let range = head.content_range();
         let range = range.map_err(|_| self.broken("its Content-Range cannot be read"))?;
         let validator = Validator::of(&head).or_else(|| self.validator.clone());
@@ -122,67 +122,67 @@ impl Remote {
         {
             let why = "it is another version";
             return Err(Judgement::fail(self.failed(
-                Kind::Corrupt,
+                ErrorKind::Corrupt,
                 why,
                 "list it again",
             )));
         }
         let (bytes, front_bytes) = match (head.status, range) {
-            (206, Some(told)) => {
-                let total = told.total.ok_or_else(|| {
+            (206, Some(stated)) => {
+                let total = stated.total.ok_or_else(|| {
                     let why = "the server does not say how long it is";
                     let hint = "download it by other means";
-                    Judgement::fail(self.failed(Kind::Unsupported, why, hint))
+                    Judgement::fail(self.failed(ErrorKind::Unsupported, why, hint))
                 })?;
-                if told.range != Some(0..front_bytes.min(total)) {
-                    let why = "the server sends another range than the one that was asked for";
+                if stated.range != Some(0..front_bytes.min(total)) {
+                    let why = "the server sent another range than the requested one";
                     return Err(self.broken(why));
                 }
                 (total, front_bytes.min(total))
             }
             (206, None) => return Err(self.broken("the server does not say which range it sends")),
-            // The whole object, where that is short enough.
+            // The whole object, if it is short enough.
             (200, _) => match head.content_length() {
                 Ok(Some(length)) if length <= front_bytes => (length, length),
                 _ => return Err(self.service.judge(&self.name, &head)),
             },
-            (416, Some(told)) if told.total == Some(0) => (0, 0),
+            (416, Some(stated)) if stated.total == Some(0) => (0, 0),
             (416, None) => {
                 drop(headers);
-                return self.ask_empty(answer);
+                return self.ask_empty(response);
             }
             (300..=399, _) => {
                 if let Some(location) = head.text("location") {
-                    return Ok(First::Redirect(location.to_owned()));
+                    return Ok(FirstResponse::Redirect(location.to_owned()));
                 }
                 return Err(self.service.judge(&self.name, &head));
             }
             _ => {
                 drop(headers);
-                return Err(self.judge_body(answer));
+                return Err(self.judge_body(response));
             }
         };
         drop(headers);
         let mut front = vec![0; usize::try_from(front_bytes).expect("it fits into 32 bits")];
-        let read = answer.body_mut().as_reader().read_exact(&mut front);
+        let read = response.body_mut().as_reader().read_exact(&mut front);
         read.map_err(|error| self.broken(&error.to_string()))?;
-        Ok(First::Found {
+        Ok(FirstResponse::Found {
             bytes,
             validator,
             front,
         })
     }
 
-    /// Whether an object is empty of which a server refused a range without telling its length, as Ceph does.
-    fn ask_empty(&self, refusal: http::Response<ureq::Body>) -> Result<First, Judgement> {
-        // Without a range.
-        let answer = self.ask(&(0..0))?;
-        let headers = headers(&answer);
-        let head = Answer::new(answer.status().as_u16(), &headers, b"");
+    /// Checks whether an object is empty after the server refused a range without stating the length, as Ceph does.
+    fn ask_empty(&self, refusal: http::Response<ureq::Body>) -> Result<FirstResponse, Judgement> {
+        // An empty range sends no `Range` header.
+        let response = self.ask(&(0..0))?;
+        let headers = headers(&response);
+        let head = HttpResponse::new(response.status().as_u16(), &headers, b"");
         if (head.status, head.content_length()) != (200, Ok(Some(0))) {
             return Err(self.judge_body(refusal));
         }
-        Ok(First::Found {
+        Ok(FirstResponse::Found {
             bytes: 0,
             validator: Validator::of(&head),
             front: Vec::new(),
@@ -194,7 +194,7 @@ impl Remote {
         let mut head = Vec::new();
         if self.write_head(range, &mut head).map_err(Judgement::of)? == Head::Renew {
             let error = self.failed(
-                Kind::Transient,
+                ErrorKind::Transient,
                 "the credentials have expired",
                 "renew them",
             );
@@ -211,12 +211,12 @@ impl Remote {
     ) -> Result<http::Response<ureq::Body>, Judgement> {
         let request = self.request(head, body).ok_or_else(|| {
             let why = "its name cannot be sent in a request";
-            Judgement::fail(self.failed(Kind::Invalid, why, "check the name"))
+            Judgement::fail(self.failed(ErrorKind::Invalid, why, "check the name"))
         })?;
         self.client.run(request).map_err(Judgement::of)
     }
 
-    /// A request head as the client has it.
+    /// Parses a request head into the client's request.
     fn request(&self, head: &[u8], body: Vec<u8>) -> Option<http::Request<Vec<u8>>> {
         let mut headers = [httparse::EMPTY_HEADER; 64];
         let mut parsed = httparse::Request::new(&mut headers);
@@ -236,22 +236,23 @@ impl Remote {
         request.body(body).ok()
     }
 
-    /// What the service says of an answer without payload.
-    pub(crate) fn judge_body(&self, mut answer: http::Response<ureq::Body>) -> Judgement {
+    /// Judges an error response with the beginning of its body.
+    pub(crate) fn judge_body(&self, mut response: http::Response<ureq::Body>) -> Judgement {
         let mut body = Vec::new();
         let most = ERROR_BYTES_MAX as u64;
-        // A body that cannot be read leaves the status to judge by.
-        let _ = answer
+        // If the body cannot be read, the status alone is judged.
+        let _ = response
             .body_mut()
             .as_reader()
             .take(most)
             .read_to_end(&mut body);
-        let headers = headers(&answer);
-        let answer = Answer::new(answer.status().as_u16(), &headers, &body);
-        self.service.judge(&self.name, &answer)
+        let headers = headers(&response);
+        let response = HttpResponse::new(response.status().as_u16(), &headers, &body);
+        self.service.judge(&self.name, &response)
     }
 
-    /// Does `attempt` until it succeeds, fails for good, or was tried too often. Answers how often it was tried again.
+    /// Repeats `attempt` until it succeeds, fails for good, or the retries are used up. Returns its value and the
+    /// number of retries.
     pub(crate) fn persist<T>(
         &self,
         mut attempt: impl FnMut(&mut Backoff) -> Result<T, Judgement>,
@@ -288,12 +289,12 @@ impl Remote {
 
     fn broken(&self, why: &str) -> Judgement {
         let hint = "check the network and the server";
-        Judgement::new(Next::Retry, self.failed(Kind::Transient, why, hint))
+        Judgement::new(Next::Retry, self.failed(ErrorKind::Transient, why, hint))
     }
 }
 
-pub(crate) fn headers<B>(answer: &http::Response<B>) -> Vec<httparse::Header<'_>> {
-    answer
+pub(crate) fn headers<B>(response: &http::Response<B>) -> Vec<httparse::Header<'_>> {
+    response
         .headers()
         .iter()
         .map(|(name, value)| httparse::Header {

@@ -1,19 +1,19 @@
-//! Parts that are sent on the caller's thread: what a commit still has to send, and where io_uring is forbidden.
+//! Sends parts with blocking calls: the remaining parts at a commit, and all parts where io_uring is forbidden.
 
-use straightway_core::{Kind, Result};
+use straightway_core::{ErrorKind, Result};
 
-use super::{Part, Stored, Upload};
+use super::{StoredPart, Upload, UploadPart};
 use crate::{
-    answer::Answer,
     checksum::{crc64nvme, md5_of},
     remote::headers,
+    response::HttpResponse,
     service::{Head, Judgement, Next},
 };
 
 impl Upload {
-    /// Sends a part, and notes that the server has it. Answers how often it was sent again.
+    /// Sends a part and records it as stored. Returns the number of retries.
     pub(crate) fn send(&self, number: u32, bytes: &[u8]) -> Result<u32> {
-        let part = Part {
+        let part = UploadPart {
             number,
             bytes: bytes.len() as u64,
             sum: crc64nvme(bytes),
@@ -24,18 +24,18 @@ impl Upload {
             let written = self.remote.service().put_head(&part, &mut head);
             if written.map_err(Judgement::of)? == Head::Renew {
                 let why = "the credentials have expired";
-                let error = self.remote.failed(Kind::Invalid, why, "renew them");
+                let error = self.remote.failed(ErrorKind::Invalid, why, "renew them");
                 return Err(Judgement::new(Next::Renew, error));
             }
-            let answer = self.remote.send(&head, bytes.to_vec())?;
-            if answer.status() != 200 {
-                return Err(self.remote.judge_body(answer));
+            let response = self.remote.send(&head, bytes.to_vec())?;
+            if response.status() != 200 {
+                return Err(self.remote.judge_body(response));
             }
-            let headers = headers(&answer);
-            let head = Answer::new(200, &headers, b"");
+            let headers = headers(&response);
+            let head = HttpResponse::new(200, &headers, b"");
             self.remote.service().stored(self.name(), &part, &head)
         })?;
-        self.note(Stored { part, tag });
+        self.note(StoredPart { part, tag });
         Ok(retries)
     }
 }

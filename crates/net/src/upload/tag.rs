@@ -1,11 +1,11 @@
-//! What a server calls a part of an object.
+//! The tag of a stored part.
 
 use std::fmt;
 
-/// The longest tag. Those of S3 have 34 bytes, with their quotes.
+/// The longest tag. Tags of S3 have 34 bytes, with their quotes.
 const TAG_BYTES_MAX: usize = 78;
 
-/// What a server calls a part: its `ETag`. It lies in place, so that a part costs no allocation.
+/// The `ETag` of a part. It is stored inline, so that a part costs no allocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PartTag {
     bytes: [u8; TAG_BYTES_MAX],
@@ -13,7 +13,7 @@ pub struct PartTag {
 }
 
 impl PartTag {
-    /// A tag; `None` where it is empty or longer than any that is known.
+    /// A tag; `None` if the text is empty or longer than 78 bytes.
     pub fn new(text: &str) -> Option<Self> {
         let mut bytes = [0; TAG_BYTES_MAX];
         bytes
@@ -23,7 +23,7 @@ impl PartTag {
         Some(Self { bytes, length })
     }
 
-    /// The tag as the server said it.
+    /// The tag as the server sent it.
     pub fn text(&self) -> &str {
         str::from_utf8(&self.bytes[..usize::from(self.length)]).expect("it was made of text")
     }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_kept_as_it_is_and_an_overlong_one_is_refused() {
+    fn a_tag_is_stored_unchanged_and_an_overlong_one_is_refused() {
         let usual = "\"d41d8cd98f00b204e9800998ecf8427e\"";
         assert_eq!(PartTag::new(usual).unwrap().text(), usual);
         assert_eq!(PartTag::new(""), None);

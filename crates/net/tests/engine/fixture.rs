@@ -1,4 +1,4 @@
-//! What tests of the engine share: objects on a test server, and I/Os of them.
+//! Shared by the tests of the engine: objects on a test server, and I/Os on them.
 
 use std::{
     collections::VecDeque,
@@ -13,12 +13,13 @@ use straightway_io::{
     request::{Io, Op},
 };
 use straightway_net::{
-    Client, Head, HttpEngine, Network, Origin, Remote, Roots, Service, Settings, Site, Validator,
+    Client, Head, HttpEngine, Network, NetworkSettings, Origin, Remote, Roots, Service, Site,
+    Validator,
 };
-use straightway_sys::{Buf, By, Slot, Tries};
+use straightway_sys::{Buf, IoPath, Slot, Tries};
 use straightway_webserver::Server;
 
-/// How a plain web server is asked.
+/// The service of a plain web server.
 #[derive(Debug)]
 pub(crate) struct Plain {
     host: String,
@@ -33,7 +34,7 @@ impl Service for Plain {
     }
 }
 
-/// A server and a network to reach it by.
+/// A server and a network that reaches it.
 pub(crate) struct Lab {
     pub(crate) network: Arc<Network>,
     pub(crate) origin: Arc<Origin>,
@@ -42,19 +43,19 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    pub(crate) fn new(server: &Server, settings: Settings) -> Self {
+    pub(crate) fn new(server: &Server, settings: NetworkSettings) -> Self {
         Self::trusting(server, server, settings)
     }
 
-    /// A network that trusts the certificate of one server, to reach another.
-    pub(crate) fn trusting(server: &Server, trusted: &Server, settings: Settings) -> Self {
+    /// A network that reaches `server` but trusts the certificate of `trusted`.
+    pub(crate) fn trusting(server: &Server, trusted: &Server, settings: NetworkSettings) -> Self {
         let url = server.url("/");
         let trusted = url.starts_with("https").then_some(trusted);
         Self::at(&url, trusted, settings)
     }
 
-    /// A network to reach a URL by.
-    pub(crate) fn at(url: &str, trusted: Option<&Server>, settings: Settings) -> Self {
+    /// A network that reaches a URL.
+    pub(crate) fn at(url: &str, trusted: Option<&Server>, settings: NetworkSettings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let url: http::Uri = url.parse().unwrap();
         let roots = trusted.map_or(Roots::System, |trusted| {
@@ -62,7 +63,7 @@ impl Lab {
             trusted.certificate().write(&path).unwrap();
             Roots::File(path)
         });
-        let network = Network::new(Settings { roots, ..settings });
+        let network = Network::new(NetworkSettings { roots, ..settings });
         let origin = network.origin(&Site::of(&url).unwrap()).unwrap();
         let client = Client::new(&network);
         Self {
@@ -101,7 +102,7 @@ impl Lab {
         self.with(path, bytes, tag, self.service(path))
     }
 
-    /// An object that is asked for by `service`.
+    /// An object that uses `service`.
     pub(crate) fn with(
         &self,
         path: &str,
@@ -126,17 +127,17 @@ impl Lab {
     }
 }
 
-/// Settings that give up soon.
-pub(crate) fn impatient() -> Settings {
-    Settings {
+/// Settings with short timeouts.
+pub(crate) fn impatient() -> NetworkSettings {
+    NetworkSettings {
         stall_max: Duration::from_millis(300),
         connect_max: Duration::from_millis(300),
         attempts_max: 3,
-        ..Settings::default()
+        ..NetworkSettings::default()
     }
 }
 
-/// Bytes that no other place has.
+/// Pseudo-random bytes.
 pub(crate) fn content(bytes: usize, seed: u64) -> Vec<u8> {
     let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let next = |_| {
@@ -148,7 +149,7 @@ pub(crate) fn content(bytes: usize, seed: u64) -> Vec<u8> {
     (0..bytes).map(next).collect()
 }
 
-/// What came, and what it took.
+/// The result of a read, with its retries and hedges.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) bytes: Vec<u8>,
@@ -156,7 +157,7 @@ pub(crate) struct Got {
     pub(crate) tries: Tries,
 }
 
-/// Reads the first `bytes` of an object in I/Os of `chunk`, as many at a time as the engine takes.
+/// Reads the first `bytes` of an object in I/Os of `chunk`, as many at a time as the engine accepts.
 pub(crate) fn read_all(
     engine: &mut dyn Engine,
     remote: &Arc<Remote>,
@@ -181,7 +182,7 @@ pub(crate) fn io(remote: &Arc<Remote>, op: Op, offset: u64, bytes: usize, tag: u
     Io {
         op,
         object: Arc::clone(remote) as Arc<dyn Handle>,
-        by: By::Direct,
+        by: IoPath::Direct,
         offset,
         buf: Buf::Slot(slot),
         start: 0,

@@ -1,4 +1,4 @@
-//! The engine against servers that answer rightly, wrongly, late or not at all.
+//! The engine against servers that respond correctly, wrongly, late or not at all.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -14,27 +14,32 @@ use std::{
 };
 
 use fixture::{Lab, content, io, read_all};
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{engine::Engine, request::Op};
-use straightway_net::{Answer, Head, HttpEngine, Judgement, Next, Service, Settings, judge_status};
+use straightway_net::{
+    Head, HttpEngine, HttpResponse, Judgement, NetworkSettings, Next, Service, judge_status,
+};
 use straightway_sys::Buf;
-use straightway_webserver::{Asked, Server, Step, head, short};
+use straightway_webserver::{ReceivedRequest, Server, ServerStep, head, short};
 
 const TAG: &str = "\"v1\"";
 
-fn start(tls: bool, answer: impl Fn(&Asked) -> Vec<Step> + Send + Sync + 'static) -> Server {
+fn start(
+    tls: bool,
+    handler: impl Fn(&ReceivedRequest) -> Vec<ServerStep> + Send + Sync + 'static,
+) -> Server {
     if tls {
-        Server::start_tls(answer)
+        Server::start_tls(handler)
     } else {
-        Server::start(answer)
+        Server::start(handler)
     }
 }
 
-/// No request is sent twice because it is slow.
-fn unhedged() -> Settings {
-    Settings {
+/// Settings without hedges.
+fn unhedged() -> NetworkSettings {
+    NetworkSettings {
         hedges: false,
-        ..Settings::default()
+        ..NetworkSettings::default()
     }
 }
 
@@ -43,8 +48,8 @@ fn every_byte_arrives_at_every_depth_and_size_with_and_without_tls() {
     let object = content(1_000_003, 1);
     for tls in [false, true] {
         let copy = object.clone();
-        let answer = move |asked: &Asked| asked.answer(&copy, TAG);
-        let server = start(tls, answer);
+        let handler = move |request: &ReceivedRequest| request.response(&copy, TAG);
+        let server = start(tls, handler);
         let lab = Lab::new(&server, unhedged());
         let remote = lab.open("/object");
         for (depth, chunk) in [
@@ -69,24 +74,27 @@ fn every_byte_arrives_at_every_depth_and_size_with_and_without_tls() {
         }
         assert!(
             server.connections() <= 1 + 1 + 2 + 3 + 8 + 64 + 5,
-            "connections are used again"
+            "connections are reused"
         );
     }
 }
 
 #[test]
-fn threads_do_the_same_where_io_uring_is_forbidden() {
+fn the_thread_engine_reads_every_byte_and_resumes_after_cuts() {
     let object = content(700_001, 18);
     for tls in [false, true] {
         let copy = object.clone();
-        let server = start(tls, move |asked| {
-            let bytes = asked.answer_bytes(&copy, TAG);
-            if asked.number % 9 == 4 {
-                return vec![Step::Bytes(bytes[..bytes.len() / 2].to_vec()), Step::Close];
+        let server = start(tls, move |request| {
+            let bytes = request.response_bytes(&copy, TAG);
+            if request.number % 9 == 4 {
+                return vec![
+                    ServerStep::Bytes(bytes[..bytes.len() / 2].to_vec()),
+                    ServerStep::Close,
+                ];
             }
-            vec![Step::Bytes(bytes)]
+            vec![ServerStep::Bytes(bytes)]
         });
-        let lab = Lab::new(&server, Settings::default());
+        let lab = Lab::new(&server, NetworkSettings::default());
         let remote = lab.open("/object");
         let mut engine = straightway_net::threads(4).unwrap();
         let got = read_all(&mut engine, &remote, object.len(), 30_001).unwrap();
@@ -102,13 +110,13 @@ fn threads_do_the_same_where_io_uring_is_forbidden() {
 }
 
 #[test]
-fn connections_are_bounded_kept_and_shared_between_jobs() {
+fn connections_are_bounded_and_reused_between_reads() {
     let object = content(400_000, 2);
     let copy = object.clone();
-    let server = Server::start(move |asked| asked.answer(&copy, TAG));
+    let server = Server::start(move |request| request.response(&copy, TAG));
     let lab = Lab::new(
         &server,
-        Settings {
+        NetworkSettings {
             connections_max: 3,
             ..unhedged()
         },
@@ -119,30 +127,30 @@ fn connections_are_bounded_kept_and_shared_between_jobs() {
         let got = read_all(&mut engine, &remote, object.len(), 1000).unwrap();
         assert!(got.bytes == object);
     }
-    // One more is the control plane's.
+    // The control plane has one more.
     assert!(server.connections() <= 4, "{}", server.connections());
     assert_eq!(server.requests(), 1 + 5 * 400);
 }
 
 #[test]
-fn a_body_that_is_cut_at_any_byte_is_resumed_at_that_byte() {
+fn a_body_cut_at_any_byte_is_resumed_at_that_byte() {
     let object = content(20_000, 3);
     let cuts = (0..400).chain([4095, 4096, 4097, 10_000, 20_000]);
-    // Handshakes are dear: with TLS every 40th byte will do.
+    // Handshakes are expensive: with TLS only every 40th byte is tested.
     let cuts_tls = (0..400).step_by(40).chain([10_000]);
     let all = cuts
         .map(|cut| (false, cut))
         .chain(cuts_tls.map(|cut| (true, cut)));
     for (tls, cut) in all {
         let copy = object.clone();
-        let answer = move |asked: &Asked| {
-            let bytes = asked.answer_bytes(&copy, TAG);
-            if asked.number != 1 {
-                return vec![Step::Bytes(bytes)];
+        let handler = move |request: &ReceivedRequest| {
+            let bytes = request.response_bytes(&copy, TAG);
+            if request.number != 1 {
+                return vec![ServerStep::Bytes(bytes)];
             }
-            vec![Step::Bytes(bytes[..cut].to_vec()), Step::Close]
+            vec![ServerStep::Bytes(bytes[..cut].to_vec()), ServerStep::Close]
         };
-        let server = start(tls, answer);
+        let server = start(tls, handler);
         let lab = Lab::new(&server, unhedged());
         let remote = lab.open("/object");
         let got = read_all(&mut lab.engine(1), &remote, object.len(), object.len()).unwrap();
@@ -152,61 +160,66 @@ fn a_body_that_is_cut_at_any_byte_is_resumed_at_that_byte() {
 }
 
 #[test]
-fn what_is_asked_for_after_a_cut_is_only_what_is_missing() {
+fn a_retry_after_a_cut_requests_only_the_missing_range() {
     let object = content(50_000, 4);
     let (copy, asked_bytes) = (object.clone(), Arc::new(AtomicUsize::new(0)));
     let sum = Arc::clone(&asked_bytes);
-    let server = Server::start(move |asked| {
-        let bytes = asked.answer_bytes(&copy, TAG);
-        sum.fetch_add(asked.range(50_000).unwrap().len(), Ordering::Relaxed);
-        if asked.number == 0 {
-            return vec![Step::Bytes(bytes)];
+    let server = Server::start(move |request| {
+        let bytes = request.response_bytes(&copy, TAG);
+        sum.fetch_add(request.range(50_000).unwrap().len(), Ordering::Relaxed);
+        if request.number == 0 {
+            return vec![ServerStep::Bytes(bytes)];
         }
         // Ten thousand bytes at a time.
         vec![
-            Step::Bytes(bytes[..bytes.len().min(10_000)].to_vec()),
-            Step::Close,
+            ServerStep::Bytes(bytes[..bytes.len().min(10_000)].to_vec()),
+            ServerStep::Close,
         ]
     });
-    let lab = Lab::new(&server, Settings::default());
+    let lab = Lab::new(&server, NetworkSettings::default());
     let remote = lab.open("/object");
     let first = asked_bytes.load(Ordering::Relaxed);
     let got = read_all(&mut lab.engine(1), &remote, 50_000, 50_000).unwrap();
     assert!(got.bytes == object);
-    let asked = asked_bytes.load(Ordering::Relaxed) - first;
+    let requested = asked_bytes.load(Ordering::Relaxed) - first;
     // 50 + 40.1 + 30.2 + … thousand, not six times fifty.
-    assert!(asked < 170_000, "{asked}");
+    assert!(requested < 170_000, "{requested}");
 }
 
-/// What a server sends for a range of an object.
-type Lie = fn(&Asked, &[u8]) -> Vec<Step>;
+/// A wrong response of a server to a request for a range of an object.
+type Lie = fn(&ReceivedRequest, &[u8]) -> Vec<ServerStep>;
 
-/// The bytes of the range that was asked for, behind a head that says something else.
-fn with(asked: &Asked, object: &[u8], status: &str, headers: &[(&str, &str)]) -> Vec<Step> {
-    let range = asked.range(object.len()).unwrap();
+/// The requested bytes after a head with these headers.
+fn with(
+    request: &ReceivedRequest,
+    object: &[u8],
+    status: &str,
+    headers: &[(&str, &str)],
+) -> Vec<ServerStep> {
+    let range = request.range(object.len()).unwrap();
     let mut bytes = head(status, headers);
     bytes.extend_from_slice(&object[range]);
-    vec![Step::Bytes(bytes), Step::Close]
+    vec![ServerStep::Bytes(bytes), ServerStep::Close]
 }
 
-/// Servers that lie for ever, and the error that they end with.
-const LIES: &[(&str, Lie, Kind, &str)] = &[
+/// Servers whose every response is wrong, and the resulting error.
+const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
     (
         "200 to a range",
         |_, object| {
             let length = object.len().to_string();
             let mut bytes = head("200 OK", &[("Content-Length", &length), ("ETag", TAG)]);
             bytes.extend_from_slice(object);
-            vec![Step::Bytes(bytes)]
+            vec![ServerStep::Bytes(bytes)]
         },
-        Kind::Unsupported,
+        ErrorKind::Unsupported,
         "whole object",
     ),
     (
         "another range",
-        |asked, object| {
+        |request, object| {
             with(
-                asked,
+                request,
                 object,
                 "206 P",
                 &[
@@ -215,14 +228,14 @@ const LIES: &[(&str, Lie, Kind, &str)] = &[
                 ],
             )
         },
-        Kind::Corrupt,
+        ErrorKind::Corrupt,
         "another range",
     ),
     (
         "another total",
-        |asked, object| {
+        |request, object| {
             with(
-                asked,
+                request,
                 object,
                 "206 P",
                 &[
@@ -231,20 +244,20 @@ const LIES: &[(&str, Lie, Kind, &str)] = &[
                 ],
             )
         },
-        Kind::Corrupt,
+        ErrorKind::Corrupt,
         "another range",
     ),
     (
         "no range",
-        |asked, object| with(asked, object, "206 P", &[("Content-Length", "1000")]),
-        Kind::Corrupt,
+        |request, object| with(request, object, "206 P", &[("Content-Length", "1000")]),
+        ErrorKind::Corrupt,
         "which range",
     ),
     (
         "another length",
-        |asked, object| {
+        |request, object| {
             with(
-                asked,
+                request,
                 object,
                 "206 P",
                 &[
@@ -253,95 +266,100 @@ const LIES: &[(&str, Lie, Kind, &str)] = &[
                 ],
             )
         },
-        Kind::Corrupt,
+        ErrorKind::Corrupt,
         "999 bytes",
     ),
     (
         "two lengths",
-        |asked, object| {
+        |request, object| {
             let headers = [
                 ("Content-Length", "1000"),
                 ("Content-Length", "10"),
                 ("Content-Range", "bytes 1000-1999/5000"),
             ];
-            with(asked, object, "206 P", &headers)
+            with(request, object, "206 P", &headers)
         },
-        Kind::Corrupt,
+        ErrorKind::Corrupt,
         "Content-Length cannot be read",
     ),
     (
         "chunks",
-        |asked, object| {
+        |request, object| {
             let headers = [
                 ("Transfer-Encoding", "chunked"),
                 ("Content-Range", "bytes 1000-1999/5000"),
             ];
-            with(asked, object, "206 P", &headers)
+            with(request, object, "206 P", &headers)
         },
-        Kind::Unsupported,
+        ErrorKind::Unsupported,
         "chunks",
     ),
     (
         "another version",
-        |asked, object| {
+        |request, object| {
             let headers = [
                 ("Content-Length", "1000"),
                 ("Content-Range", "bytes 1000-1999/5000"),
                 ("ETag", "\"v2\""),
             ];
-            with(asked, object, "206 P", &headers)
+            with(request, object, "206 P", &headers)
         },
-        Kind::Corrupt,
+        ErrorKind::Corrupt,
         "replaced",
     ),
     (
         "412",
         |_, _| short("412 Precondition Failed", ""),
-        Kind::Corrupt,
+        ErrorKind::Corrupt,
         "replaced",
     ),
     (
         "404",
         |_, _| short("404 Not Found", "gone"),
-        Kind::NotFound,
+        ErrorKind::NotFound,
         "no such object",
     ),
     (
         "403",
         |_, _| short("403 Forbidden", ""),
-        Kind::Invalid,
+        ErrorKind::Invalid,
         "denied",
     ),
     (
         "no HTTP",
-        |_, _| vec![Step::Bytes(b"SSH-2.0-x\r\n".to_vec())],
-        Kind::Transient,
-        "not proper HTTP",
+        |_, _| vec![ServerStep::Bytes(b"SSH-2.0-x\r\n".to_vec())],
+        ErrorKind::Transient,
+        "not valid HTTP",
     ),
     (
         "a head of 1 MB",
-        |_, _| vec![Step::Bytes(head("206 P", &[("X", &"a".repeat(1 << 20))]))],
-        Kind::Transient,
+        |_, _| {
+            vec![ServerStep::Bytes(head(
+                "206 P",
+                &[("X", &"a".repeat(1 << 20))],
+            ))]
+        },
+        ErrorKind::Transient,
         "too long",
     ),
     (
         "nothing",
-        |_, _| vec![Step::Close],
-        Kind::Transient,
+        |_, _| vec![ServerStep::Close],
+        ErrorKind::Transient,
         "closed the connection",
     ),
 ];
 
 #[test]
-fn no_lie_becomes_a_byte() {
+fn wrong_responses_never_become_data() {
     for (name, lie, kind, why) in LIES {
         let object = content(5000, 5);
         let lie = *lie;
-        let server = Server::start(move |asked| {
-            if asked.number == 0 {
-                asked.answer(&object, TAG)
+        let server = Server::start(move |request| {
+            if request.number == 0 {
+                request.response(&object, TAG)
             } else {
-                lie(asked, &object)
+                lie(request, &object)
             }
         });
         let lab = Lab::new(&server, fixture::impatient());
@@ -354,15 +372,15 @@ fn no_lie_becomes_a_byte() {
 }
 
 #[test]
-fn a_lie_that_is_told_once_is_asked_about_again() {
+fn an_occasional_wrong_response_is_retried() {
     let object = content(100_000, 6);
     let copy = object.clone();
-    let server = Server::start(move |asked| match asked.number {
-        0 => asked.answer(&copy, TAG),
+    let server = Server::start(move |request| match request.number {
+        0 => request.response(&copy, TAG),
         n if n % 3 == 1 => {
-            // The range before the one that was asked for, and its true bytes.
-            let range = asked.range(100_000).unwrap();
-            let told = format!(
+            // The requested bytes with a `Content-Range` that is off by one.
+            let range = request.range(100_000).unwrap();
+            let content_range = format!(
                 "bytes {}-{}/100000",
                 range.start.saturating_sub(1),
                 range.end - 2
@@ -372,17 +390,17 @@ fn a_lie_that_is_told_once_is_asked_about_again() {
                 "206 P",
                 &[
                     ("Content-Length", &length),
-                    ("Content-Range", &told),
+                    ("Content-Range", &content_range),
                     ("ETag", TAG),
                 ],
             );
             bytes.extend_from_slice(&copy[range]);
-            vec![Step::Bytes(bytes)]
+            vec![ServerStep::Bytes(bytes)]
         }
         n if n % 7 == 2 => short("500 Internal Server Error", "oops"),
-        _ => asked.answer(&copy, TAG),
+        _ => request.response(&copy, TAG),
     });
-    let lab = Lab::new(&server, Settings::default());
+    let lab = Lab::new(&server, NetworkSettings::default());
     let remote = lab.open("/object");
     let got = read_all(&mut lab.engine(4), &remote, object.len(), 7001).unwrap();
     assert!(got.bytes == object);
@@ -390,32 +408,32 @@ fn a_lie_that_is_told_once_is_asked_about_again() {
 }
 
 #[test]
-fn bytes_left_over_behind_a_body_reach_nobody() {
+fn surplus_bytes_after_a_body_are_discarded() {
     let object = content(30_000, 7);
-    for whole_answer in [false, true] {
+    for whole_response in [false, true] {
         let copy = object.clone();
-        let server = Server::start(move |asked| {
-            let mut bytes = asked.answer_bytes(&copy, TAG);
-            if asked.number > 0 {
-                // Rubbish, or a second answer that looks right for what may be asked next.
-                let next = Asked {
+        let server = Server::start(move |request| {
+            let mut bytes = request.response_bytes(&copy, TAG);
+            if request.number > 0 {
+                // Garbage, or a second response that would fit the next request.
+                let next = ReceivedRequest {
                     headers: vec![("range".to_owned(), "bytes=10000-19999".to_owned())],
-                    ..asked.clone()
+                    ..request.clone()
                 };
                 let wrong = vec![0xEE; 30_000];
-                let more = if whole_answer {
-                    next.answer_bytes(&wrong, TAG)
+                let more = if whole_response {
+                    next.response_bytes(&wrong, TAG)
                 } else {
                     b"rubbish".to_vec()
                 };
                 bytes.extend_from_slice(&more);
             }
-            vec![Step::Bytes(bytes)]
+            vec![ServerStep::Bytes(bytes)]
         });
-        let lab = Lab::new(&server, Settings::default());
+        let lab = Lab::new(&server, NetworkSettings::default());
         let remote = lab.open("/object");
         let got = read_all(&mut lab.engine(1), &remote, object.len(), 10_000).unwrap();
-        assert!(got.bytes == object, "a whole answer: {whole_answer}");
+        assert!(got.bytes == object, "a whole response: {whole_response}");
     }
 }
 
@@ -423,12 +441,12 @@ fn bytes_left_over_behind_a_body_reach_nobody() {
 fn a_server_that_closes_idle_connections_costs_no_retry() {
     let object = content(10_000, 8);
     let copy = object.clone();
-    let server = Server::start(move |asked| {
-        let mut steps = asked.answer(&copy, TAG);
-        steps.push(Step::Close);
+    let server = Server::start(move |request| {
+        let mut steps = request.response(&copy, TAG);
+        steps.push(ServerStep::Close);
         steps
     });
-    let lab = Lab::new(&server, Settings::default());
+    let lab = Lab::new(&server, NetworkSettings::default());
     let remote = lab.open("/object");
     let mut engine = lab.engine(1);
     for at in 0..10 {
@@ -441,24 +459,24 @@ fn a_server_that_closes_idle_connections_costs_no_retry() {
 }
 
 #[test]
-fn a_stall_ends_and_the_read_is_resumed_elsewhere() {
+fn a_stalled_read_is_resumed_on_another_connection() {
     let object = content(40_000, 9);
     let copy = object.clone();
-    let server = Server::start(move |asked| {
-        let bytes = asked.answer_bytes(&copy, TAG);
-        if asked.number != 1 {
-            return vec![Step::Bytes(bytes)];
+    let server = Server::start(move |request| {
+        let bytes = request.response_bytes(&copy, TAG);
+        if request.number != 1 {
+            return vec![ServerStep::Bytes(bytes)];
         }
         let (front, back) = bytes.split_at(15_000);
         vec![
-            Step::Bytes(front.to_vec()),
-            Step::Wait(Duration::from_secs(30)),
-            Step::Bytes(back.to_vec()),
+            ServerStep::Bytes(front.to_vec()),
+            ServerStep::Wait(Duration::from_secs(30)),
+            ServerStep::Bytes(back.to_vec()),
         ]
     });
-    let settings = Settings {
+    let settings = NetworkSettings {
         stall_max: Duration::from_millis(200),
-        ..Settings::default()
+        ..NetworkSettings::default()
     };
     let lab = Lab::new(&server, settings);
     let remote = lab.open("/object");
@@ -469,22 +487,25 @@ fn a_stall_ends_and_the_read_is_resumed_elsewhere() {
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
-/// The server falls silent before the head, inside it, and inside the body.
+/// The server stops sending before the head, inside it, and inside the body.
 #[test]
-fn what_was_cancelled_comes_back_at_once_wherever_it_is_and_the_rest_arrives() {
+fn cancelled_reads_complete_at_once_and_the_others_succeed() {
     let object = content(40_000, 11);
     for tls in [false, true] {
         for silent_from in [0, 20, 15_000] {
             let copy = object.clone();
-            let server = start(tls, move |asked| {
-                let bytes = asked.answer_bytes(&copy, TAG);
-                if asked.target != "/silent" {
-                    return vec![Step::Bytes(bytes)];
+            let server = start(tls, move |request| {
+                let bytes = request.response_bytes(&copy, TAG);
+                if request.target != "/silent" {
+                    return vec![ServerStep::Bytes(bytes)];
                 }
                 let front = bytes[..silent_from].to_vec();
-                vec![Step::Bytes(front), Step::Wait(Duration::from_secs(30))]
+                vec![
+                    ServerStep::Bytes(front),
+                    ServerStep::Wait(Duration::from_secs(30)),
+                ]
             });
-            let lab = Lab::new(&server, Settings::default());
+            let lab = Lab::new(&server, NetworkSettings::default());
             let silent = lab.known("/silent", 40_000, TAG);
             let good = lab.known("/good", 40_000, TAG);
             let mut engine = lab.engine(8);
@@ -516,7 +537,7 @@ fn what_was_cancelled_comes_back_at_once_wherever_it_is_and_the_rest_arrives() {
             tags.sort_unstable();
             assert_eq!(tags, [0, 1, 2, 3]);
             assert!(done[1..].iter().all(|one| one.result.is_err()));
-            // The engine is as good as before.
+            // The engine still works.
             let got = read_all(&mut engine, &good, object.len(), 10_000).unwrap();
             assert!(got.bytes == object);
             engine.cancel(&|tag| tag == 4);
@@ -528,7 +549,7 @@ fn what_was_cancelled_comes_back_at_once_wherever_it_is_and_the_rest_arrives() {
 }
 
 #[test]
-fn what_waits_for_a_connection_or_another_attempt_is_cancelled_too() {
+fn requests_that_wait_for_a_connection_or_a_retry_are_cancelled_too() {
     let server = Server::start(|_| short("503 Slow Down", ""));
     let lab = Lab::new(&server, unhedged());
     let remote = lab.known("/object", 1000, TAG);
@@ -538,7 +559,7 @@ fn what_waits_for_a_connection_or_another_attempt_is_cancelled_too() {
     }
     let mut done = Vec::new();
     engine.poll(&mut done, Duration::from_millis(300)).unwrap();
-    assert_eq!(done.len(), 0, "it is still tried");
+    assert_eq!(done.len(), 0, "it is still retried");
     engine.cancel(&|_| true);
     let stopped = Instant::now();
     while done.len() < 4 {
@@ -548,25 +569,25 @@ fn what_waits_for_a_connection_or_another_attempt_is_cancelled_too() {
 }
 
 #[test]
-fn a_slow_drip_is_progress() {
+fn slow_progress_is_not_a_stall() {
     let object = content(3000, 10);
     let copy = object.clone();
-    let server = Server::start(move |asked| {
-        let bytes = asked.answer_bytes(&copy, TAG);
-        if asked.number == 0 {
-            return vec![Step::Bytes(bytes)];
+    let server = Server::start(move |request| {
+        let bytes = request.response_bytes(&copy, TAG);
+        if request.number == 0 {
+            return vec![ServerStep::Bytes(bytes)];
         }
         let drip = bytes.chunks(150).flat_map(|part| {
             [
-                Step::Bytes(part.to_vec()),
-                Step::Wait(Duration::from_millis(110)),
+                ServerStep::Bytes(part.to_vec()),
+                ServerStep::Wait(Duration::from_millis(110)),
             ]
         });
         drip.collect()
     });
-    let settings = Settings {
+    let settings = NetworkSettings {
         stall_max: Duration::from_secs(2),
-        ..Settings::default()
+        ..NetworkSettings::default()
     };
     let lab = Lab::new(&server, settings);
     let remote = lab.open("/object");
@@ -581,29 +602,29 @@ fn a_slow_drip_is_progress() {
 }
 
 #[test]
-fn a_body_is_given_up_only_after_the_longest_time_without_a_byte() {
+fn a_body_fails_only_after_the_stall_timeout() {
     let object = content(30_000, 19);
     let waits = [1200, 1200, 1200, 1200].map(Duration::from_millis);
     let parts = |bytes: &[u8]| -> Vec<_> {
         let parts = bytes.chunks(bytes.len().div_ceil(5));
-        parts.map(<[u8]>::to_vec).map(Step::Bytes).collect()
+        parts.map(<[u8]>::to_vec).map(ServerStep::Bytes).collect()
     };
     let stall_max = Duration::from_secs(2);
-    let settings = Settings {
+    let settings = NetworkSettings {
         stall_max,
         ..unhedged()
     };
-    // Between two looks at how far it came there may be nothing, though some bytes come in time.
+    // A progress check may find no new bytes although the stall timeout has not passed.
     let copy = object.clone();
-    let server = Server::start(move |asked| {
-        let parts = parts(&asked.answer_bytes(&copy, TAG)).into_iter();
-        let pauses = waits.map(Step::Wait).into_iter();
-        let is_first = asked.number == 0;
-        let pauses = pauses.chain([Step::Wait(Duration::ZERO)]);
+    let server = Server::start(move |request| {
+        let parts = parts(&request.response_bytes(&copy, TAG)).into_iter();
+        let pauses = waits.map(ServerStep::Wait).into_iter();
+        let is_first = request.number == 0;
+        let pauses = pauses.chain([ServerStep::Wait(Duration::ZERO)]);
         parts
             .zip(pauses)
             .flat_map(|(part, pause)| [part, pause])
-            .filter(|step| !is_first || matches!(step, Step::Bytes(_)))
+            .filter(|step| !is_first || matches!(step, ServerStep::Bytes(_)))
             .collect()
     });
     let lab = Lab::new(&server, settings.clone());
@@ -611,12 +632,12 @@ fn a_body_is_given_up_only_after_the_longest_time_without_a_byte() {
     let got = read_all(&mut lab.engine(1), &remote, object.len(), object.len()).unwrap();
     assert!(got.bytes == object);
     assert_eq!(got.tries.retries, 0);
-    // Nothing more comes: it is given up not before that time, and not long after it.
+    // No more bytes come: the request fails after the timeout, and not long after it.
     let copy = object.clone();
-    let server = Server::start(move |asked| {
-        let mut steps = parts(&asked.answer_bytes(&copy, TAG));
-        if asked.number == 1 {
-            steps.insert(3, Step::Wait(Duration::from_secs(30)));
+    let server = Server::start(move |request| {
+        let mut steps = parts(&request.response_bytes(&copy, TAG));
+        if request.number == 1 {
+            steps.insert(3, ServerStep::Wait(Duration::from_secs(30)));
         }
         steps
     });
@@ -632,21 +653,21 @@ fn a_body_is_given_up_only_after_the_longest_time_without_a_byte() {
 
 #[test]
 fn slow_requests_are_hedged_within_the_budget() {
-    // Much longer than all the rest, also on a busy machine.
+    // Much longer than the whole test takes otherwise, also on a busy machine.
     let stall = Duration::from_secs(8);
     for tls in [false, true] {
         let object = content(4_000_000, 11);
         let (copy, seen) = (object.clone(), Mutex::new(HashSet::new()));
-        let server = start(tls, move |asked| {
-            let mut steps = asked.answer(&copy, TAG);
-            let start = asked.range(4_000_000).unwrap().start;
-            // Every hundredth range, the first time that it is asked for.
+        let server = start(tls, move |request| {
+            let mut steps = request.response(&copy, TAG);
+            let start = request.range(4_000_000).unwrap().start;
+            // Every hundredth range, on its first request.
             if start % 400_000 == 200_000 && seen.lock().unwrap().insert(start) {
-                steps.insert(0, Step::Wait(stall));
+                steps.insert(0, ServerStep::Wait(stall));
             }
             steps
         });
-        let lab = Lab::new(&server, Settings::default());
+        let lab = Lab::new(&server, NetworkSettings::default());
         let remote = lab.open("/object");
         let start = Instant::now();
         let got = read_all(&mut lab.engine(8), &remote, object.len(), 4000).unwrap();
@@ -658,12 +679,12 @@ fn slow_requests_are_hedged_within_the_budget() {
     }
 }
 
-/// A service whose credentials the server takes from the third on.
+/// A service that needs a renewal at first, and whose first credentials the server rejects.
 #[derive(Debug)]
 struct Expiring {
     host: String,
     credentials: AtomicUsize,
-    /// The last credentials that can be had.
+    /// The last credentials that a renewal can obtain.
     last: usize,
 }
 
@@ -679,9 +700,9 @@ impl Service for Expiring {
         Ok(Head::Ready)
     }
 
-    fn judge(&self, name: &str, answer: &Answer<'_>) -> Judgement {
-        let is_expired = answer.status == 400 && answer.body == b"<Code>ExpiredToken</Code>";
-        let judgement = judge_status(name, answer);
+    fn judge(&self, name: &str, response: &HttpResponse<'_>) -> Judgement {
+        let is_expired = response.status == 400 && response.body == b"<Code>ExpiredToken</Code>";
+        let judgement = judge_status(name, response);
         let next = if is_expired {
             Next::Renew
         } else {
@@ -695,7 +716,12 @@ impl Service for Expiring {
         let next = self.credentials.load(Ordering::Relaxed) + 1;
         if next > self.last {
             let why = "nobody is logged in";
-            return Err(Error::new(Kind::Invalid, "renew", "the credentials", why));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "renew",
+                "the credentials",
+                why,
+            ));
         }
         self.credentials.store(next, Ordering::Relaxed);
         Ok(())
@@ -703,14 +729,14 @@ impl Service for Expiring {
 }
 
 #[test]
-fn credentials_are_renewed_before_a_request_and_after_the_server_says_so() {
+fn credentials_are_renewed_before_a_request_and_after_a_rejection() {
     let object = content(50_000, 19);
     let copy = object.clone();
-    let server = Server::start(move |asked| match asked.header("x-token") {
+    let server = Server::start(move |request| match request.header("x-token") {
         None | Some("1") => short("400 Bad Request", "<Code>ExpiredToken</Code>"),
-        _ => asked.answer(&copy, TAG),
+        _ => request.response(&copy, TAG),
     });
-    let lab = Lab::new(&server, Settings::default());
+    let lab = Lab::new(&server, NetworkSettings::default());
     for (last, why) in [(9, None), (1, Some("nobody is logged in"))] {
         let service = Arc::new(Expiring {
             host: lab.origin.site().authority(),
@@ -730,16 +756,16 @@ fn credentials_are_renewed_before_a_request_and_after_the_server_says_so() {
 }
 
 #[test]
-fn an_overloaded_server_is_asked_less_often_and_all_arrives() {
+fn reads_from_an_overloaded_server_succeed() {
     let object = content(100_000, 12);
     let copy = object.clone();
-    let server = Server::start(move |asked| {
-        if asked.number > 0 && asked.number % 4 == 0 {
+    let server = Server::start(move |request| {
+        if request.number > 0 && request.number % 4 == 0 {
             return short("503 Slow Down", "<Error><Code>SlowDown</Code></Error>");
         }
-        asked.answer(&copy, TAG)
+        request.response(&copy, TAG)
     });
-    let lab = Lab::new(&server, Settings::default());
+    let lab = Lab::new(&server, NetworkSettings::default());
     let remote = lab.open("/object");
     let got = read_all(&mut lab.engine(8), &remote, object.len(), 5000).unwrap();
     assert!(got.bytes == object);
@@ -747,41 +773,41 @@ fn an_overloaded_server_is_asked_less_often_and_all_arrives() {
 }
 
 #[test]
-fn a_replaced_object_is_an_error_and_never_a_mixture() {
+fn a_replaced_object_is_an_error() {
     let versions = [content(200_000, 13), content(200_000, 14)];
     let copy = versions.clone();
-    let server = Server::start(move |asked| {
-        let (version, tag) = if asked.number < 12 {
+    let server = Server::start(move |request| {
+        let (version, tag) = if request.number < 12 {
             (0, "\"v1\"")
         } else {
             (1, "\"v2\"")
         };
-        asked.answer(&copy[version], tag)
+        request.response(&copy[version], tag)
     });
-    let lab = Lab::new(&server, Settings::default());
+    let lab = Lab::new(&server, NetworkSettings::default());
     let remote = lab.open("/object");
     let error = read_all(&mut lab.engine(4), &remote, 200_000, 5000).unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("replaced"), "{error}");
 }
 
 #[test]
-fn a_server_that_is_not_there_is_an_error_in_bounded_time() {
+fn an_unreachable_server_is_an_error_in_bounded_time() {
     let object = content(5000, 15);
-    let server = Server::start(move |asked| asked.answer(&object, TAG));
+    let server = Server::start(move |request| request.response(&object, TAG));
     let lab = Lab::new(&server, fixture::impatient());
     let remote = lab.open("/object");
     drop(server);
     let error = fixture::read_range(&mut lab.engine(2), &remote, 0, 1000).unwrap_err();
-    assert_eq!(error.kind(), Kind::Transient, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
 }
 
 #[test]
-fn a_server_that_never_shakes_hands_is_given_up_and_so_is_a_head_that_drips() {
-    // The kernel accepts the connection, and nobody reads from it.
+fn a_missing_handshake_and_a_slow_head_time_out() {
+    // The kernel accepts the connection, but nothing reads from it.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let trusted = Server::start_tls(|_| vec![Step::Close]);
+    let trusted = Server::start_tls(|_| vec![ServerStep::Close]);
     let lab = Lab::at(
         &format!("https://127.0.0.1:{port}/"),
         Some(&trusted),
@@ -798,8 +824,8 @@ fn a_server_that_never_shakes_hands_is_given_up_and_so_is_a_head_that_drips() {
         let head = head("206 Partial Content", &[("Content-Length", "1000")]);
         let drip = head.chunks(1).flat_map(|byte| {
             [
-                Step::Bytes(byte.to_vec()),
-                Step::Wait(Duration::from_millis(50)),
+                ServerStep::Bytes(byte.to_vec()),
+                ServerStep::Wait(Duration::from_millis(50)),
             ]
         });
         drip.collect()
@@ -807,7 +833,7 @@ fn a_server_that_never_shakes_hands_is_given_up_and_so_is_a_head_that_drips() {
     let lab = Lab::new(&server, fixture::impatient());
     let remote = lab.known("/object", 5000, TAG);
     let error = fixture::read_range(&mut lab.engine(1), &remote, 0, 1000).unwrap_err();
-    assert!(error.to_string().contains("no answer within"), "{error}");
+    assert!(error.to_string().contains("no response within"), "{error}");
     assert!(
         start.elapsed() < Duration::from_secs(20),
         "{:?}",
@@ -816,26 +842,26 @@ fn a_server_that_never_shakes_hands_is_given_up_and_so_is_a_head_that_drips() {
 }
 
 #[test]
-fn a_certificate_that_nobody_trusts_is_an_error_with_the_remedy() {
+fn an_untrusted_certificate_is_an_error_with_a_hint() {
     let object = content(5000, 16);
     let copy = object.clone();
-    let server = Server::start_tls(move |asked| asked.answer(&copy, TAG));
-    let other = Server::start_tls(|_| vec![Step::Close]);
-    let lab = Lab::trusting(&server, &other, Settings::default());
+    let server = Server::start_tls(move |request| request.response(&copy, TAG));
+    let other = Server::start_tls(|_| vec![ServerStep::Close]);
+    let lab = Lab::trusting(&server, &other, NetworkSettings::default());
     let remote = lab.known("/object", 5000, TAG);
     let error = fixture::read_range(&mut lab.engine(1), &remote, 0, 1000).unwrap_err();
-    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.hint().unwrap().contains("certificate"), "{error}");
     let error = lab.try_open("/object").unwrap_err();
-    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
 #[test]
-fn io_past_the_end_is_short_and_io_of_others_is_refused() {
+fn a_read_past_the_end_is_short_and_a_write_is_refused() {
     let object = content(5000, 17);
     let copy = object.clone();
-    let server = Server::start(move |asked| asked.answer(&copy, TAG));
-    let lab = Lab::new(&server, Settings::default());
+    let server = Server::start(move |request| request.response(&copy, TAG));
+    let lab = Lab::new(&server, NetworkSettings::default());
     let remote = lab.open("/object");
     let mut engine = lab.engine(2);
     let got = fixture::read_range(&mut engine, &remote, 4900, 1000).unwrap();
@@ -849,7 +875,7 @@ fn io_past_the_end_is_short_and_io_of_others_is_refused() {
     fixture::writes_are_refused(&mut engine, &remote);
 }
 
-/// A step of a seeded random walk.
+/// The next number of a seeded generator.
 fn next(random: &AtomicUsize) -> usize {
     let step = |seed: usize| {
         Some(
@@ -861,60 +887,63 @@ fn next(random: &AtomicUsize) -> usize {
     seed.unwrap_or_default() >> 33
 }
 
-/// What a server in trouble does with one request.
-fn trouble(asked: &Asked, object: &[u8], random: &AtomicUsize) -> Vec<Step> {
-    let bytes = asked.answer_bytes(object, TAG);
+/// The random response of a faulty server to one request.
+fn trouble(request: &ReceivedRequest, object: &[u8], random: &AtomicUsize) -> Vec<ServerStep> {
+    let bytes = request.response_bytes(object, TAG);
     let cut = next(random) % bytes.len();
     let (front, back) = (bytes[..cut].to_vec(), bytes[cut..].to_vec());
     match next(random) % 24 {
-        0 => vec![Step::Bytes(front), Step::Close],
+        0 => vec![ServerStep::Bytes(front), ServerStep::Close],
         1 => vec![
-            Step::Bytes(front),
-            Step::Wait(Duration::from_millis(400)),
-            Step::Bytes(back),
+            ServerStep::Bytes(front),
+            ServerStep::Wait(Duration::from_millis(400)),
+            ServerStep::Bytes(back),
         ],
         2 => vec![
-            Step::Bytes(front),
-            Step::Wait(Duration::from_millis(20)),
-            Step::Bytes(back),
+            ServerStep::Bytes(front),
+            ServerStep::Wait(Duration::from_millis(20)),
+            ServerStep::Bytes(back),
         ],
         3 => short("500 Internal Server Error", "<Error/>"),
-        4 => vec![Step::Bytes(bytes), Step::Bytes(b"HTTP/1.1 206 ".to_vec())],
-        5 => vec![Step::Close],
+        4 => vec![
+            ServerStep::Bytes(bytes),
+            ServerStep::Bytes(b"HTTP/1.1 206 ".to_vec()),
+        ],
+        5 => vec![ServerStep::Close],
         6 => {
-            // The right bytes under a wrong name.
+            // The right bytes with a wrong range.
             let wrong = String::from_utf8_lossy(&bytes[..bytes.len().min(150)])
                 .replace("bytes ", "bytes 1");
-            vec![Step::Bytes(wrong.into_bytes()), Step::Close]
+            vec![ServerStep::Bytes(wrong.into_bytes()), ServerStep::Close]
         }
         7 => {
-            // Another range than the one that was asked for.
-            let other = Asked {
+            // Another range than the requested one.
+            let other = ReceivedRequest {
                 headers: vec![("range".to_owned(), "bytes=7-20".to_owned())],
-                ..asked.clone()
+                ..request.clone()
             };
-            other.answer(object, TAG)
+            other.response(object, TAG)
         }
-        8 => vec![Step::Bytes(bytes), Step::Close],
-        _ => vec![Step::Bytes(bytes)],
+        8 => vec![ServerStep::Bytes(bytes), ServerStep::Close],
+        _ => vec![ServerStep::Bytes(bytes)],
     }
 }
 
 #[test]
-fn in_seeded_trouble_of_every_kind_no_byte_is_wrong() {
+fn with_random_faults_of_every_kind_no_byte_is_wrong() {
     for seed in 0..12 {
         let tls = seed % 4 == 3;
         let object = content(150_000, seed as u64);
         let (copy, random) = (object.clone(), AtomicUsize::new(seed));
-        let server = start(tls, move |asked| {
-            if asked.nth == 0 && asked.connection == 0 {
-                return asked.answer(&copy, TAG);
+        let server = start(tls, move |request| {
+            if request.nth == 0 && request.connection == 0 {
+                return request.response(&copy, TAG);
             }
-            trouble(asked, &copy, &random)
+            trouble(request, &copy, &random)
         });
-        let settings = Settings {
+        let settings = NetworkSettings {
             stall_max: Duration::from_millis(250),
-            ..Settings::default()
+            ..NetworkSettings::default()
         };
         let lab = Lab::new(&server, settings);
         let remote = lab.open("/object");

@@ -1,18 +1,18 @@
-//! What follows when something failed: another attempt, another path, or an error.
+//! Failure handling: retries, failover to another path, and errors.
 
 use std::{
     io,
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, Kind};
+use straightway_core::{Error, ErrorKind};
 use straightway_nvme::Status;
 
 use super::{NvmeEngine, UNWANTED_MAX};
 use crate::subsystem::kind_of;
 
 impl NvmeEngine {
-    /// All commands of a request were answered: it is done, or refused.
+    /// Handles a request whose commands have all completed: it is finished, retried or failed.
     pub(super) fn settle(&mut self, index: u32, number: u32, now: Instant) {
         let request = &mut self.requests[index];
         let Some(status) = request.refused else {
@@ -23,7 +23,7 @@ impl NvmeEngine {
         queue.backlog.retain(|bound| *bound != index);
         let controller = &queue.controller;
         if status.is_ana() {
-            controller.distrust_ana();
+            controller.request_ana_refresh();
             self.reaches.clear();
         }
         request.failures += 1;
@@ -56,7 +56,7 @@ impl NvmeEngine {
         self.finish(index, Err(io::Error::other(error)));
     }
 
-    /// Gives a connection up, with its controller: its operations end, then its requests go elsewhere.
+    /// Ends a connection and its controller. After its operations are cancelled, its requests are moved.
     pub(super) fn give_up(&mut self, number: u32, why: &str, now: Instant) {
         let queue = &mut self.queues[number];
         queue.controller.end(why);
@@ -69,7 +69,7 @@ impl NvmeEngine {
         self.close_if_quiet(number, now);
     }
 
-    /// Closes a connection that was given up, once the kernel has none of its buffers.
+    /// Closes an ended connection once the kernel holds none of its buffers.
     pub(super) fn close_if_quiet(&mut self, number: u32, now: Instant) {
         let queue = &self.queues[number];
         if queue.ending.is_none() || !queue.is_quiet() {
@@ -78,7 +78,7 @@ impl NvmeEngine {
         let mut queue = self.queues.remove(number);
         let why = queue.ending.take().expect("it was just looked at");
         let settings = std::sync::Arc::clone(&queue.controller.settings);
-        // What waits in the socket's buffer is thrown away before anything is sent elsewhere.
+        // Closing discards the data in the socket buffer before anything is sent elsewhere.
         drop(queue);
         for index in 0..u32::try_from(self.requests.capacity()).expect("queues are short") {
             let bound = self.requests.get(index).filter(|r| r.queue == Some(number));
@@ -89,7 +89,11 @@ impl NvmeEngine {
             if request.is_write() && request.issued > 0 {
                 let bytes = request.offset..request.offset + request.bytes as u64;
                 let quarantine = &request.namespace.subsystem.quarantine;
-                quarantine.add(request.namespace.nsid, bytes, now + settings.afterlife());
+                quarantine.add(
+                    request.namespace.nsid,
+                    bytes,
+                    now + settings.quarantine_time(),
+                );
                 request.is_repeat = true;
             }
             request.queue = None;
@@ -99,7 +103,7 @@ impl NvmeEngine {
             if request.failures > settings.retries_max {
                 let (name, tries) = (&request.namespace.name, request.failures);
                 let why = format!("the connection was lost {tries} times: {why}");
-                let error = Error::new(Kind::Transient, "transfer", name, why)
+                let error = Error::new(ErrorKind::Transient, "transfer", name, why)
                     .with_hint("check the network and the target");
                 self.finish(index, Err(io::Error::other(error)));
             } else {
@@ -108,7 +112,7 @@ impl NvmeEngine {
         }
     }
 
-    /// Gives up queues whose controllers have ended.
+    /// Ends the queues whose controllers have ended.
     pub(super) fn drop_ended(&mut self, now: Instant) {
         for number in self.queue_numbers() {
             let Some(queue) = self.queues.get(number) else {
@@ -123,7 +127,7 @@ impl NvmeEngine {
         }
     }
 
-    /// Gives up connections that owe answers for too long, and those that keep I/Os that nobody wants.
+    /// Ends connections whose completions are overdue, and those with overdue cancelled I/Os.
     pub(super) fn check_deadlines(&mut self, now: Instant) {
         for number in self.queue_numbers() {
             let Some(queue) = self.queues.get(number) else {
@@ -153,7 +157,7 @@ impl NvmeEngine {
                 let why = format!("no answer for {command_max:?}");
                 self.give_up(number, &why, now);
             } else if is_kept {
-                let why = "an I/O that nobody wants any more is not answered";
+                let why = "a cancelled I/O is not answered";
                 self.give_up(number, why, now);
             }
         }

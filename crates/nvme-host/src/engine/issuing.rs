@@ -1,4 +1,4 @@
-//! Which I/O goes to which controller, and its commands.
+//! Assignment of I/Os to controllers, and their commands.
 
 use std::{
     io,
@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, Kind};
+use straightway_core::{Error, ErrorKind};
 use straightway_io::{
     Handle as _,
     request::{Done, Io, Op},
@@ -15,7 +15,7 @@ use straightway_nvme::{Pdu, Sgl, digest, nvm::Nvm};
 
 use super::{
     NvmeEngine,
-    queue::{COPIED_BYTES_MAX, Command, Joined, Joining, Queue},
+    queue::{COPIED_BYTES_MAX, Command, ConnectedQueue, ConnectingQueue, Queue},
     request::Request,
 };
 use crate::{
@@ -24,10 +24,10 @@ use crate::{
     subsystem::{Choice, Subsystem},
 };
 
-/// How long a choice of controllers is used without another look. A controller that ended is noticed at once.
-const FRESH: Duration = Duration::from_millis(20);
+/// The time for which a choice of controllers is cached. An ended controller is noticed immediately.
+const REACH_CACHE_TIME: Duration = Duration::from_millis(20);
 
-/// The controllers that reach a namespace, for a while.
+/// The cached controllers for a namespace.
 #[derive(Debug)]
 pub(super) struct Reach {
     subsystem: Arc<Subsystem>,
@@ -36,29 +36,29 @@ pub(super) struct Reach {
     until: Instant,
 }
 
-/// What becomes of a request that waits.
-enum Fate {
+/// The result of trying to bind a waiting request to a queue.
+enum BindResult {
     /// It is bound to a queue.
     Bound,
-    /// It waits.
+    /// It waits until this time.
     Until(Instant),
     /// It fails.
     Failed(Error),
 }
 
 impl NvmeEngine {
-    /// Takes an I/O on that can be asked for; others are done.
-    pub(super) fn take_on(&mut self, io: Io) {
+    /// Accepts an I/O. Completes it at once if it is invalid.
+    pub(super) fn accept(&mut self, io: Io) {
         let Some(namespace) = Namespace::of(&io.object) else {
-            return self.refuse(io, Kind::Unsupported, "it is no NVMe namespace");
+            return self.refuse(io, ErrorKind::Unsupported, "it is not an NVMe namespace");
         };
         if self.requests.len() == 0 {
-            // A fork keeps idle engines only: the threads that use others are gone.
+            // Only idle engines survive a fork: the threads that use others do not exist in the child.
             self.process = std::process::id();
         }
         if !namespace.subsystem.is_of(self.process) {
             let why = "it was opened before this process was forked: open it again";
-            return self.refuse(io, Kind::Invalid, why);
+            return self.refuse(io, ErrorKind::Invalid, why);
         }
         let (end, left) = (
             io.offset + io.bytes as u64,
@@ -69,9 +69,9 @@ impl NvmeEngine {
                 "it is written up to byte {end}, beyond its end at {}",
                 namespace.bytes
             );
-            return self.refuse(io, Kind::Invalid, &why);
+            return self.refuse(io, ErrorKind::Invalid, &why);
         }
-        // Nothing lies beyond the end.
+        // Bytes beyond the end do not exist.
         let bytes = usize::try_from(left).map_or(io.bytes, |left| left.min(io.bytes));
         if bytes == 0 {
             self.finished.push(Done::new(io, Ok(0)));
@@ -80,54 +80,54 @@ impl NvmeEngine {
         let block = namespace.block_bytes();
         if !io.offset.is_multiple_of(block) || !(bytes as u64).is_multiple_of(block) {
             let why = format!("it is read and written in whole blocks of {block} bytes");
-            return self.refuse(io, Kind::Unsupported, &why);
+            return self.refuse(io, ErrorKind::Unsupported, &why);
         }
         let request = Request::new(io, namespace, bytes, self.now);
         let number = self.requests.insert(request);
         self.waiting.push_back(number.expect("the queue has room"));
     }
 
-    /// Binds requests that wait to queues. Answers when there is something to do again.
+    /// Binds waiting requests to queues. Returns the time of the next attempt.
     pub(super) fn start_waiting(&mut self, now: Instant) -> Instant {
         let mut due = now + super::TICK_MAX;
         for _ in 0..self.waiting.len() {
             let number = self.waiting.pop_front().expect("it was counted");
-            match self.fate(number, now) {
-                Fate::Bound => {}
-                Fate::Until(at) => {
+            match self.try_bind(number, now) {
+                BindResult::Bound => {}
+                BindResult::Until(at) => {
                     due = due.min(at);
                     self.waiting.push_back(number);
                 }
-                Fate::Failed(error) => self.finish(number, Err(io::Error::other(error))),
+                BindResult::Failed(error) => self.finish(number, Err(io::Error::other(error))),
             }
         }
         due
     }
 
-    fn fate(&mut self, number: u32, now: Instant) -> Fate {
+    fn try_bind(&mut self, number: u32, now: Instant) -> BindResult {
         let request = &self.requests[number];
         let namespace = Arc::clone(&request.namespace);
         if request.unwanted_since.is_some() {
-            return Fate::Failed(Error::new(
-                Kind::Cancelled,
+            return BindResult::Failed(Error::new(
+                ErrorKind::Cancelled,
                 "transfer",
                 &namespace.name,
                 "its job was stopped",
             ));
         }
         if request.not_before > now {
-            return Fate::Until(request.not_before);
+            return BindResult::Until(request.not_before);
         }
         if request.is_write() && !request.is_repeat {
             let bytes = request.offset..request.offset + request.bytes as u64;
             let quarantine = &namespace.subsystem.quarantine;
             if let Some(until) = quarantine.until(namespace.nsid, &bytes, now) {
-                return Fate::Until(until);
+                return BindResult::Until(until);
             }
         }
         let reach = match self.reach(&namespace, now) {
             Ok(reach) => reach,
-            Err(fate) => return fate,
+            Err(result) => return result,
         };
         self.turn = self.turn.wrapping_add(1);
         let controllers = &self.reaches[reach].controllers;
@@ -135,19 +135,19 @@ impl NvmeEngine {
         let serves = |queue: &Queue| queue.serves == controller.number && queue.ending.is_none();
         let joined = self.queues.iter().find(|(_, queue)| serves(queue));
         let Some(queue) = joined.map(|(queue, _)| queue) else {
-            self.join(&controller);
-            return Fate::Until(now + super::CONTROL_INTERVAL);
+            self.start_connecting(&controller);
+            return BindResult::Until(now + super::CONTROL_INTERVAL);
         };
         let request = &mut self.requests[number];
         request.queue = Some(queue);
         request.issued = 0;
         request.refused = None;
         self.queues[queue].backlog.push_back(number);
-        Fate::Bound
+        BindResult::Bound
     }
 
-    /// The controllers that reach a namespace, looked up again when the last look is old.
-    fn reach(&mut self, namespace: &Namespace, now: Instant) -> Result<usize, Fate> {
+    /// The index of the cached controllers for a namespace. Chooses again when the cache entry is old.
+    fn reach(&mut self, namespace: &Namespace, now: Instant) -> Result<usize, BindResult> {
         let subsystem = &namespace.subsystem;
         let is_it = |reach: &Reach| {
             reach.nsid == namespace.nsid && Arc::ptr_eq(&reach.subsystem, subsystem)
@@ -170,30 +170,31 @@ impl NvmeEngine {
                     subsystem: Arc::clone(subsystem),
                     nsid: namespace.nsid,
                     controllers,
-                    until: now + FRESH,
+                    until: now + REACH_CACHE_TIME,
                 });
                 Ok(self.reaches.len() - 1)
             }
-            Choice::Wait(due) => Err(Fate::Until(due)),
-            Choice::Nowhere(error) => Err(Fate::Failed(error)),
+            Choice::Wait(due) => Err(BindResult::Until(due)),
+            Choice::Nowhere(error) => Err(BindResult::Failed(error)),
         }
     }
 
-    /// Lets a thread connect a queue of a controller, unless one does already.
-    fn join(&mut self, controller: &Arc<Controller>) {
-        let is_it = |joining: &Joining| joining.controller.number == controller.number;
-        if self.joining.iter().any(is_it) {
+    /// Starts a thread that connects a queue of a controller, unless one is running.
+    fn start_connecting(&mut self, controller: &Arc<Controller>) {
+        let is_it =
+            |connecting: &ConnectingQueue| connecting.controller.number == controller.number;
+        if self.connecting.iter().any(is_it) {
             return;
         }
         let (answer, answered) = mpsc::channel();
         let own = Arc::clone(controller);
         let connect = move || {
-            // The engine may be gone.
+            // The engine may have been dropped.
             let _ = answer.send(connect_queue(&own));
         };
         let thread = std::thread::Builder::new().name("straightway-nvme".to_owned());
         match thread.spawn(connect) {
-            Ok(_) => self.joining.push(Joining {
+            Ok(_) => self.connecting.push(ConnectingQueue {
                 controller: Arc::clone(controller),
                 answer: answered,
             }),
@@ -201,21 +202,21 @@ impl NvmeEngine {
         }
     }
 
-    /// Takes queues that have been made.
-    pub(super) fn take_joined(&mut self, now: Instant) {
+    /// Adds queues that have been connected.
+    pub(super) fn add_connected(&mut self, now: Instant) {
         let mut index = 0;
-        while index < self.joining.len() {
-            let answer = match self.joining[index].answer.try_recv() {
+        while index < self.connecting.len() {
+            let answer = match self.connecting[index].answer.try_recv() {
                 Err(mpsc::TryRecvError::Empty) => {
                     index += 1;
                     continue;
                 }
                 Ok(answer) => answer,
                 Err(mpsc::TryRecvError::Disconnected) => {
-                    Err(Refusal::passing("the thread that connects it ended"))
+                    Err(Refusal::transient("the thread that connects it ended"))
                 }
             };
-            let Joining { controller, .. } = self.joining.swap_remove(index);
+            let ConnectingQueue { controller, .. } = self.connecting.swap_remove(index);
             match answer {
                 Ok(joined) => {
                     let queue = Queue::new(controller.number, joined, now);
@@ -229,7 +230,7 @@ impl NvmeEngine {
         }
     }
 
-    /// Makes commands for as many bytes of bound requests as the queue takes.
+    /// Issues commands for the bound requests until the queue is full.
     pub(super) fn issue(&mut self, number: u32, now: Instant) {
         let Some(queue) = self.queues.get(number) else {
             return;
@@ -249,12 +250,12 @@ impl NvmeEngine {
         }
     }
 
-    /// Makes the next command of a request. Answers whether there was room.
+    /// Issues the next command of a request. Returns whether there was room.
     fn command(&mut self, number: u32, index: u32, now: Instant) -> bool {
         let queue = &mut self.queues[number];
         let request = &mut self.requests[index];
         if request.io.is_none() && request.is_write() {
-            // The ring sends data of its first commands. What goes into a capsule is copied when that is done.
+            // The ring is sending data of its first commands. In-capsule data can be copied only after that.
             return false;
         }
         let limits = queue.controller.limits;
@@ -320,21 +321,21 @@ impl NvmeEngine {
     }
 }
 
-/// Connects a queue of a controller. Where that grants no more, the queue gets an association of its own.
-fn connect_queue(controller: &Arc<Controller>) -> Result<Joined, Refusal> {
+/// Connects a queue of a controller. If it grants no more queues, makes another association for this queue.
+fn connect_queue(controller: &Arc<Controller>) -> Result<ConnectedQueue, Refusal> {
     let (controller, queue) = if let Some(queue) = controller.queue()? {
         (Arc::clone(controller), queue)
     } else {
         let own = controller.another()?;
         let queue = own.queue()?;
-        let queue = queue.ok_or_else(|| Refusal::passing("the target grants no I/O queue"))?;
+        let queue = queue.ok_or_else(|| Refusal::transient("the target grants no I/O queue"))?;
         (own, queue)
     };
     let (link, id) = queue;
     let parts = link.into_parts();
-    let parts = parts.map_err(|error| Refusal::passing(error.to_string()))?;
+    let parts = parts.map_err(|error| Refusal::transient(error.to_string()))?;
     let (socket, framing, host_data_bytes_max) = parts;
-    Ok(Joined {
+    Ok(ConnectedQueue {
         controller,
         socket,
         framing,

@@ -12,27 +12,27 @@ use straightway_sys::{Socket, uring::sockets::Operation};
 
 use crate::controller::{Controller, QueueId, Refusal};
 
-/// The buffer for headers, and for payloads that come with them.
+/// The size of the buffer for headers and for payloads that arrive with them.
 pub(super) const INBOX_BYTES: usize = 256 << 10;
 
-/// While a longer read than this is open, receives for headers ask for [`LOOK_BYTES`] only: the rest of its payload
-/// then goes straight into its memory.
+/// While a read longer than this is outstanding, header receives request only [`LOOK_BYTES`]. The rest of its payload
+/// is then received directly into its memory.
 pub(super) const COPIED_BYTES_MAX: usize = 16 << 10;
 
-/// Two headers and a little.
+/// Slightly more than two headers.
 pub(super) const LOOK_BYTES: usize = 64;
 
-/// A queue that a thread is making.
+/// A queue that a thread is connecting.
 #[derive(Debug)]
-pub(super) struct Joining {
+pub(super) struct ConnectingQueue {
     pub(super) controller: Arc<Controller>,
-    pub(super) answer: mpsc::Receiver<Result<Joined, Refusal>>,
+    pub(super) answer: mpsc::Receiver<Result<ConnectedQueue, Refusal>>,
 }
 
-/// A queue that is connected.
+/// A connected queue.
 #[derive(Debug)]
-pub(super) struct Joined {
-    /// Its controller: the one that was asked for, or one of its own where that grants no more queues.
+pub(super) struct ConnectedQueue {
+    /// Its controller: the requested one, or another association if that grants no more queues.
     pub(super) controller: Arc<Controller>,
     pub(super) socket: Socket,
     pub(super) framing: Framing,
@@ -40,28 +40,28 @@ pub(super) struct Joined {
     pub(super) id: QueueId,
 }
 
-/// A command without an answer.
+/// An outstanding command.
 #[derive(Debug)]
 pub(super) struct Command {
     pub(super) cid: u16,
     pub(super) request: u32,
-    /// Where in its I/O.
+    /// Its offset in the I/O.
     pub(super) start: usize,
     pub(super) bytes: usize,
-    /// How much of its data was received, or sent.
+    /// The number of data bytes received or sent.
     pub(super) moved: usize,
-    /// Whether a request for its data is being served.
+    /// Whether an R2T for its data is being served.
     pub(super) is_asked: bool,
-    /// An answer that came while its data was being sent.
+    /// A completion that arrived while its data was being sent.
     pub(super) answer: Option<Cqe>,
     pub(super) since: Instant,
 }
 
-/// Payload that is being received.
+/// A payload that is being received.
 #[derive(Debug)]
-pub(super) struct Filling {
+pub(super) struct IncomingPayload {
     pub(super) slot: u32,
-    /// Where in the I/O the payload of this PDU begins.
+    /// The offset of this PDU's payload in the I/O.
     pub(super) start: usize,
     pub(super) bytes: usize,
     pub(super) got: usize,
@@ -69,22 +69,22 @@ pub(super) struct Filling {
     pub(super) is_success: bool,
 }
 
-/// Data that the target asked for.
+/// Data that an R2T requests.
 #[derive(Debug)]
 pub(super) struct Transfer {
     pub(super) slot: u32,
     pub(super) tag: u16,
-    /// The next byte of the command's data, and the end.
+    /// The offset of the next byte in the command's data, and the end.
     pub(super) at: usize,
     pub(super) end: usize,
 }
 
 /// A data PDU that is being sent.
 #[derive(Debug)]
-pub(super) struct Spilling {
+pub(super) struct OutgoingPayload {
     pub(super) slot: u32,
     pub(super) bytes: usize,
-    /// The digest that has to follow.
+    /// The digest that follows.
     pub(super) digest: Option<u32>,
 }
 
@@ -92,39 +92,39 @@ pub(super) struct Spilling {
 #[derive(Debug)]
 pub(super) struct Queue {
     pub(super) controller: Arc<Controller>,
-    /// The number of the controller that it was asked of.
+    /// The number of the requested controller.
     pub(super) serves: u64,
     _id: QueueId,
     pub(super) socket: Arc<Socket>,
     pub(super) framing: Framing,
     pub(super) host_data_bytes_max: usize,
     pub(super) commands: Slab<Command>,
-    /// Counts uses of numbers, so that one is not used again soon.
+    /// Counts uses of command identifiers, so that none is reused soon.
     generation: u16,
-    /// Requests that are bound to it and have bytes without a command.
+    /// Bound requests that have bytes without a command.
     pub(super) backlog: VecDeque<u32>,
-    /// Reads that are too long to be copied.
+    /// The number of outstanding reads that are too long to be copied.
     pub(super) long_reads: usize,
     pub(super) inbox: Vec<u8>,
-    /// Bytes in the inbox.
+    /// The number of bytes in the inbox.
     pub(super) have: usize,
-    /// Bytes that the next header needs in all.
+    /// The number of bytes that the next header needs.
     pub(super) need: usize,
-    pub(super) filling: Option<Filling>,
+    pub(super) incoming: Option<IncomingPayload>,
     pub(super) receiving: Option<Operation>,
     pub(super) outbox: Vec<u8>,
-    /// The other buffer for what is sent.
+    /// The second send buffer.
     pub(super) spare: Vec<u8>,
     pub(super) transfers: VecDeque<Transfer>,
-    pub(super) spilling: Option<Spilling>,
+    pub(super) outgoing: Option<OutgoingPayload>,
     pub(super) sending: Option<Operation>,
     pub(super) heard: Instant,
-    /// Why it is given up.
+    /// The cause of its end.
     pub(super) ending: Option<String>,
 }
 
 impl Queue {
-    pub(super) fn new(serves: u64, joined: Joined, now: Instant) -> Self {
+    pub(super) fn new(serves: u64, joined: ConnectedQueue, now: Instant) -> Self {
         let commands = usize::from(joined.controller.limits.commands);
         Self {
             serves,
@@ -139,12 +139,12 @@ impl Queue {
             inbox: vec![0; INBOX_BYTES],
             have: 0,
             need: 0,
-            filling: None,
+            incoming: None,
             receiving: None,
             outbox: Vec::with_capacity(commands * 76),
             spare: Vec::with_capacity(commands * 76),
             transfers: VecDeque::with_capacity(commands),
-            spilling: None,
+            outgoing: None,
             sending: None,
             heard: now,
             ending: None,
@@ -152,13 +152,13 @@ impl Queue {
         }
     }
 
-    /// The bits of a command's number that say where it is in the table.
+    /// The bits of a command identifier that are the table index.
     fn mask(&self) -> u16 {
         let slots = self.commands.capacity().next_power_of_two().max(2);
         u16::try_from(slots - 1).unwrap_or(u16::MAX)
     }
 
-    /// Adds a command. The rest of its number counts up, so that an answer to an old one is recognised.
+    /// Adds a command. The other bits of its identifier count up, so that a stale completion is recognised.
     pub(super) fn add(&mut self, mut command: Command) -> Option<u32> {
         let mask = self.mask();
         self.generation = self.generation.wrapping_add(1);
@@ -170,7 +170,7 @@ impl Queue {
         Some(slot)
     }
 
-    /// The command of a number, if it is open.
+    /// The table index of an outstanding command.
     pub(super) fn slot_of(&self, cid: u16) -> Option<u32> {
         let slot = u32::from(cid & self.mask());
         if slot as usize >= self.commands.capacity() {
@@ -180,7 +180,7 @@ impl Queue {
         (command.cid == cid).then_some(slot)
     }
 
-    /// Where the next receive into the inbox ends.
+    /// The end of the next receive into the inbox.
     pub(super) fn inbox_end(&self) -> usize {
         let look = if self.long_reads > 0 {
             LOOK_BYTES.max(self.need.saturating_sub(self.have))
@@ -191,7 +191,7 @@ impl Queue {
         (self.have + look).min(INBOX_BYTES)
     }
 
-    /// Whether the kernel has none of its buffers.
+    /// Whether the kernel holds none of its buffers.
     pub(super) fn is_quiet(&self) -> bool {
         self.receiving.is_none() && self.sending.is_none()
     }

@@ -1,4 +1,4 @@
-//! What comes: headers, payload, completions, and requests for data.
+//! Receiving: headers, payload, completions and R2Ts.
 
 use std::time::Instant;
 
@@ -6,21 +6,21 @@ use straightway_nvme::{
     Cqe, DIGEST_BYTES, Decoded, Pdu, Status,
     pdu::{Data, Frame, Ready},
 };
-use straightway_sys::uring::sockets::{Landed, Payload};
+use straightway_sys::uring::sockets::{Payload, SocketCompletion};
 
 use super::{
     NvmeEngine, Object,
-    queue::{COPIED_BYTES_MAX, Filling, Transfer},
+    queue::{COPIED_BYTES_MAX, IncomingPayload, Transfer},
     sending::key,
 };
 
-/// What a target did that it must not.
+/// A protocol violation of the target.
 type Violation = String;
 
 impl NvmeEngine {
-    /// Goes on after an operation.
-    pub(super) fn land(&mut self, landed: Landed<Object>, now: Instant) {
-        let Landed {
+    /// Handles a completed ring operation.
+    pub(super) fn handle_completion(&mut self, landed: SocketCompletion<Object>, now: Instant) {
+        let SocketCompletion {
             key,
             payload,
             result,
@@ -64,7 +64,7 @@ impl NvmeEngine {
         self.close_if_quiet(number, now);
     }
 
-    /// Puts the buffers of a receive back, with `moved` bytes in them.
+    /// Returns the buffers of a receive, with `moved` bytes in them.
     fn restore_received(&mut self, number: u32, payload: Payload<Object>, moved: usize) {
         let queue = &mut self.queues[number];
         let (io, into_io, inbox, into_inbox) = match payload {
@@ -80,14 +80,14 @@ impl NvmeEngine {
         queue.inbox = inbox;
         queue.have += into_inbox;
         if let Some(io) = io {
-            let filling = queue.filling.as_mut().expect("it was begun for a payload");
-            filling.got += into_io;
-            let request = queue.commands[filling.slot].request;
+            let incoming = queue.incoming.as_mut().expect("it was begun for a payload");
+            incoming.got += into_io;
+            let request = queue.commands[incoming.slot].request;
             self.requests[request].io = Some(io);
         }
     }
 
-    /// Receives what comes next, unless the kernel does already.
+    /// Starts the next receive, unless one is in progress.
     pub(super) fn receive(&mut self, number: u32, now: Instant) {
         let Some(queue) = self.queues.get(number) else {
             return;
@@ -97,7 +97,7 @@ impl NvmeEngine {
         }
         let queue = &mut self.queues[number];
         let end = queue.inbox_end();
-        let left = queue.filling.as_ref().map_or(0, |f| f.bytes - f.got);
+        let left = queue.incoming.as_ref().map_or(0, |f| f.bytes - f.got);
         let payload = if left == 0 {
             Payload::Receive {
                 from: queue.have,
@@ -105,12 +105,13 @@ impl NvmeEngine {
                 bytes: std::mem::take(&mut queue.inbox),
             }
         } else {
-            let filling = queue.filling.as_ref().expect("it has bytes left");
-            let from = filling.start + filling.got;
-            let request = queue.commands[filling.slot].request;
+            let incoming = queue.incoming.as_ref().expect("it has bytes left");
+            let from = incoming.start + incoming.got;
+            let request = queue.commands[incoming.slot].request;
             let io = self.requests[request].io.take();
             let io = io.expect("a read is with the ring for one payload at a time");
-            // Whatever is there is taken. Waiting for the whole payload of a long read took a seventh of the rate.
+            // Takes whatever is available. Waiting for the whole payload of a long read cost a seventh of the
+            // throughput.
             Payload::FillThen {
                 io,
                 fill: from..from + left,
@@ -127,7 +128,7 @@ impl NvmeEngine {
         }
     }
 
-    /// Takes all whole PDUs and parts of payload out of the inbox.
+    /// Processes all complete PDUs and payload parts in the inbox.
     fn process(&mut self, number: u32, now: Instant) {
         let mut at = 0;
         let outcome = loop {
@@ -147,9 +148,9 @@ impl NvmeEngine {
         }
     }
 
-    /// Takes one thing out of the inbox from `at` on. Answers whether there may be more.
+    /// Processes one PDU or payload part of the inbox from `at` on. Returns whether there may be more.
     fn step(&mut self, number: u32, at: &mut usize, now: Instant) -> Result<bool, Violation> {
-        if self.queues[number].filling.is_some() {
+        if self.queues[number].incoming.is_some() {
             return self.fill(number, at, now);
         }
         let queue = &mut self.queues[number];
@@ -168,25 +169,25 @@ impl NvmeEngine {
         }
     }
 
-    /// Goes on with a payload: copies what came with its header, and ends it when it is whole.
+    /// Continues a payload: copies bytes that arrived with its header, and finishes it when it is complete.
     fn fill(&mut self, number: u32, at: &mut usize, now: Instant) -> Result<bool, Violation> {
         let queue = &mut self.queues[number];
-        let filling = queue.filling.as_mut().expect("it was looked at");
-        let there = (queue.have - *at).min(filling.bytes - filling.got);
-        let command = &queue.commands[filling.slot];
+        let incoming = queue.incoming.as_mut().expect("it was looked at");
+        let there = (queue.have - *at).min(incoming.bytes - incoming.got);
+        let command = &queue.commands[incoming.slot];
         let request = &mut self.requests[command.request];
         if there > 0 {
             let io = request.io.as_mut().expect("the ring does not have it");
-            let from = filling.start + filling.got;
+            let from = incoming.start + incoming.got;
             io.fill_from(from, &queue.inbox[*at..*at + there]);
-            filling.got += there;
+            incoming.got += there;
             *at += there;
         }
-        if filling.got < filling.bytes {
+        if incoming.got < incoming.bytes {
             return Ok(false);
         }
-        let (start, bytes, slot) = (filling.start, filling.bytes, filling.slot);
-        let (has_digest, is_success) = (filling.has_digest, filling.is_success);
+        let (start, bytes, slot) = (incoming.start, incoming.bytes, incoming.slot);
+        let (has_digest, is_success) = (incoming.has_digest, incoming.is_success);
         if has_digest {
             let Some(sum) = queue.inbox[*at..queue.have].first_chunk::<DIGEST_BYTES>() else {
                 queue.need = DIGEST_BYTES;
@@ -203,7 +204,7 @@ impl NvmeEngine {
             }
         }
         let queue = &mut self.queues[number];
-        queue.filling = None;
+        queue.incoming = None;
         queue.need = 0;
         queue.commands[slot].moved += bytes;
         if is_success {
@@ -213,7 +214,7 @@ impl NvmeEngine {
         Ok(true)
     }
 
-    /// Takes a PDU.
+    /// Processes a PDU.
     fn take(&mut self, number: u32, frame: &Frame, now: Instant) -> Result<(), Violation> {
         match frame.pdu {
             Pdu::ControllerData(data) => self.take_data(number, frame, data),
@@ -254,7 +255,7 @@ impl NvmeEngine {
                 offset + bytes
             ));
         }
-        queue.filling = Some(Filling {
+        queue.incoming = Some(IncomingPayload {
             slot,
             start: command.start + offset,
             bytes,
@@ -269,22 +270,22 @@ impl NvmeEngine {
         let queue = &mut self.queues[number];
         let slot = queue.slot_of(ready.cid).ok_or_else(|| {
             format!(
-                "the target asked for data of command {:#06x}, which is not open",
+                "the target requested data of command {:#06x}, which is not open",
                 ready.cid
             )
         })?;
         let command = &mut queue.commands[slot];
         if !self.requests[command.request].is_write() {
-            return Err("the target asked for data of a read".to_owned());
+            return Err("the target requested data of a read".to_owned());
         }
         let (offset, bytes) = (ready.offset as usize, ready.bytes as usize);
         if command.is_asked {
-            return Err("the target asked for data again before it had it".to_owned());
+            return Err("the target requested data again before it arrived".to_owned());
         }
         if offset != command.moved || bytes > command.bytes - command.moved {
             let (from, to) = (command.moved, command.bytes);
             return Err(format!(
-                "the target asked for bytes {offset} to {} where {from} to {to} are left",
+                "the target requested bytes {offset} to {} where {from} to {to} are left",
                 offset + bytes
             ));
         }
@@ -298,7 +299,7 @@ impl NvmeEngine {
         Ok(())
     }
 
-    /// Takes the answer to a command. Success counts only with all of its data.
+    /// Processes the completion of a command. Success requires all of its data.
     fn complete(
         &mut self,
         number: u32,
@@ -308,9 +309,9 @@ impl NvmeEngine {
     ) -> Result<(), Violation> {
         let queue = &mut self.queues[number];
         let command = &mut queue.commands[slot];
-        let sending = queue.spilling.as_ref().filter(|s| s.slot == slot);
+        let sending = queue.outgoing.as_ref().filter(|s| s.slot == slot);
         let is_sending = sending.is_some();
-        // The answer may be seen before the end of the send that it answers.
+        // The completion may be seen before the end of the send that it belongs to.
         let moved = command.moved + sending.map_or(0, |s| s.bytes);
         if cqe.status.is_success() && moved != command.bytes {
             let bytes = command.bytes;
@@ -321,7 +322,7 @@ impl NvmeEngine {
         if command.answer.is_some() {
             return Err("the target answered a command twice".to_owned());
         }
-        // A refused write may have data under way: what was begun is sent to its end, and no more.
+        // A failed write may have data in flight. A PDU that was begun is sent to its end, but no more.
         queue.transfers.retain(|transfer| transfer.slot != slot);
         if is_sending {
             queue.commands[slot].answer = Some(cqe);
@@ -331,7 +332,7 @@ impl NvmeEngine {
         Ok(())
     }
 
-    /// A command is over.
+    /// Removes a completed command.
     pub(super) fn answered(&mut self, number: u32, slot: u32, cqe: Cqe, now: Instant) {
         let queue = &mut self.queues[number];
         let command = queue.commands.remove(slot);

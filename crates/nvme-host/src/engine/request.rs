@@ -1,4 +1,4 @@
-//! An I/O on its way.
+//! An I/O in progress.
 
 use std::{sync::Arc, time::Instant};
 
@@ -8,34 +8,34 @@ use straightway_sys::Tries;
 
 use crate::namespace::Namespace;
 
-/// An I/O on its way, by one or several commands on one queue.
+/// An I/O in progress, executed by one or more commands on one queue.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// `None` while the ring has it.
+    /// The I/O; `None` while the ring owns it.
     pub(super) io: Option<Io>,
     pub(super) namespace: Arc<Namespace>,
     pub(super) op: Op,
     pub(super) tag: u32,
-    /// Where in the namespace.
+    /// The offset in the namespace.
     pub(super) offset: u64,
-    /// How many bytes: whole blocks inside the namespace.
+    /// The length: whole blocks inside the namespace.
     pub(super) bytes: usize,
-    /// How many bytes it answers when all is done.
+    /// The number of bytes that it returns on success.
     pub(super) result_bytes: usize,
     /// The queue that it is bound to.
     pub(super) queue: Option<u32>,
-    /// For how many bytes there are commands.
+    /// The number of bytes that have commands.
     pub(super) issued: usize,
-    /// Commands without an answer.
+    /// The number of outstanding commands.
     pub(super) open: u32,
-    /// What a command of this attempt was refused with.
+    /// The failure status of a command of this attempt.
     pub(super) refused: Option<Status>,
-    /// Attempts that failed.
+    /// The number of failed attempts.
     pub(super) failures: u32,
     pub(super) tries: Tries,
-    /// When the next attempt may begin.
+    /// The earliest time of the next attempt.
     pub(super) not_before: Instant,
-    /// Whether its data may have been written already: it may be sent again as it is.
+    /// Whether its data may have been written already. It may then be repeated unchanged.
     pub(super) is_repeat: bool,
     pub(super) unwanted_since: Option<Instant>,
 }
@@ -44,7 +44,7 @@ impl Request {
     pub(super) fn new(io: Io, namespace: Arc<Namespace>, bytes: usize, now: Instant) -> Self {
         let result_bytes = match io.op {
             Op::Read => bytes,
-            // What lies beyond the end of the namespace is padding.
+            // The bytes beyond the end of the namespace are padding.
             Op::Write => io.bytes,
         };
         Self {
@@ -71,7 +71,7 @@ impl Request {
         self.op == Op::Write
     }
 
-    /// Whether it has nothing more to send and waits for nothing.
+    /// Whether it has nothing more to send and no outstanding command.
     pub(super) fn is_settled(&self) -> bool {
         self.open == 0 && (self.issued == self.bytes || self.refused.is_some())
     }

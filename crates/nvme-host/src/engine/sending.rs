@@ -1,4 +1,4 @@
-//! What is sent: commands in batches, and data that the target asked for.
+//! Sending: commands in batches, and data that the target requests.
 
 use std::time::Instant;
 
@@ -8,16 +8,16 @@ use straightway_sys::uring::sockets::Payload;
 
 use super::{
     NvmeEngine, Object,
-    queue::{Queue, Spilling},
+    queue::{OutgoingPayload, Queue},
 };
 
-/// Keys of operations: twice the queue's number, and one more for what is sent.
+/// The key of a ring operation: twice the queue's number, plus one for sends.
 pub(super) fn key(queue: u32, is_send: bool) -> u32 {
     2 * queue + u32::from(is_send)
 }
 
 impl NvmeEngine {
-    /// Sends what there is, unless the kernel is sending already.
+    /// Starts the next send, unless one is in progress.
     pub(super) fn send(&mut self, number: u32, now: Instant) {
         let Some(queue) = self.queues.get(number) else {
             return;
@@ -42,7 +42,7 @@ impl NvmeEngine {
         }
     }
 
-    /// Sends commands that wait, and behind them the next data PDU that was asked for.
+    /// Sends waiting commands, followed by the next requested data PDU.
     fn send_data(&mut self, number: u32, now: Instant) {
         let queue = &mut self.queues[number];
         let transfer = queue.transfers.front_mut().expect("it was looked at");
@@ -70,7 +70,7 @@ impl NvmeEngine {
         let io = io.expect("a write is with the ring for one PDU at a time");
         let digest = has_digest.then(|| self.digest_of(&io, start, bytes));
         let queue = &mut self.queues[number];
-        queue.spilling = Some(Spilling {
+        queue.outgoing = Some(OutgoingPayload {
             slot,
             bytes,
             digest,
@@ -95,22 +95,22 @@ impl NvmeEngine {
         }
     }
 
-    /// Puts the buffers of a send back where they belong.
+    /// Returns the buffers of a send.
     pub(super) fn restore_sent(&mut self, number: u32, payload: Payload<Object>) {
         let queue = &mut self.queues[number];
         match payload {
             Payload::Send { bytes, .. } => keep_spare(queue, bytes),
             Payload::SpillAfter { bytes, io, .. } => {
                 keep_spare(queue, bytes);
-                let spilling = queue.spilling.as_ref().expect("it was begun with data");
-                let request = queue.commands[spilling.slot].request;
+                let outgoing = queue.outgoing.as_ref().expect("it was begun with data");
+                let request = queue.commands[outgoing.slot].request;
                 self.requests[request].io = Some(io);
             }
             _ => unreachable!("it was begun as a send"),
         }
     }
 
-    /// Goes on after `moved` bytes were sent.
+    /// Continues after `moved` bytes were sent.
     pub(super) fn sent(
         &mut self,
         number: u32,
@@ -144,23 +144,23 @@ impl NvmeEngine {
         };
         if moved == 0 {
             self.restore_sent(number, rest);
-            return self.give_up(number, "the connection takes no more bytes", now);
+            return self.give_up(number, "the connection accepts no more bytes", now);
         }
         self.begin_send(number, rest, now);
     }
 
-    /// A send is whole: a digest may follow, and an answer that came meanwhile counts now.
+    /// Finishes a send. A digest may follow, and a completion that arrived meanwhile is processed now.
     fn sent_whole(&mut self, number: u32, now: Instant) {
         let queue = &mut self.queues[number];
-        let Some(spilling) = queue.spilling.take() else {
+        let Some(outgoing) = queue.outgoing.take() else {
             return;
         };
-        if let Some(digest) = spilling.digest {
+        if let Some(digest) = outgoing.digest {
             queue.outbox.splice(0..0, digest.to_le_bytes());
         }
-        let slot = spilling.slot;
+        let slot = outgoing.slot;
         let command = &mut queue.commands[slot];
-        command.moved += spilling.bytes;
+        command.moved += outgoing.bytes;
         let is_more = queue.transfers.iter().any(|t| t.slot == slot);
         let command = &mut queue.commands[slot];
         command.is_asked = is_more;
@@ -183,7 +183,7 @@ impl NvmeEngine {
     }
 }
 
-/// Takes what is to be sent, and leaves the other buffer for what comes next.
+/// Takes the send buffer and replaces it by the spare one.
 fn swap_outbox(queue: &mut Queue) -> Vec<u8> {
     let spare = std::mem::take(&mut queue.spare);
     std::mem::replace(&mut queue.outbox, spare)

@@ -1,6 +1,6 @@
-//! Four paths under load, of which one after the other is reset or falls silent.
+//! Four paths under load, of which one after another is reset or stops responding.
 //!
-//! Reads and writes go on all the while and are verified. The stall is the longest time that an I/O took.
+//! Reads and writes continue meanwhile and are verified. The stall is the longest latency of an I/O.
 
 use std::{
     collections::BTreeMap,
@@ -11,8 +11,8 @@ use std::{
 
 use straightway_io::{Handle, Store as _, engine::Engine as _, request::Op, store::open_one};
 use straightway_nvme::{Digests, Nqn};
-use straightway_nvme_host::{NvmeEngine, NvmeTcp, Portal, Settings};
-use straightway_nvme_target::{Config, Source, Target};
+use straightway_nvme_host::{HostSettings, NvmeEngine, NvmeTcp, Portal};
+use straightway_nvme_target::{Config, NamespaceSource, Target};
 
 use crate::{
     relay::{Mode, Relay},
@@ -21,16 +21,16 @@ use crate::{
 
 const NQN: &str = "nqn.2026-11.org.example:cuts";
 const PIECE: usize = 64 << 10;
-/// Pieces that are only read, and pieces that are written over and over.
+/// The number of pieces that are only read, and of pieces that are written repeatedly.
 const READ: usize = 64;
 const WRITTEN: usize = 512;
 const DEPTH: u32 = 32;
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
-/// How many cuts there are, if not two.
+/// The environment variable for the number of cuts; the default is two.
 const COUNT: &str = "STRAIGHTWAY_NVME_CUTS";
 
-/// A piece as a generation of it is written; generation 0 is what is read.
+/// The content of a piece in a generation. Pieces that are only read have generation 0.
 fn piece(number: usize, generation: u64) -> Vec<u8> {
     static BASE: LazyLock<Vec<u8>> = LazyLock::new(|| content(PIECE));
     let mut bytes = BASE.clone();
@@ -41,15 +41,15 @@ fn piece(number: usize, generation: u64) -> Vec<u8> {
     bytes
 }
 
-/// I/Os that never end, and what they found.
+/// A continuous load of I/Os and its results.
 struct Load {
     engine: NvmeEngine,
     object: Arc<dyn Handle>,
-    /// The generation of each written piece that is complete.
+    /// The last completed generation of each written piece.
     written: Vec<u64>,
-    /// I/Os under way by tag: the piece, its generation, and since when.
+    /// Outstanding I/Os by tag: the piece, its generation, and the start time.
     open: BTreeMap<u32, (usize, u64, Instant)>,
-    /// Pieces whose writes were repeated, and may get other data only then.
+    /// Pieces whose writes were repeated, and the time when they may get other data.
     resting: BTreeMap<usize, Instant>,
     next: usize,
     stall: Duration,
@@ -84,7 +84,7 @@ impl Load {
         self.engine.submit(one).unwrap();
     }
 
-    /// Keeps all I/Os going for a while.
+    /// Keeps all I/Os running for a while.
     fn go_on(&mut self, time: Duration) {
         let end = Instant::now() + time;
         let mut done = Vec::new();
@@ -120,7 +120,7 @@ impl Load {
         }
     }
 
-    /// Lets all I/Os end, and compares everything that was written.
+    /// Finishes all I/Os and verifies everything that was written.
     fn finish(mut self, store: &NvmeTcp) {
         let mut done = Vec::new();
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -149,15 +149,15 @@ fn one_of_four_paths_is_cut_under_load_and_nothing_is_lost() {
     let name = "memory".to_owned();
     let bytes = ((READ + WRITTEN) * PIECE) as u64;
     let address = "127.0.0.1:0".parse().unwrap();
-    let sources = vec![Source::Memory { name, bytes }];
+    let sources = vec![NamespaceSource::Memory { name, bytes }];
     let mut config = Config::new(Nqn::new(NQN).unwrap(), address, sources);
     config.is_writable = true;
     let target = Target::start(&config).unwrap();
     let relays: Vec<_> = (0..4).map(|_| Relay::new(target.addresses()[0])).collect();
     let portal = |relay: &Relay| Portal::new("127.0.0.1", relay.address.port());
-    let settings = Settings {
+    let settings = HostSettings {
         keep_alive: KEEP_ALIVE,
-        // Only the keep-alive may notice a path that falls silent.
+        // Only the keep-alive may detect a path that stops responding.
         command_max: Duration::from_mins(1),
         attempts_max: 1000,
         paths: relays[1..].iter().map(portal).collect(),
@@ -182,7 +182,7 @@ fn one_of_four_paths_is_cut_under_load_and_nothing_is_lost() {
     });
     let firsts: Vec<_> = firsts.collect();
     run(&mut load.engine, firsts);
-    // All paths join.
+    // Time to connect all paths.
     load.go_on(Duration::from_millis(500));
     for cut in 0..cuts {
         let relay = &relays[cut / 2 % 4];
@@ -191,7 +191,7 @@ fn one_of_four_paths_is_cut_under_load_and_nothing_is_lost() {
         } else {
             (Mode::Blackhole, KEEP_ALIVE + Duration::from_secs(1))
         };
-        // Others may have the machine for most of a second: then the path is cut again.
+        // Other load may stall the machine for most of a second. The path is then cut again.
         let is_short = (0..5).any(|_| {
             load.stall = Duration::ZERO;
             let before = load.count;

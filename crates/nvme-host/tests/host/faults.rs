@@ -1,49 +1,49 @@
-//! A target that breaks the rules, once or always: an error or another attempt, never wrong bytes.
+//! A target that violates the protocol, once or always. The result is an error or a retry, never wrong bytes.
 
 use std::{
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use straightway_core::Kind;
+use straightway_core::ErrorKind;
 use straightway_io::request::Op;
 use straightway_nvme::Digests;
 
 use crate::{
     rig::{bytes_of, content, engine, io, open, run, settings, store},
-    target::{BOTH, Lie, Script, Target},
+    target::{BOTH, InjectedFault, Script, Target},
 };
 
 const BYTES: usize = 1 << 20;
 
-/// Lies about reads.
-const OF_READS: [Lie; 16] = [
-    Lie::ShortRead,
-    Lie::WrongCid,
-    Lie::Gap,
-    Lie::LongRead,
-    Lie::DataDigest,
-    Lie::HeaderDigest,
-    Lie::LateAnswer,
-    Lie::ReadyForRead,
-    Lie::Term,
-    Lie::Close,
-    Lie::CloseInside,
-    Lie::Silence,
-    Lie::Interrupted,
-    Lie::Media,
-    Lie::Garbage,
-    Lie::Path,
+/// Faults of reads.
+const OF_READS: [InjectedFault; 16] = [
+    InjectedFault::ShortRead,
+    InjectedFault::WrongCid,
+    InjectedFault::Gap,
+    InjectedFault::LongRead,
+    InjectedFault::DataDigest,
+    InjectedFault::HeaderDigest,
+    InjectedFault::LateAnswer,
+    InjectedFault::ReadyForRead,
+    InjectedFault::Term,
+    InjectedFault::Close,
+    InjectedFault::CloseInside,
+    InjectedFault::Silence,
+    InjectedFault::Interrupted,
+    InjectedFault::Media,
+    InjectedFault::Garbage,
+    InjectedFault::Path,
 ];
 
-/// Lies that a reconnect or a retry gets over.
-fn is_passing(lie: Lie) -> bool {
-    !matches!(lie, Lie::Media | Lie::Protected)
+/// Whether a reconnect or a retry recovers from the fault.
+fn is_transient(fault: InjectedFault) -> bool {
+    !matches!(fault, InjectedFault::Media | InjectedFault::Protected)
 }
 
 #[test]
-fn a_lie_that_is_told_once_costs_an_attempt_and_no_byte() {
-    for lie in OF_READS {
+fn a_single_fault_costs_a_retry_and_no_byte() {
+    for fault in OF_READS {
         for script in [
             Script::default(),
             Script {
@@ -57,7 +57,7 @@ fn a_lie_that_is_told_once_costs_an_attempt_and_no_byte() {
             let store = store(&target, settings(BOTH));
             let object = open(&store).unwrap();
             let Some(mut engine) = engine(8) else { return };
-            target.lie(lie, 1);
+            target.inject(fault, 1);
             let lengths = [4096, 8192, 65536, 262_144];
             let ios = (0..32).map(|tag| {
                 let length = lengths[tag as usize % 4];
@@ -70,20 +70,24 @@ fn a_lie_that_is_told_once_costs_an_attempt_and_no_byte() {
                     Ok(moved) => {
                         assert_eq!(moved, done.io.bytes);
                         let at = done.io.offset as usize;
-                        assert!(bytes_of(&done.io) == expected[at..at + moved], "{lie:?}");
+                        assert!(bytes_of(&done.io) == expected[at..at + moved], "{fault:?}");
                     }
                     Err(_) => failed += 1,
                 }
             }
-            assert_eq!(target.shared.told.load(Ordering::SeqCst), 1, "{lie:?}");
-            assert_eq!(failed == 0, is_passing(lie), "{lie:?}");
+            assert_eq!(
+                target.shared.injected.load(Ordering::SeqCst),
+                1,
+                "{fault:?}"
+            );
+            assert_eq!(failed == 0, is_transient(fault), "{fault:?}");
         }
     }
 }
 
 #[test]
-fn a_lie_that_is_always_told_is_an_error_in_bounded_time() {
-    for lie in OF_READS {
+fn a_permanent_fault_is_an_error_in_bounded_time() {
+    for fault in OF_READS {
         let target = Target::new(content(BYTES), Script::default());
         let mut fast = settings(BOTH);
         fast.retries_max = 2;
@@ -91,46 +95,46 @@ fn a_lie_that_is_always_told_is_an_error_in_bounded_time() {
         let store = store(&target, fast);
         let object = open(&store).unwrap();
         let Some(mut engine) = engine(8) else { return };
-        target.lie(lie, u32::MAX);
+        target.inject(fault, u32::MAX);
         let start = Instant::now();
         let done = run(&mut engine, vec![io(Op::Read, &object, 4096, 65536, 0)]);
         let done = done.into_iter().next().unwrap();
-        match (lie, done.result) {
-            // The answer was right; the second one came too late to matter to it.
-            (Lie::LateAnswer, Ok(moved)) => assert_eq!(moved, 65536),
-            (_, Ok(_)) => panic!("{lie:?} went unnoticed"),
+        match (fault, done.result) {
+            // The first completion was correct. The second one came too late to affect it.
+            (InjectedFault::LateAnswer, Ok(moved)) => assert_eq!(moved, 65536),
+            (_, Ok(_)) => panic!("{fault:?} went unnoticed"),
             (_, Err(error)) => {
                 let error = object.error("read", error);
                 let text = error.to_string();
                 assert!(text.contains("nqn.2026-11.org.example:test"), "{text}");
-                let kind = if is_passing(lie) {
-                    Kind::Transient
+                let kind = if is_transient(fault) {
+                    ErrorKind::Transient
                 } else {
-                    Kind::Corrupt
+                    ErrorKind::Corrupt
                 };
                 assert_eq!(error.kind(), kind, "{text}");
             }
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "{lie:?}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{fault:?}");
     }
 }
 
 #[test]
-fn lies_about_writes_end_in_the_right_bytes_or_an_error() {
-    for lie in [
-        Lie::ReadyBeyond,
-        Lie::WriteWithoutData,
-        Lie::Term,
-        Lie::Close,
-        Lie::Silence,
-        Lie::Interrupted,
-        Lie::Protected,
+fn faults_of_writes_end_in_the_right_bytes_or_an_error() {
+    for fault in [
+        InjectedFault::ReadyBeyond,
+        InjectedFault::WriteWithoutData,
+        InjectedFault::Term,
+        InjectedFault::Close,
+        InjectedFault::Silence,
+        InjectedFault::Interrupted,
+        InjectedFault::Protected,
     ] {
         let target = Target::new(vec![0; BYTES], Script::default());
         let store = store(&target, settings(Digests::default()));
         let object = open(&store).unwrap();
         let Some(mut engine) = engine(8) else { return };
-        target.lie(lie, 1);
+        target.inject(fault, 1);
         let expected = content(BYTES);
         let ios = (0..16).map(|tag: u32| {
             let at = tag as usize * 65536;
@@ -144,15 +148,22 @@ fn lies_about_writes_end_in_the_right_bytes_or_an_error() {
         for done in done {
             let at = done.io.offset as usize;
             match done.result {
-                Ok(_) => assert!(there[at..at + 65536] == expected[at..at + 65536], "{lie:?}"),
+                Ok(_) => assert!(
+                    there[at..at + 65536] == expected[at..at + 65536],
+                    "{fault:?}"
+                ),
                 Err(error) => {
                     failed += 1;
                     let text = done.io.object.error("write", error).to_string();
-                    assert!(text.contains("write protected"), "{lie:?}: {text}");
+                    assert!(text.contains("write protected"), "{fault:?}: {text}");
                 }
             }
         }
-        assert_eq!(failed, usize::from(lie == Lie::Protected), "{lie:?}");
+        assert_eq!(
+            failed,
+            usize::from(fault == InjectedFault::Protected),
+            "{fault:?}"
+        );
     }
 }
 
@@ -169,7 +180,7 @@ fn other_data_for_blocks_of_a_lost_write_waits_for_the_end_of_the_old_controller
         io.fill(&vec![byte; 65536]);
         io
     };
-    target.lie(Lie::Close, 1);
+    target.inject(InjectedFault::Close, 1);
     let start = Instant::now();
     run(&mut engine, vec![write(0, 1, 0)]);
     let repeated = start.elapsed();
@@ -180,7 +191,7 @@ fn other_data_for_blocks_of_a_lost_write_waits_for_the_end_of_the_old_controller
         "other blocks do not wait"
     );
     run(&mut engine, vec![write(4096, 3, 0)]);
-    // Twice the keep-alive time-out, and a second.
+    // Twice the keep-alive timeout plus one second.
     assert!(
         start.elapsed() >= Duration::from_secs(9),
         "{:?}",
@@ -190,7 +201,7 @@ fn other_data_for_blocks_of_a_lost_write_waits_for_the_end_of_the_old_controller
 }
 
 #[test]
-fn a_stopped_job_gets_its_buffers_back_soon() {
+fn a_cancelled_job_gets_its_buffers_back_soon() {
     use straightway_io::engine::Engine as _;
     let target = Target::new(content(BYTES), Script::default());
     let mut slow = settings(Digests::default());
@@ -199,7 +210,7 @@ fn a_stopped_job_gets_its_buffers_back_soon() {
     let store = store(&target, slow);
     let object = open(&store).unwrap();
     let Some(mut engine) = engine(8) else { return };
-    target.lie(Lie::Silence, u32::MAX);
+    target.inject(InjectedFault::Silence, u32::MAX);
     for tag in 0..4 {
         engine.submit(io(Op::Read, &object, 0, 65536, tag)).unwrap();
     }

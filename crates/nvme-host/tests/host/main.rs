@@ -1,4 +1,4 @@
-//! The host against a target for tests: right answers, every lie, cuts, several paths, and discovery.
+//! The host against a test target: correct responses, injected faults, connection losses, several paths, and discovery.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,7 +8,7 @@
 )]
 
 mod cuts;
-mod lies;
+mod faults;
 mod ours;
 mod paths;
 mod relay;

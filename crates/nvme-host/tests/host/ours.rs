@@ -1,16 +1,16 @@
-//! The host against the target of this project: byte for byte, at every depth.
+//! The host against the target of this project: contents are compared at every queue depth.
 
 use std::{ffi::OsStr, sync::Arc, time::Duration};
 
-use straightway_core::Kind;
+use straightway_core::ErrorKind;
 use straightway_io::{
     Handle, Store,
     request::Op,
     store::{Missing, list_all, open_one},
 };
-use straightway_nvme::{Digests, Nqn, auth::Keys};
-use straightway_nvme_host::{NvmeTcp, Portal, Settings};
-use straightway_nvme_target::{Config, HostRule, Policy, Source, Target};
+use straightway_nvme::{Digests, Nqn, auth::AuthKeys};
+use straightway_nvme_host::{HostSettings, NvmeTcp, Portal};
+use straightway_nvme_target::{Config, HostPolicy, HostRule, NamespaceSource, Target};
 
 use crate::{
     rig::{bytes_of, content, engine, io, run, settings},
@@ -19,7 +19,7 @@ use crate::{
 
 const NQN: &str = "nqn.2026-11.org.example:ours";
 
-fn config(sources: Vec<Source>, block_shift: u8) -> Config {
+fn config(sources: Vec<NamespaceSource>, block_shift: u8) -> Config {
     let address = "127.0.0.1:0".parse().unwrap();
     let mut config = Config::new(Nqn::new(NQN).unwrap(), address, sources);
     config.block_shift = block_shift;
@@ -27,7 +27,7 @@ fn config(sources: Vec<Source>, block_shift: u8) -> Config {
     config
 }
 
-fn store(target: &Target, settings: Settings) -> NvmeTcp {
+fn store(target: &Target, settings: HostSettings) -> NvmeTcp {
     let address = target.addresses()[0];
     let portal = Portal::new(&address.ip().to_string(), address.port());
     NvmeTcp::new(portal, settings)
@@ -37,12 +37,12 @@ fn open(store: &NvmeTcp, name: &str) -> Arc<dyn Handle> {
     open_one(store, OsStr::new(&format!("{NQN}/{name}"))).unwrap()
 }
 
-fn memory(bytes: u64) -> Vec<Source> {
+fn memory(bytes: u64) -> Vec<NamespaceSource> {
     let name = "memory".to_owned();
-    vec![Source::Memory { name, bytes }]
+    vec![NamespaceSource::Memory { name, bytes }]
 }
 
-/// A number below `bound`.
+/// A random number below `bound`.
 fn draw(state: &mut u64, bound: usize) -> usize {
     *state = state
         .wrapping_mul(6_364_136_223_846_793_005)
@@ -64,7 +64,7 @@ fn thousands_of_extents_are_right_at_every_depth_with_and_without_digests() {
             let Some(mut engine) = engine(depth) else {
                 return;
             };
-            // All of it is written in pieces of odd lengths, in an odd order, and read back in others.
+            // Everything is written in pieces of odd lengths in random order, and read back in other pieces.
             let mut cuts: Vec<usize> = (0..40)
                 .map(|_| draw(&mut state, BYTES / block) * block)
                 .collect();
@@ -114,7 +114,7 @@ fn a_folder_is_listed_and_read_by_name() {
     for (name, bytes) in files {
         std::fs::write(models.join(name), content(bytes)).unwrap();
     }
-    let target = Target::start(&config(vec![Source::Path(models.clone())], 9)).unwrap();
+    let target = Target::start(&config(vec![NamespaceSource::Path(models.clone())], 9)).unwrap();
     let store = store(&target, settings(Digests::default()));
     for (name, bytes) in files {
         let object = open(&store, &format!("models/{name}"));
@@ -146,8 +146,8 @@ fn a_folder_is_listed_and_read_by_name() {
     let listed = list_all(&store).unwrap();
     assert_eq!(listed.folders, [NQN], "the portal lists its subsystems");
     let missing = open_one(&store, OsStr::new(&format!("{NQN}/models/none"))).unwrap_err();
-    assert_eq!(missing.kind(), Kind::NotFound, "{missing}");
-    // A file that is replaced by one of the same length is another version, also to one who has it by its number.
+    assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
+    // A file that is replaced by one of the same length has another version, also if it was opened by its number.
     let object = open(&store, "models/x.bin");
     let numbers: Vec<_> = (1..=3)
         .map(|nsid| open(&store, &nsid.to_string()))
@@ -164,13 +164,13 @@ fn a_folder_is_listed_and_read_by_name() {
 }
 
 #[test]
-fn a_secret_is_proven_both_ways_and_a_wrong_one_is_refused() {
+fn mutual_authentication_succeeds_and_a_wrong_secret_is_refused() {
     let host = Nqn::new("nqn.2026-11.org.example:host").unwrap();
     let [first, second, third] =
         [1_u8, 2, 3].map(|byte| straightway_nvme::auth::Secret::new(&[byte; 32], None).unwrap());
     let rule = HostRule {
         nqn: host.clone(),
-        keys: Some(Keys {
+        keys: Some(AuthKeys {
             host: first.clone(),
             controller: Some(second.clone()),
             hash: None,
@@ -179,19 +179,19 @@ fn a_secret_is_proven_both_ways_and_a_wrong_one_is_refused() {
         share: None,
     };
     let mut config = config(memory(1 << 16), 9);
-    config.policy = Policy {
+    config.policy = HostPolicy {
         rules: vec![rule],
         is_closed: true,
     };
     let target = Target::start(&config).unwrap();
-    let settings = |secret: Option<&_>, controller: Option<&_>| Settings {
+    let settings = |secret: Option<&_>, controller: Option<&_>| HostSettings {
         host: host.clone(),
         secret: secret.cloned(),
         controller_secret: controller.cloned(),
         ..settings(Digests::default())
     };
     let name = format!("{NQN}/1");
-    let try_open = |settings: Settings| {
+    let try_open = |settings: HostSettings| {
         let store = store(&target, settings);
         open_one(&store, OsStr::new(&name)).map(|object| object.object().bytes)
     };
@@ -207,10 +207,10 @@ fn a_secret_is_proven_both_ways_and_a_wrong_one_is_refused() {
         (Some(&first), Some(&third)),
     ] {
         let error = try_open(settings(own, theirs)).unwrap_err();
-        assert_eq!(error.kind(), Kind::Invalid, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(error.to_string().contains("authenticat"), "{error}");
     }
-    let stranger = Settings {
+    let stranger = HostSettings {
         secret: Some(first.clone()),
         ..crate::rig::settings(Digests::default())
     };
@@ -223,10 +223,10 @@ fn a_secret_is_proven_both_ways_and_a_wrong_one_is_refused() {
 }
 
 #[test]
-fn a_read_only_target_refuses_writes_in_words() {
+fn a_read_only_target_refuses_writes_with_an_error() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), content(1 << 16)).unwrap();
-    let mut config = config(vec![Source::Path(file.path().to_owned())], 9);
+    let mut config = config(vec![NamespaceSource::Path(file.path().to_owned())], 9);
     config.is_writable = false;
     let target = Target::start(&config).unwrap();
     let store = store(&target, settings(Digests::default()));
@@ -239,7 +239,8 @@ fn a_read_only_target_refuses_writes_in_words() {
 
 #[test]
 fn the_end_of_a_write_goes_into_a_capsule_while_its_beginning_is_sent() {
-    // Two commands at a time: the last 8 KiB of a write wait for a place, which reads free while its first 4 MiB are sent.
+    // Two commands at a time: the last 8 KiB of a write wait for a slot, which reads free while its first 4 MiB are
+    // sent.
     const WRITE: usize = (4 << 20) + 8192;
     let bytes = 8 << 20;
     let target = Target::start(&config(memory(4 * bytes), 9)).unwrap();

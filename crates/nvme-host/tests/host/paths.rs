@@ -1,4 +1,4 @@
-//! Cuts, reconnects, several paths, and discovery.
+//! Connection losses, reconnects, several paths, and discovery.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -20,7 +20,7 @@ use crate::{
 const BYTES: usize = 1 << 20;
 
 #[test]
-fn a_target_that_comes_back_is_reached_again() {
+fn a_restarted_target_is_reconnected() {
     let expected = content(BYTES);
     let target = Target::new(expected.clone(), Script::default());
     let store = store(&target, settings(Digests::default()));
@@ -55,7 +55,7 @@ fn a_target_that_comes_back_is_reached_again() {
 }
 
 #[test]
-fn a_target_that_stays_away_is_an_error_that_counts_the_attempts() {
+fn an_unreachable_target_is_an_error_with_the_number_of_attempts() {
     let target = Target::new(content(BYTES), Script::default());
     let mut few = settings(Digests::default());
     few.attempts_max = 4;
@@ -102,7 +102,7 @@ fn read_all(
 }
 
 #[test]
-fn optimized_paths_share_the_work_and_others_wait_for_their_loss() {
+fn optimized_paths_share_the_load_and_others_are_used_after_their_loss() {
     let states = [
         AnaState::Optimized,
         AnaState::Optimized,
@@ -110,7 +110,7 @@ fn optimized_paths_share_the_work_and_others_wait_for_their_loss() {
     ];
     let targets = ports(3, &states);
     let mut settings = settings(Digests::default());
-    // No time-out helps to notice it.
+    // No timeout helps to detect the loss.
     settings.command_max = Duration::from_mins(1);
     settings.keep_alive = Duration::from_mins(1);
     settings.paths = targets[1..].iter().map(portal).collect();
@@ -126,7 +126,7 @@ fn optimized_paths_share_the_work_and_others_wait_for_their_loss() {
     read_all(&mut engine, &object);
     assert_eq!((reads(0) - first, reads(1) - second), (32, 32));
     assert_eq!(reads(2), 0);
-    // One path is lost under load: the other takes all at once.
+    // One path is lost under load. The other takes over everything.
     targets[0].cut(true);
     let start = Instant::now();
     read_all(&mut engine, &object);
@@ -135,7 +135,7 @@ fn optimized_paths_share_the_work_and_others_wait_for_their_loss() {
         "{:?}",
         start.elapsed()
     );
-    // The second as well: the third takes over.
+    // The second is lost too. The third takes over.
     targets[1].cut(true);
     let start = Instant::now();
     read_all(&mut engine, &object);
@@ -148,11 +148,11 @@ fn optimized_paths_share_the_work_and_others_wait_for_their_loss() {
 }
 
 #[test]
-fn a_path_that_falls_silent_is_left_within_the_keep_alive_time() {
+fn a_path_that_stops_responding_is_left_within_the_keep_alive_timeout() {
     let targets = ports(2, &[]);
     let mut settings = settings(Digests::default());
     settings.paths = targets[1..].iter().map(portal).collect();
-    // Only the keep-alive can notice it.
+    // Only the keep-alive can detect it.
     settings.command_max = Duration::from_mins(1);
     let store = store(&targets[0], settings);
     let object = open(&store).unwrap();
@@ -164,11 +164,11 @@ fn a_path_that_falls_silent_is_left_within_the_keep_alive_time() {
     }
     targets[0].shared.is_frozen.store(true, Ordering::SeqCst);
     let start = Instant::now();
-    // An admin command that waits for an answer does not keep the control thread from noticing.
+    // A waiting admin command does not prevent the control thread from detecting it.
     let asked = Arc::clone(&object);
     let asking = std::thread::spawn(move || asked.check_unchanged());
     read_all(&mut engine, &object);
-    // After 1.5 s, and long before the command's own time-out on a busy machine too.
+    // After 1.5 s. Even on a busy machine this is long before the timeout of the command.
     assert!(
         start.elapsed() < Duration::from_secs(10),
         "{:?}",
@@ -229,7 +229,7 @@ fn a_path_to_another_namespace_is_never_used() {
         read_all(&mut engine, &object);
     }
     assert_eq!(wrong.shared.reads.load(Ordering::SeqCst), 0);
-    // A target that comes back with another namespace is not the one that was opened.
+    // A target that comes back with another namespace is refused.
     right.shared.script.lock().unwrap().uuid = [7; 16];
     right.cut(false);
     let done = run(&mut engine, vec![io(Op::Read, &object, 0, 4096, 0)]);
@@ -239,7 +239,7 @@ fn a_path_to_another_namespace_is_never_used() {
 }
 
 #[test]
-fn an_unused_controller_ends_and_is_made_again() {
+fn an_idle_controller_ends_and_is_connected_again() {
     let target = Target::new(content(BYTES), Script::default());
     let mut short = settings(Digests::default());
     short.idle = Duration::from_millis(200);
@@ -274,7 +274,7 @@ fn discovery_follows_referrals_once_each() {
     );
     second.shared.script.lock().unwrap().listed = vec![
         (SubsystemKind::NVM, NQN.to_owned(), at(&other)),
-        // Back to the first: a circle.
+        // A referral back to the first: a cycle.
         (SubsystemKind::REFERRAL, NQN.to_owned(), at(&first)),
     ];
     let (found, failed) = discover(&portal(&first), &settings(Digests::default())).unwrap();

@@ -1,4 +1,4 @@
-//! A relay in front of a target: one path of several, which can be cut.
+//! A relay in front of a target: one of several paths, which can be cut.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -11,20 +11,20 @@ use std::{
     time::Duration,
 };
 
-/// What a relay does with its connections.
+/// The treatment of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Bytes go through.
+    /// Bytes pass.
     Pass = 0,
-    /// Connections are reset, and new ones too.
+    /// Existing and new connections are reset.
     Reset = 1,
-    /// Nothing goes through and nothing is closed.
+    /// No byte passes, and no connection is closed.
     Blackhole = 2,
     /// The relay has ended.
     Over = 3,
 }
 
-/// How often a connection looks at the mode.
+/// The interval at which a connection checks the mode.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A relay on loopback. It ends when it is dropped.
@@ -66,12 +66,12 @@ impl Drop for Relay {
     }
 }
 
-/// Lets the next close of a stream be a reset.
+/// Makes the next close of a stream a reset.
 fn close(stream: &TcpStream) {
     rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO)).unwrap();
 }
 
-/// Passes bytes in both directions until one side ends or the mode says so.
+/// Copies bytes in both directions until one side closes or the mode changes.
 fn pair(near: TcpStream, target: SocketAddr, mode: &Arc<AtomicU8>) {
     while mode.load(Ordering::SeqCst) == Mode::Blackhole as u8 {
         thread::sleep(LOOK);
@@ -111,7 +111,7 @@ fn pump(mut from: &TcpStream, mut to: &TcpStream, mode: &AtomicU8) {
             Ok(_) | Err(_) => break,
         }
     }
-    // The other direction ends as well.
+    // Ends the other direction too.
     let _ = from.shutdown(std::net::Shutdown::Read);
     let _ = to.shutdown(std::net::Shutdown::Read);
 }

@@ -1,4 +1,4 @@
-//! What the tests share: content, settings, and an engine that is driven by hand.
+//! Shared by the tests: content, settings, and a manually driven engine.
 
 use std::{
     collections::VecDeque,
@@ -15,8 +15,8 @@ use straightway_io::{
     store::open_one,
 };
 use straightway_nvme::Digests;
-use straightway_nvme_host::{NvmeEngine, NvmeTcp, Portal, Settings};
-use straightway_sys::{Buf, By, Slot};
+use straightway_nvme_host::{HostSettings, NvmeEngine, NvmeTcp, Portal};
+use straightway_sys::{Buf, IoPath, Slot};
 
 use crate::target::{NQN, Target};
 
@@ -34,16 +34,16 @@ pub(crate) fn content(bytes: usize) -> Vec<u8> {
     all
 }
 
-/// Settings that make tests short.
-pub(crate) fn settings(digests: Digests) -> Settings {
-    Settings {
+/// Settings with short timeouts.
+pub(crate) fn settings(digests: Digests) -> HostSettings {
+    HostSettings {
         digests,
         connect_max: Duration::from_secs(2),
         command_max: Duration::from_secs(2),
         keep_alive: Duration::from_millis(1500),
         delay_first: Duration::from_millis(20),
         delay_max: Duration::from_millis(200),
-        ..Settings::default()
+        ..HostSettings::default()
     }
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn portal(target: &Target) -> Portal {
     Portal::new(&target.address.ip().to_string(), target.address.port())
 }
 
-pub(crate) fn store(target: &Target, settings: Settings) -> NvmeTcp {
+pub(crate) fn store(target: &Target, settings: HostSettings) -> NvmeTcp {
     NvmeTcp::new(portal(target), settings)
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn open(store: &NvmeTcp) -> Result<Arc<dyn Handle>> {
     open_one(store, OsStr::new(&format!("{NQN}/1")))
 }
 
-/// One I/O with a slot of its own, at an odd place in it.
+/// One I/O with its own slot, at an unaligned place in it.
 pub(crate) fn io(op: Op, object: &Arc<dyn Handle>, offset: u64, bytes: usize, tag: u32) -> Io {
     let start = (tag as usize * 37) % 512;
     let slot = Slot::ring(1, (bytes + 512).next_multiple_of(4096))
@@ -68,7 +68,7 @@ pub(crate) fn io(op: Op, object: &Arc<dyn Handle>, offset: u64, bytes: usize, ta
     Io {
         op,
         object: Arc::clone(object),
-        by: By::Direct,
+        by: IoPath::Direct,
         offset,
         buf: Buf::Slot(slot),
         start,
@@ -77,14 +77,14 @@ pub(crate) fn io(op: Op, object: &Arc<dyn Handle>, offset: u64, bytes: usize, ta
     }
 }
 
-/// An engine, or a printed reason why there is none.
+/// An engine; prints the reason if there is none.
 pub(crate) fn engine(depth: u32) -> Option<NvmeEngine> {
     NvmeEngine::new(depth)
         .inspect_err(|error| eprintln!("skipped: {error}"))
         .ok()
 }
 
-/// Runs all I/Os to their ends and gives them back by tag.
+/// Runs all I/Os and returns them sorted by tag.
 pub(crate) fn run(engine: &mut dyn Engine, ios: Vec<Io>) -> Vec<Done> {
     let count = ios.len();
     let mut ios: VecDeque<_> = ios.into();
@@ -111,7 +111,7 @@ pub(crate) fn bytes_of(io: &Io) -> Vec<u8> {
     bytes
 }
 
-/// The text of the error of the only I/O.
+/// The error text of the only I/O.
 pub(crate) fn error_of(done: Vec<Done>) -> String {
     let done = done.into_iter().next().unwrap();
     let object = Arc::clone(&done.io.object);

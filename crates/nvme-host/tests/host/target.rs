@@ -1,8 +1,8 @@
-//! A target for tests: right answers from memory, and one lie at a time. It uses the codec of the host.
+//! A test target: correct responses from memory, with one injected fault at a time. It uses the same codec as the host.
 
+mod inject;
 mod pages;
 mod script;
-mod telling;
 
 use std::{
     collections::VecDeque,
@@ -19,32 +19,32 @@ use straightway_nvme::{
     Cqe, Decoded, Digests, Framing, Pdu, Role, Sqe, Status,
     admin::{Admin, QueueCounts},
     digest,
-    fabrics::{CSTS_READY, Capabilities, ConnectData, Connected, Fabrics, Property},
+    fabrics::{CSTS_READY, ConnectData, Connected, ControllerCapabilities, Fabrics, Property},
     identify::{self, NamespaceId, page},
     log,
     nvm::Nvm,
     pdu::{Data, HEAD_BYTES_MAX, IcResp, Ready},
 };
 
-pub(crate) use script::{Lie, Script};
+pub(crate) use script::{InjectedFault, Script};
 
 pub(crate) const NQN: &str = "nqn.2026-11.org.example:test";
 
-/// What all connections share.
+/// The state shared by all connections.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) bytes: Mutex<Vec<u8>>,
     pub(crate) script: Mutex<Script>,
-    /// The lie, and how many more commands it is told about.
-    lie: Mutex<Option<Lie>>,
-    lies_left: AtomicU32,
-    pub(crate) told: AtomicU32,
+    /// The fault to inject. `faults_left` is the number of commands that it still affects.
+    fault: Mutex<Option<InjectedFault>>,
+    faults_left: AtomicU32,
+    pub(crate) injected: AtomicU32,
     pub(crate) flushes: AtomicU32,
     pub(crate) reads: AtomicU32,
     pub(crate) writes: AtomicU32,
     pub(crate) connections: AtomicUsize,
     is_down: AtomicBool,
-    /// Whether nothing is answered any more.
+    /// Whether the target has stopped responding.
     pub(crate) is_frozen: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,
 }
@@ -83,13 +83,13 @@ impl Target {
         Self { address, shared }
     }
 
-    /// Tells a lie about the next `count` I/O commands that it fits.
-    pub(crate) fn lie(&self, lie: Lie, count: u32) {
-        self.shared.lies_left.store(count, Ordering::SeqCst);
-        *self.shared.lie.lock().unwrap() = Some(lie);
+    /// Injects a fault into the next `count` I/O commands that it applies to.
+    pub(crate) fn inject(&self, fault: InjectedFault, count: u32) {
+        self.shared.faults_left.store(count, Ordering::SeqCst);
+        *self.shared.fault.lock().unwrap() = Some(fault);
     }
 
-    /// Cuts all connections; `is_down` says whether new ones are cut too.
+    /// Closes all connections. With `is_down`, new ones are closed too.
     pub(crate) fn cut(&self, is_down: bool) {
         self.shared.is_down.store(is_down, Ordering::SeqCst);
         for stream in self.shared.streams.lock().unwrap().drain(..) {
@@ -107,9 +107,9 @@ impl Shared {
         Self {
             bytes: Mutex::new(bytes),
             script: Mutex::new(script),
-            lie: Mutex::new(None),
-            lies_left: AtomicU32::new(0),
-            told: AtomicU32::new(0),
+            fault: Mutex::new(None),
+            faults_left: AtomicU32::new(0),
+            injected: AtomicU32::new(0),
             flushes: AtomicU32::new(0),
             reads: AtomicU32::new(0),
             writes: AtomicU32::new(0),
@@ -120,28 +120,33 @@ impl Shared {
         }
     }
 
-    /// The lie to tell about this command.
-    fn lie_for(&self, command: &Nvm) -> Option<Lie> {
-        let lie = (*self.lie.lock().unwrap())?;
-        let fits = match lie {
-            Lie::ReadyBeyond | Lie::WriteWithoutData | Lie::Protected => {
+    /// The fault to inject into this command.
+    fn fault_for(&self, command: &Nvm) -> Option<InjectedFault> {
+        let fault = (*self.fault.lock().unwrap())?;
+        let fits = match fault {
+            InjectedFault::ReadyBeyond
+            | InjectedFault::WriteWithoutData
+            | InjectedFault::Protected => {
                 matches!(command, Nvm::Write { .. })
             }
-            Lie::Term | Lie::Close | Lie::Silence | Lie::Interrupted | Lie::Garbage | Lie::Path => {
-                true
-            }
+            InjectedFault::Term
+            | InjectedFault::Close
+            | InjectedFault::Silence
+            | InjectedFault::Interrupted
+            | InjectedFault::Garbage
+            | InjectedFault::Path => true,
             _ => matches!(command, Nvm::Read(_)),
         };
         if !fits {
             return None;
         }
-        let left = &self.lies_left;
+        let left = &self.faults_left;
         left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
             left.checked_sub(1)
         })
         .ok()?;
-        self.told.fetch_add(1, Ordering::SeqCst);
-        Some(lie)
+        self.injected.fetch_add(1, Ordering::SeqCst);
+        Some(fault)
     }
 }
 
@@ -154,11 +159,11 @@ struct Connection {
     queue: u16,
     is_discovery: bool,
     is_ready: bool,
-    /// Commands that came while data of another was awaited.
+    /// Commands that arrived while data of another was awaited.
     later: VecDeque<(Sqe, Vec<u8>)>,
 }
 
-/// The connection is over.
+/// The end of the connection.
 struct Over;
 
 impl Connection {
@@ -180,7 +185,7 @@ impl Connection {
     fn serve(&mut self) {
         let _ = self.stream.set_nodelay(true);
         let _ = self.open();
-        // Another handle of it is kept, to cut it.
+        // Another handle of the socket is kept for cutting it.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 
@@ -328,7 +333,7 @@ impl Connection {
             }
             Fabrics::PropertyGet { property } => {
                 let value = match property {
-                    Property::CAP => Capabilities::new(self.script.entries, 15).0,
+                    Property::CAP => ControllerCapabilities::new(self.script.entries, 15).0,
                     Property::CSTS if self.is_ready => CSTS_READY,
                     _ => 0,
                 };
@@ -390,8 +395,8 @@ impl Connection {
     fn io(&mut self, sqe: Sqe, data: &[u8]) -> Result<(), Over> {
         let cid = sqe.cid;
         let command = Nvm::from_sqe(&sqe).unwrap();
-        if let Some(lie) = self.shared.lie_for(&command) {
-            return self.tell(lie, &sqe, &command);
+        if let Some(fault) = self.shared.fault_for(&command) {
+            return self.inject(fault, &sqe, &command);
         }
         let shift = self.script.block_shift;
         match command {
@@ -433,7 +438,7 @@ impl Connection {
         }
     }
 
-    /// Asks for the data of a write in two parts, as a target may.
+    /// Requests the data of a write with two R2Ts, which is permitted.
     fn ask_for(&mut self, cid: u16, length: usize) -> Result<Vec<u8>, Over> {
         let mut all = Vec::new();
         while all.len() < length {
@@ -458,7 +463,7 @@ impl Connection {
                         assert_eq!(part.is_last, got == bytes);
                         all.extend(data);
                     }
-                    // Other commands may be sent meanwhile.
+                    // Other commands may arrive meanwhile.
                     Pdu::Command(sqe) => self.later.push_back((sqe, data)),
                     _ => return Err(Over),
                 }
@@ -468,7 +473,7 @@ impl Connection {
     }
 }
 
-/// The log page that a controller has.
+/// The log page identifier of a controller.
 fn page_of(is_discovery: bool) -> u8 {
     if is_discovery {
         log::page::DISCOVERY
@@ -477,7 +482,7 @@ fn page_of(is_discovery: bool) -> u8 {
     }
 }
 
-/// The digests that tests ask for.
+/// The digests that tests request.
 pub(crate) const BOTH: Digests = Digests {
     header: true,
     data: true,

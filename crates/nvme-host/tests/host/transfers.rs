@@ -1,8 +1,8 @@
-//! Right answers: bytes, block sizes, limits, flushes, and what is refused.
+//! Correct responses: bytes, block sizes, limits, flushes, and refused requests.
 
 use std::{ffi::OsStr, sync::atomic::Ordering};
 
-use straightway_core::Kind;
+use straightway_core::ErrorKind;
 use straightway_io::{
     Store,
     request::Op,
@@ -17,7 +17,7 @@ use crate::{
 
 const BYTES: usize = 3 << 20;
 
-/// Offsets and lengths in whole blocks, all over the namespace.
+/// Offsets and lengths in whole blocks, spread over the namespace.
 fn extents(block: usize, count: usize) -> Vec<(u64, usize)> {
     let blocks = BYTES / block;
     let mut state = 12345_u64;
@@ -78,7 +78,7 @@ fn scripts() -> Vec<(Script, Digests)> {
 }
 
 #[test]
-fn bytes_are_right_whatever_the_target_is_like() {
+fn bytes_are_right_with_every_kind_of_target() {
     for (script, digests) in scripts() {
         let expected = content(BYTES);
         let block = 1 << script.block_shift;
@@ -105,7 +105,7 @@ fn bytes_are_right_whatever_the_target_is_like() {
 }
 
 #[test]
-fn what_is_written_is_there() {
+fn written_bytes_are_read_back() {
     for (script, digests) in scripts() {
         let block = 1 << script.block_shift;
         let target = Target::new(vec![0; BYTES], script);
@@ -130,7 +130,7 @@ fn what_is_written_is_there() {
 }
 
 #[test]
-fn headers_are_read_at_any_place_and_drafts_are_written_in_place() {
+fn headers_are_read_at_any_offset_and_drafts_are_written_in_place() {
     let expected = content(BYTES);
     let script = Script {
         block_shift: 9,
@@ -156,14 +156,14 @@ fn headers_are_read_at_any_place_and_drafts_are_written_in_place() {
     store.commit(vec![draft]).unwrap();
     assert_eq!(target.shared.bytes.lock().unwrap()[512..1536], [7; 1024]);
     let error = create(BYTES as u64 + 1).unwrap_err();
-    assert_eq!(error.kind(), Kind::Invalid);
+    assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("are to be written"), "{error}");
     target.shared.bytes.lock().unwrap().truncate(BYTES / 2);
     assert!(object.check_unchanged().is_err(), "it shrank");
 }
 
 #[test]
-fn io_that_is_no_whole_block_or_past_the_end_is_said_to_be() {
+fn unaligned_io_and_io_past_the_end_are_refused() {
     let target = Target::new(content(1 << 20), Script::default());
     let store = store(&target, settings(Digests::default()));
     let object = open(&store).unwrap();
@@ -221,7 +221,7 @@ fn bad_names_and_bad_targets_are_clear_errors_soon() {
         nowhere("no-such-host.invalid", 4420),
         "no-such-host.invalid",
     );
-    // A port where nobody listens, one that speaks another protocol, and one that says nothing.
+    // A port without a listener, one with another protocol, and one that does not respond.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);

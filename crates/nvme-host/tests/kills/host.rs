@@ -1,4 +1,4 @@
-//! The life of a host: it never ends by itself but after an error.
+//! The host process: it runs until it is killed or an error occurs.
 
 use std::{
     ffi::OsStr,
@@ -18,8 +18,8 @@ use straightway_io::{
     request::{Io, Op},
     store::open_one,
 };
-use straightway_nvme_host::{NvmeEngine, NvmeTcp, Portal, Settings};
-use straightway_sys::{Buf, By, Slot};
+use straightway_nvme_host::{HostSettings, NvmeEngine, NvmeTcp, Portal};
+use straightway_sys::{Buf, IoPath, Slot};
 
 use crate::{
     NQN,
@@ -34,19 +34,19 @@ struct Host {
     log: File,
 }
 
-/// Writes, reads back and flushes from a generation on.
+/// Writes, reads back and flushes, starting at a generation.
 pub(crate) fn run(port: u16, first: u64, folder: &Path) -> ! {
     let log = OpenOptions::new()
         .append(true)
         .open(folder.join("log"))
         .unwrap();
-    let settings = Settings {
+    let settings = HostSettings {
         keep_alive: Duration::from_secs(1),
         delay_first: Duration::from_millis(20),
         delay_max: Duration::from_millis(200),
         attempts_max: 60,
         retries_max: 20,
-        ..Settings::default()
+        ..HostSettings::default()
     };
     let store = NvmeTcp::new(Portal::new("127.0.0.1", port), settings);
     let object = open_one(&store, OsStr::new(&format!("{NQN}/1")));
@@ -79,14 +79,14 @@ pub(crate) fn run(port: u16, first: u64, folder: &Path) -> ! {
     unreachable!("generations do not end")
 }
 
-/// Says the last word and ends.
+/// Logs the cause and exits.
 fn end(log: &mut File, why: &str) -> ! {
     log.write_all(format!("{}\n", why.replace('\n', " ")).as_bytes())
         .unwrap();
     exit(3)
 }
 
-/// Some extents that do not overlap.
+/// Random extents that do not overlap.
 fn extents(state: &mut u64) -> Vec<Range<usize>> {
     let mut extents: Vec<Range<usize>> = Vec::new();
     for _ in 0..=draw(state, u64::from(DEPTH) - 1) {
@@ -101,7 +101,7 @@ fn extents(state: &mut u64) -> Vec<Range<usize>> {
 }
 
 impl Host {
-    /// Writes or reads all extents at once; what is read must be what was written.
+    /// Writes or reads all extents at once. Data that was read must match.
     fn transfer(&mut self, op: Op, generation: u64, extents: &[Range<usize>]) {
         for (extent, tag) in extents.iter().zip(0..) {
             let bytes = extent.len() * BLOCK;
@@ -109,7 +109,7 @@ impl Host {
             let mut io = Io {
                 op,
                 object: Arc::clone(&self.object),
-                by: By::Direct,
+                by: IoPath::Direct,
                 offset: (extent.start * BLOCK) as u64,
                 buf: Buf::Slot(slot),
                 start: 0,
@@ -130,7 +130,7 @@ impl Host {
             let extent = &extents[one.io.tag as usize];
             let why = match &one.result {
                 Ok(moved) if *moved == one.io.bytes => None,
-                Ok(moved) => Some(format!("wrong: {moved} bytes were moved")),
+                Ok(moved) => Some(format!("wrong: {moved} bytes were transferred")),
                 Err(error) => Some(format!("cannot transfer: {error}")),
             };
             if let Some(why) = why {

@@ -1,9 +1,9 @@
-//! Targets and hosts of NVMe/TCP killed at random moments of verified writes.
+//! NVMe/TCP targets and hosts that are killed at random moments of verified writes.
 //!
-//! The host is a child that writes extents of a namespace in generations, reads them back and flushes. A log that
-//! outlives it says what it began and what was flushed. A killed target comes back soon, and the host must go on or
-//! end in words. After the death of a host each block of the file must be of the last flushed generation or a later
-//! one, and whole.
+//! The host is a child process that writes extents of a namespace in generations, reads them back and flushes. A log
+//! that survives it records what it began and what it flushed. A killed target is restarted, and the host must continue
+//! or exit with an error message. After a host dies, each block of the file must be complete and from the last flushed
+//! generation or a later one.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,21 +26,21 @@ use std::{
 };
 
 use straightway_nvme::Nqn;
-use straightway_nvme_target::{Config, Source, Target};
+use straightway_nvme_target::{Config, NamespaceSource, Target};
 
 use model::{BLOCK, BLOCKS, Model, draw};
 
-/// How many kills, unless the environment says otherwise.
+/// The number of kills, unless the environment variable sets another.
 const KILLS: u64 = 8;
 const COUNT: &str = "STRAIGHTWAY_NVME_KILLS";
 
-/// What makes a process a child: its role, the port, the first generation, and the folder.
+/// The environment variable of a child process: its role, the port, the first generation, and the folder.
 const CHILD: &str = "STRAIGHTWAY_NVME_KILL_CHILD";
 
-/// The longest time in which a host must go on: it waits for an old target's end before it writes anew.
+/// The time in which a host must continue. It waits for the end of the old controller before it writes new data.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What a target says in front of its port.
+/// The text that a target prints before its port.
 const SERVING: &str = "serving on ";
 
 const NQN: &str = "nqn.2026-11.org.example:kills";
@@ -61,10 +61,10 @@ fn child() {
     serve(port, folder);
 }
 
-/// The life of a target.
+/// The target process.
 fn serve(port: u16, folder: &Path) -> ! {
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
-    let sources = vec![Source::Path(folder.join("data"))];
+    let sources = vec![NamespaceSource::Path(folder.join("data"))];
     let mut config = Config::new(Nqn::new(NQN).unwrap(), address, sources);
     config.is_writable = true;
     config.block_shift = 12;
@@ -75,7 +75,7 @@ fn serve(port: u16, folder: &Path) -> ! {
     }
 }
 
-/// A target and a host that is its own process.
+/// A target and a host, each in its own process.
 struct Rig {
     folder: PathBuf,
     port: u16,
@@ -93,7 +93,7 @@ impl Drop for Rig {
     }
 }
 
-/// This program again, as one of the children.
+/// Starts this program again as a child with a role.
 fn again(role: &str, said: Stdio) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
@@ -103,13 +103,13 @@ fn again(role: &str, said: Stdio) -> Child {
         .unwrap()
 }
 
-/// Starts a target; port 0 is any. Answers its port.
+/// Starts a target; port 0 is any. Returns its port.
 fn target(folder: &Path, port: u16) -> (Child, u16) {
     let role = format!("target {port} 0 {}", folder.display());
     let mut child = again(&role, Stdio::piped());
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let port = lines.find_map(|line| line.unwrap().strip_prefix(SERVING)?.parse().ok());
-    // The test harness says more later, and ends where nobody reads it.
+    // The test harness prints more later and would die of a closed pipe.
     std::thread::spawn(move || lines.count());
     (child, port.expect("it says where it listens"))
 }
@@ -143,20 +143,20 @@ impl Rig {
         self.target = target(&self.folder, self.port).0;
     }
 
-    /// Waits until the host has flushed again, or has ended.
+    /// Waits until the host has flushed again or has exited.
     fn go_on(&mut self) {
         let log = || fs::read_to_string(self.folder.join("log")).unwrap();
         let flushes = |log: &str| log.lines().filter(|line| line.starts_with('f')).count();
         let before = flushes(&log());
         let deadline = Instant::now() + PATIENCE;
         while flushes(&log()) == before && self.host.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < deadline, "the host does not go on");
+            assert!(Instant::now() < deadline, "the host does not continue");
             sleep(Duration::from_millis(5));
         }
     }
 
-    /// Kills the host where it still runs, compares the file with what it logged, and starts another. Answers the words
-    /// that it ended with, where it did so by itself.
+    /// Kills the host if it still runs, compares the file with its log, and starts another host. Returns the message of
+    /// a host that exited by itself.
     fn next_host(&mut self) -> Option<String> {
         let ended = self.host.try_wait().unwrap();
         if ended.is_none() {
@@ -166,7 +166,7 @@ impl Rig {
         let log = fs::read_to_string(self.folder.join("log")).unwrap();
         let said = self.model.read(&log);
         assert_eq!(ended.is_some(), said.is_some(), "{ended:?}: {said:?}");
-        // The target may be at the last commands of the dead host.
+        // The target may still execute the last commands of the dead host.
         let deadline = Instant::now() + Duration::from_secs(5);
         while let Err(why) = self
             .model
@@ -181,7 +181,7 @@ impl Rig {
 }
 
 #[test]
-fn no_flushed_write_is_lost_and_nothing_is_stale_when_either_side_is_killed() {
+fn no_flushed_write_is_lost_and_no_block_is_stale_when_either_side_is_killed() {
     if let Err(error) = straightway_nvme_host::NvmeEngine::new(1) {
         eprintln!("skipped: {error}");
         return;

@@ -1,13 +1,13 @@
-//! What is written where: the content of a block by its generation, and what a log allows a file to hold.
+//! The content of a block by its generation, and the contents that a log allows a file to have.
 
 use std::fmt::Write as _;
 
-/// Bytes of a block, blocks of the namespace, and the most blocks of one write.
+/// The size of a block, the number of blocks of the namespace, and the maximum number of blocks of one write.
 pub(crate) const BLOCK: usize = 4096;
 pub(crate) const BLOCKS: usize = 4096;
 pub(crate) const BLOCKS_MAX: u64 = 48;
 
-/// A number below `bound`.
+/// A random number below `bound`.
 pub(crate) fn draw(state: &mut u64, bound: u64) -> u64 {
     *state = state
         .wrapping_mul(6_364_136_223_846_793_005)
@@ -33,11 +33,11 @@ struct Write {
     to: usize,
 }
 
-/// What the log of all hosts says.
+/// The state recorded in the log of all hosts.
 #[derive(Default)]
 pub(crate) struct Model {
     writes: Vec<Write>,
-    /// The first generation of each host, and the last that it flushed.
+    /// The first generation of each host, and the last one that it flushed.
     flushed: Vec<(u64, u64)>,
     read: usize,
     first: u64,
@@ -46,8 +46,8 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Reads what is new in the log: `w GENERATION FROM TO` before a write, `f GENERATION` after a flush of all up to
-    /// it, and anything else at the end of a host. Answers that.
+    /// Reads new lines of the log: `w GENERATION FROM TO` before a write, `f GENERATION` after a flush of everything up
+    /// to it, and any other line at the end of a host. Returns the latter.
     pub(crate) fn read(&mut self, log: &str) -> Option<String> {
         let mut said = None;
         for line in log[self.read..].lines() {
@@ -87,7 +87,7 @@ impl Model {
         flushed.any(|(first, last)| (*first..=*last).contains(&generation))
     }
 
-    /// Compares a file with it. Each block is of the last flushed write or of a later one.
+    /// Checks a file. Each block must be of the last flushed write or of a later one.
     pub(crate) fn check(&self, data: &[u8]) -> Result<(), String> {
         let mut allowed: Vec<Vec<u64>> = vec![vec![0]; BLOCKS];
         for write in &self.writes {

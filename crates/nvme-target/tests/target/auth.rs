@@ -1,8 +1,8 @@
-//! Hosts that have to prove a secret.
+//! Hosts that have to authenticate.
 
 use straightway_nvme::{
     Sgl, Status,
-    auth::{self, Keys, Names, Random, Secret, Why},
+    auth::{self, AuthKeys, AuthRandom, FailureExplanation, Names, Secret},
     fabrics::{AUTH_PROTOCOL, AUTH_SPECIFIC, Fabrics},
     identify,
 };
@@ -14,8 +14,8 @@ fn secret(byte: u8) -> Secret {
     Secret::new(&[byte; 32], None).unwrap()
 }
 
-fn random(byte: u8) -> Random {
-    Random {
+fn random(byte: u8) -> AuthRandom {
+    AuthRandom {
         challenge: [byte; 64],
         exponent: [byte; 64],
         sequence: 9,
@@ -48,9 +48,9 @@ fn receive(host: &mut Host) -> Vec<u8> {
     host.admin.ok(command.sqe(), &[])
 }
 
-/// Runs the exchange as a host with these secrets.
+/// Authenticates as a host with these secrets.
 fn prove(host: &mut Host, own: Secret, controller: Option<Secret>) -> Result<(), auth::Failure> {
-    let mut exchange = auth::Host::new(names(), own, controller, 5);
+    let mut exchange = auth::AuthHost::new(names(), own, controller, 5);
     send(host, &exchange.negotiate());
     let challenge = receive(host);
     let reply = exchange.reply(&challenge, &random(3))?;
@@ -69,9 +69,9 @@ fn prove(host: &mut Host, own: Secret, controller: Option<Secret>) -> Result<(),
 
 fn target() -> (straightway_nvme_target::Target, std::net::SocketAddr) {
     let mut config = memory(1 << 20);
-    let keys = Keys {
+    let keys = AuthKeys {
         controller: Some(secret(2)),
-        ..Keys::of_host(secret(1))
+        ..AuthKeys::of_host(secret(1))
     };
     let rule = HostRule {
         nqn: host_nqn(),
@@ -83,7 +83,7 @@ fn target() -> (straightway_nvme_target::Target, std::net::SocketAddr) {
 }
 
 #[test]
-fn the_right_secret_opens_one_way_and_both_ways() {
+fn the_right_secret_authenticates_one_way_and_both_ways() {
     let (_target, address) = target();
     for controller in [None, Some(secret(2))] {
         let mut host = Host::connect(address, &Login::default()).unwrap();
@@ -95,7 +95,7 @@ fn the_right_secret_opens_one_way_and_both_ways() {
 }
 
 #[test]
-fn without_the_secret_nothing_is_served() {
+fn nothing_is_served_without_the_secret() {
     let (target, address) = target();
     let mut host = Host::connect(address, &Login::default()).unwrap();
     let identify = straightway_nvme::admin::Admin::Identify(straightway_nvme::admin::Identify {
@@ -106,18 +106,21 @@ fn without_the_secret_nothing_is_served() {
     });
     let refused = Status::AUTH_REQUIRED.dnr();
     assert_eq!(host.admin.status(identify.sqe(), &[]), refused);
-    assert_eq!(prove(&mut host, secret(9), None), Err(Why::Failed.into()));
+    assert_eq!(
+        prove(&mut host, secret(9), None),
+        Err(FailureExplanation::Failed.into())
+    );
     assert_eq!(host.admin.status(identify.sqe(), &[]), refused);
     let mut wire = super::host::Wire::open(address, host.login.digests);
     let cqe = super::host::connect(&mut wire, &host.login, 1, host.connected.controller);
     assert_eq!(cqe.status, refused);
-    // A target that cannot prove itself is found out by the host.
+    // The host detects a target that does not have the secret.
     let mut host = Host::connect(address, &Login::default()).unwrap();
     assert_eq!(
         prove(&mut host, secret(1), Some(secret(7))),
-        Err(Why::Failed.into())
+        Err(FailureExplanation::Failed.into())
     );
-    // A second try with the right secret is let in.
+    // A second attempt with the right secret succeeds.
     prove(&mut host, secret(1), None).unwrap();
     host.enable();
     assert!(target.receipts()[0].refused >= 1);

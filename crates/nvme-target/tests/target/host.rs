@@ -1,4 +1,4 @@
-//! A host for tests: blocking, one command at a time or as many as a test likes, and nothing that a liar could not do.
+//! A blocking host for tests. It can send anything, also what violates the protocol.
 
 use std::{
     io::{Read, Write},
@@ -14,11 +14,11 @@ use straightway_nvme::{
     digest,
     fabrics::{Connect, ConnectData, Connected, DYNAMIC_CONTROLLER, Fabrics, Property},
     identify,
-    index::{INDEX_PAGE, Index, IndexHeader},
-    nvm::{Nvm, Range},
+    index::{INDEX_PAGE, IndexHeader, NameIndex},
+    nvm::{LbaRange, Nvm},
     pdu::{Data, IcReq},
 };
-use straightway_nvme_target::{Config, Source, Target};
+use straightway_nvme_target::{Config, NamespaceSource, Target};
 
 pub(crate) const NQN: &str = "nqn.2026-11.test:models";
 
@@ -26,17 +26,17 @@ pub(crate) fn host_nqn() -> Nqn {
     Nqn::new("nqn.2026-11.test:host").unwrap()
 }
 
-/// A target of these sources on a free port of loopback.
-pub(crate) fn config(sources: Vec<Source>) -> Config {
+/// The configuration of a target for these sources on a free loopback port.
+pub(crate) fn config(sources: Vec<NamespaceSource>) -> Config {
     let address = "127.0.0.1:0".parse().unwrap();
     let mut config = Config::new(Nqn::new(NQN).unwrap(), address, sources);
-    config.login_time = Duration::from_secs(2);
-    config.patience = Duration::from_secs(2);
+    config.login_timeout = Duration::from_secs(2);
+    config.stall_timeout = Duration::from_secs(2);
     config
 }
 
 pub(crate) fn memory(bytes: u64) -> Config {
-    let source = Source::Memory {
+    let source = NamespaceSource::Memory {
         name: "memory".to_owned(),
         bytes,
     };
@@ -82,7 +82,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Connects without a word.
+    /// Connects without sending anything.
     pub(crate) fn silent(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -157,7 +157,7 @@ impl Wire {
         }
     }
 
-    /// Sends a command without waiting. Answers its number.
+    /// Sends a command without waiting. Returns its identifier.
     pub(crate) fn begin(&mut self, sqe: Sqe, data: &[u8]) -> u16 {
         self.next_cid += 1;
         let sqe = sqe.with_cid(self.next_cid);
@@ -165,7 +165,7 @@ impl Wire {
         self.next_cid
     }
 
-    /// Waits for the end of one command. `write` is the data that it may be asked for.
+    /// Waits for the completion of one command. `write` is the data that R2Ts may request.
     pub(crate) fn finish(&mut self, cid: u16, write: &[u8]) -> (Cqe, Vec<u8>) {
         let mut read = Vec::new();
         loop {
@@ -223,7 +223,7 @@ impl Wire {
     }
 }
 
-/// How a host connects.
+/// The parameters of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Login {
     pub(crate) digests: Digests,
@@ -245,7 +245,7 @@ impl Default for Login {
     }
 }
 
-/// An association: an admin queue and what I/O queues need.
+/// An association: an admin queue and the parameters for I/O queues.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) admin: Wire,
@@ -255,7 +255,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Connects an admin queue, up to its Connect.
+    /// Opens an admin queue up to Connect.
     pub(crate) fn connect(address: SocketAddr, login: &Login) -> Result<Self, Cqe> {
         let mut admin = Wire::open(address, login.digests);
         let cqe = connect(&mut admin, login, 0, DYNAMIC_CONTROLLER);
@@ -298,7 +298,7 @@ impl Host {
         assert_eq!(QueueCounts::from_value(cqe.result as u32).pairs(), 8);
     }
 
-    /// Makes an I/O queue.
+    /// Connects an I/O queue.
     pub(crate) fn queue(&self, number: u16) -> Wire {
         let mut wire = Wire::open(self.address, self.login.digests);
         let cqe = connect(&mut wire, &self.login, number, self.connected.controller);
@@ -334,12 +334,12 @@ impl Host {
         (cqe.status, data)
     }
 
-    pub(crate) fn index(&mut self) -> Index {
+    pub(crate) fn index(&mut self) -> NameIndex {
         let (status, head) = self.log(INDEX_PAGE, 0, 64);
         assert!(status.is_success());
         let header = IndexHeader::decode(&head).unwrap();
         let (_, page) = self.log(INDEX_PAGE, 0, header.bytes as u32);
-        Index::decode(&page).unwrap()
+        NameIndex::decode(&page).unwrap()
     }
 }
 
@@ -360,7 +360,7 @@ pub(crate) fn connect(wire: &mut Wire, login: &Login, queue: u16, controller: u1
 }
 
 pub(crate) fn read(nsid: u32, start: u64, blocks: u32) -> Sqe {
-    let range = Range::new(start, blocks);
+    let range = LbaRange::new(start, blocks);
     Nvm::Read(range)
         .sqe(nsid)
         .with_sgl(Sgl::transport(blocks * 512))
@@ -368,7 +368,7 @@ pub(crate) fn read(nsid: u32, start: u64, blocks: u32) -> Sqe {
 
 pub(crate) fn write(nsid: u32, start: u64, blocks: u32, is_in_capsule: bool) -> Sqe {
     let command = Nvm::Write {
-        range: Range::new(start, blocks),
+        range: LbaRange::new(start, blocks),
         is_durable: false,
     };
     let bytes = blocks * 512;

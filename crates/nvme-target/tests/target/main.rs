@@ -1,4 +1,4 @@
-//! The target over loopback, against a small host that is made of the same codec and can lie.
+//! The target over loopback, against a small host with the same codec that can violate the protocol.
 
 #![expect(
     clippy::unwrap_used,
@@ -8,7 +8,7 @@
 
 mod auth;
 mod host;
-mod liars;
 mod reads;
 mod runtime;
+mod violations;
 mod writes;

@@ -1,4 +1,4 @@
-//! What hosts see and read.
+//! Identify, log pages and reads.
 
 use std::thread;
 
@@ -6,7 +6,7 @@ use straightway_nvme::{
     Nqn, Status, identify,
     log::{DiscoveryEntry, DiscoveryHeader, SubsystemKind},
 };
-use straightway_nvme_target::Source;
+use straightway_nvme_target::NamespaceSource;
 
 use super::host::{Host, Login, config, file, logins, memory, pattern, read, start};
 
@@ -23,7 +23,9 @@ fn a_folder_is_read_byte_for_byte_by_its_index() {
     for (seed, (name, bytes)) in sizes.iter().enumerate() {
         file(folder.path(), name, &pattern(*bytes, seed as u64));
     }
-    let (_target, address) = start(&config(vec![Source::Path(folder.path().join("model"))]));
+    let (_target, address) = start(&config(vec![NamespaceSource::Path(
+        folder.path().join("model"),
+    )]));
     for login in logins() {
         let mut host = Host::new(address, &login);
         let index = host.index();
@@ -57,11 +59,11 @@ fn a_folder_is_read_byte_for_byte_by_its_index() {
 }
 
 #[test]
-fn odd_extents_at_every_depth_on_several_queues_are_right() {
+fn unaligned_extents_at_every_depth_on_several_queues_are_right() {
     let folder = tempfile::tempdir().unwrap();
     let content = pattern(5 << 20, 9);
     let path = file(folder.path(), "data", &content);
-    let (target, address) = start(&config(vec![Source::Path(path)]));
+    let (target, address) = start(&config(vec![NamespaceSource::Path(path)]));
     let host = Host::new(address, &Login::default());
     let commands = thread::scope(|scope| {
         let threads: Vec<_> = (1..=4_u16)
@@ -111,7 +113,7 @@ fn odd_extents_at_every_depth_on_several_queues_are_right() {
 }
 
 #[test]
-fn the_controller_says_what_linux_and_spdk_want() {
+fn the_controller_reports_what_linux_and_spdk_require() {
     let (_target, address) = start(&memory(1 << 20));
     let mut host = Host::new(address, &Login::default());
     let page = host.identify(identify::page::CONTROLLER, 0);
@@ -129,7 +131,7 @@ fn the_controller_says_what_linux_and_spdk_want() {
     let ids = identify::NamespaceId::decode(&ids).unwrap();
     assert_eq!(ids.uuid, ids.nguid);
     assert_eq!(host.namespace(1).nguid, ids.nguid.unwrap());
-    // What is not there is zeros, what cannot be is refused.
+    // A missing namespace has a page of zeros. An invalid NSID is refused.
     let nothing = host.identify(identify::page::NAMESPACE, 77);
     assert!(nothing.iter().all(|byte| *byte == 0));
     assert_eq!(host.log(0x7f, 0, 512).0, Status::INVALID_LOG_PAGE.dnr());
@@ -198,9 +200,9 @@ fn discovery_lists_every_port_and_referral() {
     }
     assert_eq!(entries[2].kind, SubsystemKind::REFERRAL);
     assert_eq!(entries[2].address, "192.0.2.7");
-    // An offset past the end must not reach memory behind the page.
+    // An offset past the end must not reach memory after the page.
     assert_eq!(host.log(0x70, 8192, 64).0, Status::INVALID_FIELD.dnr());
-    // And the part of a page that was not asked for from its start.
+    // A part of a page that does not begin at its start.
     assert_eq!(host.log(0x70, 1024, 1024).1, log[1024..2048]);
 }
 
@@ -220,7 +222,7 @@ fn wrong_names_controllers_and_queues_are_refused_with_the_field() {
     assert_eq!(refused.status, Status::CONNECT_INVALID_PARAM.dnr());
     assert_eq!(refused.result, 0x1_0100);
     let host = Host::new(address, &Login::default());
-    // A stranger who guesses the controller's number.
+    // Another host that guesses the controller's identifier.
     let thief = Login {
         host: Nqn::new("nqn.thief").unwrap(),
         ..Login::default()

@@ -1,14 +1,14 @@
-//! What changes while hosts are connected.
+//! Changes while hosts are connected.
 
 use std::{fs, thread, time::Duration};
 
 use straightway_nvme::{
     Status,
-    admin::{Admin, Event, EventMask, Feature},
+    admin::{Admin, AsyncEvent, EventMask, Feature},
     identify,
     log::{AnaLog, AnaState, decode_changed, page},
 };
-use straightway_nvme_target::Source;
+use straightway_nvme_target::NamespaceSource;
 
 use super::host::{Host, Login, config, file, memory, pattern, read, start};
 
@@ -23,10 +23,10 @@ fn watch(host: &mut Host) -> u16 {
     host.admin.begin(Admin::EventRequest.sqe(), &[])
 }
 
-fn event(host: &mut Host, request: u16) -> Event {
+fn event(host: &mut Host, request: u16) -> AsyncEvent {
     let (cqe, _) = host.admin.finish(request, &[]);
     assert!(cqe.status.is_success());
-    Event::from_result(cqe.result)
+    AsyncEvent::from_result(cqe.result)
 }
 
 fn changed(host: &mut Host) -> Vec<u32> {
@@ -36,11 +36,11 @@ fn changed(host: &mut Host) -> Vec<u32> {
 }
 
 #[test]
-fn files_that_come_grow_and_go_are_told_and_served() {
+fn added_changed_and_removed_files_are_reported_and_served() {
     let folder = tempfile::tempdir().unwrap();
     let served = folder.path().join("m");
     file(folder.path(), "m/a", &pattern(4096, 1));
-    let (target, address) = start(&config(vec![Source::Path(served.clone())]));
+    let (target, address) = start(&config(vec![NamespaceSource::Path(served.clone())]));
     let mut host = Host::new(address, &Login::default());
     let mut queue = host.queue(1);
     let request = watch(&mut host);
@@ -51,13 +51,13 @@ fn files_that_come_grow_and_go_are_told_and_served() {
         target.rescan().unwrap().into_iter().collect::<Vec<_>>(),
         [2]
     );
-    assert_eq!(event(&mut host, request), Event::NAMESPACES);
-    // It is told once until the log is read, whatever happens meanwhile.
+    assert_eq!(event(&mut host, request), AsyncEvent::NAMESPACES);
+    // It is reported once until the log is read, whatever happens meanwhile.
     let request = host.admin.begin(Admin::EventRequest.sqe(), &[]);
     file(folder.path(), "m/a", &pattern(12_288, 3));
     target.rescan().unwrap();
     thread::sleep(Duration::from_millis(50));
-    // The answer to the log comes first, then the event that was held back.
+    // The log page is sent first, then the event that was held back.
     let log = straightway_nvme::admin::GetLog {
         page: page::CHANGED_NAMESPACES,
         specific: 0,
@@ -70,13 +70,13 @@ fn files_that_come_grow_and_go_are_told_and_served() {
     let (cqe, list) = host.admin.finish(cid, &[]);
     assert!(cqe.status.is_success());
     assert_eq!(decode_changed(&list).unwrap().unwrap(), [1, 2]);
-    assert_eq!(event(&mut host, request), Event::NAMESPACES);
+    assert_eq!(event(&mut host, request), AsyncEvent::NAMESPACES);
     assert_eq!(changed(&mut host), [0_u32; 0]);
     assert_eq!(host.namespace(1).blocks, 24);
     assert!(queue.ok(read(1, 0, 24), &[]) == pattern(12_288, 3));
     assert!(queue.ok(read(2, 0, 16), &[]) == pattern(8192, 2));
 
-    // A file that is replaced keeps its number and gets another version.
+    // A replaced file keeps its NSID and gets another version.
     let before = host.index();
     let other = file(folder.path(), "other", &pattern(8192, 7));
     fs::rename(other, served.join("b")).unwrap();
@@ -94,14 +94,14 @@ fn files_that_come_grow_and_go_are_told_and_served() {
     );
     let list = host.identify(identify::page::NAMESPACES, 0);
     assert_eq!(identify::decode_list(&list).unwrap(), [2]);
-    // A new file gets a number that none had before.
+    // A new file gets an NSID that was never used.
     file(folder.path(), "m/z", &pattern(512, 9));
     target.rescan().unwrap();
     assert_eq!(host.index().find(b"m/z").unwrap().nsid, 3);
 }
 
 #[test]
-fn the_state_of_a_path_is_told_and_kept() {
+fn an_ana_state_is_reported_and_kept() {
     let mut config = memory(1 << 20);
     config.ports.push(config.ports[0].clone());
     let (target, address) = start(&config);
@@ -111,12 +111,12 @@ fn the_state_of_a_path_is_told_and_kept() {
     let request = watch(&mut host);
     queue.ok(read(1, 0, 1), &[]);
     target.set_state(0, AnaState::Inaccessible);
-    assert_eq!(event(&mut host, request), Event::ANA);
+    assert_eq!(event(&mut host, request), AsyncEvent::ANA);
     let (_, log) = host.log(page::ANA, 0, 16 + 32 + 4);
     let log = AnaLog::decode(&log).unwrap();
     assert_eq!(log.state_of(1), Some(AnaState::Inaccessible));
     assert_eq!(queue.status(read(1, 0, 1), &[]), Status::ANA_INACCESSIBLE);
-    // The other port goes on.
+    // The other port continues.
     let other = Host::new(other_address, &Login::default());
     other.queue(1).ok(read(1, 0, 1), &[]);
     target.set_state(0, AnaState::NonOptimized);
@@ -124,8 +124,8 @@ fn the_state_of_a_path_is_told_and_kept() {
 }
 
 #[test]
-fn each_source_is_a_group_with_a_state_of_its_own_on_each_port() {
-    let source = |name: &str| Source::Memory {
+fn each_source_is_an_ana_group_with_its_own_state_on_each_port() {
+    let source = |name: &str| NamespaceSource::Memory {
         name: name.to_owned(),
         bytes: 1 << 16,
     };
@@ -151,7 +151,7 @@ fn each_source_is_a_group_with_a_state_of_its_own_on_each_port() {
     queue.ok(read(2, 0, 1), &[]);
     let request = watch(&mut other);
     target.set_group_state(1, 1, AnaState::NonOptimized);
-    assert_eq!(event(&mut other, request), Event::ANA);
+    assert_eq!(event(&mut other, request), AsyncEvent::ANA);
     queue.ok(read(1, 0, 1), &[]);
     assert_eq!(states(&mut host)[0], AnaState::Optimized);
     config.ports[0].groups.insert(3, AnaState::Optimized);
@@ -170,7 +170,7 @@ fn a_target_that_stops_ends_its_connections() {
 }
 
 #[test]
-fn settings_that_cannot_be_are_refused() {
+fn invalid_settings_are_refused() {
     let good = memory(1 << 20);
     assert!(good.check().is_ok());
     let mut odd = memory(1000);
@@ -184,10 +184,13 @@ fn settings_that_cannot_be_are_refused() {
     odd = good.clone();
     odd.sources.clear();
     assert!(odd.check().is_err());
-    let missing = config(vec![Source::Path("/nowhere/at/all".into())]);
+    let missing = config(vec![NamespaceSource::Path("/nowhere/at/all".into())]);
     assert!(straightway_nvme_target::Target::start(&missing).is_err());
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "a", b"x");
-    let twice = config(vec![Source::Path(path.clone()), Source::Path(path)]);
+    let twice = config(vec![
+        NamespaceSource::Path(path.clone()),
+        NamespaceSource::Path(path),
+    ]);
     assert!(straightway_nvme_target::Target::start(&twice).is_err());
 }

@@ -1,4 +1,4 @@
-//! Hosts that break the rules: each is answered or cut off, and the target goes on.
+//! Hosts that violate the protocol: each gets an error or is disconnected, and the target continues.
 
 use std::{
     io::{Read, Write},
@@ -14,12 +14,12 @@ use straightway_nvme::{
 
 use super::host::{Host, Login, Wire, config, file, memory, pattern, read, start, write};
 
-/// What a fault is answered with: its number in a termination request, then the end.
+/// The fatal error status of the termination request that ends the connection.
 fn ended_with(wire: &mut Wire) -> u16 {
     loop {
         match wire.receive() {
             Some((Pdu::ControllerTerm(TermReq { status, .. }), _)) => {
-                assert!(wire.receive().is_none(), "the connection goes on");
+                assert!(wire.receive().is_none(), "the connection continues");
                 return status.0;
             }
             Some((Pdu::IcResp(_) | Pdu::Ready(_) | Pdu::Response(_), _)) => {}
@@ -28,7 +28,7 @@ fn ended_with(wire: &mut Wire) -> u16 {
     }
 }
 
-/// Whether another host is still served.
+/// Checks that another host is still served.
 fn serves(address: SocketAddr) {
     let host = Host::new(address, &Login::default());
     host.queue(1).ok(read(1, 0, 8), &[]);
@@ -41,14 +41,14 @@ fn queue_on(address: SocketAddr, login: &Login) -> (Host, Wire) {
 }
 
 #[test]
-fn other_protocols_and_wrong_first_pdus_are_told_so() {
+fn other_protocols_and_wrong_first_pdus_get_a_termination_request() {
     let (_target, address) = start(&memory(1 << 20));
     let mut http = Wire::silent(address);
     http.stream
         .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         .unwrap();
     assert_eq!(ended_with(&mut http), 1);
-    // A command, a response, data before ICReq.
+    // A command, a response, and data before ICReq.
     let mut early = Wire::silent(address);
     early.send(&Pdu::Command(read(1, 0, 1)), &[]);
     assert_eq!(ended_with(&mut early), 2);
@@ -79,7 +79,7 @@ fn other_protocols_and_wrong_first_pdus_are_told_so() {
     };
     data.send(&Pdu::HostData(part), &[0; 4]);
     assert_eq!(ended_with(&mut data), 2);
-    // A command that is no Connect.
+    // A command other than Connect.
     let mut hasty = Wire::open(address, Digests::default());
     let status = hasty.status(read(1, 0, 1), &[]);
     assert_eq!(status, Status::COMMAND_SEQUENCE.dnr());
@@ -88,12 +88,12 @@ fn other_protocols_and_wrong_first_pdus_are_told_so() {
 }
 
 #[test]
-fn a_second_icreq_and_lengths_that_lie_end_the_connection() {
+fn a_second_icreq_and_inconsistent_lengths_end_the_connection() {
     let (target, address) = start(&memory(1 << 20));
     let (_host, mut queue) = queue_on(address, &Login::default());
     queue.send(&Pdu::IcReq(IcReq::default()), &[]);
     assert_eq!(ended_with(&mut queue), 2);
-    // PLEN of 4 GiB, of 0, below the header; HLEN and PDO that point elsewhere.
+    // PLEN of 4 GiB, of 0, below the header; inconsistent HLEN and PDO.
     for (at, bytes) in [
         (4, [0xff, 0xff, 0xff, 0xff]),
         (4, [0, 0, 0, 0]),
@@ -113,7 +113,7 @@ fn a_second_icreq_and_lengths_that_lie_end_the_connection() {
 }
 
 #[test]
-fn data_that_was_not_asked_for_ends_the_connection() {
+fn unrequested_data_ends_the_connection() {
     let (_target, address) = start(&memory(1 << 20));
     let right = Data {
         cid: 2,
@@ -173,7 +173,7 @@ fn data_that_was_not_asked_for_ends_the_connection() {
         queue.stream.write_all(&bytes).unwrap();
         assert_eq!(ended_with(&mut queue), expected, "{lie:?}");
     }
-    // The same data twice: the tag is not asked for any more.
+    // The same data twice: the tag is no longer valid.
     let (_host, mut queue) = queue_on(address, &Login::default());
     queue.ok(write(1, 0, 64, false), &vec![1; 64 * 512]);
     queue.send(&Pdu::HostData(right), &[1; 4096]);
@@ -205,7 +205,7 @@ fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command
     queue.stream.write_all(&wrong).unwrap();
     let (cqe, _) = queue.finish(50, &[]);
     assert_eq!(cqe.status, Status::TRANSIENT_TRANSPORT);
-    // The same on request.
+    // The same after an R2T.
     let cid = queue.begin(write(1, 0, 8, false), &[]);
     let (pdu, _) = queue.receive().unwrap();
     let Pdu::Ready(ready) = pdu else {
@@ -236,9 +236,9 @@ fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command
 }
 
 #[test]
-fn silence_ends_a_connection_in_bounded_time() {
+fn a_silent_connection_ends_in_bounded_time() {
     let (target, address) = start(&memory(1 << 20));
-    // Nothing at all; half of an ICReq; an ICReq and no Connect.
+    // Nothing at all; half of an ICReq; an ICReq without Connect.
     let mut nothing = Wire::silent(address);
     let mut half = Wire::silent(address);
     half.stream.write_all(&[0; 5]).unwrap();
@@ -276,16 +276,18 @@ fn silence_ends_a_connection_in_bounded_time() {
 }
 
 #[test]
-fn a_host_that_takes_no_answers_is_cut_off_and_costs_no_memory() {
+fn a_host_that_reads_no_completions_is_disconnected_and_costs_no_memory() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "data", &pattern(8 << 20, 3));
-    let (target, address) = start(&config(vec![straightway_nvme_target::Source::Path(path)]));
+    let (target, address) = start(&config(vec![
+        straightway_nvme_target::NamespaceSource::Path(path),
+    ]));
     let (_host, mut queue) = queue_on(address, &Login::default());
     queue
         .stream
         .set_write_timeout(Some(Duration::from_secs(5)))
         .unwrap();
-    // Commands for gigabytes, and no answer is taken.
+    // Reads of gigabytes, without receiving any of it.
     let mut command = queue.encode(&Pdu::Command(read(1, 0, 8192)), &[]);
     command = command.repeat(1000);
     let start = Instant::now();
@@ -298,14 +300,14 @@ fn a_host_that_takes_no_answers_is_cut_off_and_costs_no_memory() {
 }
 
 #[test]
-fn a_keep_alive_that_stops_ends_the_controller_and_its_queues() {
+fn a_missing_keep_alive_ends_the_controller_and_its_queues() {
     let (target, address) = start(&memory(1 << 20));
     let login = Login {
         keep_alive_ms: 500,
         ..Login::default()
     };
     let (mut host, mut queue) = queue_on(address, &login);
-    // I/O alone keeps it alive.
+    // I/O alone keeps the controller alive.
     for _ in 0..8 {
         thread::sleep(Duration::from_millis(250));
         queue.ok(read(1, 0, 1), &[]);
@@ -319,7 +321,7 @@ fn a_keep_alive_that_stops_ends_the_controller_and_its_queues() {
 }
 
 #[test]
-fn connections_beyond_the_limit_are_refused_and_the_others_go_on() {
+fn connections_beyond_the_limit_are_refused_and_the_others_continue() {
     let mut config = memory(1 << 20);
     config.connections_max = 4;
     let (_target, address) = start(&config);
@@ -335,12 +337,12 @@ fn connections_beyond_the_limit_are_refused_and_the_others_go_on() {
 }
 
 #[test]
-fn a_file_that_is_cut_never_reads_as_zeros() {
+fn a_truncated_file_never_reads_as_zeros() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "data", &pattern(4 << 20, 3));
-    let (_target, address) = start(&config(vec![straightway_nvme_target::Source::Path(
-        path.clone(),
-    )]));
+    let (_target, address) = start(&config(vec![
+        straightway_nvme_target::NamespaceSource::Path(path.clone()),
+    ]));
     for blocks in [8, 2048] {
         let (_host, mut queue) = queue_on(address, &Login::default());
         queue.ok(read(1, 4096, blocks), &[]);
@@ -348,7 +350,7 @@ fn a_file_that_is_cut_never_reads_as_zeros() {
         cut.set_len(1 << 20).unwrap();
         queue.begin(read(1, 4096, blocks), &[]);
         match queue.receive() {
-            // Small reads are answered with an error, large ones by the end of the connection.
+            // Small reads fail with a status. Large ones end the connection.
             Some((Pdu::Response(cqe), _)) => assert_eq!(cqe.status, Status::READ_ERROR),
             None => {}
             other => panic!("{other:?}"),
@@ -358,7 +360,7 @@ fn a_file_that_is_cut_never_reads_as_zeros() {
 }
 
 #[test]
-fn a_storm_of_random_bytes_leaves_the_target_serving() {
+fn random_bytes_leave_the_target_serving() {
     let (target, address) = start(&memory(1 << 20));
     for seed in 0..60 {
         let mut wire = if seed % 3 == 0 {
@@ -370,7 +372,7 @@ fn a_storm_of_random_bytes_leaves_the_target_serving() {
         };
         let mut bytes = pattern(400, seed);
         if seed % 2 == 0 {
-            // The head of a command, and then anything.
+            // The header of a command, followed by random bytes.
             bytes[..8].copy_from_slice(&[4, 0, 72, 0, 72, 0, 0, 0]);
         }
         let _ = wire.stream.write_all(&bytes);

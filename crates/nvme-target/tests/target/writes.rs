@@ -1,15 +1,15 @@
-//! Writes, flushes, zeros and discards.
+//! Writes, flushes, Write Zeroes and discards.
 
 use straightway_nvme::{
     Sgl, Status,
-    nvm::{Nvm, Range, encode_dataset},
+    nvm::{LbaRange, Nvm, encode_dataset},
 };
-use straightway_nvme_target::Source;
+use straightway_nvme_target::NamespaceSource;
 
 use super::host::{Host, Login, config, file, logins, memory, pattern, read, start, write};
 
 #[test]
-fn what_is_written_in_capsules_and_on_request_is_read_back() {
+fn writes_with_in_capsule_and_requested_data_are_read_back() {
     let (target, address) = start(&memory(8 << 20));
     let mut written = 0;
     for (seed, login) in logins().enumerate() {
@@ -45,7 +45,7 @@ fn several_writes_wait_for_their_data_at_a_time() {
     let cids: Vec<_> = (0..31_u64)
         .map(|i| queue.begin(write(1, i * 256, blocks, false), &[]))
         .collect();
-    // Their requests come in order; the first is answered last.
+    // Their R2Ts arrive in order. The first write is completed last.
     let mut tags = Vec::new();
     for cid in &cids {
         let (pdu, _) = queue.receive().unwrap();
@@ -79,17 +79,17 @@ fn several_writes_wait_for_their_data_at_a_time() {
 }
 
 #[test]
-fn files_are_read_only_unless_asked_for() {
+fn files_are_read_only_unless_configured() {
     let folder = tempfile::tempdir().unwrap();
     let even = file(folder.path(), "even", &pattern(1 << 20, 1));
     file(folder.path(), "odd", &pattern(1000, 2));
     let sources = vec![
-        Source::Path(even.clone()),
-        Source::Path(folder.path().join("odd")),
+        NamespaceSource::Path(even.clone()),
+        NamespaceSource::Path(folder.path().join("odd")),
     ];
     let mut config = config(sources);
     let zero = Nvm::WriteZeroes {
-        range: Range::new(0, 1),
+        range: LbaRange::new(0, 1),
         may_deallocate: false,
         is_durable: false,
     };
@@ -115,7 +115,7 @@ fn files_are_read_only_unless_asked_for() {
     let mut queue = host.queue(1);
     queue.ok(write(nsid(b"even"), 0, 1, true), &[1; 512]);
     let durable = Nvm::Write {
-        range: Range::new(1, 1),
+        range: LbaRange::new(1, 1),
         is_durable: true,
     };
     queue.ok(
@@ -126,13 +126,13 @@ fn files_are_read_only_unless_asked_for() {
         std::fs::read(&even).unwrap()[..513],
         [[1; 512].as_slice(), &[2]].concat()
     );
-    // One that is no whole number of blocks stays as it is.
+    // A file that is not a whole number of blocks stays unchanged.
     let status = queue.status(write(nsid(b"odd"), 0, 1, true), &[1; 512]);
     assert_eq!(status, Status::WRITE_PROTECTED.dnr());
 }
 
 #[test]
-fn zeros_and_discards_reach_exactly_their_blocks() {
+fn zeros_and_discards_affect_exactly_their_blocks() {
     let (_target, address) = start(&memory(1 << 20));
     let host = Host::new(address, &Login::default());
     let mut queue = host.queue(1);
@@ -140,21 +140,21 @@ fn zeros_and_discards_reach_exactly_their_blocks() {
     queue.ok(write(1, 0, 64, false), &data);
     for may_deallocate in [false, true] {
         let zero = Nvm::WriteZeroes {
-            range: Range::new(8, 3),
+            range: LbaRange::new(8, 3),
             may_deallocate,
             is_durable: true,
         };
         queue.ok(zero.sqe(1), &[]);
     }
-    let ranges = encode_dataset(&[Range::new(20, 8), Range::new(40, 0)]);
+    let ranges = encode_dataset(&[LbaRange::new(20, 8), LbaRange::new(40, 0)]);
     let dataset = Nvm::Dataset {
         ranges: 2,
         deallocates: true,
     };
     queue.ok(dataset.sqe(1).with_sgl(Sgl::in_capsule(32)), &ranges);
     queue.ok(dataset.sqe(1).with_sgl(Sgl::transport(32)), &ranges);
-    // Linux sends room for 256 ranges and uses one.
-    let mut roomy = encode_dataset(&[Range::new(30, 1)]);
+    // Linux sends a buffer for 256 ranges and uses one.
+    let mut roomy = encode_dataset(&[LbaRange::new(30, 1)]);
     roomy.resize(4096, 0);
     let single = Nvm::Dataset {
         ranges: 1,
@@ -167,7 +167,7 @@ fn zeros_and_discards_reach_exactly_their_blocks() {
     expected[8 * 512..11 * 512].fill(0);
     expected[20 * 512..28 * 512].fill(0);
     assert!(got == expected);
-    let outside = encode_dataset(&[Range::new(2047, 2)]);
+    let outside = encode_dataset(&[LbaRange::new(2047, 2)]);
     let one = Nvm::Dataset {
         ranges: 1,
         deallocates: true,
@@ -176,7 +176,7 @@ fn zeros_and_discards_reach_exactly_their_blocks() {
     assert_eq!(status, Status::LBA_RANGE.dnr());
     queue.ok(Nvm::Flush.sqe(u32::MAX), &[]);
     assert_eq!(
-        queue.status(Nvm::Compare(Range::new(0, 1)).sqe(1), &[]),
+        queue.status(Nvm::Compare(LbaRange::new(0, 1)).sqe(1), &[]),
         Status::INVALID_OPCODE.dnr()
     );
 }

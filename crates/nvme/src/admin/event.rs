@@ -1,20 +1,20 @@
-//! What an asynchronous event says.
+//! The contents of an asynchronous event.
 
 /// An asynchronous event: dword 0 of the completion of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct AsyncEvent {
     /// The type: 2 is a notice.
     pub kind: u8,
-    /// What happened, by the type.
+    /// The event information. Its meaning depends on the type.
     pub information: u8,
-    /// The log page that tells more. The event comes again only after that page was read.
+    /// The log page with details. The event is sent again only after that page was read.
     pub log: u8,
 }
 
-impl Event {
+impl AsyncEvent {
     /// Namespaces were added, removed or resized.
     pub const NAMESPACES: Self = Self::notice(0x00, crate::log::page::CHANGED_NAMESPACES);
-    /// States of paths changed.
+    /// ANA states changed.
     pub const ANA: Self = Self::notice(0x03, crate::log::page::ANA);
     /// The discovery log changed.
     pub const DISCOVERY: Self = Self::notice(0xf0, crate::log::page::DISCOVERY);
@@ -27,12 +27,12 @@ impl Event {
         }
     }
 
-    /// Dword 0.
+    /// Encodes dword 0 of the completion.
     pub const fn to_result(self) -> u64 {
         self.kind as u64 | (self.information as u64) << 8 | (self.log as u64) << 16
     }
 
-    /// From dword 0.
+    /// Decodes dword 0 of the completion.
     pub const fn from_result(result: u64) -> Self {
         Self {
             kind: (result & 7) as u8,
@@ -47,11 +47,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_those_of_linux() {
-        assert_eq!(Event::ANA.to_result(), 0x0c_03_02);
-        assert_eq!(Event::DISCOVERY.to_result(), 0x70_f0_02);
-        for event in [Event::NAMESPACES, Event::ANA, Event::DISCOVERY] {
-            assert_eq!(Event::from_result(event.to_result()), event);
+    fn event_values_match_linux() {
+        assert_eq!(AsyncEvent::ANA.to_result(), 0x0c_03_02);
+        assert_eq!(AsyncEvent::DISCOVERY.to_result(), 0x70_f0_02);
+        for event in [
+            AsyncEvent::NAMESPACES,
+            AsyncEvent::ANA,
+            AsyncEvent::DISCOVERY,
+        ] {
+            assert_eq!(AsyncEvent::from_result(event.to_result()), event);
         }
     }
 }

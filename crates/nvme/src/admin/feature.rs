@@ -1,17 +1,17 @@
 //! Features of controllers.
 
-/// Numbers of features.
+/// Feature identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature;
 
 impl Feature {
     /// The volatile write cache.
     pub const WRITE_CACHE: u8 = 0x06;
-    /// How many I/O queues: see [`QueueCounts`].
+    /// The number of I/O queues: see [`QueueCounts`].
     pub const QUEUES: u8 = 0x07;
-    /// Which events are sent: see [`EventMask`].
+    /// The enabled asynchronous events: see [`EventMask`].
     pub const EVENTS: u8 = 0x0b;
-    /// The keep-alive time-out in ms.
+    /// The keep-alive timeout in ms.
     pub const KEEP_ALIVE: u8 = 0x0f;
     /// The identifier of the host.
     pub const HOST_ID: u8 = 0x81;
@@ -19,7 +19,7 @@ impl Feature {
     pub const WRITE_PROTECT: u8 = 0x84;
 }
 
-/// How many queues of each kind are asked for or granted.
+/// The numbers of I/O queues that are requested or granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCounts {
     /// Submission queues: at least 1.
@@ -29,7 +29,7 @@ pub struct QueueCounts {
 }
 
 impl QueueCounts {
-    /// `count` of both kinds.
+    /// `count` queues of each kind.
     pub const fn both(count: u16) -> Self {
         Self {
             submission: count,
@@ -37,13 +37,13 @@ impl QueueCounts {
         }
     }
 
-    /// The value, in which counts are less one.
+    /// Encodes the feature value. Its counts are zero-based.
     pub const fn to_value(self) -> u32 {
         let submission = self.submission.saturating_sub(1) as u32;
         submission | (self.completion.saturating_sub(1) as u32) << 16
     }
 
-    /// From the value. 65,536 queues count as 65,535.
+    /// Decodes the feature value. 65,536 queues count as 65,535.
     pub const fn from_value(value: u32) -> Self {
         Self {
             submission: ((value & 0xffff) as u16).saturating_add(1),
@@ -51,7 +51,7 @@ impl QueueCounts {
         }
     }
 
-    /// The pairs of queues that can be made.
+    /// The number of queue pairs.
     pub fn pairs(self) -> u16 {
         self.submission.min(self.completion)
     }
@@ -64,7 +64,7 @@ pub struct EventMask;
 impl EventMask {
     /// Namespaces were added, removed or resized.
     pub const NAMESPACES: u32 = 1 << 8;
-    /// States of paths changed.
+    /// ANA states changed.
     pub const ANA: u32 = 1 << 11;
     /// The discovery log changed.
     pub const DISCOVERY: u32 = 1 << 31;
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queue_counts_are_less_one() {
+    fn queue_counts_are_zero_based() {
         assert_eq!(QueueCounts::both(8).to_value(), 0x0007_0007);
         assert_eq!(QueueCounts::from_value(0x007e_0003).pairs(), 4);
     }

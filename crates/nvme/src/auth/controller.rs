@@ -1,32 +1,32 @@
 //! The controller's side of DH-HMAC-CHAP.
 //!
-//! Authentication Send brings a message in ([`Controller::receive`]), Authentication Receive fetches the next one out
-//! ([`Controller::send`]). A wrong message is answered by a Failure1, after which the exchange stays failed. A host may
-//! begin anew with another Negotiate, as it does when its keys are renewed.
+//! Authentication Send delivers a message to [`AuthController::receive`]. Authentication Receive fetches the next
+//! message from [`AuthController::send`]. An invalid message is answered with Failure1, and the exchange stays failed.
+//! A host may authenticate again in a new exchange, for example to renew its keys.
 
 use super::{
-    Random,
-    group::Group,
-    message::{Challenge, Failure, Message, Negotiate, Reply, Success1, Why},
-    response::{Hash, Names, Prover, Question, Terms},
+    AuthRandom,
+    group::DhGroup,
+    message::{Challenge, Failure, FailureExplanation, Message, Negotiate, Reply, Success1},
+    response::{Hash, Names, Prover, ResponseInput, Terms},
     secret::Secret,
 };
 
 /// The secrets that one host and this subsystem share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keys {
-    /// The host's.
+pub struct AuthKeys {
+    /// The secret of the host.
     pub host: Secret,
-    /// The subsystem's, with which the controller can prove itself.
+    /// The secret of the subsystem, with which the controller proves its identity.
     pub controller: Option<Secret>,
-    /// The hash to use; `None`: the first that the host offers.
+    /// The required hash; `None` for the first one that the host offers.
     pub hash: Option<Hash>,
-    /// The group to use; `None`: ffdhe2048 where the host offers it, else its first.
-    pub group: Option<Group>,
+    /// The required group; `None` for ffdhe2048 if the host offers it, else its first one.
+    pub group: Option<DhGroup>,
 }
 
-impl Keys {
-    /// Keys for a host that proves itself, without demands on hash and group.
+impl AuthKeys {
+    /// Keys for one-way authentication of a host, with any hash and group.
     pub fn of_host(host: Secret) -> Self {
         Self {
             host,
@@ -37,94 +37,94 @@ impl Keys {
     }
 }
 
-/// How far an exchange has come.
+/// The state of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum AuthStep {
     /// The host has to send Negotiate.
     Negotiate,
-    /// It has to fetch the challenge.
+    /// The host has to fetch the challenge.
     Challenge,
-    /// It has to send its reply.
+    /// The host has to send its reply.
     Reply,
-    /// It has to fetch Success1.
+    /// The host has to fetch Success1.
     Success1,
-    /// It has to send Success2.
+    /// The host has to send Success2.
     Success2,
-    /// It has proved its secret.
+    /// The host is authenticated.
     Done,
-    /// It has to fetch Failure1.
+    /// The host has to fetch Failure1.
     Failure1,
-    /// It has failed.
+    /// The exchange has failed.
     Failed,
 }
 
-/// One exchange, as a controller sees it.
+/// The controller's side of one exchange.
 #[derive(Debug)]
-pub struct Controller {
+pub struct AuthController {
     names: Names,
-    keys: Keys,
-    random: Random,
-    step: Step,
+    keys: AuthKeys,
+    random: AuthRandom,
+    step: AuthStep,
     transaction: u16,
     terms: Option<Terms>,
     success: Option<Success1>,
     failure: Failure,
 }
 
-impl Controller {
-    /// An exchange between `names`. `random` must be fresh.
-    pub fn new(names: Names, keys: Keys, random: Random) -> Self {
+impl AuthController {
+    /// An exchange between the two sides in `names`. `random` must be fresh.
+    pub fn new(names: Names, keys: AuthKeys, random: AuthRandom) -> Self {
         Self {
             names,
             keys,
             random,
-            step: Step::Negotiate,
+            step: AuthStep::Negotiate,
             transaction: 0,
             terms: None,
             success: None,
-            failure: Why::IncorrectMessage.into(),
+            failure: FailureExplanation::IncorrectMessage.into(),
         }
     }
 
-    /// How far it has come.
-    pub fn step(&self) -> Step {
+    /// The state of the exchange.
+    pub fn step(&self) -> AuthStep {
         self.step
     }
 
-    /// Why it failed, where it did.
+    /// The cause of the failure, if the exchange has failed.
     pub fn failure(&self) -> Option<Failure> {
-        matches!(self.step, Step::Failure1 | Step::Failed).then_some(self.failure)
+        matches!(self.step, AuthStep::Failure1 | AuthStep::Failed).then_some(self.failure)
     }
 
-    /// Takes a message of the host.
+    /// Processes a message of the host.
     pub fn receive(&mut self, bytes: &[u8]) {
         if let Err(failure) = self.take(bytes) {
             self.failure = failure;
-            self.step = Step::Failure1;
+            self.step = AuthStep::Failure1;
         }
     }
 
-    /// The next message to the host. One that comes out of turn is a failure.
+    /// Returns the next message to the host. A call out of turn fails the exchange.
     pub fn send(&mut self) -> Vec<u8> {
         match self.step {
-            Step::Challenge => {
-                self.step = Step::Reply;
+            AuthStep::Challenge => {
+                self.step = AuthStep::Reply;
                 self.challenge()
             }
-            Step::Success1 => {
-                let success = self.success.take().expect("it is made before this step");
+            AuthStep::Success1 => {
+                let success = self.success.take().expect("it is set before this step");
                 self.step = if success.response.is_some() {
-                    Step::Success2
+                    AuthStep::Success2
                 } else {
-                    Step::Done
+                    AuthStep::Done
                 };
                 Message::Success1(success).encode()
             }
             step => {
-                if step != Step::Failure1 {
-                    self.failure = Why::IncorrectMessage.into();
+                if step != AuthStep::Failure1 {
+                    self.failure = FailureExplanation::IncorrectMessage.into();
                 }
-                self.step = Step::Failed;
+                self.step = AuthStep::Failed;
                 Message::Failure {
                     transaction: self.transaction,
                     is_host: false,
@@ -139,46 +139,46 @@ impl Controller {
         let message = Message::decode(bytes)?;
         let is_negotiate = matches!(message, Message::Negotiate(_));
         if !is_negotiate && message.transaction() != self.transaction {
-            return Err(Why::IncorrectPayload.into());
+            return Err(FailureExplanation::IncorrectPayload.into());
         }
         match (self.step, message) {
-            (Step::Negotiate, Message::Negotiate(negotiate)) => self.negotiate(&negotiate),
-            (Step::Reply, Message::Reply(reply)) => self.check(&reply),
-            (Step::Success2, Message::Success2 { .. }) => {
-                self.step = Step::Done;
+            (AuthStep::Negotiate, Message::Negotiate(negotiate)) => self.negotiate(&negotiate),
+            (AuthStep::Reply, Message::Reply(reply)) => self.check(&reply),
+            (AuthStep::Success2, Message::Success2 { .. }) => {
+                self.step = AuthStep::Done;
                 Ok(())
             }
             (_, Message::Failure { failure, .. }) => {
                 self.failure = failure;
-                self.step = Step::Failed;
+                self.step = AuthStep::Failed;
                 Ok(())
             }
-            _ => Err(Why::IncorrectMessage.into()),
+            _ => Err(FailureExplanation::IncorrectMessage.into()),
         }
     }
 
     fn negotiate(&mut self, negotiate: &Negotiate) -> Result<(), Failure> {
         self.transaction = negotiate.transaction;
         if negotiate.secure_channel != 0 {
-            return Err(Why::SecureChannelMismatch.into());
+            return Err(FailureExplanation::SecureChannelMismatch.into());
         }
         let offered =
-            |wanted: Option<Group>| wanted.filter(|group| negotiate.groups.contains(group));
+            |wanted: Option<DhGroup>| wanted.filter(|group| negotiate.groups.contains(group));
         let hash = match self.keys.hash {
             Some(hash) => negotiate.hashes.iter().find(|h| **h == hash),
             None => negotiate.hashes.first(),
         };
         let group = match self.keys.group {
             Some(group) => offered(Some(group)),
-            None => offered(Some(Group::Ffdhe2048)).or(negotiate.groups.first().copied()),
+            None => offered(Some(DhGroup::Ffdhe2048)).or(negotiate.groups.first().copied()),
         };
         self.terms = Some(Terms {
-            hash: *hash.ok_or(Failure::from(Why::HashUnusable))?,
-            group: group.ok_or(Failure::from(Why::GroupUnusable))?,
+            hash: *hash.ok_or(Failure::from(FailureExplanation::HashUnusable))?,
+            group: group.ok_or(Failure::from(FailureExplanation::GroupUnusable))?,
             transaction: negotiate.transaction,
             secure_channel: 0,
         });
-        self.step = Step::Challenge;
+        self.step = AuthStep::Challenge;
         Ok(())
     }
 
@@ -201,19 +201,19 @@ impl Controller {
 
     fn check(&mut self, reply: &Reply) -> Result<(), Failure> {
         let terms = self.terms.as_ref().expect("they are set before this step");
-        let wrong = Failure::from(Why::IncorrectPayload);
+        let wrong = Failure::from(FailureExplanation::IncorrectPayload);
         if reply.response.len() != terms.hash.bytes()
             || reply.public.len() != terms.group.value_bytes()
         {
             return Err(wrong);
         }
         let shared = match terms.group {
-            Group::Null => Vec::new(),
+            DhGroup::Null => Vec::new(),
             group => group
                 .shared(&reply.public, &self.random.exponent)
                 .ok_or(wrong)?,
         };
-        let mut question = Question {
+        let mut input = ResponseInput {
             prover: Prover::Host,
             names: &self.names,
             terms,
@@ -222,22 +222,22 @@ impl Controller {
             shared: &shared,
         };
         let key = self.keys.host.transformed(&self.names.host);
-        if !question.is_answered(&key, &reply.response) {
-            return Err(Why::Failed.into());
+        if !input.is_correct(&key, &reply.response) {
+            return Err(FailureExplanation::Failed.into());
         }
         let response = match (&reply.challenge, &self.keys.controller) {
             (None, _) => None,
-            // The host wants a proof, and there is no secret to prove.
-            (Some(_), None) => return Err(Why::Failed.into()),
-            // A host that sends its own challenge back wants its answer from us.
-            (Some(challenge), Some(_)) if challenge == question.challenge => {
-                return Err(Why::Failed.into());
+            // The host requests authentication of the controller, and there is no secret for it.
+            (Some(_), None) => return Err(FailureExplanation::Failed.into()),
+            // Reflection attack: the host sends the controller's challenge back to obtain its response.
+            (Some(challenge), Some(_)) if challenge == input.challenge => {
+                return Err(FailureExplanation::Failed.into());
             }
             (Some(challenge), Some(secret)) => {
-                question.prover = Prover::Controller;
-                question.challenge = challenge;
-                question.sequence = reply.sequence;
-                Some(question.answer(&secret.transformed(&self.names.subsystem)))
+                input.prover = Prover::Controller;
+                input.challenge = challenge;
+                input.sequence = reply.sequence;
+                Some(input.response(&secret.transformed(&self.names.subsystem)))
             }
         };
         self.success = Some(Success1 {
@@ -245,7 +245,7 @@ impl Controller {
             hash_bytes: u8::try_from(terms.hash.bytes()).expect("at most 64"),
             response,
         });
-        self.step = Step::Success1;
+        self.step = AuthStep::Success1;
         Ok(())
     }
 }

@@ -8,10 +8,10 @@ use crypto_bigint::{
     modular::{BoxedMontyForm, BoxedMontyParams},
 };
 
-/// How the secret of an exchange is agreed upon.
+/// The Diffie-Hellman group of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Group {
-    /// No Diffie-Hellman: the challenge alone.
+pub enum DhGroup {
+    /// No Diffie-Hellman: challenge and response only.
     Null = 0,
     /// 2048 bits.
     Ffdhe2048 = 1,
@@ -25,8 +25,8 @@ pub enum Group {
     Ffdhe8192 = 5,
 }
 
-impl Group {
-    /// All groups, the weakest first.
+impl DhGroup {
+    /// All groups, weakest first.
     pub const ALL: [Self; 6] = [
         Self::Null,
         Self::Ffdhe2048,
@@ -36,12 +36,12 @@ impl Group {
         Self::Ffdhe8192,
     ];
 
-    /// The group of an identifier on the wire.
+    /// The group with this identifier on the wire.
     pub fn from_id(id: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|group| *group as u8 == id)
     }
 
-    /// Its name, as nvmet and nvme-cli have it.
+    /// The name that nvmet and nvme-cli use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -66,8 +66,8 @@ impl Group {
         self.raise(&BoxedUint::from(2_u8).resize(self.bits()), exponent)
     }
 
-    /// The shared secret with a peer's public value, padded to the length of the group. `None` where the value has
-    /// another length or is none of the group's: 0, 1, p − 1 and above would make the secret known to everybody.
+    /// The shared secret for a peer's public value, padded to the length of the group. Returns `None` if the value has
+    /// another length or is outside the group: 0, 1, p − 1 and larger values would make the secret predictable.
     pub(super) fn shared(self, peer: &[u8], exponent: &[u8; 64]) -> Option<Vec<u8>> {
         if self == Self::Null || peer.len() != self.value_bytes() {
             return None;
@@ -101,7 +101,7 @@ impl Group {
         }
     }
 
-    /// In constant time, but for the length of the exponent, which is fixed.
+    /// Modular exponentiation. Constant time, except for the length of the exponent, which is fixed.
     fn raise(self, base: &BoxedUint, exponent: &[u8; 64]) -> Vec<u8> {
         let odd = Odd::new(self.prime()).expect("a prime above 2 is odd");
         let params = BoxedMontyParams::new(odd);
@@ -121,7 +121,7 @@ impl Group {
             .shr(8192 - bits)
             .wrapping_add(BoxedUint::from(self.addend()).resize(8192));
         let one = BoxedUint::one_with_precision(8192);
-        // 2^8192 is 0 in 8192 bits, which is what the largest group needs.
+        // 2^8192 is 0 in 8192 bits, which is correct for the largest group.
         let top = if bits < 8192 {
             one.shl(bits)
         } else {
@@ -165,8 +165,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_primes_are_those_of_rfc_7919() {
-        // The digests were made by another program, which also checked that (p − 1) / 2 is the order of 2.
+    fn primes_match_rfc_7919() {
+        // The expected digests come from another program, which also checked that (p − 1) / 2 is the order of 2.
         let expected = [
             "9cd3b7f336872f46c09428d1bbc19877a4d440512cda8d1c1cf0cd6e33698966",
             "0eaf67db3a839156d5013494a5318a772b5697d270d721f37f092efc69ea5a17",
@@ -174,7 +174,7 @@ mod tests {
             "227ac9066b3ddd9e193670cda2388fa884f65ba0cf98b742d1fe77a6687c79c7",
             "770b14efaf6f049929c523113b3fa99a8d11dab1b18af3609590122075d19833",
         ];
-        for (group, expected) in Group::ALL[1..].iter().zip(expected) {
+        for (group, expected) in DhGroup::ALL[1..].iter().zip(expected) {
             let prime = group.prime().to_be_bytes();
             assert_eq!(prime.len(), group.value_bytes());
             let digest = Sha256::digest(&prime);
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn both_sides_get_the_same_secret() {
-        for group in &Group::ALL[1..3] {
+        for group in &DhGroup::ALL[1..3] {
             let (a, b) = ([0x5a; 64], [0xc3; 64]);
             let (public_a, public_b) = (group.public(&a), group.public(&b));
             let shared = group.shared(&public_b, &a);
@@ -197,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn values_that_make_the_secret_known_are_refused() {
-        let group = Group::Ffdhe2048;
+    fn values_outside_the_group_are_refused() {
+        let group = DhGroup::Ffdhe2048;
         let prime = group.prime();
         let one = BoxedUint::one_with_precision(2048);
         let bad = [

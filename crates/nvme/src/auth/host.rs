@@ -1,17 +1,17 @@
 //! The host's side of DH-HMAC-CHAP.
 
 use super::{
-    Random,
-    group::Group,
-    message::{Challenge, Failure, Message, Negotiate, Reply, Why},
-    response::{Hash, Names, Prover, Question, Terms},
+    AuthRandom,
+    group::DhGroup,
+    message::{Challenge, Failure, FailureExplanation, Message, Negotiate, Reply},
+    response::{Hash, Names, Prover, ResponseInput, Terms},
     secret::Secret,
 };
 
-/// One exchange, as a host sees it: [`negotiate`](Self::negotiate), then [`reply`](Self::reply) to the challenge, then
+/// The host's side of one exchange: [`negotiate`](Self::negotiate), then [`reply`](Self::reply) to the challenge, then
 /// [`finish`](Self::finish).
 #[derive(Debug)]
-pub struct Host {
+pub struct AuthHost {
     names: Names,
     secret: Secret,
     controller: Option<Secret>,
@@ -19,7 +19,7 @@ pub struct Host {
     expected: Option<Expected>,
 }
 
-/// What is needed to check the controller's response.
+/// The data for checking the controller's response.
 #[derive(Debug)]
 struct Expected {
     terms: Terms,
@@ -28,8 +28,8 @@ struct Expected {
     shared: Vec<u8>,
 }
 
-impl Host {
-    /// An exchange between `names` by the host's secret. With `controller`, the controller has to prove that secret.
+impl AuthHost {
+    /// An exchange between `names` with the host's secret. With `controller`, the controller must prove that secret.
     pub fn new(names: Names, secret: Secret, controller: Option<Secret>, transaction: u16) -> Self {
         Self {
             names,
@@ -46,13 +46,13 @@ impl Host {
             transaction: self.transaction,
             secure_channel: 0,
             hashes: Hash::ALL.to_vec(),
-            groups: Group::ALL.to_vec(),
+            groups: DhGroup::ALL.to_vec(),
         })
         .encode()
     }
 
-    /// The answer to the controller's challenge.
-    pub fn reply(&mut self, challenge: &[u8], random: &Random) -> Result<Vec<u8>, Failure> {
+    /// Returns the reply to the controller's challenge.
+    pub fn reply(&mut self, challenge: &[u8], random: &AuthRandom) -> Result<Vec<u8>, Failure> {
         let Message::Challenge(Challenge {
             hash,
             group,
@@ -62,7 +62,7 @@ impl Host {
             ..
         }) = self.received(challenge)?
         else {
-            return Err(Why::IncorrectMessage.into());
+            return Err(FailureExplanation::IncorrectMessage.into());
         };
         let terms = Terms {
             hash,
@@ -71,12 +71,12 @@ impl Host {
             secure_channel: 0,
         };
         let shared = match group {
-            Group::Null => Vec::new(),
+            DhGroup::Null => Vec::new(),
             _ => group
                 .shared(&public, &random.exponent)
-                .ok_or(Failure::from(Why::IncorrectPayload))?,
+                .ok_or(Failure::from(FailureExplanation::IncorrectPayload))?,
         };
-        let question = Question {
+        let input = ResponseInput {
             prover: Prover::Host,
             names: &self.names,
             terms: &terms,
@@ -88,7 +88,7 @@ impl Host {
         let reply = Reply {
             transaction: self.transaction,
             sequence: random.sequence,
-            response: question.answer(&self.secret.transformed(&self.names.host)),
+            response: input.response(&self.secret.transformed(&self.names.host)),
             challenge: self.controller.is_some().then(|| own.clone()),
             public: group.public(&random.exponent),
         };
@@ -101,18 +101,18 @@ impl Host {
         Ok(Message::Reply(reply).encode())
     }
 
-    /// The end: the last message to send, where the controller had to prove itself and did.
+    /// Ends the exchange. Returns the last message to send if the controller had to prove its identity and did.
     pub fn finish(&mut self, success: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
         let Message::Success1(success) = self.received(success)? else {
-            return Err(Why::IncorrectMessage.into());
+            return Err(FailureExplanation::IncorrectMessage.into());
         };
         let Some(expected) = self.expected.take() else {
-            return Err(Why::IncorrectMessage.into());
+            return Err(FailureExplanation::IncorrectMessage.into());
         };
         let Some(secret) = &self.controller else {
             return Ok(None);
         };
-        let question = Question {
+        let input = ResponseInput {
             prover: Prover::Controller,
             names: &self.names,
             terms: &expected.terms,
@@ -123,15 +123,15 @@ impl Host {
         let key = secret.transformed(&self.names.subsystem);
         let is_right = success
             .response
-            .is_some_and(|response| question.is_answered(&key, &response));
+            .is_some_and(|response| input.is_correct(&key, &response));
         if !is_right {
-            return Err(Why::Failed.into());
+            return Err(FailureExplanation::Failed.into());
         }
         let transaction = self.transaction;
         Ok(Some(Message::Success2 { transaction }.encode()))
     }
 
-    /// What tells the controller that the exchange has failed here.
+    /// The message that reports a failure to the controller.
     pub fn failure(&self, failure: Failure) -> Vec<u8> {
         Message::Failure {
             transaction: self.transaction,
@@ -145,7 +145,7 @@ impl Host {
         match Message::decode(bytes)? {
             Message::Failure { failure, .. } => Err(failure),
             message if message.transaction() == self.transaction => Ok(message),
-            _ => Err(Why::IncorrectPayload.into()),
+            _ => Err(FailureExplanation::IncorrectPayload.into()),
         }
     }
 }

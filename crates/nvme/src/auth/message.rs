@@ -1,17 +1,17 @@
-//! The messages of DH-HMAC-CHAP as bytes.
+//! Encoding of DH-HMAC-CHAP messages.
 //!
-//! A message begins with its type, its identifier, two zeros and the transaction's number. Every length is checked
-//! against what is there, and reserved fields are ignored, as NVMe asks.
+//! A message begins with its type, its identifier, two zero bytes and the transaction identifier. Every length is
+//! checked against the available bytes. Reserved fields are ignored, as NVMe requires.
 
 use std::fmt;
 
-use super::{group::Group, response::Hash};
+use super::{group::DhGroup, response::Hash};
 
-/// The types of messages.
+/// Message types.
 const TYPE_COMMON: u8 = 0;
 const TYPE_DHCHAP: u8 = 1;
 
-/// The identifiers of messages.
+/// Message identifiers.
 const NEGOTIATE: u8 = 0;
 const CHALLENGE: u8 = 1;
 const REPLY: u8 = 2;
@@ -20,30 +20,30 @@ const SUCCESS2: u8 = 4;
 const FAILURE2: u8 = 0xf0;
 const FAILURE1: u8 = 0xf1;
 
-/// The identifier of DH-HMAC-CHAP among the protocols of a Negotiate.
+/// The identifier of DH-HMAC-CHAP in the protocol list of a Negotiate.
 const PROTOCOL_DHCHAP: u8 = 1;
 
-/// The length of a protocol's description in a Negotiate, and where its groups begin.
+/// The length of a protocol descriptor in a Negotiate, and the offsets of its hash and group lists.
 const PROTOCOL_BYTES: usize = 64;
 const HASHES_AT: usize = 4;
 const GROUPS_AT: usize = 34;
 const IDS_MAX: usize = 30;
 
-/// The head of Challenge, Reply, Success1 and Success2.
+/// The length of the header of Challenge, Reply, Success1 and Success2.
 const HEAD_BYTES: usize = 16;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Host to controller: what the host can do.
+    /// Host to controller: the supported hashes and groups.
     Negotiate(Negotiate),
-    /// Controller to host: prove yourself.
+    /// Controller to host: the challenge.
     Challenge(Challenge),
-    /// Host to controller: the proof, and perhaps a challenge in turn.
+    /// Host to controller: the response, and a challenge for mutual authentication.
     Reply(Reply),
-    /// Controller to host: the proof is right, and perhaps the controller's own.
+    /// Controller to host: the response was correct. It has the controller's own response for mutual authentication.
     Success1(Success1),
-    /// Host to controller: the controller's proof is right.
+    /// Host to controller: the controller's response was correct.
     Success2 {
         /// The transaction.
         transaction: u16,
@@ -52,27 +52,27 @@ pub enum Message {
     Failure {
         /// The transaction.
         transaction: u16,
-        /// Whether the host says so (Failure2) or the controller (Failure1).
+        /// Whether the host (Failure2) or the controller (Failure1) reports it.
         is_host: bool,
-        /// Why.
+        /// The cause.
         failure: Failure,
     },
 }
 
-/// What a host can do.
+/// The hashes and groups that a host supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiate {
-    /// The transaction that the whole exchange belongs to.
+    /// The transaction identifier of the whole exchange.
     pub transaction: u16,
     /// `SC_C`: 0 without a secure channel.
     pub secure_channel: u8,
-    /// Hashes, the preferred first. Unknown ones are left out.
+    /// Hashes in order of preference. Unknown ones are left out.
     pub hashes: Vec<Hash>,
-    /// Groups, the preferred first. Unknown ones are left out.
-    pub groups: Vec<Group>,
+    /// Groups in order of preference. Unknown ones are left out.
+    pub groups: Vec<DhGroup>,
 }
 
-/// What a controller asks.
+/// The challenge of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
     /// The transaction.
@@ -80,16 +80,16 @@ pub struct Challenge {
     /// The hash that the controller chose.
     pub hash: Hash,
     /// The group that it chose.
-    pub group: Group,
+    pub group: DhGroup,
     /// Its sequence number.
     pub sequence: u32,
     /// The challenge, as long as the hash.
     pub value: Vec<u8>,
-    /// Its public value, as long as the group; empty for the null group.
+    /// Its DH public value, as long as the group; empty for the null group.
     pub public: Vec<u8>,
 }
 
-/// What a host answers.
+/// The reply of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The transaction.
@@ -98,53 +98,53 @@ pub struct Reply {
     pub sequence: u32,
     /// The response, as long as the hash.
     pub response: Vec<u8>,
-    /// The host's challenge; `None` where the controller need not prove itself.
+    /// The host's challenge; `None` without mutual authentication.
     pub challenge: Option<Vec<u8>>,
-    /// The host's public value; empty for the null group.
+    /// The host's DH public value; empty for the null group.
     pub public: Vec<u8>,
 }
 
-/// That the host is let in.
+/// The message that accepts the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Success1 {
     /// The transaction.
     pub transaction: u16,
     /// The length of the hash.
     pub hash_bytes: u8,
-    /// The controller's response to the host's challenge, where there was one.
+    /// The controller's response to the host's challenge, if there was one.
     pub response: Option<Vec<u8>>,
 }
 
-/// Why an exchange failed.
+/// The cause of a failed exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The reason's explanation on the wire.
+    /// The reason code explanation on the wire.
     pub explanation: u8,
 }
 
-/// The explanations that NVMe names.
+/// The reason code explanations of the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// The response is wrong: another secret.
+pub enum FailureExplanation {
+    /// The response is wrong: the secrets differ.
     Failed = 1,
-    /// DH-HMAC-CHAP is not among the protocols.
+    /// The protocol list does not have DH-HMAC-CHAP.
     ProtocolUnusable = 2,
-    /// One side wants a secure channel, the other not.
+    /// Only one side requires a secure channel.
     SecureChannelMismatch = 3,
     /// No hash in common.
     HashUnusable = 4,
     /// No group in common.
     GroupUnusable = 5,
-    /// A message with wrong fields.
+    /// A message has invalid fields.
     IncorrectPayload = 6,
-    /// A message out of order.
+    /// A message is out of order.
     IncorrectMessage = 7,
 }
 
-impl From<Why> for Failure {
-    fn from(why: Why) -> Self {
+impl From<FailureExplanation> for Failure {
+    fn from(explanation: FailureExplanation) -> Self {
         Self {
-            explanation: why as u8,
+            explanation: explanation as u8,
         }
     }
 }
@@ -165,9 +165,9 @@ impl fmt::Display for Failure {
 }
 
 impl Message {
-    /// Reads a message. Bytes after its end are ignored: Authentication Receive gives a buffer of any length.
+    /// Decodes a message. Bytes after its end are ignored: Authentication Receive returns a buffer of any length.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
-        let wrong = Failure::from(Why::IncorrectPayload);
+        let wrong = Failure::from(FailureExplanation::IncorrectPayload);
         let head: &[u8; 6] = bytes.first_chunk().ok_or(wrong)?;
         let transaction = u16::from_le_bytes([head[4], head[5]]);
         match (head[0], head[1]) {
@@ -187,15 +187,15 @@ impl Message {
                 Ok(Self::Success2 { transaction })
             }
             (TYPE_DHCHAP, SUCCESS2) => Err(wrong),
-            _ => Err(Why::IncorrectMessage.into()),
+            _ => Err(FailureExplanation::IncorrectMessage.into()),
         }
     }
 
-    /// Its bytes.
+    /// Encodes the message.
     ///
     /// # Panics
     ///
-    /// Where lists or values are longer than their fields can say, which no value that this crate makes is.
+    /// Panics if a list or a value is too long for its length field. Values made by this crate never are.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Negotiate(negotiate) => encode_negotiate(negotiate),
@@ -239,7 +239,7 @@ impl Message {
             } => {
                 let id = if *is_host { FAILURE2 } else { FAILURE1 };
                 let mut bytes = head(TYPE_COMMON, id, *transaction, 8);
-                // The only reason there is: authentication failed.
+                // The only reason code: authentication failed.
                 bytes[6] = 1;
                 bytes[7] = failure.explanation;
                 bytes
@@ -247,7 +247,7 @@ impl Message {
         }
     }
 
-    /// The transaction that it belongs to.
+    /// The transaction identifier.
     pub fn transaction(&self) -> u16 {
         match self {
             Self::Negotiate(Negotiate { transaction, .. })
@@ -296,7 +296,7 @@ fn encode_negotiate(negotiate: &Negotiate) -> Vec<u8> {
 }
 
 fn negotiate(transaction: u16, bytes: &[u8]) -> Result<Negotiate, Failure> {
-    let wrong = Failure::from(Why::IncorrectPayload);
+    let wrong = Failure::from(FailureExplanation::IncorrectPayload);
     let head: &[u8; 8] = bytes.first_chunk().ok_or(wrong)?;
     let (secure_channel, count) = (head[6], usize::from(head[7]));
     let protocols = bytes
@@ -306,7 +306,7 @@ fn negotiate(transaction: u16, bytes: &[u8]) -> Result<Negotiate, Failure> {
     let protocol = protocols
         .into_iter()
         .find(|protocol| protocol[0] == PROTOCOL_DHCHAP)
-        .ok_or(Failure::from(Why::ProtocolUnusable))?;
+        .ok_or(Failure::from(FailureExplanation::ProtocolUnusable))?;
     let list = |at: usize, length: u8| {
         let length = usize::from(length);
         let fits = length > 0 && length <= IDS_MAX;
@@ -318,25 +318,29 @@ fn negotiate(transaction: u16, bytes: &[u8]) -> Result<Negotiate, Failure> {
         transaction,
         secure_channel,
         hashes: hashes.iter().filter_map(|id| Hash::from_id(*id)).collect(),
-        groups: groups.iter().filter_map(|id| Group::from_id(*id)).collect(),
+        groups: groups
+            .iter()
+            .filter_map(|id| DhGroup::from_id(*id))
+            .collect(),
     })
 }
 
-/// Parts of a message that follow each other after its head.
+/// Splits the bytes after the header into consecutive parts.
 fn parts<const N: usize>(bytes: &[u8], lengths: [usize; N]) -> Result<[&[u8]; N], Failure> {
     let mut rest = bytes.get(HEAD_BYTES..).unwrap_or_default();
     let mut parts = [&[][..]; N];
     for (part, length) in parts.iter_mut().zip(lengths) {
         (*part, rest) = rest
             .split_at_checked(length)
-            .ok_or(Failure::from(Why::IncorrectPayload))?;
+            .ok_or(Failure::from(FailureExplanation::IncorrectPayload))?;
     }
     Ok(parts)
 }
 
-/// The fields that Challenge, Reply and Success1 share: the hash's length, the public value's, the sequence number.
+/// The fields common to Challenge, Reply and Success1: the length of the hash, the length of the public value, and the
+/// sequence number.
 fn lengths(bytes: &[u8]) -> Result<(&[u8; HEAD_BYTES], usize, usize, u32), Failure> {
-    let wrong = Failure::from(Why::IncorrectPayload);
+    let wrong = Failure::from(FailureExplanation::IncorrectPayload);
     let head: &[u8; HEAD_BYTES] = bytes.first_chunk().ok_or(wrong)?;
     let public = usize::from(u16::from_le_bytes([head[10], head[11]]));
     let sequence = u32::from_le_bytes([head[12], head[13], head[14], head[15]]);
@@ -345,10 +349,11 @@ fn lengths(bytes: &[u8]) -> Result<(&[u8; HEAD_BYTES], usize, usize, u32), Failu
 
 fn challenge(transaction: u16, bytes: &[u8]) -> Result<Challenge, Failure> {
     let (head, hash_bytes, public_bytes, sequence) = lengths(bytes)?;
-    let hash = Hash::from_id(head[8]).ok_or(Failure::from(Why::HashUnusable))?;
-    let group = Group::from_id(head[9]).ok_or(Failure::from(Why::GroupUnusable))?;
+    let hash = Hash::from_id(head[8]).ok_or(Failure::from(FailureExplanation::HashUnusable))?;
+    let group =
+        DhGroup::from_id(head[9]).ok_or(Failure::from(FailureExplanation::GroupUnusable))?;
     if hash_bytes != hash.bytes() || public_bytes != group.value_bytes() {
-        return Err(Why::IncorrectPayload.into());
+        return Err(FailureExplanation::IncorrectPayload.into());
     }
     let [value, public] = parts(bytes, [hash_bytes, public_bytes])?;
     Ok(Challenge {

@@ -1,11 +1,11 @@
-//! What proves a secret: HMACs over a challenge and the names of both sides.
+//! Responses to challenges: HMACs over a challenge and the names of both sides.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
-use super::group::Group;
+use super::group::DhGroup;
 
-/// A hash that challenges and responses are made with.
+/// A hash function for challenges and responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hash {
     /// SHA-256.
@@ -17,15 +17,15 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// All hashes, the shortest first.
+    /// All hashes, shortest first.
     pub const ALL: [Self; 3] = [Self::Sha256, Self::Sha384, Self::Sha512];
 
-    /// The hash of an identifier on the wire.
+    /// The hash with this identifier on the wire.
     pub fn from_id(id: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|hash| *hash as u8 == id)
     }
 
-    /// The length of its digests.
+    /// The length of its digest.
     pub fn bytes(self) -> usize {
         match self {
             Self::Sha256 => 32,
@@ -51,7 +51,7 @@ impl Hash {
         }
     }
 
-    /// Whether `claimed` is the HMAC, in constant time.
+    /// Whether `claimed` is the HMAC. Compares in constant time.
     fn is_hmac(self, key: &[u8], parts: &[&[u8]], claimed: &[u8]) -> bool {
         match self {
             Self::Sha256 => mac::<Hmac<Sha256>>(key, parts)
@@ -83,7 +83,7 @@ fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> M {
     mac
 }
 
-/// The names of both sides, which every response covers.
+/// The NQNs of both sides. Every response covers them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// The NQN of the host.
@@ -92,49 +92,49 @@ pub struct Names {
     pub subsystem: String,
 }
 
-/// Who proves its secret.
+/// The side that proves its secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prover {
     Host,
     Controller,
 }
 
-/// What both sides agreed on in one exchange.
+/// The negotiated parameters of one exchange.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) hash: Hash,
-    pub(super) group: Group,
+    pub(super) group: DhGroup,
     pub(super) transaction: u16,
     /// The `SC_C` field of Negotiate.
     pub(super) secure_channel: u8,
 }
 
-/// One challenge and what makes its response.
+/// A challenge and the other inputs of its response.
 #[derive(Debug)]
-pub(super) struct Question<'a> {
+pub(super) struct ResponseInput<'a> {
     pub(super) prover: Prover,
     pub(super) names: &'a Names,
     pub(super) terms: &'a Terms,
     pub(super) challenge: &'a [u8],
     pub(super) sequence: u32,
-    /// The secret of the DH group; empty for the null group.
+    /// The DH shared secret; empty for the null group.
     pub(super) shared: &'a [u8],
 }
 
-impl Question<'_> {
-    /// The response, by the prover's transformed key.
-    pub(super) fn answer(&self, key: &[u8]) -> Vec<u8> {
+impl ResponseInput<'_> {
+    /// Computes the response with the prover's transformed key.
+    pub(super) fn response(&self, key: &[u8]) -> Vec<u8> {
         self.with_parts(|hash, parts| hash.hmac(key, parts))
     }
 
-    /// Whether a response is right.
-    pub(super) fn is_answered(&self, key: &[u8], claimed: &[u8]) -> bool {
+    /// Whether a response is correct.
+    pub(super) fn is_correct(&self, key: &[u8], claimed: &[u8]) -> bool {
         self.with_parts(|hash, parts| hash.is_hmac(key, parts, claimed))
     }
 
     fn with_parts<T>(&self, use_parts: impl FnOnce(Hash, &[&[u8]]) -> T) -> T {
         let hash = self.terms.hash;
-        let challenge = if self.terms.group == Group::Null {
+        let challenge = if self.terms.group == DhGroup::Null {
             self.challenge.to_vec()
         } else {
             hash.hmac(&hash.digest(self.shared), &[self.challenge])

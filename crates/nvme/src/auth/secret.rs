@@ -1,17 +1,17 @@
-//! A configured secret in its text form, `DHHC-1:00:BASE64:`.
+//! Configured secrets in their text form, `DHHC-1:00:BASE64:`.
 //!
-//! The number in the middle says how the key is transformed before use: 00 not at all, 01 to 03 by HMAC with SHA-256,
-//! SHA-384 or SHA-512 over the owner's NQN. The text has the key of 32, 48 or 64 bytes and its CRC32, so that a typing
-//! mistake is told apart from a refused key.
+//! The number selects how the key is transformed before use: 00 not at all, 01 to 03 by HMAC with SHA-256, SHA-384 or
+//! SHA-512 over the owner's NQN. The base64 text has the key of 32, 48 or 64 bytes and its CRC-32, so that a typing
+//! error is distinguished from a wrong key.
 
 use std::{fmt, str::FromStr};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use straightway_core::{Error, Kind};
+use straightway_core::{Error, ErrorKind};
 
 use super::response::Hash;
 
-/// A secret of a host or of a subsystem.
+/// The secret of a host or of a subsystem.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     key: Vec<u8>,
@@ -19,7 +19,7 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// A secret of these bytes. `None` where its length is not 32, 48 or 64, or not that of the hash.
+    /// A secret with this key. Returns `None` if its length is not 32, 48 or 64 bytes, or not that of the hash.
     pub fn new(key: &[u8], transform: Option<Hash>) -> Option<Self> {
         let fits = match transform {
             Some(hash) => key.len() == hash.bytes(),
@@ -31,7 +31,7 @@ impl Secret {
         })
     }
 
-    /// Its text form.
+    /// The text form.
     pub fn to_text(&self) -> String {
         let mut bytes = self.key.clone();
         bytes.extend_from_slice(&crc32(&self.key).to_le_bytes());
@@ -39,7 +39,7 @@ impl Secret {
         format!("DHHC-1:{id:02x}:{}:", STANDARD.encode(bytes))
     }
 
-    /// The key that responses of the owner `nqn` are made with.
+    /// The key for responses of the owner `nqn`.
     pub(super) fn transformed(&self, nqn: &str) -> Vec<u8> {
         match self.transform {
             None => self.key.clone(),
@@ -52,8 +52,9 @@ impl FromStr for Secret {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        // The text itself stays out of the error: it may be right but for one character.
-        let refuse = |why: &str| Error::new(Kind::Invalid, "read", "a DH-HMAC-CHAP secret", why);
+        // The text itself stays out of the error: it may differ from the right one in a single character.
+        let refuse =
+            |why: &str| Error::new(ErrorKind::Invalid, "read", "a DH-HMAC-CHAP secret", why);
         let form = "a secret has the form DHHC-1:00:BASE64:";
         let rest = text.trim().strip_prefix("DHHC-1:");
         let rest = rest.and_then(|rest| rest.strip_suffix(':'));
@@ -65,7 +66,7 @@ impl FromStr for Secret {
             "01" => Some(Hash::Sha256),
             "02" => Some(Hash::Sha384),
             "03" => Some(Hash::Sha512),
-            _ => return Err(refuse("its transform is none of 00, 01, 02 and 03")),
+            _ => return Err(refuse("its transform is not 00, 01, 02 or 03")),
         };
         let bytes = STANDARD
             .decode(encoded)
@@ -77,7 +78,7 @@ impl FromStr for Secret {
             return Err(refuse("its checksum is wrong: is it mistyped?"));
         }
         Self::new(key, transform).ok_or_else(|| {
-            refuse("its key has none of 32, 48 and 64 bytes, or not as many as its hash")
+            refuse("its key does not have 32, 48 or 64 bytes, or not the length of its hash")
         })
     }
 }
@@ -88,7 +89,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The CRC-32 of zip and Ethernet.
+/// CRC-32 as in zip and Ethernet.
 fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -108,15 +109,15 @@ mod tests {
     const TEXT: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 
     #[test]
-    fn the_text_form_is_that_of_nvme_cli() {
+    fn the_text_form_matches_nvme_cli() {
         let key: Vec<u8> = (0..32).collect();
         let secret = Secret::new(&key, None).expect("32 bytes");
         assert_eq!(secret.to_text(), TEXT);
-        assert_eq!(TEXT.parse::<Secret>().expect("it is right"), secret);
+        assert_eq!(TEXT.parse::<Secret>().expect("it is valid"), secret);
     }
 
     #[test]
-    fn every_length_and_transform_survives_the_text_form() {
+    fn every_length_and_transform_round_trips() {
         for (bytes, hash) in [
             (32, None),
             (48, None),

@@ -1,23 +1,23 @@
-//! What a controller says of itself.
+//! The Identify Controller data structure.
 
 use super::IDENTIFY_BYTES;
 use crate::{Malformed, Nqn, wire};
 
-/// What kind of controller it is.
+/// The controller type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControllerKind(pub u8);
 
 impl ControllerKind {
-    /// It serves namespaces.
+    /// An I/O controller.
     pub const IO: Self = Self(1);
-    /// It lists subsystems.
+    /// A discovery controller.
     pub const DISCOVERY: Self = Self(2);
 }
 
-/// Identify Controller. Fields that nobody here needs are zero and ignored.
+/// Identify Controller. Unused fields are encoded as zero and ignored when decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controller {
-    /// The PCI vendor, and that of the subsystem.
+    /// The PCI vendor identifier and the PCI subsystem vendor identifier.
     pub vendor: [u16; 2],
     /// The serial number: up to 20 ASCII characters.
     pub serial: String,
@@ -27,25 +27,25 @@ pub struct Controller {
     pub firmware: String,
     /// Multipath capabilities: [`Controller::SHARED`] and [`Controller::ANA`].
     pub multipath: u8,
-    /// The longest transfer: 2 to this power × 4096 bytes; 0 for no limit.
+    /// MDTS: the longest transfer is 4096 bytes × 2 to this power; 0 for no limit.
     pub transfer_shift: u8,
-    /// The controller's number.
+    /// The controller identifier.
     pub id: u16,
     /// The version: `0x0002_0000` is 2.0.
     pub version: u32,
-    /// The events that it can send: see [`crate::admin::EventMask`].
+    /// The optional asynchronous events that it supports: see [`crate::admin::EventMask`].
     pub events: u32,
-    /// Attributes: bit 0 host identifiers of 128 bits, bit 6 any command counts as keep-alive.
+    /// Attributes: bit 0 128-bit host identifiers, bit 6 any command restarts the keep-alive timer.
     pub attributes: u32,
-    /// What kind of controller it is; 0 from old ones.
+    /// The controller type; 0 from old controllers.
     pub kind: ControllerKind,
-    /// Delays before retries 1 to 3, in units of 100 ms.
+    /// Command retry delays 1 to 3, in units of 100 ms.
     pub retry_delays: [u16; 3],
     /// Optional admin commands.
     pub admin_commands: u16,
-    /// Aborts at a time, less one.
+    /// The maximum number of concurrent Aborts, less one.
     pub abort_limit: u8,
-    /// Event requests at a time, less one.
+    /// The maximum number of outstanding Asynchronous Event Requests, less one.
     pub event_limit: u8,
     /// Firmware updates.
     pub firmware_updates: u8,
@@ -53,59 +53,59 @@ pub struct Controller {
     pub log_attributes: u8,
     /// Error log entries, less one.
     pub error_entries: u8,
-    /// The granularity of the keep-alive time-out in units of 100 ms; 0 where there is none.
+    /// The granularity of the keep-alive timeout in units of 100 ms; 0 without keep-alive.
     pub keep_alive_100ms: u16,
-    /// How long a change of path states may take, in seconds.
+    /// The maximum time of an ANA transition, in seconds.
     pub ana_transition_s: u8,
-    /// Which path states it can have: bit 0 optimized to bit 4 change; bit 6 groups do not change.
+    /// The supported ANA states: bit 0 optimized to bit 4 change; bit 6 group identifiers do not change.
     pub ana_states: u8,
-    /// The largest number of an ANA group.
+    /// The largest ANA group identifier.
     pub ana_group_max: u32,
-    /// How many ANA groups there are.
+    /// The number of ANA groups.
     pub ana_groups: u32,
-    /// The sizes of submission entries: 0x66.
+    /// The sizes of submission queue entries: 0x66.
     pub sqe_sizes: u8,
-    /// The sizes of completion entries: 0x44.
+    /// The sizes of completion queue entries: 0x44.
     pub cqe_sizes: u8,
-    /// The most commands at a time on one queue.
+    /// The maximum number of outstanding commands per queue.
     pub commands_max: u16,
-    /// The largest number of a namespace.
+    /// The largest namespace identifier.
     pub namespaces: u32,
     /// Optional I/O commands: bit 0 compare, 2 dataset management, 3 write zeroes.
     pub io_commands: u16,
     /// Fused commands.
     pub fused: u16,
-    /// The volatile write cache: bit 0 it has one, bits 1 and 2 flush of all namespaces.
+    /// The volatile write cache: bit 0 present, bits 1 and 2 Flush of all namespaces.
     pub write_cache: u8,
     /// The atomic write unit in blocks, less one; normal and at power loss.
     pub atomic_blocks: [u16; 2],
     /// SGL support: bit 0, bit 20 an offset in the capsule.
     pub sgl: u32,
-    /// The most namespaces that are there at a time; 0 where it is not said.
+    /// The maximum number of allowed namespaces; 0 if not reported.
     pub namespaces_max: u32,
-    /// The subsystem; `None` where the page has no valid one.
+    /// The NQN of the subsystem; `None` if the page has no valid one.
     pub subsystem: Option<Nqn>,
     /// The longest command capsule in units of 16 bytes.
     pub command_capsule_16: u32,
     /// The longest response capsule in units of 16 bytes.
     pub response_capsule_16: u32,
-    /// Where data begins in a capsule, in units of 16 bytes: 0.
+    /// The offset of in-capsule data in units of 16 bytes: 0.
     pub capsule_offset_16: u16,
     /// Fabrics attributes: bit 0 a static controller.
     pub fabrics: u8,
-    /// The most data descriptors in a capsule.
+    /// The maximum number of SGL data block descriptors in a capsule.
     pub descriptors_max: u8,
 }
 
 impl Controller {
     /// [`Controller::multipath`]: the subsystem has several ports or controllers.
     pub const SHARED: u8 = 0b011;
-    /// [`Controller::multipath`]: it reports path states.
+    /// [`Controller::multipath`]: ANA reporting is supported.
     pub const ANA: u8 = 0b1000;
-    /// [`Controller::attributes`]: any command counts as a keep-alive.
+    /// [`Controller::attributes`]: any command restarts the keep-alive timer.
     pub const ANY_COMMAND_KEEPS_ALIVE: u32 = 1 << 6;
 
-    /// A controller that says nothing but what fabrics demand.
+    /// A controller with only the fields that fabrics require.
     pub fn new() -> Self {
         Self::decode_fields(&[0; IDENTIFY_BYTES]).with_required()
     }
@@ -129,18 +129,18 @@ impl Controller {
         (self.transfer_shift > 0).then(|| 1_u64.checked_shl(shift).unwrap_or(1 << 63))
     }
 
-    /// The most data in the capsule of a command.
+    /// The maximum in-capsule data size of a command.
     pub fn capsule_bytes_max(&self) -> u32 {
         let capsule = self.command_capsule_16.saturating_mul(16);
         capsule.saturating_sub(64)
     }
 
-    /// Whether it reports path states.
+    /// Whether it supports ANA reporting.
     pub fn has_ana(&self) -> bool {
         self.multipath & Self::ANA != 0
     }
 
-    /// As it is on the wire.
+    /// Encodes the page.
     pub fn encode(&self) -> Vec<u8> {
         let mut page = vec![0; IDENTIFY_BYTES];
         let bytes = &mut page[..];
@@ -174,7 +174,7 @@ impl Controller {
         page
     }
 
-    /// The fields from byte 512 on.
+    /// Encodes the fields from byte 512 on.
     fn encode_nvm(&self, bytes: &mut [u8]) {
         bytes[512] = self.sqe_sizes;
         bytes[513] = self.cqe_sizes;
@@ -197,7 +197,7 @@ impl Controller {
         bytes[1803] = self.descriptors_max;
     }
 
-    /// From the wire.
+    /// Decodes the page.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() != IDENTIFY_BYTES {
             return Err(Malformed("Identify Controller does not have 4096 bytes"));
@@ -263,9 +263,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever a page says, what was read of it is written and read again as the same.
+        /// For any page: decoding, encoding and decoding again gives the same value.
         #[test]
-        fn a_page_survives_the_wire(bytes in prop::collection::vec(any::<u8>(), IDENTIFY_BYTES), named: bool) {
+        fn a_page_round_trips(bytes in prop::collection::vec(any::<u8>(), IDENTIFY_BYTES), named: bool) {
             let mut page = Controller::decode(&bytes).unwrap();
             page.subsystem = named.then(Nqn::discovery);
             prop_assert_eq!(Controller::decode(&page.encode()).unwrap(), page);

@@ -1,9 +1,9 @@
-//! What identifies a namespace wherever it is seen.
+//! Namespace Identification Descriptors: the identifiers of a namespace on every controller.
 
 use super::IDENTIFY_BYTES;
 use crate::Malformed;
 
-/// The identifiers of a namespace. Two namespaces of one subsystem are the same where one of these is equal.
+/// The identifiers of a namespace. Compare them with [`NamespaceId::is_same`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct NamespaceId {
     /// 8 bytes.
@@ -24,7 +24,7 @@ mod kind {
 }
 
 impl NamespaceId {
-    /// As it is on the wire.
+    /// Encodes the descriptor list.
     pub fn encode(&self) -> Vec<u8> {
         let mut page = Vec::with_capacity(IDENTIFY_BYTES);
         let mut add = |kind: u8, value: Option<&[u8]>| {
@@ -45,7 +45,7 @@ impl NamespaceId {
         page
     }
 
-    /// From the wire: up to type 0 or the end. Unknown types are skipped.
+    /// Decodes the list up to type 0 or the end. Unknown types are skipped.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() != IDENTIFY_BYTES {
             return Err(Malformed("a list of identifiers does not have 4096 bytes"));
@@ -71,7 +71,7 @@ impl NamespaceId {
         Ok(id)
     }
 
-    /// Whether both are identifiers of one namespace.
+    /// Whether both belong to the same namespace: they share an identifier, and none differs.
     pub fn is_same(&self, other: &Self) -> bool {
         fn both<T: PartialEq>(one: Option<T>, other: Option<T>) -> Option<bool> {
             Some(one? == other?)
@@ -81,7 +81,7 @@ impl NamespaceId {
             both(self.nguid, other.nguid),
             both(self.eui64, other.eui64),
         ];
-        // Every identifier that both have must be equal, and there must be one.
+        // Every identifier that both have must be equal, and there must be at least one.
         same.contains(&Some(true)) && !same.contains(&Some(false))
     }
 }
@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn identifiers_survive_the_wire(
+        fn identifiers_round_trip(
             eui64: Option<[u8; 8]>,
             nguid: Option<[u8; 16]>,
             uuid: Option<[u8; 16]>,
@@ -105,7 +105,7 @@ mod tests {
         }
 
         #[test]
-        fn any_page_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), IDENTIFY_BYTES)) {
+        fn any_page_is_decoded_or_refused(bytes in prop::collection::vec(any::<u8>(), IDENTIFY_BYTES)) {
             if let Ok(id) = NamespaceId::decode(&bytes) {
                 prop_assert_eq!(NamespaceId::decode(&id.encode()).unwrap(), id);
             }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_are_compared_by_what_both_have() {
+    fn namespaces_are_compared_by_the_identifiers_that_both_have() {
         let uuid = |byte| NamespaceId {
             uuid: Some([byte; 16]),
             ..NamespaceId::default()

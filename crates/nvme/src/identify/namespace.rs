@@ -1,54 +1,54 @@
-//! What a controller says of a namespace.
+//! The Identify Namespace data structure.
 
 use super::IDENTIFY_BYTES;
 use crate::{Malformed, wire};
 
-/// The largest block is 2 to this power: 64 KiB, more than any drive has.
+/// The largest supported block is 2 to this power: 64 KiB, more than any drive uses.
 pub const BLOCK_SHIFT_MAX: u8 = 16;
 
-/// The most formats of a namespace.
+/// The maximum number of LBA formats of a namespace.
 const FORMATS_MAX: usize = 64;
 
-/// A size of blocks.
+/// An LBA format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Format {
-    /// Bytes of metadata with each block.
+    /// The metadata bytes of each block.
     pub metadata_bytes: u16,
-    /// A block is 2 to this power: 9 or 12.
+    /// The block size is 2 to this power: 9 or 12.
     pub block_shift: u8,
-    /// How fast it is, compared to the others: 0 is best.
+    /// The relative performance: 0 is best.
     pub performance: u8,
 }
 
-/// Identify Namespace. Fields that nobody here needs are zero and ignored.
+/// Identify Namespace. Unused fields are encoded as zero and ignored when decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its size in blocks; 0 where there is no such namespace.
+    /// The size in blocks; 0 if the namespace does not exist.
     pub blocks: u64,
-    /// How many blocks can be in use.
+    /// The capacity in blocks.
     pub capacity: u64,
-    /// How many are in use.
+    /// The number of blocks in use.
     pub used: u64,
     /// Features: bit 0 thin provisioning.
     pub features: u8,
-    /// Which format it has.
+    /// The index of the current format.
     pub format_index: u8,
-    /// Whether several controllers may have it.
+    /// Whether several controllers may attach it.
     pub is_shared: bool,
-    /// Its ANA group; 0 without.
+    /// Its ANA group; 0 for none.
     pub ana_group: u32,
     /// Whether it is write protected.
     pub is_protected: bool,
-    /// Its identifiers; zeros where there is none.
+    /// Its NGUID; zeros for none.
     pub nguid: [u8; 16],
-    /// As [`Namespace::nguid`].
+    /// Its EUI-64; zeros for none.
     pub eui64: [u8; 8],
-    /// The formats that it can have: 1 to 64.
+    /// The supported formats: 1 to 64.
     pub formats: Vec<Format>,
 }
 
 impl Namespace {
-    /// A namespace of `blocks` blocks of 2 to the power of `block_shift`.
+    /// A namespace of `blocks` blocks, each 2 to the power of `block_shift` bytes.
     pub fn new(blocks: u64, block_shift: u8) -> Self {
         let format = Format {
             block_shift,
@@ -69,24 +69,26 @@ impl Namespace {
         }
     }
 
-    /// The format that it has.
+    /// The current format.
     pub fn format(&self) -> Result<Format, Malformed> {
         let format = self.formats.get(usize::from(self.format_index));
         let format = *format.ok_or(Malformed("the namespace has a format that is not listed"))?;
         if !(9..=BLOCK_SHIFT_MAX).contains(&format.block_shift) {
-            return Err(Malformed("a block is not 512 bytes to 64 KiB"));
+            return Err(Malformed(
+                "the block size is not between 512 bytes and 64 KiB",
+            ));
         }
         Ok(format)
     }
 
-    /// Its length in bytes.
+    /// The size in bytes.
     pub fn bytes(&self) -> Result<u64, Malformed> {
         let shift = u32::from(self.format()?.block_shift);
         let bytes = self.blocks.checked_mul(1 << shift);
         bytes.ok_or(Malformed("the namespace is longer than 16 EiB"))
     }
 
-    /// As it is on the wire.
+    /// Encodes the page.
     pub fn encode(&self) -> Vec<u8> {
         let mut page = vec![0; IDENTIFY_BYTES];
         let bytes = &mut page[..];
@@ -111,7 +113,7 @@ impl Namespace {
         page
     }
 
-    /// From the wire.
+    /// Decodes the page.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() != IDENTIFY_BYTES {
             return Err(Malformed("Identify Namespace does not have 4096 bytes"));
@@ -130,7 +132,7 @@ impl Namespace {
             capacity: wire::u64_at(bytes, 8),
             used: wire::u64_at(bytes, 16),
             features: bytes[24],
-            // Bits 5 and 6 count only with more than 16 formats.
+            // Bits 5 and 6 are valid only with more than 16 formats.
             format_index: bytes[26] & 0xf
                 | if count > 16 {
                     (bytes[26] >> 5 & 3) << 4
@@ -155,14 +157,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_page_survives_the_wire(bytes in prop::collection::vec(any::<u8>(), IDENTIFY_BYTES)) {
+        fn a_page_round_trips(bytes in prop::collection::vec(any::<u8>(), IDENTIFY_BYTES)) {
             let page = Namespace::decode(&bytes).unwrap();
             prop_assert_eq!(Namespace::decode(&page.encode()).unwrap(), page);
         }
     }
 
     #[test]
-    fn its_length_is_checked() {
+    fn the_size_is_checked() {
         assert_eq!(Namespace::new(8, 12).bytes(), Ok(32768));
         for (blocks, shift) in [(8, 0), (8, 8), (8, 17), (1 << 60, 12)] {
             assert!(

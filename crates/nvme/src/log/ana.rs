@@ -1,29 +1,29 @@
-//! Asymmetric namespace access: which paths serve which namespaces, and how well.
+//! Asymmetric namespace access (ANA): the state of each group of namespaces on a controller.
 
 use crate::{Malformed, wire};
 
-/// The bytes before the first group.
+/// The size of the header.
 const HEADER_BYTES: usize = 16;
 
-/// The bytes of a group before its namespaces.
+/// The size of a group descriptor before its namespaces.
 const GROUP_BYTES: usize = 32;
 
-/// The most groups and namespaces that are read: 128 groups are what Linux has.
+/// The maximum numbers of groups and namespaces that are decoded. Linux has 128 groups.
 const GROUPS_MAX: usize = 4096;
 const NAMESPACES_MAX: usize = 1 << 16;
 
-/// How a group of namespaces is reached through a controller.
+/// The access state of an ANA group on a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AnaState {
-    /// As well as can be.
+    /// The best path.
     Optimized,
-    /// It works, and another path is better.
+    /// Usable, but another path is better.
     NonOptimized,
-    /// Not now.
+    /// Not usable now.
     Inaccessible,
-    /// Never again.
+    /// Persistent loss: never usable again.
     Lost,
-    /// It is being changed.
+    /// The state is changing.
     Change,
 }
 
@@ -49,12 +49,12 @@ impl AnaState {
         })
     }
 
-    /// Whether commands can be sent there.
+    /// Whether commands can be sent on this path.
     pub const fn is_usable(self) -> bool {
         matches!(self, Self::Optimized | Self::NonOptimized)
     }
 
-    /// What it is called.
+    /// The name in messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Optimized => "optimized",
@@ -66,30 +66,30 @@ impl AnaState {
     }
 }
 
-/// Namespaces that share a state.
+/// An ANA group: namespaces that share a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnaGroup {
-    /// The group.
+    /// The group identifier.
     pub id: u32,
-    /// Grows with each change of it.
+    /// The change count of the group.
     pub changes: u64,
     /// Its state.
     pub state: AnaState,
-    /// Its namespaces; empty where only groups were asked for.
+    /// Its namespaces; empty if only groups were requested.
     pub namespaces: Vec<u32>,
 }
 
-/// The log page of path states.
+/// The ANA log page.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct AnaLog {
-    /// Grows with each change.
+    /// The change count of the log.
     pub changes: u64,
     /// The groups.
     pub groups: Vec<AnaGroup>,
 }
 
 impl AnaLog {
-    /// How long the page of `groups` groups with `namespaces` namespaces in all is. `None` beyond the limits.
+    /// The size of a page of `groups` groups with `namespaces` namespaces in total. `None` beyond the limits.
     pub fn bytes_for(groups: u32, namespaces: u32) -> Option<usize> {
         let (groups, namespaces) = (groups as usize, namespaces as usize);
         let fits = groups <= GROUPS_MAX && namespaces <= NAMESPACES_MAX;
@@ -103,7 +103,7 @@ impl AnaLog {
         Some(group.state)
     }
 
-    /// As it is on the wire.
+    /// Encodes the page.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES];
         wire::put(&mut bytes, 0, &self.changes.to_le_bytes());
@@ -125,7 +125,7 @@ impl AnaLog {
         bytes
     }
 
-    /// From the wire. What follows the last group is ignored.
+    /// Decodes the page. Bytes after the last group are ignored.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let short = Malformed("the ANA log ends inside a group");
         if bytes.len() < HEADER_BYTES {
@@ -181,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_log_survives_the_wire(changes: u64, groups in prop::collection::vec(group(), 0..8)) {
+        fn the_log_round_trips(changes: u64, groups in prop::collection::vec(group(), 0..8)) {
             let log = AnaLog { changes, groups };
             let bytes = log.encode();
             let namespaces = log.groups.iter().map(|group| group.namespaces.len()).sum::<usize>();
@@ -194,7 +194,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+        fn arbitrary_bytes_are_decoded_or_refused(bytes: Vec<u8>) {
             let _ = AnaLog::decode(&bytes);
         }
     }

@@ -1,27 +1,27 @@
-//! The discovery log: which subsystems there are, and where.
+//! The discovery log: the subsystems of a discovery controller and their addresses.
 
 use std::fmt;
 
 use crate::{Malformed, Nqn, wire};
 
-/// The bytes of the header, and of each entry behind it.
+/// The size of the header.
 pub const DISCOVERY_HEADER_BYTES: usize = 1024;
-/// The bytes of an entry.
+/// The size of an entry.
 pub const DISCOVERY_ENTRY_BYTES: usize = 1024;
 
-/// How the log begins.
+/// The header of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct DiscoveryHeader {
-    /// Grows with each change: a log that was read in parts is whole where it did not.
+    /// The generation counter. A log that was read in parts is consistent if it did not change.
     pub generation: u64,
-    /// How many entries follow.
+    /// The number of entries that follow.
     pub entries: u64,
     /// The format of the entries: 0.
     pub format: u16,
 }
 
 impl DiscoveryHeader {
-    /// As it is on the wire.
+    /// Encodes the header.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; DISCOVERY_HEADER_BYTES];
         wire::put(&mut bytes, 0, &self.generation.to_le_bytes());
@@ -30,7 +30,7 @@ impl DiscoveryHeader {
         bytes
     }
 
-    /// From the wire.
+    /// Decodes the header.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() < DISCOVERY_HEADER_BYTES {
             return Err(Malformed("the discovery log is shorter than its header"));
@@ -47,18 +47,18 @@ impl DiscoveryHeader {
     }
 }
 
-/// How a subsystem is reached.
+/// The transport type (TRTYPE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transport(pub u8);
+pub struct TransportType(pub u8);
 
-impl Transport {
+impl TransportType {
     /// RDMA.
     pub const RDMA: Self = Self(1);
     /// TCP.
     pub const TCP: Self = Self(3);
 }
 
-/// The kind of an address.
+/// The address family (ADRFAM).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressFamily(pub u8);
 
@@ -69,7 +69,7 @@ impl AddressFamily {
     pub const V6: Self = Self(2);
 }
 
-/// What an entry is about.
+/// The subsystem type (SUBTYPE) of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubsystemKind(pub u8);
 
@@ -96,34 +96,34 @@ impl fmt::Display for SubsystemKind {
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveryEntry {
-    /// How it is reached.
-    pub transport: Transport,
-    /// The kind of its address.
+    /// The transport type.
+    pub transport: TransportType,
+    /// The family of its address.
     pub family: AddressFamily,
-    /// What it is about.
+    /// The subsystem type.
     pub kind: SubsystemKind,
-    /// What its transport requires: bits 0 and 1 a secure channel (1 required, 2 not), bit 2 flow control may be off.
+    /// Transport requirements: bits 0 and 1 secure channel (1 required, 2 not), bit 2 flow control may be disabled.
     pub requirements: u8,
-    /// The port of the subsystem.
+    /// The port identifier.
     pub port: u16,
-    /// The controller; 0xffff for any.
+    /// The controller identifier; 0xffff for any.
     pub controller: u16,
-    /// The most entries of the admin queue.
+    /// The maximum size of the admin queue in entries.
     pub admin_entries: u16,
-    /// Flags: bit 0 the same entries as others, bit 1 events for discovery.
+    /// Flags: bit 0 duplicate returned information, bit 1 explicit persistent connections.
     pub flags: u16,
-    /// The port of the address, as text.
+    /// The TCP port, as text (TRSVCID).
     pub service: String,
-    /// The subsystem.
+    /// The NQN of the subsystem.
     pub subsystem: Nqn,
-    /// The address, as text.
+    /// The address, as text (TRADDR).
     pub address: String,
-    /// TCP: 0 plain, 2 TLS 1.3.
+    /// The security type of TCP: 0 none, 2 TLS 1.3.
     pub security: u8,
 }
 
 impl DiscoveryEntry {
-    /// As it is on the wire.
+    /// Encodes the entry.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; DISCOVERY_ENTRY_BYTES];
         bytes[0] = self.transport.0;
@@ -141,7 +141,7 @@ impl DiscoveryEntry {
         bytes
     }
 
-    /// From the wire.
+    /// Decodes the entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() != DISCOVERY_ENTRY_BYTES {
             return Err(Malformed(
@@ -149,7 +149,7 @@ impl DiscoveryEntry {
             ));
         }
         Ok(Self {
-            transport: Transport(bytes[0]),
+            transport: TransportType(bytes[0]),
             family: AddressFamily(bytes[1]),
             kind: SubsystemKind(bytes[2]),
             requirements: bytes[3],
@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_entry_survives_the_wire(
+        fn an_entry_round_trips(
             bytes in prop::collection::vec(any::<u8>(), DISCOVERY_ENTRY_BYTES),
             nqn in "[a-z.:]{1,223}",
         ) {
@@ -185,14 +185,14 @@ mod tests {
         }
 
         #[test]
-        fn a_header_survives_the_wire(generation: u64, entries: u64) {
+        fn a_header_round_trips(generation: u64, entries: u64) {
             let header = DiscoveryHeader { generation, entries, format: 0 };
             prop_assert_eq!(DiscoveryHeader::decode(&header.encode()), Ok(header));
         }
     }
 
     #[test]
-    fn what_is_cut_or_unknown_is_refused() {
+    fn truncated_and_unknown_logs_are_refused() {
         assert!(DiscoveryHeader::decode(&[0; 1023]).is_err());
         let mut header = DiscoveryHeader::default().encode();
         header[16] = 1;

@@ -1,4 +1,4 @@
-//! Reading PDUs.
+//! Decoding of PDUs.
 
 use super::{
     COMMON_BYTES, Data, Decoded, Digests, FatalStatus, Fault, Frame, Framing, H2C_DATA_BYTES_MIN,
@@ -10,10 +10,10 @@ use crate::{
     wire,
 };
 
-/// The most bytes of a wrong header in a termination request.
+/// The maximum length of the offending header in a termination request.
 const TERM_DATA_BYTES_MAX: usize = 128;
 
-/// The first 8 bytes.
+/// The common header: the first 8 bytes.
 #[derive(Clone, Copy)]
 struct Common {
     kind: u8,
@@ -23,17 +23,17 @@ struct Common {
     total_bytes: usize,
 }
 
-/// What a type of PDU looks like.
+/// The properties of a PDU type.
 struct Shape {
     header_bytes: usize,
-    /// The least and the most data.
+    /// The minimum and the maximum data length.
     data: (usize, usize),
-    /// Whether digests that were agreed on apply to it.
+    /// Whether the negotiated digests apply.
     has_digests: bool,
 }
 
 impl Framing {
-    /// Reads the head of the PDU that `bytes` begins with. Bytes behind it are not looked at.
+    /// Decodes the head of the PDU at the start of `bytes`. Bytes after it are ignored.
     pub fn decode(&self, bytes: &[u8]) -> Result<Decoded, Fault> {
         let Some(common) = bytes.first_chunk::<COMMON_BYTES>() else {
             return Ok(Decoded::Partial(COMMON_BYTES));
@@ -66,7 +66,7 @@ impl Framing {
         }))
     }
 
-    /// What the type of PDU looks like, if the other side may send it.
+    /// The properties of a PDU type. Fails if the other side may not send it.
     fn shape(&self, kind: u8) -> Result<Shape, Fault> {
         let data_max = self.data_bytes_max as usize;
         let (from, header_bytes, data) = match kind {
@@ -95,14 +95,17 @@ impl Framing {
         })
     }
 
-    /// The bytes before the data, the bytes of data, and whether a digest follows them.
+    /// The size of the head, the size of the data, and whether a data digest follows.
     fn lengths(&self, common: Common, shape: &Shape) -> Result<(usize, usize, bool), Fault> {
         if common.header_bytes != shape.header_bytes {
             return Err(Fault::field(2, "the header length does not fit the type"));
         }
         let has_header_digest = shape.has_digests && self.digests.header;
         if has_header_digest != (common.flags & flag::HEADER_DIGEST != 0) && shape.has_digests {
-            return Err(Fault::field(1, "the header digest flag is not as agreed"));
+            return Err(Fault::field(
+                1,
+                "the header digest flag is not as negotiated",
+            ));
         }
         let digest_bytes = if has_header_digest { DIGEST_BYTES } else { 0 };
         let plain_bytes = shape.header_bytes + digest_bytes;
@@ -110,7 +113,7 @@ impl Framing {
         if bare(common.total_bytes) {
             return Ok((plain_bytes, 0, false));
         }
-        // A termination request's data follow without an offset.
+        // The data of a termination request follow the header without a PDO.
         let data_at = if shape.has_digests {
             common.data_at
         } else {
@@ -121,7 +124,7 @@ impl Framing {
         }
         let has_digest = shape.has_digests && self.digests.data;
         if shape.has_digests && has_digest != (common.flags & flag::DATA_DIGEST != 0) {
-            return Err(Fault::field(1, "the data digest flag is not as agreed"));
+            return Err(Fault::field(1, "the data digest flag is not as negotiated"));
         }
         let around = data_at + if has_digest { DIGEST_BYTES } else { 0 };
         let Some(data_bytes) = common.total_bytes.checked_sub(around) else {
@@ -137,7 +140,7 @@ impl Framing {
     }
 }
 
-/// The PDU of a whole header.
+/// Decodes the PDU of a complete header.
 fn pdu(common: Common, header: &[u8], data_bytes: usize) -> Result<Pdu, Fault> {
     let kind = common.kind;
     Ok(match kind {
@@ -150,7 +153,7 @@ fn pdu(common: Common, header: &[u8], data_bytes: usize) -> Result<Pdu, Fault> {
         kind::IC_RESP => {
             let data_bytes_max = wire::u32_at(header, 12);
             if data_bytes_max < H2C_DATA_BYTES_MIN || !data_bytes_max.is_multiple_of(4) {
-                let what = "MAXH2CDATA is under 4096 or no multiple of 4";
+                let what = "MAXH2CDATA is under 4096 or not a multiple of 4";
                 return Err(Fault::new(FatalStatus::PARAMETER, 12, what));
             }
             Pdu::IcResp(IcResp {

@@ -1,11 +1,11 @@
-//! Writing PDUs.
+//! Encoding of PDUs.
 
 use super::{Data, Digests, Framing, IC_BYTES, Pdu, Ready, TermReq, flag, kind};
 use crate::{DIGEST_BYTES, digest, wire};
 
 impl Framing {
-    /// Appends the head of a PDU that carries `data_bytes` of data: header, digest, padding. The data follow, and
-    /// behind them [`digest`] of them where [`Framing::has_data_digest`] says so.
+    /// Appends the head of a PDU that carries `data_bytes` of data: header, digest and padding. The caller appends the
+    /// data and, if [`Framing::has_data_digest`] is true, its [`digest`].
     pub fn encode(&self, pdu: &Pdu, data_bytes: usize, out: &mut Vec<u8>) {
         let start = out.len();
         let (kind, header_bytes) = shape(pdu);
@@ -46,13 +46,13 @@ impl Framing {
         }
     }
 
-    /// Whether data that this side sends are followed by their digest.
+    /// Whether data that this side sends is followed by a digest.
     pub const fn has_data_digest(&self) -> bool {
         self.digests.data
     }
 }
 
-/// The type and the length of the header.
+/// The type and the header length.
 fn shape(pdu: &Pdu) -> (u8, usize) {
     match pdu {
         Pdu::IcReq(_) => (kind::IC_REQ, IC_BYTES),
@@ -75,7 +75,7 @@ fn flags(pdu: &Pdu) -> u8 {
     last | if data.is_success { flag::SUCCESS } else { 0 }
 }
 
-/// Writes what follows the first 8 bytes.
+/// Encodes the fields after the common header.
 fn fields(pdu: &Pdu, head: &mut [u8]) {
     match pdu {
         Pdu::IcReq(ic) => initial(head, ic.version, ic.align, ic.digests, ic.ready_max),

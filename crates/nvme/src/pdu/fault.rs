@@ -1,23 +1,23 @@
-//! Faults that end a connection, and the PDU that says so.
+//! Faults that end a connection, and the PDU that reports them.
 
 use std::fmt;
 
-/// Why a connection cannot go on: the field FES of a termination request.
+/// The fatal error status (FES) of a termination request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FatalStatus(pub u16);
 
 impl FatalStatus {
-    /// A field of a header has a value that is not allowed. The information is its offset.
+    /// A header field has an invalid value. The information is its offset.
     pub const HEADER_FIELD: Self = Self(1);
-    /// A PDU came where it must not.
+    /// A PDU is out of sequence.
     pub const SEQUENCE: Self = Self(2);
     /// A header digest is wrong. The information is the digest that was received.
     pub const HEADER_DIGEST: Self = Self(3);
-    /// Data outside of the command's range.
+    /// Data is outside the command's range.
     pub const DATA_RANGE: Self = Self(4);
-    /// More requests or more data than the limit.
+    /// Too many R2Ts or too much data.
     pub const LIMIT: Self = Self(5);
-    /// A parameter that is not supported. The information is its offset.
+    /// An unsupported parameter. The information is its offset.
     pub const PARAMETER: Self = Self(6);
 }
 
@@ -35,31 +35,31 @@ impl fmt::Display for FatalStatus {
     }
 }
 
-/// What a termination request says. Up to 128 bytes of the header that was wrong follow it as data.
+/// The fields of a termination request. Up to 128 bytes of the offending header follow as data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TermReq {
-    /// Why.
+    /// The fatal error status.
     pub status: FatalStatus,
-    /// What more, by the status: an offset, or a digest.
+    /// Details, depending on the status: an offset or a digest.
     pub information: u32,
 }
 
-/// A PDU that ends the connection, with what a termination request would say of it.
+/// A fault that ends the connection, with the termination request for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What to send to the other side.
+    /// The termination request to send.
     pub term: TermReq,
-    /// The rule that was broken.
+    /// The rule that the PDU breaks.
     pub what: &'static str,
 }
 
 impl Fault {
-    /// A field of the header at `offset` breaks a rule.
+    /// An invalid header field at `offset`.
     pub const fn field(offset: u32, what: &'static str) -> Self {
         Self::new(FatalStatus::HEADER_FIELD, offset, what)
     }
 
-    /// A fault of any kind.
+    /// A fault with any status.
     pub const fn new(status: FatalStatus, information: u32, what: &'static str) -> Self {
         Self {
             term: TermReq {

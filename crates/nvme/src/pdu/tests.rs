@@ -1,4 +1,4 @@
-//! Round trips of PDUs, and what is refused.
+//! Round trips of PDUs, and refused PDUs.
 
 use proptest::prelude::*;
 
@@ -36,7 +36,7 @@ fn cqe() -> impl Strategy<Value = Cqe> {
     })
 }
 
-/// A PDU, the side that reads it, and how much data it carries.
+/// A PDU, the side that reads it, and its data length.
 fn pdu() -> impl Strategy<Value = (Pdu, Role, usize)> {
     let ic = (0..32_u8, any::<bool>(), any::<bool>(), 1024..1_u32 << 20);
     let range = (any::<u16>(), any::<u16>(), 0..1_u32 << 30, 1..10_000_u32);
@@ -121,7 +121,7 @@ fn framing(role: Role, header: bool, data: bool, align: u8) -> Framing {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_decoded(
+    fn encoded_pdus_are_decoded(
         (pdu, role, data_bytes) in pdu(),
         header: bool,
         data: bool,
@@ -143,7 +143,7 @@ proptest! {
             prop_assert_eq!(frame.has_digest, data);
             prop_assert_eq!(frame.head_bytes % ((usize::from(align) + 1) * 4), 0);
         }
-        // A part of it asks for more, and never for more than there is.
+        // A truncated head requests more bytes, but never more than the head has.
         let cut = cut.min(bytes.len() - 1);
         match framing.decode(&bytes[..cut]) {
             Ok(Decoded::Partial(need)) => prop_assert!(cut < need && need <= bytes.len()),
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_in_a_header_is_found_by_its_digest(
+    fn a_header_digest_detects_a_flipped_bit(
         (pdu, role, data_bytes) in pdu(),
         at in 0..128_usize,
         bit in 0..8_u8,
@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_decoded_or_refused(bytes: Vec<u8>, host: bool, header: bool, data: bool) {
+    fn arbitrary_bytes_are_decoded_or_refused(bytes: Vec<u8>, host: bool, header: bool, data: bool) {
         let role = if host { Role::Host } else { Role::Controller };
         match framing(role, header, data, 0).decode(&bytes) {
             Ok(Decoded::Partial(need)) => {
@@ -182,7 +182,7 @@ proptest! {
     }
 }
 
-/// The head of a PDU that a host reads, changed at one byte.
+/// Decodes, as a host, the head of a PDU with one byte changed.
 fn changed(pdu: &Pdu, data_bytes: usize, at: usize, to: u8) -> Result<Decoded, Fault> {
     let framing = framing(Role::Host, false, false, 0);
     let mut bytes = Vec::new();
@@ -193,7 +193,7 @@ fn changed(pdu: &Pdu, data_bytes: usize, at: usize, to: u8) -> Result<Decoded, F
 }
 
 #[test]
-fn lengths_that_do_not_fit_are_faults() {
+fn inconsistent_lengths_are_faults() {
     let data = Pdu::ControllerData(Data {
         cid: 1,
         tag: 0,
@@ -206,10 +206,10 @@ fn lengths_that_do_not_fit_are_faults() {
         (0, 0x0a, 0), // an unknown type
         (0, 0x06, 0), // the wrong direction
         (1, 0x08, 1), // success before the last
-        (1, 0x0d, 1), // a digest that was not agreed on
+        (1, 0x0d, 1), // a digest that was not negotiated
         (2, 25, 2),   // a longer header
         (3, 20, 3),   // data inside the header
-        (3, 26, 3),   // data at an odd place
+        (3, 26, 3),   // data at an unaligned offset
         (3, 28, 16),  // less data than DATAL
         (5, 0, 4),    // a PDU without data
         (7, 1, 4),    // longer than the limit
@@ -241,14 +241,14 @@ fn lengths_that_do_not_fit_are_faults() {
 }
 
 #[test]
-fn a_web_server_is_recognised_as_something_else() {
+fn an_http_response_is_refused_as_an_unknown_pdu() {
     let framing = Framing::new(Role::Host, 1 << 20);
     let fault = framing.decode(b"HTTP/1.1 400 Bad Request\r\n").unwrap_err();
     assert_eq!(fault.what, "the type of a PDU is unknown");
 }
 
 #[test]
-fn the_bytes_are_those_of_linux() {
+fn encoded_bytes_match_linux() {
     let framing = Framing::new(Role::Host, 1 << 20);
     let mut bytes = Vec::new();
     framing.encode(&Pdu::IcReq(IcReq::default()), 0, &mut bytes);
@@ -257,7 +257,7 @@ fn the_bytes_are_those_of_linux() {
         (&[0, 0, 128, 0, 128, 0, 0, 0][..], 128)
     );
     let mut bytes = Vec::new();
-    let read = crate::nvm::Nvm::Read(crate::nvm::Range::new(0x1_0000_0002, 8));
+    let read = crate::nvm::Nvm::Read(crate::nvm::LbaRange::new(0x1_0000_0002, 8));
     let sqe = read.sqe(1).with_cid(3).with_sgl(Sgl::transport(4096));
     framing.encode(&Pdu::Command(sqe), 0, &mut bytes);
     let mut expected = vec![4, 0, 72, 0, 72, 0, 0, 0, 2, 0x40, 3, 0, 1, 0, 0, 0];

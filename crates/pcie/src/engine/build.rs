@@ -1,10 +1,10 @@
-//! From a topology to an engine: ports, slots, pools and the way of every stream.
+//! Builds an engine from a topology: ports, slots, pools and the path of every stream.
 
 use std::collections::BTreeMap;
 
 use super::{
     ARRIVED, Engine, Flow, Hop, Ps,
-    credit::{Pool, Promise, UNIT_BYTES},
+    credit::{CreditLimit, Pool, UNIT_BYTES},
     fair::Clock,
     port::{Port, Wire},
     slot::{Ingress, Slot},
@@ -14,14 +14,14 @@ use super::{
 };
 use crate::{
     link::{Generation, Packet},
-    scenario::{Credits, Kind, Mode, Scenario},
-    topology::{Node, PortName, Stream, Topology, initiator},
+    scenario::{Credits, Mode, NodeKind, PcieScenario},
+    topology::{PcieNode, PcieStream, PcieTopology, PortName, initiator},
 };
 
-/// What a drive's own buffer lets its media fall behind and catch up.
+/// The buffer of a drive, by which its media may fall behind and catch up.
 const MEDIA_BUFFER_BYTES: f64 = 64.0 * 1024.0;
 
-/// What a TLP comes from when it enters a port.
+/// The input by which a TLP enters a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Input {
     /// Another port of the node.
@@ -32,31 +32,31 @@ pub(super) enum Input {
     Answers,
 }
 
-/// An engine in the making.
+/// The builder of an engine.
 pub(super) struct Builder<'a> {
-    pub(super) topology: &'a Topology,
-    pub(super) scenario: &'a Scenario,
+    pub(super) topology: &'a PcieTopology,
+    pub(super) scenario: &'a PcieScenario,
     pub(super) ports: Vec<Port>,
     names: Vec<PortName>,
     index: BTreeMap<PortName, u32>,
     pub(super) pools: Vec<Pool>,
     /// The slots of each port, by input and channel.
     pub(super) inputs: Vec<BTreeMap<(Input, u8), Slot>>,
-    /// The ways, as inputs into ports.
+    /// The paths, as ports and their inputs.
     pub(super) ways: Vec<Vec<(u32, Input)>>,
 }
 
 impl Engine {
-    /// Lays out a topology for a run.
-    pub(crate) fn new(scenario: &Scenario, topology: &Topology) -> Self {
+    /// Builds an engine with all shortcuts.
+    pub(crate) fn new(scenario: &PcieScenario, topology: &PcieTopology) -> Self {
         let mut builder = Builder::new(scenario, topology);
         builder.take_shortcuts();
         builder.finish()
     }
 
-    /// The same without shortcuts: every decision is an event, every credit is counted.
+    /// Builds an engine without shortcuts: every decision is an event, every credit is counted.
     #[cfg(test)]
-    pub(crate) fn one_by_one(scenario: &Scenario, topology: &Topology) -> Self {
+    pub(crate) fn without_shortcuts(scenario: &PcieScenario, topology: &PcieTopology) -> Self {
         let mut engine = Builder::new(scenario, topology).finish();
         for port in &mut engine.ports {
             port.window = 1;
@@ -66,7 +66,7 @@ impl Engine {
 }
 
 impl<'a> Builder<'a> {
-    fn new(scenario: &'a Scenario, topology: &'a Topology) -> Self {
+    fn new(scenario: &'a PcieScenario, topology: &'a PcieTopology) -> Self {
         let mut builder = Self {
             topology,
             scenario,
@@ -100,8 +100,8 @@ impl<'a> Builder<'a> {
                     wire.overhead = packets.map(|p| p.overhead_bytes(generation));
                     let mut port = Port::new(wire);
                     port.arbiter = arbiter;
-                    let promises = promises(&self.scenario.credits, receiver.kind);
-                    self.add_port(name, port, promises);
+                    let credit_limits = credit_limits(&self.scenario.credits, receiver.kind);
+                    self.add_port(name, port, credit_limits);
                 }
             }
             if let Some(rate) = node.peer_bytes_per_s {
@@ -111,8 +111,8 @@ impl<'a> Builder<'a> {
                 wire.overhead = [0, 4, 0];
                 let mut port = Port::new(wire);
                 port.arbiter = node.arbiter;
-                let promises = promises(&self.scenario.credits, Kind::Switch);
-                self.add_port(PortName::Peer(i), port, promises);
+                let credit_limits = credit_limits(&self.scenario.credits, NodeKind::Switch);
+                self.add_port(PortName::Peer(i), port, credit_limits);
             }
             if let Some(rate) = node.memory_bytes_per_s {
                 let mut wire = Wire::new(rate, ps(shortest_link_s(nodes)), 0);
@@ -124,11 +124,16 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn add_port(&mut self, name: PortName, mut port: Port, promises: [Option<Promise>; CLASSES]) {
+    fn add_port(
+        &mut self,
+        name: PortName,
+        mut port: Port,
+        credit_limits: [Option<CreditLimit>; CLASSES],
+    ) {
         port.pool = narrow(self.pools.len());
         let channels = &self.scenario.channels;
         for _ in 0..channels.count {
-            self.pools.extend(promises.map(Pool::new));
+            self.pools.extend(credit_limits.map(Pool::new));
         }
         port.channel_slots = vec![0; usize::try_from(channels.count).expect("at most eight")];
         port.clocks = vec![Clock::default(); port.channel_slots.len()];
@@ -141,7 +146,7 @@ impl<'a> Builder<'a> {
         self.inputs.push(BTreeMap::new());
     }
 
-    /// Adds both ways of a stream and the slots on them.
+    /// Adds both paths of a stream and their slots.
     fn add_stream(&mut self, number: usize) {
         let stream = &self.topology.streams[number];
         let start = initiator(stream);
@@ -154,7 +159,7 @@ impl<'a> Builder<'a> {
         self.add_way(stream, Input::Answers, end, start);
     }
 
-    fn add_way(&mut self, stream: &Stream, first: Input, start: usize, end: usize) {
+    fn add_way(&mut self, stream: &PcieStream, first: Input, start: usize, end: usize) {
         let channel = u8::try_from(stream.channel).expect("at most eight channels");
         let mut input = first;
         let mut way = Vec::new();
@@ -178,7 +183,7 @@ impl<'a> Builder<'a> {
                 Input::Stream(number) => Some(number),
                 _ => None,
             };
-            // What nothing ever takes is no input, or a port would wait for it.
+            // An unused path gets no input, since a port would wait for it.
             if first != Input::Answers || has_answers(stream) {
                 self.inputs[port as usize]
                     .entry((input, channel))
@@ -190,7 +195,7 @@ impl<'a> Builder<'a> {
         self.ways.push(way);
     }
 
-    /// The weight of what comes in over a port: that of the device it leads from.
+    /// The weight of the input from a port: that of the device below it.
     fn weight_of(&self, port: u32) -> u32 {
         match self.names[port as usize] {
             PortName::Up(node) => self.topology.nodes[node].weight,
@@ -273,13 +278,13 @@ impl<'a> Builder<'a> {
             sent: Vec::new(),
             relaxed: self.scenario.pcie.relaxed_ordering,
             starving: false,
-            blind: false,
+            credits_unknown: false,
             events: 0,
             tlps: 0,
         }
     }
 
-    /// Adds the hops of a way.
+    /// Adds the hops of a path.
     fn add_hops(
         &self,
         hops: &mut Vec<Hop>,
@@ -305,14 +310,14 @@ impl<'a> Builder<'a> {
         });
     }
 
-    /// Whether what a port sends by a channel takes credits of any class.
+    /// Whether TLPs of a channel need credits of any class at a port.
     fn counts_credits(&self, port: u32, channel: u8) -> bool {
         let first = self.ports[port as usize].pool as usize + usize::from(channel) * CLASSES;
         let mut pools = self.pools[first..first + CLASSES].iter();
-        pools.any(|pool| pool.promised().is_some())
+        pools.any(|pool| pool.limit().is_some())
     }
 
-    /// How long nothing another port does can bring each port a TLP.
+    /// Sets each port's window: the time in which no other port can send it a TLP.
     fn set_windows(&mut self, slots: &[Slot]) {
         let shortest = ps(shortest_link_s(&self.topology.nodes));
         for p in 0..self.ports.len() {
@@ -322,7 +327,7 @@ impl<'a> Builder<'a> {
                     ingress: Some(from),
                     ..
                 } => self.ports[from.port as usize].wire.latency,
-                // News of a delivery, or what was read, must come back first.
+                // The notice of a delivery, or the data of a read, must return first.
                 Slot {
                     source: Some(stream),
                     ..
@@ -341,7 +346,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// How long the news of a delivery takes back to the device that moves a stream.
+    /// The latency of the notice of a delivery to the device that moves a stream.
     fn back(&self, stream: usize) -> Ps {
         let way = self.ways[2 * stream + 1].iter();
         way.map(|(port, _)| self.ports[*port as usize].wire.latency)
@@ -370,13 +375,13 @@ impl<'a> Builder<'a> {
 
     fn device(&mut self, number: usize) -> Device {
         let node = &self.topology.nodes[number];
-        let tags = Promise {
+        let tags = CreditLimit {
             headers: node.tags,
             data: 0,
         };
         self.pools.push(Pool::new(Some(tags)));
         Device {
-            // A root moves nothing itself, so its port is never asked for.
+            // A root moves no data itself, so its port is never used.
             port: self.index.get(&PortName::Up(number)).copied().unwrap_or(0),
             tags: narrow(self.pools.len() - 1),
             chunk_bytes: node.dma_chunk_bytes,
@@ -389,35 +394,35 @@ impl<'a> Builder<'a> {
             media_latency: ps(node.media_s),
             read_latency: ps(node.read_s),
             jitter: node.jitter_s * 1e12,
-            dice: self.scenario.seed.part(number as u64).dice(),
+            rng: self.scenario.seed.part(number as u64).rng(),
         }
     }
 }
 
-/// Whether a stream asks for anything that must be answered: reads do, and fences.
-pub(super) fn has_answers(stream: &Stream) -> bool {
+/// Whether a stream has requests that are answered: reads or fences.
+pub(super) fn has_answers(stream: &PcieStream) -> bool {
     stream.mode == Mode::Read || stream.fence_bytes.is_some()
 }
 
-/// What a receiver promises for each class. Endpoints and root complexes must take every
-/// completion: they asked for it.
-fn promises(credits: &Credits, receiver: Kind) -> [Option<Promise>; CLASSES] {
-    let promise = |headers: u64, data: u64| {
+/// The credits that a receiver advertises for each class. Endpoints and root complexes must accept every completion,
+/// since they requested it.
+fn credit_limits(credits: &Credits, receiver: NodeKind) -> [Option<CreditLimit>; CLASSES] {
+    let limit = |headers: u64, data: u64| {
         let units = data / u64::from(UNIT_BYTES);
-        Some(Promise {
+        Some(CreditLimit {
             headers: u32::try_from(headers).expect("checked to be small"),
             data: u32::try_from(units).expect("checked to be small"),
         })
     };
     [
-        promise(credits.posted_headers, credits.posted_data.0),
-        promise(credits.nonposted_headers, 0),
-        promise(credits.completion_headers, credits.completion_data.0)
+        limit(credits.posted_headers, credits.posted_data.0),
+        limit(credits.nonposted_headers, 0),
+        limit(credits.completion_headers, credits.completion_data.0)
             .filter(|_| receiver.forwards()),
     ]
 }
 
-fn shortest_link_s(nodes: &[Node]) -> f64 {
+fn shortest_link_s(nodes: &[PcieNode]) -> f64 {
     let links = nodes.iter().filter(|n| n.parent.is_some());
     links.map(|n| n.link_latency_s).fold(1.0, f64::min)
 }

@@ -1,4 +1,4 @@
-//! Who goes next at a port: the channel, the input, the class, as order, credits and arbiter allow.
+//! Chooses the next TLP of a port: the channel, the input and the class that order, credits and arbiter allow.
 
 use super::{
     Engine, Ps, data_units,
@@ -7,10 +7,10 @@ use super::{
 };
 use crate::scenario::Arbiter;
 
-/// What a port sends from where it has nothing to choose.
+/// The only source of TLPs of a port, if there is nothing to choose.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Lone {
-    /// A slot, the class that leads in it, and until when.
+pub(super) enum SoleSource {
+    /// A slot, its leading class, and the time until which it leads.
     Queue(u32, Class, Ps),
     /// A slot and the stream that fills it.
     Source(u32, u32),
@@ -25,12 +25,12 @@ pub(super) struct Choice {
 }
 
 impl Engine {
-    /// What a port sends from where it has nothing to choose: one slot, a class that leads, and an arbiter
-    /// that keeps no account.
+    /// The only source of TLPs of a port, if there is nothing to choose: one occupied slot, a leading class, and an
+    /// arbiter without state.
     #[inline(always)]
-    pub(super) fn lone(&self, p: usize) -> Option<Lone> {
+    pub(super) fn sole_source(&self, p: usize) -> Option<SoleSource> {
         let port = &self.ports[p];
-        if !(port.keeps_no_account && port.occupied.is_power_of_two()) {
+        if !(port.arbiter_is_stateless && port.occupied.is_power_of_two()) {
             return None;
         }
         let number = port.slots.start + port.occupied.trailing_zeros();
@@ -38,15 +38,15 @@ impl Engine {
         match slot.source {
             Some(stream) => {
                 let writing = self.sources[stream as usize].is_writing();
-                writing.then_some(Lone::Source(number, stream))
+                writing.then_some(SoleSource::Source(number, stream))
             }
             None => slot
                 .leader(self.relaxed)
-                .map(|(class, until)| Lone::Queue(number, class, until)),
+                .map(|(class, until)| SoleSource::Queue(number, class, until)),
         }
     }
 
-    /// Who goes at `at` and by which channel; if none can, when one may.
+    /// The TLP that goes at `at` and its channel; if none can, the time at which one may.
     #[inline(always)]
     pub(super) fn choose(&mut self, p: usize, at: Ps) -> Result<(Choice, usize), Ps> {
         if self.ports[p].channel_slots.len() == 1 {
@@ -65,7 +65,7 @@ impl Engine {
         Err(soonest)
     }
 
-    /// Who of `among`, the slots of `channel`, goes at `at`, by the port's arbiter.
+    /// The TLP of `among`, the slots of `channel`, that goes at `at` by the port's arbiter.
     #[inline(always)]
     fn choose_among(&mut self, p: usize, channel: usize, among: u64, at: Ps) -> Result<Choice, Ps> {
         let (turn, mut bits) = self.ports[p].in_turn(among);
@@ -94,7 +94,7 @@ impl Engine {
         best.map(|(_, choice)| choice).ok_or(soonest)
     }
 
-    /// What `slot` can send at `at`; if nothing, when it may.
+    /// The TLP that `slot` can send at `at`; if none, the time at which it may.
     #[inline(always)]
     fn candidate(&mut self, p: usize, slot: u32, at: Ps) -> Result<Choice, Ps> {
         if let Some(stream) = self.slots[slot as usize].source {
@@ -115,7 +115,7 @@ impl Engine {
                 continue;
             }
             let older = best.is_none_or(|b| tlp.ready < b.tlp.ready);
-            // Held back by a posted write: its turn comes after that write's.
+            // It is blocked by a posted write and goes after that write.
             if !older || !here.in_order(class, tlp.ready, self.relaxed) {
                 continue;
             }
@@ -127,11 +127,11 @@ impl Engine {
         best.ok_or(soonest)
     }
 
-    /// As [`Self::candidate`], for the class that leads, which nothing holds back.
+    /// As [`Self::candidate`], for the leading class, which nothing blocks.
     #[inline(always)]
     fn queue_candidate(&mut self, p: usize, slot: u32, class: Class, at: Ps) -> Result<Choice, Ps> {
         let front = self.slots[slot as usize].queues[class as usize].front();
-        let tlp = front.expect("a class that leads has something");
+        let tlp = front.expect("a leading class has a TLP");
         if tlp.ready > at {
             return Err(tlp.ready);
         }
@@ -172,14 +172,14 @@ impl Engine {
         }
     }
 
-    /// When the far end has room for a TLP.
+    /// The time at which the receiver has credits for a TLP.
     #[inline(always)]
     pub(super) fn credits_at(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, at: Ps) -> Ps {
         let pool = self.pool_of(p, slot, class);
         let next = self.pools[pool].ready_at(at, data_units(class, tlp));
         if next > at {
             self.starving = true;
-            self.blind |= self.ports[p].is_blind(next);
+            self.credits_unknown |= self.ports[p].may_miss_credits(next);
         }
         next
     }

@@ -1,11 +1,10 @@
-//! What a receiver has promised to hold, and when it gave room back.
+//! The credits of a receiver, and the times of their return.
 //!
-//! A credit comes back some time after its TLP left the receiver's buffer. Instead of an event per
-//! credit, a pool keeps the returns that are on their way, in order of time, and settles those that
-//! have arrived when its sender next asks. Only a sender that found too little is told of further
-//! returns: then `hungry` is set, and whoever returns a credit wakes it.
+//! A credit returns some time after its TLP left the receiver's buffer. Instead of an event per credit, a pool keeps
+//! the pending returns in order of time, and applies those that have arrived when its sender next asks. Only a sender
+//! that found too few credits is woken by further returns: then `sender_waits` is set.
 //!
-//! Read tags are credits of the same kind: taken with a request, given back with its completion.
+//! Read tags are credits of the same kind: taken with a request, returned with its completion.
 
 use super::{Ps, ring::Ring, wake::NEVER};
 
@@ -18,15 +17,15 @@ pub(super) struct Pool {
     headers: u32,
     data: u32,
     returns: Ring<Return>,
-    /// What was promised at the start; `None` for a receiver that must take everything.
-    promised: Option<Promise>,
-    /// Whether the sender waits: a return it does not know of yet may be the one it needs.
-    hungry: bool,
+    /// The advertised credits; `None` for a receiver that must accept everything.
+    limit: Option<CreditLimit>,
+    /// Whether the sender waits for a return that it does not know of yet.
+    sender_waits: bool,
 }
 
-/// How much a receiver holds.
+/// The advertised credits of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Promise {
+pub(super) struct CreditLimit {
     /// TLPs.
     pub(super) headers: u32,
     /// Units of payload.
@@ -40,9 +39,9 @@ struct Return {
 }
 
 impl Pool {
-    /// A receiver that holds what it promises, or all that comes.
-    pub(super) fn new(promised: Option<Promise>) -> Self {
-        let Promise { headers, data } = promised.unwrap_or(Promise {
+    /// A receiver with these credits, or with unlimited ones.
+    pub(super) fn new(limit: Option<CreditLimit>) -> Self {
+        let CreditLimit { headers, data } = limit.unwrap_or(CreditLimit {
             headers: 0,
             data: 0,
         });
@@ -50,31 +49,31 @@ impl Pool {
             headers,
             data,
             returns: Ring::default(),
-            promised,
-            hungry: false,
+            limit,
+            sender_waits: false,
         }
     }
 
-    /// Forgets the promise: what is sent here can never use it up.
-    pub(super) fn forget(&mut self) {
+    /// Makes the credits unlimited: the traffic here can never use them up.
+    pub(super) fn make_unlimited(&mut self) {
         *self = Self::new(None);
     }
 
-    /// What was promised.
-    pub(super) fn promised(&self) -> Option<Promise> {
-        self.promised
+    /// The advertised credits.
+    pub(super) fn limit(&self) -> Option<CreditLimit> {
+        self.limit
     }
 
-    /// Whether a TLP with `data` units may go at `now`; if not, when it may, or [`NEVER`] as far
-    /// as is known.
+    /// Returns `now` if a TLP with `data` units can go. Otherwise returns the time at which it can, or [`NEVER`] if
+    /// no known return suffices.
     #[inline(always)]
     pub(super) fn ready_at(&mut self, now: Ps, data: u32) -> Ps {
-        if self.promised.is_none() || (self.headers > 0 && self.data >= data) {
+        if self.limit.is_none() || (self.headers > 0 && self.data >= data) {
             return now;
         }
         self.settle(now);
-        self.hungry = !(self.headers > 0 && self.data >= data);
-        if !self.hungry {
+        self.sender_waits = !(self.headers > 0 && self.data >= data);
+        if !self.sender_waits {
             return now;
         }
         let (mut headers, mut units) = (self.headers, self.data);
@@ -88,32 +87,32 @@ impl Pool {
         NEVER
     }
 
-    /// Lets time pass until `at`, when [`Self::ready_at`] promised credits.
+    /// Advances to `at`, when [`Self::ready_at`] found credits.
     #[inline(always)]
     pub(super) fn wait(&mut self, at: Ps) {
         self.settle(at);
-        self.hungry = false;
+        self.sender_waits = false;
     }
 
     /// Takes the credits of a TLP that [`Self::ready_at`] allowed.
     #[inline(always)]
     pub(super) fn take(&mut self, data: u32) {
-        if self.promised.is_some() {
+        if self.limit.is_some() {
             self.headers = self.headers.checked_sub(1).expect("allowed by ready_at");
             self.data = self.data.checked_sub(data).expect("allowed by ready_at");
         }
     }
 
-    /// Gives them back at `at`; true when the sender must be woken then.
+    /// Returns the credits at `at`; true if the sender must be woken then.
     #[inline(always)]
     pub(super) fn give_back(&mut self, at: Ps, data: u32) -> bool {
-        if self.promised.is_none() {
+        if self.limit.is_none() {
             return false;
         }
-        // Returns come nearly in order: different ports of one switch are at most a window apart.
+        // Returns are nearly in order: different ports of one switch are at most a window apart.
         self.returns
             .insert(Return { at, data }, |other| other.at <= at);
-        self.hungry
+        self.sender_waits
     }
 
     fn settle(&mut self, now: Ps) {
@@ -124,15 +123,15 @@ impl Pool {
         }
     }
 
-    /// Credits that were taken and never given back, once all time has passed.
+    /// The number of credits that were taken and never returned, at the end of a run.
     pub(super) fn missing(&mut self) -> u64 {
         self.settle(NEVER);
-        let promised = self.promised.unwrap_or(Promise {
+        let limit = self.limit.unwrap_or(CreditLimit {
             headers: 0,
             data: 0,
         });
         let apart = |have: u32, want: u32| u64::from(have.abs_diff(want));
-        apart(self.headers, promised.headers) + apart(self.data, promised.data)
+        apart(self.headers, limit.headers) + apart(self.data, limit.data)
     }
 }
 
@@ -141,7 +140,7 @@ mod tests {
     use super::*;
 
     fn pool(headers: u32, data: u32) -> Pool {
-        Pool::new(Some(Promise { headers, data }))
+        Pool::new(Some(CreditLimit { headers, data }))
     }
 
     #[test]
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_knows_of_no_return_is_woken_by_one() {
+    fn a_waiting_sender_is_woken_by_a_return() {
         let mut pool = pool(1, 16);
         pool.take(16);
         assert_eq!(pool.ready_at(50, 16), NEVER);
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn returns_that_come_out_of_order_are_settled_in_order() {
+    fn returns_out_of_order_are_applied_in_order() {
         let mut pool = pool(2, 2);
         pool.take(1);
         pool.take(1);
@@ -176,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_given_back_is_missed() {
+    fn credits_that_are_not_returned_are_missing() {
         let mut pool = pool(4, 64);
         pool.take(16);
         assert_eq!(pool.missing(), 17);
     }
 
     #[test]
-    fn a_receiver_without_a_promise_takes_all() {
+    fn a_receiver_without_a_limit_accepts_everything() {
         let mut pool = Pool::new(None);
         for _ in 0..1000 {
             assert_eq!(pool.ready_at(5, 256), 5);

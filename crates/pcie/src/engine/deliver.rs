@@ -1,4 +1,4 @@
-//! What the end of a way does with a TLP: count it, answer it, let the next I/O in.
+//! Delivery of a TLP at the end of its path: it is counted, a request is answered, and the next I/O is issued.
 
 use super::{
     Engine, Ps, data_units,
@@ -6,7 +6,7 @@ use super::{
 };
 
 impl Engine {
-    /// Hands a TLP to the node at the end of its way.
+    /// Delivers a TLP to the node at the end of its path.
     #[inline(always)]
     pub(super) fn deliver(&mut self, p: usize, class: Class, tlp: Tlp, at: Ps) {
         let stream = usize::from(tlp.flow / 2);
@@ -16,7 +16,7 @@ impl Engine {
                 self.ports[p].committed = self.ports[p].committed.max(committed);
                 let source = &mut self.sources[stream];
                 source.progress.arrive(u64::from(tlp.bytes()), at);
-                if tlp.bears(LAST) && !source.is_fenced() {
+                if tlp.has(LAST) && !source.is_fenced() {
                     source.complete(at);
                     let back = at + source.back;
                     self.issue(stream, back);
@@ -27,7 +27,7 @@ impl Engine {
         }
     }
 
-    /// Frees the room a delivered TLP took at the end of its last link.
+    /// Returns the credits that a delivered TLP took for its last link.
     #[inline(always)]
     pub(super) fn drain(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, at: Ps) {
         let pool = self.pool_of(p, slot, class);
@@ -37,7 +37,7 @@ impl Engine {
         }
     }
 
-    /// Answers a read: completions go back once every posted write before it is in memory.
+    /// Answers a read: completions are sent once every posted write before it is in memory.
     fn answer(&mut self, p: usize, request: Tlp, at: Ps) {
         let flow = self.flows[usize::from(request.flow)];
         let device = &mut self.devices[flow.end as usize];
@@ -45,12 +45,12 @@ impl Engine {
         let mut ready = at.max(self.ports[p].committed) + device.draw(latency);
         let back = request.flow ^ 1;
         let way = &mut self.flows[usize::from(back)];
-        // One stream's answers stay in order: its requests were, and its data must be.
+        // The answers of one stream stay in order, as its requests were and its data must be.
         ready = ready.max(way.last_ready);
         way.last_ready = ready;
         let (first, mut left) = (way.first, request.bytes());
         let hop = self.hops[first as usize];
-        // A root complex joins cache lines only for requests that touch all lines of a full one.
+        // A root complex merges cache lines only for requests that touch all lines of a full request.
         let touched = left.next_multiple_of(flow.completion_bytes);
         let piece = if touched < flow.whole_bytes {
             flow.completion_bytes
@@ -72,14 +72,14 @@ impl Engine {
         }
     }
 
-    /// Takes a completion in at the device that asked.
+    /// Receives a completion at the device that requested it.
     fn receive(&mut self, stream: usize, tlp: Tlp, at: Ps) {
         let source = &mut self.sources[stream];
         let device = &self.devices[source.device as usize];
-        if tlp.bears(END) && self.pools[device.tags as usize].give_back(at, 0) {
+        if tlp.has(END) && self.pools[device.tags as usize].give_back(at, 0) {
             self.wakes.wake(device.port as usize, at);
         }
-        if tlp.bears(FENCE) {
+        if tlp.has(FENCE) {
             let port = device.port as usize;
             let covered = source.fence_done(at);
             for _ in 0..covered {
@@ -93,14 +93,14 @@ impl Engine {
             return;
         }
         source.progress.arrive(u64::from(tlp.bytes()), at);
-        if tlp.bears(LAST) {
+        if tlp.has(LAST) {
             let end = at + device.copy_time(source.io_bytes());
             source.complete(end);
             self.issue(stream, end);
         }
     }
 
-    /// Lets a stream's next I/O in at `at`.
+    /// Issues a stream's next I/O at `at`.
     pub(super) fn issue(&mut self, stream: usize, at: Ps) {
         let source = &mut self.sources[stream];
         let device = &mut self.devices[source.device as usize];

@@ -1,7 +1,7 @@
-//! TLPs on their way: off the wire, past every port that lets them, into a queue or home.
+//! The path of sent TLPs: off the wire, through every port without a queue, into a queue or to the destination.
 //!
-//! What a train sent is moved as a whole: TLPs of one way one stage after another, each stage with
-//! its port, queue and credits at hand. All that one port sends moves in the order it was sent.
+//! A train is moved as a whole: TLPs of one path are moved one stage after another, so that each stage looks up its
+//! port, queue and credits once. The TLPs of one port move in the order they were sent.
 
 use super::{
     ARRIVED, Engine, Hop, Ps, data_units,
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl Engine {
-    /// Sends a train on its way; each TLP is marked with the time it was through.
+    /// Forwards a train; `ready` of each TLP is the time at which it was sent.
     #[inline]
     pub(super) fn depart(&mut self, p: usize, slot: u32, class: Class, mut sent: Vec<Tlp>) {
         if let Some(from) = self.slots[slot as usize].ingress {
@@ -36,7 +36,7 @@ impl Engine {
         }
     }
 
-    /// As [`Self::onward`], for TLPs of one way that arrive a `latency` after they were through.
+    /// As [`Self::onward`], for TLPs of one path that arrive a `latency` after they were sent.
     #[inline]
     fn onward_all(&mut self, p: usize, slot: u32, class: Class, batch: &mut [Tlp], latency: Ps) {
         let (mut p, mut slot, mut latency) = (p, slot, latency);
@@ -60,8 +60,8 @@ impl Engine {
         }
     }
 
-    /// As [`Self::pass`], for TLPs that arrive a `latency` after they were through the last port;
-    /// each is marked with the time it is through this one.
+    /// As [`Self::pass`], for TLPs that arrive a `latency` after the last port sent them; sets `ready` of each to the
+    /// time at which this port has sent it.
     #[inline]
     fn pass_all(&mut self, hop: Hop, class: Class, batch: &mut [Tlp], latency: Ps) {
         let port = &mut self.ports[hop.port as usize];
@@ -81,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// Gives the room of a TLP that left at `free` back to whoever sent it here.
+    /// Returns the credits of a TLP that left at `free` to its sender.
     #[inline(always)]
     pub(super) fn release(&mut self, ingress: Option<Ingress>, class: Class, units: u32, free: Ps) {
         if let Some(from) = ingress {
@@ -92,7 +92,7 @@ impl Engine {
         }
     }
 
-    /// Puts a sent TLP where it arrives, past every port that lets it.
+    /// Moves a sent TLP through every port without a queue to where it arrives.
     #[inline(always)]
     pub(super) fn onward(&mut self, p: usize, slot: u32, class: Class, tlp: Tlp, arrival: Ps) {
         let (mut p, mut slot, mut tlp, mut arrival) = (p, slot, tlp, arrival);
@@ -113,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// Brings a TLP that starts here to its first port.
+    /// Puts a TLP that starts here into its first port.
     #[inline(always)]
     pub(super) fn enter(&mut self, hop: Hop, class: Class, tlp: Tlp) {
         if hop.passes {
@@ -125,7 +125,7 @@ impl Engine {
         }
     }
 
-    /// Lets a TLP pass a port that is a plain queue; when it arrives at the far end.
+    /// Passes a TLP through a port that is a plain queue; returns its arrival at the far end.
     #[inline(always)]
     fn pass(&mut self, hop: Hop, class: Class, tlp: Tlp) -> Ps {
         let port = &mut self.ports[hop.port as usize];
@@ -146,7 +146,7 @@ impl Engine {
     #[inline(always)]
     pub(super) fn push(&mut self, hop: Hop, class: Class, tlp: Tlp) {
         let queue = &mut self.slots[hop.slot as usize].queues[class as usize];
-        // At the back, but for completions that a slow read of another stream held up.
+        // At the back, except for completions that a slow read of another stream delayed.
         if queue.insert(tlp, |other| other.ready <= tlp.ready) {
             let port = &mut self.ports[hop.port as usize];
             port.occupied |= 1 << (hop.slot - port.slots.start);

@@ -1,13 +1,12 @@
-//! Weighted fair queueing by bytes: who has had the least for its weight goes next.
+//! Weighted fair queueing by bytes: the input with the least service for its weight goes next.
 //!
-//! Start-time fair queueing (Goyal, Vin and Cheng, 1996). A TLP's start tag is the finish tag of the
-//! TLP before it in its slot, or virtual time if that is later; its finish tag lies its bytes, over
-//! the slot's weight, behind. The least start tag goes, and is then virtual time. A start tag does
-//! not depend on which TLP of a slot goes, so ordering and credits may still decide that.
+//! Start-time fair queueing (Goyal, Vin and Cheng, 1996). The start tag of a TLP is the finish tag of the TLP before
+//! it in its slot, or virtual time if that is later; its finish tag is the start tag plus its bytes divided by the
+//! slot's weight. The TLP with the least start tag goes, and its tag becomes virtual time. A start tag does not
+//! depend on which TLP of a slot goes, so ordering and credits may still decide that.
 //!
-//! A tag is given once: what waited while another was served keeps the one it had, or it would
-//! never get ahead of whoever is served. Tags change only where a TLP is sent, never where a choice
-//! is tried, so it does not matter how often a port looks.
+//! A tag is given once: a slot that waits while another is served keeps its tag, otherwise it would never get ahead.
+//! Tags change only when a TLP is sent, not when a choice is tried, so the number of tries does not matter.
 
 use super::Engine;
 
@@ -16,16 +15,16 @@ use super::Engine;
 pub(super) struct Clock {
     /// The start tag of the TLP served last.
     now: u64,
-    /// The slots, by bit, that could have gone in the choice at hand.
+    /// The slots, by bit, that are able to send in the current choice.
     could_go: u64,
 }
 
-/// What a slot has had.
+/// The tags of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tags {
-    /// The start tag of what waits here since before the last choice.
+    /// The start tag of a TLP that has waited since before the last choice.
     start: Option<u64>,
-    /// The finish tag of the TLP that it sent last.
+    /// The finish tag of the last TLP sent.
     finish: u64,
 }
 
@@ -35,7 +34,7 @@ impl Clock {
         self.could_go = 0;
     }
 
-    /// Notes that slot `number` of a port can go; its start tag.
+    /// Records that slot `number` of a port can go, and returns its start tag.
     pub(super) fn note(&mut self, number: u32, tags: &Tags) -> u64 {
         self.could_go |= 1 << number;
         tags.start_at(self.now)
@@ -43,15 +42,15 @@ impl Clock {
 }
 
 impl Tags {
-    /// The start tag of what waits, if virtual time is `now`.
+    /// The start tag of the waiting TLP, if virtual time is `now`.
     fn start_at(&self, now: u64) -> u64 {
         self.start.unwrap_or_else(|| self.finish.max(now))
     }
 }
 
 impl Engine {
-    /// Notes that a slot of port `p` was chosen and sends `wire_bytes`: virtual time moves on, and
-    /// whoever could have gone as well keeps its tag.
+    /// Records that a slot of port `p` was chosen and sends `wire_bytes`: virtual time advances, and the other slots
+    /// that were able to send keep their tags.
     pub(super) fn served_fairly(&mut self, p: usize, slot: u32, wire_bytes: u32) {
         let port = &mut self.ports[p];
         let channel = usize::from(self.slots[slot as usize].channel);
@@ -70,7 +69,7 @@ impl Engine {
             start: None,
             finish,
         };
-        // One that waited for credits may be served with an old tag; time does not go back for it.
+        // A slot that waited for credits may have an old tag; virtual time does not go back.
         clock.now = clock.now.max(start);
     }
 }

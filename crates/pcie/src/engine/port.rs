@@ -1,11 +1,10 @@
-//! A port: what waits to go out over one link, and who goes next.
+//! A port: the TLPs that wait for one link, and their order.
 //!
-//! Every input of a port (another link of the same node, or the node itself) has a slot per virtual
-//! channel with three queues, one per class of TLP. Queues hold TLPs that are still on their way
-//! too, each with the time it is ready; since a link delivers in order, the front is the earliest.
-//! PCIe's ordering rule lives here: a request or a completion may not pass a posted write that came
-//! before it on the same input, and a posted write may pass both, which is what keeps the tree free
-//! of deadlock.
+//! Every input of a port (another link of the same node, or the node itself) has a slot per virtual channel with
+//! three queues, one per class of TLP. Queues also hold TLPs that are still in transit, each with its ready time;
+//! since a link delivers in order, the front is the earliest. PCIe's ordering rule is implemented here: a request or
+//! a completion must not pass a posted write that came before it on the same input, and a posted write may pass both,
+//! which keeps the tree free of deadlock.
 
 use std::ops::ControlFlow;
 
@@ -19,22 +18,22 @@ use super::{
 };
 use crate::scenario::{Arbiter, ChannelArbiter};
 
-/// What carries TLPs: a link in one direction, a host's way between its root ports, or a memory.
+/// A carrier of TLPs: a link in one direction, the connection between a host's root ports, or a memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wire {
-    /// Picoseconds a byte, in units of 2^-20.
+    /// Picoseconds per byte, in units of 2^-20.
     pub(super) byte_cost: u64,
-    /// Until the far end can use what was sent.
+    /// The time until the far end can use a sent TLP.
     pub(super) latency: Ps,
-    /// Until a credit is back.
+    /// The time until a credit returns.
     pub(super) credit_latency: Ps,
-    /// What each class has beside its payload.
+    /// The overhead of each class in addition to its payload.
     pub(super) overhead: [u32; CLASSES],
-    /// Whether a request costs what it asks for: true of a memory, not of a link.
+    /// Whether a request costs as much as the bytes it requests: true for a memory, not for a link.
     pub(super) is_memory: bool,
 }
 
-/// A wire and what waits to go out over it.
+/// A wire and the TLPs that wait for it.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "facts that do not exclude each other, found when the tree is laid out"
@@ -44,23 +43,22 @@ pub(super) struct Port {
     pub(super) wire: Wire,
     /// Slots that hold something, by bit.
     pub(super) occupied: u64,
-    /// Whether what comes goes on at once, without a queue.
+    /// Whether TLPs pass at once, without a queue.
     pub(super) passes: bool,
-    /// Whether its credits come back in order of time, for one port gives them all: those it
-    /// knows of are then the next.
+    /// Whether its credits return in order of time, since one port returns them all: the known ones are then the
+    /// next.
     pub(super) credits_in_order: bool,
-    /// Whether what comes in behind others cannot go before them: it carries posted writes alone,
-    /// or those of one stream.
+    /// Whether TLPs cannot overtake each other: it carries only posted writes, or those of one stream.
     pub(super) first_come: bool,
-    /// Whether what a lone slot sends does not matter for whose turn it is after that.
-    pub(super) keeps_no_account: bool,
-    /// How long nothing another port does can bring a TLP here.
+    /// Whether the arbiter's next choice does not depend on what a sole slot sends.
+    pub(super) arbiter_is_stateless: bool,
+    /// The time in which no other port can send a TLP here.
     pub(super) window: Ps,
-    /// When the wire is free.
+    /// The time at which the wire is free.
     pub(super) free: Ps,
-    /// When the last posted write that came this way can be read.
+    /// The time at which the last posted write through this port can be read.
     pub(super) committed: Ps,
-    /// Since when something ready waits for credits alone.
+    /// The time since which a ready TLP has waited only for credits.
     pub(super) starved_since: Option<Ps>,
     /// Its slots.
     pub(super) slots: std::ops::Range<u32>,
@@ -81,18 +79,18 @@ pub(super) struct Port {
     pub(super) channel_weights: Vec<u32>,
 }
 
-/// What a port did.
+/// The counters of a port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) busy: Ps,
     pub(crate) tlps: u64,
     pub(crate) wire_bytes: u64,
     pub(crate) payload_bytes: u64,
-    /// Time with something ready and no credits for it.
+    /// The time with a ready TLP but no credits for it.
     pub(crate) starved: Ps,
 }
 
-/// Fraction bits of [`Port::byte_cost`].
+/// Fraction bits of [`Wire::byte_cost`].
 const COST_BITS: u32 = 20;
 
 impl Wire {
@@ -112,17 +110,17 @@ impl Wire {
         }
     }
 
-    /// How long `bytes` take, rounded up: a link never carries more than its rate.
+    /// The time of `bytes`, rounded up: a link never carries more than its rate.
     #[inline(always)]
     pub(super) fn duration(&self, bytes: u32) -> Ps {
         (u64::from(bytes) * self.byte_cost + (1 << COST_BITS) - 1) >> COST_BITS
     }
 
-    /// The bytes a TLP takes on this wire; a fence's completion carries four that mean nothing.
+    /// The bytes of a TLP on this wire; a fence's completion carries four dummy bytes.
     #[inline(always)]
     pub(super) fn bytes(&self, class: Class, tlp: Tlp) -> u32 {
         let payload = u32::from(tlp.bytes());
-        let fence = if tlp.bears(FENCE) { 4 } else { 0 };
+        let fence = if tlp.has(FENCE) { 4 } else { 0 };
         match class {
             Class::Posted => payload + self.overhead[0],
             Class::NonPosted if self.is_memory => payload + fence,
@@ -144,7 +142,7 @@ impl Tally {
         }
     }
 
-    /// Counts all that `other` counted.
+    /// Adds the counters of `other`.
     #[inline]
     pub(super) fn add(&mut self, other: &Self) {
         self.busy += other.busy;
@@ -163,7 +161,7 @@ impl Port {
             passes: false,
             credits_in_order: false,
             first_come: false,
-            keeps_no_account: false,
+            arbiter_is_stateless: false,
             window: 0,
             free: 0,
             committed: 0,
@@ -183,43 +181,43 @@ impl Port {
         }
     }
 
-    /// Gives a port its slots.
+    /// Sets the slots of a port.
     pub(super) fn set_slots(&mut self, slots: std::ops::Range<u32>) {
         let by_turns = self.arbiter == Arbiter::RoundRobin
             && (self.channel_slots.len() == 1 || self.channel_arbiter == ChannelArbiter::Strict);
-        self.keeps_no_account = slots.len() == 1 || by_turns;
+        self.arbiter_is_stateless = slots.len() == 1 || by_turns;
         self.slots = slots;
     }
 
-    /// Whether every input has something and nothing that is still to come can go before it. Then
-    /// there is no horizon: all that could matter is known.
+    /// Whether every input has a TLP that no later one can overtake. Then there is no horizon: everything that
+    /// matters is known.
     #[inline(always)]
     pub(super) fn is_backlogged(&self) -> bool {
         self.first_come && self.occupied == self.all_slots
     }
 
-    /// Whether its inputs, all queues, go by turns.
+    /// Whether it has several inputs that take turns.
     #[inline(always)]
-    pub(super) fn braids(&self) -> bool {
+    pub(super) fn takes_turns(&self) -> bool {
         self.arbiter == Arbiter::RoundRobin && self.slots.len() > 1
     }
 
-    /// Notes the end of a wait for credits.
+    /// Records the end of a wait for credits.
     #[inline(always)]
-    pub(super) fn fed(&mut self, at: Ps) {
+    pub(super) fn end_starvation(&mut self, at: Ps) {
         if let Some(since) = self.starved_since.take() {
             self.tally.starved += at - since;
         }
     }
 
-    /// Whether a credit not known of yet may be back before `next`, the first that is.
+    /// Whether an unknown credit may return before `next`, the first known one.
     #[inline(always)]
-    pub(super) fn is_blind(&self, next: Ps) -> bool {
+    pub(super) fn may_miss_credits(&self, next: Ps) -> bool {
         next == NEVER || !self.credits_in_order
     }
 
-    /// When a TLP of `units` that is alone finds its credits in `pool`, and takes them. Breaks off
-    /// where that depends on credits not known of yet, or lies beyond the horizon.
+    /// Takes the credits of a sole TLP of `units` from `pool` and returns the time at which they are available.
+    /// Breaks if that depends on unknown credits, or lies beyond the horizon.
     #[inline(always)]
     pub(super) fn take_credits(
         &mut self,
@@ -230,11 +228,11 @@ impl Port {
     ) -> ControlFlow<Ps, Ps> {
         let next = pool.ready_at(at, units);
         if next > at {
-            self.starve(at, next, self.is_blind(next), ahead)?;
+            self.starve(at, next, self.may_miss_credits(next), ahead)?;
         }
-        self.fed(next);
+        self.end_starvation(next);
         if next > at {
-            // The pool must not know of credits that this port may still have to wait for.
+            // The pool must not apply credits that this port may still have to wait for.
             if next >= ahead.horizon {
                 return ControlFlow::Break(next);
             }
@@ -244,18 +242,18 @@ impl Port {
         ControlFlow::Continue(next)
     }
 
-    /// Notes that something waits for credits from `at` to `next`, as far as is known. Beyond what
-    /// is known the port sleeps: a credit that comes earlier wakes it, for its pool is hungry.
+    /// Records that a TLP waits for credits from `at` to `next`, as far as known. Otherwise the port sleeps: a credit
+    /// that returns earlier wakes it, since its pool has a waiting sender.
     #[inline(always)]
     pub(super) fn starve(
         &mut self,
         at: Ps,
         next: Ps,
-        blind: bool,
+        credits_unknown: bool,
         ahead: Ahead,
     ) -> ControlFlow<Ps, Ps> {
         self.starved_since.get_or_insert(at);
-        let known = next < ahead.credits || (!blind && next < ahead.horizon);
+        let known = next < ahead.credits || (!credits_unknown && next < ahead.horizon);
         if known {
             ControlFlow::Continue(next)
         } else {
@@ -263,7 +261,7 @@ impl Port {
         }
     }
 
-    /// The order in which channels are tried: the first that has something to send goes.
+    /// The order in which channels are tried: the first with a TLP to send goes.
     pub(super) fn channels(&self) -> impl Iterator<Item = usize> + use<> {
         let count = self.channel_slots.len();
         let (strict, turn) = (
@@ -279,7 +277,7 @@ impl Port {
         })
     }
 
-    /// Notes that channel `channel` sent a TLP.
+    /// Records that channel `channel` sent a TLP.
     pub(super) fn channel_served(&mut self, channel: usize) {
         if self.channel_slots.len() < 2 || self.channel_arbiter == ChannelArbiter::Strict {
             return;
@@ -319,7 +317,7 @@ impl Port {
         self.turn = (number + 1) % u64::BITS;
     }
 
-    /// Notes that `slot` (its number within the port) sent a TLP, and moves the turn.
+    /// Records that `slot` (its number within the port) sent a TLP, and moves the turn.
     #[inline(always)]
     pub(super) fn served(&mut self, number: u32, slot: &mut Slot) {
         match self.arbiter {
@@ -335,7 +333,7 @@ impl Port {
                     self.turn = (number + 1) % u64::BITS;
                 }
             }
-            // It goes by tags, not by turns.
+            // It uses tags, not turns.
             Arbiter::WeightedFair => {}
         }
     }

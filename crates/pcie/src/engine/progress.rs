@@ -1,17 +1,16 @@
-//! What a stream has done, and when: enough to say afterwards what it got in any span of time.
+//! The progress of a stream over time, from which its rate in any span can be computed.
 //!
-//! Marks are set where an I/O completes, one for every `depth` of them. A closed loop repeats itself
-//! after so many: drives that all answer at once, and then all seek, look like a steady flow from
-//! mark to mark, and like anything at all in between.
+//! A mark is set at every `depth`-th completion. A closed loop repeats itself after `depth` I/Os: drives that all
+//! answer at once and then all seek show a steady rate from mark to mark, but not in between.
 
 use hdrhistogram::Histogram;
 
 use super::Ps;
 
-/// The most marks that are kept; a stream with more keeps every second, and again.
+/// The maximum number of marks; a stream with more drops every second one, repeatedly.
 const MARKS_MAX: usize = 512;
 
-/// What a stream has done.
+/// The progress of a stream.
 #[derive(Debug)]
 pub(crate) struct Progress {
     pub(crate) size_bytes: u64,
@@ -23,13 +22,13 @@ pub(crate) struct Progress {
     pub(crate) fence_wait: Ps,
     pub(crate) last: Ps,
     pub(crate) latency: Histogram<u64>,
-    /// I/Os from mark to mark, and which sets the next.
+    /// I/Os from mark to mark, and the number of the I/O that sets the next mark.
     mark_ios: u64,
     next_mark: u64,
     marks: Vec<Mark>,
 }
 
-/// So many bytes had arrived by then.
+/// The bytes that had arrived by a time.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Ps,
@@ -55,18 +54,18 @@ impl Progress {
         }
     }
 
-    /// Notes bytes that arrived at `at`.
+    /// Records bytes that arrived at `at`.
     #[inline(always)]
     pub(super) fn arrive(&mut self, bytes: u64, at: Ps) {
         self.delivered_bytes += bytes;
         self.last = self.last.max(at);
     }
 
-    /// Notes that an I/O that was issued at `issued` is complete at `at`.
+    /// Records that an I/O that was issued at `issued` is complete at `at`.
     #[inline(always)]
     pub(super) fn complete(&mut self, issued: Ps, at: Ps) {
         self.ios += 1;
-        let grows = "a histogram that grows takes any time";
+        let grows = "a resizable histogram accepts any time";
         self.latency.record(at - issued).expect(grows);
         if self.ios == self.next_mark {
             self.mark(at);
@@ -88,12 +87,12 @@ impl Progress {
         self.next_mark += self.mark_ios;
     }
 
-    /// Bytes a second from the start to the last byte.
+    /// Bytes per second from the start to the last byte.
     pub(crate) fn overall_bytes_per_s(&self) -> f64 {
         self.size_bytes as f64 * 1e12 / (self.last - self.start).max(1) as f64
     }
 
-    /// From the mark at a quarter of its marks to the one at three quarters.
+    /// The span from the mark at a quarter of its marks to the one at three quarters.
     pub(crate) fn middle(&self) -> Option<(Ps, Ps)> {
         let count = self.marks.len();
         let first = count.div_ceil(4).checked_sub(1)?;
@@ -101,7 +100,7 @@ impl Progress {
         (first < last).then(|| (self.marks[first].at, self.marks[last].at))
     }
 
-    /// When it ran steadily: its middle, or of a stream with few marks, all that came after the first.
+    /// The span in which it ran steadily: its middle or, with few marks, all after the first.
     pub(crate) fn steady(&self) -> Option<(Ps, Ps)> {
         let after_first = || {
             let first = self.marks.first()?.at;
@@ -110,7 +109,7 @@ impl Progress {
         self.middle().or_else(after_first)
     }
 
-    /// The bytes between two marks: what is in between is known no better.
+    /// The bytes between two marks, which is the resolution of the record.
     pub(crate) fn grain_bytes(&self) -> f64 {
         self.size_bytes as f64 * self.mark_ios as f64 / self.ios as f64
     }
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_within_a_span_is_known_from_its_marks() {
+    fn the_bytes_within_a_span_follow_from_the_marks() {
         let progress = even(16, 2);
         assert_eq!(progress.middle(), Some((1400, 2200)));
         near(progress.bytes_within((1400, 2200)), 80.0, 1e-12);

@@ -1,7 +1,7 @@
-//! A queue in a power of two of places: half of a simulation is spent at its two ends.
+//! A ring buffer with a power-of-two capacity: half of the time of a simulation is spent at its two ends.
 //!
-//! The standard deque keeps any capacity and tests for the wrap on every access; here a mask does
-//! it. It grows when full and never shrinks.
+//! The standard deque has any capacity and tests for the wrap on every access; here a mask does it. It grows when
+//! full and never shrinks.
 
 /// A queue of small values.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ impl<T: Copy + Default> Ring<T> {
         (self.len > 0).then(|| self.places[self.place(self.len - 1)])
     }
 
-    /// Where the value `from_front` stands.
+    /// The index of the value `from_front`.
     #[inline(always)]
     fn place(&self, from_front: u32) -> usize {
         (self.head.wrapping_add(from_front)) as usize & (self.places.len() - 1)
@@ -56,8 +56,8 @@ impl<T: Copy + Default> Ring<T> {
         Some(value)
     }
 
-    /// Puts `value` behind all that `before` says stand before it, looking from the back; true
-    /// when it is the new front.
+    /// Inserts `value` behind all values for which `before` is true, searching from the back; true if it is the new
+    /// front.
     #[inline(always)]
     pub(super) fn insert(&mut self, value: T, before: impl Fn(&T) -> bool) -> bool {
         let in_order = self.back().is_none_or(|last| before(&last));
@@ -68,7 +68,7 @@ impl<T: Copy + Default> Ring<T> {
         self.sink(before)
     }
 
-    /// Moves the value at the back forward to its place; true when that is the front.
+    /// Moves the value at the back forward to its place; true if that is the front.
     #[cold]
     fn sink(&mut self, before: impl Fn(&T) -> bool) -> bool {
         for from_front in (1..self.len).rev() {

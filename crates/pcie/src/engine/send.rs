@@ -1,4 +1,4 @@
-//! Putting TLPs on the wire, one by one or as a train where there is nothing to choose.
+//! Sends TLPs, one by one or as a train if there is nothing to choose.
 
 use std::ops::ControlFlow;
 
@@ -14,25 +14,25 @@ use super::{
 };
 use crate::scenario::Arbiter;
 
-/// The longest train of a stream, so that a run can be watched and cancelled.
+/// The maximum length of a train of a stream, so that a run can be watched and cancelled.
 const TRAIN_TLPS_MAX: usize = 1 << 10;
 
-/// TLPs that leave a port one behind the other.
+/// TLPs that leave a port one after another.
 struct Train {
     wire: Wire,
     tally: Tally,
-    /// Each with the time it was through.
+    /// The TLPs; `ready` is the time at which each was sent.
     sent: Vec<Tlp>,
 }
 
 impl Train {
-    /// An empty one, with memory for what it will carry.
+    /// An empty train that reuses the memory of `sent`.
     fn new(wire: Wire, sent: Vec<Tlp>) -> Self {
         let tally = Tally::default();
         Self { wire, tally, sent }
     }
 
-    /// Puts a TLP on the wire at `at`; when it is through.
+    /// Sends a TLP at `at`; returns the time at which it is sent.
     #[inline(always)]
     fn add(&mut self, class: Class, tlp: Tlp, at: Ps) -> Ps {
         let bytes = self.wire.bytes(class, tlp);
@@ -45,8 +45,8 @@ impl Train {
 }
 
 impl Engine {
-    /// Sends from the one queue that leads, until the horizon, the end of its lead or a lack of
-    /// credits. Whatever else may come is ready after the horizon.
+    /// Sends from the leading queue until the horizon, the end of its lead or a lack of credits. Any other TLP is
+    /// ready after the horizon.
     pub(super) fn train(
         &mut self,
         p: usize,
@@ -58,7 +58,7 @@ impl Engine {
         let pool = self.pool_of(p, slot, class);
         let mut train = Train::new(self.ports[p].wire, std::mem::take(&mut self.sent));
         let (port, pool) = (&mut self.ports[p], &mut self.pools[pool]);
-        // Nothing is put into this queue meanwhile: what fills it is another port's turn.
+        // No TLP enters this queue meanwhile: only other ports fill it.
         let queue = &mut self.slots[slot as usize].queues[class as usize];
         let mut at = from;
         let done = loop {
@@ -66,7 +66,7 @@ impl Engine {
                 break ControlFlow::Continue(at);
             }
             let Some(tlp) = queue.front() else {
-                // What came behind the leader is next, if anything did.
+                // Next is a TLP behind the leader, if there is one.
                 break match until {
                     NEVER => ControlFlow::Break(NEVER),
                     _ => ControlFlow::Continue(at),
@@ -92,9 +92,14 @@ impl Engine {
         done
     }
 
-    /// As [`Self::train`], from several queues of posted writes by turns, for as long as each has
-    /// one. What is out of the ordinary is left to [`Self::step`].
-    pub(super) fn braid(&mut self, p: usize, from: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
+    /// As [`Self::train`], from several queues of posted writes in turn, as long as none is empty. Special cases are
+    /// left to [`Self::step`].
+    pub(super) fn round_robin_train(
+        &mut self,
+        p: usize,
+        from: Ps,
+        ahead: Ahead,
+    ) -> ControlFlow<Ps, Ps> {
         let wire = self.ports[p].wire;
         let mut tally = Tally::default();
         let (mut at, mut free) = (from, from);
@@ -121,8 +126,8 @@ impl Engine {
         }
     }
 
-    /// Takes the TLP whose turn it is, and its credits: at `at`, or when they are there. `None`
-    /// where a queue is empty, or where the answer is not as simple as that.
+    /// Takes the TLP whose turn it is, and its credits: at `at`, or when they are available. `None` if a queue is
+    /// empty, or in special cases.
     #[inline(always)]
     fn take_turn(&mut self, p: usize, at: &mut Ps) -> Option<(u32, Tlp)> {
         let port = &mut self.ports[p];
@@ -141,7 +146,7 @@ impl Engine {
             let units = data_units(Class::Posted, tlp);
             let next = pool.ready_at(*at, units);
             if next > *at {
-                if port.is_blind(next) {
+                if port.may_miss_credits(next) {
                     return None;
                 }
                 let until = all_starve_until(slots, *at, units, next)?;
@@ -153,7 +158,7 @@ impl Engine {
                 pool.wait(next);
             }
             pool.take(units);
-            port.fed(*at);
+            port.end_starvation(*at);
             port.turn_after(number);
             let queue = &mut slots[number as usize].queues[Class::Posted as usize];
             queue.pop_front();
@@ -213,7 +218,7 @@ impl Engine {
         done
     }
 
-    /// Books what a train sent, and sends it on its way.
+    /// Counts the TLPs of a train, and forwards them.
     fn after_train(&mut self, p: usize, slot: u32, class: Class, train: Train) {
         if !train.sent.is_empty() {
             let here = &self.slots[slot as usize];
@@ -234,7 +239,7 @@ impl Engine {
         self.depart(p, slot, class, train.sent);
     }
 
-    /// Sends a TLP at `at`; when the link is free again.
+    /// Sends a TLP at `at`; returns the time at which the link is free again.
     #[inline(always)]
     pub(super) fn send(&mut self, p: usize, choice: Choice, at: Ps) -> Ps {
         let Choice { slot, class, tlp } = choice;
@@ -251,7 +256,7 @@ impl Engine {
         let free = at + duration;
         port.served(slot - port.slots.start, here);
         port.free = free;
-        port.fed(at);
+        port.end_starvation(at);
         port.tally.count(class, tlp, bytes, duration);
         let arrival = free + port.wire.latency;
         if let Some(stream) = here.source {
@@ -269,7 +274,7 @@ impl Engine {
         free
     }
 
-    /// Notes that a stream sent its head.
+    /// Records that a stream sent its head.
     #[inline]
     fn leave_source(&mut self, p: usize, slot: u32, stream: u32, choice: &Choice, at: Ps) {
         self.tlps += 1;
@@ -290,8 +295,8 @@ impl Engine {
     }
 }
 
-/// Until when all queues of a braid wait, given that a TLP of `units` finds its credits at `next`:
-/// then, or when another is ready. `None` where one may need less.
+/// The time until which all queues wait, if a TLP of `units` has its credits at `next`: `next`, or the time at which
+/// another TLP is ready. `None` if another may need fewer credits.
 #[inline(always)]
 fn all_starve_until(slots: &[Slot], at: Ps, units: u32, next: Ps) -> Option<Ps> {
     slots.iter().try_fold(next, |next, slot| {

@@ -1,18 +1,17 @@
-//! What need not be simulated because it cannot matter.
+//! Shortcuts: parts of the simulation that cannot affect the result are skipped.
 //!
-//! A link into a sink gets its credits back after two crossings. If the sink promised more than the
-//! link carries in that time, counting the credits cannot change anything, and they are forgotten.
-//! A port with one input and no credits to wait for is a plain queue: when a TLP leaves it is known
-//! as soon as it is known when it comes, so it *passes*, without a queue and without an event. And a
-//! link that feeds only such ports, none slower than itself, is like a link into a sink again, so
-//! both spread from the ends of the tree inwards until they meet a port where streams compete.
+//! The credits of a link into a sink return after two crossings. If the sink advertises more than the link carries in
+//! that time, the credits cannot run out and are not counted. A port with one input and no credits to wait for is a
+//! plain queue: the arrival of a TLP determines its departure, so it *passes*, without a queue and without an event.
+//! A link that feeds only such ports, none slower than itself, is again like a link into a sink. So both shortcuts
+//! spread from the ends of the tree inwards to the ports where streams compete.
 //!
-//! There, a port may know more than its window tells it. Where one port gives all its credits back,
-//! they come in order, and one not known of yet comes after those that are. Where only posted writes
-//! go and every input has some, what is still to come waits behind them, and the port may decide all
-//! it has at once. So may a device with one stream of writes: its next I/O waits behind this one.
+//! There, a port may know more than its window says. If one port returns all its credits, they return in order, and
+//! unknown ones follow the known ones. If only posted writes pass and every input has some, later TLPs wait behind
+//! them, and the port can decide all it has at once. So can a device with one stream of writes: its next I/O waits
+//! behind this one.
 //!
-//! A property test holds the whole to this: on random trees the outcome is the same without.
+//! A property test checks on random trees that the outcome is the same without shortcuts.
 
 use super::{
     build::{Builder, Input, has_answers, narrow},
@@ -20,14 +19,14 @@ use super::{
     port::{Port, Wire},
     tlp::CLASSES,
 };
-use crate::{scenario::Mode, topology::Stream};
+use crate::{scenario::Mode, topology::PcieStream};
 
-/// A way through a port: its number, and the port after it.
+/// A path through a port: its number, and the next port.
 type Through = (usize, Option<usize>);
 
 impl Builder<'_> {
-    /// Forgets credits that cannot run out, lets TLPs pass ports where nothing can happen, and
-    /// notes which ports know more than a window tells them.
+    /// Stops counting credits that cannot run out, lets TLPs pass ports without contention, and records which ports
+    /// know more than their window says.
     pub(super) fn take_shortcuts(&mut self) {
         let mut through: Vec<Vec<Through>> = vec![Vec::new(); self.ports.len()];
         for (flow, way) in self.ways.iter().enumerate() {
@@ -42,12 +41,12 @@ impl Builder<'_> {
         for (p, through) in through.iter().enumerate() {
             self.note_order(p, through);
         }
-        // From the ends inwards: one round per level of the tree, and one to see that it is over.
+        // From the ends inwards: one round per level of the tree, and a last one without changes.
         loop {
             let before = self.ports.iter().filter(|port| port.passes).count();
             for (p, through) in through.iter().enumerate() {
                 if !self.ports[p].passes && self.flows_freely(p, through) {
-                    self.forget_ample_credits(p, through);
+                    self.ignore_ample_credits(p, through);
                     self.ports[p].passes = self.is_plain_queue(p, through);
                 }
             }
@@ -57,7 +56,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Notes where credits come back in order, and where only posted writes go.
+    /// Records whether credits return in order, and whether only posted writes pass.
     fn note_order(&mut self, p: usize, through: &[Through]) {
         let port = &mut self.ports[p];
         let mut nexts = through.iter().map(|(_, next)| next);
@@ -65,7 +64,7 @@ impl Builder<'_> {
         port.credits_in_order = nexts.all(|next| Some(next) == first);
         let steady = self.is_steady();
         let mut inputs = self.inputs[p].values();
-        let lone_stream = match (inputs.next().and_then(|slot| slot.source), inputs.next()) {
+        let sole_stream = match (inputs.next().and_then(|slot| slot.source), inputs.next()) {
             (Some(stream), None) => Some(&self.topology.streams[stream as usize]),
             _ => None,
         };
@@ -73,20 +72,20 @@ impl Builder<'_> {
         let writes = |(flow, _): &Through| !has_answers(&self.topology.streams[flow / 2]);
         let port = &mut self.ports[p];
         port.first_come = steady
-            && match lone_stream {
+            && match sole_stream {
                 // Its I/Os are sent in the order of their issue, and all wait while a fence does.
                 Some(stream) => stream.mode == Mode::Write,
                 None => queued && self.scenario.channels.count == 1 && through.iter().all(writes),
             };
     }
 
-    /// Whether no latency has a tail. One that has is drawn when its I/O is issued or its request
-    /// comes: the order of draws must stay.
+    /// Whether no latency has a random tail. A tail is drawn when its I/O is issued or its request arrives, so the
+    /// order of draws must not change.
     fn is_steady(&self) -> bool {
         self.topology.nodes.iter().all(|node| node.jitter_s == 0.0)
     }
 
-    /// Whether all that leaves a port ends there, or passes another that is no slower.
+    /// Whether all TLPs of a port end at the next node, or pass another port that is not slower.
     fn flows_freely(&self, p: usize, through: &[Through]) -> bool {
         let wire = &self.ports[p].wire;
         through.iter().all(|(flow, next)| {
@@ -98,13 +97,13 @@ impl Builder<'_> {
         })
     }
 
-    /// Whether a port has one input, which fills it in order, and nothing to wait for.
+    /// Whether a port has one input, which is in order, and nothing to wait for.
     fn is_plain_queue(&self, p: usize, through: &[Through]) -> bool {
         let mut inputs = self.inputs[p].keys();
         let one = match (inputs.next(), inputs.next()) {
             (Some((Input::Port(_), _)), None) => true,
-            // One stream's answers are in order. To know early when they arrive is to issue, and
-            // perhaps to draw, early.
+            // The answers of one stream are in order. Computing their arrival early would issue, and perhaps draw,
+            // early.
             (Some((Input::Answers, _)), None) => {
                 through.len() == 1 && (self.is_steady() || self.topology.streams.len() == 1)
             }
@@ -112,18 +111,18 @@ impl Builder<'_> {
         };
         one && self.pools[self.pools_of(p)]
             .iter()
-            .all(|pool| pool.promised().is_none())
+            .all(|pool| pool.limit().is_none())
     }
 
-    /// Drops the credits of a port that frees itself faster than it can use them up.
-    fn forget_ample_credits(&mut self, p: usize, through: &[Through]) {
+    /// Stops counting the credits of a port if they return faster than it can use them up.
+    fn ignore_ample_credits(&mut self, p: usize, through: &[Through]) {
         let port = &self.ports[p];
         let smallest = through
             .iter()
             .map(|(flow, _)| self.smallest_wire_bytes(*flow, port))
             .min();
         let Some(smallest) = smallest else { return };
-        // A TLP waits for at most the longest before it, and is gone once it is through.
+        // A TLP waits for at most the longest one before it, and leaves once it is sent.
         let largest = self.largest_payload_bytes(port, through);
         let longest = port.wire.duration(largest + HEADER_BYTES_MAX);
         let away = port.wire.latency + port.wire.credit_latency + 2 * longest;
@@ -131,19 +130,19 @@ impl Builder<'_> {
         let bytes = (away << 20) / port.wire.byte_cost + 2 * u64::from(largest);
         let pools = self.pools_of(p);
         for pool in &mut self.pools[pools] {
-            let ample = pool.promised().is_some_and(|promise| {
-                let headers = u64::from(promise.headers);
-                let data = u64::from(promise.data) * u64::from(UNIT_BYTES);
+            let is_ample = pool.limit().is_some_and(|limit| {
+                let headers = u64::from(limit.headers);
+                let data = u64::from(limit.data) * u64::from(UNIT_BYTES);
                 // Each TLP rounds its payload up to a unit.
                 headers >= tlps && (data == 0 || data >= bytes + tlps * u64::from(UNIT_BYTES))
             });
-            if ample {
-                pool.forget();
+            if is_ample {
+                pool.make_unlimited();
             }
         }
     }
 
-    /// The largest payload that a port carries; a memory works for what a request asks for, too.
+    /// The largest payload that a port carries; a memory also serves the bytes that a request asks for.
     fn largest_payload_bytes(&self, port: &Port, through: &[Through]) -> u32 {
         if port.wire.is_memory {
             return PAYLOAD_BYTES_MAX;
@@ -161,7 +160,7 @@ impl Builder<'_> {
         first..first + channels * CLASSES
     }
 
-    /// The smallest TLP of a way: the tail of an I/O, a request, or a fence.
+    /// The smallest TLP of a path: the tail of an I/O, a request, or a fence.
     fn smallest_wire_bytes(&self, flow: usize, port: &Port) -> u32 {
         let stream = &self.topology.streams[flow / 2];
         let least = port.wire.overhead.iter().min();
@@ -169,8 +168,8 @@ impl Builder<'_> {
     }
 }
 
-/// The smallest payload of a stream's TLPs: the tail of an I/O, or none, of a request or a fence.
-fn smallest_payload_bytes(stream: &Stream) -> u32 {
+/// The smallest payload of a stream's TLPs: the tail of an I/O, or 0 for a request or a fence.
+fn smallest_payload_bytes(stream: &PcieStream) -> u32 {
     if has_answers(stream) {
         return 0;
     }
@@ -186,9 +185,9 @@ fn smallest_payload_bytes(stream: &Stream) -> u32 {
     narrow(usize::try_from(payload).expect("at most a payload"))
 }
 
-/// Whether no TLP of a stream takes longer on `next` than on `wire`. Time is linear in payload, so
-/// what holds for the smallest and the largest holds for all.
-fn is_no_slower(next: &Wire, wire: &Wire, stream: &Stream) -> bool {
+/// Whether no TLP of a stream takes longer on `next` than on `wire`. Time is linear in the payload, so checking the
+/// smallest and the largest is enough.
+fn is_no_slower(next: &Wire, wire: &Wire, stream: &PcieStream) -> bool {
     let payloads = [smallest_payload_bytes(stream), stream.mps_bytes];
     let time = |wire: &Wire, class: usize, payload: u32| {
         u128::from(wire.byte_cost) * u128::from(payload + wire.overhead[class])
@@ -201,6 +200,6 @@ fn is_no_slower(next: &Wire, wire: &Wire, stream: &Stream) -> bool {
     })
 }
 
-/// The largest TLP there is.
+/// The size of the largest TLP.
 const PAYLOAD_BYTES_MAX: u32 = 4096;
 const HEADER_BYTES_MAX: u32 = 24;

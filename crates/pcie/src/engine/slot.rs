@@ -1,4 +1,4 @@
-//! One input of a port: a queue for each class of TLP, and who may go before whom.
+//! One input of a port: a queue for each class of TLP, and the ordering rules between them.
 
 use super::{
     Ps,
@@ -8,14 +8,14 @@ use super::{
     wake::NEVER,
 };
 
-/// Whose credits a slot gives back when a TLP leaves it.
+/// The credits that a slot returns when a TLP leaves it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ingress {
-    /// The port at the far end of the link the TLP came in by.
+    /// The port that sent the TLP.
     pub(super) port: u32,
     /// The first of its pools for this slot's channel.
     pub(super) pool: u32,
-    /// How long a credit takes back.
+    /// The latency of a returned credit.
     pub(super) latency: Ps,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Ingress {
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) queues: [Ring<Tlp>; CLASSES],
-    /// `None` where the TLPs start here.
+    /// `None` if the TLPs start here.
     pub(super) ingress: Option<Ingress>,
     /// The stream that generates its TLPs in place of the queues.
     pub(super) source: Option<u32>,
@@ -31,7 +31,7 @@ pub(super) struct Slot {
     pub(super) weight: u32,
     /// TLPs left of its turn, in weighted round robin.
     pub(super) left: u32,
-    /// What it has had, in weighted fair queueing.
+    /// Its tags, in weighted fair queueing.
     pub(super) tags: Tags,
 }
 
@@ -69,8 +69,8 @@ impl Slot {
         &self.queues[Class::Posted as usize]
     }
 
-    /// The class that goes first without a doubt, and the latest that its TLPs may be ready for
-    /// that to hold: the only one that has anything, or posted writes that came before all else.
+    /// The class that certainly goes first, and the latest ready time for which this holds: the only class with TLPs,
+    /// or posted writes that came before all others.
     #[inline(always)]
     pub(super) fn leader(&self, relaxed: bool) -> Option<(Class, Ps)> {
         let [posted, requests, completions] = &self.queues;
@@ -89,7 +89,7 @@ impl Slot {
         }
     }
 
-    /// Posted writes as the leader, if they came before what else there is.
+    /// Posted writes as the leader, if they came before `others`.
     #[inline(always)]
     fn writes_lead(&self, others: &Ring<Tlp>) -> Option<(Class, Ps)> {
         let write = self.writes().front()?;
@@ -97,7 +97,7 @@ impl Slot {
         (write.ready <= other.ready).then_some((Class::Posted, other.ready))
     }
 
-    /// Whether nothing waits here.
+    /// Whether no TLP waits here.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.source.is_none() && self.queues.iter().all(Ring::is_empty)

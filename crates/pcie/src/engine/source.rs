@@ -1,8 +1,8 @@
-//! Where a stream's TLPs start: its I/Os in flight, its fences, and the DMA engine that sends them.
+//! The source of a stream's TLPs: its I/Os in flight, its fences, and the DMA engine that sends them.
 //!
-//! A stream is a closed loop: `depth` I/Os are issued at its start, and each that completes lets
-//! the next one in. A drive's data is ready a media latency after its I/O was issued; the TLPs are
-//! then generated one by one as the device's port takes them, so no queue of them is ever built.
+//! A stream is a closed loop: `depth` I/Os are issued at its start, and each completion issues the next. A drive's
+//! data is ready a media latency after its I/O was issued; the TLPs are then generated one by one as the device's
+//! port takes them, so they are never queued.
 
 use super::{
     Ps,
@@ -12,9 +12,9 @@ use super::{
     wake::NEVER,
 };
 use crate::{scenario::Mode, topology::WORD_BYTES};
-use straightway_scenario::seed::Dice;
+use straightway_scenario::seed::Rng;
 
-/// One transfer the application asked for.
+/// One I/O of the application.
 #[derive(Clone, Copy, Debug, Default)]
 struct Io {
     ready: Ps,
@@ -22,35 +22,35 @@ struct Io {
     bytes: u64,
 }
 
-/// A stream at work.
+/// The state of a stream.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) mode: Mode,
     /// The device that moves the data.
     pub(super) device: u32,
-    /// How long the news of a delivery takes back to the device.
+    /// The latency of the notice of a delivery to the device.
     pub(super) back: Ps,
-    /// The way of its TLPs, and the first hop after the device's own port.
+    /// The path of its TLPs, and the first hop after the device's own port.
     flow: u16,
     hop: u32,
-    /// The largest piece one TLP moves or asks for.
+    /// The maximum bytes that one TLP carries or requests.
     piece_bytes: u64,
     io_bytes: u64,
     depth: u64,
     fence_bytes: Option<u64>,
     unissued_bytes: u64,
-    /// Issued I/Os none of whose TLPs was sent, the first ready in front.
+    /// Issued I/Os of which no TLP was sent, the first ready in front.
     waiting: Ring<Io>,
-    /// The I/O that is partly sent, with what is left of it: nothing if there is none.
+    /// The I/O that is partly sent, with its remaining bytes; 0 if there is none.
     current: Io,
-    /// When the I/Os that were sent and are not complete were issued.
+    /// The issue times of the I/Os that were sent and are not complete.
     sent: Ring<Ps>,
     /// Bytes written since the last fence.
     unfenced_bytes: u64,
-    /// I/Os among `sent` that the fence on its way covers.
+    /// The number of I/Os in `sent` that the pending fence covers.
     covered: u32,
     fence: Fence,
-    /// When the last fence was done: what was issued before waits for it too.
+    /// The time at which the last fence was done: I/Os issued before wait for it too.
     fenced: Ps,
     pub(super) progress: Progress,
 }
@@ -62,7 +62,7 @@ enum Fence {
     Sent(Ps),
 }
 
-/// What a stream needs to know of itself.
+/// The parameters of a stream.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) mode: Mode,
@@ -85,36 +85,36 @@ pub(super) struct Device {
     pub(super) port: u32,
     /// The pool of its read tags.
     pub(super) tags: u32,
-    /// The pieces in which the engine works on a write.
+    /// The pieces in which the engine processes a write.
     pub(super) chunk_bytes: u32,
     pub(super) writes: Pace,
     pub(super) reads: Pace,
-    /// How much longer a read request takes the engine that ends within a word.
+    /// The extra time of the engine for a read request that ends within a word.
     pub(super) partial_word: Ps,
-    /// Media, by bytes: what is read from them and sent, and what is fetched and written to them.
+    /// The media rates in bytes: reads that are sent, and writes of received data.
     pub(super) media_out: Pace,
     pub(super) media_in: Pace,
     pub(super) media_latency: Ps,
     pub(super) read_latency: Ps,
-    /// Picoseconds a byte from the last completion of a read I/O to its end, in units of 2^-20.
+    /// Picoseconds per byte from the last completion of a read I/O to its end, in units of 2^-20.
     pub(super) copy_cost: u64,
     pub(super) jitter: f64,
-    pub(super) dice: Dice,
+    pub(super) rng: Rng,
 }
 
-/// Something that happens at most so often: a transaction engine, or media read byte by byte.
+/// A rate limiter: a transaction engine, or media read byte by byte.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
-    /// Picoseconds a unit, in units of 2^-20; zero for no limit.
+    /// Picoseconds per unit, in units of 2^-20; zero for no limit.
     cost: u64,
-    /// How far it may run behind and catch up: what fits its buffer.
+    /// The time by which it may run behind and catch up, given by its buffer.
     slack: Ps,
     ready: Ps,
-    /// Time it was at work.
+    /// Its busy time.
     pub(super) busy: Ps,
 }
 
-/// What comes next from a stream.
+/// The next TLP of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub(super) class: Class,
@@ -122,7 +122,7 @@ pub(super) struct Head {
 }
 
 impl Pace {
-    /// `per_s` units a second, with room to catch up by `slack_units`.
+    /// `per_s` units per second, able to catch up by `slack_units`.
     pub(super) fn new(per_s: Option<f64>, slack_units: f64) -> Self {
         let Some(per_s) = per_s else {
             return Self::default();
@@ -152,7 +152,7 @@ impl Pace {
         }
     }
 
-    /// Keeps it at work for another `time`.
+    /// Keeps it busy for another `time`.
     fn hold(&mut self, time: Ps) {
         if self.cost > 0 {
             self.busy += time;
@@ -162,12 +162,12 @@ impl Pace {
 }
 
 impl Device {
-    /// How long after the last completion a read I/O of `bytes` ends.
+    /// The time from the last completion to the end of a read I/O of `bytes`.
     pub(super) fn copy_time(&self, bytes: u64) -> Ps {
         (bytes * self.copy_cost) >> 20
     }
 
-    /// When the engine and the media let `head` go.
+    /// The time at which the engine and the media allow `head`.
     #[inline(always)]
     pub(super) fn ready(&self, head: &Head, mode: Mode) -> Ps {
         let engine = match head.class {
@@ -175,14 +175,14 @@ impl Device {
             _ => self.reads.ready,
         };
         let media = match mode {
-            _ if head.tlp.bears(FENCE) => 0,
+            _ if head.tlp.has(FENCE) => 0,
             Mode::Write => self.media_out.ready,
             Mode::Read => self.media_in.ready,
         };
         engine.max(media)
     }
 
-    /// When the engine and the media let a write go.
+    /// The time at which the engine and the media allow a write.
     #[inline(always)]
     pub(super) fn write_ready(&self) -> Ps {
         self.writes.ready.max(self.media_out.ready)
@@ -192,7 +192,7 @@ impl Device {
     #[inline(always)]
     fn turns(&self, bytes: u64) -> u64 {
         let chunk = u64::from(self.chunk_bytes);
-        // Most engines take a TLP as it is; a division costs.
+        // Most engines take a TLP as a whole; this avoids a division.
         if bytes <= chunk {
             1
         } else {
@@ -200,14 +200,14 @@ impl Device {
         }
     }
 
-    /// Notes that a write went at `now`.
+    /// Records that a write was sent at `now`.
     #[inline(always)]
     pub(super) fn spend_write(&mut self, now: Ps, bytes: u64) {
         self.writes.spend(now, self.turns(bytes));
         self.media_out.spend(now, bytes);
     }
 
-    /// Notes that `head` went at `now`.
+    /// Records that `head` was sent at `now`.
     #[inline(always)]
     pub(super) fn spend(&mut self, now: Ps, head: &Head, mode: Mode) {
         let bytes = head.tlp.bytes();
@@ -225,7 +225,7 @@ impl Device {
         }
     }
 
-    /// A latency with its tail.
+    /// Draws a latency with its random tail.
     pub(super) fn draw(&mut self, latency: Ps) -> Ps {
         if self.jitter > 0.0 {
             #[expect(
@@ -233,7 +233,7 @@ impl Device {
                 clippy::cast_sign_loss,
                 reason = "at most minutes"
             )]
-            let tail = self.dice.exponential(self.jitter) as u64;
+            let tail = self.rng.exponential(self.jitter) as u64;
             latency + tail
         } else {
             latency
@@ -265,7 +265,7 @@ impl Source {
         }
     }
 
-    /// Issues the next I/O at `now`; its data is ready `delay` later. The time at which it is.
+    /// Issues the next I/O at `now`. Returns the time at which its data is ready, `delay` later.
     pub(super) fn issue(&mut self, now: Ps, delay: Ps) -> Ps {
         let bytes = self.unissued_bytes.min(self.io_bytes);
         if bytes == 0 {
@@ -277,18 +277,18 @@ impl Source {
             issued: now,
             bytes,
         };
-        // At the back, but for one that the tail of a latency held up.
+        // At the back, unless the latency tail of another I/O delayed that one.
         self.waiting.insert(io, |other| other.ready <= io.ready);
         io.ready
     }
 
-    /// How many I/Os the stream starts with.
+    /// The number of I/Os that the stream starts with.
     pub(super) fn depth(&self) -> u64 {
         self.depth
             .min(self.progress.size_bytes.div_ceil(self.io_bytes))
     }
 
-    /// What it would send next; its time is [`NEVER`] when it waits for something.
+    /// The TLP that it sends next; its time is [`NEVER`] if the stream waits.
     #[inline(always)]
     pub(super) fn head(&self) -> Head {
         let tlp = |ready, marks| Tlp::new(ready, self.flow, self.hop, 0, marks);
@@ -311,7 +311,7 @@ impl Source {
         }
     }
 
-    /// As [`Self::head`], where that is a write.
+    /// As [`Self::head`], if that is a write.
     #[inline(always)]
     pub(super) fn write(&self) -> Option<Tlp> {
         match (self.fence, self.next_io()) {
@@ -340,10 +340,10 @@ impl Source {
         }
     }
 
-    /// Notes that `head` was sent at `now`.
+    /// Updates the stream after `head` was sent at `now`.
     #[inline(always)]
     pub(super) fn advance(&mut self, head: &Head, now: Ps) {
-        if head.tlp.bears(FENCE) {
+        if head.tlp.has(FENCE) {
             self.fence = Fence::Sent(now);
             self.covered = self.sent.len();
             self.progress.fences += 1;
@@ -352,13 +352,14 @@ impl Source {
         }
     }
 
-    /// Notes that `bytes` of the next I/O were sent, or asked for.
+    /// Records that `bytes` of the next I/O were sent or requested.
     #[inline(always)]
     pub(super) fn advance_by(&mut self, bytes: u64) {
         self.progress.sent_bytes += bytes;
         if self.current.bytes == 0 {
             let first = self.waiting.pop_front();
-            self.current = first.expect("a head is of the current I/O or the first that waits");
+            self.current =
+                first.expect("a head belongs to the current I/O or the first waiting one");
         }
         self.current.bytes -= bytes;
         if self.current.bytes == 0 {
@@ -366,7 +367,7 @@ impl Source {
         }
         if let Some(fence_bytes) = self.fence_bytes {
             self.unfenced_bytes += bytes;
-            // A fence is due by its bytes, at the end, and when every I/O in flight waits for it.
+            // A fence is due after its bytes, at the end, and when every I/O in flight waits for it.
             let all_sent = self.progress.sent_bytes == self.progress.size_bytes;
             let all_wait = u64::from(self.sent.len()) >= self.depth;
             if self.unfenced_bytes >= fence_bytes || all_sent || all_wait {
@@ -376,36 +377,36 @@ impl Source {
         }
     }
 
-    /// Whether nothing will ever be sent again.
+    /// Whether everything has been sent.
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
         self.progress.sent_bytes == self.progress.size_bytes && self.fence == Fence::None
     }
 
-    /// Whether a write is next, or nothing until something comes back.
+    /// Whether the next TLP is a write.
     #[inline]
     pub(super) fn is_writing(&self) -> bool {
         self.mode == Mode::Write && self.fence != Fence::Due
     }
 
-    /// Whether an I/O is complete only once fenced.
+    /// Whether an I/O is complete only after a fence.
     #[inline]
     pub(super) fn is_fenced(&self) -> bool {
         self.fence_bytes.is_some()
     }
 
-    /// The size of every I/O but the last.
+    /// The size of every I/O except the last.
     pub(super) fn io_bytes(&self) -> u64 {
         self.io_bytes
     }
 
-    /// Takes the oldest I/O out of flight, complete at `at`.
+    /// Completes the oldest I/O in flight at `at`.
     pub(super) fn complete(&mut self, at: Ps) {
         let issued = self.sent.pop_front().expect("a complete I/O was sent");
         self.progress.complete(issued, at);
     }
 
-    /// Ends the fence on its way at `at`; how many I/Os it covered.
+    /// Ends the pending fence at `at`; returns the number of I/Os that it covered.
     pub(super) fn fence_done(&mut self, at: Ps) -> u32 {
         let Fence::Sent(since) = self.fence else {
             unreachable!("only a fence that was sent completes");

@@ -1,8 +1,8 @@
-//! A TLP: what it is, which way it takes, and what it carries.
+//! A TLP: its class, its path and its payload.
 
 use super::Ps;
 
-/// What a TLP is, for ordering and credits.
+/// The class of a TLP, for ordering and credits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Class {
@@ -22,13 +22,13 @@ pub(super) const CLASS: [Class; CLASSES] = [Class::Posted, Class::NonPosted, Cla
 /// One packet, 16 bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tlp {
-    /// When it can leave the queue it stands in.
+    /// The time at which it can leave its queue.
     pub(super) ready: Ps,
-    /// The place of its next hop in the list of all hops.
+    /// The index of its next hop in the list of all hops.
     pub(super) hop: u32,
-    /// Which way it takes: twice its stream, plus one for the way of the completions.
+    /// Its path: twice the stream number, plus one for completions.
     pub(super) flow: u16,
-    /// Payload, or for a request what it asks for; the marks in the three highest bits.
+    /// The payload, or the requested bytes of a request; the marks in the three highest bits.
     load: u16,
 }
 
@@ -60,14 +60,14 @@ impl Tlp {
         self.load & (LAST - 1)
     }
 
-    /// Which of [`LAST`], [`END`] and [`FENCE`] it bears.
+    /// The marks of the TLP: [`LAST`], [`END`] and [`FENCE`].
     #[inline]
     pub(super) fn marks(self) -> u16 {
         self.load & !(LAST - 1)
     }
 
     #[inline]
-    pub(super) fn bears(self, mark: u16) -> bool {
+    pub(super) fn has(self, mark: u16) -> bool {
         self.load & mark != 0
     }
 

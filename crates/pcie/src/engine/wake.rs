@@ -1,4 +1,4 @@
-//! When each port next has something to do.
+//! The next wake time of each port.
 //!
 //! A port has at most one pending event, so no queue of events is needed: a tournament tree over
 //! the ports holds each port's next time and its root is the earliest of all. A key is the time
@@ -13,7 +13,7 @@ pub(super) const NEVER: Ps = Ps::MAX;
 /// Low bits of a key that hold the port.
 const PORT_BITS: u32 = 14;
 
-/// The most ports: every node has a way up, a way down and its memory.
+/// The maximum number of ports: every node has a link up, a link down and its memory.
 pub(super) const PORTS_MAX: usize = 1 << PORT_BITS;
 
 /// The latest time a key can hold, 1,125 s.
@@ -47,14 +47,14 @@ impl Wakes {
         (key != NEVER).then_some((port, key >> PORT_BITS))
     }
 
-    /// Begins to serve a port: its own time no longer counts, and is set again by
-    /// [`Self::end`]. Only its leaf is changed, which nothing but its own climb reads.
+    /// Begins to serve a port: its own time no longer counts, and is set again by [`Self::end`]. Only its leaf
+    /// changes, which only its own climb reads.
     #[inline]
     pub(super) fn begin(&mut self, port: usize) {
         self.keys[self.leaves + port] = NEVER;
     }
 
-    /// Ends it: the port wakes at `time`, or earlier if it was woken meanwhile.
+    /// Ends serving a port: it wakes at `time`, or earlier if it was woken meanwhile.
     #[inline]
     pub(super) fn end(&mut self, port: usize, time: Ps) {
         let at = self.leaves + port;
@@ -88,7 +88,7 @@ impl Wakes {
     }
 }
 
-/// A time with its port in the low bits; what lies too far ahead is never.
+/// A time with its port in the low bits; a time that is too late is `NEVER`.
 #[inline]
 fn key(port: usize, time: Ps) -> u64 {
     if time < TIME_MAX {

@@ -1,28 +1,28 @@
-//! Which values of a scenario make sense.
+//! The allowed values of a scenario.
 
 use std::ops::RangeInclusive;
 
 use straightway_core::{Bytes, Rate, Seconds};
 
 use super::{
-    CHANNELS_MAX, Channels, Credits, DEPTH_MAX, Kind, NODES_MAX, NodeSpec, SIMULATED_MAX,
-    STREAMS_MAX, Scenario, Settings, StreamSpec,
+    CHANNELS_MAX, Channels, Credits, DEPTH_MAX, NODES_MAX, NodeKind, NodeSpec, PcieScenario,
+    PcieSettings, SIMULATED_MAX, STREAMS_MAX, StreamSpec,
 };
 use crate::{
     link::{LANES, PAYLOADS},
     topology,
 };
-use straightway_scenario::check::{Checked, Checker};
+use straightway_scenario::check::{Checkable, Checker};
 
-/// The slowest and the fastest rate that makes sense.
+/// The slowest and the fastest allowed rate.
 const RATES: RangeInclusive<Rate> = Rate(1e6)..=Rate(1e13);
-/// A link's latency: it cannot be crossed in no time (the simulator's events need a future), and a
-/// thousand times what the longest cable takes is none.
+/// The latency of a link. It must not be zero, since the simulator's events need a future; the maximum is a thousand
+/// times the latency of the longest cable.
 const LINK_LATENCIES: RangeInclusive<Seconds> = Seconds(1e-9)..=Seconds(1e-3);
-/// Latencies of devices, which may also be absent; one that takes more than a second is broken.
+/// Latencies of devices, which may be zero. A device that takes more than a second is broken.
 const PAUSES: RangeInclusive<Seconds> = Seconds(0.0)..=Seconds(1.0);
 
-impl Checked for Scenario {
+impl Checkable for PcieScenario {
     fn check(&self, c: &mut Checker) {
         c.nested("pcie", &self.pcie);
         c.nested("credits", &self.credits);
@@ -34,21 +34,21 @@ impl Checked for Scenario {
         c.each("node", &self.node, nodes_min..=NODES_MAX);
         c.each("stream", &self.stream, 1..=STREAMS_MAX);
         c.each("claims", &self.claims, 0..=64);
-        // A machine that makes no sense has no tree to look at.
+        // An invalid machine has no tree to check.
         if self.machine.is_none() || c.is_clean() {
             topology::check(self, c);
         }
     }
 }
 
-/// Refuses a payload size the specification does not know.
+/// Refuses a payload size that is not in the specification.
 fn payload(c: &mut Checker, field: &str, bytes: Bytes) {
     if !PAYLOADS.iter().any(|known| u64::from(*known) == bytes.0) {
         c.refuse(field, bytes, "128, 256, 512, 1024, 2048 or 4096 bytes");
     }
 }
 
-impl Checked for Settings {
+impl Checkable for PcieSettings {
     fn check(&self, c: &mut Checker) {
         payload(c, "mps", self.mps);
         payload(c, "mrrs", self.mrrs);
@@ -58,9 +58,9 @@ impl Checked for Settings {
     }
 }
 
-impl Checked for Credits {
+impl Checkable for Credits {
     fn check(&self, c: &mut Checker) {
-        // A receiver must take at least one TLP of the largest payload, else nothing moves.
+        // A receiver must accept at least one TLP of the largest payload, else nothing moves.
         let headers = 1..=4095;
         let data = Bytes(4096)..=Bytes::mib(16);
         c.count("posted_headers", self.posted_headers, headers.clone());
@@ -71,7 +71,7 @@ impl Checked for Credits {
     }
 }
 
-impl Checked for Channels {
+impl Checkable for Channels {
     fn check(&self, c: &mut Checker) {
         let most = CHANNELS_MAX as u64;
         c.count("count", self.count, 1..=most);
@@ -94,7 +94,7 @@ impl Checked for Channels {
     }
 }
 
-impl Checked for NodeSpec {
+impl Checkable for NodeSpec {
     fn check(&self, c: &mut Checker) {
         if self.id.is_empty() || self.id.len() > 64 {
             c.refuse(
@@ -176,7 +176,7 @@ impl NodeSpec {
         }
         let pcie = self.generation.is_some() && self.lanes.is_some();
         let half = self.generation.is_some() != self.lanes.is_some();
-        if self.parent.is_some() && self.kind != Kind::RootPort {
+        if self.parent.is_some() && self.kind != NodeKind::RootPort {
             if half || pcie == self.rate.is_some() {
                 c.refuse(
                     "gen",
@@ -205,10 +205,10 @@ impl NodeSpec {
         .join(", ")
     }
 
-    /// Refuses what makes no sense for this kind of node.
+    /// Refuses fields that do not apply to this kind of node.
     fn check_kind(&self, c: &mut Checker) {
-        let drive = matches!(self.kind, Kind::Drive | Kind::Hca);
-        let host = self.kind == Kind::Host;
+        let drive = matches!(self.kind, NodeKind::Drive | NodeKind::Hca);
+        let host = self.kind == NodeKind::Host;
         let endpoint = !self.kind.forwards();
         let wrong = [
             (
@@ -254,7 +254,7 @@ impl NodeSpec {
     }
 }
 
-impl Checked for StreamSpec {
+impl Checkable for StreamSpec {
     fn check(&self, c: &mut Checker) {
         c.bytes("size", self.size, Bytes(1)..=Bytes(1 << 50));
         c.bytes("io", self.io, Bytes(1)..=Bytes::gib(4));

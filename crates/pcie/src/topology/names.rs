@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-use crate::scenario::{Kind, Scenario, StreamSpec};
+use crate::scenario::{NodeKind, PcieScenario, StreamSpec};
 
-/// One expanded node: which spec it is from, its place in the group, its name and its parent.
+/// One expanded node: its spec, its name and its parent.
 pub(super) struct Member {
     pub(super) spec: usize,
     pub(super) name: String,
@@ -12,7 +12,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn kind(&self, scenario: &Scenario) -> Kind {
+    pub(super) fn kind(&self, scenario: &PcieScenario) -> NodeKind {
         scenario.node[self.spec].kind
     }
 }
@@ -20,18 +20,18 @@ impl Member {
 /// Every node by name, groups expanded.
 pub(super) struct Names {
     pub(super) members: Vec<Member>,
-    /// The first member of a name and how many there are.
+    /// The first member of each name, and the number of members.
     pub(super) groups: BTreeMap<String, (usize, usize)>,
     /// Specs whose id was taken.
-    pub(super) twins: Vec<(usize, String)>,
+    pub(super) duplicates: Vec<(usize, String)>,
 }
 
 impl Names {
-    pub(super) fn of(scenario: &Scenario) -> Self {
+    pub(super) fn of(scenario: &PcieScenario) -> Self {
         let mut names = Self {
             members: Vec::new(),
             groups: BTreeMap::new(),
-            twins: Vec::new(),
+            duplicates: Vec::new(),
         };
         for (i, spec) in scenario.node.iter().enumerate() {
             let first = names.members.len();
@@ -50,22 +50,22 @@ impl Names {
                 });
             }
         }
-        names.adopt(scenario);
+        names.assign_parents(scenario);
         names
     }
 
-    /// Takes a name for some members, or notes that another has it.
+    /// Registers a name for some members, or records that it is taken.
     fn claim(&mut self, spec: usize, name: String, members: (usize, usize)) {
         match self.groups.entry(name) {
-            Entry::Occupied(taken) => self.twins.push((spec, taken.key().clone())),
+            Entry::Occupied(taken) => self.duplicates.push((spec, taken.key().clone())),
             Entry::Vacant(free) => {
                 free.insert(members);
             }
         }
     }
 
-    /// Finds each member's parent: a group of children is dealt out over a group of parents.
-    fn adopt(&mut self, scenario: &Scenario) {
+    /// Finds each member's parent: a group of children is spread over a group of parents.
+    fn assign_parents(&mut self, scenario: &PcieScenario) {
         for spec in &scenario.node {
             let Some(&(first, count)) = self.groups.get(&spec.id) else {
                 continue;
@@ -83,7 +83,7 @@ impl Names {
         }
     }
 
-    /// The ends of every stream a spec stands for.
+    /// The ends of every stream of a spec.
     pub(super) fn pairs(&self, spec: &StreamSpec) -> Vec<(usize, usize)> {
         let group = |name: &str| self.groups.get(name).copied();
         let (Some((from, m)), Some((to, n))) = (group(&spec.from), group(&spec.to)) else {

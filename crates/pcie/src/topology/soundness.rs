@@ -1,45 +1,47 @@
-//! Whether a scenario's tree is one, its streams go somewhere, and its load can be simulated.
+//! Checks that a scenario's tree is a tree, that its streams have valid ends, and that its load can be simulated.
 
 use straightway_core::Bytes;
 
-use super::{PORT_INPUTS_MAX, Stream, Topology, initiator, mode, names::Names};
-use crate::scenario::{Kind, Mode, NODES_MAX, SIMULATED_MAX, STREAMS_MAX, Scenario, TLPS_MAX};
+use super::{PORT_INPUTS_MAX, PcieStream, PcieTopology, initiator, mode, names::Names};
+use crate::scenario::{
+    Mode, NODES_MAX, NodeKind, PcieScenario, SIMULATED_MAX, STREAMS_MAX, TLPS_MAX,
+};
 use straightway_scenario::check::Checker;
 
-/// Refuses what is wrong with the tree or with where its streams go.
-pub(crate) fn check(scenario: &Scenario, c: &mut Checker) {
+/// Refuses an invalid tree, invalid streams and an excessive load.
+pub(crate) fn check(scenario: &PcieScenario, c: &mut Checker) {
     let scenario = &*scenario.expanded();
     if expanded(scenario) > NODES_MAX as u64 {
         let most = format!("at most {NODES_MAX} after groups are expanded");
         c.refuse("node", format!("{} nodes", expanded(scenario)), most);
         return;
     }
-    // An empty group is refused by its own range; nothing can be said of what hangs on it.
+    // An empty group is refused by its own range; its children cannot be checked.
     if scenario.node.iter().any(|node| node.count == Some(0)) {
         return;
     }
     let names = Names::of(scenario);
     let sound = check_tree(scenario, &names, c);
     let ends = check_ends(scenario, &names, c);
-    // Numbers are only worth checking on a tree that holds, built from values that are in range.
+    // The load is checked only on a valid tree with values in range.
     if sound && ends && c.is_clean() {
         check_load(scenario, c);
     }
 }
 
-fn expanded(scenario: &Scenario) -> u64 {
+fn expanded(scenario: &PcieScenario) -> u64 {
     let counts = scenario.node.iter().map(|n| n.count.unwrap_or(1));
     counts.fold(0, u64::saturating_add)
 }
 
-/// Refuses twins, unknown parents, a second root, loops and children of leaves.
-fn check_tree(scenario: &Scenario, names: &Names, c: &mut Checker) -> bool {
+/// Refuses duplicate names, unknown parents, a second root, loops and children of leaves.
+fn check_tree(scenario: &PcieScenario, names: &Names, c: &mut Checker) -> bool {
     let mut sound = true;
     let mut refuse = |field: String, value: &str, allowed: &str| {
         sound = false;
         c.refuse(&field, value, allowed);
     };
-    for (i, id) in &names.twins {
+    for (i, id) in &names.duplicates {
         let allowed = "a name no other node has: a node has one parent and is declared once";
         refuse(format!("node[{i}].id"), id, allowed);
     }
@@ -59,7 +61,7 @@ fn check_tree(scenario: &Scenario, names: &Names, c: &mut Checker) -> bool {
     }
     for &root in roots.iter().take(1) {
         let spec = &scenario.node[root];
-        if spec.kind != Kind::Host || spec.count.is_some_and(|n| n > 1) {
+        if spec.kind != NodeKind::Host || spec.count.is_some_and(|n| n > 1) {
             refuse(
                 format!("node[{root}].kind"),
                 &spec.id,
@@ -84,8 +86,8 @@ fn check_tree(scenario: &Scenario, names: &Names, c: &mut Checker) -> bool {
     sound
 }
 
-/// Whether climbing from a spec never reaches a root.
-fn loops(scenario: &Scenario, names: &Names, from: usize) -> bool {
+/// Whether the ancestors of a node never reach a root.
+fn loops(scenario: &PcieScenario, names: &Names, from: usize) -> bool {
     let mut at = from;
     for _ in 0..=scenario.node.len() {
         let Some(parent) = &scenario.node[at].parent else {
@@ -100,7 +102,7 @@ fn loops(scenario: &Scenario, names: &Names, from: usize) -> bool {
 }
 
 /// Refuses streams whose ends are unknown, the same, or cannot start a transfer.
-fn check_ends(scenario: &Scenario, names: &Names, c: &mut Checker) -> bool {
+fn check_ends(scenario: &PcieScenario, names: &Names, c: &mut Checker) -> bool {
     let mut sound = true;
     let mut streams = 0;
     for (i, spec) in scenario.stream.iter().enumerate() {
@@ -139,7 +141,7 @@ fn check_ends(scenario: &Scenario, names: &Names, c: &mut Checker) -> bool {
                 refuse("to", &spec.to, "another node than `from`");
                 break;
             }
-            if names.members[by].kind(scenario) == Kind::Host {
+            if names.members[by].kind(scenario) == NodeKind::Host {
                 let allowed = "a mode in which a device moves the data: hosts have no DMA engine";
                 refuse("mode", &format!("{mode:?}").to_lowercase(), allowed);
                 break;
@@ -162,9 +164,9 @@ fn check_ends(scenario: &Scenario, names: &Names, c: &mut Checker) -> bool {
     sound
 }
 
-/// Refuses loads that would take for ever, and ports with too many inputs.
-fn check_load(scenario: &Scenario, c: &mut Checker) {
-    let topology = Topology::new(scenario);
+/// Refuses loads that take too long, and ports with too many inputs.
+fn check_load(scenario: &PcieScenario, c: &mut Checker) {
+    let topology = PcieTopology::new(scenario);
     let names = Names::of(scenario);
     let specs = scenario.stream.iter().enumerate();
     let owners = specs.flat_map(|(i, spec)| std::iter::repeat_n(i, names.pairs(spec).len()));
@@ -221,7 +223,7 @@ fn check_load(scenario: &Scenario, c: &mut Checker) {
 }
 
 /// The shortest time a stream can take alone.
-fn least_seconds(topology: &Topology, stream: &Stream) -> f64 {
+fn least_seconds(topology: &PcieTopology, stream: &PcieStream) -> f64 {
     let way = topology.way(stream.from, stream.to);
     let links = way.iter().filter(|n| {
         let parent = topology.nodes[**n].parent;

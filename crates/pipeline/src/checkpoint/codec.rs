@@ -1,12 +1,12 @@
-//! How the bytes of a chunk are stored: as they are, or compressed.
+//! The encoding of a stored chunk: raw or compressed.
 
 use serde::{Deserialize, Serialize};
 
-/// What was done to a chunk before it was written.
+/// The compression of a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Codec {
-    /// Nothing.
+    /// Not compressed.
     #[default]
     Raw,
     /// Zstandard, one frame.
@@ -15,22 +15,22 @@ pub enum Codec {
     Lz4,
 }
 
-/// The level of Zstandard: its fastest positive one. Weights shrink by what their exponents share,
-/// and higher levels find no more of that.
+/// The level of Zstandard: its fastest positive one. Weights compress by redundancy in their exponents, and higher
+/// levels find no more of it.
 const ZSTD_LEVEL: i32 = 1;
 
-/// What compression has to gain: less is not worth unpacking it.
+/// The minimum gain of compression. Less is not worth the decompression.
 const GAIN_BYTES_MIN: usize = 4096;
 
 impl Codec {
-    /// The chunk compressed; `None` where that gains less than a page, so that it is stored raw.
+    /// Compresses a chunk. `None` if that gains less than a page; the chunk is then stored raw.
     pub(crate) fn shrink(self, chunk: &[u8]) -> Option<Vec<u8>> {
         let room = chunk.len().checked_sub(GAIN_BYTES_MIN);
         let room = room.filter(|room| *room > 0)?;
         let mut small = match self {
             Self::Raw => return None,
             Self::Zstd => vec![0; room],
-            // It wants room for the worst case, even where that does not come.
+            // LZ4 always needs room for the worst case.
             Self::Lz4 => vec![0; lz4_flex::block::get_maximum_output_size(chunk.len())],
         };
         let bytes = match self {
@@ -45,7 +45,7 @@ impl Codec {
         Some(small)
     }
 
-    /// Brings a chunk back into `chunk`, which is as long as it was, or says why it cannot.
+    /// Decompresses a chunk into `chunk`, which has its original length. The error is the reason.
     pub(crate) fn restore(self, stored: &[u8], chunk: &mut [u8]) -> Result<(), String> {
         let made = match self {
             Self::Raw if stored.len() == chunk.len() => {
@@ -58,13 +58,11 @@ impl Codec {
             }
             Self::Lz4 => lz4_flex::block::decompress_into(stored, chunk).map_err(|e| e.to_string()),
         };
-        let meant = chunk.len();
+        let expected = chunk.len();
         match made {
-            Ok(bytes) if bytes == meant => Ok(()),
-            Ok(bytes) => Err(format!(
-                "it unpacks to {bytes} bytes, and {meant} are meant"
-            )),
-            Err(why) => Err(format!("it does not unpack: {why}")),
+            Ok(bytes) if bytes == expected => Ok(()),
+            Ok(bytes) => Err(format!("it unpacks to {bytes} bytes, expected {expected}")),
+            Err(why) => Err(format!("it cannot be unpacked: {why}")),
         }
     }
 }

@@ -1,16 +1,16 @@
-//! The commit: all ranks' parts become a manifest, and what they wrote becomes a step.
+//! The commit: merges the reports of all ranks into a manifest, and makes a step of their shards.
 //!
-//! `meeting` has how the parts of ranks come to the coordinator. The commit keeps the steps that the new one refers to
-//! from being removed, and puts the manifest, which only one of several commits of a step can.
+//! `rendezvous` describes how reports reach the coordinator. The commit protects the steps that the new one references
+//! from removal, and puts the manifest. Of several commits of one step, only one can put it.
 //!
-//! Objects have no rename, so ranks write them below the step's name at once, each with a mark of its own, and the
-//! manifest says which belong to the step. In a local folder they are written into the folder of the attempt, which the
-//! commit renames: what has a step's name is whole, and each step is a folder of its own.
+//! Objects cannot be renamed, so ranks write them below the step's name from the start, each with a mark in its name,
+//! and the manifest lists those that belong to the step. In a local folder they are written into the folder of the
+//! attempt, which the commit renames: a folder with a step's name is complete.
 
 use std::ffi::OsStr;
 
 use hashbrown::{HashMap, HashSet};
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::{Durability, Missing};
 use straightway_sys::Folder;
 
@@ -18,20 +18,19 @@ use super::{
     home::Home,
     manifest::{Manifest, ObjectVersion},
     name::{Attempt, BEGUN, MANIFEST, mark, shard_draft, step_folder, writer_of},
-    parity,
-    part::{Part, merge},
-    removal,
+    parity, removal,
+    shard_report::{ShardReport, merge},
     steps::{Steps, if_there, names, put},
     versions::version_of,
 };
 
-/// A shard that was written, and the name that it gets.
+/// A written shard, and its final name.
 struct Shard {
     draft: String,
     file: String,
 }
 
-/// Steps that a save refers to, kept until this is dropped.
+/// Holds on the steps that a save references. Dropping this releases them.
 struct Held<'a> {
     store: &'a Steps,
     attempt: &'a Attempt,
@@ -40,25 +39,25 @@ struct Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // What stays is over with the attempt's folder, and swept.
+        // A hold that stays is void once the attempt's folder is gone, and is swept later.
         let _ = removal::release(self.store, self.attempt, &self.steps);
     }
 }
 
 impl Steps {
-    /// Begins an attempt; another rank may have done so.
+    /// Begins an attempt, which another rank may have begun already.
     pub(crate) fn begin(&self, attempt: &Attempt) -> Result<()> {
         let records = self
             .root()
             .below(attempt.folder().as_ref(), Missing::Create)?;
         if records.folder().is_none() {
-            // Without an object nothing is there.
+            // In an object store, a folder exists only as the prefix of an object.
             put(&*records, BEGUN, "", Durability::Unsynced)?;
         }
         Ok(())
     }
 
-    /// Refuses a step that is there. One whose removal was decided and broken off is removed first.
+    /// Returns an error if the step exists. If its removal was decided but interrupted, the removal is finished first.
     pub(crate) fn check_new(&self, step: u64) -> Result<()> {
         removal::settle(self, Some(step))?;
         if self.is_free(step)? {
@@ -70,32 +69,37 @@ impl Steps {
     fn taken(&self, step: u64) -> Error {
         let target = format!("step {step} to {}", self.folder().display());
         let message = "that step is there already";
-        Error::new(Kind::Invalid, "save", target, message)
+        Error::new(ErrorKind::Invalid, "save", target, message)
             .with_hint("remove it first, or save under another number")
     }
 
-    /// Makes a step of an attempt whose shards are all durable, from the parts of all ranks.
+    /// Commits an attempt whose shards are all durable, from the reports of all ranks.
     ///
-    /// With `parity`, that many parity files are made of the shards first.
-    pub fn commit(&self, mut parts: Vec<Part>, metadata: &str, parity: usize) -> Result<Manifest> {
-        parts.sort_by_key(|part| part.shard.rank);
-        let Some(attempt) = parts.first().map(|part| part.attempt.clone()) else {
+    /// With `parity`, that many parity files are computed from the shards first.
+    pub fn commit(
+        &self,
+        mut reports: Vec<ShardReport>,
+        metadata: &str,
+        parity: usize,
+    ) -> Result<Manifest> {
+        reports.sort_by_key(|report| report.shard.rank);
+        let Some(attempt) = reports.first().map(|report| report.attempt.clone()) else {
             let message = "it has no parts";
-            return Err(Error::new(Kind::Invalid, "commit", "a step", message));
+            return Err(Error::new(ErrorKind::Invalid, "commit", "a step", message));
         };
         let step = attempt.step;
-        let writer = parts[0].writer.clone();
+        let writer = reports[0].writer.clone();
         let is_folder = self.root().folder().is_some();
-        let shard = |part: &Part| Shard {
+        let shard = |report: &ShardReport| Shard {
             draft: if is_folder {
-                shard_draft(part.shard.rank, &part.writer)
+                shard_draft(report.shard.rank, &report.writer)
             } else {
-                part.shard.file.clone()
+                report.shard.file.clone()
             },
-            file: part.shard.file.clone(),
+            file: report.shard.file.clone(),
         };
-        let shards: Vec<_> = parts.iter().map(shard).collect();
-        let mut manifest = merge(parts, metadata)?;
+        let shards: Vec<_> = reports.iter().map(shard).collect();
+        let mut manifest = merge(reports, metadata)?;
         self.check_new(step)?;
         let home = self.home(&attempt, &writer)?;
         let mut versions = collect(&home, &manifest, &shards)?;
@@ -116,7 +120,7 @@ impl Steps {
         Ok(manifest)
     }
 
-    /// Makes a step of what lies in an attempt's home.
+    /// Makes the objects in an attempt's home a step.
     fn publish(&self, attempt: &Attempt, home: &Home, manifest: &Manifest) -> Result<()> {
         let step = attempt.step;
         let put_manifest = || put(&*home.store, MANIFEST, &manifest.text(), Durability::Synced);
@@ -125,22 +129,22 @@ impl Steps {
             if !put_manifest()? {
                 return Err(self.taken(step));
             }
-            // Ranks look for the manifest; what stays of the records harms nobody.
+            // Ranks look for the manifest, so leftover records do no harm.
             let _ = self.root().clear(attempt.folder().as_ref());
             return Ok(());
         };
         put_manifest()?;
-        // Once more: a remover of an earlier step of this number that comes too late finds itself stopped.
+        // Checked again, which stops a late removal of an earlier step with this number.
         self.check_new(step)?;
         let renamed = root.rename_new(&home.name, &step_folder(step));
         renamed.map_err(|error| match error.kind() {
-            Kind::Invalid => self.check_new(step).err().unwrap_or(error),
+            ErrorKind::Invalid => self.check_new(step).err().unwrap_or(error),
             _ => error,
         })?;
         root.sync()
     }
 
-    /// Keeps the steps that a manifest refers to.
+    /// Protects the steps that a manifest references from removal.
     fn hold<'a>(&'a self, attempt: &'a Attempt, manifest: &Manifest) -> Result<Held<'a>> {
         let steps = manifest.referenced();
         let held = Held {
@@ -154,8 +158,8 @@ impl Steps {
         }
     }
 
-    /// Checks that each chunk in another step is there, and is the one that is meant: that step may have been removed
-    /// and saved anew since it was compared with. Answers the versions of the objects that they lie in.
+    /// Checks that each chunk in another step exists and is the same: that step may have been removed and saved anew
+    /// since the comparison. Returns the versions of the objects that hold the chunks.
     fn check_references(
         &self,
         attempt: &Attempt,
@@ -165,10 +169,10 @@ impl Steps {
         for step in manifest.referenced() {
             let there = match self.read_manifest(step) {
                 Ok(there) => there,
-                Err(error) if error.kind() == Kind::NotFound => {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
                     return Err(lost(attempt, step, "was removed meanwhile"));
                 }
-                // Its chunks have checksums here as well.
+                // The new manifest has the checksums of its chunks too.
                 Err(_) => continue,
             };
             let mut known = HashMap::new();
@@ -189,24 +193,24 @@ impl Steps {
         Ok(versions)
     }
 
-    /// Removes all that an attempt wrote that will not be committed.
+    /// Removes everything that an attempt wrote. It will not be committed.
     pub fn abandon(&self, attempt: &Attempt) {
-        // What stays is never looked at again, and in a local folder swept by the next run.
+        // Leftovers are never read again. In a local folder, the next run sweeps them.
         if self.root().folder().is_none() {
             let _ = self.abandon_objects(attempt);
         }
         let _ = self.root().clear(attempt.folder().as_ref());
     }
 
-    /// Removes the objects that the writers of an attempt put below its step, but for those that the step's manifest
-    /// names: a process that was killed, or whose last answer was lost, may have committed the attempt.
+    /// Removes the objects that the writers of an attempt put below its step, except those that the step's manifest
+    /// names: a process that was killed, or did not get its last response, may have committed the attempt.
     fn abandon_objects(&self, attempt: &Attempt) -> Result<()> {
         let below = |name: String| self.root().below(name.as_ref(), Missing::Refuse);
         let writers = names(&*below(attempt.folder())?)?;
         let marks = writers.iter().filter_map(|name| writer_of(name));
         let marks: Vec<_> = marks.map(|w| format!("-{}.", mark(w, attempt))).collect();
         let step = below(step_folder(attempt.step))?;
-        // Where it cannot be read, nothing is removed.
+        // If it cannot be read, nothing is removed.
         let committed = if_there(Manifest::read(&*step))?;
         let shards = committed.iter().flat_map(|manifest| &manifest.shards);
         let parity = committed.iter().flat_map(|manifest| &manifest.parity);
@@ -221,8 +225,8 @@ impl Steps {
     }
 }
 
-/// Checks the shards of all ranks. In the folder of an attempt, drops what else is there (a dead process of the same
-/// run may have left it), and gives the shards their names. Answers the versions of the shards.
+/// Checks the shards of all ranks, and returns their versions. In an attempt's folder, also removes other files (left
+/// by a dead process of the same run) and renames the shards to their final names.
 fn collect(home: &Home, manifest: &Manifest, shards: &[Shard]) -> Result<Vec<ObjectVersion>> {
     let drafts: Vec<_> = shards.iter().map(|shard| shard.draft.as_str()).collect();
     let mut versions = Vec::new();
@@ -230,9 +234,9 @@ fn collect(home: &Home, manifest: &Manifest, shards: &[Shard]) -> Result<Vec<Obj
         let wanted = manifest.shards[number].file_bytes(manifest.step);
         let (found, file) = (handle.object().bytes, &shards[number].file);
         if found != wanted {
-            let message = format!("it has {found} bytes, and {wanted} are meant");
+            let message = format!("it has {found} bytes, expected {wanted}");
             let object = home.store.describe(file.as_ref());
-            return Err(Error::new(Kind::Corrupt, "commit", object, message));
+            return Err(Error::new(ErrorKind::Corrupt, "commit", object, message));
         }
         versions.extend(version_of(manifest.step, file, handle));
         Ok(())
@@ -256,7 +260,7 @@ fn settle_folder(folder: &Folder, shards: &[Shard]) -> Result<()> {
     Ok(())
 }
 
-/// What is said of a save that refers to a step which is not there any more.
+/// The error of a save that references a step which is gone.
 fn lost(attempt: &Attempt, step: u64, what: &str) -> Error {
     let message = format!("step {step}, which it refers to, {what}");
     attempt.failed(message).with_hint("save it again")

@@ -1,8 +1,8 @@
-//! What differs between two steps.
+//! The difference between two steps.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::Region;
 
 use super::{
@@ -13,36 +13,36 @@ use super::{
 };
 use crate::weights::quoted;
 
-/// How a tensor differs.
+/// A change of a tensor between two steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum StepChange {
     /// Only the second step has it.
     Added,
     /// Only the first step has it.
     Removed,
-    /// Its dtype or shape is another: before and after, in words.
+    /// Its dtype or shape differs: before and after, as text.
     Reshaped(String, String),
-    /// So many of its bytes are others.
+    /// Some of its bytes differ.
     Bytes {
-        /// How many differ.
+        /// The number of bytes that differ.
         different: u64,
-        /// Of how many.
+        /// The size of the tensor in bytes.
         of: u64,
     },
 }
 
-/// What differs between two steps.
+/// The difference between two steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     /// The tensors that differ, by name.
-    pub changes: Vec<(String, Change)>,
-    /// How many do not.
+    pub changes: Vec<(String, StepChange)>,
+    /// The number of tensors that do not differ.
     pub same: usize,
 }
 
 impl Restorer {
-    /// Compares two checkpoints, tensor by tensor. Each is read and checked, unless both say by
-    /// digests that it is the same; memory is taken for two copies of the longest.
+    /// Compares two checkpoints, tensor by tensor. A tensor is read and checked unless the digests of both show that it
+    /// is the same. Needs memory for two copies of the largest tensor.
     pub fn diff(&self, before: &Checkpoint, after: &Checkpoint) -> Result<Difference> {
         let (old, new) = (before.manifest(), after.manifest());
         let names: BTreeSet<_> = old
@@ -54,13 +54,15 @@ impl Restorer {
         let mut difference = Difference::default();
         for name in names {
             let change = match (old.tensor(name), new.tensor(name)) {
-                (None, _) => Some(Change::Added),
-                (_, None) => Some(Change::Removed),
+                (None, _) => Some(StepChange::Added),
+                (_, None) => Some(StepChange::Removed),
                 (Some(a), Some(b)) if (a.dtype, &a.shape) != (b.dtype, &b.shape) => {
                     let words = |t: &Saved| format!("{} {}", t.dtype, t.shape);
-                    Some(Change::Reshaped(words(a), words(b)))
+                    Some(StepChange::Reshaped(words(a), words(b)))
                 }
-                (Some(a), Some(b)) if marks(old, a).is_some_and(|m| Some(m) == marks(new, b)) => {
+                (Some(a), Some(b))
+                    if chunk_digests(old, a).is_some_and(|m| Some(m) == chunk_digests(new, b)) =>
+                {
                     None
                 }
                 (Some(a), Some(_)) => {
@@ -77,30 +79,30 @@ impl Restorer {
         Ok(difference)
     }
 
-    /// Bytes that were saved as no tensor.
+    /// The bytes of a value that is not a tensor.
     pub fn opaque(&self, checkpoint: &Checkpoint, name: &str) -> Result<Vec<u8>> {
         let tensor = checkpoint.manifest().tensor(name).filter(|t| t.opaque);
         let tensor = tensor.ok_or_else(|| {
             let step = checkpoint.manifest().step;
             let message = format!("step {step} has no bytes of that name");
-            Error::new(Kind::NotFound, "restore", quoted(name), message)
+            Error::new(ErrorKind::NotFound, "restore", quoted(name), message)
         })?;
         Ok(self.whole(checkpoint, tensor)?.as_slice().to_vec())
     }
 
-    /// All of a tensor, in host memory.
+    /// Restores a whole tensor into host memory.
     pub(crate) fn whole(&self, checkpoint: &Checkpoint, tensor: &Saved) -> Result<Region> {
         let region = Arc::new(Region::host(tensor.bytes())?);
         let wanted = Wanted::whole(&tensor.name, &tensor.shape, &region, 0);
         self.restore(checkpoint, &[wanted])?;
-        Ok(Arc::into_inner(region).expect("nothing is under way"))
+        Ok(Arc::into_inner(region).expect("the restore has ended"))
     }
 }
 
-/// What says without reading what a tensor's bytes are: where its parts lie in their chunks, and
-/// the digests of those. `None` where there are none.
-fn marks(manifest: &Manifest, tensor: &Saved) -> Option<Vec<(u64, u64, Vec<u128>)>> {
-    let mark = |part: &super::manifest::SavedPart| {
+/// Identifies a tensor's bytes without reading them: the offsets of its parts in their chunks, and the digests of
+/// those. `None` if there are no digests.
+fn chunk_digests(manifest: &Manifest, tensor: &Saved) -> Option<Vec<(u64, u64, Vec<u128>)>> {
+    let digests_of = |part: &super::manifest::SavedPart| {
         let digests = &manifest.shards[part.shard as usize].digests;
         let bytes = part.rectangle.elements() * tensor.dtype.bits() / 8;
         let first = usize::try_from(part.offset / manifest.chunk_bytes).ok()?;
@@ -109,17 +111,17 @@ fn marks(manifest: &Manifest, tensor: &Saved) -> Option<Vec<(u64, u64, Vec<u128>
         let digests = digests.get(first..end)?.iter().map(|d| d.0).collect();
         Some((part.offset % manifest.chunk_bytes, bytes, digests))
     };
-    tensor.parts.iter().map(mark).collect()
+    tensor.parts.iter().map(digests_of).collect()
 }
 
-fn compare(mut left: Region, mut right: Region) -> Option<Change> {
+fn compare(mut left: Region, mut right: Region) -> Option<StepChange> {
     let (left, right) = (left.as_slice(), right.as_slice());
-    // The whole is compared at memory speed; bytes are counted only where it differs.
+    // The tensors are compared at memory speed; bytes are counted only if they differ.
     if left == right {
         return None;
     }
     let different = left.iter().zip(right).filter(|(a, b)| a != b).count();
-    Some(Change::Bytes {
+    Some(StepChange::Bytes {
         different: different as u64,
         of: left.len() as u64,
     })

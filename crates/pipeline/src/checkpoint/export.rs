@@ -1,9 +1,9 @@
-//! A checkpoint as plain safetensors files, in a folder as Hugging Face has them: whole tensors, an
-//! index where there are several files, and nothing that only we can read.
+//! Exports a checkpoint as plain safetensors files in the layout of Hugging Face: whole tensors, and an index if there
+//! are several files. Any safetensors reader can read them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use straightway_core::{Kind, Place, Result};
+use straightway_core::{ErrorKind, Place, Result};
 use straightway_io::{
     Region,
     store::{Condition, Durability, Listing, Location, Missing, list_all},
@@ -17,35 +17,35 @@ use super::{
 };
 use crate::weights::{self, Placed};
 
-/// The largest file, unless a tensor is larger: what model hubs take.
+/// The default maximum file size, unless a tensor is larger. Model hubs accept it.
 pub const EXPORT_BYTES: u64 = 5_000_000_000;
 
-/// What was exported.
+/// The result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
     /// The files.
     pub files: Vec<String>,
-    /// Tensors in them.
+    /// The number of tensors.
     pub tensors: usize,
-    /// Their bytes.
+    /// The size of the tensors in bytes.
     pub bytes: u64,
-    /// What is no tensor, and was left out.
+    /// Values that are not tensors, which were left out.
     pub left_out: Vec<String>,
 }
 
-/// Some tensors in memory, each where its dtype likes it.
+/// Restored tensors in one region, each aligned.
 #[derive(Debug)]
 pub struct Gathered {
-    /// The memory.
+    /// Their memory.
     pub region: Arc<Region>,
-    /// Where each is.
+    /// The place of each tensor.
     pub tensors: Vec<Placed>,
-    /// What was read for that.
+    /// The result of the restore.
     pub fetched: Fetched,
 }
 
 impl Restorer {
-    /// Restores tensors whole, one after the other, into new memory of a place.
+    /// Restores whole tensors, one after the other, into a new region at `place`.
     pub fn gather(
         &self,
         checkpoint: &Checkpoint,
@@ -77,12 +77,12 @@ impl Restorer {
         })
     }
 
-    /// Writes the tensors of a checkpoint to `folder`, which must be new or empty, in files of at
-    /// most `shard_bytes`.
+    /// Writes the tensors of a checkpoint to `folder`, which must be new or empty, in files of at most `shard_bytes`
+    /// each.
     pub fn export(
         &self,
         checkpoint: &Checkpoint,
-        saver: &weights::Saver,
+        saver: &weights::FileSaver,
         folder: impl Into<Location>,
         shard_bytes: u64,
     ) -> Result<Exported> {
@@ -90,7 +90,7 @@ impl Restorer {
         let inside = folder.below(Missing::Create)?;
         if list_all(&*inside)? != Listing::default() {
             let message = "it is not empty";
-            return Err(folder.error(Kind::Invalid, "export to", message));
+            return Err(folder.error(ErrorKind::Invalid, "export to", message));
         }
         let manifest = checkpoint.manifest();
         let mut exported = Exported::default();
@@ -100,7 +100,7 @@ impl Restorer {
         let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
         let name = |number: usize| weights::shard_name(number, groups.len());
         if groups.len() > 1 {
-            // First: until the last file is there, readers say which one is missing.
+            // The index is written first: until the last file exists, readers report which one is missing.
             let index = index(&groups, &name);
             let (name, always) = (weights::INDEX_NAME.as_ref(), &Condition::Always);
             inside.put(name, index.as_bytes(), always, Durability::Synced)?;
@@ -118,7 +118,7 @@ impl Restorer {
     }
 }
 
-/// The index of files that are not there yet: `name` gives the name of each group's.
+/// The index of the files to write. `name` returns the file name of each group.
 fn index(groups: &[Vec<&Saved>], name: &impl Fn(usize) -> String) -> String {
     let mut weight_map = serde_json::Map::new();
     for (number, group) in groups.iter().enumerate() {

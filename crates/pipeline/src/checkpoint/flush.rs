@@ -1,4 +1,4 @@
-//! A save after its snapshot, while the job goes on: the shard is written, its part told, and the step committed.
+//! The part of a save after its snapshot, while the job runs: writes the shard, reports it and commits the step.
 
 use std::{
     sync::Arc,
@@ -14,44 +14,44 @@ use straightway_io::{
 use super::{
     image::Image,
     manifest::Manifest,
-    meeting::{Allegiance, Meeting, Patience, announce, gather},
     name::{Attempt, writer_file},
-    part::Part,
+    rendezvous::{Rendezvous, TrustedCoordinator, WaitLimit, announce, gather},
     shard::{Rank, ShardWriter, Written},
+    shard_report::ShardReport,
     snapshot::Segment,
     steps::{Steps, put},
 };
 
-/// A step that was committed, as the rank that asks knows it.
+/// A committed step, as one rank sees it.
 #[derive(Clone, Debug)]
 pub struct Committed {
     /// The step.
     pub step: u64,
-    /// How long this rank's image is.
+    /// The length of this rank's image.
     pub bytes: u64,
-    /// How many bytes of it were written: fewer where it is incremental or compressed.
+    /// The number of bytes that were written: fewer if the save is incremental or compressed.
     pub written_bytes: u64,
-    /// Which way they went.
+    /// The receipt of the write.
     pub receipt: Receipt,
-    /// What part of its bytes compression would leave, by a sample.
+    /// The estimated ratio of compressed to original size, from a sample.
     pub estimate: f64,
-    /// From the snapshot's end to the commit.
+    /// The time from the start of the flush to the commit.
     pub took: Duration,
 }
 
-/// What came of a shard.
+/// The result of a flush.
 #[derive(Debug)]
 pub(crate) struct Flushed {
     pub(crate) committed: Committed,
-    pub(crate) part: Part,
+    pub(crate) report: ShardReport,
 }
 
-/// Who brings the parts together.
+/// How the coordinator gets the reports of all ranks.
 #[derive(Clone, Debug)]
 pub(crate) enum Gathering {
-    /// The ranks, by way of the file system. The metadata are the coordinator's.
+    /// The ranks put them into the attempt's folder. The text is the coordinator's metadata.
     Files(String),
-    /// The caller, who then commits.
+    /// The caller collects them, and commits.
     Caller,
 }
 
@@ -61,20 +61,20 @@ pub(crate) struct Flush {
     pub(crate) store: Steps,
     pub(crate) rank: Rank,
     pub(crate) attempt: Attempt,
-    /// What no other saver has, by which this one's files are known.
+    /// The nonce of this saver, which identifies its files.
     pub(crate) nonce: String,
-    pub(crate) allegiance: Allegiance,
-    /// Attempts of the same run that the coordinator found when it began: those of dead ranks, or of its own.
+    pub(crate) trusted: TrustedCoordinator,
+    /// Attempts of the same run that the coordinator found at its start: left by dead ranks, or begun by its own.
     pub(crate) leftovers: Vec<Attempt>,
     pub(crate) writer: ShardWriter,
     pub(crate) parent: Option<Manifest>,
     pub(crate) gathering: Gathering,
     pub(crate) parity: usize,
-    pub(crate) patience: Patience,
+    pub(crate) wait: WaitLimit,
 }
 
 impl Flush {
-    /// Runs it, and gives the memory of the snapshot back with what came of it.
+    /// Runs the flush, and returns the memory of the snapshot with the result.
     pub(crate) fn run(
         &self,
         image: &Image,
@@ -88,13 +88,13 @@ impl Flush {
         (regions, outcome)
     }
 
-    fn meeting(&self) -> Meeting<'_> {
-        Meeting {
+    fn rendezvous(&self) -> Rendezvous<'_> {
+        Rendezvous {
             store: &self.store,
             attempt: &self.attempt,
             rank: self.rank.rank,
-            allegiance: &self.allegiance,
-            patience: &self.patience,
+            trusted: &self.trusted,
+            wait: &self.wait,
         }
     }
 
@@ -109,13 +109,13 @@ impl Flush {
         let (records, written) =
             self.write(bytes, segments)
                 .map_err(|error| match (&self.gathering, rank.rank) {
-                    (Gathering::Files(_), 1..) => self.meeting().decline(error),
+                    (Gathering::Files(_), 1..) => self.rendezvous().decline(error),
                     _ => error,
                 })?;
         *regions = written.regions;
         let record = written.record;
         let written_bytes = record.written_bytes(step);
-        let part = Part {
+        let report = ShardReport {
             attempt: self.attempt.clone(),
             world: rank.world,
             chunk_bytes: self.writer.chunk_bytes,
@@ -126,15 +126,15 @@ impl Flush {
         };
         if let Gathering::Files(metadata) = &self.gathering {
             if rank.rank == 0 {
-                let parts = gather(&*records, part.clone(), &self.patience)?;
-                self.store.commit(parts, metadata, self.parity)?;
-                // All ranks have come this far, so nobody works in what was there before and is older.
+                let reports = gather(&*records, report.clone(), &self.wait)?;
+                self.store.commit(reports, metadata, self.parity)?;
+                // All ranks have reached this save, so no rank uses an older attempt any more.
                 let is_over = |old: &&Attempt| old.sequence < self.attempt.sequence;
                 for old in self.leftovers.iter().filter(is_over) {
                     self.store.abandon(old);
                 }
             } else {
-                self.meeting().attend(&part)?;
+                self.rendezvous().attend(&report)?;
             }
         } else if let Some(folder) = records.folder() {
             folder.sync()?;
@@ -147,10 +147,10 @@ impl Flush {
             estimate: written.estimate,
             took: start.elapsed(),
         };
-        Ok(Flushed { committed, part })
+        Ok(Flushed { committed, report })
     }
 
-    /// Writes the shard, and makes it durable. Answers where the attempt's records are.
+    /// Writes the shard and makes it durable. Returns the store of the attempt's records too.
     fn write(
         &self,
         bytes: u64,
@@ -160,12 +160,12 @@ impl Flush {
         let records = self.store.root().below(folder.as_ref(), Missing::Refuse)?;
         let rank = self.rank;
         if matches!(self.gathering, Gathering::Files(_)) && rank.rank == 0 && rank.world > 1 {
-            // First of all: ranks that are done wait for it.
+            // Announced first, because ranks that are done wait for it.
             announce(&*records, &self.nonce)?;
         }
         let home = self.store.home(&self.attempt, &self.nonce)?;
         if home.mark.is_some() {
-            // By this the objects are found again if the attempt is given up.
+            // This record finds the objects again if the attempt is abandoned.
             let name = writer_file(&self.nonce);
             put(&*records, &name, "", Durability::Unsynced)?;
         }

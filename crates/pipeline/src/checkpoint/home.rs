@@ -1,4 +1,4 @@
-//! Where the objects of an attempt are written.
+//! The place where the objects of an attempt are written.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use super::{
     steps::Steps,
 };
 
-/// Where the objects of an attempt are written.
+/// The place where the objects of an attempt are written.
 #[derive(Clone, Debug)]
 pub(crate) struct Home {
     pub(crate) name: String,
     pub(crate) store: Arc<dyn Store>,
-    /// Whose they are: the nonce of a saver.
+    /// The nonce of the saver that writes them.
     pub(crate) writer: String,
-    /// What the names of a writer's objects have in them, where other attempts write there too.
+    /// The mark in the names of a writer's objects, if other attempts write to the same place.
     pub(crate) mark: Option<String>,
 }
 
 impl Steps {
-    /// Where an attempt's objects are written by `writer`.
+    /// The place where `writer` writes the objects of an attempt.
     pub(crate) fn home(&self, attempt: &Attempt, writer: &str) -> Result<Home> {
         let is_folder = self.root().folder().is_some();
         let (name, mark) = if is_folder {

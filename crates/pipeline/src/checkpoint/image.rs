@@ -1,34 +1,34 @@
-//! The shard of a rank before there is one: a safetensors file as it will be, byte for byte.
+//! The image of a rank's shard: the exact bytes of a safetensors file, before it is written.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-use straightway_core::{Error, Extent, Kind, Result};
+use straightway_core::{Error, ErrorKind, Extent, Result};
 use straightway_sys::cuda::DeviceMemory;
 
 use hashbrown::HashMap;
 
 use super::{
     manifest::{Saved, SavedPart, check_tensor},
-    source::Source,
+    source::SaveSource,
 };
 use crate::weights::{Entry, Holding, Outline, quoted};
 
-/// What the image of a shard will look like.
+/// The layout of a shard's image.
 #[derive(Debug)]
 pub(crate) struct Image {
     outline: Outline,
-    /// What is in it, by name; all parts are in shard 0.
+    /// Its tensors, by name. All their parts are in shard 0.
     pub(crate) tensors: Vec<Saved>,
 }
 
 impl Image {
-    /// Lays out the image of `sources`. Errors call the file `path`.
-    pub(crate) fn new(path: &Path, sources: &[Source<'_>]) -> Result<Self> {
+    /// Computes the layout of an image of `sources`. Errors call the file `path`.
+    pub(crate) fn new(path: &Path, sources: &[SaveSource<'_>]) -> Result<Self> {
         let mut counts: HashMap<&str, usize> = HashMap::new();
         for source in sources {
             *counts.entry(source.name).or_default() += 1;
         }
-        let key = |source: &Source<'_>| {
+        let key = |source: &SaveSource<'_>| {
             if counts[source.name] == 1 {
                 return source.name.to_owned();
             }
@@ -47,15 +47,15 @@ impl Image {
         Ok(Self { outline, tensors })
     }
 
-    /// How long it is.
+    /// The length of the image.
     pub(crate) fn bytes(&self) -> u64 {
         self.outline.bytes
     }
 
-    /// Where each source goes that is on a GPU and has bytes in `window`, in the order of the image.
+    /// The memory and extent of each source that is on a GPU and overlaps `window`, in image order.
     pub(crate) fn on_devices<'a>(
         &'a self,
-        sources: &'a [Source<'_>],
+        sources: &'a [SaveSource<'_>],
         window: Extent,
     ) -> impl Iterator<Item = (&'a Arc<DeviceMemory>, Extent)> + 'a {
         let places = self.outline.within(window);
@@ -65,9 +65,9 @@ impl Image {
         })
     }
 
-    /// Fills `chunk`, which is the image from `offset` on, with what is in host memory. Answers
-    /// whether that was all of it.
-    pub(crate) fn fill(&self, sources: &[Source<'_>], offset: u64, chunk: &mut [u8]) -> bool {
+    /// Fills `chunk`, which is the image from `offset` on, with the bytes from host memory. Returns whether that was
+    /// all of it.
+    pub(crate) fn fill(&self, sources: &[SaveSource<'_>], offset: u64, chunk: &mut [u8]) -> bool {
         let window = Extent::new(offset, chunk.len() as u64);
         let header = &self.outline.header;
         let place = Extent::new(0, header.len() as u64);
@@ -90,8 +90,8 @@ impl Image {
     }
 }
 
-/// Copies what `window`, held by `chunk`, and `extent` share: `copy` fills part of the chunk with what begins so many
-/// bytes after the start of the extent.
+/// Copies the intersection of `window`, which `chunk` holds, and `extent`. `copy` gets an offset in the extent and the
+/// part of the chunk to fill.
 fn copy_shared(
     window: Extent,
     chunk: &mut [u8],
@@ -108,8 +108,8 @@ fn copy_shared(
     copy(at(extent.offset), &mut chunk[to..to + len]);
 }
 
-/// The tensors, each with all its parts.
-fn gather(sources: &[Source<'_>], outline: &Outline) -> Result<Vec<Saved>> {
+/// Collects the tensors, each with all its parts.
+fn gather(sources: &[SaveSource<'_>], outline: &Outline) -> Result<Vec<Saved>> {
     let mut tensors: Vec<Saved> = Vec::new();
     let mut numbers: HashMap<&str, usize> = HashMap::new();
     for &(number, extent) in &outline.places {
@@ -133,7 +133,7 @@ fn gather(sources: &[Source<'_>], outline: &Outline) -> Result<Vec<Saved>> {
                 quoted(source.name),
                 "two parts of it differ in dtype or shape",
             );
-            return Err(Error::new(Kind::Invalid, "save", name, why));
+            return Err(Error::new(ErrorKind::Invalid, "save", name, why));
         }
         tensor.parts.push(SavedPart {
             shard: 0,
@@ -143,7 +143,7 @@ fn gather(sources: &[Source<'_>], outline: &Outline) -> Result<Vec<Saved>> {
     }
     for tensor in &tensors {
         check_tensor(tensor)
-            .map_err(|why| Error::new(Kind::Invalid, "save", quoted(&tensor.name), why))?;
+            .map_err(|why| Error::new(ErrorKind::Invalid, "save", quoted(&tensor.name), why))?;
     }
     Ok(tensors)
 }

@@ -1,4 +1,4 @@
-//! A look at each chunk of a checkpoint when it has been read: it is unpacked and its checksum is compared.
+//! Checks each chunk of a checkpoint after it was read: unpacks it and compares its checksum.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -10,10 +10,10 @@ use straightway_io::{Image, Inspect};
 
 use super::{codec::Codec, opened::Checkpoint};
 
-/// A chunk that could not be had: its number in the list, and why.
-pub(crate) type Bad = (usize, Error);
+/// A chunk that could not be read: its number in the list, and the error.
+pub(crate) type BadChunk = (usize, Error);
 
-/// A chunk that is read.
+/// A chunk to read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) shard: usize,
@@ -26,30 +26,34 @@ pub(crate) struct Target {
 pub(crate) struct Inspector {
     checkpoint: Checkpoint,
     targets: Vec<Target>,
-    /// Whether all chunks are read even when some are bad.
-    is_patient: bool,
+    /// Whether reading continues after a bad chunk.
+    continue_on_error: bool,
     good: AtomicU64,
-    bad: Mutex<Vec<Bad>>,
+    bad: Mutex<Vec<BadChunk>>,
 }
 
 impl Inspector {
-    pub(crate) fn new(checkpoint: &Checkpoint, targets: Vec<Target>, is_patient: bool) -> Self {
+    pub(crate) fn new(
+        checkpoint: &Checkpoint,
+        targets: Vec<Target>,
+        continue_on_error: bool,
+    ) -> Self {
         Self {
             checkpoint: checkpoint.clone(),
             targets,
-            is_patient,
+            continue_on_error,
             good: AtomicU64::new(0),
             bad: Mutex::default(),
         }
     }
 
-    /// How many chunks are what they were.
+    /// The number of chunks whose checksum matched.
     pub(crate) fn good(&self) -> u64 {
         self.good.load(Ordering::Relaxed)
     }
 
-    /// Those that could not be had, in the order of the list: of several errors it is always the same that is told first.
-    pub(crate) fn take_bad(&self) -> Vec<Bad> {
+    /// The bad chunks in list order, so that the first error is always the same.
+    pub(crate) fn take_bad(&self) -> Vec<BadChunk> {
         let mut bad = std::mem::take(&mut *self.bad.lock().unwrap_or_else(PoisonError::into_inner));
         bad.sort_by_key(|(number, _)| *number);
         bad
@@ -80,6 +84,6 @@ impl Inspect for Inspector {
     fn refuse(&self, number: usize, error: Error) -> bool {
         let mut bad = self.bad.lock().unwrap_or_else(PoisonError::into_inner);
         bad.push((number, error));
-        self.is_patient
+        self.continue_on_error
     }
 }

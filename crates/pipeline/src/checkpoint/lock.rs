@@ -1,8 +1,7 @@
-//! The lock that a job holds on the folder it saves to: two jobs in one folder would each remove
-//! what the other needs.
+//! The lock that a job holds on the folder it saves to: two jobs in one folder would each remove files of the other.
 //!
-//! It is the kernel's, on an open file, and so goes when its process does, however that ends. A child that was forked
-//! meanwhile has the file open too: so it is let go of in so many words, and only by the process that took it.
+//! It is a kernel lock on an open file, so it ends with its process. A forked child has the file open too, so `drop`
+//! unlocks explicitly, and only in the process that took the lock.
 
 use std::{
     fs,
@@ -15,55 +14,55 @@ use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
 };
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::Store;
 use straightway_sys::folder::Access;
 
 use super::name::LOCK;
 
-/// How often a lock that somebody has is asked for again.
+/// The interval between attempts to take a lock that is held.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// A lock on a folder, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    /// The locked file and the process that locked it; `None` where the store or its file system has no locks. The
-    /// commit protects what is there all the same.
+    /// The locked file and the process that locked it; `None` if the store or its file system has no locks. Existing
+    /// steps are still protected by the commit.
     held: Option<(fs::File, u32)>,
 }
 
 impl Lock {
-    /// Takes the lock on a store for `run`, within `patience`. An error names who has it.
-    pub(crate) fn take(store: &dyn Store, run: &str, patience: Duration) -> Result<Self> {
+    /// Takes the lock on a store for `run`, within `timeout`. The error names the holder.
+    pub(crate) fn take(store: &dyn Store, run: &str, timeout: Duration) -> Result<Self> {
         let start = Instant::now();
         loop {
             match Self::try_take(store, run)? {
                 Ok(lock) => return Ok(lock),
-                Err(_) if start.elapsed() < patience => std::thread::sleep(RETRY),
+                Err(_) if start.elapsed() < timeout => std::thread::sleep(RETRY),
                 Err(busy) => return Err(busy),
             }
         }
     }
 
-    /// Whether it is held: some stores and network file systems have no locks.
+    /// Whether the lock is held: some stores and network file systems have no locks.
     pub(crate) fn is_held(&self) -> bool {
         self.held.is_some()
     }
 
-    /// The lock, or inside an error that says who has it.
+    /// Tries to take the lock. The inner error names the holder.
     fn try_take(store: &dyn Store, run: &str) -> Result<Result<Self>> {
         let Some(folder) = store.folder() else {
             return Ok(Ok(Self { held: None }));
         };
-        // A link to somebody's file is refused, as is anything but a regular file.
+        // Links, and everything but a regular file, are refused.
         let mut file = folder.open_file(LOCK, Access::Keep)?;
         Ok(
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
-                    // Who it is, for the message above all; a folder that is full still takes the lock.
+                    // The holder's name is only for messages, so the lock also works on a full file system.
                     let process = std::process::id();
                     let who = format!("run {run}, process {process}\n");
-                    // A file with another name elsewhere may be somebody's: it is locked and not written to.
+                    // A hard-linked file may belong to somebody else: it is locked but not written to.
                     if file.metadata().is_ok_and(|meta| meta.nlink() == 1) {
                         let _ = file.set_len(0).and_then(|()| file.rewind());
                         let _ = file.write_all(who.as_bytes());
@@ -76,7 +75,7 @@ impl Lock {
                     let _ = file.take(200).read_to_string(&mut who);
                     let message = format!("another job saves there: {}", who.trim_end());
                     let path = folder.path().display();
-                    Err(Error::new(Kind::Invalid, "save to", path, message)
+                    Err(Error::new(ErrorKind::Invalid, "save to", path, message)
                         .with_hint("wait for it to end, or save to another folder"))
                 }
                 Err(_) => Ok(Self { held: None }),
@@ -90,7 +89,7 @@ impl Drop for Lock {
         if let Some((file, process)) = &self.held
             && *process == std::process::id()
         {
-            // Closing the file does it as well, where nobody else has it.
+            // Closing the file would unlock it only if no child has it open.
             let _ = flock(file, FlockOperation::Unlock);
         }
     }

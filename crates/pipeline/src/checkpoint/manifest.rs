@@ -1,8 +1,8 @@
-//! The manifest of a checkpoint: what is where, and what it must be.
+//! The manifest of a checkpoint: its tensors, shards, chunks and checksums.
 //!
-//! Whoever holds a [`Manifest`] may rely on it: it was sealed whole, every rectangle lies inside its
-//! tensor and every part inside its shard, the parts of a tensor are all of it and overlap nowhere, every chunk has its
-//! checksum, and no file name leads out of the folder. `docs/checkpoint.md` describes the text.
+//! A [`Manifest`] guarantees: its seal was valid, every rectangle lies inside its tensor and every part inside its
+//! shard, the parts of a tensor cover it without overlaps, every chunk has a checksum, and no file name leads out of
+//! the folder. `docs/checkpoint.md` describes the text.
 
 mod check;
 mod overlap;
@@ -12,7 +12,7 @@ use std::{path::Path, sync::Arc};
 
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use straightway_core::{Error, Extent, Kind, Result};
+use straightway_core::{Error, ErrorKind, Extent, Result};
 use straightway_io::store::Store;
 use straightway_sys::Folder;
 
@@ -26,73 +26,73 @@ use crate::weights::{Dtype, Rectangle, Shape};
 
 pub(crate) use check::{check_chunk_bytes, check_tensor};
 pub(crate) use overlap::covers;
-pub(crate) use wire::{PART_SCHEMA, PartWire};
+pub(crate) use wire::{PART_SCHEMA, ShardReportWire};
 
-/// The longest manifest. One of 4 TiB in chunks of 4 MiB has some 60 MiB.
+/// The maximum length of a manifest. That of 4 TiB in chunks of 4 MiB has some 60 MiB.
 pub const MANIFEST_BYTES_MAX: u64 = 512 << 20;
 
-/// Ranks that a job may have.
+/// The maximum number of ranks of a job.
 pub const RANKS_MAX: u32 = 1 << 16;
 
-/// Parity files that a checkpoint may have.
+/// The maximum number of parity files of a checkpoint.
 pub const PARITY_MAX: usize = 64;
 
-/// How long the chunks are that shards are cut into.
+/// The default chunk size.
 pub const CHUNK_BYTES: u64 = 4 << 20;
 
-/// The version of the format that is written, and the highest that is read.
+/// The version of the format that is written, which is also the highest that can be read.
 pub const VERSION: u32 = 1;
 
-/// What is known of one checkpoint.
+/// A checked manifest.
 #[derive(Clone, Debug)]
 pub struct Manifest {
-    /// Which step it is.
+    /// The number of the step.
     pub step: u64,
-    /// How many ranks saved it.
+    /// The number of ranks that saved it.
     pub world: u32,
     /// The run that saved it.
     pub run: String,
-    /// How long chunks are.
+    /// The chunk size.
     pub chunk_bytes: u64,
-    /// The step that an incremental save refers to.
+    /// The step that an incremental save was compared with.
     pub parent: Option<u64>,
-    /// The user's own, as JSON.
+    /// The user's metadata, as JSON.
     pub metadata: String,
-    /// Its tensors, by name.
+    /// Its tensors, sorted by name.
     pub tensors: Vec<Saved>,
     /// Its shards.
     pub shards: Vec<ShardRecord>,
     /// Its parity files.
     pub parity: Vec<ParityRecord>,
-    /// The versions of its objects, where the store has any.
+    /// The versions of its objects, if the store has versions.
     pub versions: Option<Versions>,
-    /// The number of each tensor in the list, once the manifest was checked.
+    /// The index of each tensor in `tensors`, set when the manifest is checked.
     pub(super) numbers: HashMap<Arc<str>, u32>,
 }
 
 /// A tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
-    /// What it is called.
+    /// Its name.
     pub name: Arc<str>,
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: Dtype,
     /// Its shape over all ranks.
     pub shape: Shape,
-    /// Whether it is not a tensor but somebody's bytes.
+    /// Whether it is not a tensor but opaque bytes.
     pub opaque: bool,
-    /// What of it is in which shard.
+    /// Its parts, and the shards that hold them.
     pub parts: Vec<SavedPart>,
 }
 
-/// A rectangle of a tensor, and where it lies.
+/// A rectangle of a tensor, and its place in a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedPart {
-    /// In which shard.
+    /// The number of the shard.
     pub shard: u32,
-    /// Where in that shard's image.
+    /// The offset in the shard's image.
     pub offset: u64,
-    /// Which part of the tensor it is.
+    /// The part of the tensor.
     pub rectangle: Rectangle,
 }
 
@@ -100,35 +100,35 @@ pub struct SavedPart {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShardRecord {
-    /// Its file.
+    /// The name of its file.
     pub file: String,
-    /// Whose it is.
+    /// Its rank.
     pub rank: u32,
-    /// How long its image is.
+    /// The length of its image.
     pub bytes: u64,
     /// The checksum of each chunk.
     pub chunks: Vec<Sum>,
-    /// The digest of each chunk, or none.
+    /// The digest of each chunk, or empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub digests: Vec<Digest>,
-    /// Where each chunk lies; absent where the file is the image.
+    /// The location of each chunk; absent if the file is the image.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stored: Option<Vec<Stored>>,
+    pub stored: Option<Vec<ChunkLocation>>,
 }
 
-/// Where a chunk really lies.
+/// The location of a stored chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stored {
-    /// In which step.
+pub struct ChunkLocation {
+    /// The step that holds it.
     pub step: u64,
-    /// In which of its files.
+    /// The file in that step.
     pub file: String,
-    /// Where in it.
+    /// The offset in the file.
     pub offset: u64,
-    /// How many bytes there.
+    /// The stored length in bytes.
     pub bytes: u64,
-    /// How they were made from the chunk.
+    /// The compression of the chunk.
     pub codec: Codec,
 }
 
@@ -142,13 +142,13 @@ pub struct ParityRecord {
     pub chunks: Vec<Sum>,
 }
 
-/// The versions of the objects that a step lies in, as the store told them at the commit.
+/// The versions of a step's objects, as the store reported them at the commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Versions {
-    /// The store that told them. A copy of the step elsewhere has other versions of the same bytes.
+    /// The address of that store. A copy of the step in another store has other versions.
     pub store: String,
-    /// The objects, in order.
+    /// The objects, sorted by step and file.
     pub objects: Vec<ObjectVersion>,
 }
 
@@ -156,16 +156,16 @@ pub struct Versions {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectVersion {
-    /// In which step it lies.
+    /// The step that holds the object.
     pub step: u64,
-    /// What it is called there.
+    /// Its name in the step.
     pub file: String,
-    /// What the store calls this version: an `ETag`.
+    /// The store's name for this version: an `ETag`.
     pub tag: String,
 }
 
 impl Versions {
-    /// The version of an object in the store that told it.
+    /// The version of an object, if `store` is the one that reported it.
     fn find(&self, store: &str, step: u64, file: &str) -> Option<&str> {
         let order = |known: &ObjectVersion| (known.step, known.file.as_str()).cmp(&(step, file));
         let found = self.objects.binary_search_by(order).ok()?;
@@ -174,7 +174,7 @@ impl Versions {
 }
 
 impl Manifest {
-    /// The version of one of its objects, if this is the store that it was committed to.
+    /// The version of one of its objects, if `store` is the one that it was committed to.
     pub(crate) fn version(&self, store: &str, step: u64, file: &str) -> Option<&str> {
         self.versions.as_ref()?.find(store, step, file)
     }
@@ -185,18 +185,18 @@ impl Manifest {
         Self::parse(&held.describe(name), &held.get(name, MANIFEST_BYTES_MAX)?)
     }
 
-    /// Whether a folder has one, and so is a step.
+    /// Whether a folder has a manifest, and so is a step.
     pub fn is_in(folder: &Path) -> bool {
         let found = Folder::open(folder).and_then(|folder| folder.has_file(MANIFEST));
         found.unwrap_or(false)
     }
 
-    /// The manifest that is this text. Errors call it `name`.
+    /// Parses and checks a manifest. Errors call it `name`.
     pub fn parse(name: &str, text: &[u8]) -> Result<Self> {
         open::<wire::ManifestWire>(name, text, wire::MANIFEST_SCHEMA)?.checked(name)
     }
 
-    /// Its text.
+    /// The sealed text of the manifest.
     pub fn text(&self) -> String {
         seal::seal(&wire::ManifestWire::of(self))
     }
@@ -207,13 +207,13 @@ impl Manifest {
         Some(&self.tensors[*number as usize])
     }
 
-    /// How many bytes its tensors have.
+    /// The total size of its tensors in bytes.
     pub fn bytes(&self) -> u64 {
         let bytes = self.tensors.iter().map(Saved::bytes);
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Other steps that its chunks lie in, in order.
+    /// The other steps that hold some of its chunks, in order.
     pub fn referenced(&self) -> Vec<u64> {
         let stored = self.shards.iter().filter_map(|s| s.stored.as_ref());
         let steps = stored.flatten().map(|s| s.step);
@@ -223,14 +223,14 @@ impl Manifest {
         steps
     }
 
-    /// How many bytes of shards were written for this step: less than its image where it refers to
-    /// others or is compressed.
+    /// The number of shard bytes that were written for this step: fewer than its images if it is incremental or
+    /// compressed.
     pub fn written_bytes(&self) -> u64 {
         let bytes = self.shards.iter().map(|s| s.written_bytes(self.step));
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// How long its shards would be if each were whole in its own file.
+    /// The total length of its shards' images.
     pub fn image_bytes(&self) -> u64 {
         let bytes = self.shards.iter().map(|shard| shard.bytes);
         bytes.fold(0, u64::saturating_add)
@@ -238,7 +238,7 @@ impl Manifest {
 }
 
 impl Saved {
-    /// How many bytes all of it has.
+    /// The size of the whole tensor in bytes.
     pub fn bytes(&self) -> u64 {
         self.shape
             .elements()
@@ -247,7 +247,7 @@ impl Saved {
 }
 
 impl ShardRecord {
-    /// How long its file is, if it is one of step `step`.
+    /// The length of its file in step `step`.
     pub(crate) fn file_bytes(&self, step: u64) -> u64 {
         let Some(stored) = &self.stored else {
             return self.bytes;
@@ -258,7 +258,7 @@ impl ShardRecord {
         own.map(|s| s.offset + s.bytes).max().unwrap_or(0)
     }
 
-    /// How many bytes of it were written for step `step`.
+    /// The number of its bytes that were written for step `step`.
     pub(crate) fn written_bytes(&self, step: u64) -> u64 {
         let Some(stored) = &self.stored else {
             return self.bytes;
@@ -267,19 +267,19 @@ impl ShardRecord {
         own.map(|s| s.bytes).fold(0, u64::saturating_add)
     }
 
-    /// Which bytes of the image chunk `number` has.
+    /// The extent of chunk `number` in the image.
     pub fn extent(&self, number: usize, chunk_bytes: u64) -> Extent {
         let start = number as u64 * chunk_bytes;
         Extent::between(start, self.bytes.min(start + chunk_bytes))
     }
 
-    /// Where chunk `number` lies, if the shard is one of step `step`.
-    pub fn place(&self, step: u64, number: usize, chunk_bytes: u64) -> Stored {
+    /// The location of chunk `number`, for a shard of step `step`.
+    pub fn place(&self, step: u64, number: usize, chunk_bytes: u64) -> ChunkLocation {
         if let Some(stored) = &self.stored {
             return stored[number].clone();
         }
         let extent = self.extent(number, chunk_bytes);
-        Stored {
+        ChunkLocation {
             step,
             file: self.file.clone(),
             offset: extent.offset,
@@ -289,7 +289,7 @@ impl ShardRecord {
     }
 }
 
-/// The sealed object, if it is of this schema and of a version that is known.
+/// Unseals and parses an object of this schema and a known version.
 pub(crate) fn open<T: DeserializeOwned>(name: &str, text: &[u8], schema: &str) -> Result<T> {
     let sealed = seal::unseal(name, text);
     let body = sealed.as_deref().map_or(text, str::as_bytes);
@@ -298,23 +298,23 @@ pub(crate) fn open<T: DeserializeOwned>(name: &str, text: &[u8], schema: &str) -
             let version = head.version;
             let newest = format!("version {version}, and {VERSION} is the newest known");
             let hint = "read it with the straightway that wrote it, or a newer one";
-            // A newer version may be sealed in another way. What is sealed in this one, and wrongly, is
-            // more likely damaged, and its version may be what is.
+            // A newer version may have another kind of seal. A text with an invalid seal of this kind is more likely
+            // damaged, perhaps in its version.
             let (kind, message) = if sealed.is_err() && seal::is_sealed(text) {
                 let message = format!(
                     "its checksum does not match: it is damaged, or sealed in another way and of {newest}"
                 );
-                (Kind::Corrupt, message)
+                (ErrorKind::Corrupt, message)
             } else {
-                (Kind::Unsupported, format!("it is of {newest}"))
+                (ErrorKind::Unsupported, format!("it is of {newest}"))
             };
             Err(Error::new(kind, "read", name, message).with_hint(hint))
         }
         Ok(head) if sealed.is_ok() && (head.schema.as_str(), head.version) != (schema, VERSION) => {
             let message = format!("it is not a {schema} of version {VERSION}");
-            Err(Error::new(Kind::Corrupt, "read", name, message))
+            Err(Error::new(ErrorKind::Corrupt, "read", name, message))
         }
         _ => serde_json::from_str(&sealed?)
-            .map_err(|e| Error::new(Kind::Corrupt, "read", name, e.to_string())),
+            .map_err(|e| Error::new(ErrorKind::Corrupt, "read", name, e.to_string())),
     }
 }

@@ -1,28 +1,28 @@
-//! What the folders and files of checkpoints are called.
+//! The names of the folders and files of checkpoints.
 //!
-//! Only what [`step_of`] reads is a step. Everything unfinished has a name that begins with a dot.
+//! Only a name that [`step_of`] accepts is a step. The names of unfinished saves and removals begin with a dot.
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
-/// Steps are below this: 18 digits, more than any clock or counter of samples gets to.
+/// Step numbers are below this: 18 digits, more than any clock or sample counter reaches.
 pub const STEP_MAX: u64 = 1_000_000_000_000_000_000;
 
-/// The longest name that a run may have.
+/// The maximum length of a run's name.
 const RUN_CHARS_MAX: usize = 64;
 
-/// The file whose presence makes a folder a checkpoint.
+/// The file that makes a folder a checkpoint.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
-/// The tags of a step, all in one file: as 0.1.0 wrote them. They are read, and no longer written.
+/// The single tag file of a step that version 0.1.0 wrote. It is still read, but no longer written.
 pub(crate) const TAGS: &str = "tags.json";
 
-/// What 0.1.0 called steps while it removed them: `.trash-STEP-RUN`.
+/// The prefix of steps that version 0.1.0 was removing: `.trash-STEP-RUN`.
 const TRASH: &str = ".trash-";
 
-/// The longest tag.
+/// The maximum length of a tag.
 const TAG_CHARS_MAX: usize = 64;
 
-/// The file that the job that saves holds a lock on.
+/// The file that a saving job locks.
 pub(crate) const LOCK: &str = ".lock";
 
 /// The name of a step's folder.
@@ -34,12 +34,12 @@ pub(crate) fn step_folder(step: u64) -> String {
 pub(crate) fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step-")?;
     let step = digits.parse().ok()?;
-    // One name for each step: `step-007` and `step-+7` are none.
+    // Each step has one name: `step-007` and `step-+7` are not steps.
     (step < STEP_MAX && step_folder(step) == name).then_some(step)
 }
 
-/// What a name in a store is read as, written again; `None` where it is no step, attempt, tag or record. Each has one
-/// name, so this is always `name` itself.
+/// Parses a name in a store and formats it again; `None` if it is not a step, attempt, tag or record. Each has exactly
+/// one name, so the result is always `name` itself.
 pub fn canonical(name: &str) -> Option<String> {
     let step = step_of(name).map(step_folder);
     let attempt = || Some(Attempt::of(name)?.folder());
@@ -54,71 +54,70 @@ pub fn canonical(name: &str) -> Option<String> {
         .or_else(tag)
 }
 
-/// The shard of a rank: a safetensors file, or chunks that only the manifest makes sense of. A store without renames
-/// has shards of several attempts below one step, which a mark tells apart.
+/// The name of a rank's shard: a safetensors file, or chunks that need the manifest. In a store without renames, shards
+/// of several attempts are below one step; a mark distinguishes them.
 pub(crate) fn shard_file(rank: u32, world: u32, is_plain: bool, mark: Option<&str>) -> String {
     let suffix = if is_plain { "safetensors" } else { "chunks" };
     let mark = mark.map_or_else(String::new, |mark| format!("-{mark}"));
     format!("rank-{rank:05}-of-{world:05}{mark}.{suffix}")
 }
 
-/// What tells the shards of a writer in an attempt apart from all others.
+/// The mark of a writer's shards in an attempt, unique to them.
 pub(crate) fn mark(writer: &str, attempt: &Attempt) -> String {
     format!("{writer}-{}", attempt.sequence)
 }
 
-/// The record of an attempt that each of its ranks puts first.
+/// The record that each rank of an attempt puts first.
 pub(crate) const BEGUN: &str = "begun";
 
-/// The record of an attempt that says who writes objects for it.
+/// The record of a writer of an attempt's objects.
 pub(crate) fn writer_file(writer: &str) -> String {
     format!("writer-{writer}")
 }
 
-/// The writer that a record names.
+/// The writer of such a record.
 pub(crate) fn writer_of(name: &str) -> Option<&str> {
     name.strip_prefix("writer-").filter(|nonce| is_nonce(nonce))
 }
 
-/// Whether a file of a step may be there where no shard refers to another step: any but those that only the
-/// manifest makes sense of.
+/// Whether a file of a step references no other step: every file except chunk files, which need the manifest.
 pub(crate) fn is_plain_shard(name: &str) -> bool {
     !(name.starts_with("rank-") && name.ends_with(".chunks"))
 }
 
-/// The shard of a rank until the commit. The nonce is the writer's own, so that what a dead process left under the
-/// same rank is never taken for it.
+/// The name of a rank's shard until the commit. It contains the writer's nonce, so that the file of a dead process with
+/// the same rank is never used instead.
 pub(crate) fn shard_draft(rank: u32, writer: &str) -> String {
     format!(".shard-{rank:05}-{writer}")
 }
 
-/// The file by which the coordinator announces itself to the ranks of an attempt.
+/// The file that announces the coordinator of an attempt to its ranks.
 pub(crate) fn announcement(coordinator: &str) -> String {
     format!("coordinator-{coordinator}")
 }
 
-/// The coordinator that a file announces.
+/// The nonce of the coordinator in an announcement.
 pub(crate) fn announced(name: &str) -> Option<&str> {
     name.strip_prefix("coordinator-")
         .filter(|nonce| is_nonce(nonce))
 }
 
-/// What a rank tells one coordinator of its shard.
+/// The file of a rank's shard report to one coordinator.
 pub(crate) fn part_file(rank: u32, coordinator: &str) -> String {
     format!("part-{rank:05}-{coordinator}.json")
 }
 
-/// What a rank tells one coordinator if it could not write its shard, and why.
+/// The file that tells one coordinator why a rank could not write its shard.
 pub(crate) fn failure_file(rank: u32, coordinator: &str) -> String {
     format!("failed-{rank:05}-{coordinator}.txt")
 }
 
-/// A name that nobody else has, as far as 64 random bits can promise it.
+/// A unique name made of 64 random bits.
 pub(crate) fn fresh_nonce() -> String {
     format!("{:016x}", straightway_sys::nonce::nonce())
 }
 
-/// Whether a text is what [`fresh_nonce`] makes.
+/// Whether a text has the form of [`fresh_nonce`].
 pub(crate) fn is_nonce(text: &str) -> bool {
     text.len() == 16
         && text
@@ -126,12 +125,12 @@ pub(crate) fn is_nonce(text: &str) -> bool {
             .all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
 }
 
-/// The file that is a tag of the step it lies in.
+/// The file of a tag in its step.
 pub(crate) fn tag_file(tag: &str) -> String {
     format!("tag-{tag}")
 }
 
-/// The tag that a file of a step is.
+/// The tag of a tag file.
 pub(crate) fn tag_of(name: &str) -> Option<&str> {
     name.strip_prefix("tag-").filter(|tag| is_tag(tag))
 }
@@ -141,47 +140,47 @@ fn is_tag(tag: &str) -> bool {
     !tag.is_empty() && tag.len() <= TAG_CHARS_MAX && tag.chars().all(fits)
 }
 
-/// Refuses what cannot be a tag.
+/// Returns an error if a tag is not valid.
 pub(crate) fn check_tag(tag: &str) -> Result<()> {
     if is_tag(tag) {
         return Ok(());
     }
     let target = format!("{:?}", tag.chars().take(TAG_CHARS_MAX).collect::<String>());
     let message = format!("a tag is 1 to {TAG_CHARS_MAX} letters, digits, `_`, `-` and `.`");
-    Err(Error::new(Kind::Invalid, "tag with", target, message))
+    Err(Error::new(ErrorKind::Invalid, "tag with", target, message))
 }
 
-/// The step that 0.1.0 had renamed to this to remove it.
+/// The step that version 0.1.0 had renamed to this name to remove it.
 pub(crate) fn trashed(name: &str) -> Option<u64> {
     let (step, _) = name.strip_prefix(TRASH)?.split_once('-')?;
     step.parse().ok().filter(|step| *step < STEP_MAX)
 }
 
-/// One removal of a step, under way or left by a process that died.
+/// A removal of a step, under way or left by a dead process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Removal {
     pub(crate) step: u64,
-    /// What no other removal has.
+    /// Unique to this removal.
     pub(crate) nonce: String,
 }
 
 impl Removal {
-    /// The record by which it is announced.
+    /// The name of its intent, the record that announces it.
     pub(crate) fn intent(&self) -> String {
         format!(".removal-{}-{}", self.step, self.nonce)
     }
 
-    /// The record that decides it.
+    /// The name of its decision, the record that settles it.
     pub(crate) fn decision(&self) -> String {
         format!(".decision-{}-{}", self.step, self.nonce)
     }
 
-    /// The removal that a record announces.
+    /// The removal of an intent.
     pub(crate) fn of_intent(name: &str) -> Option<Self> {
         Self::after(name.strip_prefix(".removal-")?).filter(|removal| removal.intent() == name)
     }
 
-    /// The removal that a record decides.
+    /// The removal of a decision.
     pub(crate) fn of_decision(name: &str) -> Option<Self> {
         Self::after(name.strip_prefix(".decision-")?).filter(|removal| removal.decision() == name)
     }
@@ -194,10 +193,10 @@ impl Removal {
     }
 }
 
-/// A record by which a save keeps a step that it refers to, from before its commit until after.
+/// A record that protects a step which a save references, from before its commit until after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
-    /// The step that stays.
+    /// The protected step.
     pub(crate) step: u64,
     /// The save.
     pub(crate) attempt: Attempt,
@@ -220,31 +219,31 @@ impl Hold {
     }
 }
 
-/// A parity file, with a mark as a shard has one.
+/// The name of a parity file, with the same mark as a shard.
 pub(crate) fn parity_file(number: usize, mark: Option<&str>) -> String {
     let mark = mark.map_or_else(String::new, |mark| format!("-{mark}"));
     format!("parity-{number:05}{mark}.bin")
 }
 
-/// Whether a manifest may name such a file: one in the step's own folder, and visible.
+/// Whether a manifest may contain this file name: in the step's own folder, and not hidden.
 pub(crate) fn is_file_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     !name.is_empty() && name.len() <= 64 && !name.starts_with('.') && name.chars().all(fits)
 }
 
-/// One save of one run: what all its ranks agree on, and no other save has.
+/// One save of one run. All its ranks agree on it, and no other save has the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// The step that is saved.
+    /// The number of the step.
     pub step: u64,
-    /// The run of the job: letters, digits, `_` and `-`.
+    /// The name of the run: letters, digits, `_` and `-`.
     pub run: String,
-    /// Counts the saves of the run.
+    /// The sequence number of the save in its run.
     pub sequence: u64,
 }
 
 impl Attempt {
-    /// The name of the folder that it works in.
+    /// The name of its folder.
     pub(crate) fn folder(&self) -> String {
         let Self {
             step,
@@ -254,17 +253,17 @@ impl Attempt {
         format!(".step-{step}.{run}-{sequence}")
     }
 
-    /// What is said where it could not be committed, and may be next time.
+    /// The transient error of a failed commit.
     pub(crate) fn failed(&self, why: impl Into<String>) -> Error {
         let target = format!("step {}", self.step);
-        Error::new(Kind::Transient, "commit", target, why)
+        Error::new(ErrorKind::Transient, "commit", target, why)
     }
 
     /// The attempt whose folder has this name.
     pub(crate) fn of(name: &str) -> Option<Self> {
         let (step, rest) = name.strip_prefix(".step-")?.split_once('.')?;
         let (run, sequence) = rest.rsplit_once('-')?;
-        // What another program made is none of ours, whatever it is called.
+        // A folder that another program made is not an attempt, even if its name is similar.
         check_run(run).ok()?;
         let attempt = Self {
             step: step.parse().ok()?,
@@ -275,24 +274,29 @@ impl Attempt {
     }
 }
 
-/// Refuses what cannot be the name of a run.
+/// Returns an error if the name of a run is not valid.
 pub(crate) fn check_run(run: &str) -> Result<()> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     if !run.is_empty() && run.len() <= RUN_CHARS_MAX && run.chars().all(fits) {
         return Ok(());
     }
     let target = format!("{:?}", run.chars().take(RUN_CHARS_MAX).collect::<String>());
-    let message = format!("1 to {RUN_CHARS_MAX} letters, digits, `_` and `-` are meant");
-    Err(Error::new(Kind::Invalid, "name a run", target, message))
+    let message = format!("its name must be 1 to {RUN_CHARS_MAX} letters, digits, `_` and `-`");
+    Err(Error::new(
+        ErrorKind::Invalid,
+        "name a run",
+        target,
+        message,
+    ))
 }
 
-/// Refuses what cannot be a step.
+/// Returns an error if a step number is too large.
 pub(crate) fn check_step(step: u64) -> Result<()> {
     if step < STEP_MAX {
         return Ok(());
     }
     let message = "steps are below 10^18";
-    Err(Error::new(Kind::Invalid, "save step", step, message))
+    Err(Error::new(ErrorKind::Invalid, "save step", step, message))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A checkpoint that is open to be read: its manifest, and the files that its chunks lie in.
+//! An open checkpoint: its manifest, and the files that hold its chunks.
 
 use std::{
     path::PathBuf,
@@ -6,30 +6,29 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     Handle, Store,
     store::{Missing, Named, Tag, open_one},
 };
 
 use super::{
-    manifest::{Manifest, Stored},
+    manifest::{ChunkLocation, Manifest},
     name::step_folder,
     steps::Steps,
     sum::Sum,
 };
 use crate::weights::quoted;
 
-/// Files that were opened, by the step whose folder they lie in and their name there.
+/// Open files, by step and name.
 type Opened = HashMap<(u64, String), Arc<dyn Handle>>;
 
-/// A checkpoint to read. Files that were opened stay open, so it can be read to its end even when it
-/// is removed meanwhile.
+/// A checkpoint to read. Files stay open once opened, so it can be read to its end even if it is removed meanwhile.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     manifest: Arc<Manifest>,
     store: Steps,
-    /// The folder that its own files are in: the step's, or before the commit the attempt's.
+    /// The folder of its own files: that of the step, or before the commit that of the attempt.
     own: String,
     files: Arc<Mutex<Opened>>,
 }
@@ -43,12 +42,12 @@ impl Steps {
 
     /// Opens the latest step.
     ///
-    /// A step that is removed between the listing and the opening is no longer the latest.
+    /// If a step is removed between listing and opening, the next latest is opened.
     pub fn open_latest(&self) -> Result<Checkpoint> {
         loop {
             let step = self.latest()?;
             match self.checkpoint(step) {
-                Err(error) if error.kind() == Kind::NotFound => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
                 opened => return opened,
             }
         }
@@ -70,12 +69,12 @@ impl Checkpoint {
         &self.manifest
     }
 
-    /// Where a file is that its chunks lie in.
+    /// The path of a file that holds some of its chunks.
     pub(crate) fn path(&self, step: u64, file: &str) -> PathBuf {
         self.store.folder().join(self.folder_of(step)).join(file)
     }
 
-    /// The name of the folder that its chunks in a step lie in.
+    /// The name of the folder that holds its chunks of a step.
     fn folder_of(&self, step: u64) -> String {
         if step == self.manifest.step {
             self.own.clone()
@@ -84,12 +83,12 @@ impl Checkpoint {
         }
     }
 
-    /// The store that it is in.
+    /// Its store.
     pub(crate) fn root(&self) -> &Arc<dyn Store> {
         self.store.shared()
     }
 
-    /// An object that its chunks lie in, opened once.
+    /// An object that holds some of its chunks. Each is opened once.
     pub(crate) fn handle(&self, step: u64, name: &str) -> Result<Arc<dyn Handle>> {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (step, name.to_owned());
@@ -103,8 +102,8 @@ impl Checkpoint {
         Ok(file)
     }
 
-    /// Opens an object of a step: the version that the manifest names, where it names one. So one that was replaced is
-    /// refused before a byte of it is read.
+    /// Opens an object of a step in the version that the manifest names, if it names one. A replaced object is thus
+    /// refused before it is read.
     fn open_version(&self, folder: &dyn Store, step: u64, name: &str) -> Result<Arc<dyn Handle>> {
         let address = self.store.root().address();
         let Some(version) = self.manifest.version(&address, step, name) else {
@@ -116,11 +115,11 @@ impl Checkpoint {
         };
         let opened = folder.open(std::slice::from_ref(&named));
         let mut opened = opened.map_err(|error| match error.kind() {
-            Kind::Corrupt => {
+            ErrorKind::Corrupt => {
                 let message = format!(
-                    "it was replaced since it was saved: it is not version {version} any more, which the manifest names"
+                    "it was replaced since it was saved: its version is not {version}, which the manifest names"
                 );
-                Error::new(Kind::Corrupt, "open", folder.describe(name.as_ref()), message)
+                Error::new(ErrorKind::Corrupt, "open", folder.describe(name.as_ref()), message)
                     .with_hint("restore an earlier step")
             }
             _ => error,
@@ -128,19 +127,19 @@ impl Checkpoint {
         Ok(opened.pop().expect("one handle for each name"))
     }
 
-    /// Where a chunk lies.
-    pub(crate) fn place(&self, shard: usize, chunk: usize) -> Stored {
+    /// The location of a chunk.
+    pub(crate) fn place(&self, shard: usize, chunk: usize) -> ChunkLocation {
         let manifest = &self.manifest;
         manifest.shards[shard].place(manifest.step, chunk, manifest.chunk_bytes)
     }
 
-    /// How long a chunk is.
+    /// The length of a chunk.
     pub(crate) fn chunk_len(&self, shard: usize, chunk: usize) -> usize {
         let extent = self.manifest.shards[shard].extent(chunk, self.manifest.chunk_bytes);
         usize::try_from(extent.bytes).expect("a chunk fits into memory")
     }
 
-    /// Reads a chunk, here and now, and checks it. For what is done rarely.
+    /// Reads a chunk on this thread, without lanes, and checks it. For rare operations.
     pub(crate) fn read_chunk(&self, shard: usize, chunk: usize) -> Result<Vec<u8>> {
         let place = self.place(shard, chunk);
         let file = self.handle(place.step, &place.file)?;
@@ -154,27 +153,28 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Checks the bytes of a chunk. An error names the file, the chunk and what is in it.
+    /// Checks the bytes of a chunk. The error names the file, the chunk and its tensors.
     pub(crate) fn check(&self, shard: usize, chunk: usize, bytes: &[u8]) -> Result<()> {
         let (found, wanted) = (Sum::of(bytes), self.manifest.shards[shard].chunks[chunk]);
         if found == wanted {
             return Ok(());
         }
-        let message = format!("its checksum is {found}, and {wanted} is meant");
+        let message = format!("its checksum is {found}, expected {wanted}");
         Err(self.damaged(shard, chunk, &message))
     }
 
-    /// An error about a chunk.
+    /// The error of a damaged chunk.
     pub(crate) fn damaged(&self, shard: usize, chunk: usize, why: &str) -> Error {
         let place = self.place(shard, chunk);
         let path = self.path(place.step, &place.file);
         let target = format!("chunk {chunk} of {}", path.display());
-        let message = format!("{why}; in it {}", self.contents(shard, chunk));
-        Error::new(Kind::Corrupt, "read", target, message)
-            .with_hint("restore an earlier step; parity (`Options::parity`) lets damage be mended")
+        let message = format!("{why}; it holds {}", self.contents(shard, chunk));
+        Error::new(ErrorKind::Corrupt, "read", target, message).with_hint(
+            "restore an earlier step; parity (`SaverOptions::parity`) lets damage be mended",
+        )
     }
 
-    /// What is in a chunk, in words.
+    /// The tensors in a chunk, as text.
     fn contents(&self, shard: usize, chunk: usize) -> String {
         let extent = self.manifest.shards[shard].extent(chunk, self.manifest.chunk_bytes);
         let is_inside = |tensor: &&super::manifest::Saved| {
@@ -186,11 +186,11 @@ impl Checkpoint {
         };
         let mut names = self.manifest.tensors.iter().filter(is_inside);
         let Some(first) = names.next() else {
-            return "is the header only".to_owned();
+            return "only the header".to_owned();
         };
         match names.count() {
-            0 => format!("is tensor {}", quoted(&first.name)),
-            more => format!("are tensor {} and {more} more", quoted(&first.name)),
+            0 => format!("tensor {}", quoted(&first.name)),
+            more => format!("tensor {} and {more} more", quoted(&first.name)),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Parity across ranks: chunk *c* of every shard is a row, and each row gets some recovery chunks, by
-//! Reed–Solomon. As many chunks of a row as there are parity files may be lost.
+//! Parity across ranks. Chunk *c* of every shard forms a row, and each row gets recovery chunks by Reed–Solomon. As
+//! many chunks of a row as there are parity files may be lost.
 //!
-//! Rows are made of what chunks hold, not of how they are stored: a shard that refers to earlier
-//! steps or is compressed is protected like any other, and so is what it refers to.
+//! Rows are computed from the unpacked chunks, not from their stored bytes. So shards that are compressed or reference
+//! earlier steps are protected like any other, and so are the referenced chunks.
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::Like;
 
 use super::{
@@ -16,10 +16,10 @@ use super::{
     sum::Sum,
 };
 
-/// Ranks that parity is made for: a row of so many chunks of 4 MiB is 1 GiB, and is in memory.
+/// The maximum number of ranks with parity. A row of 256 chunks of 4 MiB takes 1 GiB of memory.
 const PARITY_RANKS_MAX: usize = 256;
 
-/// Makes parity files for the shards of an attempt, which lie in `home`.
+/// Makes parity files for the shards of an attempt in `home`.
 pub(crate) fn protect(
     store: &Steps,
     home: &Home,
@@ -30,7 +30,7 @@ pub(crate) fn protect(
     if count > PARITY_MAX || world > PARITY_RANKS_MAX {
         let target = format!("{count} parity files of {world} shards");
         let message = format!("{PARITY_MAX} files and {PARITY_RANKS_MAX} shards are the most");
-        return Err(Error::new(Kind::Invalid, "make", target, message));
+        return Err(Error::new(ErrorKind::Invalid, "make", target, message));
     }
     let rows = rows(manifest);
     let checkpoint = Checkpoint::new(store, home.name.clone(), manifest.clone());
@@ -58,11 +58,11 @@ pub(crate) fn protect(
     Ok(records)
 }
 
-/// Makes a chunk that cannot be read of the others of its row, if there is parity.
+/// Rebuilds an unreadable chunk from the others of its row and from parity.
 pub(crate) fn rebuild(checkpoint: &Checkpoint, shard: usize, row: usize) -> Result<Vec<u8>> {
     let manifest = checkpoint.manifest();
     let (world, count) = (manifest.shards.len(), manifest.parity.len());
-    // One that is lost too is only one more to be made.
+    // Other lost chunks of the row are simply missing too.
     let read = |other| Some((other, padded(checkpoint, other, row).ok()?));
     let others = (0..world).filter(|other| *other != shard);
     let originals: Vec<_> = others.filter_map(read).collect();
@@ -82,13 +82,13 @@ pub(crate) fn rebuild(checkpoint: &Checkpoint, shard: usize, row: usize) -> Resu
     Ok(chunk)
 }
 
-/// How many rows there are.
+/// The number of rows.
 fn rows(manifest: &Manifest) -> usize {
     let rows = manifest.shards.iter().map(|s| s.chunks.len());
     rows.max().unwrap_or(0)
 }
 
-/// A chunk of a row, as long as all of them; one that a short shard does not have is of zeros.
+/// A chunk of a row, padded with zeros to the chunk size. A chunk that a short shard does not have is all zeros.
 fn padded(checkpoint: &Checkpoint, shard: usize, row: usize) -> Result<Vec<u8>> {
     let manifest = checkpoint.manifest();
     let mut chunk = Vec::new();
@@ -99,7 +99,7 @@ fn padded(checkpoint: &Checkpoint, shard: usize, row: usize) -> Result<Vec<u8>> 
     Ok(chunk)
 }
 
-/// A recovery chunk, if it is what it was.
+/// A recovery chunk. An error if its checksum does not match.
 pub(crate) fn recovery_chunk(
     checkpoint: &Checkpoint,
     number: usize,
@@ -113,7 +113,7 @@ pub(crate) fn recovery_chunk(
     if Sum::of(&chunk) != record.chunks[row] {
         let target = format!("chunk {row} of {}", file.object().name);
         let message = "its checksum does not match";
-        return Err(Error::new(Kind::Corrupt, "read", target, message));
+        return Err(Error::new(ErrorKind::Corrupt, "read", target, message));
     }
     Ok(chunk)
 }
@@ -123,5 +123,5 @@ fn chunk_len(manifest: &Manifest) -> usize {
 }
 
 fn failed(error: reed_solomon_simd::Error) -> Error {
-    Error::new(Kind::Invalid, "make", "parity", error.to_string())
+    Error::new(ErrorKind::Invalid, "make", "parity", error.to_string())
 }

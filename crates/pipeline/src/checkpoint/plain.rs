@@ -1,13 +1,14 @@
-//! Values that are no tensors, as plain data: what a checkpoint of a stranger may make in this process.
+//! Values that are not tensors, as plain data: the only objects that an untrusted checkpoint can create in this
+//! process.
 //!
-//! A state has sets, dates, shapes and scalars beside its tensors. Python would pickle them, and to unpickle is to run
-//! what the file says. Here they are a closed list of types. [`Plain::decode`] reads the encoding that is written today;
-//! [`Plain::unpickle`] reads the pickles that 0.1.0 wrote, by an interpreter that knows the types of that list and calls
-//! nothing. Both are pure functions from bytes to a [`Plain`]. Whoever makes Python's objects of one looks up only names
-//! that stand in this module.
+//! A state has sets, dates, shapes and scalars besides its tensors. Python would pickle them, and unpickling runs code
+//! from the file. Here they are a closed list of types. [`Plain::decode`] reads the current encoding.
+//! [`Plain::unpickle`] reads the pickles of version 0.1.0, with an interpreter that knows only the types of that list
+//! and calls nothing. Both are pure functions from bytes to a [`Plain`]. The code that makes Python objects from one
+//! only looks up names from the tables of this module.
 //!
-//! The encoding is JSON. `null`, `true`, strings and integers of 64 bits are themselves; all else is an array whose first
-//! member is a tag:
+//! The encoding is JSON. `null`, booleans, strings and integers of 64 bits are written as they are. Everything else is
+//! an array whose first member is a tag:
 //!
 //! ```text
 //! ["int", hex]                       an integer of any length: two's complement, little-endian
@@ -28,25 +29,25 @@ mod rebuild;
 mod text;
 
 pub use dtype::NumpyType;
-pub use maker::{Maker, Name};
-use straightway_core::{Error, Kind, Result};
+pub use maker::{Maker, PythonName};
+use straightway_core::{Error, ErrorKind, Result};
 
-/// How deep values may lie in each other.
+/// The maximum nesting depth of values.
 pub const DEPTH_MAX: usize = 40;
 
-/// The longest encoding.
+/// The maximum length of an encoding.
 pub const PLAIN_BYTES_MAX: usize = 256 << 20;
 
-/// How many values may lie in one. Each takes some hundred bytes while it is read.
+/// The maximum number of values in one encoding. Each takes about a hundred bytes while it is read.
 const VALUES_MAX: usize = 1 << 23;
 
-/// What may be made of a few bytes, in bytes. A pickle can refer to one value many times, and each is made anew.
+/// The minimum memory budget of a pickle in bytes. A pickle can refer to one value many times, and each use is a copy.
 const BUDGET_BYTES_MIN: usize = 16 << 20;
 
-/// What may be made of each byte of a pickle, in bytes.
+/// The additional memory budget per byte of a pickle.
 const BUDGET_PER_BYTE: usize = 16;
 
-/// A value of one of the types that can do no harm.
+/// A value of one of the safe types.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Plain {
@@ -62,7 +63,7 @@ pub enum Plain {
     Float(f64),
     /// A string.
     Text(String),
-    /// A string with surrogates by themselves, which UTF-8 has no bytes for: as Python's `surrogatepass` writes it.
+    /// A string with lone surrogates, which UTF-8 cannot encode, as Python's `surrogatepass` writes it.
     Surrogates(Vec<u8>),
     /// Bytes.
     Bytes(Vec<u8>),
@@ -70,9 +71,9 @@ pub enum Plain {
     Items(Sequence, Vec<Plain>),
     /// A dictionary.
     Pairs(Vec<(Plain, Plain)>),
-    /// A type or a constant that stands in a table of this module.
-    Name(Name),
-    /// What a maker gives, called with these arguments. They fit it.
+    /// A type or a constant from a table of this module.
+    Name(PythonName),
+    /// An object made by calling a maker with these arguments, which were checked.
     Object(Maker, Vec<Plain>),
     /// A dtype of NumPy.
     Dtype(NumpyType),
@@ -80,22 +81,22 @@ pub enum Plain {
     Array(Box<Array>),
 }
 
-/// An array of NumPy. Its bytes are as many as its shape and type say, and none of them is a pointer.
+/// A NumPy array. Its length matches its shape and type, and it contains no pointers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: NumpyType,
-    /// How long it is along each dimension.
+    /// Its length along each dimension.
     pub shape: Vec<u64>,
     /// Its elements, row by row.
     pub data: Vec<u8>,
-    /// Whether columns follow each other in `data`, and not rows.
+    /// Whether `data` is in column-major order instead.
     pub is_fortran: bool,
-    /// Whether it is no array but a scalar.
+    /// Whether it is a scalar instead of an array.
     pub is_scalar: bool,
 }
 
-/// What holds items.
+/// A sequence or a set type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "they are named as in Python")]
 pub enum Sequence {
@@ -106,21 +107,21 @@ pub enum Sequence {
 }
 
 impl Plain {
-    /// The value that a text encodes.
+    /// Decodes a value.
     pub fn decode(text: &str) -> Result<Self> {
         check_length(text.as_bytes())?;
         text::decode(text)
     }
 
-    /// The value that a pickle has, if it has only types of the list.
+    /// Decodes a pickle that contains only types of the list.
     pub fn unpickle(data: &[u8]) -> Result<Self> {
         check_length(data)?;
         pickle::unpickle(data)
     }
 
-    /// An integer of two's complement, little-endian.
+    /// An integer from two's complement, little-endian.
     fn integer(mut bytes: Vec<u8>) -> Self {
-        // The sign is repeated in bytes that can be left out.
+        // Bytes that only repeat the sign are removed.
         while let [.., before, last] = bytes[..] {
             let sign = if before & 0x80 == 0 { 0 } else { 0xff };
             if last != sign {
@@ -137,7 +138,7 @@ impl Plain {
         Self::Int(i64::from_le_bytes(wide))
     }
 
-    /// What a tuple holds.
+    /// The items of a tuple.
     fn tuple(&self) -> Option<&[Self]> {
         match self {
             Self::Items(Sequence::Tuple, items) => Some(items),
@@ -145,7 +146,7 @@ impl Plain {
         }
     }
 
-    /// The string of bytes as Python's `surrogatepass` writes them.
+    /// A string from bytes that Python's `surrogatepass` wrote.
     fn string(bytes: Vec<u8>) -> Self {
         match String::from_utf8(bytes) {
             Ok(text) => Self::Text(text),
@@ -155,7 +156,7 @@ impl Plain {
 }
 
 impl Array {
-    /// An array that nobody has looked at yet, row by row.
+    /// An unchecked array in row-major order.
     fn new(dtype: NumpyType, shape: Vec<u64>, data: Vec<u8>) -> Self {
         Self {
             dtype,
@@ -166,7 +167,7 @@ impl Array {
         }
     }
 
-    /// One element, which nobody has looked at yet.
+    /// An unchecked scalar.
     fn scalar(dtype: NumpyType, data: Vec<u8>) -> Self {
         Self {
             is_scalar: true,
@@ -174,7 +175,7 @@ impl Array {
         }
     }
 
-    /// An array whose bytes fit its shape and type.
+    /// Returns the array if its length matches its shape and type.
     fn checked(self) -> Result<Plain> {
         if self.shape.len() > 32 {
             return Err(corrupt("an array has more than 32 dimensions"));
@@ -186,7 +187,7 @@ impl Array {
             let held = self.data.len();
             return Err(corrupt(format!("an array of {bytes} bytes has {held}")));
         }
-        // Elements of no bytes cost nothing here, and something elsewhere.
+        // Elements without bytes cost nothing here, but cost memory in Python.
         if elements > (self.data.len().max(1 << 20)) as u128 {
             return Err(corrupt("an array has more elements than bytes"));
         }
@@ -201,18 +202,23 @@ fn check_length(data: &[u8]) -> Result<()> {
     fits.then_some(()).ok_or_else(refuse)
 }
 
-/// What bytes are that no writer of ours has written.
+/// The error of bytes that no writer of this format produces.
 fn corrupt(why: impl Into<String>) -> Error {
-    Error::new(Kind::Corrupt, "read", "a value of the checkpoint", why)
+    Error::new(ErrorKind::Corrupt, "read", "a value of the checkpoint", why)
 }
 
-/// What only a trusted writer may have made here.
+/// The error of an object that is only created for a trusted writer.
 fn untrusted(module: &str, name: &str) -> Error {
     let what = format!("{module}.{name}").escape_debug().to_string();
     let message =
         format!("it is an object of {what}, which is not made unless its writer is trusted");
-    Error::new(Kind::Invalid, "read", "a value of the checkpoint", message)
-        .with_hint("trust=True, if the checkpoint is your own")
+    Error::new(
+        ErrorKind::Invalid,
+        "read",
+        "a value of the checkpoint",
+        message,
+    )
+    .with_hint("trust=True, if the checkpoint is your own")
 }
 
 #[cfg(test)]

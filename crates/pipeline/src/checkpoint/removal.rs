@@ -1,30 +1,30 @@
-//! How a step is removed while others tag it, or save what refers to it.
+//! The protocol that removes a step while other processes may tag it or save a step that references it.
 //!
-//! Nothing is locked. A store has to offer put-if-absent, get, list and remove, as object stores do.
+//! It needs no lock. A store must offer put-if-absent, get, list and remove, as object stores do.
 //!
-//! - A remover puts an *intent* under a name that only it has, and then looks for reasons to keep the step: tags,
-//!   holds, steps that refer to it. If there are none, it puts the *decision* of its removal, "remove". Only the first
-//!   put of a decision succeeds. If that is the remover's, the step is gone from then on: lists leave it out, and
-//!   anybody may delete its files. Until then not a byte of it is touched.
-//! - Whoever needs the step puts the reason first (a tag, or the *hold* of a save) and then looks for intents. For
-//!   each it puts the decision "keep". If the decision "remove" stands already, the step is gone, and the tag or the
-//!   save is refused.
+//! - A remover puts an *intent* under a unique name, and then looks for reasons to keep the step: tags, holds, steps
+//!   that reference it. If there are none, it puts the *decision* of its removal, "remove". Only the first put of a
+//!   decision succeeds. If it is the remover's, the step is gone from then on: lists leave it out, and any process may
+//!   delete its files. Before that, no file of it is touched.
+//! - A process that needs the step first puts its reason (a tag, or the *hold* of a save) and then looks for intents.
+//!   For each it puts the decision "keep". If the decision is already "remove", the step is gone, and the tag or the
+//!   save fails.
 //!
-//! Either the remover's search comes after the reason was put and finds it, or the intent was put before the other's
-//! search and is found there; the decision settles who was first. No crash in between harms: an intent without a
-//! decision removes nothing, and a decision can be carried out by anyone.
+//! Either the remover searches after the reason was put and finds it, or the intent was put before the other process
+//! searches and is found there. The decision settles which was first. A crash at any point is safe: an intent without a
+//! decision removes nothing, and any process can carry out a decision.
 //!
-//! Records are retired in one order: the intent, then the decision. So a decision counts only if its intent is there
-//! when it is looked for *after* the decision was read. A remover that stalled so long that its records were retired
-//! puts its decision without an intent, finds that out, and gives up. A reason counts only if the step still has its
-//! manifest after all decisions were put, as a removal that was carried out may have retired its records.
+//! Records are deleted in a fixed order: the intent, then the decision. So a decision is valid only if its intent
+//! exists when it is read *after* the decision. A remover that stalled until its records were deleted puts its decision
+//! without an intent, detects that, and gives up. A reason is valid only if the step still has its manifest after all
+//! decisions were put, because a completed removal may have deleted its records.
 //!
-//! A decision names the very folder and manifest that it is about: a step that is saved again under the same number
-//! is another one.
+//! A decision names its folder (by inode) and manifest (by checksum): a step that is saved again under the same number
+//! is a different one.
 
 use std::fmt;
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::Durability;
 
 use super::{
@@ -35,49 +35,48 @@ use super::{
 #[cfg(test)]
 mod tests;
 
-/// How often a removal that others stopped is begun again.
+/// The maximum number of attempts of a removal that other processes stop.
 const TRIES: usize = 4;
 
 /// The decision that stops a removal.
 const KEEP: &str = "keep";
 
-/// What the protocol asks of a store.
+/// The store operations that the protocol needs.
 pub(crate) trait Ledger {
-    /// A step that is held open, whatever becomes of its name.
+    /// An open step, valid even if its name changes.
     type Held;
 
     /// All names: of records, steps and attempts.
     fn names(&self) -> Result<Vec<String>>;
-    /// Puts a record unless it is there. Answers whether it did.
+    /// Puts a record if it does not exist. Returns whether it was put.
     fn put(&self, name: &str, text: &str, durability: Durability) -> Result<bool>;
     /// The text of a record.
     fn get(&self, name: &str) -> Result<Option<String>>;
     /// Removes a record, if it is there.
     fn discard(&self, name: &str) -> Result<()>;
-    /// Opens what has the name of a step.
+    /// Opens the step with this number.
     fn open(&self, step: u64) -> Result<Option<Self::Held>>;
-    /// Which one of all that have had its number it is.
-    fn identity(&self, held: &Self::Held) -> Result<Identity>;
+    /// The identity of this step among all that have had its number.
+    fn identity(&self, held: &Self::Held) -> Result<StepIdentity>;
     /// Its tags.
     fn tags(&self, held: &Self::Held) -> Result<Vec<String>>;
-    /// Why the other steps that are listed need it, if they do.
+    /// The reason why another listed step needs it, if one does.
     fn dependant(&self, step: u64) -> Result<Option<String>>;
-    /// Deletes its files, the manifest first, and its name, if that is still its own. What has another identity by now
-    /// stays.
-    fn erase(&self, step: u64, held: &Self::Held, identity: &Identity) -> Result<()>;
+    /// Deletes the step's files and its name, if it still has this identity. A newer step of that name is not touched.
+    fn erase(&self, step: u64, held: &Self::Held, identity: &StepIdentity) -> Result<()>;
 }
 
-/// Which folder and which manifest it is.
+/// The identity of a step: its folder and its manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    /// The folder's number.
+pub(crate) struct StepIdentity {
+    /// The folder's inode number; 0 in a store without folders.
     pub(crate) inode: u64,
-    /// The checksum of the manifest; `None` where there is none.
+    /// The checksum of the manifest; `None` if there is no manifest.
     pub(crate) manifest: Option<Sum>,
 }
 
-impl Identity {
-    /// Whether `other` is the same step, or what a broken-off deletion left of it.
+impl StepIdentity {
+    /// Whether `other` is the same step, or what an interrupted deletion left of it.
     fn covers(&self, other: &Self) -> bool {
         let is_left = other.manifest.is_none();
         self.inode == other.inode && (is_left || self.manifest == other.manifest)
@@ -94,7 +93,7 @@ impl Identity {
     }
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for StepIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.manifest {
             Some(sum) => write!(f, "{} {sum}", self.inode),
@@ -103,7 +102,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// What became of a removal that ran without an error.
+/// The outcome of a removal that ran without an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The step is gone.
@@ -112,11 +111,11 @@ pub(crate) enum Outcome {
     Kept(String),
 }
 
-/// What stands in the decision of a removal.
+/// The decision of a removal.
 enum Decision {
     Keep,
-    Remove(Identity),
-    /// The records were retired.
+    Remove(StepIdentity),
+    /// The records were deleted.
     Retired,
 }
 
@@ -128,7 +127,7 @@ pub(crate) fn remove<L: Ledger>(
 ) -> Result<Outcome> {
     let missing = |message: &str| {
         let target = format!("step {step}");
-        Err(Error::new(Kind::NotFound, "remove", target, message))
+        Err(Error::new(ErrorKind::NotFound, "remove", target, message))
     };
     let Some(held) = ledger.open(step)? else {
         return missing("there is no such step");
@@ -140,7 +139,7 @@ pub(crate) fn remove<L: Ledger>(
         ledger.put(&removal.intent(), "", Durability::Unsynced)?;
         match reason(ledger, &removal, &held, &identity) {
             Ok(None) => {}
-            // What was saved anew under its number is another step, and not for this call to remove.
+            // A step that was saved anew under this number is a different step, which this call does not remove.
             Ok(Some(Reason::Moved)) => {
                 retire(ledger, &removal)?;
                 return missing("another process removed it meanwhile");
@@ -154,7 +153,7 @@ pub(crate) fn remove<L: Ledger>(
                 return Err(error);
             }
         }
-        // An error from here on leaves the records: others may be carrying the decision out.
+        // An error from here on leaves the records: other processes may be carrying out the decision.
         if decide(ledger, &removal, &identity)? {
             ledger.erase(step, &held, &identity)?;
             retire(ledger, &removal)?;
@@ -162,30 +161,33 @@ pub(crate) fn remove<L: Ledger>(
         }
         retire(ledger, &removal)?;
     }
-    let message = "other processes stopped its removal again and again";
-    Err(
-        Error::new(Kind::Transient, "remove", format!("step {step}"), message)
-            .with_hint("try again when no job starts, tags or saves there"),
+    let message = "other processes stopped its removal repeatedly";
+    Err(Error::new(
+        ErrorKind::Transient,
+        "remove",
+        format!("step {step}"),
+        message,
     )
+    .with_hint("try again when no job starts, tags or saves there"))
 }
 
-/// Why a removal does not go on.
+/// Why a removal stops.
 enum Reason {
-    /// What has the step's name is not what was looked at.
+    /// The step with this number is not the one that was opened.
     Moved,
     /// The step is needed.
     Needed(String),
 }
 
-/// Why a step that an intent stands for has to stay, if it has to.
+/// The reason to keep the step of an intent, if there is one.
 fn reason<L: Ledger>(
     ledger: &L,
     removal: &Removal,
     held: &L::Held,
-    identity: &Identity,
+    identity: &StepIdentity,
 ) -> Result<Option<Reason>> {
     let step = removal.step;
-    // Looked at again after the intent was put: whoever saves this step anew from here on finds the intent.
+    // Checked again after the intent was put: a process that saves this step anew from here on finds the intent.
     let is_same = match ledger.open(step)? {
         Some(now) => ledger.identity(&now)? == *identity,
         None => false,
@@ -196,10 +198,10 @@ fn reason<L: Ledger>(
     if let Some(tag) = ledger.tags(held)?.first() {
         return Ok(Some(Reason::Needed(format!("it is tagged {tag:?}"))));
     }
-    // Holds before steps: a hold goes only after the step of its save has come.
+    // Holds are checked before steps: a hold is removed only after the step of its save exists.
     let names = ledger.names()?;
     let mut holds = names.iter().filter_map(|name| Hold::of(name));
-    // The hold of a save whose folder is gone is over: the save was committed, or given up.
+    // A hold of a save whose folder is gone is void: the save was committed or abandoned.
     let is_live = |hold: &Hold| hold.step == step && names.contains(&hold.attempt.folder());
     if let Some(hold) = holds.find(is_live) {
         let save = hold.attempt.step;
@@ -209,20 +211,20 @@ fn reason<L: Ledger>(
     Ok(ledger.dependant(step)?.map(Reason::Needed))
 }
 
-/// Puts the decision to remove. Answers whether it stands.
-fn decide<L: Ledger>(ledger: &L, removal: &Removal, identity: &Identity) -> Result<bool> {
+/// Puts the decision to remove. Returns whether it is valid.
+fn decide<L: Ledger>(ledger: &L, removal: &Removal, identity: &StepIdentity) -> Result<bool> {
     let text = format!("remove {identity}");
     if !ledger.put(&removal.decision(), &text, Durability::Synced)? {
         return Ok(false);
     }
-    // Where the intent is gone, somebody had stopped this removal and retired its records.
+    // If the intent is gone, another process has stopped this removal and deleted its records.
     Ok(ledger.get(&removal.intent())?.is_some())
 }
 
-/// Keeps a step: `put` puts what keeps it, and all removals that are not decided are stopped. Answers whether the step
-/// stays.
+/// Keeps a step: `put` puts the reason, and all undecided removals are stopped. Returns whether the step stays.
 ///
-/// After an error, or where the step goes, what was put is left: another process may have been promised the same tag.
+/// After an error, or if the step is removed, the reason is not deleted: another process may have been promised the
+/// same tag.
 pub(crate) fn keep<L: Ledger>(
     ledger: &L,
     step: u64,
@@ -232,14 +234,14 @@ pub(crate) fn keep<L: Ledger>(
         return Ok(false);
     };
     match put(&held) {
-        // The folder is gone that it was put into.
-        Err(error) if error.kind() == Kind::NotFound => return Ok(false),
+        // The step's folder is gone.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         put => put?,
     }
     veto(ledger, step, &held)
 }
 
-/// Keeps all of `steps` for a save until [`release`]. Answers the first that is gone, if one is.
+/// Keeps all of `steps` for a save until [`release`]. Returns the first step that is gone, if any.
 pub(crate) fn hold<L: Ledger>(ledger: &L, attempt: &Attempt, steps: &[u64]) -> Result<Option<u64>> {
     for &step in steps {
         let attempt = attempt.clone();
@@ -252,7 +254,7 @@ pub(crate) fn hold<L: Ledger>(ledger: &L, attempt: &Attempt, steps: &[u64]) -> R
     Ok(None)
 }
 
-/// Lets go of what [`hold`] holds.
+/// Removes the holds of [`hold`].
 pub(crate) fn release<L: Ledger>(ledger: &L, attempt: &Attempt, steps: &[u64]) -> Result<()> {
     for &step in steps {
         let attempt = attempt.clone();
@@ -261,7 +263,7 @@ pub(crate) fn release<L: Ledger>(ledger: &L, attempt: &Attempt, steps: &[u64]) -
     Ok(())
 }
 
-/// Stops all removals of a step that are not decided. Answers whether the step stays.
+/// Stops all undecided removals of a step. Returns whether the step stays.
 fn veto<L: Ledger>(ledger: &L, step: u64, held: &L::Held) -> Result<bool> {
     for removal in intents(&ledger.names()?, Some(step)) {
         match stop(ledger, &removal)? {
@@ -269,7 +271,7 @@ fn veto<L: Ledger>(ledger: &L, step: u64, held: &L::Held) -> Result<bool> {
                 return Ok(false);
             }
             Decision::Keep if ledger.get(&removal.intent())?.is_none() => {
-                // The remover had given up before, and nobody else retires this decision soon.
+                // The remover had given up before, so no other process deletes this decision soon.
                 ledger.discard(&removal.decision())?;
             }
             _ => {}
@@ -278,7 +280,7 @@ fn veto<L: Ledger>(ledger: &L, step: u64, held: &L::Held) -> Result<bool> {
     Ok(ledger.identity(held)?.manifest.is_some())
 }
 
-/// Puts the decision to keep unless there is one, and answers which there is.
+/// Puts the decision to keep if there is none, and returns the valid decision.
 fn stop<L: Ledger>(ledger: &L, removal: &Removal) -> Result<Decision> {
     if ledger.put(&removal.decision(), KEEP, Durability::Unsynced)? {
         return Ok(Decision::Keep);
@@ -290,8 +292,8 @@ fn decision<L: Ledger>(ledger: &L, removal: &Removal) -> Result<Decision> {
     let Some(text) = ledger.get(&removal.decision())? else {
         return Ok(Decision::Retired);
     };
-    // What a loss of power damaged was not "remove": that is synced before anything is deleted.
-    let Some(identity) = text.strip_prefix("remove ").and_then(Identity::parse) else {
+    // A record damaged by a power loss was not "remove": that is synced before anything is deleted.
+    let Some(identity) = text.strip_prefix("remove ").and_then(StepIdentity::parse) else {
         return Ok(Decision::Keep);
     };
     Ok(match ledger.get(&removal.intent())? {
@@ -300,7 +302,7 @@ fn decision<L: Ledger>(ledger: &L, removal: &Removal) -> Result<Decision> {
     })
 }
 
-/// Whether a step that is there counts as gone. `names` are all names.
+/// Whether a valid decision removes the step, even if it still exists. `names` are all names in the store.
 pub(crate) fn is_removed<L: Ledger>(ledger: &L, names: &[String], step: u64) -> Result<bool> {
     let decisions = names.iter().filter_map(|name| Removal::of_decision(name));
     for removal in decisions.filter(|removal| removal.step == step) {
@@ -314,10 +316,9 @@ pub(crate) fn is_removed<L: Ledger>(ledger: &L, names: &[String], step: u64) -> 
     Ok(false)
 }
 
-/// Carries out the removals that are decided and stops the others, of one step or of all. Answers which records are
-/// gone.
+/// Carries out decided removals and stops the others, of one step or of all. Returns the intents that were deleted.
 ///
-/// A remover that is alive begins again when it finds itself stopped.
+/// A live remover tries again when it finds itself stopped.
 pub(crate) fn settle<L: Ledger>(ledger: &L, step: Option<u64>) -> Result<Vec<String>> {
     let names = ledger.names()?;
     let mut gone = Vec::new();
@@ -333,7 +334,7 @@ pub(crate) fn settle<L: Ledger>(ledger: &L, step: Option<u64>) -> Result<Vec<Str
     }
     let decisions = names.iter().filter_map(|name| Removal::of_decision(name));
     for removal in decisions.filter(|r| step.is_none_or(|step| step == r.step)) {
-        // Asked for by name: a list may miss an intent that was put while it was made.
+        // Read by name, because a list may miss an intent that was put during the listing.
         if ledger.get(&removal.intent())?.is_none() {
             ledger.discard(&removal.decision())?;
         }
@@ -341,13 +342,13 @@ pub(crate) fn settle<L: Ledger>(ledger: &L, step: Option<u64>) -> Result<Vec<Str
     Ok(gone)
 }
 
-/// Removes the records of a removal that is over.
+/// Deletes the records of a finished removal.
 fn retire<L: Ledger>(ledger: &L, removal: &Removal) -> Result<()> {
     ledger.discard(&removal.intent())?;
     ledger.discard(&removal.decision())
 }
 
-/// The removals that are announced, of one step or of all.
+/// The removals that have an intent, of one step or of all.
 fn intents(names: &[String], step: Option<u64>) -> Vec<Removal> {
     let all = names.iter().filter_map(|name| Removal::of_intent(name));
     all.filter(|r| step.is_none_or(|step| step == r.step))

@@ -1,12 +1,12 @@
-//! How the parts of all ranks come to the coordinator, by way of the file system alone.
+//! The rendezvous of all ranks of a save: how their reports reach the coordinator, through the store alone.
 //!
-//! All ranks of a save meet in the folder of their attempt, whose name carries the run and the sequence. A run that
-//! crashed and was started again under the same name finds what its dead ranks left there. So nothing counts that was
-//! not said to the coordinator that is alive: it announces itself by a file with a nonce that it alone has, and each
-//! rank answers that nonce with its part. A dead rank answers no new nonce. Ranks may come before the coordinator, and
-//! may find the announcement of a dead one first: they answer every one that they find.
+//! All ranks use the folder of their attempt, whose name contains the run and the sequence number. A run that crashed
+//! and was restarted under the same name finds the files of its dead ranks there. So only files for the live
+//! coordinator count: it announces itself with a file named after its nonce, and each rank puts its report for that
+//! nonce. A dead rank has no file for a new nonce. Ranks may arrive before the coordinator, and may see the
+//! announcement of a dead one first: they report to every coordinator that they find.
 //!
-//! A rank that has seen a commit answers no other coordinator from then on: it belongs to that start of the job.
+//! A rank that has seen a commit reports to no other coordinator from then on: it belongs to that start of the job.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     Progress,
     store::{Durability, Missing, Store},
@@ -23,23 +23,23 @@ use straightway_io::{
 use super::{
     manifest::MANIFEST_BYTES_MAX,
     name::{Attempt, BEGUN, announced, announcement, failure_file, part_file},
-    part::Part,
+    shard_report::ShardReport,
     steps::{Steps, if_there, names, put},
 };
 
-/// How often the folder is looked at: soon at first, as ranks mostly end together.
+/// The interval of polls of the folder. It starts short, because ranks mostly finish together.
 const POLL_MIN: Duration = Duration::from_millis(1);
 const POLL_MAX: Duration = Duration::from_millis(100);
 
-/// How long to wait, and the switch that ends the waiting.
+/// The limits of a wait: a timeout, and a progress that can be cancelled.
 #[derive(Clone, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct WaitLimit {
     pub(crate) timeout: Duration,
     pub(crate) progress: Arc<Progress>,
 }
 
-impl Patience {
-    /// Asks `look` until it answers. `None` where the time is up.
+impl WaitLimit {
+    /// Polls `look` until it returns a value. `None` after the timeout.
     fn until<T>(&self, mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
         let start = Instant::now();
         let mut pause = POLL_MIN;
@@ -49,7 +49,12 @@ impl Patience {
             }
             if self.progress.is_cancelled() {
                 let why = "it was interrupted";
-                return Err(Error::new(Kind::Cancelled, "wait for", "the ranks", why));
+                return Err(Error::new(
+                    ErrorKind::Cancelled,
+                    "wait for",
+                    "the ranks",
+                    why,
+                ));
             }
             if start.elapsed() >= self.timeout {
                 return Ok(None);
@@ -60,17 +65,17 @@ impl Patience {
     }
 }
 
-/// The coordinator that a rank belongs to, once a commit has shown which.
+/// The nonce of the coordinator that a rank belongs to, known after the first commit.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Allegiance(Arc<Mutex<Option<String>>>);
+pub(crate) struct TrustedCoordinator(Arc<Mutex<Option<String>>>);
 
-impl Allegiance {
+impl TrustedCoordinator {
     fn allows(&self, coordinator: &str) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.as_ref().is_none_or(|known| known == coordinator)
     }
 
-    /// Settles it after a commit, if only one coordinator was answered.
+    /// Sets it after a commit, if the rank reported to only one coordinator.
     fn settle(&self, answered: BTreeSet<String>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if answered.len() == 1 {
@@ -79,35 +84,35 @@ impl Allegiance {
     }
 }
 
-/// An attempt as one of its ranks other than the coordinator sees it.
+/// The side of the rendezvous that runs on every rank except the coordinator.
 #[derive(Debug)]
-pub(crate) struct Meeting<'a> {
+pub(crate) struct Rendezvous<'a> {
     pub(crate) store: &'a Steps,
     pub(crate) attempt: &'a Attempt,
     pub(crate) rank: u32,
-    pub(crate) allegiance: &'a Allegiance,
-    pub(crate) patience: &'a Patience,
+    pub(crate) trusted: &'a TrustedCoordinator,
+    pub(crate) wait: &'a WaitLimit,
 }
 
-impl Meeting<'_> {
-    /// Answers every coordinator with this rank's part until one has committed the attempt, or given it up.
-    pub(crate) fn attend(&self, part: &Part) -> Result<()> {
-        let text = part.text();
+impl Rendezvous<'_> {
+    /// Reports to every coordinator until one has committed or abandoned the attempt.
+    pub(crate) fn attend(&self, report: &ShardReport) -> Result<()> {
+        let text = report.text();
         let mut answered = BTreeSet::new();
-        // Whether somebody else had answered: a dead process of this rank, or one that is alive.
+        // Whether another process, dead or alive, has reported as this rank.
         let mut is_taken = false;
         let mut is_left_out = false;
-        let committed = self.patience.until(|| {
+        let committed = self.wait.until(|| {
             let Some(folder) = self.folder()? else {
-                return Ok(match self.find_step(part)? {
+                return Ok(match self.find_step(report)? {
                     Found::Unknown => None,
                     found => Some(found == Found::With),
                 });
             };
-            // Where the commit is not a rename, the step may be there before the records are gone, and a rank that comes
-            // late puts records where none were left. Once there is a step, no other of that number is committed.
+            // If the commit is not a rename, the step may exist before the records are removed, and a late rank may put
+            // new records. Once the step exists, no other step with its number is committed.
             if folder.folder().is_none() {
-                let found = self.find_step(part)?;
+                let found = self.find_step(report)?;
                 is_left_out = found == Found::Without;
                 if is_left_out || found == Found::With {
                     return Ok(Some(!is_left_out));
@@ -120,8 +125,8 @@ impl Meeting<'_> {
                 let name = part_file(self.rank, &coordinator);
                 match put(&*folder, &name, &text, Durability::Synced) {
                     Ok(is_new) => is_taken |= !is_new,
-                    // The coordinator is done, which the next look shows.
-                    Err(error) if error.kind() == Kind::NotFound => break,
+                    // The coordinator is done, which the next poll shows.
+                    Err(error) if error.kind() == ErrorKind::NotFound => break,
                     Err(error) => return Err(error),
                 }
                 answered.insert(coordinator);
@@ -130,7 +135,7 @@ impl Meeting<'_> {
         })?;
         match committed {
             Some(true) => {
-                self.allegiance.settle(answered);
+                self.trusted.settle(answered);
                 Ok(())
             }
             Some(false) if is_taken => {
@@ -138,7 +143,7 @@ impl Meeting<'_> {
                 let message = "another process saves as that rank";
                 let hint =
                     "end what is left of an earlier start, and give each start a name of its own";
-                Err(Error::new(Kind::Invalid, "save as", target, message).with_hint(hint))
+                Err(Error::new(ErrorKind::Invalid, "save as", target, message).with_hint(hint))
             }
             Some(false) if is_left_out => Err(self.attempt.failed(
                 "it was committed without this rank, which came too late or belongs to another job",
@@ -150,11 +155,11 @@ impl Meeting<'_> {
         }
     }
 
-    /// Tells the coordinator that this rank could not write its shard, so that it need not wait. Answers what the rank
-    /// fails with.
+    /// Tells the coordinator that this rank could not write its shard, so that it does not wait. Returns the error of
+    /// this rank.
     pub(crate) fn decline(&self, error: Error) -> Error {
         let text = error.to_string();
-        let told = self.patience.until(|| {
+        let told = self.wait.until(|| {
             let Some(folder) = self.folder()? else {
                 return Ok(Some(false));
             };
@@ -166,15 +171,15 @@ impl Meeting<'_> {
             Ok((!coordinators.is_empty()).then_some(true))
         });
         match told {
-            // Whatever failed here, it failed because the folder went away under it.
+            // The write failed because the folder was removed.
             Ok(Some(false)) => given_up(self.attempt),
-            // If it cannot be told, the coordinator's time-out says it.
+            // If the coordinator cannot be told, its timeout expires.
             _ => error,
         }
     }
 
-    /// The records of the attempt; `None` where they are gone. A store without folders has them as long as it has the
-    /// one that each rank puts first: records that a rank puts after the others were removed bring nothing back.
+    /// The records of the attempt; `None` if they are gone. In a store without folders they exist as long as the record
+    /// that each rank puts first: later records of a slow rank do not bring the attempt back.
     fn folder(&self) -> Result<Option<Arc<dyn Store>>> {
         let root = self.store.root();
         let found = if_there(root.below(self.attempt.folder().as_ref(), Missing::Refuse))?;
@@ -188,25 +193,25 @@ impl Meeting<'_> {
         })
     }
 
-    /// The coordinators that have announced themselves and may be answered.
+    /// The announced coordinators that this rank may report to.
     fn coordinators(&self, folder: &dyn Store) -> Result<Vec<String>> {
         let names = if_there(names(folder))?.unwrap_or_default();
         let found = names.iter().filter_map(|name| announced(name));
-        let found = found.filter(|nonce| self.allegiance.allows(nonce));
+        let found = found.filter(|nonce| self.trusted.allows(nonce));
         Ok(found.map(str::to_owned).collect())
     }
 
-    /// Whether the step was committed, with this rank's own shard in it. A rename is one thing: where the folder of the
-    /// attempt is gone, the step is there by now, or it was given up.
-    fn find_step(&self, part: &Part) -> Result<Found> {
+    /// Whether the step was committed, and with this rank's shard. A rename is atomic: once the attempt's folder is
+    /// gone, the step exists or the attempt was abandoned.
+    fn find_step(&self, report: &ShardReport) -> Result<Found> {
         match self.store.manifest(self.attempt.step) {
             Ok(manifest) => match manifest.shards.get(self.rank as usize) {
-                Some(shard) if *shard == part.shard => Ok(Found::With),
+                Some(shard) if *shard == report.shard => Ok(Found::With),
                 _ => Ok(Found::Without),
             },
-            Err(error) if error.kind() == Kind::NotFound => Ok(Found::None),
-            // It is asked again: the step may be there.
-            Err(error) if error.kind() == Kind::Transient => Ok(Found::Unknown),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Found::None),
+            // Asked again later, because the step may exist.
+            Err(error) if error.kind() == ErrorKind::Transient => Ok(Found::Unknown),
             Err(error) => Err(error),
         }
     }
@@ -215,22 +220,22 @@ impl Meeting<'_> {
 /// Whether a step was committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// It was, with this rank's shard.
+    /// It was committed with this rank's shard.
     With,
-    /// It was, without it.
+    /// It was committed without this rank's shard.
     Without,
-    /// It was not.
+    /// It was not committed.
     None,
     /// The store does not answer.
     Unknown,
 }
 
-/// What a rank is told whose coordinator removed the folder they worked in.
+/// The error of a rank whose coordinator removed the attempt's folder.
 fn given_up(attempt: &Attempt) -> Error {
     attempt.failed("the coordinator gave it up")
 }
 
-/// Announces the coordinator of an attempt to its ranks, in the place of one that died.
+/// Announces the coordinator of an attempt to its ranks, and removes announcements of dead coordinators.
 pub(crate) fn announce(folder: &dyn Store, coordinator: &str) -> Result<()> {
     let name = announcement(coordinator);
     for other in names(folder)? {
@@ -241,56 +246,65 @@ pub(crate) fn announce(folder: &dyn Store, coordinator: &str) -> Result<()> {
     put(folder, &name, "", Durability::Unsynced).map(drop)
 }
 
-/// Waits until all other ranks have answered the coordinator whose own part this is.
-pub(crate) fn gather(folder: &dyn Store, own: Part, patience: &Patience) -> Result<Vec<Part>> {
+/// Waits until all other ranks have reported to the coordinator, whose own report is `own`.
+pub(crate) fn gather(
+    folder: &dyn Store,
+    own: ShardReport,
+    wait: &WaitLimit,
+) -> Result<Vec<ShardReport>> {
     let (attempt, world) = (own.attempt.clone(), own.world);
     let (coordinator, first) = (own.writer.clone(), own.shard.rank as usize);
-    let mut parts: Vec<Option<Part>> = vec![None; world as usize];
-    parts[first] = Some(own);
-    let whole = patience.until(|| {
-        if parts.iter().all(Option::is_some) {
+    let mut reports: Vec<Option<ShardReport>> = vec![None; world as usize];
+    reports[first] = Some(own);
+    let whole = wait.until(|| {
+        if reports.iter().all(Option::is_some) {
             return Ok(Some(()));
         }
-        // Listed anew each time: a network file system may remember that a name was not there.
+        // Listed each time, because a network file system may cache that a name does not exist.
         let names: BTreeSet<_> = names(folder)?.into_iter().collect();
-        for (rank, place) in (0..).zip(&mut parts).filter(|(_, place)| place.is_none()) {
-            let part = part_file(rank, &coordinator);
+        for (rank, place) in (0..).zip(&mut reports).filter(|(_, place)| place.is_none()) {
+            let report = part_file(rank, &coordinator);
             let failure = failure_file(rank, &coordinator);
-            if names.contains(&part) {
-                *place = Some(read_part(folder, &part, &attempt, rank)?);
+            if names.contains(&report) {
+                *place = Some(read_report(folder, &report, &attempt, rank)?);
             } else if names.contains(&failure) {
                 return Err(failed_rank(folder, &failure, &attempt, rank));
             }
         }
-        Ok(parts.iter().all(Option::is_some).then_some(()))
+        Ok(reports.iter().all(Option::is_some).then_some(()))
     })?;
     if whole.is_some() {
-        return Ok(parts.into_iter().flatten().collect());
+        return Ok(reports.into_iter().flatten().collect());
     }
-    let absent = parts.iter().zip(0..).filter(|(p, _)| p.is_none());
+    let absent = reports.iter().zip(0..).filter(|(p, _)| p.is_none());
     let absent: Vec<_> = absent.map(|(_, rank): (_, u32)| rank).collect();
     let shown: Vec<_> = absent.iter().take(8).map(u32::to_string).collect();
     let more = if absent.len() > 8 { ", …" } else { "" };
-    let (after, count, shown) = (patience.timeout, absent.len(), shown.join(", "));
+    let (after, count, shown) = (wait.timeout, absent.len(), shown.join(", "));
     let message =
         format!("after {after:?} nothing came from {count} of {world} ranks: {shown}{more}");
     let hint = "look whether those ranks are alive, or allow more time";
     Err(attempt.failed(message).with_hint(hint))
 }
 
-/// What a rank said before it gave up.
+/// The error that a rank reported before it gave up.
 fn failed_rank(folder: &dyn Store, name: &str, attempt: &Attempt, rank: u32) -> Error {
     let said = folder.get(name.as_ref(), 1 << 16).unwrap_or_default();
     let said: String = String::from_utf8_lossy(&said).chars().take(1000).collect();
     attempt.failed(format!("rank {rank} failed: {said}"))
 }
 
-fn read_part(folder: &dyn Store, name: &str, attempt: &Attempt, rank: u32) -> Result<Part> {
+fn read_report(
+    folder: &dyn Store,
+    name: &str,
+    attempt: &Attempt,
+    rank: u32,
+) -> Result<ShardReport> {
     let path = folder.describe(name.as_ref());
-    let part = Part::parse(&path, &folder.get(name.as_ref(), MANIFEST_BYTES_MAX)?)?;
-    if part.attempt != *attempt || part.shard.rank != rank {
+    let report = ShardReport::parse(&path, &folder.get(name.as_ref(), MANIFEST_BYTES_MAX)?)?;
+    if report.attempt != *attempt || report.shard.rank != rank {
         let message = "it is of another save or rank than its name says";
-        return Err(Error::new(Kind::Corrupt, "read", path, message));
+        return Err(Error::new(ErrorKind::Corrupt, "read", path, message));
     }
-    Ok(part)
+    Ok(report)
 }

@@ -1,10 +1,10 @@
-//! Restoring: wanted rectangles, from any sharding into any other, checked before they arrive.
+//! Restores wanted rectangles from any sharding into any other. Bytes are checked before they are delivered.
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use straightway_core::{
-    Choice, Delivery, Error, Extent, Kind, Leg, Portion, Reason, Receipt, Result, Route,
+    Choice, Delivery, Error, ErrorKind, Extent, Leg, Portion, Reason, Receipt, Result, Route,
 };
 use straightway_io::{
     Ask, Books, Checked, Executor, Objects, Progress, Region, Settings, Tally, store::Handle,
@@ -12,20 +12,20 @@ use straightway_io::{
 use straightway_sys::{Slot, Window};
 
 use super::{
-    inspector::{Bad, Inspector, Target},
+    inspector::{BadChunk, Inspector, Target},
     opened::Checkpoint,
     parity,
     scatter::{Scatter, Task, Wanted},
 };
 
-/// What was read.
+/// The result of a restore.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fetched {
-    /// Which way the bytes went that were wanted, and are where they go.
+    /// The receipt of the wanted bytes.
     pub receipt: Receipt,
-    /// Chunks that were read and checked.
+    /// The number of chunks that were read and checked.
     pub chunks: u64,
-    /// Chunks that were damaged or lost and made anew from parity, in words.
+    /// The errors of damaged or lost chunks that were rebuilt from parity.
     pub rebuilt: Vec<String>,
 }
 
@@ -50,21 +50,20 @@ impl Restorer {
         }
     }
 
-    /// Shares how far it has come with `progress`.
+    /// Makes it use `progress`.
     #[must_use]
     pub fn with_progress(mut self, progress: &Arc<Progress>) -> Self {
         self.progress = Arc::clone(progress);
         self
     }
 
-    /// How far it has come.
+    /// The progress of its restores.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
 
-    /// Puts all that is wanted where it goes. What is damaged is mended where there is parity, and
-    /// refused otherwise; after an error some of what is wanted may be in place, and all that is was
-    /// checked.
+    /// Restores all wanted parts. Damaged chunks are rebuilt from parity; without parity they are an error. After an
+    /// error, some parts may be in place; every delivered byte was checked.
     pub fn restore(&self, checkpoint: &Checkpoint, wanted: &[Wanted]) -> Result<Fetched> {
         let mut books = Books::default();
         let scatter = Scatter::new(checkpoint.manifest(), wanted)?;
@@ -86,61 +85,61 @@ impl Restorer {
         })
     }
 
-    /// Reads chunks, checks them, and brings what is wanted of the good ones to where it goes. Answers how many are good,
-    /// and which tasks could not be had. Who is patient gets all that can be had.
+    /// Reads chunks, checks them, and delivers the wanted bytes of the good ones. Returns the number of good chunks,
+    /// and the tasks that failed. With `continue_on_error`, all chunks are tried.
     pub(crate) fn read(
         &self,
         checkpoint: &Checkpoint,
         scatter: &Scatter,
-        is_patient: bool,
+        continue_on_error: bool,
         books: &mut Books,
-    ) -> Result<(u64, Vec<Bad>)> {
-        let mut order = Order::default();
+    ) -> Result<(u64, Vec<BadChunk>)> {
+        let mut job = JobBuilder::default();
         for (number, task) in scatter.tasks.iter().enumerate() {
             let place = checkpoint.place(task.shard, task.chunk);
-            match order.object(checkpoint, place.step, &place.file) {
+            match job.object(checkpoint, place.step, &place.file) {
                 Ok(object) => {
                     let extent = Extent::new(place.offset, place.bytes);
                     let image_bytes = checkpoint.chunk_len(task.shard, task.chunk) as u64;
-                    order.add(number, task, (object, extent, image_bytes));
-                    order.targets.push(Target {
+                    job.add(number, task, (object, extent, image_bytes));
+                    job.targets.push(Target {
                         shard: task.shard,
                         chunk: task.chunk,
                         codec: place.codec,
                     });
                 }
-                Err(error) if is_patient => order.missing.push((number, error)),
+                Err(error) if continue_on_error => job.missing.push((number, error)),
                 Err(error) => return Err(error),
             }
         }
-        let inspector = Arc::new(Inspector::new(checkpoint, order.targets, is_patient));
+        let inspector = Arc::new(Inspector::new(checkpoint, job.targets, continue_on_error));
         let checked = Checked {
-            from: Objects::new(Arc::clone(checkpoint.root()), order.handles),
-            portions: order.portions,
-            deliveries: order.deliveries,
+            from: Objects::new(Arc::clone(checkpoint.root()), job.handles),
+            portions: job.portions,
+            deliveries: job.deliveries,
             to: scatter.regions.clone(),
             inspect: Arc::clone(&inspector) as _,
         };
         let ask = Ask::new(Choice::Auto, &self.progress);
         let ran = self.executor.check(checked, ask)?.enter(books);
         let found = inspector.take_bad().into_iter();
-        let mut bad: Vec<Bad> = found
-            .map(|(number, error)| (order.numbers[number], error))
+        let mut bad: Vec<BadChunk> = found
+            .map(|(number, error)| (job.numbers[number], error))
             .collect();
         if let Err(error) = ran {
-            // Who is not patient stopped the job because of the first of them.
-            let is_stopped = !is_patient && !bad.is_empty();
+            // Without `continue_on_error`, the first bad chunk stopped the job.
+            let is_stopped = !continue_on_error && !bad.is_empty();
             return Err(if is_stopped { bad.remove(0).1 } else { error });
         }
-        bad.extend(order.missing);
+        bad.extend(job.missing);
         bad.sort_by_key(|(number, _)| *number);
         Ok((inspector.good(), bad))
     }
 }
 
-/// What a job is made of, task by task.
+/// Collects the portions and deliveries of a read job, task by task.
 #[derive(Debug, Default)]
-struct Order {
+struct JobBuilder {
     handles: Vec<Arc<dyn Handle>>,
     objects: HashMap<(u64, String), u32>,
     portions: Vec<Portion>,
@@ -148,12 +147,12 @@ struct Order {
     targets: Vec<Target>,
     /// The task of each portion.
     numbers: Vec<usize>,
-    /// Tasks whose file is not there.
-    missing: Vec<Bad>,
+    /// Tasks whose file is missing.
+    missing: Vec<BadChunk>,
 }
 
-impl Order {
-    /// The number of a file, which is opened if it was not yet. It then stays readable when its step is removed.
+impl JobBuilder {
+    /// The number of a file, which is opened on first use. An open file stays readable if its step is removed.
     fn object(&mut self, checkpoint: &Checkpoint, step: u64, name: &str) -> Result<u32> {
         let key = (step, name.to_owned());
         if let Some(known) = self.objects.get(&key) {
@@ -162,10 +161,10 @@ impl Order {
         let file = checkpoint
             .handle(step, name)
             .map_err(|error| match error.kind() {
-                Kind::NotFound => {
+                ErrorKind::NotFound => {
                     let path = checkpoint.path(step, name);
-                    let message = "it is missing, and its manifest names it";
-                    Error::new(Kind::Corrupt, "open", path.display(), message)
+                    let message = "it is missing, but its manifest names it";
+                    Error::new(ErrorKind::Corrupt, "open", path.display(), message)
                         .with_hint("restore an earlier step")
                 }
                 _ => error,
@@ -201,7 +200,7 @@ impl Order {
     }
 }
 
-/// Makes a chunk from parity and puts it where it goes.
+/// Rebuilds a chunk from parity and copies its wanted bytes.
 fn mend(checkpoint: &Checkpoint, task: &Task, regions: &[Arc<Region>]) -> Result<Tally> {
     let chunk = parity::rebuild(checkpoint, task.shard, task.chunk)?;
     let mut slot = Slot::ring(1, chunk.len())?.remove(0);

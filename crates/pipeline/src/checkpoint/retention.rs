@@ -1,13 +1,13 @@
-//! Which steps are kept, and how the others are removed.
+//! Retention: which steps are kept, and how the others are removed.
 //!
-//! `removal` has the protocol by which one step goes. Steps that refer to others go before those, so that whenever
-//! pruning is broken off, what is listed is whole.
+//! `removal` has the protocol that removes one step. Steps that reference others are removed before those, so that all
+//! listed steps are complete even if pruning is interrupted.
 //!
-//! An unreadable step is kept, and so is every lower-numbered step it might refer to; all others can be pruned.
+//! An unreadable step is kept, and so is every lower-numbered step it might reference; all others can be pruned.
 
 use std::{collections::BTreeSet, time::Duration};
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::{
     lock::Lock,
@@ -17,71 +17,76 @@ use super::{
     steps::{Steps, names},
 };
 
-/// Which steps are kept. Those with a tag always are, and so are those that a kept one refers to.
+/// The rule for which steps are kept. Tagged steps are always kept, and so are steps that a kept one references.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// The last so many by their numbers; at least one.
+    /// The number of highest-numbered steps to keep; at least one.
     pub last: usize,
-    /// And those that are multiples of this.
+    /// Also keep the steps that are multiples of this.
     pub every: Option<u64>,
-    /// What the job at work has saved, in that order: the last so many of these stay as well, or a job that went
-    /// back to an early step would lose each that it saves to the late ones of before.
+    /// The steps that the running job has saved, in order. The last `last` of these are kept too: otherwise a job that
+    /// went back to an early step would lose its new steps to the higher-numbered old ones.
     pub saved: Vec<u64>,
-    /// The steps that were there when that was said. What came since stays: whose it is, is not known here.
+    /// The steps that existed when `saved` was recorded. Newer steps are kept, because their owner is not known here.
     pub known: Option<Vec<u64>>,
 }
 
-/// What pruning does, or did.
+/// The result, or the plan, of pruning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
-    /// Steps that go.
+    /// Removed steps.
     pub removed: Vec<u64>,
-    /// Steps that stay.
+    /// Kept steps.
     pub kept: Vec<u64>,
-    /// Steps that stay because they could not be looked at or removed, and why.
+    /// Steps that are kept because they could not be read or removed, and why.
     pub left: Vec<(u64, String)>,
-    /// What crashed saves and removals had left behind.
+    /// Leftovers of crashed saves and removals that were removed.
     pub swept: Vec<String>,
 }
 
-/// The steps of a folder.
+/// The manifests of all steps of a folder.
 #[derive(Debug, Default)]
-pub(crate) struct Survey {
+pub(crate) struct StepSurvey {
     manifests: Vec<Manifest>,
-    /// Those whose manifest cannot be read, and why.
+    /// The steps whose manifest cannot be read, and why.
     damaged: Vec<(u64, String)>,
-    /// The highest of the damaged that may lie in other steps too.
-    heir: Option<u64>,
+    /// The highest damaged step that may reference other steps.
+    unreadable_dependent: Option<u64>,
 }
 
-impl Survey {
+impl StepSurvey {
     /// The steps that can be read, in order.
     fn steps(&self) -> Vec<u64> {
         self.manifests.iter().map(|m| m.step).collect()
     }
 
-    /// Why a step is needed, if another refers to it or may do so.
+    /// The reason why a step is needed, if another one references it or may do so.
     pub(crate) fn need(&self, step: u64) -> Option<String> {
-        let mut heirs = self.manifests.iter();
-        if let Some(heir) = heirs.find(|m| m.referenced().contains(&step)) {
-            return Some(format!("step {} refers to it", heir.step));
+        let mut dependents = self.manifests.iter();
+        if let Some(dependent) = dependents.find(|m| m.referenced().contains(&step)) {
+            return Some(format!("step {} refers to it", dependent.step));
         }
-        let heir = self.heir.filter(|heir| step < *heir)?;
-        Some(format!("step {heir} cannot be read and may refer to it"))
+        let dependent = self
+            .unreadable_dependent
+            .filter(|dependent| step < *dependent)?;
+        Some(format!(
+            "step {dependent} cannot be read and may refer to it"
+        ))
     }
 }
 
 impl Steps {
-    /// What pruning would do.
+    /// Plans a pruning without removing anything.
     pub fn plan_prune(&self, retention: &Retention) -> Result<Pruned> {
         let (pruned, _) = self.divide(retention)?;
         Ok(pruned)
     }
 
-    /// Removes the steps that need not be kept, and where no job saves here, what crashed ones left.
+    /// Removes the steps that need not be kept. If no job saves here, also removes the leftovers of crashed jobs.
     pub fn prune(&self, retention: &Retention) -> Result<Pruned> {
         let mut swept = Vec::new();
-        // First, as what a crashed save held, or 0.1.0 had put aside, may be what is to be kept or removed.
+        // Swept first, because the sweep releases steps that a crashed save held, and restores steps that 0.1.0 had
+        // renamed.
         if let Ok(lock) = Lock::take(self.root(), "prune", Duration::ZERO)
             && lock.is_held()
         {
@@ -92,11 +97,11 @@ impl Steps {
         for step in removal_order(&pruned.removed, &manifests)? {
             let why = match removal::remove(self, step, fresh_nonce) {
                 Ok(Outcome::Removed) => continue,
-                // Somebody tagged it meanwhile, or saved what refers to it.
+                // Another process tagged it meanwhile, or saved a step that references it.
                 Ok(Outcome::Kept(_)) => None,
-                // It went by another hand.
-                Err(error) if error.kind() == Kind::NotFound => continue,
-                // One that will not go is no reason for the others to stay.
+                // Another process removed it.
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                // A step that cannot be removed does not stop the others.
                 Err(error) => Some(error.to_string()),
             };
             pruned.removed.retain(|gone| *gone != step);
@@ -113,23 +118,25 @@ impl Steps {
             Outcome::Removed => Ok(()),
             Outcome::Kept(why) => {
                 let path = self.step_path(step);
-                Err(Error::new(Kind::Invalid, "remove", path.display(), why)
-                    .with_hint("take its tags away and remove the steps first that refer to it"))
+                Err(
+                    Error::new(ErrorKind::Invalid, "remove", path.display(), why)
+                        .with_hint("remove its tags and the steps that refer to it first"),
+                )
             }
         }
     }
 
-    /// Looks at all steps.
-    pub(crate) fn survey(&self) -> Result<Survey> {
-        let mut survey = Survey::default();
+    /// Reads the manifests of all steps.
+    pub(crate) fn survey(&self) -> Result<StepSurvey> {
+        let mut survey = StepSurvey::default();
         for step in self.steps()? {
             match self.read_manifest(step) {
                 Ok(manifest) => survey.manifests.push(manifest),
                 // Removed meanwhile.
-                Err(error) if error.kind() == Kind::NotFound => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
-                    if error.kind() == Kind::Unsupported || !self.is_plain(step) {
-                        survey.heir = Some(step);
+                    if error.kind() == ErrorKind::Unsupported || !self.is_plain(step) {
+                        survey.unreadable_dependent = Some(step);
                     }
                     survey.damaged.push((step, error.to_string()));
                 }
@@ -138,13 +145,13 @@ impl Steps {
         Ok(survey)
     }
 
-    /// Whether all shards of a step are plain files, which refer to nothing. Its manifest is not asked.
+    /// Whether all shards of a step are plain files, which reference nothing. Its manifest is not read.
     fn is_plain(&self, step: u64) -> bool {
         let names = self.step(step).and_then(|held| names(&*held));
         names.is_ok_and(|names| names.iter().all(|name| is_plain_shard(name)))
     }
 
-    /// Divides the steps into those that stay and those that go.
+    /// Divides the steps into those to keep and those to remove.
     fn divide(&self, retention: &Retention) -> Result<(Pruned, Vec<Manifest>)> {
         let survey = self.survey()?;
         let steps = survey.steps();
@@ -165,13 +172,15 @@ impl Steps {
             left.extend(tags.as_ref().err().map(|error| (step, error.to_string())));
             let is_tagged = tags.map_or(true, |tags| !tags.is_empty());
             let is_new = retention.known.as_ref().is_some_and(|k| !k.contains(&step));
-            let is_needed = survey.heir.is_some_and(|heir| step < heir);
+            let is_needed = survey
+                .unreadable_dependent
+                .is_some_and(|dependent| step < dependent);
             if is_mth || is_tagged || is_new || is_needed {
                 kept.insert(step);
             }
         }
-        let heirs = survey.manifests.iter().filter(|m| kept.contains(&m.step));
-        let needed: Vec<_> = heirs.flat_map(Manifest::referenced).collect();
+        let dependents = survey.manifests.iter().filter(|m| kept.contains(&m.step));
+        let needed: Vec<_> = dependents.flat_map(Manifest::referenced).collect();
         kept.extend(needed);
         let (mut kept, removed): (Vec<_>, Vec<_>) =
             steps.into_iter().partition(|step| kept.contains(step));
@@ -187,7 +196,7 @@ impl Steps {
     }
 }
 
-/// The steps to remove in an order in which none goes before those that refer to it.
+/// The steps to remove, in an order in which each comes after those that reference it.
 fn removal_order(removed: &[u64], manifests: &[Manifest]) -> Result<Vec<u64>> {
     let mut left: Vec<_> = manifests
         .iter()
@@ -198,8 +207,8 @@ fn removal_order(removed: &[u64], manifests: &[Manifest]) -> Result<Vec<u64>> {
         let is_free = |step: u64| !left.iter().any(|m| m.referenced().contains(&step));
         let Some(at) = left.iter().rposition(|m| is_free(m.step)) else {
             let steps = "steps that refer to each other";
-            let message = "a circle is not possible by itself: a manifest was tampered with";
-            return Err(Error::new(Kind::Corrupt, "remove", steps, message));
+            let message = "no save makes such a cycle: a manifest was tampered with";
+            return Err(Error::new(ErrorKind::Corrupt, "remove", steps, message));
         };
         order.push(left.remove(at).step);
     }

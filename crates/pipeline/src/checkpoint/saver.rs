@@ -1,4 +1,4 @@
-//! Saving: a snapshot while the job stands still, the rest while it goes on.
+//! Saves checkpoints: takes a snapshot while the job is paused, and writes it while the job runs.
 
 use std::{
     sync::{Arc, mpsc::channel},
@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use straightway_core::{Error, Extent, Kind, Result};
+use straightway_core::{Error, ErrorKind, Extent, Result};
 use straightway_io::{Executor, Progress, Region};
 
 use crate::weights::Holding;
@@ -17,51 +17,52 @@ use super::{
     image::Image,
     lock::Lock,
     manifest::{CHUNK_BYTES, Manifest, check_chunk_bytes},
-    meeting::{Allegiance, Patience},
     name::{Attempt, check_run, check_step, fresh_nonce, shard_file},
-    part::{Part, check_metadata},
+    rendezvous::{TrustedCoordinator, WaitLimit},
     shard::{Rank, ShardWriter, check_rank},
-    snapshot::{Preparing, Studio, check_memory, segments},
-    source::Source,
+    shard_report::{ShardReport, check_metadata},
+    snapshot::{Preparing, SnapshotPool, check_memory, segments},
+    source::SaveSource,
     steps::{LEFT_AFTER, Steps},
 };
 
-/// How long a coordinator waits for the lock: longer than a prune has it.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+/// The time that a coordinator waits for the lock: longer than a prune holds it.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a save does that finds another still under way.
+/// What a save does if the previous one is still under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Busy {
-    /// It waits for it.
+    /// It waits for the previous save.
     #[default]
     Wait,
-    /// It is refused.
+    /// It fails.
     Refuse,
 }
 
-/// How to save.
+/// The options of a [`CheckpointSaver`].
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// How long chunks are: what is checked, compared and compressed as one.
+pub struct SaverOptions {
+    /// The chunk size. A chunk is the unit of checksums, comparison and compression.
     pub chunk_bytes: u64,
-    /// Whether chunks that the last step has already are referred to instead of written.
+    /// Whether chunks that the last step already has are referenced instead of written.
     pub incremental: bool,
-    /// How many other steps an incremental save may lie in. One that would lie in more is a full one:
-    /// else a chunk that never changes would keep the first step for ever.
+    /// The maximum number of other steps that an incremental save references. A save that would reference more is a
+    /// full one: otherwise a chunk that never changes would keep the first step forever.
     pub references_max: usize,
-    /// How chunks are compressed.
+    /// The compression of chunks.
     pub codec: Codec,
-    /// How many parity files are made: so many shards may be lost.
+    /// The number of parity files, which is the number of shards that may be lost.
     pub parity: usize,
-    /// The most memory that a snapshot may take.
+    /// The maximum memory of a snapshot.
     pub memory_bytes_max: u64,
-    /// How long the coordinator waits for the other ranks once its own shard is durable, and they for it.
+    /// The time that the coordinator waits for the other ranks once its own shard is durable, and that they wait for
+    /// it.
     pub timeout: Duration,
-    /// What to do when a save is under way.
+    /// What a save does if the previous one is still under way.
     pub busy: Busy,
 }
 
-impl Default for Options {
+impl Default for SaverOptions {
     fn default() -> Self {
         Self {
             chunk_bytes: CHUNK_BYTES,
@@ -76,49 +77,48 @@ impl Default for Options {
     }
 }
 
-/// Saves the state of one rank, step by step.
+/// Saves the state of one rank, one step after the other.
 #[derive(Debug)]
-pub struct Saver {
+pub struct CheckpointSaver {
     store: Steps,
     rank: Rank,
     run: String,
-    /// What no other saver has, not even that of the same rank and run before a crash.
+    /// Unique to this saver: a saver of the same rank and run before a crash had another one.
     nonce: String,
-    allegiance: Allegiance,
+    trusted: TrustedCoordinator,
     leftovers: Vec<Attempt>,
-    options: Options,
+    options: SaverOptions,
     writer: ShardWriter,
-    studio: Studio,
-    /// Memory that is being made ready for it.
+    pool: SnapshotPool,
+    /// Memory that is being prepared for the pool.
     preparing: Option<Preparing>,
-    /// Counts saves, so that no two work in one folder. All ranks count alike.
+    /// Counts saves, so that no two use the same folder. All ranks count alike.
     sequence: u64,
-    flying: Option<JoinHandle<(Vec<Region>, Result<Flushed>)>>,
-    /// What all saves count on, where each has not a progress of its own.
+    in_flight: Option<JoinHandle<(Vec<Region>, Result<Flushed>)>>,
+    /// The progress that all saves share; `None` if each has its own.
     shared: Option<Arc<Progress>>,
     /// The coordinator's lock on the folder.
     _lock: Option<Lock>,
 }
 
-impl Saver {
-    /// A saver for one rank of a run, which is a name that all its ranks share: [`fresh_run`] makes one that no other
-    /// run has. A name that is used again after a crash does no harm as long as all processes of the earlier start have
-    /// ended.
+impl CheckpointSaver {
+    /// A saver for one rank of a run. `run` is a name that all its ranks share; [`fresh_run`] makes a unique one. A
+    /// name may be used again after a crash once all processes of the earlier start have ended.
     ///
-    /// Rank 0 is the coordinator. It takes the lock on the folder, and removes what runs that crashed left there.
+    /// Rank 0 is the coordinator. It takes the lock on the folder, and removes the leftovers of crashed runs.
     pub fn new(
         store: Steps,
         rank: Rank,
         run: &str,
         executor: Arc<Executor>,
-        options: Options,
+        options: SaverOptions,
     ) -> Result<Self> {
         check_rank(rank)?;
         check_run(run)?;
         check_chunk_bytes(options.chunk_bytes)
-            .map_err(|why| Error::new(Kind::Invalid, "save in", "chunks", why))?;
+            .map_err(|why| Error::new(ErrorKind::Invalid, "save in", "chunks", why))?;
         let lock = match rank.rank {
-            0 => Some(Lock::take(store.root(), run, LOCK_PATIENCE)?),
+            0 => Some(Lock::take(store.root(), run, LOCK_TIMEOUT)?),
             _ => None,
         };
         let mut leftovers = Vec::new();
@@ -140,89 +140,89 @@ impl Saver {
             rank,
             run: run.to_owned(),
             nonce: fresh_nonce(),
-            allegiance: Allegiance::default(),
+            trusted: TrustedCoordinator::default(),
             leftovers,
             options,
             writer,
-            studio: Studio::default(),
+            pool: SnapshotPool::default(),
             preparing: None,
             sequence: 0,
-            flying: None,
+            in_flight: None,
             shared: None,
             _lock: lock,
         })
     }
 
-    /// Saves a step: takes a snapshot and returns; the rest goes on by itself, and [`wait`](Self::wait) or
-    /// the next save says what came of it. All ranks call this, in the same order. The metadata
-    /// are JSON, and those of rank 0 count.
-    pub fn save(&mut self, step: u64, sources: &[Source<'_>], metadata: &str) -> Result<()> {
+    /// Saves a step: takes a snapshot and returns. The write goes on in the background; [`wait`](Self::wait) or the
+    /// next save returns its result. All ranks call this, in the same order. The metadata is JSON; that of rank 0 is
+    /// stored.
+    pub fn save(&mut self, step: u64, sources: &[SaveSource<'_>], metadata: &str) -> Result<()> {
         self.start(step, sources, Gathering::Files(metadata.to_owned()))
     }
 
-    /// Writes this rank's shard of a step, without a commit: [`wait_part`](Self::wait_part) gives what
-    /// the coordinator's [`Steps::commit`] needs of every rank.
-    pub fn write_shard(&mut self, step: u64, sources: &[Source<'_>]) -> Result<()> {
+    /// Writes this rank's shard of a step without a commit. [`wait_part`](Self::wait_part) returns the report that the
+    /// coordinator's [`Steps::commit`] needs from every rank.
+    pub fn write_shard(&mut self, step: u64, sources: &[SaveSource<'_>]) -> Result<()> {
         self.start(step, sources, Gathering::Caller)
     }
 
-    /// Waits for the save under way, if there is one, and says what came of it.
+    /// Waits for the save under way, if there is one, and returns its result.
     pub fn wait(&mut self) -> Result<Option<Committed>> {
         Ok(self.finish()?.map(|flushed| flushed.committed))
     }
 
-    /// Waits for the shard under way, and gives its part.
-    pub fn wait_part(&mut self) -> Result<Part> {
+    /// Waits for the shard under way, and returns its report.
+    pub fn wait_part(&mut self) -> Result<ShardReport> {
         let flushed = self.finish()?.ok_or_else(|| {
             let message = "no shard is being written";
-            Error::new(Kind::Invalid, "wait for", "a shard", message)
+            Error::new(ErrorKind::Invalid, "wait for", "a shard", message)
         })?;
-        Ok(flushed.part)
+        Ok(flushed.report)
     }
 
-    /// Counts a save that this rank could not even begin: all ranks count alike, so that the next one works.
+    /// Counts a save that this rank could not begin. All ranks must count alike for the next save to work.
     pub fn skip(&mut self) {
         self.sequence += 1;
     }
 
     /// Whether a save is under way.
     pub fn is_busy(&self) -> bool {
-        self.flying
+        self.in_flight
             .as_ref()
             .is_some_and(|thread| !thread.is_finished())
     }
 
-    /// How far the save under way has come, in bytes of this rank; cancelling it makes the save fail.
+    /// The progress of the save under way, in bytes of this rank. Cancelling it makes the save fail.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.writer.progress
     }
 
-    /// Lets all saves from now on count on `progress`: cancelling it makes them fail.
+    /// Makes all later saves use `progress`. Cancelling it makes them fail.
     pub fn share_progress(&mut self, progress: &Arc<Progress>) {
         self.shared = Some(Arc::clone(progress));
     }
 
-    /// Makes memory ready for states like this one, so that the first save need not: on a thread of its own, while the job
-    /// goes on. Tensors of a GPU are copied to pinned memory. A saver that has saved, or was prepared, has memory already.
-    pub fn prepare(&mut self, sources: &[Source<'_>]) -> Result<()> {
-        if self.preparing.is_some() || self.flying.is_some() || self.studio.has_memory() {
+    /// Allocates memory for states like this one on a background thread, so that the first save need not. For tensors
+    /// of a GPU the memory is pinned. Does nothing if the saver has saved or was prepared before.
+    pub fn prepare(&mut self, sources: &[SaveSource<'_>]) -> Result<()> {
+        if self.preparing.is_some() || self.in_flight.is_some() || self.pool.has_memory() {
             return Ok(());
         }
         let image = Image::new(&self.store.folder(), sources)?;
         check_memory(image.bytes(), self.options.memory_bytes_max)?;
-        let on_gpu = |source: &Source<'_>| match &source.memory {
+        let on_gpu = |source: &SaveSource<'_>| match &source.memory {
             Holding::Device(memory) => Some(memory.context().clone()),
             Holding::Host(_) | Holding::Lent(_) => None,
         };
         let context = sources.iter().find_map(on_gpu);
-        let parts = self.parts(image.bytes(), None);
-        let lengths = parts.into_iter().map(|part| part.bytes).collect();
-        self.preparing = Some(Studio::prepare(lengths, context)?);
+        let segments = self.segment_extents(image.bytes(), None);
+        let lengths = segments.into_iter().map(|segment| segment.bytes).collect();
+        self.preparing = Some(SnapshotPool::prepare(lengths, context)?);
         Ok(())
     }
 
-    /// The segments of an image.
-    fn parts(&self, bytes: u64, parent: Option<&Manifest>) -> Vec<Extent> {
+    /// The extents of an image's segments.
+    fn segment_extents(&self, bytes: u64, parent: Option<&Manifest>) -> Vec<Extent> {
         if self.writer.is_plain(parent) {
             segments(bytes, self.options.chunk_bytes).collect()
         } else {
@@ -230,8 +230,8 @@ impl Saver {
         }
     }
 
-    fn start(&mut self, step: u64, sources: &[Source<'_>], gathering: Gathering) -> Result<()> {
-        // Counted first, whatever comes of it: all ranks count alike even where one refuses.
+    fn start(&mut self, step: u64, sources: &[SaveSource<'_>], gathering: Gathering) -> Result<()> {
+        // Counted first, even if the save fails: all ranks must count alike.
         self.sequence += 1;
         check_step(step)?;
         if let Gathering::Files(metadata) = &gathering {
@@ -240,7 +240,7 @@ impl Saver {
         if self.is_busy() && self.options.busy == Busy::Refuse {
             let target = format!("step {step}");
             let message = "the save before it is still under way";
-            return Err(Error::new(Kind::Transient, "save", target, message)
+            return Err(Error::new(ErrorKind::Transient, "save", target, message)
                 .with_hint("wait for it, or save less often"));
         }
         self.wait()?;
@@ -262,13 +262,13 @@ impl Saver {
             rank: self.rank,
             attempt,
             nonce: self.nonce.clone(),
-            allegiance: self.allegiance.clone(),
+            trusted: self.trusted.clone(),
             leftovers: self.leftovers.clone(),
             writer: self.writer.clone(),
             parent,
             gathering,
             parity: self.options.parity,
-            patience: Patience {
+            wait: WaitLimit {
                 timeout: self.options.timeout,
                 progress: Arc::clone(&self.writer.progress),
             },
@@ -276,12 +276,12 @@ impl Saver {
         self.take(flush, image, sources)
     }
 
-    /// Takes the snapshot, each segment of which is flushed while the next is taken.
-    fn take(&mut self, flush: Flush, image: Image, sources: &[Source<'_>]) -> Result<()> {
+    /// Takes the snapshot. Each segment is flushed while the next is taken.
+    fn take(&mut self, flush: Flush, image: Image, sources: &[SaveSource<'_>]) -> Result<()> {
         let chunk_bytes = self.options.chunk_bytes;
-        let parts = self.parts(image.bytes(), flush.parent.as_ref());
+        let segments = self.segment_extents(image.bytes(), flush.parent.as_ref());
         if let Some(preparing) = self.preparing.take() {
-            self.studio.adopt(preparing);
+            self.pool.adopt(preparing);
         }
         let (sender, inbox) = channel();
         let image = Arc::new(image);
@@ -290,10 +290,10 @@ impl Saver {
             .name("straightway-flush".to_owned())
             .spawn(move || flush.run(&own, inbox.into_iter()))
             .map_err(|e| Error::os("start", "a flush", e))?;
-        self.flying = Some(thread);
-        for extent in parts {
-            match self.studio.take(&image, sources, extent, chunk_bytes) {
-                // A flush that failed takes no more, and says so when it is waited for.
+        self.in_flight = Some(thread);
+        for extent in segments {
+            match self.pool.take(&image, sources, extent, chunk_bytes) {
+                // A flush that failed no longer receives; `finish` returns its error.
                 Ok(segment) => drop(sender.send(segment)),
                 Err(error) => {
                     drop(sender);
@@ -305,8 +305,9 @@ impl Saver {
         Ok(())
     }
 
-    /// The checkpoint that an incremental save refers to: the latest before it that has digests. Where that cannot be
-    /// read, or some of what it lies in is gone, the save is a full one: it must not end as its parent did.
+    /// The checkpoint that an incremental save references: the step before it, if it fits and has digests. If that is
+    /// unreadable, or a step that it references is gone, the save is a full one, so that it does not depend on missing
+    /// data.
     fn parent(&self, step: u64) -> Result<Option<Manifest>> {
         if !self.options.incremental {
             return Ok(None);
@@ -326,33 +327,38 @@ impl Saver {
         Ok(fits.then_some(manifest))
     }
 
-    /// Waits for what is under way and takes its memory back.
+    /// Waits for the save under way and takes its memory back.
     fn finish(&mut self) -> Result<Option<Flushed>> {
-        let Some(thread) = self.flying.take() else {
+        let Some(thread) = self.in_flight.take() else {
             return Ok(None);
         };
         let Ok((regions, outcome)) = thread.join() else {
             let message = "its thread ended early";
-            return Err(Error::new(Kind::Transient, "finish", "a save", message));
+            return Err(Error::new(
+                ErrorKind::Transient,
+                "finish",
+                "a save",
+                message,
+            ));
         };
         for region in regions {
-            self.studio.give_back(region);
+            self.pool.give_back(region);
         }
         outcome.map(Some)
     }
 }
 
-impl Drop for Saver {
+impl Drop for CheckpointSaver {
     fn drop(&mut self) {
-        // A save that was begun is finished: whoever wants less cancels it first.
+        // A save that was begun is finished. A caller that does not want this cancels it first.
         let _ = self.finish();
         if let Some(preparing) = self.preparing.take() {
-            self.studio.adopt(preparing);
+            self.pool.adopt(preparing);
         }
     }
 }
 
-/// A name for a run that no other has, as far as 64 random bits can promise it.
+/// A unique name for a run, made of 64 random bits.
 pub fn fresh_run() -> String {
     fresh_nonce()
 }

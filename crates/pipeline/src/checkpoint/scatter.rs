@@ -1,29 +1,29 @@
-//! What a restore wants, as chunks to read and where their bytes go.
+//! Maps the wanted parts of a restore to the chunks to read and the places of their bytes.
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::Region;
 
 use super::manifest::{Manifest, Saved, SavedPart};
 use crate::weights::{RUNS_MAX, Rectangle, Shape, quoted, whole_bytes};
 
-/// Part of a tensor that is wanted, and where it goes.
+/// A wanted part of a tensor, and its target memory.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// What the tensor is called.
+    /// The name of the tensor.
     pub name: String,
-    /// Which part of it.
+    /// The wanted part.
     pub rectangle: Rectangle,
-    /// The memory that it goes to, of the host or of a GPU.
+    /// The target memory, of the host or of a GPU.
     pub region: Arc<Region>,
-    /// Where in it; rows follow each other.
+    /// The offset in the region. The part is stored in row-major order.
     pub at: u64,
 }
 
 impl Wanted {
-    /// All of a tensor.
+    /// A whole tensor.
     pub fn whole(name: &str, shape: &Shape, region: &Arc<Region>, at: u64) -> Self {
         Self {
             name: name.to_owned(),
@@ -34,18 +34,18 @@ impl Wanted {
     }
 }
 
-/// Bytes of a chunk, and where they go.
+/// A copy of some bytes of a chunk to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyTo {
-    /// Where in the chunk.
+    /// The offset in the chunk.
     pub(crate) from: usize,
     pub(crate) bytes: usize,
-    /// Which of the regions.
+    /// The number of the region.
     pub(crate) region: usize,
     pub(crate) at: u64,
 }
 
-/// A chunk that is to be read.
+/// A chunk to read.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub(crate) shard: usize,
@@ -63,7 +63,7 @@ impl Task {
         }
     }
 
-    /// How many bytes are wanted of a chunk that has `all`: where nothing is copied anywhere, all are, to be checked.
+    /// The number of wanted bytes of a chunk of `all` bytes. A chunk without copies is read whole, to check it.
     pub(crate) fn wanted_bytes(&self, all: u64) -> u64 {
         match self.copies.as_slice() {
             [] => all,
@@ -72,19 +72,19 @@ impl Task {
     }
 }
 
-/// All chunks that hold something that is wanted.
+/// All chunks that hold wanted bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Scatter {
     pub(crate) tasks: Vec<Task>,
     pub(crate) regions: Vec<Arc<Region>>,
-    /// How many bytes are wanted.
+    /// The number of wanted bytes.
     pub(crate) bytes: u64,
     numbers: HashMap<(usize, usize), usize>,
     runs: u64,
 }
 
 impl Scatter {
-    /// Finds out which chunks hold what is wanted. What no shard has is refused.
+    /// Finds the chunks that hold the wanted parts. A part that no shard has is an error.
     pub(crate) fn new(manifest: &Manifest, wanted: &[Wanted]) -> Result<Self> {
         let mut scatter = Self::default();
         let mut known: HashMap<*const Region, usize> = HashMap::new();
@@ -102,7 +102,7 @@ impl Scatter {
         Ok(scatter)
     }
 
-    /// Every chunk there is, going nowhere.
+    /// Every chunk of a checkpoint, without copies.
     pub(crate) fn everything(manifest: &Manifest) -> Self {
         let mut scatter = Self::default();
         for (shard, record) in manifest.shards.iter().enumerate() {
@@ -129,13 +129,13 @@ impl Scatter {
         if found != elements {
             let missing = elements - found;
             let message = format!("{missing} of its {elements} wanted elements are in no shard");
-            return Err(refuse(&want.name, Kind::NotFound, message));
+            return Err(refuse(&want.name, ErrorKind::NotFound, message));
         }
         Ok(())
     }
 
-    /// Adds what a part and what is wanted share. Both have it as runs of elements in the same order,
-    /// but cut at other places.
+    /// Adds the intersection of a stored part and a wanted part. Both have it as runs of elements in the same order,
+    /// but split at different places.
     fn add_shared(
         &mut self,
         manifest: &Manifest,
@@ -150,7 +150,7 @@ impl Scatter {
         self.runs += stored.left().max(placed.left());
         if self.runs > RUNS_MAX {
             let message = format!("what is wanted is more than {RUNS_MAX} runs of bytes");
-            return Err(refuse(&want.name, Kind::Invalid, message));
+            return Err(refuse(&want.name, ErrorKind::Invalid, message));
         }
         let bits = tensor.dtype.bits();
         let (mut from, mut to) = (stored.next(), placed.next());
@@ -159,7 +159,7 @@ impl Scatter {
             let is_ragged = |n| whole_bytes(n, tensor.dtype).is_none();
             if [from_at, to_at, elements].into_iter().any(is_ragged) {
                 let message = format!("a part of {} begins or ends inside a byte", tensor.dtype);
-                return Err(refuse(&want.name, Kind::Invalid, message));
+                return Err(refuse(&want.name, ErrorKind::Invalid, message));
             }
             let offset = part.offset + from_at * bits / 8;
             let (at, bytes) = (want.at + to_at * bits / 8, elements * bits / 8);
@@ -174,7 +174,7 @@ impl Scatter {
         Ok(())
     }
 
-    /// Adds bytes of an image, cut where chunks are.
+    /// Adds bytes of an image, split at chunk boundaries.
     fn add_run(
         &mut self,
         chunk_bytes: u64,
@@ -197,7 +197,7 @@ impl Scatter {
                 at,
             };
             match copies.last_mut() {
-                // What follows on in both is one copy.
+                // Bytes that are adjacent in both are one copy.
                 Some(last)
                     if last.region == region
                         && last.from + last.bytes == copy.from
@@ -223,24 +223,25 @@ impl Scatter {
     }
 }
 
-/// The tensor that is wanted, if what is wanted of it is part of it and fits where it goes.
+/// The wanted tensor. An error if it does not exist, does not contain the part, or the part does not fit into its
+/// region.
 fn find<'a>(manifest: &'a Manifest, want: &Wanted) -> Result<&'a Saved> {
     let tensor = manifest.tensor(&want.name).ok_or_else(|| {
         let message = format!("step {} has no tensor of that name", manifest.step);
-        refuse(&want.name, Kind::NotFound, message)
+        refuse(&want.name, ErrorKind::NotFound, message)
     })?;
     let (start, lengths) = (want.rectangle.offsets(), want.rectangle.lengths());
     Rectangle::new(&want.name, &tensor.shape, start.clone(), lengths.clone())?;
     let bytes = whole_bytes(want.rectangle.elements(), tensor.dtype);
     let end = bytes.and_then(|bytes| want.at.checked_add(bytes));
     if end.is_none_or(|end| end > want.region.bytes()) {
-        let message = "it does not fit where it is to go".to_owned();
-        return Err(refuse(&want.name, Kind::Invalid, message));
+        let message = "it does not fit into its target memory".to_owned();
+        return Err(refuse(&want.name, ErrorKind::Invalid, message));
     }
     Ok(tensor)
 }
 
-/// Refuses places that overlap: threads write to them side by side.
+/// Returns an error if targets overlap, because threads write to them in parallel.
 fn check_apart(wanted: &[Wanted], manifest: &Manifest) -> Result<()> {
     let mut places = Vec::with_capacity(wanted.len());
     for want in wanted {
@@ -257,12 +258,12 @@ fn check_apart(wanted: &[Wanted], manifest: &Manifest) -> Result<()> {
     match places.windows(2).find(overlap) {
         None => Ok(()),
         Some(pair) => {
-            let message = format!("it would go where {} goes", quoted(pair[0].3));
-            Err(refuse(pair[1].3, Kind::Invalid, message))
+            let message = format!("its target memory overlaps that of {}", quoted(pair[0].3));
+            Err(refuse(pair[1].3, ErrorKind::Invalid, message))
         }
     }
 }
 
-fn refuse(name: &str, kind: Kind, message: String) -> Error {
+fn refuse(name: &str, kind: ErrorKind, message: String) -> Error {
     Error::new(kind, "restore", format!("tensor {}", quoted(name)), message)
 }

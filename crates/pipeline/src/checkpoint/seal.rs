@@ -1,11 +1,10 @@
-//! The seal of a manifest: a checksum of the text inside the text, as its last member.
+//! The seal of a manifest: a checksum of its text, as the last member of the JSON object.
 //!
-//! JSON has no place for a checksum of itself, and a second file beside it would be a second thing
-//! to lose. So the text ends in `,"crc64":"…"}` and a line end, always in just these bytes, and the sum is of
-//! all that stands before: whatever bit is flipped, in the text or in the seal, is found.
+//! A separate checksum file could be lost. So the text always ends in exactly the bytes `,"crc64":"…"}` and a newline,
+//! and the checksum covers everything before them: every flipped bit, in the text or in the seal, is detected.
 
 use serde::Serialize;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::sum::Sum;
 
@@ -13,7 +12,7 @@ const BEFORE: &str = ",\"crc64\":\"";
 const AFTER: &str = "\"}\n";
 const DIGITS: usize = 16;
 
-/// The text of an object that is a JSON object of at least one member, sealed.
+/// Serializes and seals an object, which must be a JSON object with at least one member.
 pub(crate) fn seal(object: &impl Serialize) -> String {
     let object = serde_json::to_string(object);
     let mut object = object.expect("names and numbers are always JSON");
@@ -23,9 +22,9 @@ pub(crate) fn seal(object: &impl Serialize) -> String {
     format!("{object}{BEFORE}{sum}{AFTER}")
 }
 
-/// The object that was sealed. Errors call the text `name`.
+/// Checks the seal and returns the JSON object without it. Errors call the text `name`.
 pub(crate) fn unseal(name: &str, text: &[u8]) -> Result<String> {
-    let corrupt = |why: &str| Err(Error::new(Kind::Corrupt, "read", name, why));
+    let corrupt = |why: &str| Err(Error::new(ErrorKind::Corrupt, "read", name, why));
     let tail = BEFORE.len() + DIGITS + AFTER.len();
     let Some(start) = text.len().checked_sub(tail) else {
         return corrupt("it is too short to be whole");
@@ -41,7 +40,7 @@ pub(crate) fn unseal(name: &str, text: &[u8]) -> Result<String> {
     Ok(format!("{body}}}"))
 }
 
-/// Whether a text ends in a seal of this form, right or wrong.
+/// Whether a text ends in a seal of this form, valid or not.
 pub(crate) fn is_sealed(text: &[u8]) -> bool {
     let ends = text.strip_suffix(AFTER.as_bytes());
     let before = ends.and_then(|text| text.split_last_chunk::<DIGITS>());

@@ -1,13 +1,13 @@
-//! Writing a shard: a snapshot becomes a file, whole or only as far as it is new.
+//! Writes a shard: the whole snapshot, or only its new chunks.
 //!
-//! A plain shard is written as it lies in memory, a segment at a time while the next is being taken, and what
-//! has no checksum yet is summed meanwhile. Where chunks are compared with a parent or compressed, that is done first, and
-//! what is left is packed to the front of the snapshot's own memory: no second copy of the state exists.
+//! A plain shard is written as it is in memory, one segment while the next is taken; missing checksums are computed
+//! during the write. If chunks are compared with a parent or compressed, that comes first, and the remaining bytes are
+//! packed to the front of the snapshot's own memory, so there is no second copy of the state.
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use straightway_core::{Choice, Error, Extent, Kind, Receipt, Result};
+use straightway_core::{Choice, Error, ErrorKind, Extent, Receipt, Result};
 use straightway_io::{
     Ask, Books, Executor, File, Objects, Progress, Region, Ticket,
     store::{Draft, Like},
@@ -17,70 +17,69 @@ use straightway_sys::{Slot, Window};
 use super::{
     codec::Codec,
     home::Home,
-    manifest::{Manifest, ShardRecord, Stored},
+    manifest::{ChunkLocation, Manifest, ShardRecord},
     name::{shard_draft, shard_file},
     snapshot::{Segment, each_chunk, threads},
     sum::{Digest, Sum},
 };
 
-/// What a chunk that a GPU copied is summed by: it stays in the second-level cache.
+/// The piece size for checksums of chunks that a GPU copied. It fits into the L2 cache.
 const SUM_BYTES: usize = 256 << 10;
 
-/// How much is compressed to see whether compression would help, and in how many places.
+/// The size and the number of samples that are compressed to estimate the compression ratio.
 const SAMPLE_BYTES: usize = 64 << 10;
 const SAMPLES: usize = 16;
 
-/// What writes shards.
+/// Writes shards.
 #[derive(Clone, Debug)]
 pub(crate) struct ShardWriter {
     pub(crate) executor: Arc<Executor>,
     pub(crate) progress: Arc<Progress>,
     pub(crate) chunk_bytes: u64,
     pub(crate) codec: Codec,
-    /// Whether chunks get digests, which a later save can be compared with.
+    /// Whether chunks get digests, so that a later save can be compared with this one.
     pub(crate) digests: bool,
 }
 
-/// Whose shard it is, of how many ranks.
+/// A rank, and the number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rank {
     /// This rank, from 0 on. Rank 0 is the coordinator.
     pub rank: u32,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub world: u32,
 }
 
-/// A shard in the making.
-struct Begun {
+/// A shard that is being written.
+struct ShardDraft {
     object: Objects,
-    /// What is committed when it is written; `None` where the step's commit does it.
+    /// The draft to commit once the shard is written; `None` if the commit of the step does it.
     draft: Option<Box<dyn Draft>>,
 }
 
 impl Home {
-    /// What a shard is called in the step.
+    /// The name of a shard in its step.
     fn shard_name(&self, rank: Rank, is_plain: bool) -> String {
         shard_file(rank.rank, rank.world, is_plain, self.mark.as_deref())
     }
 
-    /// Creates the shard that will be called `name`. In the folder of an attempt nobody looks for it, and it needs no
-    /// draft.
-    fn create_shard(&self, rank: Rank, name: &str, bytes: u64) -> Result<Begun> {
+    /// Creates the shard `name`. In the folder of an attempt no reader looks for it, so it needs no draft.
+    fn create_shard(&self, rank: Rank, name: &str, bytes: u64) -> Result<ShardDraft> {
         if let Some(folder) = self.store.folder() {
             let file = File::create_in(folder, &shard_draft(rank.rank, &self.writer), name, bytes)?;
-            return Ok(Begun {
+            return Ok(ShardDraft {
                 object: vec![Arc::new(file)].into(),
                 draft: None,
             });
         }
         let draft = self.store.create(name.as_ref(), bytes, &Like::Replaced)?;
-        Ok(Begun {
+        Ok(ShardDraft {
             object: Objects::new(Arc::clone(&self.store), vec![draft.handle()]),
             draft: Some(draft),
         })
     }
 
-    /// Makes what was written there to stay.
+    /// Commits the draft, if there is one.
     fn finish_shard(&self, draft: Option<Box<dyn Draft>>) -> Result<()> {
         draft.map_or(Ok(()), |draft| self.store.commit(vec![draft]))
     }
@@ -91,19 +90,19 @@ impl Home {
 pub(crate) struct Written {
     pub(crate) record: ShardRecord,
     pub(crate) receipt: Receipt,
-    /// What part of its bytes compression would leave, by a sample.
+    /// The estimated ratio of compressed to original size, from a sample.
     pub(crate) estimate: f64,
-    /// The memory of the snapshot, for the next.
+    /// The memory of the snapshot, for the next one.
     pub(crate) regions: Vec<Region>,
 }
 
 impl ShardWriter {
-    /// Whether the file of a save with this parent is its image, which can be written in segments.
+    /// Whether the shard's file is exactly its image, which can be written in segments.
     pub(crate) fn is_plain(&self, parent: Option<&Manifest>) -> bool {
         parent.is_none() && self.codec == Codec::Raw && !self.digests
     }
 
-    /// Writes the segments of an image to `home` as they come, and makes them durable.
+    /// Writes the segments of an image to `home` as they arrive, and makes them durable.
     pub(crate) fn write(
         &self,
         home: &Home,
@@ -129,13 +128,13 @@ impl ShardWriter {
         segments: impl Iterator<Item = Segment>,
     ) -> Result<Written> {
         let name = home.shard_name(rank, true);
-        let Begun { object, draft } = home.create_shard(rank, &name, bytes)?;
-        let mut left = None;
+        let ShardDraft { object, draft } = home.create_shard(rank, &name, bytes)?;
+        let mut ratio = None;
         let mut written = Vec::new();
         let (receipt, chunks) = std::thread::scope(|scope| {
             let (mut sums, mut books) = (Vec::new(), Books::default());
             for mut segment in segments {
-                left.get_or_insert_with(|| estimate(image(&mut segment)));
+                ratio.get_or_insert_with(|| estimate(image(&mut segment)));
                 let (extent, known) = (segment.extent, segment.sums);
                 let region = Arc::new(segment.region);
                 written.push(Arc::clone(&region));
@@ -165,13 +164,13 @@ impl ShardWriter {
                 stored: None,
             },
             receipt,
-            estimate: left.unwrap_or(1.0),
+            estimate: ratio.unwrap_or(1.0),
             regions: regions.collect(),
         })
     }
 
-    /// Takes the checksums that are missing. The region is being written meanwhile, so its bytes are
-    /// looked at by way of a slot.
+    /// Computes the missing checksums. The region is being written at the same time, so its bytes are copied to a slot
+    /// first.
     fn sum_missing(
         &self,
         region: &Arc<Region>,
@@ -220,7 +219,7 @@ impl ShardWriter {
             (sum, digest.unwrap_or_default())
         });
         let (chunks, digests): (Vec<_>, Vec<_>) = marks.into_iter().unzip();
-        let there = parent.map(places).unwrap_or_default();
+        let known_chunks = parent.map(places).unwrap_or_default();
         let is_plain = self.codec == Codec::Raw && parent.is_none();
         let name = home.shard_name(rank, is_plain);
         let mut record = ShardRecord {
@@ -234,7 +233,9 @@ impl ShardWriter {
         if !is_plain {
             let old = |number: usize| {
                 let bytes = record.extent(number, self.chunk_bytes).bytes;
-                there.get(&(record.digests[number].0, bytes)).cloned()
+                known_chunks
+                    .get(&(record.digests[number].0, bytes))
+                    .cloned()
             };
             let old: Vec<_> = (0..record.chunks.len()).map(old).collect();
             record.stored = Some(self.pack(image, step, &name, &old));
@@ -244,7 +245,7 @@ impl ShardWriter {
         }
         let region = Arc::new(segment.region);
         let whole = Extent::new(0, record.file_bytes(step));
-        let Begun { object, draft } = home.create_shard(rank, &name, whole.bytes)?;
+        let ShardDraft { object, draft } = home.create_shard(rank, &name, whole.bytes)?;
         let receipt = self.start(&object, whole, &region, true)?.wait()?;
         home.finish_shard(draft)?;
         Ok(Written {
@@ -255,11 +256,17 @@ impl ShardWriter {
         })
     }
 
-    /// Compresses the chunks that are nowhere yet, and moves them to the front of the image, one after
-    /// the other. Answers where each chunk is then.
+    /// Compresses the new chunks and moves them to the front of the image, one after the other. Returns the location of
+    /// each chunk.
     ///
-    /// A chunk never moves towards the end, so none is overwritten before it was moved itself.
-    fn pack(&self, image: &mut [u8], step: u64, file: &str, old: &[Option<Stored>]) -> Vec<Stored> {
+    /// A chunk only moves towards the front, so none is overwritten before it is moved.
+    fn pack(
+        &self,
+        image: &mut [u8],
+        step: u64,
+        file: &str,
+        old: &[Option<ChunkLocation>],
+    ) -> Vec<ChunkLocation> {
         let chunk_bytes = usize::try_from(self.chunk_bytes).expect("a chunk fits into memory");
         let batch = threads();
         let mut stored = Vec::with_capacity(old.len());
@@ -286,7 +293,7 @@ impl ShardWriter {
                     image.copy_within(from..until, end);
                     (Codec::Raw, until - from)
                 };
-                stored.push(Stored {
+                stored.push(ChunkLocation {
                     step,
                     file: file.to_owned(),
                     offset: end as u64,
@@ -316,10 +323,10 @@ impl ShardWriter {
     }
 }
 
-/// What a flush says whose snapshot ended before it was whole; the snapshot's own error says why.
+/// The error of a flush whose snapshot ended early. The snapshot's own error has the reason.
 fn not_taken() -> Error {
     let message = "not all of it was taken";
-    Error::new(Kind::Cancelled, "write", "a snapshot", message)
+    Error::new(ErrorKind::Cancelled, "write", "a snapshot", message)
 }
 
 /// The part of the image that a segment holds.
@@ -328,8 +335,8 @@ fn image(segment: &mut Segment) -> &mut [u8] {
     &mut segment.region.as_mut_slice()[..bytes]
 }
 
-/// Where the chunks of a checkpoint lie, by digest and length.
-fn places(manifest: &Manifest) -> HashMap<(u128, u64), Stored> {
+/// The locations of a checkpoint's chunks, by digest and length.
+fn places(manifest: &Manifest) -> HashMap<(u128, u64), ChunkLocation> {
     let mut places = HashMap::new();
     for shard in &manifest.shards {
         for (number, digest) in shard.digests.iter().enumerate() {
@@ -341,7 +348,7 @@ fn places(manifest: &Manifest) -> HashMap<(u128, u64), Stored> {
     places
 }
 
-/// What part of its bytes compression would leave, by a sample of them.
+/// The estimated ratio of compressed to original size, from samples.
 fn estimate(image: &[u8]) -> f64 {
     let step = (image.len() / SAMPLES).max(SAMPLE_BYTES);
     let samples = image.chunks(step).map(|c| &c[..c.len().min(SAMPLE_BYTES)]);
@@ -358,7 +365,7 @@ fn estimate(image: &[u8]) -> f64 {
     }
 }
 
-/// Refuses a rank that is not one of its world.
+/// Returns an error if the rank is not below the number of ranks.
 pub(crate) fn check_rank(rank: Rank) -> Result<()> {
     let most = super::manifest::RANKS_MAX;
     if rank.rank < rank.world && rank.world <= most {
@@ -366,5 +373,5 @@ pub(crate) fn check_rank(rank: Rank) -> Result<()> {
     }
     let target = format!("rank {} of {}", rank.rank, rank.world);
     let message = format!("ranks count from 0, and there are at most {most}");
-    Err(Error::new(Kind::Invalid, "save as", target, message))
+    Err(Error::new(ErrorKind::Invalid, "save as", target, message))
 }

@@ -1,78 +1,81 @@
-//! What one rank says of the shard that it wrote, and how all ranks' parts become a manifest.
+//! The report of a rank about its shard, and the merge of all reports into a manifest.
 
 use hashbrown::{HashMap, hash_map::Entry};
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::{
     manifest::{
-        Manifest, PART_SCHEMA, PartWire, RANKS_MAX, Saved, SavedPart, ShardRecord, check_tensor,
-        covers, open,
+        Manifest, PART_SCHEMA, RANKS_MAX, Saved, SavedPart, ShardRecord, ShardReportWire,
+        check_tensor, covers, open,
     },
     name::Attempt,
     seal,
 };
 use crate::weights::quoted;
 
-/// A rank's shard, durable, and what is in it.
+/// The description of a rank's shard, made when the shard is durable. Its file is `part-RANK-….json`.
 #[derive(Clone, Debug)]
-pub struct Part {
-    /// The save that it belongs to.
+pub struct ShardReport {
+    /// The save that the shard belongs to.
     pub attempt: Attempt,
-    /// How many ranks save together.
+    /// The number of ranks of the save.
     pub world: u32,
-    /// How long chunks are.
+    /// The chunk size.
     pub chunk_bytes: u64,
-    /// The step that its chunks may refer to.
+    /// The step that its chunks may reference.
     pub parent: Option<u64>,
-    /// What no other saver has: the file of the shard is called by it until the commit.
+    /// The nonce of the saver, which the shard's file name contains until the commit.
     pub writer: String,
-    /// Its tensors, whose parts are all in shard 0: the rank's own.
+    /// Its tensors. Shard 0 in their parts is the rank's own shard.
     pub tensors: Vec<Saved>,
     /// The shard.
     pub shard: ShardRecord,
 }
 
-impl Part {
-    /// It as text, to be sent to the coordinator.
+impl ShardReport {
+    /// The report as text, to send to the coordinator.
     pub fn text(&self) -> String {
-        seal::seal(&PartWire::of(self))
+        seal::seal(&ShardReportWire::of(self))
     }
 
-    /// The part that is this text. Errors call it `name`.
+    /// Parses a report. Errors call it `name`.
     pub fn parse(name: &str, text: &[u8]) -> Result<Self> {
-        open::<PartWire>(name, text, PART_SCHEMA)?.checked(name)
+        open::<ShardReportWire>(name, text, PART_SCHEMA)?.checked(name)
     }
 }
 
-/// Makes one manifest of the parts of all ranks.
+/// Merges the reports of all ranks into a manifest.
 ///
-/// What two ranks hold alike is counted once. What is wrong here is a mistake of the job: ranks that
-/// disagree about a tensor, overlap, or leave some of it out.
-pub(crate) fn merge(mut parts: Vec<Part>, metadata: &str) -> Result<Manifest> {
-    let Some(first) = parts.first().cloned() else {
+/// A part that several ranks have is stored once. Errors here are mistakes of the job: ranks that disagree about a
+/// tensor, overlap, or leave some of it out.
+pub(crate) fn merge(mut reports: Vec<ShardReport>, metadata: &str) -> Result<Manifest> {
+    let Some(first) = reports.first().cloned() else {
         return Err(refuse("it", "it has no parts"));
     };
     let target = format!("step {}", first.attempt.step);
     check_metadata(first.attempt.step, metadata)?;
-    parts.sort_by_key(|part| part.shard.rank);
+    reports.sort_by_key(|report| report.shard.rank);
     let is_whole = first.world <= RANKS_MAX
-        && parts.len() == first.world as usize
-        && parts.iter().zip(0..).all(|(p, rank)| p.shard.rank == rank);
+        && reports.len() == first.world as usize
+        && reports
+            .iter()
+            .zip(0..)
+            .all(|(r, rank)| r.shard.rank == rank);
     if !is_whole {
-        let (found, world) = (parts.len(), first.world);
+        let (found, world) = (reports.len(), first.world);
         let message = format!("{found} parts are not one for each of {world} ranks");
         return Err(refuse(&target, message));
     }
-    let figures = |p: &Part| (p.attempt.clone(), p.world, p.chunk_bytes);
-    if let Some(other) = parts.iter().find(|p| figures(p) != figures(&first)) {
+    let figures = |r: &ShardReport| (r.attempt.clone(), r.world, r.chunk_bytes);
+    if let Some(other) = reports.iter().find(|r| figures(r) != figures(&first)) {
         let rank = other.shard.rank;
         let message = format!("the part of rank {rank} is of another save, or cut another way");
         return Err(refuse(&target, message));
     }
     let mut tensors: Vec<Saved> = Vec::new();
     let mut numbers: HashMap<_, usize> = HashMap::new();
-    for (rank, part) in (0..).zip(&mut parts) {
-        for mut tensor in part.tensors.drain(..) {
+    for (rank, report) in (0..).zip(&mut reports) {
+        for mut tensor in report.tensors.drain(..) {
             tensor.parts.iter_mut().for_each(|p| p.shard = rank);
             match numbers.entry(tensor.name.clone()) {
                 Entry::Vacant(place) => {
@@ -96,10 +99,10 @@ pub(crate) fn merge(mut parts: Vec<Part>, metadata: &str) -> Result<Manifest> {
         world: first.world,
         run: first.attempt.run,
         chunk_bytes: first.chunk_bytes,
-        parent: parts.iter().find_map(|p| p.parent),
+        parent: reports.iter().find_map(|r| r.parent),
         metadata: metadata.to_owned(),
         tensors,
-        shards: parts.into_iter().map(|p| p.shard).collect(),
+        shards: reports.into_iter().map(|r| r.shard).collect(),
         parity: Vec::new(),
         versions: None,
         numbers: HashMap::new(),
@@ -109,7 +112,7 @@ pub(crate) fn merge(mut parts: Vec<Part>, metadata: &str) -> Result<Manifest> {
         .map_err(|e| refuse(&target, e.to_string()))
 }
 
-/// Adds what rank `rank` holds of a tensor that another rank holds too.
+/// Adds the parts that rank `rank` has of a tensor that another rank has too.
 fn join(tensor: &mut Saved, more: Saved, rank: u32) -> Result<()> {
     let figures = |t: &Saved| (t.dtype, t.shape.clone(), t.opaque);
     if figures(tensor) != figures(&more) {
@@ -122,7 +125,7 @@ fn join(tensor: &mut Saved, more: Saved, rank: u32) -> Result<()> {
             };
             format!("{kind}, {} of shape {}", t.dtype, t.shape)
         };
-        // The first part is that of the first rank which has it.
+        // The first part comes from the first rank that has the tensor.
         let first = tensor.parts.first().map_or(0, |part| part.shard);
         let (one, other) = (words(tensor), words(&more));
         let message = format!("rank {first} has {one} under that name, and rank {rank} {other}");
@@ -138,19 +141,19 @@ fn join(tensor: &mut Saved, more: Saved, rank: u32) -> Result<()> {
     Ok(())
 }
 
-/// Refuses metadata that would not be read back as they were written: they must be JSON, with numbers in the range of a
-/// double, no half of a surrogate pair, and not nested deeper than 127 levels.
+/// Returns an error if the metadata could not be read back unchanged: it must be JSON, with numbers in the range of a
+/// double, no lone surrogates, and at most 127 levels of nesting.
 pub(crate) fn check_metadata(step: u64, metadata: &str) -> Result<()> {
     match serde_json::from_str::<serde_json::Value>(metadata) {
         Ok(_) => Ok(()),
         Err(error) => {
             let message = format!("its metadata cannot be stored as JSON: {error}");
             let target = format!("step {step}");
-            Err(Error::new(Kind::Invalid, "save", target, message))
+            Err(Error::new(ErrorKind::Invalid, "save", target, message))
         }
     }
 }
 
 fn refuse(target: &str, why: impl Into<String>) -> Error {
-    Error::new(Kind::Invalid, "commit", target, why)
+    Error::new(ErrorKind::Invalid, "commit", target, why)
 }

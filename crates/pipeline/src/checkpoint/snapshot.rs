@@ -1,11 +1,10 @@
-//! A copy of a rank's state in memory, as the image of its shard: taken while the job stands still,
-//! written while it goes on.
+//! A snapshot: a copy of a rank's state in memory, as the image of its shard. It is taken while the job is paused, and
+//! written while the job runs.
 //!
-//! An image is taken segment by segment, and each is on its way to the drive while the next is taken. Their
-//! memory is used again by every save: pinned where tensors are on a GPU, so that their copy runs at the
-//! speed of the bus. Host tensors are copied by several threads, a chunk at a time, and each chunk's
-//! checksum is taken while it is still in the cache; those that a GPU copied are summed while they are
-//! written.
+//! An image is taken segment by segment, and each segment is written while the next is taken. Every save reuses their
+//! memory. It is pinned if tensors are on a GPU, so that the copy runs at bus speed. Several threads copy host tensors
+//! chunk by chunk, and compute each checksum while the chunk is in the cache. Checksums of chunks that a GPU copied are
+//! computed while they are written.
 
 use std::{
     sync::Arc,
@@ -13,49 +12,49 @@ use std::{
 };
 
 use straightway_core::{
-    Bytes, Error, Extent, Kind, Place, Result,
+    Bytes, Error, ErrorKind, Extent, Place, Result,
     extent::{down, up},
 };
 use straightway_io::Region;
 use straightway_sys::{
     Slot,
-    cuda::{Context, Copying, DeviceMemory, Direction, Span, Streams},
+    cuda::{Context, CopyDirection, Copying, CudaStreams, DeviceMemory, Span},
 };
 
-use super::{image::Image, source::Source, sum::Sum};
+use super::{image::Image, source::SaveSource, sum::Sum};
 use crate::parallel;
 
-/// Threads that copy host tensors. One copies 9 GB/s, and eight are what memory takes.
+/// The maximum number of threads that copy host tensors. One copies 9 GB/s, and eight saturate memory.
 const COPIERS_MAX: usize = 8;
 
-/// Memory is taken in units of this, so that a state that grows a little finds room.
+/// Memory is allocated in multiples of this, so that a state that grows a little still fits.
 const GRAIN_BYTES: u64 = 2 << 20;
 
-/// How long the first segment is: soon taken, so that the drive starts soon.
+/// The length of the first segment: short, so that the drive starts early.
 const SEGMENT_BYTES_MIN: u64 = 256 << 20;
 
-/// How much longer each is than the one before. The drive's queue runs empty at the end of a segment, so there
-/// are to be few; and while one is written the next is taken, which host memory does about this much faster.
+/// The growth factor of segments. The drive's queue runs empty at the end of a segment, so there should be few. The
+/// next segment is taken while one is written, and host memory is faster than the drive by about this factor.
 const SEGMENT_GROWTH: u64 = 2;
 
-/// The memory that snapshots are taken in.
+/// The memory for snapshots, reused by every save.
 #[derive(Debug, Default)]
-pub(crate) struct Studio {
+pub(crate) struct SnapshotPool {
     regions: Vec<Region>,
-    streams: Streams,
+    streams: CudaStreams,
 }
 
-/// Memory that is being made ready.
-pub(crate) type Preparing = JoinHandle<Result<Studio>>;
+/// A thread that prepares memory.
+pub(crate) type Preparing = JoinHandle<Result<SnapshotPool>>;
 
-/// Part of a rank's state as it was.
+/// A part of a snapshot.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    /// Holds that part of the image, and perhaps more.
+    /// The memory that holds it, which may be longer.
     pub(crate) region: Region,
-    /// Which part of the image it is.
+    /// Its extent in the image.
     pub(crate) extent: Extent,
-    /// The checksum of each chunk, as far as it was taken.
+    /// The checksum of each chunk; `None` if it is not computed yet.
     pub(crate) sums: Vec<Option<Sum>>,
 }
 
@@ -72,7 +71,7 @@ pub(crate) fn segments(bytes: u64, chunk_bytes: u64) -> impl Iterator<Item = Ext
     })
 }
 
-/// Refuses a state that would take more memory than is allowed.
+/// Returns an error if a state needs more memory than is allowed.
 pub(crate) fn check_memory(bytes: u64, memory_bytes_max: u64) -> Result<()> {
     if bytes <= memory_bytes_max {
         return Ok(());
@@ -80,17 +79,17 @@ pub(crate) fn check_memory(bytes: u64, memory_bytes_max: u64) -> Result<()> {
     let target = format!("a state of {}", Bytes(bytes));
     let message = format!("{} of memory are allowed for it", Bytes(memory_bytes_max));
     Err(
-        Error::new(Kind::Invalid, "take a snapshot of", target, message)
+        Error::new(ErrorKind::Invalid, "take a snapshot of", target, message)
             .with_hint("allow more memory, or save from more ranks"),
     )
 }
 
-impl Studio {
-    /// Takes a snapshot of part of an image. Its memory comes back by [`give_back`](Self::give_back).
+impl SnapshotPool {
+    /// Takes a snapshot of part of an image. [`give_back`](Self::give_back) returns its memory to the pool.
     pub(crate) fn take(
         &mut self,
         image: &Image,
-        sources: &[Source<'_>],
+        sources: &[SaveSource<'_>],
         extent: Extent,
         chunk_bytes: u64,
     ) -> Result<Segment> {
@@ -113,33 +112,33 @@ impl Studio {
         })
     }
 
-    /// Makes memory ready on a thread of its own, for segments of these lengths. Where `context` is given, tensors of its
-    /// GPU will be copied there.
+    /// Prepares memory for segments of these lengths on a background thread. With `context`, the memory is pinned for
+    /// copies from its GPU.
     pub(crate) fn prepare(lengths: Vec<u64>, context: Option<Context>) -> Result<Preparing> {
         let make = move || {
-            let mut studio = Self::default();
+            let mut pool = Self::default();
             for bytes in lengths {
-                // One grain more: a state that grows a little finds room.
+                // One grain more, so that a state that grows a little still fits.
                 let region = Region::at(Place::Host, up(bytes.max(1), GRAIN_BYTES) + GRAIN_BYTES)?;
                 match &context {
-                    // This brings in the pages, too.
+                    // Pinning also faults in the pages.
                     Some(context) => region.pin(context)?,
                     None => region.populate(),
                 }
-                studio.regions.push(region);
+                pool.regions.push(region);
             }
             if let Some(context) = &context {
-                studio.streams.on(context)?;
+                pool.streams.on(context)?;
             }
-            Ok(studio)
+            Ok(pool)
         };
         let thread = Builder::new().name("straightway-prepare".to_owned());
         let thread = thread.spawn(make);
         thread.map_err(|e| Error::os("start", "a thread", e))
     }
 
-    /// Takes over what was made ready, and waits for it where that is not yet done. Where it failed, the save takes the
-    /// memory itself, and says what it lacks.
+    /// Waits for prepared memory and adds it to the pool. If the preparation failed, the save allocates memory itself
+    /// and reports the error.
     pub(crate) fn adopt(&mut self, preparing: Preparing) {
         if let Ok(Ok(mut ready)) = preparing.join() {
             self.regions.append(&mut ready.regions);
@@ -147,33 +146,33 @@ impl Studio {
         }
     }
 
-    /// Whether it has any memory.
+    /// Whether the pool has memory.
     pub(crate) fn has_memory(&self) -> bool {
         !self.regions.is_empty()
     }
 
-    /// Takes the memory of a segment back.
+    /// Returns the memory of a segment to the pool.
     pub(crate) fn give_back(&mut self, region: Region) {
         self.regions.push(region);
     }
 
-    /// Memory for `bytes`: the shortest that is there and long enough, or new.
+    /// Memory for `bytes`: the shortest region in the pool that is long enough, or a new one.
     pub(crate) fn region_of(&mut self, bytes: u64) -> Result<Region> {
         let fits = self.regions.iter().enumerate();
         let fits = fits.filter(|(_, region)| region.bytes() >= bytes);
         if let Some((number, _)) = fits.min_by_key(|(_, region)| region.bytes()) {
             return Ok(self.regions.swap_remove(number));
         }
-        // What is too short is let go of first, or both would be there at once.
+        // A region that is too short is freed first, so that both do not exist at once.
         let longest = self.regions.iter().enumerate();
         if let Some((number, _)) = longest.max_by_key(|(_, region)| region.bytes()) {
             drop(self.regions.swap_remove(number));
         }
-        // Its pages come with the first copies, on all their threads.
+        // Its pages are faulted in by the copies, on all threads.
         Region::at(Place::Host, up(bytes.max(1), GRAIN_BYTES))
     }
 
-    /// Copies tensors of GPUs to their places. All copies are under way at once.
+    /// Copies tensors of GPUs to their places. All copies run at once.
     fn copy_from_devices(
         &mut self,
         region: Region,
@@ -187,20 +186,20 @@ impl Studio {
         };
         let parts: Vec<_> = places.iter().map(part).collect();
         let (divided, slots) = region.divide(&parts)?;
-        let mut flying = Vec::with_capacity(slots.len());
+        let mut in_flight = Vec::with_capacity(slots.len());
         let mut outcome = Ok(());
         for ((memory, extent), slot) in places.iter().zip(slots) {
             let from = window.offset.saturating_sub(extent.offset);
             match self.start(memory, from, slot) {
-                Ok(copying) => flying.push(copying),
+                Ok(copying) => in_flight.push(copying),
                 Err(error) => {
                     outcome = Err(error);
                     break;
                 }
             }
         }
-        // Every copy is waited for, whatever came of the others.
-        for copying in flying {
+        // Every copy is waited for, even if another one failed.
+        for copying in in_flight {
             let landed = copying.wait().map(drop).map_err(|refused| refused.error);
             outcome = outcome.and(landed);
         }
@@ -209,7 +208,7 @@ impl Studio {
         region
     }
 
-    /// Starts the copy of a GPU's memory from `from` on into a slot, as much as that holds.
+    /// Starts a copy of GPU memory from `from` on into a slot, which is filled.
     fn start(&mut self, memory: &Arc<DeviceMemory>, from: u64, slot: Slot) -> Result<Copying> {
         let stream = self.streams.on(memory.context())?;
         let all = Span {
@@ -217,12 +216,12 @@ impl Studio {
             memory_offset: usize::try_from(from).expect("it lies inside memory"),
             bytes: slot.bytes(),
         };
-        let started = stream.copy(Direction::ToHost, slot, memory, &[all]);
+        let started = stream.copy(CopyDirection::ToHost, slot, memory, &[all]);
         started.map_err(|refused| refused.error)
     }
 }
 
-/// Runs `work` on every chunk of `bytes`, on several threads, and answers what it answered, in order.
+/// Runs `work` on every chunk of `bytes` on several threads, and returns the results in order.
 pub(crate) fn each_chunk<T: Send>(
     bytes: &mut [u8],
     chunk_bytes: u64,
@@ -232,7 +231,7 @@ pub(crate) fn each_chunk<T: Send>(
     parallel::each(bytes.chunks_mut(chunk_bytes), threads(), work)
 }
 
-/// How many threads work on memory.
+/// The number of threads for work on memory.
 pub(crate) fn threads() -> usize {
     parallel::cores(COPIERS_MAX)
 }

@@ -1,29 +1,29 @@
-//! What is to be saved: parts of tensors, and where their bytes are.
+//! The source of a save: a part of a tensor, and its memory.
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use crate::weights::{Dtype, Holding, Rectangle, Shape, quoted, whole_bytes};
 
-/// Part of a tensor in this rank's memory.
+/// A part of a tensor in this rank's memory.
 #[derive(Clone, Debug)]
-pub struct Source<'a> {
-    /// What the tensor is called, on all ranks alike.
+pub struct SaveSource<'a> {
+    /// The name of the tensor, the same on all ranks.
     pub name: &'a str,
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: Dtype,
     /// Its shape over all ranks.
     pub shape: Shape,
-    /// Which part of it this is.
+    /// The part that this is.
     pub rectangle: Rectangle,
-    /// Whether it is no tensor but somebody's bytes.
+    /// Whether it is not a tensor but opaque bytes.
     pub opaque: bool,
-    /// Where its bytes are, and no others; rows follow each other. On a GPU, what computes them must
-    /// be done: the copy waits for no stream of the caller's.
+    /// The memory of exactly its bytes, in row-major order. On a GPU, the kernels that compute them must be finished:
+    /// the copy does not wait for any stream of the caller.
     pub memory: Holding<'a>,
 }
 
-impl<'a> Source<'a> {
-    /// All of a tensor, in the program's own memory.
+impl<'a> SaveSource<'a> {
+    /// A whole tensor in the caller's memory.
     pub fn whole(name: &'a str, dtype: Dtype, shape: Shape, bytes: &'a [u8]) -> Self {
         Self {
             name,
@@ -35,7 +35,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Bytes that are no tensor: pickled or JSON state.
+    /// Bytes that are not a tensor: pickled or JSON state.
     pub fn opaque(name: &'a str, bytes: &'a [u8]) -> Self {
         let shape = Shape::from(&[bytes.len() as u64][..]);
         Self {
@@ -44,11 +44,11 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// How many bytes it has, if it holds together.
+    /// Its size in bytes. An error if its fields are inconsistent.
     pub(crate) fn bytes(&self) -> Result<u64> {
         let refuse = |why: String| {
             let target = format!("tensor {}", quoted(self.name));
-            Err(Error::new(Kind::Invalid, "save", target, why))
+            Err(Error::new(ErrorKind::Invalid, "save", target, why))
         };
         // The rectangle may have been made for another tensor.
         let (start, lengths) = (self.rectangle.offsets(), self.rectangle.lengths());

@@ -1,9 +1,9 @@
-//! The checkpoints in a store: which there are, and what their manifests say.
+//! The checkpoints in a store: lists steps, reads manifests, and sweeps leftovers.
 //!
-//! A step is the objects below `step-N/`, once a manifest is among them. All that is done here needs put-if-absent, list
-//! and remove alone. Where the store is a local folder, which may have been prepared by a stranger, all is reached
-//! through descriptors and no link is followed; the folder's safeguards are used as well: its lock, its number and its
-//! rename (`docs/architecture.md` says what for).
+//! A step is the set of objects below `step-N/`, once a manifest is among them. Everything here needs only
+//! put-if-absent, get, list and remove. A local folder may have been prepared by an attacker, so it is accessed through
+//! descriptors, and no link is followed. Its lock, inode numbers and rename are used too (`docs/architecture.md` says
+//! what for).
 
 use std::{
     ffi::OsStr,
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use straightway_core::{Error, Kind, Result, Scheme, Uri};
+use straightway_core::{Error, ErrorKind, Result, Scheme, Uri};
 use straightway_io::store::{
     Condition, Durability, Files, Folder, Handle, Missing, Registry, Store, Verb, list_all,
     open_one, read_whole,
@@ -22,26 +22,27 @@ use super::{
     lock::Lock,
     manifest::{MANIFEST_BYTES_MAX, Manifest},
     name::{Attempt, Hold, MANIFEST, step_folder, step_of, tag_of, trashed},
-    removal::{self, Identity, Ledger},
+    removal::{self, Ledger, StepIdentity},
     sum::Sum,
 };
 
 #[cfg(test)]
 mod tests;
 
-/// How often a step's folder is emptied that somebody writes to while it is deleted.
+/// The maximum number of times that a step's folder is emptied while another process writes to it.
 const ERASE_TRIES: usize = 16;
 
-/// How long nothing is added to an attempt before it counts as left by a job that crashed, where no lock tells.
+/// In a store without locks: the age of an attempt's last record from which on it counts as a leftover of a crashed
+/// job.
 pub(crate) const LEFT_AFTER: Duration = Duration::from_hours(7 * 24);
 
-/// How far the clock of a store may be ahead of this machine's.
+/// The maximum time that a store's clock may be ahead of this machine's.
 const CLOCK_SKEW_MAX: Duration = Duration::from_hours(1);
 
-/// The longest record.
+/// The maximum length of a record.
 const RECORD_BYTES_MAX: u64 = 4096;
 
-/// The names in a store that are text.
+/// The names in a store that are valid UTF-8.
 pub(crate) fn names(store: &dyn Store) -> Result<Vec<String>> {
     let all = list_all(store)?;
     let objects = all.objects.into_iter().map(|object| object.name);
@@ -49,15 +50,15 @@ pub(crate) fn names(store: &dyn Store) -> Result<Vec<String>> {
     Ok(names.filter_map(|name| name.into_string().ok()).collect())
 }
 
-/// Puts an object unless something has its name. Answers whether it did.
+/// Puts an object if its name is free. Returns whether it was put.
 pub(crate) fn put(store: &dyn Store, name: &str, text: &str, how: Durability) -> Result<bool> {
     store.put(name.as_ref(), text.as_bytes(), &Condition::IfAbsent, how)
 }
 
-/// `None` for what is not there.
+/// Turns a `NotFound` error into `None`.
 pub(crate) fn if_there<T>(found: Result<T>) -> Result<Option<T>> {
     match found {
-        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         found => found.map(Some),
     }
 }
@@ -69,17 +70,17 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Those in a folder that is there.
+    /// The checkpoints in an existing folder.
     pub fn open(folder: &Path) -> Result<Self> {
         Files::below_path(folder, Missing::Refuse).map(|files| Self::in_store(Arc::new(files)))
     }
 
-    /// Those in a folder that is made where it is missing.
+    /// The checkpoints in a folder, which is created if it does not exist.
     pub fn create(folder: &Path) -> Result<Self> {
         Files::below_path(folder, Missing::Create).map(|files| Self::in_store(Arc::new(files)))
     }
 
-    /// Those that a URI names.
+    /// The checkpoints at a URI.
     pub fn find(stores: &Registry, uri: &Uri, missing: Missing) -> Result<Self> {
         let (store, name) = stores.find(uri)?;
         if uri.scheme() != Scheme::Path && name.is_empty() {
@@ -88,12 +89,12 @@ impl Steps {
         store.below(&name, missing).map(Self::in_store)
     }
 
-    /// Those in a store.
+    /// The checkpoints in a store.
     pub fn in_store(root: Arc<dyn Store>) -> Self {
         Self { root }
     }
 
-    /// Where they are, as messages call it.
+    /// Their location, for messages.
     pub fn folder(&self) -> PathBuf {
         self.root.describe(OsStr::new("")).into()
     }
@@ -103,17 +104,17 @@ impl Steps {
         &*self.root
     }
 
-    /// The same, shared.
+    /// The store, shared.
     pub(crate) fn shared(&self) -> &Arc<dyn Store> {
         &self.root
     }
 
-    /// The steps that are complete, in order.
+    /// The complete steps, in order.
     pub fn steps(&self) -> Result<Vec<u64>> {
         let names = names(self.root())?;
         let mut steps = Vec::new();
         for step in names.iter().filter_map(|name| step_of(name)) {
-            // One that cannot be entered is none.
+            // A folder that cannot be opened is not a step.
             let is_complete = self.step(step).is_ok_and(|step| has_manifest(&*step));
             if is_complete && !removal::is_removed(self, &names, step)? {
                 steps.push(step);
@@ -123,12 +124,17 @@ impl Steps {
         Ok(steps)
     }
 
-    /// The latest step that is complete.
+    /// The latest complete step.
     pub fn latest(&self) -> Result<u64> {
         self.steps()?.pop().ok_or_else(|| {
             let message = "no complete checkpoint is in it";
             let store = self.root.describe(OsStr::new(""));
-            Error::new(Kind::NotFound, "find the latest step of", store, message)
+            Error::new(
+                ErrorKind::NotFound,
+                "find the latest step of",
+                store,
+                message,
+            )
         })
     }
 
@@ -140,40 +146,45 @@ impl Steps {
         self.read_manifest(step)
     }
 
-    /// The manifest of a step that is listed.
+    /// The manifest of a step that is known to be listed.
     pub(crate) fn read_manifest(&self, step: u64) -> Result<Manifest> {
         let read = self.step(step).and_then(|held| Manifest::read(&*held));
         let manifest = read.map_err(|error| match error.kind() {
-            Kind::NotFound => self.unknown(step),
+            ErrorKind::NotFound => self.unknown(step),
             _ => error,
         })?;
         if manifest.step != step {
             let path = self.step_path(step).join(MANIFEST);
             let message = format!("it says that it is step {}", manifest.step);
-            return Err(Error::new(Kind::Corrupt, "read", path.display(), message));
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                "read",
+                path.display(),
+                message,
+            ));
         }
         Ok(manifest)
     }
 
-    /// What is said of a step that is not there.
+    /// The error for a step that does not exist.
     fn unknown(&self, step: u64) -> Error {
         let steps = self.steps().unwrap_or_default();
         let target = format!("step {step} of {}", self.folder().display());
         let known = match (steps.first(), steps.last()) {
             (Some(first), Some(last)) => format!("its {} steps are {first} to {last}", steps.len()),
-            _ => "it has no complete one".to_owned(),
+            _ => "it has no complete step".to_owned(),
         };
-        Error::new(Kind::NotFound, "find", target, known)
+        Error::new(ErrorKind::NotFound, "find", target, known)
             .with_hint("`straightway checkpoint ls` lists the steps")
     }
 
-    /// Where a step is, as messages call it.
+    /// The path of a step, for messages.
     pub fn step_path(&self, step: u64) -> PathBuf {
         self.root.describe(step_folder(step).as_ref()).into()
     }
 
-    /// What is below a step's name. A local folder is held open, whatever becomes of its name; elsewhere it is there
-    /// as long as a manifest is.
+    /// Opens a step. A local folder stays open even if it is renamed or removed; in other stores a step exists as long
+    /// as its manifest.
     pub(crate) fn step(&self, step: u64) -> Result<Arc<dyn Store>> {
         let name = step_folder(step);
         let held = self.root.below(name.as_ref(), Missing::Refuse)?;
@@ -191,14 +202,14 @@ impl Steps {
         }
     }
 
-    /// Removes what jobs that crashed left behind. Whoever calls this has the lock: no save is
-    /// under way but those of `run`, whose other ranks may have begun already.
+    /// Removes the leftovers of crashed jobs. The caller holds the lock, so no save is under way except those of `run`,
+    /// whose other ranks may have begun already.
     pub(crate) fn sweep(&self, run: Option<&str>) -> Result<Vec<String>> {
         let mut swept = self.sweep_trash()?;
         for name in names(self.root())? {
             let is_left = match Attempt::of(&name) {
                 Some(attempt) => Some(attempt.run.as_str()) != run,
-                // Only a coordinator puts holds, and whoever has the lock is the only one.
+                // Only a coordinator puts holds, and only one coordinator can hold the lock.
                 None => Hold::of(&name).is_some(),
             };
             if is_left {
@@ -207,7 +218,7 @@ impl Steps {
             }
         }
         swept.extend(removal::settle(self, None)?);
-        // A tagger that was killed leaves its draft in the step.
+        // A killed process may have left the draft of a tag in the step.
         let steps = names(self.root())?
             .into_iter()
             .filter_map(|name| step_of(&name));
@@ -218,8 +229,8 @@ impl Steps {
         Ok(swept)
     }
 
-    /// The same in a store without locks, where only age tells what crashed jobs left: attempts to which nothing was added
-    /// for `age`, and the holds of attempts that are gone.
+    /// The sweep of a store without locks, where only age identifies leftovers: removes attempts to which nothing was
+    /// added for `age_min`, and the holds of attempts that are gone.
     pub(crate) fn sweep_aged(&self, now: SystemTime, age_min: Duration) -> Result<Vec<String>> {
         let mut swept = Vec::new();
         let all = names(self.root())?;
@@ -240,7 +251,7 @@ impl Steps {
             }
         }
         for hold in all.iter().filter_map(|name| Hold::of(name)) {
-            // Looked at after the hold was listed: an attempt is there before its holds.
+            // Read after the hold was listed, because an attempt exists before its holds.
             if records(&hold.attempt)?.is_empty() {
                 self.discard(&hold.name())?;
                 swept.push(hold.name());
@@ -249,8 +260,8 @@ impl Steps {
         Ok(swept)
     }
 
-    /// Removes what jobs that crashed left behind: attempts, records, and uploads that were never completed. Where no lock
-    /// tells whether a job is alive, that is what nothing was added to for `age`. Answers what is gone.
+    /// Removes the leftovers of crashed jobs: attempts, records, and incomplete uploads. In a store without locks,
+    /// these are the ones to which nothing was added for `age`. Returns the removed names.
     pub fn sweep_left(&self, age: Duration) -> Result<Vec<String>> {
         if self.root.folder().is_some() {
             let lock = Lock::take(self.root(), "sweep", Duration::ZERO)?;
@@ -258,14 +269,15 @@ impl Steps {
                 let message = "its file system has no locks, which tell whether a job saves there";
                 let folder = self.folder();
                 return Err(
-                    Error::new(Kind::Unsupported, "sweep", folder.display(), message).with_hint(
-                        "remove by hand what begins with `.step-`, when no job saves there",
-                    ),
+                    Error::new(ErrorKind::Unsupported, "sweep", folder.display(), message)
+                        .with_hint(
+                            "remove by hand what begins with `.step-`, when no job saves there",
+                        ),
                 );
             }
             return self.sweep(None);
         }
-        // The store's clock may be ahead of this one's: who wants all gone gets it.
+        // The store's clock may be ahead of this one's, and an age of 0 must include everything.
         let ahead = if age.is_zero() {
             CLOCK_SKEW_MAX
         } else {
@@ -277,22 +289,22 @@ impl Steps {
         Ok(swept)
     }
 
-    /// The attempts of a run that are there.
+    /// The existing attempts of a run.
     pub(crate) fn attempts(&self, run: &str) -> Result<Vec<Attempt>> {
         let names = names(self.root())?;
         let attempts = names.iter().filter_map(|name| Attempt::of(name));
         Ok(attempts.filter(|attempt| attempt.run == run).collect())
     }
 
-    /// Finishes the removals that 0.1.0 had begun. It renamed a step before it looked for those that refer to it: a
-    /// step that is tagged, or that a listed one needs, is put back.
+    /// Finishes the removals that version 0.1.0 began. It renamed a step before it looked for references to it, so a
+    /// step that is tagged, or that a listed step needs, is restored.
     fn sweep_trash(&self) -> Result<Vec<String>> {
         let names = names(self.root())?.into_iter();
         let mut trash: Vec<_> = names.filter(|name| trashed(name).is_some()).collect();
         let Some(root) = self.root.folder().filter(|_| !trash.is_empty()) else {
             return Ok(Vec::new());
         };
-        // One that is put back may need another.
+        // A restored step may need another one.
         while let Some(at) = self.needed_trash(&trash)? {
             let name = trash.swap_remove(at);
             let step = trashed(&name).expect("only such names are in the list");
@@ -305,27 +317,27 @@ impl Steps {
         Ok(trash)
     }
 
-    /// The first of these that must be put back.
+    /// The index of the first of these that must be restored.
     fn needed_trash(&self, trash: &[String]) -> Result<Option<usize>> {
         let survey = self.survey()?;
         let is_needed = |name: &String| {
             let step = trashed(name)?;
             let is_free = self.is_free(step).unwrap_or(false);
             let folder = self.root.below(name.as_ref(), Missing::Refuse).ok()?;
-            // Tags that cannot be read are taken for tags.
+            // An unreadable tag file counts as a tag.
             let is_tagged = Self::tags_in(&*folder).map_or(true, |tags| !tags.is_empty());
             Some(is_free && (is_tagged || survey.need(step).is_some()))
         };
         Ok(trash.iter().position(|name| is_needed(name) == Some(true)))
     }
 
-    /// Deletes the objects of a step whose store is no folder. The manifest goes last: its names are those of the
-    /// objects that belong to it, and until then the decision to remove it stands. Objects of a save under way, which
-    /// have names of their own, are not touched.
+    /// Deletes the objects of a step in an object store. The manifest is deleted last, because it names the step's
+    /// objects; until then the decision to remove the step is valid. Objects of a save under way have other names and
+    /// are not touched.
     ///
     /// Several processes may erase one step, and it may be saved and tagged again before the last of them is done. So
-    /// the manifest and the tags go only as the versions that were seen while the step was the one that is meant.
-    fn erase_objects(held: &dyn Store, identity: &Identity) -> Result<()> {
+    /// the manifest and the tags are deleted only in the versions that were seen while the step had this identity.
+    fn erase_objects(held: &dyn Store, identity: &StepIdentity) -> Result<()> {
         let mut tags = Vec::new();
         for name in names(held)?
             .into_iter()
@@ -340,7 +352,7 @@ impl Steps {
         if identity.manifest != Some(Sum::of(&text)) {
             return Ok(());
         }
-        // One that cannot be read does not say what belongs to it.
+        // An unreadable manifest does not name the step's objects.
         if let Ok(manifest) = Manifest::parse(&held.describe(MANIFEST.as_ref()), &text) {
             let shards = manifest.shards.into_iter().map(|shard| shard.file);
             let parity = manifest.parity.into_iter().map(|parity| parity.file);
@@ -355,8 +367,8 @@ impl Steps {
     }
 }
 
-/// Removes an object if it is the version that was seen. A store without that condition leaves a gap between the look and
-/// the removal.
+/// Removes an object if it still has the version that was seen. In a store without remove-if-match there is a gap
+/// between the check and the removal.
 fn remove_version(held: &dyn Store, name: &str, seen: &dyn Handle, how: Durability) -> Result<()> {
     match seen.tag() {
         Some(tag) if held.verbs().has(Verb::RemoveIfMatch) => {
@@ -371,7 +383,7 @@ fn remove_version(held: &dyn Store, name: &str, seen: &dyn Handle, how: Durabili
 fn has_manifest(step: &dyn Store) -> bool {
     match step.folder() {
         Some(folder) => folder.has_file(MANIFEST).unwrap_or(false),
-        // It would not be there without.
+        // `Steps::step` fails without a manifest.
         None => true,
     }
 }
@@ -400,11 +412,11 @@ impl Ledger for Steps {
         if_there(self.step(step))
     }
 
-    fn identity(&self, held: &Self::Held) -> Result<Identity> {
+    fn identity(&self, held: &Self::Held) -> Result<StepIdentity> {
         let manifest = if_there(held.get(MANIFEST.as_ref(), MANIFEST_BYTES_MAX))?;
         let manifest = manifest.map(|text| Sum::of(&text));
         let inode = held.folder().map_or(Ok(0), Folder::inode)?;
-        Ok(Identity { inode, manifest })
+        Ok(StepIdentity { inode, manifest })
     }
 
     fn tags(&self, held: &Self::Held) -> Result<Vec<String>> {
@@ -415,18 +427,18 @@ impl Ledger for Steps {
         Ok(self.survey()?.need(step))
     }
 
-    fn erase(&self, step: u64, held: &Self::Held, identity: &Identity) -> Result<()> {
+    fn erase(&self, step: u64, held: &Self::Held, identity: &StepIdentity) -> Result<()> {
         let Some((root, own)) = self.root.folder().zip(held.folder()) else {
             return Self::erase_objects(&**held, identity);
         };
-        // Without its manifest it is no step, whatever else a loss of power brings back.
+        // Without its manifest it is not a step, whatever files a power loss brings back.
         own.remove(MANIFEST)?;
         own.sync()?;
         let name = step_folder(step);
         for _ in 0..ERASE_TRIES {
             own.clear()?;
             let is_gone = match if_there(root.open_folder(&name))? {
-                // What has the name now is another step.
+                // Otherwise the name belongs to another step now.
                 Some(now) => now.inode()? != own.inode()? || root.remove_empty(&name)?,
                 None => true,
             };
@@ -436,6 +448,6 @@ impl Ledger for Steps {
         }
         let message = "somebody writes to it while it is removed";
         let path = own.path().display();
-        Err(Error::new(Kind::Transient, "remove", path, message))
+        Err(Error::new(ErrorKind::Transient, "remove", path, message))
     }
 }

@@ -1,9 +1,8 @@
-//! What is known of a chunk's bytes: a checksum, by which damage is found, and where wanted a digest,
-//! by which two chunks are told to be equal.
+//! The checksum of a chunk, which detects damage, and its optional digest, which tells whether two chunks are equal.
 //!
-//! The checksum is CRC-64/NVME, which finds every flip of up to a few bits and runs at the speed of
-//! the cache. It is no proof of equality: a changed chunk has the same one once in 2^64 by chance, and by
-//! construction whenever somebody wants. The digest is XXH3 of 128 bits.
+//! The checksum is CRC-64/NVME, which detects every flip of a few bits and runs at cache speed. It does not prove
+//! equality: a changed chunk has the same checksum with a chance of 1 in 2^64, and an attacker can construct one. The
+//! digest is XXH3 with 128 bits.
 
 use std::fmt;
 
@@ -37,7 +36,7 @@ impl Digest {
     }
 }
 
-/// How a number is written: by this many lower-case hexadecimal digits, in JSON as a string of them.
+/// Writes a number as a fixed count of lower-case hexadecimal digits, in JSON as a string.
 macro_rules! hexadecimal {
     ($name:ident, $digits:literal) => {
         impl fmt::Display for $name {
@@ -55,7 +54,7 @@ macro_rules! hexadecimal {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
                 let number = hexadecimal(reader, $digits)?;
-                Ok(Self(number.try_into().expect("so many digits fit")))
+                Ok(Self(number.try_into().expect("that many digits fit")))
             }
         }
     };
@@ -64,12 +63,12 @@ macro_rules! hexadecimal {
 hexadecimal!(Sum, 16);
 hexadecimal!(Digest, 32);
 
-/// A number of so many lower-case hexadecimal digits.
+/// Parses a number of exactly `digits` lower-case hexadecimal digits.
 fn hexadecimal<'de, D: Deserializer<'de>>(reader: D, digits: usize) -> Result<u128, D::Error> {
     let text = std::borrow::Cow::<'de, str>::deserialize(reader)?;
     let fits = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     if text.len() != digits || !text.bytes().all(fits) {
-        let message = format!("a checksum of {digits} hexadecimal digits is meant");
+        let message = format!("a checksum has {digits} lower-case hexadecimal digits");
         return Err(D::Error::custom(message));
     }
     u128::from_str_radix(&text, 16).map_err(D::Error::custom)

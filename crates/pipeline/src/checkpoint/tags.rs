@@ -1,11 +1,10 @@
-//! Tags: names for steps, which keep them from being removed.
+//! Tags: names for steps, which protect them from removal.
 //!
-//! Each tag is a file of its step. Two processes that tag one step at once put two files, and neither can lose the
-//! other's.
+//! Each tag is a file in its step. Two processes that tag one step at once put two files, so no tag is lost.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::{Durability, Store};
 
 use super::{
@@ -14,11 +13,11 @@ use super::{
     steps::{Steps, if_there, names, put},
 };
 
-/// The longest file of tags that 0.1.0 wrote.
+/// The maximum length of a tag file of version 0.1.0.
 const TAGS_BYTES_MAX: u64 = 1 << 20;
 
 impl Steps {
-    /// Gives a step a tag, which keeps it from being removed. A tag that was given is durable.
+    /// Adds a tag to a step, which protects it from removal. The tag is durable on return.
     pub fn tag(&self, step: u64, tag: &str) -> Result<()> {
         check_tag(tag)?;
         self.manifest(step)?;
@@ -28,10 +27,10 @@ impl Steps {
         }
         let target = format!("step {step} of {}", self.folder().display());
         let message = "it was removed meanwhile";
-        Err(Error::new(Kind::NotFound, "tag", target, message))
+        Err(Error::new(ErrorKind::NotFound, "tag", target, message))
     }
 
-    /// Takes a tag from a step.
+    /// Removes a tag from a step.
     pub fn untag(&self, step: u64, tag: &str) -> Result<()> {
         check_tag(tag)?;
         let held = self.step(step)?;
@@ -53,7 +52,7 @@ impl Steps {
         }
     }
 
-    /// The tags of the step whose folder this is.
+    /// The tags in a step's folder.
     pub(crate) fn tags_in(held: &dyn Store) -> Result<Vec<String>> {
         let names = names(held)?;
         let own = names
@@ -66,13 +65,13 @@ impl Steps {
 }
 
 fn put_tag(held: &dyn Store, tag: &str) -> Result<()> {
-    // A number of its own tells it from the same tag of a step that was saved again: object stores know versions by
-    // their bytes.
+    // The nonce distinguishes it from the same tag of a step that was saved again: object stores derive versions from
+    // the bytes.
     let text = format!("{tag}\n{}\n", fresh_nonce());
     put(held, &tag_file(tag), &text, Durability::Synced).map(drop)
 }
 
-/// The tags that 0.1.0 gave.
+/// The tags that version 0.1.0 wrote.
 fn old_tags(held: &dyn Store) -> Result<Vec<String>> {
     match if_there(held.get(TAGS.as_ref(), TAGS_BYTES_MAX))? {
         None => Ok(Vec::new()),
@@ -80,10 +79,10 @@ fn old_tags(held: &dyn Store) -> Result<Vec<String>> {
     }
 }
 
-/// The tags in a file of 0.1.0, which errors call `name`.
+/// Parses a tag file of version 0.1.0. Errors call it `name`.
 pub fn parse_tags(name: &str, text: &[u8]) -> Result<Vec<String>> {
     let corrupt = |why: String| {
-        Error::new(Kind::Corrupt, "read", name, why)
+        Error::new(ErrorKind::Corrupt, "read", name, why)
             .with_hint("delete that file if the tags in it are not needed")
     };
     let tags: Vec<String> = serde_json::from_slice(text).map_err(|e| corrupt(e.to_string()))?;

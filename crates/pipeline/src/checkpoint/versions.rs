@@ -1,6 +1,6 @@
-//! The versions of the objects that a step lies in: looked up at the commit, and kept in the manifest.
+//! The versions of a step's objects: read at the commit, and stored in the manifest.
 //!
-//! Local folders have none: a file is opened once, and read to its end whatever gets its name.
+//! Local files have none: a file is opened once, and stays readable if its name is reused.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use super::{
     steps::Steps,
 };
 
-/// Objects that are looked at side by side. A local folder needs as many descriptors.
+/// The maximum number of objects opened at once. A local folder needs as many descriptors.
 const LOOKED_AT_ONCE: usize = 64;
 
 impl Home {
-    /// Opens objects of an attempt by their names, and calls `look` on each with its number.
+    /// Opens objects of an attempt by name, and calls `look` with the number and handle of each.
     pub(crate) fn look_at(
         &self,
         names: &[&str],
@@ -33,7 +33,7 @@ impl Home {
     }
 }
 
-/// The version of an object of a step, where its store tells it.
+/// The version of an object of a step, if the store has versions.
 pub(crate) fn version_of(step: u64, file: &str, handle: &Arc<dyn Handle>) -> Option<ObjectVersion> {
     let Some(Tag::Text(tag)) = handle.tag() else {
         return None;
@@ -43,7 +43,7 @@ pub(crate) fn version_of(step: u64, file: &str, handle: &Arc<dyn Handle>) -> Opt
 }
 
 impl Manifest {
-    /// The versions of its own objects, if this is the store that it was committed to.
+    /// The versions of its own objects, if `store` is the one that it was committed to.
     pub(crate) fn own_versions(&self, store: &str) -> Vec<ObjectVersion> {
         let versions = self.versions.iter().filter(|known| known.store == store);
         let objects = versions.flat_map(|known| &known.objects);
@@ -53,7 +53,7 @@ impl Manifest {
 }
 
 impl Steps {
-    /// What a manifest says of the versions of objects that are here.
+    /// The version table of a manifest for objects in this store; `None` if there are none.
     pub(crate) fn versions(&self, mut objects: Vec<ObjectVersion>) -> Option<Versions> {
         objects.sort_unstable();
         objects.dedup();

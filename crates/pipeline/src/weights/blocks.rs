@@ -1,13 +1,13 @@
-//! Blocks: memory that another library allocates for a load, so that it can be freed tensor by tensor.
+//! Memory blocks that another library allocates for a load, so that it can free them tensor by tensor.
 //!
-//! A large tensor is a block of its own. Small neighbours share one: an allocation for each of two hundred thousand tensors
-//! would take longer than to load them, and each would be rounded up. The library allocates block by block while the load
-//! already runs ([`Scattered`]).
+//! A large tensor has a block of its own. Small neighbouring tensors share one: 200,000 allocations would take longer
+//! than the load, and each would be rounded up. The library allocates block by block while the load already runs
+//! ([`Scattered`]).
 
 use std::{ops::Range, sync::Arc};
 
 use straightway_core::{Receipt, Result};
-use straightway_io::{Part, Region, Scattered};
+use straightway_io::{Region, Scattered, ScatteredPart};
 use straightway_sys::cuda::Context;
 
 use super::{
@@ -16,44 +16,44 @@ use super::{
     load::{Jobs, Target},
 };
 
-/// Small tensors share blocks of at most this many bytes. One that is kept keeps so many alive; smaller blocks cost
-/// allocations: 6.7 GB of small tensors are 400 of these.
+/// The maximum size of a block that small tensors share. A tensor that is kept keeps its whole block alive; smaller
+/// blocks cost more allocations. 6.7 GB of small tensors take 400 blocks of this size.
 pub const GROUP_BYTES_MAX: u64 = 16 << 20;
 
-/// Memory that is allocated at once.
+/// One allocation of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// Which of the load's tensors are in it.
+pub struct MemoryBlock {
+    /// The indices of its tensors in the load.
     pub tensors: Range<usize>,
-    /// Where its first tensor begins in the layout.
+    /// The offset of its first tensor in the layout.
     pub from: u64,
-    /// Where its first tensor begins in the block: tensors are as aligned there as they are in the layout.
+    /// The offset of its first tensor in the block. Tensors have the same alignment there as in the layout.
     pub at: u64,
-    /// How long it is; 0 where it is for a tensor without bytes.
+    /// Its length in bytes; 0 for a tensor without bytes.
     pub bytes: u64,
 }
 
-impl Block {
-    /// Where a tensor of it begins in it.
+impl MemoryBlock {
+    /// The offset of one of its tensors in the block.
     pub fn offset_of(&self, tensor: &Placed) -> u64 {
         self.at + (tensor.at - self.from)
     }
 }
 
-/// A load into blocks, ready to run. Its receipt is given when all blocks were, and all bytes are there.
+/// A load into blocks, ready to run. It ends once all blocks were allocated and all bytes have arrived.
 #[derive(Debug)]
 pub struct PreparedBlocks {
     jobs: Jobs,
-    /// What the blocks are for.
+    /// The tensors that the blocks hold.
     pub tensors: Arc<Vec<Placed>>,
     /// The blocks, in order.
-    pub blocks: Vec<Block>,
-    /// The regions of those that have bytes; `None` where none has.
+    pub blocks: Vec<MemoryBlock>,
+    /// The regions of the blocks that have bytes; `None` if no block has any.
     pub target: Option<Arc<Scattered>>,
 }
 
 impl Loader {
-    /// Makes a load ready whose blocks are allocated by somebody else, on the GPU of `context`.
+    /// Prepares a load whose blocks the caller allocates later, on the GPU of `context`.
     pub fn prepare_blocks(
         &self,
         model: &Model,
@@ -62,10 +62,10 @@ impl Loader {
     ) -> Result<PreparedBlocks> {
         let blocks = divide(&layout.tensors);
         let (bytes, tensors) = (layout.bytes, Arc::new(layout.tensors));
-        let part = |block: &Block| Part {
+        let part = |block: &MemoryBlock| ScatteredPart {
             from: block.from,
             at: block.at,
-            region: Arc::new(Region::late(context, block.bytes)),
+            region: Arc::new(Region::deferred(context, block.bytes)),
         };
         let parts: Vec<_> = blocks.iter().filter(|b| b.bytes > 0).map(part).collect();
         let target = match parts.len() {
@@ -89,9 +89,9 @@ impl PreparedBlocks {
     }
 }
 
-/// Divides tensors that lie behind each other into blocks.
-fn divide(tensors: &[Placed]) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+/// Divides tensors, in layout order, into blocks.
+fn divide(tensors: &[Placed]) -> Vec<MemoryBlock> {
+    let mut blocks: Vec<MemoryBlock> = Vec::new();
     let mut is_open = false;
     for (number, tensor) in tensors.iter().enumerate() {
         let is_large = tensor.bytes >= LARGE_BYTES;
@@ -103,12 +103,12 @@ fn divide(tensors: &[Placed]) -> Vec<Block> {
             last.bytes = last.at + (end - last.from);
             continue;
         }
-        // A tensor without bytes that is alone needs no memory.
+        // A block with one empty tensor needs no memory.
         let at = match tensor.bytes {
             0 => 0,
             _ => tensor.at % LARGE_ALIGN_BYTES,
         };
-        blocks.push(Block {
+        blocks.push(MemoryBlock {
             tensors: number..number + 1,
             from: tensor.at,
             at,
@@ -124,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::weights::{Dtype, Name, Shape};
+    use crate::weights::{Dtype, Shape, TensorName};
 
     fn placed(sizes: &[(u64, u64)]) -> Vec<Placed> {
         let mut at = 0;
@@ -133,7 +133,7 @@ mod tests {
             let start = at;
             at += bytes;
             Placed {
-                name: Name::from("t"),
+                name: TensorName::from("t"),
                 dtype: Dtype::U8,
                 shape: Shape::from_iter([bytes]),
                 at: start,

@@ -1,15 +1,15 @@
-//! What an element of a tensor is.
+//! The type of a tensor's elements.
 
 use std::{fmt, str::FromStr};
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 macro_rules! dtypes {
     ($( $dtype:ident = $name:literal $bits:literal; )*) => {
         /// The type of a tensor's elements.
         ///
-        /// In the order in which writers sort: a file has its widest elements first, so that each tensor is
-        /// aligned without gaps between them.
+        /// The order is the one in which writers sort: a file has its widest elements first, so that each tensor is
+        /// aligned without gaps.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[expect(missing_docs, reason = "the format's own names say what they are")]
         pub enum Dtype {
@@ -17,10 +17,10 @@ macro_rules! dtypes {
         }
 
         impl Dtype {
-            /// All there are.
+            /// All dtypes.
             pub const ALL: &[Self] = &[ $( Self::$dtype, )* ];
 
-            /// How many bits an element has. Three have less than a byte.
+            /// The number of bits of an element. Three dtypes have less than 8.
             pub const fn bits(self) -> u64 {
                 match self { $( Self::$dtype => $bits, )* }
             }
@@ -59,7 +59,7 @@ dtypes! {
 }
 
 impl Dtype {
-    /// What the address of a tensor must be a multiple of.
+    /// The alignment of a tensor's address in bytes.
     pub const fn align_bytes(self) -> u64 {
         match self.bits() / 8 {
             0 => 1,
@@ -67,7 +67,7 @@ impl Dtype {
         }
     }
 
-    /// The one with this name in a header.
+    /// The dtype with this name in a header.
     pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|dtype| dtype.name() == name)
     }
@@ -79,8 +79,13 @@ impl FromStr for Dtype {
     fn from_str(name: &str) -> Result<Self> {
         Self::named(name).ok_or_else(|| {
             let message = "no dtype of safetensors has that name";
-            Error::new(Kind::Invalid, "find dtype", format!("`{name}`"), message)
-                .with_hint("names are those of the format: F32, BF16, F8_E4M3, …")
+            Error::new(
+                ErrorKind::Invalid,
+                "find dtype",
+                format!("`{name}`"),
+                message,
+            )
+            .with_hint("names are those of the format: F32, BF16, F8_E4M3, …")
         })
     }
 }

@@ -1,30 +1,29 @@
-//! Which tensors are wanted, by name.
+//! Filters that select tensors by name.
 
 use std::{fmt, str::FromStr};
 
 use globset::{GlobBuilder, GlobMatcher};
 use hashbrown::HashSet;
 use regex::{Regex, RegexBuilder};
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
-/// The longest pattern. What is longer is a list of names, and names are many filters.
+/// The maximum length of a pattern. Longer ones are lists of names, which should be separate filters.
 const PATTERN_BYTES_MAX: usize = 1 << 12;
 
-/// What a compiled regular expression may take. The engine itself runs in linear time.
+/// The maximum size of a compiled regular expression. The engine runs in linear time.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
-/// A rule that names tensors.
+/// A rule that matches tensor names.
 ///
-/// As text: `name:…`, `glob:…` or `regex:…`; without such a word it is a glob where it has one of
-/// `*?[{` in it, and an exact name where not. In a glob `*` goes across dots and slashes; a regular
-/// expression may match anywhere in the name.
+/// As text: `name:…`, `glob:…` or `regex:…`. Without a prefix, a text with one of `*?[{` is a glob, and any other text
+/// an exact name. In a glob, `*` also matches dots and slashes. A regular expression may match anywhere in the name.
 #[derive(Clone, Debug)]
 pub enum Filter {
     /// The tensor with exactly this name.
     Name(String),
     /// All tensors whose whole name matches.
     Glob(GlobMatcher),
-    /// All tensors in whose name it is found.
+    /// All tensors whose name it matches anywhere.
     Regex(Regex),
 }
 
@@ -37,14 +36,14 @@ impl Filter {
         Ok(Self::Glob(glob.compile_matcher()))
     }
 
-    /// All tensors in whose name the regular expression is found.
+    /// All tensors whose name the regular expression matches anywhere.
     pub fn regex(pattern: &str) -> Result<Self> {
         check_length("regular expression", pattern)?;
         let regex = RegexBuilder::new(pattern)
             .size_limit(REGEX_BYTES_MAX)
             .build();
         let regex = regex.map_err(|e| {
-            // The engine draws the pattern with a mark under it; the last line says what is wrong.
+            // The engine's error shows the pattern over several lines; the last line is the reason.
             let text = e.to_string();
             let last = text.lines().last().unwrap_or_default();
             refused(
@@ -56,7 +55,7 @@ impl Filter {
         Ok(Self::Regex(regex))
     }
 
-    /// Whether it names this tensor.
+    /// Whether it matches this name.
     pub fn matches(&self, name: &str) -> bool {
         match self {
             Self::Name(this) => this == name,
@@ -94,7 +93,7 @@ impl fmt::Display for Filter {
     }
 }
 
-/// Several filters: a tensor is wanted if any of them names it. None at all want every tensor.
+/// A set of filters: a tensor matches if any filter matches it. An empty set matches every tensor.
 #[derive(Clone, Debug, Default)]
 pub struct Filters {
     names: HashSet<String>,
@@ -102,19 +101,19 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// Whether a tensor is wanted.
+    /// Whether a tensor with this name is selected.
     pub fn matches(&self, name: &str) -> bool {
         self.is_empty()
             || self.names.contains(name)
             || self.patterns.iter().any(|f| f.matches(name))
     }
 
-    /// Whether there are none.
+    /// Whether there are no filters.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty() && self.patterns.is_empty()
     }
 
-    /// The tensors that are asked for by their exact names.
+    /// The exact names among the filters.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
@@ -143,7 +142,12 @@ fn check_length(what: &str, pattern: &str) -> Result<()> {
 }
 
 fn refused(what: &str, pattern: &str, why: String) -> Error {
-    Error::new(Kind::Invalid, "use", format!("{what} `{pattern}`"), why)
+    Error::new(
+        ErrorKind::Invalid,
+        "use",
+        format!("{what} `{pattern}`"),
+        why,
+    )
 }
 
 #[cfg(test)]
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glob_goes_across_dots_and_slashes_and_a_regex_matches_anywhere() {
+    fn a_glob_matches_dots_and_slashes_and_a_regex_matches_anywhere() {
         let matches = |filter: &str, name: &str| filter.parse::<Filter>().unwrap().matches(name);
         assert!(matches("model.*.weight", "model.layers.3/q.weight"));
         assert!(!matches("model.*", "lm_head.model.x"));
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_makes_no_sense_is_refused_with_the_reason() {
+    fn an_invalid_pattern_is_refused_with_the_reason() {
         let error = "regex:(".parse::<Filter>().unwrap_err().to_string();
         assert_eq!(error, "cannot use regular expression `(`: unclosed group");
         assert!("[".parse::<Filter>().is_err());
@@ -186,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn no_filters_want_everything_and_several_want_what_any_names() {
+    fn no_filters_match_everything_and_several_match_what_any_of_them_does() {
         assert!(Filters::default().matches("x"));
         let two: Filters = ["a", "b.*"]
             .map(|f| f.parse().unwrap())

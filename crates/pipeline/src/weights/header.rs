@@ -1,9 +1,8 @@
-//! The header of a safetensors file: its length as 8 bytes, and JSON that says where each tensor is.
+//! The header of a safetensors file: its length in 8 bytes, and JSON with the extent of each tensor.
 //!
-//! Every rule of the format is checked here, so that whatever holds a [`Header`] may rely on it: the
-//! tensors follow each other without hole or overlap, fill the file to its last byte, have as many
-//! bytes as their shape and dtype take, and no two have the same name. Lengths are checked before
-//! anything is allocated by them, and names are read straight from the text into their final place.
+//! Every rule of the format is checked here, so a [`Header`] guarantees: the tensors are adjacent without holes or
+//! overlaps, fill the file to its last byte, have the size of their shape and dtype, and have unique names. Lengths are
+//! checked before memory is allocated for them. Names are not copied: they refer to the header's text.
 
 mod json;
 mod scan;
@@ -17,11 +16,11 @@ use std::{
     },
 };
 
-use straightway_core::{Bytes, Error, Kind, Object, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Object, Result};
 use straightway_io::Handle;
 
 use super::{
-    directory::Directory,
+    name_table::NameTable,
     tensor::{Tensor, quoted, whole_bytes},
 };
 
@@ -30,32 +29,32 @@ pub(crate) use text::compose;
 /// The longest header that the format allows.
 pub const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// Tensors that a model may have, over all its files. The largest models have some hundred thousand.
+/// The maximum number of tensors of a model, over all its files. The largest models have some 100,000.
 pub const TENSORS_MAX: usize = 4_000_000;
 
-/// The longest name that a tensor may have.
+/// The maximum length of a tensor's name.
 pub const NAME_BYTES_MAX: usize = 1 << 16;
 
-/// The length that stands before the JSON.
+/// The size of the length field before the JSON.
 pub(crate) const PREFIX_BYTES: u64 = 8;
 
-/// What a file says of itself, checked.
+/// A checked header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Its tensors, in the order in which they lie in the file.
+    /// Its tensors, in file order.
     pub tensors: Vec<Tensor>,
-    /// What its writer wrote down beside them.
+    /// The writer's metadata.
     pub metadata: BTreeMap<String, String>,
-    /// Where the bytes of the tensors begin.
+    /// The offset of the tensor data in the file.
     pub data_offset: u64,
 }
 
-/// Tensors counted so far over all files of a model that are being read.
+/// The number of tensors so far, over all files of a model that are being read.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicUsize);
 
 impl Count {
-    /// Counts some more; whether there is room for them.
+    /// Adds to the count. Returns whether it is within the limit.
     fn admit(&self, tensors: usize) -> bool {
         self.0.fetch_add(tensors, Ordering::Relaxed) + tensors <= TENSORS_MAX
     }
@@ -67,8 +66,8 @@ impl Header {
         Self::read_counted(file, &Count::default()).map(|(header, _)| header)
     }
 
-    /// As `read`, counted together with the other files of a model, and with its names in a table.
-    pub(crate) fn read_counted(file: &dyn Handle, count: &Count) -> Result<(Self, Directory)> {
+    /// As `read`, but counts tensors together with the model's other files, and returns a table of the names.
+    pub(crate) fn read_counted(file: &dyn Handle, count: &Count) -> Result<(Self, NameTable)> {
         let Object { name, bytes } = file.object();
         let mut prefix = [0; 8];
         if bytes >= PREFIX_BYTES {
@@ -93,8 +92,8 @@ impl Header {
         text: Vec<u8>,
         file_bytes: u64,
         count: &Count,
-    ) -> Result<(Self, Directory)> {
-        let corrupt = |message: String| Error::new(Kind::Corrupt, "read", name, message);
+    ) -> Result<(Self, NameTable)> {
+        let corrupt = |message: String| Error::new(ErrorKind::Corrupt, "read", name, message);
         if text.first() != Some(&b'{') {
             return Err(corrupt("its header does not begin with `{`".to_owned())
                 .with_hint("is it a safetensors file?"));
@@ -112,29 +111,29 @@ impl Header {
         if !header.tensors.is_sorted_by_key(key) {
             header.tensors.sort_unstable_by_key(key);
         }
-        let directory = directory(&header.tensors).map_err(corrupt)?;
+        let names = names(&header.tensors).map_err(corrupt)?;
         check_extents(&header.tensors, file_bytes - data_offset).map_err(corrupt)?;
         for tensor in &mut header.tensors {
             tensor.extent.offset += data_offset;
         }
-        Ok((header, directory))
+        Ok((header, names))
     }
 }
 
-/// The names of tensors. No two may be the same.
-fn directory(tensors: &[Tensor]) -> Result<Directory, String> {
-    let mut directory = Directory::with_capacity(tensors.len());
+/// A table of the tensors' names. A duplicate is an error.
+fn names(tensors: &[Tensor]) -> Result<NameTable, String> {
+    let mut names = NameTable::with_capacity(tensors.len());
     for (number, tensor) in tensors.iter().enumerate() {
-        if directory.enter(tensors, number).is_err() {
+        if names.enter(tensors, number).is_err() {
             return Err(format!("tensor {} is there twice", quoted(&tensor.name)));
         }
     }
-    Ok(directory)
+    Ok(names)
 }
 
-/// How long the JSON is, by the first bytes of a file that has `file_bytes`.
+/// The length of the JSON, from the first bytes of a file of `file_bytes`.
 fn json_bytes(name: &str, prefix: [u8; 8], file_bytes: u64) -> Result<usize> {
-    let corrupt = |message: String| Err(Error::new(Kind::Corrupt, "read", name, message));
+    let corrupt = |message: String| Err(Error::new(ErrorKind::Corrupt, "read", name, message));
     if file_bytes < PREFIX_BYTES {
         return corrupt(format!(
             "it has {file_bytes} bytes, and a safetensors file begins with 8 that say how long its \
@@ -157,7 +156,7 @@ fn json_bytes(name: &str, prefix: [u8; 8], file_bytes: u64) -> Result<usize> {
     Ok(usize::try_from(bytes).expect("the limit fits every address space"))
 }
 
-/// Checks that tensors, in order, fill `data_bytes` exactly and each has the bytes that it needs.
+/// Checks that tensors, in order, fill `data_bytes` exactly, and that each has the size of its shape and dtype.
 fn check_extents(tensors: &[Tensor], data_bytes: u64) -> Result<(), String> {
     let mut end = 0;
     for (number, tensor) in tensors.iter().enumerate() {
@@ -194,7 +193,7 @@ fn check_extents(tensors: &[Tensor], data_bytes: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that a tensor has as many bytes as its shape and dtype take.
+/// Checks that a tensor has the size of its shape and dtype.
 fn check_bytes(tensor: &Tensor) -> Result<(), String> {
     let (shape, dtype, bytes) = (&tensor.shape, tensor.dtype, tensor.extent.bytes);
     let elements = shape.elements();

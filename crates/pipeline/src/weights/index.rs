@@ -1,4 +1,4 @@
-//! An index file (`model.safetensors.index.json`): which tensor is in which file of a folder.
+//! An index file (`model.safetensors.index.json`): maps each tensor to a file of the folder.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use serde::{
     de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor},
 };
 use serde_json::value::RawValue;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{Store, draft};
 
 use super::{
@@ -20,29 +20,30 @@ use super::{
     tensor::quoted,
 };
 
-/// Files that a model may have. The largest published ones have a few hundred.
+/// The maximum number of files of a model. The largest published models have a few hundred.
 pub const FILES_MAX: usize = 1 << 16;
 
-/// An index as it was read, its files not looked at yet.
+/// A parsed index. Its files have not been opened.
 #[derive(Clone, Debug, Default)]
-pub struct Index {
-    /// The files that it names, in order, as paths that can be opened.
+pub struct WeightIndex {
+    /// The files that it names, sorted, as paths that can be opened.
     pub files: Vec<PathBuf>,
-    /// Each tensor, and in which of the files it is said to be.
+    /// Each tensor name and the number of its file in `files`.
     pub places: Vec<(Arc<str>, u32)>,
-    /// What its writer wrote down, as text of JSON.
+    /// The writer's metadata, as JSON text.
     pub metadata: Option<String>,
 }
 
-impl Index {
-    /// Reads an index. Its files lie in its own folder, and a name that leads out of it is refused.
+impl WeightIndex {
+    /// Reads an index. A file name that leads out of the index's folder is refused.
     pub(crate) fn read(store: &dyn Store, path: &Path) -> Result<Self> {
         Self::parse(path, &store.get(path.as_os_str(), HEADER_BYTES_MAX)?)
     }
 
-    /// Reads the index that `text` is and that lies at `path`.
+    /// Parses `text` as the index at `path`.
     pub fn parse(path: &Path, text: &[u8]) -> Result<Self> {
-        let corrupt = |message: String| Error::new(Kind::Corrupt, "read", path.display(), message);
+        let corrupt =
+            |message: String| Error::new(ErrorKind::Corrupt, "read", path.display(), message);
         let mut reader = serde_json::Deserializer::from_slice(text);
         let index = reader
             .deserialize_map(IndexVisitor)
@@ -52,7 +53,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Adds a file and answers its number.
+    /// Adds a file and returns its number.
     fn add_file(&mut self, files: &mut HashMap<String, u32>, name: String) -> Result<u32, String> {
         check_inside(&name)?;
         if files.len() == FILES_MAX {
@@ -64,7 +65,7 @@ impl Index {
         Ok(number)
     }
 
-    /// Puts the files in the order of their names, and in their folder.
+    /// Sorts the files by name, and joins the names to their folder.
     fn sort_files(&mut self, folder: &Path) {
         let mut order: Vec<_> = (0_u32..).zip(std::mem::take(&mut self.files)).collect();
         order.sort_by(|a, b| a.1.cmp(&b.1));
@@ -82,14 +83,14 @@ impl Index {
 struct IndexVisitor;
 
 impl<'de> Visitor<'de> for IndexVisitor {
-    type Value = Index;
+    type Value = WeightIndex;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a map with `weight_map`")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Index, A::Error> {
-        let mut index = Index::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightIndex, A::Error> {
+        let mut index = WeightIndex::default();
         let mut has_places = false;
         while let Some(key) = map.next_key::<String>()? {
             match key.as_str() {
@@ -114,8 +115,8 @@ impl<'de> Visitor<'de> for IndexVisitor {
     }
 }
 
-/// Fills an index from its `weight_map`.
-struct WeightMap<'a>(&'a mut Index);
+/// A visitor that fills an index from its `weight_map`.
+struct WeightMap<'a>(&'a mut WeightIndex);
 
 impl<'de> DeserializeSeed<'de> for WeightMap<'_> {
     type Value = ();
@@ -163,11 +164,11 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
     }
 }
 
-/// A file of an index lies in the index's folder.
+/// Returns an error if a file name leads out of the index's folder.
 fn check_inside(file: &str) -> Result<(), String> {
     let refuse = |why: &str| Err(format!("its file {} {why}", quoted(file)));
     if file.is_empty() || file.contains('\0') {
-        return refuse("is no name of a file");
+        return refuse("is not a file name");
     }
     let stays = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
     if !Path::new(file).components().all(stays) {

@@ -1,5 +1,4 @@
-//! What a model is, and what loading it would do: its files, its tensors, and by which route the
-//! bytes would come, without a byte of them read.
+//! Describes a model and the load of it: its files, its tensors, and the routes of its bytes. No tensor data is read.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,64 +7,64 @@ use straightway_core::{Alignment, Leg, Move, Place, Result, receipt::RouteBytes}
 
 use super::{Loader, Model, Selection, model::Shard};
 
-/// What is known of a model.
+/// A description of a model.
 #[derive(Clone, Debug, Serialize)]
 pub struct Inspection {
-    /// What it was opened by.
+    /// The path or name that it was opened with.
     pub path: String,
     /// Bytes of the selected tensors.
     pub bytes: u64,
-    /// Bytes of the region that they would be loaded into.
+    /// Bytes of the region that a load would need.
     pub region_bytes: u64,
-    /// The files that the selected tensors are in, and the others of the model.
+    /// All files of the model.
     pub files: Vec<FileFacts>,
-    /// The selected tensors, in the order in which they lie in the files.
+    /// The selected tensors, in file order.
     pub tensors: Vec<TensorFacts>,
-    /// By which route the bytes would come, and why. Whether a GPU could have them by GPUDirect
-    /// Storage is proven by a load, and not foreseen.
+    /// The expected routes of the bytes, and why. Whether GPUDirect Storage works is only known after a load, so it is
+    /// not predicted.
     pub routes: Vec<RouteBytes>,
 }
 
 /// A file of a model.
 #[derive(Clone, Debug, Serialize)]
 pub struct FileFacts {
-    /// Where it is.
+    /// Its path.
     pub path: String,
-    /// How long it is.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// Where the bytes of its tensors begin.
+    /// The offset of its tensor data.
     pub data_offset: u64,
-    /// Whether that is on a page, so that tensors can be read straight from the drive.
+    /// Whether that offset is page-aligned, so that tensors can be read by direct I/O.
     pub is_aligned: bool,
-    /// How many tensors it has.
+    /// The number of its tensors.
     pub tensors: u64,
-    /// What its writer wrote down.
+    /// The metadata of its header.
     pub metadata: BTreeMap<String, String>,
 }
 
 /// A tensor of a model.
 #[derive(Clone, Debug, Serialize)]
 pub struct TensorFacts {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: &'static str,
-    /// How long it is along each dimension.
+    /// Its length along each dimension.
     pub shape: Vec<u64>,
-    /// Which of the files it is in.
+    /// The number of its file.
     pub file: u32,
-    /// Where in that file it begins.
+    /// Its offset in that file.
     pub offset: u64,
-    /// How many bytes it has.
+    /// Its size in bytes.
     pub bytes: u64,
-    /// How many of them are selected.
+    /// The number of selected bytes.
     pub selected_bytes: u64,
-    /// The largest power of two, up to a page, that its place in the file is a multiple of.
+    /// The largest power of two, up to a page, that divides its offset.
     pub align_bytes: u64,
 }
 
 impl Loader {
-    /// Looks at what is selected of a model, and foresees how it would be loaded.
+    /// Describes the selected tensors of a model, and plans how they would be loaded.
     pub fn inspect(
         &self,
         model: &Model,

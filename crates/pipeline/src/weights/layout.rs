@@ -1,59 +1,58 @@
-//! Where each tensor goes in one region.
+//! The place of each tensor in one region.
 //!
-//! Tensors that follow each other in a file follow each other in memory: two hundred thousand small
-//! ones are then one move, and memory is as full as the file. A chain of such neighbours breaks only
-//! where a tensor would be out of line for its dtype. What is large begins on 256 bytes, as CUDA's
-//! own allocator has it; or, where DMA may go straight into the region, as far into a page as it is
-//! in the file, since only then can it.
+//! Tensors that are adjacent in a file are adjacent in memory: 200,000 small ones are then one move, and there are no
+//! gaps. A chain of neighbours breaks only where a tensor would not be aligned for its dtype. A large chain begins on
+//! 256 bytes, as with CUDA's own allocator. If DMA may go straight into the region, it begins at the same offset in a
+//! page as in the file, because DMA needs that.
 
 use straightway_core::{Alignment, Extent, Move};
 
-use super::{Dtype, Model, Name, Selection, Shape};
+use super::{Dtype, Model, Selection, Shape, TensorName};
 
-/// From this size on, a chain of tensors begins on [`LARGE_ALIGN_BYTES`] or in step with the file:
-/// the gap that this leaves, at most a page, is 4 in 1000 of it.
+/// From this size on, a chain of tensors begins on [`LARGE_ALIGN_BYTES`] or at the file's offset in a page. The gap
+/// before it, at most a page, is 0.4 % of its size.
 pub const LARGE_BYTES: u64 = 1 << 20;
 
-/// What a large tensor is aligned to.
+/// The alignment of a large tensor.
 pub const LARGE_ALIGN_BYTES: u64 = 256;
 
-/// What decides where in a page a large tensor begins.
+/// The rule for the offset in a page at which a large tensor begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing: it begins on [`LARGE_ALIGN_BYTES`].
+    /// It begins on [`LARGE_ALIGN_BYTES`].
     Free,
-    /// The file: what DMA brings page by page lands page by page.
+    /// It has the same offset in a page as in the file, so that DMA can transfer whole pages.
     OfFile,
 }
 
-/// A tensor, or the part of one that was selected, in a region.
+/// A tensor, or the selected part of one, in a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// What it is called.
-    pub name: Name,
-    /// What its elements are.
+    /// Its name.
+    pub name: TensorName,
+    /// The type of its elements.
     pub dtype: Dtype,
-    /// How long it is along each dimension; rows follow each other.
+    /// Its lengths along each dimension, in row-major order.
     pub shape: Shape,
-    /// Where in the region it begins.
+    /// Its offset in the region.
     pub at: u64,
-    /// How many bytes it has.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// Where each tensor of a selection goes, and the moves that bring it there.
+/// The place of each tensor of a selection, and the moves that fill it.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
     /// The tensors, in the order of the selection.
     pub tensors: Vec<Placed>,
-    /// What goes where: objects are the model's files.
+    /// The moves. Their objects are the model's files.
     pub moves: Vec<Move>,
-    /// How long the region has to be.
+    /// The required length of the region.
     pub bytes: u64,
 }
 
 impl Layout {
-    /// Places what is selected of a model.
+    /// Places the selected tensors of a model.
     pub fn new(model: &Model, selection: &Selection, phase: Phase) -> Self {
         let mut layout = Self {
             tensors: Vec::with_capacity(selection.picks().len()),
@@ -86,7 +85,7 @@ impl Layout {
                     layout.close(&chain);
                     chain = Chain::new(link, layout.tensors.len());
                 }
-                // Counted from the start of its chain until that has its place.
+                // Relative to the start of its chain, until the chain is placed.
                 placed.at = first.offset - chain.extent.offset;
                 layout.tensors.push(placed);
                 continue;
@@ -101,7 +100,7 @@ impl Layout {
         layout
     }
 
-    /// Gives a chain its place.
+    /// Places a chain at the end of the region.
     fn close(&mut self, chain: &Chain) {
         let Some(first) = chain.first else { return };
         let at = chain.place(self.bytes);
@@ -116,7 +115,7 @@ impl Layout {
         self.bytes = at + chain.extent.bytes;
     }
 
-    /// Gathers the runs of one tensor.
+    /// Places a tensor that has several runs in its file.
     fn scatter(
         &mut self,
         file: u32,
@@ -143,7 +142,7 @@ impl Layout {
     }
 }
 
-/// What so many bytes are aligned to, where their dtype asks for `align_bytes`.
+/// The alignment of `bytes` bytes of a dtype that is aligned to `align_bytes`.
 fn aligned(bytes: u64, align_bytes: u64) -> u64 {
     match bytes {
         LARGE_BYTES.. => LARGE_ALIGN_BYTES,
@@ -161,21 +160,21 @@ struct Link {
 }
 
 impl Link {
-    /// Whether it is in line for its dtype where it keeps its place in a page.
+    /// Whether it is aligned for its dtype at its offset in the file.
     fn is_in_step(self) -> bool {
         self.phase == Phase::OfFile && self.extent.offset.is_multiple_of(self.align_bytes)
     }
 }
 
-/// Neighbours in a file that stay neighbours in memory.
+/// Tensors that are adjacent in a file and in memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct Chain {
-    /// The first of its tensors; none before it has any.
+    /// The number of its first tensor; `None` while it is empty.
     first: Option<usize>,
     file: u32,
     extent: Extent,
     align_bytes: u64,
-    /// Whether it is aligned by keeping its place in a page, rather than by its own start.
+    /// Whether it keeps its offset in a page, instead of being aligned by its own start.
     is_in_step: bool,
 }
 
@@ -190,7 +189,7 @@ impl Chain {
         }
     }
 
-    /// Adds a tensor where it follows on and would be in line; answers whether it does.
+    /// Adds a tensor if it is adjacent and stays aligned. Returns whether it was added.
     fn take(&mut self, link: Link) -> bool {
         let follows = self.first.is_some()
             && (self.file, self.extent.end()) == (link.file, link.extent.offset);
@@ -207,7 +206,7 @@ impl Chain {
         true
     }
 
-    /// The first offset from `free` on that suits all its tensors.
+    /// The first offset from `free` on at which all its tensors are aligned.
     fn place(&self, free: u64) -> u64 {
         if !self.is_in_step {
             return free.next_multiple_of(aligned(self.extent.bytes, self.align_bytes));

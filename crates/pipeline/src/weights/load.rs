@@ -1,4 +1,4 @@
-//! Loading: what is selected of a model, in one region, by one transfer with one receipt.
+//! Loads the selected tensors of a model into one region, with one receipt.
 
 use std::sync::Arc;
 
@@ -11,38 +11,38 @@ use super::{
     layout::{Phase, Placed},
 };
 
-/// Files read by one job, where that many may be open.
+/// The maximum number of files per job, if the descriptor limit allows it.
 const FILES_PER_JOB: usize = 256;
 
-/// Descriptors of an open file.
+/// File descriptors per open file.
 const DESCRIPTORS_EACH: u64 = 2;
 
-/// Loads weights.
+/// Loads model weights.
 #[derive(Clone, Debug)]
 pub struct Loader {
-    /// What runs the jobs.
+    /// The executor that runs the transfers.
     pub executor: Arc<Executor>,
-    /// Which route the bytes are to take.
+    /// The route to use.
     pub choice: Choice,
-    /// How far it has come.
+    /// The progress of its loads.
     pub progress: Arc<Progress>,
 }
 
-/// Weights in memory.
+/// Loaded weights.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The memory that they are in.
+    /// Their memory.
     pub region: Arc<Region>,
-    /// Where in it each tensor is, in the order in which they lie in their files.
+    /// The place of each tensor in the region, in file order.
     pub tensors: Arc<Vec<Placed>>,
-    /// Which way their bytes went.
+    /// The receipt of the load.
     pub receipt: Receipt,
 }
 
-/// A load that is ready to run: its region is there, and where each tensor will be is known.
+/// A load that is ready to run: its region is allocated, and the place of each tensor is known.
 ///
-/// It may run on another thread, while its maker wraps the tensors in objects of its own. Their
-/// bytes are there when [`run`](Self::run) has given a receipt, and not before.
+/// It may run on another thread while the caller wraps the tensors in its own objects. Their bytes are valid only after
+/// [`run`](Self::run) has returned a receipt.
 #[derive(Debug)]
 pub struct Prepared {
     pub(super) jobs: Jobs,
@@ -50,25 +50,25 @@ pub struct Prepared {
     tensors: Arc<Vec<Placed>>,
 }
 
-/// The jobs of a load, one after the other.
+/// The jobs of a load, which run one after the other.
 #[derive(Debug)]
 pub(super) struct Jobs {
     loader: Loader,
     batches: Vec<Batch>,
-    /// Bytes beside those that it moves: the pages of files.
+    /// Bytes that are mapped, in addition to those that are moved.
     pub(super) mapped_bytes: u64,
-    /// Why a file could not be mapped.
+    /// The reasons why files could not be mapped.
     pub(super) warnings: Vec<String>,
 }
 
-/// Where the bytes of a load go.
+/// The target memory of a load.
 #[derive(Debug)]
 pub(super) enum Target {
     One(Arc<Region>),
     Scattered(Arc<Scattered>),
 }
 
-/// Files that are open together, and what goes where from them.
+/// The files of one job, and the moves from them.
 #[derive(Debug, Default)]
 struct Batch {
     shards: Vec<Arc<Shard>>,
@@ -76,7 +76,7 @@ struct Batch {
 }
 
 impl Loader {
-    /// A loader that takes the straightest route.
+    /// A loader that chooses the route by itself.
     pub fn new(executor: Arc<Executor>) -> Self {
         Self {
             executor,
@@ -85,25 +85,25 @@ impl Loader {
         }
     }
 
-    /// Loads what is selected of a model into new memory of a place.
+    /// Loads the selected tensors into a new region at `place`.
     pub fn load(&self, model: &Model, selection: &Selection, place: Place) -> Result<Loaded> {
         self.prepare(model, selection, place)?.load()
     }
 
-    /// Makes a load ready: lays it out and takes the memory for it.
+    /// Prepares a load: computes its layout and allocates its region.
     pub fn prepare(&self, model: &Model, selection: &Selection, place: Place) -> Result<Prepared> {
         let layout = self.layout(model, selection, place);
         let region = Arc::new(Region::at(place, layout.bytes)?);
         Ok(self.prepare_in(model, layout, region))
     }
 
-    /// Whether GPUDirect Storage may bring what is selected straight to memory of that place. It takes one region.
+    /// Whether GPUDirect Storage may read the selection straight into memory at `place`. It needs one region.
     pub fn may_go_direct(&self, selection: &Selection, place: Place) -> bool {
         let gds = &self.executor.settings().gds;
         gds.may_serve(place, selection.bytes(), self.choice)
     }
 
-    /// Where what is selected of a model goes in a region of that place.
+    /// The layout of the selected tensors in a region at `place`.
     pub fn layout(&self, model: &Model, selection: &Selection, place: Place) -> Layout {
         let phase = match place {
             Place::Host | Place::P2p(_) => Phase::OfFile,
@@ -113,7 +113,7 @@ impl Loader {
         Layout::new(model, selection, phase)
     }
 
-    /// Makes a load ready that goes into a region of the caller's, at least as long as the layout.
+    /// Prepares a load into a region of the caller, which is at least as long as the layout.
     pub fn prepare_in(&self, model: &Model, layout: Layout, region: Arc<Region>) -> Prepared {
         Prepared {
             jobs: Jobs::new(self, model, layout.moves),
@@ -124,7 +124,7 @@ impl Loader {
 }
 
 impl Jobs {
-    /// The jobs that make these moves out of the files of a model.
+    /// Groups these moves from the files of a model into jobs.
     pub(super) fn new(loader: &Loader, model: &Model, moves: Vec<Move>) -> Self {
         let files = model.shards.len().min(moves.len());
         let files_max = limit::files_at_once(DESCRIPTORS_EACH, files.min(FILES_PER_JOB));
@@ -156,7 +156,7 @@ impl Jobs {
         }
     }
 
-    /// Runs them. Without a target there is nothing to move.
+    /// Runs the jobs. Without a target, nothing is moved.
     pub(super) fn run(self, target: Option<&Target>) -> Result<Receipt> {
         let Self {
             loader,
@@ -191,27 +191,27 @@ impl Jobs {
 }
 
 impl Prepared {
-    /// The memory that the tensors will be in.
+    /// The region that the tensors are loaded into.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Where in it each tensor will be.
+    /// The place of each tensor in the region.
     pub fn tensors(&self) -> &Arc<Vec<Placed>> {
         &self.tensors
     }
 
-    /// How many bytes it moves.
+    /// The size of its tensors in bytes.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.bytes).sum()
     }
 
-    /// Runs it and waits for the last byte.
+    /// Runs the load and waits for its last byte.
     pub fn run(self) -> Result<Receipt> {
         self.load().map(|loaded| loaded.receipt)
     }
 
-    /// As `run`, with the tensors.
+    /// As `run`, but returns the tensors too.
     pub fn load(self) -> Result<Loaded> {
         let Self {
             jobs,

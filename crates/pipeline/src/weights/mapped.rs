@@ -1,8 +1,7 @@
-//! Tensors that are the pages of their files: nothing is read before it is used, and no byte is copied.
+//! Memory-mapped tensors: pages are read on first use, and nothing is copied.
 //!
-//! This is what safetensors gives in host memory. Tensors whose bytes are not aligned for their elements, parts of
-//! tensors, and files that cannot be mapped are read instead. Headers were read and checked beforehand, from a copy of
-//! their own.
+//! safetensors does the same in host memory. Tensors that are not aligned for their dtype, parts of tensors, and files
+//! that cannot be mapped are read instead. Headers were read and checked before, from a separate copy.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,29 +10,30 @@ use straightway_sys::FilePages;
 
 use super::{Loader, Model, Pick, Placed, Prepared, Selection};
 
-/// A tensor that is pages of a file.
+/// A tensor in the mapped pages of a file.
 #[derive(Clone, Debug)]
 pub struct MappedTensor {
     /// The pages of its file.
     pub pages: Arc<FilePages>,
-    /// What it is, and where in the file.
+    /// Its name, dtype, shape and place in the file.
     pub placed: Placed,
 }
 
-/// What is selected of a model: mapped, where that is possible.
+/// The selected tensors of a model, mapped where possible.
 #[derive(Debug)]
 pub struct Mapped {
-    /// Those that are pages of files.
+    /// The mapped tensors.
     pub tensors: Vec<MappedTensor>,
-    /// The load of all others. Its receipt is that of both.
+    /// The load of all other tensors. Its receipt also counts the mapped ones.
     pub rest: Prepared,
 }
 
 impl MappedTensor {
-    /// A tensor of `model` that is whole and aligned, in the pages of its file. `None` where it is neither.
+    /// Maps a whole, aligned tensor of `model` to the pages of its file. `None` if it is a part, is not aligned, or
+    /// ends beyond the pages.
     pub fn new(model: &Model, pick: &Pick, pages: &Arc<FilePages>) -> Option<Self> {
         let tensor = pick.of(model);
-        // The pages begin on a page, so that the offset decides.
+        // The mapping is page-aligned, so only the offset matters.
         let is_aligned = tensor
             .extent
             .offset
@@ -55,9 +55,9 @@ impl MappedTensor {
 }
 
 impl Loader {
-    /// Maps what is selected of a model whose files are on this machine, and prepares to read the rest.
+    /// Maps the selected tensors of a model whose files are local, and prepares to read the rest.
     ///
-    /// A file that cannot be mapped is read, and a warning of the receipt says why.
+    /// A file that cannot be mapped is read instead, and a warning in the receipt says why.
     pub fn map(&self, model: &Model, selection: &Selection) -> Result<Mapped> {
         let mut files: BTreeMap<u32, Option<Arc<FilePages>>> = BTreeMap::new();
         let mut warnings = Vec::new();

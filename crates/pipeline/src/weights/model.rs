@@ -1,5 +1,4 @@
-//! A model: one safetensors file, a folder of them, or what an index file names, as one list of
-//! tensors.
+//! A model: one safetensors file, a folder of them, or the files of an index, as one list of tensors.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Error, Kind, Result, Uri};
+use straightway_core::{Error, ErrorKind, Result, Uri};
 use straightway_io::{
     File, Handle, Objects, Store,
     store::{self, Listing, Location, Named, Registry, Tag, list_all, open_one},
@@ -15,43 +14,43 @@ use straightway_io::{
 use straightway_sys::{FilePages, limit};
 
 use super::{
-    directory::Directory,
     header::{Count, Header},
-    index::{FILES_MAX, Index},
+    index::{FILES_MAX, WeightIndex},
+    name_table::NameTable,
     tensor::{Tensor, quoted},
 };
 use crate::parallel;
 
-/// Headers read side by side. They are small reads: latency counts, and more than this gains none.
+/// Headers read concurrently. They are small reads bound by latency; more threads gain nothing.
 const READERS_MAX: usize = 8;
 
-/// Files that are open at once while their headers are read.
+/// The maximum number of files open at once while headers are read.
 const OPEN_MAX: usize = 64;
 
-/// Descriptors of an open file: one through the page cache, and one around it.
+/// File descriptors per open file: one buffered, and one for direct I/O.
 const DESCRIPTORS_EACH: u64 = 2;
 
-/// What index files end in, and the one that counts where there are several.
+/// The suffix of index files, and the name that is preferred if there are several.
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
 pub(crate) const INDEX_NAME: &str = "model.safetensors.index.json";
 
 /// A file of a model.
 #[derive(Clone, Debug)]
 pub struct Shard {
-    /// Its name in the store: for files, the path.
+    /// Its name in the store; for a file, its path.
     pub path: PathBuf,
-    /// How long it is.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// Where the bytes of its tensors begin.
+    /// The offset of its tensor data.
     pub data_offset: u64,
-    /// What its writer wrote down.
+    /// The metadata of its header.
     pub metadata: BTreeMap<String, String>,
     store: Arc<dyn Store>,
     tag: Option<Tag>,
 }
 
 impl Shard {
-    /// Opens it again, which must be the version whose header was read.
+    /// Opens it again. It must be the version whose header was read.
     pub fn open(&self) -> Result<Arc<dyn Handle>> {
         let named = Named {
             bytes: Some(self.bytes),
@@ -62,7 +61,7 @@ impl Shard {
         Ok(opened.pop().expect("one handle for each name"))
     }
 
-    /// The same of several, which are in one store.
+    /// Opens several shards of one store.
     pub(crate) fn open_all(shards: &[Arc<Self>]) -> Result<Objects> {
         let handles = shards.iter().map(|shard| shard.open());
         let handles = handles.collect::<Result<Vec<_>>>()?;
@@ -72,7 +71,7 @@ impl Shard {
         })
     }
 
-    /// Where it is.
+    /// Its location.
     pub(crate) fn location(&self) -> Location {
         Location {
             store: Arc::clone(&self.store),
@@ -91,7 +90,7 @@ impl Shard {
         if file.bytes() < self.bytes {
             let message = "it has become shorter since its header was read";
             return Err(Error::new(
-                Kind::Corrupt,
+                ErrorKind::Corrupt,
                 "map",
                 self.path.display(),
                 message,
@@ -101,24 +100,24 @@ impl Shard {
     }
 }
 
-/// Every tensor of a model and the files that they are in.
+/// The tensors of a model and their files.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What it was opened by.
+    /// The path or name that it was opened with.
     pub path: PathBuf,
     /// Its files.
     pub shards: Vec<Arc<Shard>>,
-    /// Its tensors, file by file, in the order in which they lie there.
+    /// Its tensors, file by file, in file order.
     pub tensors: Vec<Tensor>,
-    /// What the index says beside where tensors are, as text of JSON.
+    /// The metadata of the index, as JSON text.
     pub index_metadata: Option<String>,
-    directory: Directory,
+    names: NameTable,
 }
 
 impl Model {
     /// Opens a safetensors file, a folder, or an index, and reads and checks all headers.
     ///
-    /// In a folder the index counts, if there is one, and every `*.safetensors` file if not.
+    /// In a folder, the index names the files; without an index, every `*.safetensors` file is one.
     pub fn open(at: impl Into<Location>) -> Result<Self> {
         let at = at.into();
         let ends = |suffix: &str| at.name.to_str().is_some_and(|name| name.ends_with(suffix));
@@ -136,7 +135,7 @@ impl Model {
         }
     }
 
-    /// The same, by URI.
+    /// Opens the model at a URI.
     pub fn find(stores: &Registry, uri: &Uri) -> Result<Self> {
         Self::open(stores.find(uri)?)
     }
@@ -146,36 +145,36 @@ impl Model {
         self.number(name).map(|number| &self.tensors[number])
     }
 
-    /// Which of `tensors` has this name.
+    /// The number in `tensors` of the tensor with this name.
     pub fn number(&self, name: &str) -> Option<usize> {
-        self.directory.find(&self.tensors, name)
+        self.names.find(&self.tensors, name)
     }
 
-    /// Whether its files are on a file system of this machine.
+    /// Whether all its files are on a local file system.
     pub fn is_local(&self) -> bool {
         let mut shards = self.shards.iter();
         shards.all(|shard| shard.location().path().is_some())
     }
 
-    /// How many bytes its tensors have.
+    /// The total size of its tensors in bytes.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.extent.bytes).sum()
     }
 
     fn of_index(at: &Location, index_path: &Path) -> Result<Self> {
         let store = &*at.store;
-        let index = Index::read(store, index_path)?;
+        let index = WeightIndex::read(store, index_path)?;
         let opened = Self::of_files(at, index.files.clone());
         let mut model = opened.map_err(|error| {
             let is_missing = |file: &&PathBuf| {
                 let opened = open_one(store, file.as_os_str());
-                opened.is_err_and(|error| error.kind() == Kind::NotFound)
+                opened.is_err_and(|error| error.kind() == ErrorKind::NotFound)
             };
             let Some(missing) = index.files.iter().find(is_missing) else {
                 return error;
             };
-            let message = format!("{} names it, and it is not there", index_path.display());
-            Error::new(Kind::NotFound, "open", missing.display(), message).with_hint(
+            let message = format!("{} names it, but it does not exist", index_path.display());
+            Error::new(ErrorKind::NotFound, "open", missing.display(), message).with_hint(
                 "download the missing files of the model; where a rewrite or an export into \
                  this folder was interrupted, run it again",
             )
@@ -188,9 +187,9 @@ impl Model {
                 let file = model.shards[*file as usize].path.display();
                 let name = quoted(name);
                 let message =
-                    format!("it says that tensor {name} is in {file}, and it is not there");
+                    format!("it says that tensor {name} is in {file}, which does not have it");
                 let target = index_path.display();
-                return Err(Error::new(Kind::Corrupt, "read", target, message).with_hint(
+                return Err(Error::new(ErrorKind::Corrupt, "read", target, message).with_hint(
                     "the index is of another version than its files: write or download the model again",
                 ));
             }
@@ -208,7 +207,7 @@ impl Model {
             shards: Vec::with_capacity(paths.len()),
             tensors: Vec::new(),
             index_metadata: None,
-            directory: Directory::with_capacity(if is_alone { 0 } else { count }),
+            names: NameTable::with_capacity(if is_alone { 0 } else { count }),
         };
         for (file, (path, read)) in (0..).zip(paths.into_iter().zip(headers)) {
             let header = read.header;
@@ -221,9 +220,9 @@ impl Model {
                 store: Arc::clone(&at.store),
                 tag: read.tag,
             }));
-            // What is alone has been counted through already.
+            // The names of a single file are in its table already.
             if is_alone {
-                (model.tensors, model.directory) = (header.tensors, read.directory);
+                (model.tensors, model.names) = (header.tensors, read.names);
             } else {
                 model.add(file, header.tensors)?;
             }
@@ -231,19 +230,19 @@ impl Model {
         Ok(model)
     }
 
-    /// Adds the tensors of a file. No file before it may have one of the same name.
+    /// Adds the tensors of a file. A name that an earlier file has is an error.
     fn add(&mut self, file: u32, tensors: Vec<Tensor>) -> Result<()> {
         let first = self.tensors.len();
         self.tensors.extend(tensors);
         for number in first..self.tensors.len() {
             self.tensors[number].file = file;
-            if let Err(there) = self.directory.enter(&self.tensors, number) {
+            if let Err(there) = self.names.enter(&self.tensors, number) {
                 let first = self.tensors[there].file;
                 let first = self.shards[first as usize].path.display();
                 let name = quoted(&self.tensors[number].name);
                 let message = format!("tensor {name} is in {first} as well");
                 let path = self.shards[file as usize].path.display();
-                return Err(Error::new(Kind::Corrupt, "read", path, message)
+                return Err(Error::new(ErrorKind::Corrupt, "read", path, message)
                     .with_hint("name one file of the folder, or the index, to say which counts"));
             }
         }
@@ -251,20 +250,20 @@ impl Model {
     }
 }
 
-/// What was read of a file.
+/// The header of a file and its version.
 struct Read {
     tag: Option<Tag>,
     header: Header,
-    directory: Directory,
+    names: NameTable,
 }
 
-/// Reads the headers of all files, several at a time. Of several errors the first file's counts.
+/// Reads the headers of all files, several at a time. Of several errors, the first file's is returned.
 fn read_headers(store: &dyn Store, paths: &[PathBuf]) -> Result<Vec<Read>> {
     let count = Count::default();
     let mut read = Vec::with_capacity(paths.len());
     for some in paths.chunks(limit::files_at_once(DESCRIPTORS_EACH, OPEN_MAX)) {
         let names: Vec<_> = some.iter().map(Named::new).collect();
-        // Together, so that a store on a network asks for all of them at once.
+        // Opened together, so that a network store sends all requests at once.
         read.extend(read_opened(&store.open(&names)?, &count)?);
     }
     Ok(read)
@@ -273,18 +272,18 @@ fn read_headers(store: &dyn Store, paths: &[PathBuf]) -> Result<Vec<Read>> {
 /// Reads the headers of open files.
 fn read_opened(objects: &[Arc<dyn Handle>], count: &Count) -> Result<Vec<Read>> {
     let one = |object: &Arc<dyn Handle>| {
-        let (header, directory) = Header::read_counted(&**object, count)?;
+        let (header, names) = Header::read_counted(&**object, count)?;
         Ok(Read {
             tag: object.tag(),
             header,
-            directory,
+            names,
         })
     };
     let read = parallel::each(objects.iter(), READERS_MAX, |_, object| one(object));
     read.into_iter().collect()
 }
 
-/// The index of a folder in which these are, if it has one.
+/// The index of the folder with this listing, if it has one.
 pub(crate) fn find_index(folder: &Location, names: &Listing) -> Result<Option<PathBuf>> {
     let mut found = ending(folder, names, INDEX_SUFFIX);
     let usual = folder.name.join(INDEX_NAME);
@@ -295,8 +294,8 @@ pub(crate) fn find_index(folder: &Location, names: &Listing) -> Result<Option<Pa
         let (first, second) = (first.display(), second.display());
         let message = format!("both {first} and {second} are in it");
         return Err(folder
-            .error(Kind::Invalid, "open", message)
-            .with_hint("name the index that is meant"));
+            .error(ErrorKind::Invalid, "open", message)
+            .with_hint("name the index to use"));
     }
     Ok(found.pop())
 }
@@ -306,16 +305,16 @@ fn find_files(folder: &Location, names: &Listing) -> Result<Vec<PathBuf>> {
     let found = ending(folder, names, ".safetensors");
     if found.is_empty() {
         let message = "no .safetensors file is in it";
-        return Err(folder.error(Kind::NotFound, "open", message));
+        return Err(folder.error(ErrorKind::NotFound, "open", message));
     }
     if found.len() > FILES_MAX {
         let message = format!("it has more than {FILES_MAX} files");
-        return Err(folder.error(Kind::Invalid, "open", message));
+        return Err(folder.error(ErrorKind::Invalid, "open", message));
     }
     Ok(found)
 }
 
-/// The objects of a folder whose names end like this, in order. Hidden ones do not count.
+/// The objects of a folder whose names end with `suffix`, in order. Hidden ones are left out.
 pub(crate) fn ending(folder: &Location, names: &Listing, suffix: &str) -> Vec<PathBuf> {
     let names = names
         .objects

@@ -1,7 +1,7 @@
-//! The name of a tensor, as part of a text that many names share.
+//! The name of a tensor, as a slice of a text that many names share.
 //!
-//! A model has hundreds of thousands of names, which stand in its header already. A name is where it
-//! stands there: to make one takes no memory, and to keep one keeps the header.
+//! A model has hundreds of thousands of names, all of them in its header. A name is a range of that text: creating one
+//! allocates nothing, and keeping one keeps the header in memory.
 
 use std::{
     fmt,
@@ -11,14 +11,14 @@ use std::{
 
 /// The name of a tensor.
 #[derive(Clone)]
-pub struct Name {
+pub struct TensorName {
     text: Arc<String>,
     start: u32,
     bytes: u32,
 }
 
-impl Name {
-    /// The name that stands at `place` in a text of less than 4 GiB.
+impl TensorName {
+    /// The name at `place` in a text of less than 4 GiB.
     pub(crate) fn within(text: &Arc<String>, place: Range<usize>) -> Self {
         let offset = |at: usize| u32::try_from(at).expect("a header is short");
         assert!(
@@ -33,7 +33,7 @@ impl Name {
     }
 }
 
-impl Deref for Name {
+impl Deref for TensorName {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -42,27 +42,27 @@ impl Deref for Name {
     }
 }
 
-impl From<&str> for Name {
+impl From<&str> for TensorName {
     fn from(name: &str) -> Self {
         Self::within(&Arc::new(name.to_owned()), 0..name.len())
     }
 }
 
-impl PartialEq for Name {
+impl PartialEq for TensorName {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl Eq for Name {}
+impl Eq for TensorName {}
 
-impl fmt::Debug for Name {
+impl fmt::Debug for TensorName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&**self, f)
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for TensorName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self)
     }

@@ -1,4 +1,4 @@
-//! Which tensor has a name: a table of numbers, the names themselves being with the tensors.
+//! Finds tensors by name: a hash table of tensor numbers. The names themselves are in the tensors.
 
 use std::hash::BuildHasher;
 
@@ -6,15 +6,15 @@ use hashbrown::{DefaultHashBuilder, HashTable, hash_table::Entry};
 
 use super::Tensor;
 
-/// The numbers of tensors by their names.
+/// A hash table from tensor names to tensor numbers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Directory {
+pub(crate) struct NameTable {
     numbers: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
 
-impl Directory {
-    /// An empty one, with room for so many.
+impl NameTable {
+    /// An empty table with room for `tensors` entries.
     pub(crate) fn with_capacity(tensors: usize) -> Self {
         Self {
             numbers: HashTable::with_capacity(tensors),
@@ -22,7 +22,7 @@ impl Directory {
         }
     }
 
-    /// Enters one of `tensors`. An error is the number of the one that has its name already.
+    /// Adds one of `tensors`. The error is the number of the tensor that already has its name.
     pub(crate) fn enter(&mut self, tensors: &[Tensor], number: usize) -> Result<(), usize> {
         let hash_of = |number: &u32| self.hasher.hash_one(&*tensors[*number as usize].name);
         let name = &*tensors[number].name;
@@ -37,7 +37,7 @@ impl Directory {
         }
     }
 
-    /// The number of the one of `tensors` with this name.
+    /// The number of the tensor with this name.
     pub(crate) fn find(&self, tensors: &[Tensor], name: &str) -> Option<usize> {
         let is_it = |number: &u32| *tensors[*number as usize].name == *name;
         let number = self.numbers.find(self.hasher.hash_one(name), is_it)?;

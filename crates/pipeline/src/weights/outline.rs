@@ -1,9 +1,9 @@
-//! A safetensors file before it is written: its header, and where in it each tensor goes.
+//! The outline of a safetensors file before it is written: its header, and the extent of each tensor.
 
 use std::collections::BTreeMap;
 
 use hashbrown::HashSet;
-use straightway_core::{Error, Extent, Kind, Result};
+use straightway_core::{Error, ErrorKind, Extent, Result};
 
 use super::{
     Dtype, Shape,
@@ -12,7 +12,7 @@ use super::{
     tensor::{quoted, whole_bytes},
 };
 
-/// A tensor that is to be written.
+/// A tensor to write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry<'a> {
     pub(crate) name: &'a str,
@@ -32,20 +32,20 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// What a file will look like.
+/// The layout of a file to write.
 #[derive(Debug)]
 pub(crate) struct Outline {
-    /// Its first bytes, to the start of the data, which is on a page.
+    /// Its header, up to the start of the data, which is page-aligned.
     pub(crate) header: Vec<u8>,
-    /// The tensors in the order in which they lie in it: which one, and where.
+    /// The tensors in file order: the number of each entry, and its extent.
     pub(crate) places: Vec<(usize, Extent)>,
-    /// How long it is.
+    /// The length of the file in bytes.
     pub(crate) bytes: u64,
 }
 
 impl Outline {
-    /// Puts tensors in the order that writers agree on, the widest elements first and then by name,
-    /// so that each is aligned without gaps. Errors call the file `name`.
+    /// Sorts tensors in the order that writers agree on: by element width, widest first, and then by name. Each tensor
+    /// is then aligned without gaps. Errors call the file `name`.
     pub(crate) fn new(
         name: &str,
         entries: &[Entry<'_>],
@@ -77,12 +77,12 @@ impl Outline {
         })
     }
 
-    /// Which bytes of the file are those of tensors.
+    /// The extent of the tensor data.
     pub(crate) fn data(&self) -> Extent {
         Extent::between(self.header.len() as u64, self.bytes)
     }
 
-    /// The tensors of which some bytes are in `window`: which one, and where in the file it is.
+    /// The tensors that overlap `window`: the number of each entry, and its extent in the file.
     pub(crate) fn within(&self, window: Extent) -> impl Iterator<Item = (usize, Extent)> {
         let first = self
             .places
@@ -93,9 +93,9 @@ impl Outline {
     }
 }
 
-/// Refuses what no reader would take.
+/// Returns an error if a reader would reject the file.
 fn check(file: &str, entries: &[Entry<'_>]) -> Result<()> {
-    let refuse = |why: String| Err(Error::new(Kind::Invalid, "write", file, why));
+    let refuse = |why: String| Err(Error::new(ErrorKind::Invalid, "write", file, why));
     if entries.len() > TENSORS_MAX {
         return refuse(format!("it would have more than {TENSORS_MAX} tensors"));
     }

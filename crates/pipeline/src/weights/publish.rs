@@ -1,47 +1,47 @@
-//! How the files of a new model appear in a folder: for a reader, all at once.
+//! Publishes the files of a new model in a folder, so that readers see them all at once.
 //!
-//! Several files cannot be renamed together, so one rename has to be the switch. It is the index's,
-//! because readers take the index for the model and ignore files that it does not name.
+//! Several files cannot be renamed atomically, so one rename must be the switch. It is that of the index, because
+//! readers open the files that the index names and ignore all others.
 //!
-//! - A folder that has an index shows its old model until the new index replaces the old one. The new
-//!   files therefore get names that are free. Where the usual name is taken, a random number is put into
-//!   it (`model-1f3a9c02-00001-of-00004.safetensors`), and the file that has it goes when the new model is there.
-//! - A folder without an index gets the index first. Until the last file is there, readers say which one
-//!   is missing.
-//! - A single file that replaces a single file needs neither: its own rename is the switch.
+//! - A folder with an index shows its old model until the new index replaces the old one. The new files therefore get
+//!   unused names. If the usual name is taken, a random number is inserted
+//!   (`model-1f3a9c02-00001-of-00004.safetensors`), and the old file is removed once the new model is complete.
+//! - In a folder without an index, the index is written first. Until the last file exists, readers report which one is
+//!   missing.
+//! - A single file that replaces a single file needs no index: its own rename is the switch.
 //!
-//! `Store::commit` makes objects visible in order, and takes back those that are new if it fails.
+//! `Store::commit` makes objects visible in order, and removes the new ones again if it fails.
 
 use std::path::{Path, PathBuf};
 
 use regex::Regex;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::{Draft, Durability, Listing, Location};
 use straightway_sys::nonce::nonce;
 
 use super::{
     INDEX_NAME,
-    index::Index,
+    index::WeightIndex,
     model::{ending, find_index},
 };
-use crate::errand::is_same_place;
+use crate::copy_job::is_same_place;
 
-/// How often another number is drawn for names that are taken. Two draws of 32 bits hardly ever meet.
+/// The number of random names to try. Two numbers of 32 bits hardly ever collide.
 const TRIES: u32 = 8;
 
-/// The names of a new model's files, and what they displace.
+/// The names of a new model's files, and the old files that they displace.
 #[derive(Debug)]
 pub(crate) struct Publication {
     folder: Location,
-    /// Whether the index comes after the files.
+    /// Whether the index is committed after the files.
     index_last: bool,
-    /// Files whose names the new model's files would have had, behind the names that these got. They go at the end.
+    /// Pairs of a new file's name and the old file that has its usual name. The old files are removed at the end.
     displaced: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Publication {
-    /// Looks at a folder in which `there` is and which is to get `targets`, and changes the names of those that are
-    /// taken. A file that is written over itself (`sources` has it at the same place) keeps its name.
+    /// Plans the publication of `targets` in a folder whose listing is `there`, and renames the targets whose names are
+    /// taken. A file that replaces its own source (the entry of `sources` at the same index) keeps its name.
     pub(crate) fn new(
         folder: &Location,
         there: &Listing,
@@ -87,17 +87,17 @@ impl Publication {
             return Ok(publication(taken.iter().zip(fresh).map(swap).collect()));
         }
         let message = "no free names were found for the files";
-        Err(folder.error(Kind::Transient, "write to", message))
+        Err(folder.error(ErrorKind::Transient, "write to", message))
     }
 
-    /// The name that the file called `name` would have had, which is another file's.
+    /// The old file whose name the new file `name` would have had.
     pub(crate) fn displaced_by(&self, name: &Path) -> Option<&Path> {
         let found = self.displaced.iter().find(|(fresh, _)| fresh == name);
         found.map(|(_, old)| old.as_path())
     }
 
-    /// Makes files appear whose bytes are all durable. An error leaves what was there before. Answers what could not be
-    /// removed, and why.
+    /// Publishes files whose bytes are all durable. After an error the old model is unchanged. Returns the errors of
+    /// old files that could not be removed.
     pub(crate) fn run(
         self,
         mut files: Vec<Box<dyn Draft>>,
@@ -110,7 +110,7 @@ impl Publication {
             store.commit(files)?;
         } else {
             store.commit(vec![index])?;
-            // The index goes after the files that are new: until then it has to be seen.
+            // On failure, the index is removed after the new files: until then readers must see it.
             let index = self.folder.name.join(INDEX_NAME);
             store.commit(files).inspect_err(|_| drop(remove(&index)))?;
         }
@@ -119,17 +119,17 @@ impl Publication {
     }
 }
 
-/// Whether the model that a folder shows is this file or nothing.
+/// Whether the folder's current model is only this file, or nothing.
 fn shows_only(folder: &Location, there: &Listing, index: Option<&Path>, name: &Path) -> bool {
     let files = match index {
-        Some(index) => Index::read(&*folder.store, index).map(|index| index.files),
+        Some(index) => WeightIndex::read(&*folder.store, index).map(|index| index.files),
         None => Ok(ending(folder, there, ".safetensors")),
     };
     files.is_ok_and(|files| files.iter().all(|file| file == name))
 }
 
-/// A path with `number` in its file name: before the count of the files where it has one, as in
-/// `model-00001-of-00004.safetensors`, else before the ending.
+/// A path with `number` inserted into its file name: before the file count if there is one (as in
+/// `model-00001-of-00004.safetensors`), otherwise before the suffix.
 fn renamed(path: &Path, number: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let (stem, ending) = match name.rsplit_once('.') {

@@ -1,14 +1,14 @@
-//! Part of a tensor: a run of indices along each dimension.
+//! Part of a tensor: a range of indices along each dimension.
 //!
-//! Rows of a tensor follow each other in its file, so a rectangle is a list of runs of elements: one
-//! where only the outermost dimension is cut, many where an inner one is. Tensor-parallel ranks and
-//! checkpoints that are read by another number of ranks ask for rectangles.
+//! Tensors are stored in row-major order, so a rectangle is a list of runs of elements: one run if only the outermost
+//! dimension is cut, many if an inner one is. Tensor-parallel ranks use rectangles, and so do checkpoints that are read
+//! by another number of ranks.
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::{Shape, tensor::quoted};
 
-/// Indices from `offsets` on, as many as `lengths`, along each dimension.
+/// Along each dimension, `lengths` indices from `offsets` on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rectangle {
     offsets: Shape,
@@ -28,7 +28,7 @@ impl Rectangle {
     pub fn new(name: &str, shape: &Shape, offsets: Shape, lengths: Shape) -> Result<Self> {
         let refuse = |why: String| {
             let target = format!("tensor {}", quoted(name));
-            Err(Error::new(Kind::Invalid, "take part of", target, why))
+            Err(Error::new(ErrorKind::Invalid, "take part of", target, why))
         };
         let rank = shape.len();
         if (offsets.len(), lengths.len()) != (rank, rank) {
@@ -50,12 +50,12 @@ impl Rectangle {
         Ok(Self { offsets, lengths })
     }
 
-    /// The same with `length` indices from `offset` on along one dimension, counted from the start
-    /// of the rectangle. Errors call the tensor `name`.
+    /// The rectangle cut along one dimension to `length` indices from `offset` on, counted from its start. Errors call
+    /// the tensor `name`.
     pub fn cut(&self, name: &str, dim: usize, offset: u64, length: u64) -> Result<Self> {
         let refuse = |why: String| {
             let target = format!("tensor {}", quoted(name));
-            Err(Error::new(Kind::Invalid, "slice", target, why))
+            Err(Error::new(ErrorKind::Invalid, "slice", target, why))
         };
         let Some(all) = self.lengths.get(dim) else {
             let rank = self.lengths.len();
@@ -77,24 +77,24 @@ impl Rectangle {
         })
     }
 
-    /// Where it begins along each dimension.
+    /// Its first index along each dimension.
     pub fn offsets(&self) -> &Shape {
         &self.offsets
     }
 
-    /// How long it is along each dimension: the shape of what is in it.
+    /// Its length along each dimension: the shape of its elements.
     pub fn lengths(&self) -> &Shape {
         &self.lengths
     }
 
-    /// How many elements it has.
+    /// The number of its elements.
     pub fn elements(&self) -> u64 {
         self.lengths
             .elements()
             .expect("it is part of a tensor, whose elements are counted")
     }
 
-    /// What it shares with `other`; `None` where that is nothing. Both are of the same tensor.
+    /// The intersection with another rectangle of the same tensor; `None` if it is empty.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Option<Self> {
         assert_eq!(self.offsets.len(), other.offsets.len(), "of one tensor");
@@ -115,7 +115,7 @@ impl Rectangle {
         Some(shared)
     }
 
-    /// The same, counted from the start of `outer`, which it lies inside.
+    /// The rectangle relative to the start of `outer`, which contains it.
     #[must_use]
     pub(crate) fn within(&self, outer: &Self) -> Self {
         let offsets = self
@@ -129,16 +129,16 @@ impl Rectangle {
         }
     }
 
-    /// Its runs in a tensor of this shape, in order: where each begins and how many elements it has,
-    /// counted over the whole tensor. Runs that touch are one.
+    /// Its runs in a tensor of this shape, in order: the first element of each, counted over the whole tensor, and its
+    /// number of elements. Adjacent runs are merged.
     pub fn runs(&self, shape: &Shape) -> Runs {
-        // The other dimensions of a tensor without elements may be of any length, and not multiply.
+        // The other dimensions of a tensor without elements may be so long that their product overflows.
         if self.elements() == 0 {
             return Runs::default();
         }
         let rank = shape.len();
-        // From the innermost dimension outwards as long as all of it is taken: what lies inside is
-        // contiguous, and so is any run along the next dimension.
+        // Counts dimensions from the innermost outwards while they are taken whole. Their elements are contiguous, and
+        // so is a range along the next dimension.
         let whole = (0..rank)
             .rev()
             .take_while(|d| self.lengths[*d] == shape[*d])
@@ -175,7 +175,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// How many are left.
+    /// The number of runs left.
     pub fn left(&self) -> u64 {
         self.left
     }
@@ -220,7 +220,7 @@ mod tests {
         })
     }
 
-    /// Every element of the rectangle, by walking over all of the tensor and looking at each index.
+    /// Every element of the rectangle, found by checking the indices of each element of the tensor.
     fn walk(shape: &Shape, part: &Rectangle) -> Vec<u64> {
         let is_inside = |element: &u64| {
             let mut rest = *element;
@@ -246,7 +246,7 @@ mod tests {
         }
 
         #[test]
-        fn what_two_parts_share_is_what_both_have(
+        fn an_intersection_has_the_elements_that_both_have(
             (shape, a, b) in parts().prop_flat_map(|(shape, a)| {
                 let dims: Vec<_> = shape.iter().map(|len| {
                     let len = *len;

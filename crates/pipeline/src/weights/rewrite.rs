@@ -1,14 +1,14 @@
-//! A model's files written anew, so that their data begins on a page and can be read straight from
-//! the drive: the same tensors, in the same files or in files of a given size.
+//! Rewrites the files of a model so that their data is page-aligned and can be read by direct I/O. The tensors stay in
+//! the same files, or are divided among files of a given size.
 //!
-//! All files are drafts until the last byte of the last one is durable. Only then do they get their
-//! names, in an order in which no reader sees files of two models ([`Publication`]).
+//! All files are drafts until the last byte of the last one is durable. Then they are renamed, in an order in which no
+//! reader sees files of two models ([`Publication`]).
 
 use std::{collections::BTreeMap, fs, sync::Arc};
 
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use straightway_core::{Error, Extent, Kind, Move, Receipt, Result};
+use straightway_core::{Error, ErrorKind, Extent, Move, Receipt, Result};
 use straightway_io::{
     Ask, Books, Handle, Objects, Region,
     store::{Draft, Like, Listing, Location, Missing, list_all},
@@ -16,17 +16,17 @@ use straightway_io::{
 };
 
 use super::{
-    INDEX_NAME, Model, Saver, Tensor,
+    FileSaver, INDEX_NAME, Model, Tensor,
     model::find_index,
     outline::{Entry, Outline},
     publish::Publication,
     save::{WINDOW_BYTES, begin, windows},
 };
 
-/// Files that a rewritten model may have: all stay open until the end, with three descriptors each.
+/// The maximum number of files of a rewritten model. All stay open until the end, with three descriptors each.
 pub const REWRITTEN_FILES_MAX: usize = 1024;
 
-/// A file that is to be written.
+/// A file to write.
 #[derive(Debug)]
 struct Target<'a> {
     at: Location,
@@ -39,16 +39,16 @@ struct Target<'a> {
 struct Drafted {
     receipt: Receipt,
     files: Vec<Box<dyn Draft>>,
-    /// How they appear with an index, where there is one.
+    /// The publication and the draft of the index, if there is one.
     publication: Option<(Publication, Box<dyn Draft>)>,
 }
 
-impl Saver {
-    /// Writes a model to `target`: a file where the model is one file, else a folder.
+impl FileSaver {
+    /// Writes a model to `target`: a file if the model is one file, otherwise a folder.
     ///
-    /// With `shard_bytes` its tensors are divided anew among files of at most that size (or one
-    /// tensor that is larger), named as Hugging Face does; without, each file keeps its name. A name that a
-    /// file of another model has is varied, and that file goes once the new model is in place.
+    /// With `shard_bytes`, tensors are divided among files of at most that size (or one larger tensor), named as
+    /// Hugging Face names them. Without it, each file keeps its name. If a file of another model has the same name, the
+    /// new file gets another name, and the old file is removed once the new model is complete.
     pub fn rewrite(
         &self,
         model: &Model,
@@ -88,8 +88,8 @@ impl Saver {
             Listing::default()
         };
         let mut targets = match shard_bytes {
-            Some(bytes) => divided(model, target, bytes)?,
-            None => alike(model, target, into)?,
+            Some(bytes) => new_shards(model, target, bytes)?,
+            None => same_files(model, target, into)?,
         };
         if targets.len() > REWRITTEN_FILES_MAX {
             let message = format!(
@@ -97,14 +97,14 @@ impl Saver {
                 targets.len()
             );
             return Err(target
-                .error(Kind::Invalid, "write", message)
-                .with_hint("give a larger --shard-size"));
+                .error(ErrorKind::Invalid, "write", message)
+                .with_hint("give a larger ⟦shard_size⟧"));
         }
         let is_many = targets.len() > 1 || model.index_metadata.is_some();
-        // A folder whose index names other files would go on showing those.
+        // Readers of a folder with an index would otherwise still read the files that it names.
         let has_index = into && (is_many || (!is_file && find_index(target, &there)?.is_some()));
         let publication = if has_index {
-            // Without a new size each file of the model has one target, which may be the file itself.
+            // Without a shard size, each file of the model has one target, which may be the file itself.
             let sources: Vec<_> = match shard_bytes {
                 None => model.shards.iter().map(|s| s.location()).collect(),
                 Some(_) => Vec::new(),
@@ -137,7 +137,7 @@ impl Saver {
         })
     }
 
-    /// Moves all bytes, window by window: each is read and then written.
+    /// Copies all bytes window by window: each window is read and then written.
     fn fill_drafts(
         &self,
         model: &Model,
@@ -152,7 +152,7 @@ impl Saver {
         let mut books = Books::default();
         for ((target, outline), draft) in targets.iter().zip(outlines).zip(drafts) {
             for window in windows(outline.data()) {
-                // A model without tensors may have no file to read, and its one target is written all the same.
+                // A model without tensors may have no file to read; its one target is still written.
                 if window.bytes > 0 {
                     let (objects, moves) = sources.moves(target, outline, window)?;
                     let read = self.executor.read(objects, moves, &region, ask.clone())?;
@@ -174,7 +174,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The files of a model, of which the last few stay open.
+/// The files of a model. Those that the last window needed stay open.
 #[derive(Debug)]
 struct Sources<'a> {
     model: &'a Model,
@@ -189,7 +189,7 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// What to read for a window of a file in the making: the objects, and what goes where.
+    /// The objects and moves that read the data of a window of a new file.
     fn moves(
         &mut self,
         target: &Target<'_>,
@@ -213,7 +213,7 @@ impl<'a> Sources<'a> {
                 at: part.offset - window.offset,
             });
         }
-        // Files that this window does not need are closed: there may be more than may be open.
+        // Files that this window does not need are closed, to stay below the descriptor limit.
         self.open.retain(|number, _| numbers.contains(number));
         let mut handles = Vec::new();
         for number in numbers {
@@ -229,8 +229,8 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// The same files: in a folder under their names, or the only one as `target`.
-fn alike<'a>(model: &'a Model, target: &Location, into: bool) -> Result<Vec<Target<'a>>> {
+/// Targets with the same files: in a folder under their names, or the only one as `target`.
+fn same_files<'a>(model: &'a Model, target: &Location, into: bool) -> Result<Vec<Target<'a>>> {
     let mut targets = Vec::new();
     for shard in &model.shards {
         let name = shard.path.file_name().expect("it was opened as a file");
@@ -242,8 +242,8 @@ fn alike<'a>(model: &'a Model, target: &Location, into: bool) -> Result<Vec<Targ
         if targets.iter().any(|t: &Target<'_>| t.at.name == at.name) {
             let message = "two files of the model have that name, in different folders";
             return Err(at
-                .error(Kind::Invalid, "write", message)
-                .with_hint("give a --shard-size, and the files get new names"));
+                .error(ErrorKind::Invalid, "write", message)
+                .with_hint("give a ⟦shard_size⟧, and the files get new names"));
         }
         targets.push(Target {
             at,
@@ -257,8 +257,12 @@ fn alike<'a>(model: &'a Model, target: &Location, into: bool) -> Result<Vec<Targ
     Ok(targets)
 }
 
-/// New files of at most `shard_bytes`, in `folder`.
-fn divided<'a>(model: &'a Model, folder: &Location, shard_bytes: u64) -> Result<Vec<Target<'a>>> {
+/// Targets of at most `shard_bytes` each, in `folder`.
+fn new_shards<'a>(
+    model: &'a Model,
+    folder: &Location,
+    shard_bytes: u64,
+) -> Result<Vec<Target<'a>>> {
     let home = |at: &Location| match at.path() {
         Some(path) => fs::canonicalize(path).ok(),
         None => Some(at.describe().trim_end_matches('/').into()),
@@ -268,7 +272,7 @@ fn divided<'a>(model: &'a Model, folder: &Location, shard_bytes: u64) -> Result<
     if own.is_some() && sources.any(|source| source == own) {
         let message = "the files of the model are in it, and would stay beside the new ones";
         return Err(folder
-            .error(Kind::Invalid, "write to", message)
+            .error(ErrorKind::Invalid, "write to", message)
             .with_hint("write to another folder"));
     }
     let groups = divide(&model.tensors, |tensor| tensor.extent.bytes, shard_bytes);
@@ -282,7 +286,7 @@ fn divided<'a>(model: &'a Model, folder: &Location, shard_bytes: u64) -> Result<
     Ok(groups.into_iter().enumerate().map(target).collect())
 }
 
-/// Divides tensors among files of at most `most` bytes, or one tensor that is larger. There is always one file.
+/// Divides tensors among files of at most `most` bytes, or one larger tensor. There is always at least one file.
 pub(crate) fn divide<T>(
     tensors: impl IntoIterator<Item = T>,
     bytes_of: impl Fn(&T) -> u64,
@@ -304,7 +308,7 @@ pub(crate) fn divide<T>(
     groups
 }
 
-/// The usual name of one of `count` files.
+/// The Hugging Face name of file `number` of `count`.
 pub(crate) fn shard_name(number: usize, count: usize) -> String {
     match count {
         1 => "model.safetensors".to_owned(),
@@ -312,7 +316,7 @@ pub(crate) fn shard_name(number: usize, count: usize) -> String {
     }
 }
 
-/// What all files of a model say alike.
+/// The metadata that all files of a model share.
 fn shared_metadata(model: &Model) -> BTreeMap<String, String> {
     let mut shards = model.shards.iter();
     let mut shared = shards
@@ -325,7 +329,7 @@ fn shared_metadata(model: &Model) -> BTreeMap<String, String> {
     shared
 }
 
-/// The index of the new files. What the old one said beside is kept.
+/// The draft of the new index. Other metadata of the old index is kept.
 fn index(model: &Model, folder: &Location, targets: &[Target<'_>]) -> Result<Box<dyn Draft>> {
     let kept = model
         .index_metadata
@@ -351,7 +355,7 @@ fn index(model: &Model, folder: &Location, targets: &[Target<'_>]) -> Result<Box
     Ok(draft)
 }
 
-/// An index as it is written.
+/// The text of an index.
 pub(crate) fn index_text(metadata: &Map<String, Value>, places: &impl Serialize) -> String {
     let value = json!({ "metadata": metadata, "weight_map": places });
     format!("{value:#}\n")

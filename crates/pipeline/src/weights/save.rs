@@ -1,11 +1,10 @@
-//! Saving: tensors from a region, or from slices of the program's own memory, into a file that
-//! appears when it is whole.
+//! Saves tensors, from a region or from the caller's memory, to a file that appears once it is complete.
 
 use std::{collections::BTreeMap, ffi::OsStr, sync::Arc};
 
-use straightway_core::{Choice, Extent, Kind, Move, Receipt, Result};
+use straightway_core::{Choice, ErrorKind, Extent, Move, Receipt, Result};
 use straightway_io::{
-    Ask, Books, Executor, Objects, Part, Progress, Region, Scattered, Ticket,
+    Ask, Books, Executor, Objects, Progress, Region, Scattered, ScatteredPart, Ticket,
     store::{Draft, Like, Location, Missing},
 };
 use straightway_sys::{LentBytes, cuda::DeviceMemory};
@@ -16,47 +15,47 @@ use super::{
     tensor::quoted,
 };
 
-/// What is gathered in memory before it is written: large enough for the sync after each to be
-/// nothing, small beside any model.
+/// Bytes gathered in memory before each write: large enough that the sync after it costs little, and small compared to
+/// any model.
 pub(crate) const WINDOW_BYTES: u64 = 64 << 20;
 
-/// Saves weights.
+/// Writes tensors to safetensors files.
 #[derive(Clone, Debug)]
-pub struct Saver {
-    /// What runs the jobs.
+pub struct FileSaver {
+    /// The executor that runs the transfers.
     pub executor: Arc<Executor>,
-    /// Which route the bytes are to take.
+    /// The route to use.
     pub choice: Choice,
-    /// How far it has come.
+    /// The progress of its writes.
     pub progress: Arc<Progress>,
 }
 
-/// A tensor in the program's own memory.
+/// A tensor in the caller's memory.
 #[derive(Clone, Debug)]
 pub struct Held<'a> {
-    /// What it is called.
+    /// Its name.
     pub name: &'a str,
-    /// What its elements are.
+    /// The type of its elements.
     pub dtype: Dtype,
-    /// How long it is along each dimension; rows follow each other.
+    /// Its lengths along each dimension, in row-major order.
     pub shape: Shape,
     /// Its bytes, little-endian.
     pub bytes: Holding<'a>,
 }
 
-/// Where a program holds the bytes of a tensor.
+/// The memory that holds a tensor's bytes.
 #[derive(Clone, Debug)]
 pub enum Holding<'a> {
-    /// In host memory of the program's own, which does not change meanwhile.
+    /// Host memory that does not change during the save.
     Host(&'a [u8]),
-    /// In host memory that others may write to meanwhile. Who does saves a mixture.
+    /// Host memory that other threads may write to during the save. The saved bytes are then a mixture of old and new.
     Lent(LentBytes),
-    /// In a GPU's.
+    /// GPU memory.
     Device(Arc<DeviceMemory>),
 }
 
 impl Holding<'_> {
-    /// How many there are.
+    /// Its length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Host(bytes) => bytes.len(),
@@ -65,7 +64,7 @@ impl Holding<'_> {
         }
     }
 
-    /// Copies those from `from` on into `target`.
+    /// Copies the bytes from `from` on into `target`.
     fn copy(&self, from: usize, target: &mut [u8]) -> Result<()> {
         match self {
             Self::Host(bytes) => target.copy_from_slice(&bytes[from..from + target.len()]),
@@ -76,8 +75,8 @@ impl Holding<'_> {
     }
 }
 
-impl Saver {
-    /// A saver that takes the straightest route.
+impl FileSaver {
+    /// A saver that chooses the route by itself.
     pub fn new(executor: Arc<Executor>) -> Self {
         Self {
             executor,
@@ -101,7 +100,7 @@ impl Saver {
         };
         if let Some(outside) = tensors.iter().find(is_outside) {
             let message = format!("tensor {} is not inside the region", quoted(&outside.name));
-            return Err(target.error(Kind::Invalid, "write", message));
+            return Err(target.error(ErrorKind::Invalid, "write", message));
         }
         let entries: Vec<_> = tensors
             .iter()
@@ -116,8 +115,8 @@ impl Saver {
         Ok(receipt)
     }
 
-    /// Writes tensors in the program's own memory to a file: those of a GPU by its lanes, others through a window of some
-    /// megabytes.
+    /// Writes tensors in the caller's memory to a file. GPU lanes write tensors that are all on one GPU; others are
+    /// copied through a window of some megabytes.
     pub fn save_held(
         &self,
         at: impl Into<Location>,
@@ -138,7 +137,7 @@ impl Saver {
                 extent: data,
                 at: 0,
             };
-            let (objects, ask) = self.asked(&target, &*draft);
+            let (objects, ask) = self.draft_and_options(&target, &*draft);
             let ticket = self
                 .executor
                 .write_scattered(&whole, objects, vec![all], ask)?;
@@ -159,7 +158,7 @@ impl Saver {
         Ok(receipt)
     }
 
-    /// Writes parts of `region` to an object in the making.
+    /// Writes parts of `region` to a draft.
     pub(crate) fn write(
         &self,
         region: &Arc<Region>,
@@ -167,21 +166,21 @@ impl Saver {
         draft: &dyn Draft,
         moves: Vec<Move>,
     ) -> Result<Ticket> {
-        let (objects, ask) = self.asked(target, draft);
+        let (objects, ask) = self.draft_and_options(target, draft);
         self.executor.write(region, objects, moves, ask)
     }
 
-    /// An object in the making, and how it is to be written.
-    fn asked(&self, target: &Location, draft: &dyn Draft) -> (Objects, Ask) {
+    /// A draft as the target of a write, and the write's options.
+    fn draft_and_options(&self, target: &Location, draft: &dyn Draft) -> (Objects, Ask) {
         let objects = Objects::new(Arc::clone(&target.store), vec![draft.handle()]);
         (objects, Ask::new(self.choice, &self.progress))
     }
 }
 
-/// The memory of tensors that are all on one GPU, in the order of the file; `None` where they are not, or have no bytes.
+/// The memory of tensors that are all on one GPU, in the order of the file; `None` if they are not, or have no bytes.
 fn on_one_gpu(outline: &Outline, tensors: &[Held<'_>]) -> Result<Option<Arc<Scattered>>> {
     let data = outline.data();
-    let mut parts: Vec<Part> = Vec::new();
+    let mut parts: Vec<ScatteredPart> = Vec::new();
     for &(number, extent) in outline.places.iter().filter(|(_, e)| !e.is_empty()) {
         let Holding::Device(memory) = &tensors[number].bytes else {
             return Ok(None);
@@ -193,7 +192,7 @@ fn on_one_gpu(outline: &Outline, tensors: &[Held<'_>]) -> Result<Option<Arc<Scat
         {
             return Ok(None);
         }
-        parts.push(Part {
+        parts.push(ScatteredPart {
             from: extent.offset - data.offset,
             at: 0,
             region: Arc::new(region),
@@ -208,14 +207,14 @@ fn on_one_gpu(outline: &Outline, tensors: &[Held<'_>]) -> Result<Option<Arc<Scat
     Ok(Some(Arc::new(whole)))
 }
 
-/// Begins an object: room for all of it, and its header. With the permissions of `replaced` where it takes the place of
-/// that under another name.
+/// Creates a draft with space for the whole object, and writes its header. If it replaces `replaced` under another
+/// name, it gets that object's permissions.
 pub(crate) fn begin(
     target: &Location,
     outline: &Outline,
     replaced: Option<&OsStr>,
 ) -> Result<Box<dyn Draft>> {
-    // Best effort: a folder that is not there is told of below.
+    // Best effort: a missing folder is reported by `create` below.
     let _ = target
         .parent()
         .below(Missing::Refuse)
@@ -226,8 +225,8 @@ pub(crate) fn begin(
     Ok(draft)
 }
 
-/// Parts of a file that are written one after the other. There is always one, if only to give a file
-/// without data its length.
+/// The windows of a file, written one after the other. There is always at least one, so that a file without data gets
+/// its length.
 pub(crate) fn windows(data: Extent) -> impl Iterator<Item = Extent> {
     let count = data.bytes.div_ceil(WINDOW_BYTES).max(1);
     (0..count).map(move |number| {
@@ -236,7 +235,8 @@ pub(crate) fn windows(data: Extent) -> impl Iterator<Item = Extent> {
     })
 }
 
-/// Moves of tensors that are at `at` in a region; neighbours on both sides are one.
+/// The moves of tensors that are at `at` in a region. Tensors that are adjacent in both the region and the file share a
+/// move.
 fn moves(outline: &Outline, at: impl Fn(usize) -> u64) -> Vec<Move> {
     let mut moves: Vec<Move> = Vec::new();
     for &(number, extent) in &outline.places {

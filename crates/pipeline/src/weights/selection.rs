@@ -1,29 +1,29 @@
-//! What of a model is wanted: tensors, whole or in part, as extents of its files.
+//! A selection of a model: whole tensors or parts of them, as extents of its files.
 //!
-//! What is not selected is not read. A selection is made for one model and checked against it: each
-//! part lies inside its tensor and begins and ends on whole bytes.
+//! Only selected bytes are read. A selection is made for one model and checked against it: each part lies inside its
+//! tensor and begins and ends on whole bytes.
 
-use straightway_core::{Error, Extent, Kind, Result};
+use straightway_core::{Error, ErrorKind, Extent, Result};
 
 use super::{
     Filters, Model, Rectangle, Shape, Slice, Tensor,
     tensor::{quoted, whole_bytes},
 };
 
-/// Runs that a selection may have: each is a move of some dozen bytes, and 16 million take half a
-/// gigabyte. An inner dimension of a large tensor cut thin makes one for every row.
+/// The maximum number of runs of a selection. Each is a move of some dozen bytes; 16 million take half a gigabyte. A
+/// thin cut of an inner dimension makes one run per row.
 pub const RUNS_MAX: u64 = 1 << 24;
 
-/// A tensor that is wanted.
+/// A selected tensor, or part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// Which of the model's tensors.
+    /// The number of the tensor in the model.
     pub tensor: u32,
-    /// Which part of it; all where there is none.
+    /// The selected part; `None` for the whole tensor.
     pub part: Option<Box<Rectangle>>,
 }
 
-/// What of a model is wanted, in the order in which it lies in its files.
+/// The selected tensors and parts of a model, in file order.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     picks: Vec<Pick>,
@@ -40,17 +40,20 @@ impl Selection {
         }
     }
 
-    /// The tensors that `filters` want, cut by `slices`.
+    /// The tensors that `filters` match, cut by `slices`.
     ///
-    /// A name that no tensor has is an error, and so is wanting nothing at all.
+    /// A name that no tensor has is an error, and so are filters that match nothing.
     pub fn new(model: &Model, filters: &Filters, slices: &[Slice]) -> Result<Self> {
         let path = model.path.display();
         if let Some(missing) = filters.names().find(|name| model.number(name).is_none()) {
             let target = format!("tensor {}", quoted(missing));
-            return Err(
-                Error::new(Kind::NotFound, "find", target, format!("{path} has none"))
-                    .with_hint("`straightway inspect` lists the tensors"),
-            );
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "find",
+                target,
+                format!("{path} has none"),
+            )
+            .with_hint("`straightway inspect` lists the tensors"));
         }
         let mut picks = Vec::new();
         for (number, tensor) in (0..).zip(&model.tensors) {
@@ -63,14 +66,16 @@ impl Selection {
             }
         }
         if picks.is_empty() && !filters.is_empty() {
-            let message = "no tensor has a name that the filters want";
-            return Err(Error::new(Kind::NotFound, "select from", path, message)
-                .with_hint("`straightway inspect` lists the tensors"));
+            let message = "no tensor matches the filters";
+            return Err(
+                Error::new(ErrorKind::NotFound, "select from", path, message)
+                    .with_hint("`straightway inspect` lists the tensors"),
+            );
         }
         Self::of(model, picks)
     }
 
-    /// These tensors and parts, in whatever order; the selection has them in that of the files.
+    /// A selection of these picks, given in any order. They are sorted into file order.
     pub fn of(model: &Model, mut picks: Vec<Pick>) -> Result<Self> {
         picks.sort_by_key(|pick| pick.tensor);
         let (mut bytes, mut runs) = (0_u64, 0_u64);
@@ -82,39 +87,42 @@ impl Selection {
         }
         if runs > RUNS_MAX {
             let message = format!("its parts are {runs} runs of bytes, and {RUNS_MAX} is the most");
-            return Err(
-                Error::new(Kind::Invalid, "select from", model.path.display(), message)
-                    .with_hint("cut along an outer dimension, or select fewer tensors"),
-            );
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "select from",
+                model.path.display(),
+                message,
+            )
+            .with_hint("cut along an outer dimension, or select fewer tensors"));
         }
         Ok(Self { picks, bytes })
     }
 
-    /// The tensors that are wanted.
+    /// The selected tensors and parts.
     pub fn picks(&self) -> &[Pick] {
         &self.picks
     }
 
-    /// How many bytes that is.
+    /// The size of the selection in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
 impl Pick {
-    /// The tensor that it is about.
+    /// The tensor that it selects.
     pub fn of<'a>(&self, model: &'a Model) -> &'a Tensor {
         &model.tensors[self.tensor as usize]
     }
 
-    /// The shape of what is wanted of `tensor`.
+    /// The shape of the selected part of `tensor`.
     pub fn shape<'a>(&'a self, tensor: &'a Tensor) -> &'a Shape {
         self.part
             .as_ref()
             .map_or(&tensor.shape, |part| part.lengths())
     }
 
-    /// How many bytes are wanted of `tensor`.
+    /// The size of the selected part of `tensor` in bytes.
     pub fn bytes(&self, tensor: &Tensor) -> u64 {
         let part = |part: &Rectangle| whole_bytes(part.elements(), tensor.dtype);
         let bytes = self.part.as_deref().map(part);
@@ -123,7 +131,7 @@ impl Pick {
         })
     }
 
-    /// Where the bytes of what is wanted of `tensor` are in its file, in order.
+    /// The extents of the selected part of `tensor` in its file, in order.
     pub fn extents(&self, tensor: &Tensor) -> impl Iterator<Item = Extent> {
         let part = self.part.as_ref().map(|part| part.runs(&tensor.shape));
         let whole = part.is_none().then_some(tensor.extent);
@@ -133,13 +141,13 @@ impl Pick {
         whole.into_iter().chain(runs.map(extent))
     }
 
-    /// How many bytes and runs are wanted of `tensor`. Runs that begin or end inside a byte are
-    /// refused.
+    /// The number of bytes and runs of the selected part of `tensor`. Runs that begin or end inside a byte are an
+    /// error.
     fn measure(&self, tensor: &Tensor) -> Result<(u64, u64)> {
         let Some(part) = &self.part else {
             return Ok((tensor.extent.bytes, 1));
         };
-        // Checked again where the part came from elsewhere: its tensor may be another.
+        // Checked again, because the caller may have made the part for another tensor.
         let (offsets, lengths) = (part.offsets().clone(), part.lengths().clone());
         Rectangle::new(&tensor.name, &tensor.shape, offsets, lengths)?;
         let runs = part.runs(&tensor.shape);
@@ -152,7 +160,7 @@ impl Pick {
             {
                 let target = format!("tensor {}", quoted(&tensor.name));
                 let message = format!("a part of {} begins or ends inside a byte", tensor.dtype);
-                return Err(Error::new(Kind::Invalid, "slice", target, message)
+                return Err(Error::new(ErrorKind::Invalid, "slice", target, message)
                     .with_hint("cut where whole bytes end, or take the tensor whole"));
             }
         }
@@ -161,7 +169,7 @@ impl Pick {
     }
 }
 
-/// What is left of a tensor after all slices that are about it; `None` where that is all of it.
+/// The part of a tensor that is left after all slices that apply to it; `None` if that is the whole tensor.
 fn part_of(tensor: &Tensor, slices: &[Slice]) -> Result<Option<Rectangle>> {
     let concerns = |slice: &&Slice| {
         slice

@@ -1,20 +1,20 @@
-//! How long a tensor is along each of its dimensions.
+//! The shape of a tensor.
 
 use std::{fmt, ops::Deref};
 
 use smallvec::SmallVec;
 
-/// Dimensions that a tensor may have. `NumPy` and `PyTorch` allow 64.
+/// The maximum number of dimensions. `NumPy` and `PyTorch` allow 64.
 pub const RANK_MAX: usize = 64;
 
 /// Lengths along the dimensions of a tensor, outermost first. A scalar has none.
 ///
-/// Four are kept in place: a model has hundreds of thousands of shapes, and nearly none is longer.
+/// Up to four are stored inline: a model has hundreds of thousands of shapes, and nearly none is longer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shape(SmallVec<[u64; 4]>);
 
 impl Shape {
-    /// How many elements there are; `None` where that is 2^64 or more.
+    /// The number of elements; `None` if it is 2^64 or more.
     pub fn elements(&self) -> Option<u64> {
         self.iter()
             .try_fold(1_u64, |all, len| all.checked_mul(*len))

@@ -1,60 +1,60 @@
-//! Part of every tensor that a rule names: a range of indices along one dimension, or a
-//! tensor-parallel rank's share of it.
+//! A slice of every tensor that a filter matches: a range of indices along one dimension, or the share of a
+//! tensor-parallel rank.
 
 use std::{fmt, str::FromStr};
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::{Filter, Rectangle, Tensor, tensor::quoted};
 
-/// Which indices along a dimension.
+/// The indices of a slice along its dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum SlicePart {
     /// From `start` up to, but not including, `stop`.
     Range {
         /// The first index.
         start: u64,
-        /// The first index that is not in it.
+        /// The first index after it.
         stop: u64,
     },
-    /// The share of one of `of` ranks. A length that does not divide by them is refused.
+    /// The share of one of `of` ranks. A length that is not divisible by `of` is an error.
     Rank {
-        /// Which rank, from 0 on.
+        /// The rank, from 0 on.
         rank: u64,
-        /// How many ranks there are.
+        /// The number of ranks.
         of: u64,
     },
-    /// As `Rank`, with the shares of `torch.chunk` where the length does not divide: each is as long
-    /// as the length over the ranks, rounded up, and the last get what is left, perhaps nothing.
+    /// As `Rank`, but a length that is not divisible is divided as by `torch.chunk`: each share is the length over the
+    /// ranks, rounded up, and the last ranks get the rest, possibly nothing.
     RankUneven {
-        /// Which rank, from 0 on.
+        /// The rank, from 0 on.
         rank: u64,
-        /// How many ranks there are.
+        /// The number of ranks.
         of: u64,
     },
 }
 
-/// A cut along one dimension of every tensor that a filter names, or of all.
+/// A cut along one dimension of every tensor that a filter matches, or of all tensors.
 ///
-/// A tensor that lacks the dimension, a scalar say, is taken whole where the part is a rank's share
-/// and no filter names it: that is how ranks keep what they do not divide. A range is an error there.
+/// A tensor without the dimension, such as a scalar, is taken whole if the part is a rank's share and there is no
+/// filter: ranks replicate such tensors. A range, or a filter, makes it an error.
 ///
 /// As text: `0:128..256`, `0:3/8`, with a filter `*.q_proj.weight@0:3/8`.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// Which tensors; all where there is none.
+    /// The tensors to cut; `None` for all.
     pub filter: Option<Filter>,
-    /// Along which dimension.
+    /// The dimension.
     pub dim: usize,
-    /// Which indices.
-    pub part: Part,
+    /// The indices.
+    pub part: SlicePart,
 }
 
 impl Slice {
     /// Cuts a rectangle of `tensor` further.
     pub(crate) fn cut(&self, tensor: &Tensor, rectangle: Rectangle) -> Result<Rectangle> {
         let name = &tensor.name;
-        let is_range = matches!(self.part, Part::Range { .. });
+        let is_range = matches!(self.part, SlicePart::Range { .. });
         let Some(&length) = rectangle.lengths().get(self.dim) else {
             if is_range || self.filter.is_some() {
                 return rectangle.cut(name, self.dim, 0, 0);
@@ -64,15 +64,15 @@ impl Slice {
         let (start, stop) = self.part.indices(length).map_err(|why| {
             let target = format!("tensor {}", quoted(name));
             let why = format!("dimension {} has {length}, {why}", self.dim);
-            Error::new(Kind::Invalid, "slice", target, why)
+            Error::new(ErrorKind::Invalid, "slice", target, why)
                 .with_hint("leave it out by a filter, or allow uneven shares")
         })?;
         rectangle.cut(name, self.dim, start, stop.saturating_sub(start))
     }
 }
 
-impl Part {
-    /// The first index and the one after the last, of a dimension with this length.
+impl SlicePart {
+    /// The first index and the one after the last, in a dimension of this length.
     fn indices(self, length: u64) -> Result<(u64, u64), String> {
         match self {
             Self::Range { start, stop } if start > stop => {
@@ -101,7 +101,12 @@ impl FromStr for Slice {
         let refuse = || {
             let message = "a slice is a dimension and a range, `0:128..256`, or a rank's share, \
                            `0:3/8`; before it may stand which tensors, `*.weight@0:3/8`";
-            Error::new(Kind::Invalid, "read slice", format!("`{text}`"), message)
+            Error::new(
+                ErrorKind::Invalid,
+                "read slice",
+                format!("`{text}`"),
+                message,
+            )
         };
         let (filter, cut) = match text.rsplit_once('@') {
             Some((filter, cut)) => (Some(filter.parse()?), cut),
@@ -111,11 +116,11 @@ impl FromStr for Slice {
         let number = |text: &str| text.trim().parse::<u64>().map_err(|_| refuse());
         let part = if let Some((start, stop)) = part.split_once("..") {
             let (start, stop) = (number(start)?, number(stop)?);
-            Part::Range { start, stop }
+            SlicePart::Range { start, stop }
         } else {
             let (rank, of) = part.split_once('/').ok_or_else(refuse)?;
             let (rank, of) = (number(rank)?, number(of)?);
-            Part::Rank { rank, of }
+            SlicePart::Rank { rank, of }
         };
         let dim = dim.trim().parse().map_err(|_| refuse())?;
         Ok(Self { filter, dim, part })
@@ -128,8 +133,8 @@ impl fmt::Display for Slice {
             write!(f, "{filter}@")?;
         }
         match self.part {
-            Part::Range { start, stop } => write!(f, "{}:{start}..{stop}", self.dim),
-            Part::Rank { rank, of } | Part::RankUneven { rank, of } => {
+            SlicePart::Range { start, stop } => write!(f, "{}:{start}..{stop}", self.dim),
+            SlicePart::Rank { rank, of } | SlicePart::RankUneven { rank, of } => {
                 write!(f, "{}:{rank}/{of}", self.dim)
             }
         }
@@ -147,10 +152,10 @@ mod tests {
         fn ranks_together_have_every_index_once(length in 0_u64..200, of in 1_u64..20) {
             let mut next = 0;
             for rank in 0..of {
-                let (start, stop) = Part::RankUneven { rank, of }.indices(length).unwrap();
+                let (start, stop) = SlicePart::RankUneven { rank, of }.indices(length).unwrap();
                 prop_assert!(start == next && stop >= start);
                 next = stop;
-                let even = Part::Rank { rank, of }.indices(length);
+                let even = SlicePart::Rank { rank, of }.indices(length);
                 prop_assert_eq!(even.is_ok(), length.is_multiple_of(of));
                 if let Ok(even) = even {
                     prop_assert_eq!(even, (start, stop));
@@ -173,9 +178,13 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_is_not_there_and_a_range_that_goes_backwards_are_refused() {
-        assert!(Part::Rank { rank: 8, of: 8 }.indices(64).is_err());
-        assert!(Part::RankUneven { rank: 0, of: 0 }.indices(64).is_err());
-        assert!(Part::Range { start: 4, stop: 3 }.indices(64).is_err());
+    fn a_rank_out_of_range_and_a_reversed_range_are_refused() {
+        assert!(SlicePart::Rank { rank: 8, of: 8 }.indices(64).is_err());
+        assert!(
+            SlicePart::RankUneven { rank: 0, of: 0 }
+                .indices(64)
+                .is_err()
+        );
+        assert!(SlicePart::Range { start: 4, stop: 3 }.indices(64).is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! A model piece by piece: each batch in memory of its own, the next loading while the last is used.
+//! Loads a model in batches: each batch has memory of its own, and the next loads while the last is used.
 //!
-//! Who copies tensors into parameters that exist already needs no second copy of the model: there
-//! are never more than two batches, the one in use and the one that is loading.
+//! A caller that copies tensors into existing parameters needs no second copy of the model: at most two batches are in
+//! memory, one in use and one loading.
 
 use std::{
     sync::{
@@ -17,18 +17,18 @@ use straightway_io::Progress;
 
 use super::{Loaded, Loader, Model, Selection};
 
-/// Batches of a model, in order. After an error there are no more.
+/// The batches of a model, in order. An error ends the stream.
 ///
-/// Dropped before its end, it cancels its progress and waits for what is in flight.
+/// Dropping it before its end cancels its progress and waits for transfers in flight.
 #[derive(Debug)]
-pub struct Stream {
+pub struct BatchStream {
     batches: Option<Receiver<Result<Loaded>>>,
     progress: Arc<Progress>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Loader {
-    /// Cuts a selection into selections of at most `batch_bytes`, or one tensor that is larger.
+    /// Divides a selection into selections of at most `batch_bytes`, or one larger tensor.
     pub fn batches(
         &self,
         model: &Model,
@@ -41,17 +41,17 @@ impl Loader {
         groups.map(|group| Selection::of(model, group)).collect()
     }
 
-    /// Loads what is selected of a model batch by batch. Each has at most `batch_bytes`, or one
-    /// tensor that is larger.
+    /// Loads the selected tensors of a model batch by batch. Each batch has at most `batch_bytes`, or one larger
+    /// tensor.
     pub fn stream(
         &self,
         model: &Arc<Model>,
         selection: &Selection,
         place: Place,
         batch_bytes: u64,
-    ) -> Result<Stream> {
+    ) -> Result<BatchStream> {
         let batches = self.batches(model, selection, batch_bytes)?;
-        // No batch waits in between: one is in use, one is loading or ready.
+        // The channel holds no batch: one is in use, and one is loading or ready.
         let (ready, inbox) = sync_channel(0);
         let (loader, model) = (self.clone(), Arc::clone(model));
         let load = move || {
@@ -67,7 +67,7 @@ impl Loader {
             .name("straightway-stream".to_owned())
             .spawn(load)
             .map_err(|e| Error::os("start", "a stream", e))?;
-        Ok(Stream {
+        Ok(BatchStream {
             batches: Some(inbox),
             progress: Arc::clone(&self.progress),
             thread: Some(thread),
@@ -75,14 +75,14 @@ impl Loader {
     }
 }
 
-impl Stream {
-    /// The next batch, if it comes within this time; `None` where it does not. For who has to look
-    /// after something else while it waits.
-    pub fn next_within(&mut self, patience: Duration) -> Option<Option<Result<Loaded>>> {
+impl BatchStream {
+    /// Waits for the next batch for at most `timeout`; `None` if it expires. For callers that have other work while
+    /// they wait.
+    pub fn next_within(&mut self, timeout: Duration) -> Option<Option<Result<Loaded>>> {
         let Some(batches) = &self.batches else {
             return Some(None);
         };
-        match batches.recv_timeout(patience) {
+        match batches.recv_timeout(timeout) {
             Ok(loaded) => Some(Some(loaded)),
             Err(RecvTimeoutError::Disconnected) => Some(None),
             Err(RecvTimeoutError::Timeout) => None,
@@ -90,7 +90,7 @@ impl Stream {
     }
 }
 
-impl Iterator for Stream {
+impl Iterator for BatchStream {
     type Item = Result<Loaded>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -98,7 +98,7 @@ impl Iterator for Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for BatchStream {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else {
             return;
@@ -107,7 +107,7 @@ impl Drop for Stream {
             self.progress.cancel();
         }
         self.batches = None;
-        // If it panicked, its last batch never came, and that was seen.
+        // If the thread panicked, its last batch never arrived, which the caller has seen.
         let _ = thread.join();
     }
 }

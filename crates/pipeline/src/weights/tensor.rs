@@ -1,25 +1,25 @@
-//! A tensor of a model, as its header describes it.
+//! A tensor of a model, as the header describes it.
 
 use straightway_core::Extent;
 
-use super::{Dtype, Name, Shape};
+use super::{Dtype, Shape, TensorName};
 
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// What it is called. No other tensor of the model is.
-    pub name: Name,
-    /// What its elements are.
+    /// Its name, unique in the model.
+    pub name: TensorName,
+    /// The type of its elements.
     pub dtype: Dtype,
-    /// How long it is along each dimension; rows follow each other.
+    /// Its lengths along each dimension, in row-major order.
     pub shape: Shape,
-    /// Which of the model's files it is in.
+    /// The number of its file in the model.
     pub file: u32,
-    /// Where its bytes are in that file.
+    /// The extent of its bytes in that file.
     pub extent: Extent,
 }
 
-/// A name as an error shows it: in quotes, control characters escaped, and not longer than a line.
+/// A name for an error message: in quotes, with control characters escaped, and at most 200 characters long.
 pub(crate) fn quoted(name: &str) -> String {
     const SHOWN_CHARS: usize = 200;
     let cut: String = name.chars().take(SHOWN_CHARS).collect();
@@ -27,8 +27,8 @@ pub(crate) fn quoted(name: &str) -> String {
     format!("{cut:?}{more}")
 }
 
-/// How many bytes `elements` elements take; `None` where that is no whole number of bytes, or more
-/// bits than 64 bits can count, which is also where the format's reference draws the line.
+/// The size of `elements` elements in bytes. `None` if that is not a whole number of bytes, or if the number of bits
+/// overflows 64 bits, which is also the limit of the format's reference implementation.
 pub fn whole_bytes(elements: u64, dtype: Dtype) -> Option<u64> {
     let bits = elements.checked_mul(dtype.bits())?;
     bits.is_multiple_of(8).then_some(bits / 8)

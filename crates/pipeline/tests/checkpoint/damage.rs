@@ -1,11 +1,13 @@
-//! Files that are not what they were: every damage is found, named, and mended where there is parity.
+//! Damaged files: every damage is detected, named, and repaired if there is parity.
 
 use std::{fs, os::unix::fs::FileExt, path::Path};
 
-use straightway_core::{Kind, Place, Reason, receipt::RouteBytes};
+use straightway_core::{ErrorKind, Place, Reason, receipt::RouteBytes};
 use straightway_io::{Settings, wrapper::faulty::Faults};
 use straightway_pipeline::{
-    checkpoint::{Codec, Manifest, Options, Rank, Restorer, Saver, Steps, Sum, fresh_run},
+    checkpoint::{
+        CheckpointSaver, Codec, Manifest, Rank, Restorer, SaverOptions, Steps, Sum, fresh_run,
+    },
     weights::Dtype,
 };
 
@@ -28,7 +30,7 @@ fn open(path: &Path) -> fs::File {
         .unwrap()
 }
 
-/// Whether reading all of step 1 finds something wrong.
+/// Whether a read of all of step 1 detects damage.
 fn is_found(store: &Steps, restorer: &Restorer) -> bool {
     match store.checkpoint(1) {
         Err(_) => true,
@@ -75,7 +77,7 @@ fn a_damaged_chunk_is_named_with_its_file_and_tensor_and_nothing_of_it_is_delive
     flip(&file, (4096 + 4096 + 100) * 8);
     let checkpoint = Steps::open(folder.path()).unwrap().checkpoint(1).unwrap();
     let error = restore(&checkpoint, &state.cut(0, 0, 1)).unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt);
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
     let message = error.to_string();
     assert!(message.contains("chunk 2 of"), "{message}");
     assert!(
@@ -83,7 +85,7 @@ fn a_damaged_chunk_is_named_with_its_file_and_tensor_and_nothing_of_it_is_delive
         "{message}"
     );
     assert!(message.contains("tensor \"w\""), "{message}");
-    // What lies in other chunks is untouched by it.
+    // Tensors in other chunks are not affected.
     let whole = restore(&checkpoint, &state.cut(0, 0, 1)[1..]).unwrap();
     assert!(whole[0] == state.tensors[1].bytes);
 }
@@ -100,7 +102,7 @@ fn a_shard_that_is_truncated_deleted_or_longer_is_found() {
         fs::write(&path, &bytes[..length]).unwrap();
         let checkpoint = store.checkpoint(1).unwrap();
         let error = restore(&checkpoint, &state.cut(0, 0, 1)).unwrap_err();
-        assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
     fs::write(&path, [&bytes[..], b"x"].concat()).unwrap();
     assert!(is_found(&store, &Restorer::new(settings()).unwrap()));
@@ -110,7 +112,7 @@ fn a_shard_that_is_truncated_deleted_or_longer_is_found() {
     assert!(
         error
             .to_string()
-            .contains("it is missing, and its manifest names it"),
+            .contains("it is missing, but its manifest names it"),
         "{error}"
     );
     fs::write(&path, bytes).unwrap();
@@ -139,7 +141,7 @@ fn a_manifest_of_a_newer_version_is_refused_by_name_however_it_is_sealed() {
     let path = folder.path().join("step-1/manifest.json");
     reseal(&path, |text| text.replace("\"version\":1", "\"version\":2"));
     let error = store.manifest(1).unwrap_err();
-    assert_eq!(error.kind(), Kind::Unsupported);
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(
         error
             .to_string()
@@ -151,20 +153,23 @@ fn a_manifest_of_a_newer_version_is_refused_by_name_however_it_is_sealed() {
         "{\"schema\":\"straightway.checkpoint\",\"version\":7,\"seal\":{}}",
     )
     .unwrap();
-    assert_eq!(store.manifest(1).unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(
+        store.manifest(1).unwrap_err().kind(),
+        ErrorKind::Unsupported
+    );
 }
 
 #[test]
-fn a_version_that_the_seal_does_not_fit_is_called_damaged_first() {
+fn a_newer_version_with_an_invalid_seal_is_reported_as_damage() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(folder.path(), options()).unwrap();
     save(&mut saver, 1, &State::small(1)).unwrap();
     let path = folder.path().join("step-1/manifest.json");
     let text = fs::read_to_string(&path).unwrap();
-    // One bit makes a 3 of a 1.
+    // One flipped bit turns a 1 into a 3.
     fs::write(&path, text.replace("\"version\":1", "\"version\":3")).unwrap();
     let error = Steps::open(folder.path()).unwrap().manifest(1).unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt);
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
     let said = error.to_string();
     assert!(said.contains("its checksum does not match"), "{said}");
     assert!(said.contains("of version 3"), "{said}");
@@ -183,7 +188,7 @@ fn an_element_that_no_shard_has_is_refused_before_anything_is_read() {
         .unwrap()
         .checkpoint(1)
         .unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt);
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(
         error
             .to_string()
@@ -197,7 +202,7 @@ fn any_two_of_five_shards_may_be_lost_where_there_are_two_parity_files() {
     let folder = tempfile::tempdir().unwrap();
     let state = State::small(3);
     let ranks: Vec<_> = (0..5).map(|rank| state.cut(0, rank, 5)).collect();
-    let guarded = Options {
+    let guarded = SaverOptions {
         parity: 2,
         codec: Codec::Zstd,
         ..options()
@@ -264,7 +269,8 @@ fn an_i_o_error_fails_the_save_or_the_restore_and_touches_nothing_that_was_commi
     let store = Steps::open(folder.path()).unwrap();
     let alone = Rank { rank: 0, world: 1 };
     let run = fresh_run();
-    let mut broken = Saver::new(store.clone(), alone, &run, executor.into(), options()).unwrap();
+    let mut broken =
+        CheckpointSaver::new(store.clone(), alone, &run, executor.into(), options()).unwrap();
     let pieces = state.cut(0, 0, 1);
     broken.save(2, &sources(&pieces), "null").unwrap();
     let error = broken.save(3, &sources(&pieces), "null").unwrap_err();
@@ -298,7 +304,7 @@ fn short_and_late_i_o_changes_nothing() {
             ..settings()
         };
         let checkpoint = Steps::open(folder.path()).unwrap().checkpoint(1).unwrap();
-        // Both from the page cache and around it.
+        // Both buffered and direct.
         for evicted in [false, true] {
             if evicted {
                 let shard = folder.path().join("step-1/rank-00000-of-00001.safetensors");
@@ -314,7 +320,7 @@ fn short_and_late_i_o_changes_nothing() {
 }
 
 #[test]
-fn what_must_be_refused_as_a_manifest_is() {
+fn invalid_manifests_are_refused() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../attacks/manifest");
     let mut count = 0;
     for entry in fs::read_dir(corpus).unwrap() {

@@ -1,4 +1,4 @@
-//! States, cut into parts for any number of ranks, saved and restored.
+//! States that are cut into parts for any number of ranks, saved and restored.
 
 use std::{path::Path, sync::Arc};
 
@@ -6,12 +6,13 @@ use straightway_core::Result;
 use straightway_io::{Executor, Region, Settings};
 use straightway_pipeline::{
     checkpoint::{
-        Checkpoint, Committed, Options, Rank, Restorer, Saver, Source, Steps, Wanted, fresh_run,
+        Checkpoint, CheckpointSaver, Committed, Rank, Restorer, SaveSource, SaverOptions, Steps,
+        Wanted, fresh_run,
     },
     weights::{Dtype, Holding, Rectangle, Shape},
 };
 
-/// A tensor of a state, all of it.
+/// A whole tensor of a state.
 #[derive(Clone, Debug)]
 pub(crate) struct Tensor {
     pub(crate) name: String,
@@ -26,7 +27,7 @@ pub(crate) struct State {
     pub(crate) tensors: Vec<Tensor>,
 }
 
-/// Bytes that follow from a seed and never repeat.
+/// Pseudo-random bytes from a seed.
 pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -56,7 +57,7 @@ impl State {
         }
     }
 
-    /// A state of a few tensors, ragged in every way.
+    /// A state of a few tensors with odd shapes and dtypes.
     pub(crate) fn small(seed: u64) -> Self {
         Self::of(
             seed,
@@ -82,7 +83,7 @@ impl State {
                     let stop = (start + share).min(length);
                     whole.cut(&tensor.name, dim, start, stop - start).unwrap()
                 }
-                // What is not cut is the same on all ranks.
+                // A tensor that is not cut is the same on all ranks.
                 None => whole,
             };
             let bytes = tensor.part(&rectangle);
@@ -122,8 +123,8 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    pub(crate) fn source(&self) -> Source<'_> {
-        Source {
+    pub(crate) fn source(&self) -> SaveSource<'_> {
+        SaveSource {
             name: &self.name,
             dtype: self.dtype,
             shape: self.shape.clone(),
@@ -134,11 +135,11 @@ impl Piece {
     }
 }
 
-pub(crate) fn sources(pieces: &[Piece]) -> Vec<Source<'_>> {
+pub(crate) fn sources(pieces: &[Piece]) -> Vec<SaveSource<'_>> {
     pieces.iter().map(Piece::source).collect()
 }
 
-/// Settings that are cheap to start: a test makes many executors.
+/// Settings for a cheap start, because tests make many executors.
 pub(crate) fn settings() -> Settings {
     Settings {
         chunk_bytes: 64 << 10,
@@ -156,40 +157,41 @@ pub(crate) fn executor() -> Arc<Executor> {
 }
 
 /// Options with the smallest chunks, so that a small state has many.
-pub(crate) fn options() -> Options {
-    Options {
+pub(crate) fn options() -> SaverOptions {
+    SaverOptions {
         chunk_bytes: 4096,
         timeout: std::time::Duration::from_secs(20),
-        ..Options::default()
+        ..SaverOptions::default()
     }
 }
 
-/// A saver for the only rank of a run of its own.
-pub(crate) fn saver(folder: &Path, options: Options) -> Result<Saver> {
+/// A saver for the only rank of a new run.
+pub(crate) fn saver(folder: &Path, options: SaverOptions) -> Result<CheckpointSaver> {
     let store = Steps::create(folder)?;
     let alone = Rank { rank: 0, world: 1 };
-    Saver::new(store, alone, &fresh_run(), executor(), options)
+    CheckpointSaver::new(store, alone, &fresh_run(), executor(), options)
 }
 
 /// Saves a state from one rank and waits.
-pub(crate) fn save(saver: &mut Saver, step: u64, state: &State) -> Result<Committed> {
+pub(crate) fn save(saver: &mut CheckpointSaver, step: u64, state: &State) -> Result<Committed> {
     let pieces = state.cut(0, 0, 1);
     saver.save(step, &sources(&pieces), "{\"lr\":0.1}")?;
     Ok(saver.wait()?.expect("a save was under way"))
 }
 
-/// Saves a state from as many ranks as there are lists of pieces, each on a thread of its own.
+/// Saves a state from one rank per list of pieces, each on its own thread.
 pub(crate) fn save_ranks(
     folder: &Path,
     step: u64,
     ranks: &[Vec<Piece>],
-    options: &Options,
+    options: &SaverOptions,
 ) -> Vec<Result<Committed>> {
     let store = Steps::create(folder).unwrap();
     let (run, world) = (fresh_run(), ranks.len() as u32);
     let one = |rank: u32, pieces: &Vec<Piece>| {
         let rank = Rank { rank, world };
-        let mut saver = Saver::new(store.clone(), rank, &run, executor(), options.clone())?;
+        let mut saver =
+            CheckpointSaver::new(store.clone(), rank, &run, executor(), options.clone())?;
         saver.save(step, &sources(pieces), "null")?;
         Ok(saver.wait()?.expect("a save was under way"))
     };
@@ -202,7 +204,7 @@ pub(crate) fn save_ranks(
     })
 }
 
-/// Restores pieces into one region, and answers the bytes of each.
+/// Restores pieces into one region, and returns the bytes of each.
 pub(crate) fn restore(checkpoint: &Checkpoint, pieces: &[Piece]) -> Result<Vec<Vec<u8>>> {
     let restorer = Restorer::new(settings())?;
     let room: u64 = pieces.iter().map(|p| p.bytes.len() as u64).sum();
@@ -227,7 +229,7 @@ pub(crate) fn restore(checkpoint: &Checkpoint, pieces: &[Piece]) -> Result<Vec<V
     Ok(pieces.iter().zip(&places).map(cut).collect())
 }
 
-/// Asserts that a step holds a state, to the byte.
+/// Asserts that a step holds exactly a state.
 pub(crate) fn assert_holds(folder: &Path, step: u64, state: &State) {
     let checkpoint = Steps::open(folder).unwrap().checkpoint(step).unwrap();
     let pieces = state.cut(0, 0, 1);

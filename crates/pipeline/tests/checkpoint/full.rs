@@ -1,4 +1,4 @@
-//! A disk that is full.
+//! Saves on a full disk.
 
 use std::{path::Path, process::Command};
 
@@ -6,7 +6,7 @@ use straightway_pipeline::{checkpoint::Steps, weights::Dtype};
 
 use crate::fixture::{State, assert_holds, options, save, saver};
 
-/// A file system of its own, of a few megabytes.
+/// A mounted file system of a few megabytes.
 struct Mount(tempfile::TempDir);
 
 impl Mount {
@@ -34,7 +34,7 @@ impl Drop for Mount {
 }
 
 #[test]
-fn a_full_disk_fails_the_save_with_its_name_keeps_what_was_there_and_the_next_save_works() {
+fn a_full_disk_fails_the_save_keeps_earlier_steps_and_the_next_save_works() {
     let Some(mount) = Mount::new(3 << 20) else {
         eprintln!("skipped: a file system of a few megabytes cannot be mounted here");
         return;
@@ -48,7 +48,7 @@ fn a_full_disk_fails_the_save_with_its_name_keeps_what_was_there_and_the_next_sa
     let store = Steps::open(mount.path()).unwrap();
     assert_eq!(store.steps().unwrap(), [1]);
     assert_holds(mount.path(), 1, &small);
-    // What the failed save wrote is gone, so there is room.
+    // The files of the failed save are gone, so there is space.
     save(
         &mut saver,
         3,

@@ -1,11 +1,11 @@
-//! States on a GPU, over the stand-in.
+//! States on a GPU, on the stand-in driver.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
 use straightway_core::Result;
 use straightway_io::{GdsUse, Region, Settings};
 use straightway_pipeline::{
-    checkpoint::{Restorer, Source, Steps, Wanted},
+    checkpoint::{Restorer, SaveSource, Steps, Wanted},
     weights::{Dtype, Holding, Rectangle, Shape},
 };
 use straightway_standin::Standin;
@@ -17,20 +17,20 @@ fn context() -> Result<Context> {
     Driver::load()?.device(0)?.context()
 }
 
-/// Memory of the GPU that holds these bytes.
+/// GPU memory with these bytes.
 fn upload(bytes: &[u8]) -> Result<Arc<DeviceMemory>> {
     let memory = DeviceMemory::allocate(&context()?, bytes.len())?;
     memory.write(0, bytes)?;
     Ok(Arc::new(memory))
 }
 
-/// Saves a state whose tensors are on the GPU, each in memory of its own, but one on the host.
+/// Saves a state whose tensors are on the GPU, each in its own memory, except one on the host.
 fn save(folder: &Path, state: &State) -> Result<()> {
     let mut saver = saver(folder, options())?;
     let mut sources = Vec::new();
     for (number, tensor) in state.tensors.iter().enumerate() {
         let shape = tensor.shape.clone();
-        let mut source = Source::whole(&tensor.name, tensor.dtype, shape, &tensor.bytes);
+        let mut source = SaveSource::whole(&tensor.name, tensor.dtype, shape, &tensor.bytes);
         if number != 1 && !tensor.bytes.is_empty() {
             source.memory = Holding::Device(upload(&tensor.bytes)?);
         }
@@ -40,8 +40,7 @@ fn save(folder: &Path, state: &State) -> Result<()> {
     saver.wait().map(drop)
 }
 
-/// Restores a state to memory of the GPU, each tensor to a region of its own and not to its start, and
-/// compares.
+/// Restores a state to GPU memory, each tensor to its own region at an offset, and compares.
 fn restore(folder: &Path, state: &State, restorer: &Restorer) -> Result<()> {
     let context = context()?;
     let room = |t: &Tensor| Region::device(&context, t.bytes.len() as u64 + 3).map(Arc::new);
@@ -106,7 +105,7 @@ fn a_driver_call_that_fails_is_an_error_or_changes_nothing_and_leaks_nothing() {
         let mut errors = 0;
         for (name, count) in standin.calls() {
             for nth in [1, 2, count / 2, count].into_iter().filter(|n| *n > 0) {
-                // A copy that fails when it runs takes the context with it (launch failure).
+                // A copy that fails while it runs makes the context unusable (launch failure).
                 let code = if name == "copy" { 719 } else { 999 };
                 standin.plan(&format!("delay_us_max=20 fail={name}:{nth}:{code}"));
                 errors += u32::from(use_all(&state).is_err());
@@ -126,7 +125,7 @@ fn a_saver_that_was_prepared_pins_nothing_while_it_saves() {
         let folder = tempfile::tempdir().unwrap();
         let bytes = vec![7_u8; 300_000];
         let shape = Shape::from(&[bytes.len() as u64][..]);
-        let mut source = Source::whole("t", Dtype::U8, shape, &bytes);
+        let mut source = SaveSource::whole("t", Dtype::U8, shape, &bytes);
         source.memory = Holding::Device(upload(&bytes).unwrap());
         let sources = [source];
         let mut saver = saver(folder.path(), options()).unwrap();
@@ -147,7 +146,7 @@ fn a_saver_that_was_prepared_pins_nothing_while_it_saves() {
             assert_eq!(pinned(), before, "the memory was there");
             saver.wait().unwrap();
         }
-        // There is memory: nothing is left to prepare.
+        // The pool has memory, so nothing is left to prepare.
         saver.prepare(&sources).unwrap();
         drop((saver, sources));
         standin.assert_clean();

@@ -1,4 +1,4 @@
-//! Folders that a stranger prepared: links, pipes and folders under the names that are opened.
+//! Folders that an attacker prepared: links, pipes and folders under the names that are opened.
 
 use std::{fs, os::unix::fs::symlink, path::Path};
 
@@ -13,7 +13,7 @@ fn keep_one() -> Retention {
     }
 }
 
-/// A folder with a step, and beside it a file and a folder of the user.
+/// A folder with a step, and next to it a file and a folder of the user.
 fn prepared() -> tempfile::TempDir {
     let home = tempfile::tempdir().unwrap();
     let mut saver = saver(&home.path().join("run"), options()).unwrap();
@@ -51,7 +51,7 @@ fn a_lock_that_is_a_link_or_a_pipe_is_refused_and_what_it_points_to_stays() {
     rustix::fs::mknodat(rustix::fs::CWD, &lock, pipe, mode, 0).unwrap();
     let error = saver(&run, options()).unwrap_err();
     assert!(error.to_string().contains("not a regular file"), "{error}");
-    // Another name of the user's file: locked, and not written to.
+    // A hard link to the user's file is locked but not written to.
     fs::remove_file(&lock).unwrap();
     fs::hard_link(home.path().join("victim"), &lock).unwrap();
     save(&mut saver(&run, options()).unwrap(), 2, &State::small(2)).unwrap();

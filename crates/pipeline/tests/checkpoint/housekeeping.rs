@@ -1,10 +1,10 @@
-//! Retention, removal under a reader, differences, export.
+//! Retention, removal during a read, differences, export.
 
 use std::{fs, sync::Arc};
 
 use proptest::prelude::*;
 use straightway_pipeline::{
-    checkpoint::{Change, Restorer, Retention, Source, Steps},
+    checkpoint::{Restorer, Retention, SaveSource, StepChange, Steps},
     weights::{self, Dtype, Model},
 };
 
@@ -71,14 +71,14 @@ fn a_reader_at_work_survives_the_removal_of_its_step() {
     );
     let error = store.checkpoint(1).unwrap_err();
     assert!(
-        error.to_string().contains("it has no complete one"),
+        error.to_string().contains("it has no complete step"),
         "{error}"
     );
     assert!(store.latest().is_err());
 }
 
 #[test]
-fn tags_come_and_go_and_odd_ones_are_refused() {
+fn tags_are_added_and_removed_and_invalid_ones_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     save(
         &mut saver(folder.path(), options()).unwrap(),
@@ -98,11 +98,11 @@ fn tags_come_and_go_and_odd_ones_are_refused() {
 }
 
 #[test]
-fn a_difference_names_what_came_went_and_changed_and_by_how_many_bytes() {
+fn a_difference_names_added_removed_and_changed_tensors_with_byte_counts() {
     let folder = tempfile::tempdir().unwrap();
     for incremental in [false, true] {
         let folder = folder.path().join(incremental.to_string());
-        let options = straightway_pipeline::checkpoint::Options {
+        let options = straightway_pipeline::checkpoint::SaverOptions {
             incremental,
             ..options()
         };
@@ -128,13 +128,13 @@ fn a_difference_names_what_came_went_and_changed_and_by_how_many_bytes() {
             [
                 (
                     "bias",
-                    &Change::Reshaped("BF16 [37]".to_owned(), "BF16 [38]".to_owned())
+                    &StepChange::Reshaped("BF16 [37]".to_owned(), "BF16 [38]".to_owned())
                 ),
-                ("scale", &Change::Removed),
-                ("scale2", &Change::Added),
+                ("scale", &StepChange::Removed),
+                ("scale2", &StepChange::Added),
                 (
                     "w",
-                    &Change::Bytes {
+                    &StepChange::Bytes {
                         different: 2,
                         of: 4800
                     }
@@ -158,7 +158,7 @@ fn an_export_is_a_model_with_every_tensor_whole_in_files_of_the_size_asked_for()
     }
     let checkpoint = Steps::open(&store_path).unwrap().checkpoint(1).unwrap();
     let restorer = Restorer::new(settings()).unwrap();
-    let saver = weights::Saver::new(executor());
+    let saver = weights::FileSaver::new(executor());
     for (name, most, files) in [("one", u64::MAX, 1), ("some", 4000, 2)] {
         let target = folder.path().join(name);
         let exported = restorer.export(&checkpoint, &saver, &target, most).unwrap();
@@ -182,13 +182,13 @@ fn an_export_is_a_model_with_every_tensor_whole_in_files_of_the_size_asked_for()
 }
 
 #[test]
-fn an_export_leaves_out_what_is_no_tensor_and_says_so() {
+fn an_export_leaves_out_opaque_bytes_and_lists_them() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(&folder.path().join("run"), options()).unwrap();
     let shape = weights::Shape::from(&[2_u64][..]);
     let state = [
-        Source::whole("w", Dtype::U8, shape, &[1, 2]),
-        Source::opaque("rng", b"7"),
+        SaveSource::whole("w", Dtype::U8, shape, &[1, 2]),
+        SaveSource::opaque("rng", b"7"),
     ];
     saver.save(1, &state, "null").unwrap();
     saver.wait().unwrap();
@@ -197,7 +197,7 @@ fn an_export_leaves_out_what_is_no_tensor_and_says_so() {
         .checkpoint(1)
         .unwrap();
     let restorer = Restorer::new(settings()).unwrap();
-    let writer = weights::Saver::new(Arc::clone(&executor()));
+    let writer = weights::FileSaver::new(Arc::clone(&executor()));
     let target = folder.path().join("out");
     let exported = restorer
         .export(&checkpoint, &writer, &target, u64::MAX)
@@ -209,7 +209,7 @@ fn an_export_leaves_out_what_is_no_tensor_and_says_so() {
 }
 
 #[test]
-fn what_the_job_saved_last_stays_though_others_have_higher_numbers() {
+fn the_last_steps_of_the_job_are_kept_even_if_others_have_higher_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(folder.path(), options()).unwrap();
     let steps = [100, 101, 7, 5, 6];
@@ -219,12 +219,12 @@ fn what_the_job_saved_last_stays_though_others_have_higher_numbers() {
     let store = Steps::open(folder.path()).unwrap();
     let mut retention = Retention {
         last: 2,
-        // A save that failed is not there, and does not count.
+        // A save that failed does not exist, and is not counted.
         saved: [&steps[2..], &[8]].concat(),
         known: Some(vec![100, 101]),
         ..Retention::default()
     };
-    // What came since the job said that may be its own.
+    // A step that is newer than `known` may be the job's own.
     assert_eq!(store.prune(&retention).unwrap().removed, [0_u64; 0]);
     retention.known = None;
     assert_eq!(store.prune(&retention).unwrap().removed, [7]);
@@ -232,10 +232,10 @@ fn what_the_job_saved_last_stays_though_others_have_higher_numbers() {
 }
 
 #[test]
-fn a_step_that_cannot_be_read_stays_with_what_it_may_refer_to_and_others_go() {
+fn an_unreadable_step_is_kept_with_the_steps_it_may_reference_and_others_are_pruned() {
     for incremental in [false, true] {
         let folder = tempfile::tempdir().unwrap();
-        let options = straightway_pipeline::checkpoint::Options {
+        let options = straightway_pipeline::checkpoint::SaverOptions {
             incremental,
             ..options()
         };
@@ -247,7 +247,7 @@ fn a_step_that_cannot_be_read_stays_with_what_it_may_refer_to_and_others_go() {
         }
         let store = Steps::open(folder.path()).unwrap();
         fs::write(folder.path().join("step-3/manifest.json"), "{").unwrap();
-        // With a parent that cannot be read, they are full ones.
+        // With an unreadable parent, saves are full ones.
         for step in 4..=7 {
             save(&mut saver, step, &State::small(step)).unwrap();
         }

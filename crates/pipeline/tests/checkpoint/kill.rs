@@ -1,8 +1,8 @@
-//! Processes killed at random moments of saving, committing, pruning and restoring.
+//! Kills processes at random moments of saving, committing, pruning and restoring.
 //!
-//! A child does all of these, over and over, on a folder that outlives it; the state of a step follows from
-//! its number. After each kill every step that is listed must be whole, and every step that the child
-//! was told is committed must still be there, unless the child was pruning.
+//! A child repeats these operations in a folder that outlives it. The state of a step is a function of its number.
+//! After each kill, every listed step must be complete, and every step that the child was told is committed must still
+//! exist, unless the child was pruning.
 
 use std::{
     fs,
@@ -13,16 +13,16 @@ use std::{
 };
 
 use straightway_pipeline::{
-    checkpoint::{Codec, Options, Retention, Steps},
+    checkpoint::{Codec, Retention, SaverOptions, Steps},
     weights::Dtype,
 };
 
 use crate::fixture::{State, assert_holds, noise, options, save, saver};
 
-/// How often, unless the environment says otherwise.
+/// The number of kills, unless the environment sets it.
 const KILLS: u64 = 500;
 
-/// The environment: what makes this process a child, and how many are killed.
+/// Environment variables: the folder, which makes this process a child, and the number of kills.
 const FOLDER: &str = "STRAIGHTWAY_KILL_FOLDER";
 const COUNT: &str = "STRAIGHTWAY_KILLS";
 
@@ -30,7 +30,7 @@ const COUNT: &str = "STRAIGHTWAY_KILLS";
 const KEPT: usize = 3;
 
 fn state(step: u64) -> State {
-    // Part of it changes from step to step, so that an incremental save has something to refer to.
+    // Only part of it changes from step to step, so that an incremental save can reference the rest.
     let mut state = State::of(
         1,
         &[("same", Dtype::U8, &[9000]), ("new", Dtype::F32, &[500])],
@@ -39,8 +39,8 @@ fn state(step: u64) -> State {
     state
 }
 
-fn child_options(step: u64) -> Options {
-    Options {
+fn child_options(step: u64) -> SaverOptions {
+    SaverOptions {
         incremental: !step.is_multiple_of(3),
         codec: if step.is_multiple_of(2) {
             Codec::Lz4
@@ -52,7 +52,7 @@ fn child_options(step: u64) -> Options {
     }
 }
 
-/// The child's life: it never ends by itself.
+/// The child process. It never ends by itself.
 #[test]
 fn child() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
@@ -68,7 +68,7 @@ fn child() {
         step += 1;
         let mut saver = saver(&folder, child_options(step)).unwrap();
         save(&mut saver, step, &state(step)).unwrap();
-        // In one call: a kill between the number and its end would join it to the next.
+        // In one write: a kill between the number and its newline would join it to the next.
         log.write_all(format!("{step}\n").as_bytes()).unwrap();
         drop(saver);
         let retention = Retention {
@@ -91,7 +91,7 @@ fn spawn(folder: &Path) -> Child {
 }
 
 #[test]
-fn whatever_is_killed_every_committed_step_restores_to_the_byte_and_the_next_save_works() {
+fn after_a_kill_every_committed_step_is_restored_byte_for_byte_and_the_next_save_works() {
     if std::env::var_os(FOLDER).is_some() {
         return;
     }
@@ -104,7 +104,7 @@ fn whatever_is_killed_every_committed_step_restores_to_the_byte_and_the_next_sav
     let mut known = 0;
     for kill in 0..kills {
         let mut child = spawn(folder.path());
-        // From before it has begun to after some rounds; a round takes a few milliseconds.
+        // From before its start to after some rounds. A round takes a few milliseconds.
         let delay = noise(kill, 2);
         let delay = u64::from(u16::from_le_bytes([delay[0], delay[1]])) % 20_000;
         std::thread::sleep(Duration::from_micros(3000 + delay));

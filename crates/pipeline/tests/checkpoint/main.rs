@@ -1,4 +1,4 @@
-//! Checkpoints: saved by some ranks and restored by others, and what bad luck gets.
+//! Checkpoints: saved by some ranks and restored by others, and all kinds of failures.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,9 +1,8 @@
-//! Power loss: what was not synced is forgotten, and what was not ordered is reordered.
+//! Power loss: unsynced writes may be lost or reordered.
 //!
-//! A child saves and prunes under strace, which writes down every system call that changes files. That record is
-//! played into a model of a file system that knows what is durable; the power is then cut after every call, with
-//! several seeds, each of which decides anew which of the writes and names that nothing had synced survive. What
-//! is left is put on a real disk and read.
+//! A child saves and prunes under strace, which records every system call that changes files. The record is replayed
+//! into a model of a file system that tracks what is durable. Power is cut after every call, with several seeds, each
+//! of which selects other unsynced writes and names that survive. The result is written to a real disk and read.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,22 +14,22 @@ use std::{
 
 use straightway_io::{Executor, Settings, settings::DriveEngine};
 use straightway_pipeline::{
-    checkpoint::{Options, Rank, Retention, Saver, Steps},
+    checkpoint::{CheckpointSaver, Rank, Retention, SaverOptions, Steps},
     weights::Dtype,
 };
 
 use crate::fixture::{State, assert_holds, noise, options, save, settings};
 
-/// The environment: what makes this process a child.
+/// The environment variable with the folder, which makes this process a child.
 const FOLDER: &str = "STRAIGHTWAY_POWER_FOLDER";
 
-/// How often the power is cut after each call, each time with another seed.
+/// The number of power cuts after each call, each with another seed.
 const SEEDS: u64 = 3;
 
-/// What a disk keeps or loses as one.
+/// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// Calls that change files. Those with a question mark are not there on every processor.
+/// Calls that change files. Those with a question mark do not exist on every architecture.
 const CALLS: &str = "?open,openat,?mkdir,mkdirat,?rename,?renameat,renameat2,?unlink,unlinkat,\
                      ?rmdir,write,pwrite64,ftruncate,fsync,fdatasync,syncfs,close";
 
@@ -48,7 +47,7 @@ fn child() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
         return;
     };
-    // By plain system calls, which are what strace sees.
+    // With plain system calls, which strace records.
     let plain = Settings {
         engine: DriveEngine::Pool,
         ..settings()
@@ -57,14 +56,14 @@ fn child() {
     let store = Steps::open(&folder).unwrap();
     let mut log = fs::File::create(folder.join("log")).unwrap();
     for step in 1..=4 {
-        let options = Options {
+        let options = SaverOptions {
             incremental: step < 3,
             parity: usize::from(step == 3),
             ..options()
         };
         let alone = Rank { rank: 0, world: 1 };
         let run = format!("run{step}");
-        let mut saver = Saver::new(
+        let mut saver = CheckpointSaver::new(
             store.clone(),
             alone,
             &run,
@@ -73,7 +72,7 @@ fn child() {
         )
         .unwrap();
         save(&mut saver, step, &state(step)).unwrap();
-        // By one call, which is one line of the record.
+        // In one call, which is one line of the record.
         log.write_all(format!("committed {step}").as_bytes())
             .unwrap();
         if step == 4 {
@@ -88,7 +87,7 @@ fn child() {
     }
 }
 
-/// A file or folder, as it is and as the disk has it.
+/// A file or folder: its current and its durable contents.
 #[derive(Clone, Debug, Default)]
 struct Inode {
     is_folder: bool,
@@ -96,11 +95,11 @@ struct Inode {
     durable: Vec<u8>,
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
-    /// Changes of names since the folder was synced, each of which happens whole or not at all.
+    /// Changes of names since the folder was synced. Each is atomic.
     pending: Vec<Vec<(String, Option<usize>)>>,
 }
 
-/// A file system that knows what is durable.
+/// A model of a file system that tracks what is durable.
 #[derive(Clone, Debug)]
 struct Disk {
     inodes: Vec<Inode>,
@@ -121,7 +120,7 @@ impl Disk {
         }
     }
 
-    /// The folder and the last name of a path, which may begin in an open folder; `None` where that is elsewhere.
+    /// The folder and the last name of a path, which may begin in an open folder; `None` if it is outside the model.
     fn split(&self, from: Option<usize>, path: &str) -> Option<(usize, String)> {
         let (mut at, rest) = match from {
             Some(folder) if !path.starts_with('/') => (folder, path),
@@ -142,7 +141,7 @@ impl Disk {
         self.inodes[folder].names.get(&name).copied()
     }
 
-    /// Changes names of one folder, as one thing.
+    /// Changes names of one folder atomically.
     fn change(&mut self, folder: usize, change: Vec<(String, Option<usize>)>) {
         let inode = &mut self.inodes[folder];
         apply(&mut inode.names, &change);
@@ -186,7 +185,7 @@ impl Disk {
         self.change(folder, vec![(name, None)]);
     }
 
-    /// Puts what survives a loss of power into `target`.
+    /// Writes what survives a power loss to `target`.
     fn cut(&self, target: &Path, inode: usize, luck: &mut Luck) {
         let inode = &self.inodes[inode];
         if !inode.is_folder {
@@ -213,7 +212,7 @@ fn apply(names: &mut BTreeMap<String, usize>, change: &[(String, Option<usize>)]
     }
 }
 
-/// What decides what survives.
+/// The random choice of what survives.
 struct Luck {
     bytes: std::vec::IntoIter<u8>,
 }
@@ -229,7 +228,7 @@ impl Luck {
         self.bytes.next().unwrap_or(0).is_multiple_of(2)
     }
 
-    /// Sector by sector the old bytes or the new ones; as long as either.
+    /// The old or the new bytes, sector by sector, with the old or the new length.
     fn mix(&mut self, old: &[u8], new: &[u8]) -> Vec<u8> {
         if old == new {
             return old.to_vec();
@@ -246,8 +245,8 @@ impl Luck {
     }
 }
 
-/// Whole lines of a trace: a call that another interrupted is put together again where it ends. A close counts where it
-/// begins: another thread may be given the same descriptor before it ends.
+/// Complete lines of a trace: a call that was interrupted by another is joined at its end. A close is placed at its
+/// start, because another thread may get the same descriptor before it ends.
 fn calls(trace: &str) -> Vec<String> {
     let mut half: HashMap<&str, String> = HashMap::new();
     let mut calls = Vec::new();
@@ -270,7 +269,7 @@ fn calls(trace: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_descriptor_that_is_given_anew_while_its_close_is_under_way_stays_open() {
+fn a_descriptor_that_is_reused_while_its_close_runs_stays_open() {
     let trace = "1 close(5 <unfinished ...>\n2 openat(3, \"x\", O_RDONLY) = 5\n1 <... close resumed>) = 0\n\
                  1 pwrite64(5, \"a\", 1, 0 <unfinished ...>\n2 fsync(5) = 0\n1 <... pwrite64 resumed>) = 1\n";
     assert_eq!(
@@ -284,7 +283,7 @@ fn a_descriptor_that_is_given_anew_while_its_close_is_under_way_stays_open() {
     );
 }
 
-/// A string as strace has it, all in hexadecimal.
+/// Decodes a string of strace, which is in hexadecimal.
 fn text(argument: &str) -> Vec<u8> {
     let digits = argument.trim().trim_matches('"').split("\\x").skip(1);
     digits
@@ -296,7 +295,7 @@ fn path(argument: &str) -> String {
     String::from_utf8(text(argument)).unwrap()
 }
 
-/// Plays one call into the model. Answers what the child told, if that is what the call did.
+/// Replays one call into the model. Returns the message of the child, if the call was one.
 fn play(disk: &mut Disk, call: &str) -> Option<String> {
     let (name, rest) = call.split_once('(')?;
     let (arguments, result) = rest.rsplit_once(" = ")?;
@@ -375,7 +374,7 @@ fn play(disk: &mut Disk, call: &str) -> Option<String> {
     None
 }
 
-/// Runs the child under strace, and answers the record.
+/// Runs the child under strace, and returns the record.
 fn record(folder: &Path) -> Option<String> {
     let trace = folder.parent()?.join("trace");
     let status = Command::new("strace")
@@ -405,7 +404,7 @@ fn record(folder: &Path) -> Option<String> {
 }
 
 #[test]
-fn power_lost_at_any_moment_leaves_every_committed_step_whole_and_no_half_one_listed() {
+fn a_power_loss_at_any_moment_keeps_committed_steps_whole_and_lists_no_partial_one() {
     if std::env::var_os(FOLDER).is_some() {
         return;
     }

@@ -1,11 +1,11 @@
-//! Several ranks that share a file system and nothing else.
+//! Several ranks that share only a file system.
 
 use std::{fs, sync::Arc, time::Duration};
 
-use straightway_core::Kind;
+use straightway_core::ErrorKind;
 use straightway_io::{Executor, Settings, wrapper::faulty::Faults};
 use straightway_pipeline::{
-    checkpoint::{Options, Part, Rank, Saver, Steps, fresh_run},
+    checkpoint::{CheckpointSaver, Rank, SaverOptions, ShardReport, Steps, fresh_run},
     weights::Dtype,
 };
 
@@ -13,13 +13,19 @@ use crate::fixture::{
     Piece, State, assert_holds, executor, options, save, save_ranks, saver, settings, sources,
 };
 
-fn rank_saver(store: &Steps, rank: u32, world: u32, run: &str, options: Options) -> Saver {
+fn rank_saver(
+    store: &Steps,
+    rank: u32,
+    world: u32,
+    run: &str,
+    options: SaverOptions,
+) -> CheckpointSaver {
     let rank = Rank { rank, world };
-    Saver::new(store.clone(), rank, run, executor(), options).unwrap()
+    CheckpointSaver::new(store.clone(), rank, run, executor(), options).unwrap()
 }
 
 #[test]
-fn what_all_ranks_have_alike_is_counted_once_and_the_state_is_whole() {
+fn a_part_that_all_ranks_have_is_stored_once_and_the_state_is_whole() {
     let folder = tempfile::tempdir().unwrap();
     let state = State::small(1);
     let ranks: Vec<_> = (0..4).map(|rank| state.cut(1, rank, 4)).collect();
@@ -34,11 +40,11 @@ fn what_all_ranks_have_alike_is_counted_once_and_the_state_is_whole() {
 }
 
 #[test]
-fn a_rank_that_never_comes_makes_the_save_fail_in_time_by_name_and_the_next_one_works() {
+fn a_missing_rank_fails_the_save_after_the_timeout_by_name_and_the_next_one_works() {
     let folder = tempfile::tempdir().unwrap();
     let store = Steps::create(folder.path()).unwrap();
     let (run, state) = (fresh_run(), State::small(1));
-    let hasty = Options {
+    let hasty = SaverOptions {
         timeout: Duration::from_millis(300),
         ..options()
     };
@@ -50,7 +56,7 @@ fn a_rank_that_never_comes_makes_the_save_fail_in_time_by_name_and_the_next_one_
     }
     let start = std::time::Instant::now();
     let error = first.wait().unwrap_err();
-    assert_eq!(error.kind(), Kind::Transient);
+    assert_eq!(error.kind(), ErrorKind::Transient);
     assert!(
         error
             .to_string()
@@ -89,7 +95,7 @@ fn a_rank_that_cannot_write_its_shard_says_why_and_the_coordinator_need_not_wait
     };
     let broken = Arc::new(Executor::new(faulty).unwrap());
     let rank = Rank { rank: 1, world: 2 };
-    let mut second = Saver::new(store.clone(), rank, "run", broken, options()).unwrap();
+    let mut second = CheckpointSaver::new(store.clone(), rank, "run", broken, options()).unwrap();
     first
         .save(1, &sources(&state.cut(0, 0, 2)), "null")
         .unwrap();
@@ -103,8 +109,8 @@ fn a_rank_that_cannot_write_its_shard_says_why_and_the_coordinator_need_not_wait
     assert_eq!(store.steps().unwrap(), [0_u64; 0]);
 }
 
-/// Leaves what a run of two ranks does whose coordinator announced itself and whose rank 1 wrote its shard and
-/// answered, before both died.
+/// Leaves the files of a run of two ranks that died after the coordinator had announced itself and rank 1 had written
+/// and reported its shard.
 fn leave_half(store: &Steps, run: &str, state: &State) {
     let mut orphan = rank_saver(store, 1, 2, run, options());
     orphan
@@ -115,7 +121,7 @@ fn leave_half(store: &Steps, run: &str, state: &State) {
     let dead = "00000000deadbeef";
     fs::write(attempt.join(format!("coordinator-{dead}")), "").unwrap();
     fs::write(attempt.join(format!("part-00001-{dead}.json")), part.text()).unwrap();
-    // So did 0.1.0.
+    // Version 0.1.0 did the same.
     fs::write(attempt.join("part-00001.json"), part.text()).unwrap();
     fs::write(attempt.join("rank-00001-of-00002.safetensors"), "half").unwrap();
     fs::write(attempt.join(format!("failed-00001-{dead}.txt")), "it died").unwrap();
@@ -128,7 +134,7 @@ fn a_run_that_is_started_again_under_its_name_never_commits_what_its_dead_ranks_
         let folder = tempfile::tempdir().unwrap();
         let store = Steps::create(folder.path()).unwrap();
         leave_half(&store, "again", &old);
-        // Either rank may be the first to come back.
+        // Either rank may restart first.
         let one = |rank: u32| {
             if rank == late {
                 std::thread::sleep(Duration::from_millis(150));
@@ -157,7 +163,7 @@ fn a_run_that_is_started_again_waits_for_its_own_ranks_and_not_for_dead_ones() {
     let folder = tempfile::tempdir().unwrap();
     let store = Steps::create(folder.path()).unwrap();
     leave_half(&store, "again", &State::small(1));
-    let hasty = Options {
+    let hasty = SaverOptions {
         timeout: Duration::from_millis(300),
         ..options()
     };
@@ -173,7 +179,7 @@ fn a_run_that_is_started_again_waits_for_its_own_ranks_and_not_for_dead_ones() {
 }
 
 #[test]
-fn what_an_earlier_run_left_behind_is_swept_and_never_mixed_in() {
+fn leftovers_of_an_earlier_run_are_swept_and_never_used() {
     let folder = tempfile::tempdir().unwrap();
     let store = Steps::create(folder.path()).unwrap();
     let (old, new) = (State::small(1), State::small(2));
@@ -198,7 +204,7 @@ fn a_second_job_is_refused_by_the_name_of_the_first() {
     let store = Steps::create(folder.path()).unwrap();
     let _first = rank_saver(&store, 0, 1, "job-1", options());
     let alone = Rank { rank: 0, world: 1 };
-    let error = Saver::new(store, alone, "job-2", executor(), options()).unwrap_err();
+    let error = CheckpointSaver::new(store, alone, "job-2", executor(), options()).unwrap_err();
     assert!(
         error
             .to_string()
@@ -218,7 +224,7 @@ fn a_step_that_exists_is_refused_and_stays_as_it_is() {
         error.to_string().contains("that step is there already"),
         "{error}"
     );
-    // Two jobs where locks do not work: both write, and the one that commits last is refused.
+    // Two jobs without working locks: both write, and the one that commits last is refused.
     let store = Steps::open(folder.path()).unwrap();
     let part = |run: &str, state: &State| {
         let mut writer = rank_saver(&store, 0, 1, run, options());
@@ -254,9 +260,9 @@ fn parts_that_the_caller_gathers_are_committed_and_bad_ones_refused() {
         let mut parts = Vec::new();
         for (saver, pieces) in savers.iter_mut().zip(pieces) {
             saver.write_shard(step, &sources(pieces)).unwrap();
-            // As text, as it would travel from rank to rank.
+            // As text, as it is sent from rank to rank.
             let text = saver.wait_part().unwrap().text();
-            parts.push(Part::parse("a part", text.as_bytes()).unwrap());
+            parts.push(ShardReport::parse("a part", text.as_bytes()).unwrap());
         }
         store.commit(parts, "{}", 0)
     };
@@ -292,14 +298,14 @@ fn a_rank_that_is_not_one_of_its_world_and_a_run_with_a_bad_name_are_refused() {
     let store = Steps::create(folder.path()).unwrap();
     for (rank, world, run) in [(2, 2, "r"), (0, 0, "r"), (0, 1, "../r"), (0, 1 << 20, "r")] {
         let rank = Rank { rank, world };
-        assert!(Saver::new(store.clone(), rank, run, executor(), options()).is_err());
+        assert!(CheckpointSaver::new(store.clone(), rank, run, executor(), options()).is_err());
     }
     for chunk_bytes in [0, 100, 5000, 1 << 40] {
-        let odd = Options {
+        let odd = SaverOptions {
             chunk_bytes,
             ..options()
         };
         let rank = Rank { rank: 0, world: 1 };
-        assert!(Saver::new(store.clone(), rank, "r", executor(), odd).is_err());
+        assert!(CheckpointSaver::new(store.clone(), rank, "r", executor(), odd).is_err());
     }
 }

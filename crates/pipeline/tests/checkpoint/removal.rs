@@ -1,11 +1,11 @@
-//! Removals on a real file system: refused ones, broken-off ones, and what 0.1.0 left.
-//! `src/checkpoint/removal/tests.rs` has all orders and crashes.
+//! Removals on a real file system: refused ones, interrupted ones, and leftovers of version 0.1.0.
+//! `src/checkpoint/removal/tests.rs` tests all orders and crashes.
 
 use std::{fs, path::Path, sync::atomic::AtomicBool, sync::atomic::Ordering};
 
-use straightway_core::Kind;
+use straightway_core::ErrorKind;
 use straightway_pipeline::{
-    checkpoint::{Options, Retention, Steps},
+    checkpoint::{Retention, SaverOptions, Steps},
     weights::Dtype,
 };
 
@@ -13,8 +13,8 @@ use crate::fixture::{State, assert_holds, options, save, saver};
 
 const NONCE: &str = "0123456789abcdef";
 
-fn incremental() -> Options {
-    Options {
+fn incremental() -> SaverOptions {
+    SaverOptions {
         incremental: true,
         ..options()
     }
@@ -26,7 +26,7 @@ fn state(step: u64) -> State {
     state
 }
 
-/// Steps 1 and 2, of which the second refers to the first.
+/// Steps 1 and 2. The second references the first.
 fn two(folder: &Path) -> Steps {
     let mut saver = saver(folder, incremental()).unwrap();
     save(&mut saver, 1, &state(1)).unwrap();
@@ -63,7 +63,7 @@ fn a_removal_that_is_refused_touches_nothing_of_its_step_at_any_moment() {
             }
             done.store(true, Ordering::Relaxed);
         });
-        // Whenever the remover would be killed, this is what it would leave.
+        // This is the state that a kill of the remover at this moment would leave.
         while !done.load(Ordering::Relaxed) {
             for step in [1, 2] {
                 let path = folder.path().join(format!("step-{step}/manifest.json"));
@@ -76,7 +76,7 @@ fn a_removal_that_is_refused_touches_nothing_of_its_step_at_any_moment() {
     store.untag(2, "best").unwrap();
     store.remove(2).unwrap();
     store.remove(1).unwrap();
-    assert_eq!(store.remove(1).unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(store.remove(1).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(hidden(folder.path()), [""; 0]);
 }
 
@@ -99,7 +99,7 @@ fn a_removal_killed_before_its_decision_leaves_the_step_and_one_killed_after_is_
         assert_eq!(store.steps().unwrap(), wanted, "{decision:?}");
         assert_eq!(store.tag(1, "late").is_ok(), !is_gone, "{decision:?}");
         assert_eq!(store.checkpoint(1).is_ok(), !is_gone, "{decision:?}");
-        // The number is free for whoever saves it anew, and not otherwise.
+        // The number can be saved again only if the step is gone.
         let mut saver = saver(folder.path(), options()).unwrap();
         assert_eq!(
             save(&mut saver, 1, &state(5)).is_ok(),
@@ -112,7 +112,7 @@ fn a_removal_killed_before_its_decision_leaves_the_step_and_one_killed_after_is_
 }
 
 #[test]
-fn a_decision_about_an_earlier_step_of_the_same_number_harms_no_later_one() {
+fn a_decision_about_an_earlier_step_does_not_remove_a_later_one_of_the_same_number() {
     let folder = tempfile::tempdir().unwrap();
     let store = two(folder.path());
     fs::write(folder.path().join(format!(".removal-1-{NONCE}")), "").unwrap();
@@ -147,7 +147,7 @@ fn a_tag_that_was_given_keeps_its_step_from_a_prune_that_is_under_way() {
             match store.tag(base + round % 3, "best") {
                 Ok(()) => given += 1,
                 Err(error) => {
-                    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+                    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
                     refused += 1;
                 }
             }
@@ -169,7 +169,7 @@ fn a_tag_that_was_given_keeps_its_step_from_a_prune_that_is_under_way() {
 }
 
 #[test]
-fn tags_given_at_once_are_all_there_and_those_of_0_1_0_count() {
+fn concurrent_tags_all_survive_and_those_of_0_1_0_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let store = two(folder.path());
     fs::write(
@@ -194,7 +194,7 @@ fn tags_given_at_once_are_all_there_and_those_of_0_1_0_count() {
 }
 
 #[test]
-fn what_0_1_0_had_put_into_the_trash_is_put_back_where_it_is_needed_or_tagged() {
+fn steps_in_the_trash_of_0_1_0_are_restored_if_they_are_needed_or_tagged() {
     let folder = tempfile::tempdir().unwrap();
     let store = two(folder.path());
     let mut other = saver(folder.path(), options()).unwrap();

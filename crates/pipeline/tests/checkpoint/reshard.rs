@@ -1,4 +1,4 @@
-//! Saved with any sharding, restored with any other: the same bytes.
+//! States saved with any sharding are restored with any other.
 
 use proptest::prelude::*;
 use straightway_pipeline::{
@@ -8,7 +8,7 @@ use straightway_pipeline::{
 
 use crate::fixture::{Piece, State, options, restore, save_ranks};
 
-/// Cuts every tensor into a grid and deals the cells out to ranks.
+/// Cuts every tensor into a grid and distributes the cells to ranks.
 fn grid(state: &State, cuts: &[Vec<u64>], world: usize) -> Vec<Vec<Piece>> {
     let mut ranks = vec![Vec::new(); world];
     let mut turn = 0;
@@ -98,7 +98,7 @@ proptest! {
 }
 
 #[test]
-fn a_rank_that_wants_little_reads_little() {
+fn a_restore_reads_only_the_chunks_that_it_needs() {
     let folder = tempfile::tempdir().unwrap();
     let state = State::of(1, &[("w", Dtype::U8, &[64, 4096])]);
     let ranks: Vec<_> = (0..4).map(|rank| state.cut(0, rank, 4)).collect();
@@ -106,7 +106,7 @@ fn a_rank_that_wants_little_reads_little() {
         outcome.unwrap();
     }
     let checkpoint = Steps::open(folder.path()).unwrap().checkpoint(1).unwrap();
-    // A shard that holds nothing of it need not even be there.
+    // A shard without wanted bytes need not exist.
     std::fs::remove_file(folder.path().join("step-1/rank-00003-of-00004.safetensors")).unwrap();
     let pieces = state.cut(0, 5, 64);
     assert_eq!(restore(&checkpoint, &pieces).unwrap()[0], pieces[0].bytes);

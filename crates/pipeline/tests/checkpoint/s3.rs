@@ -1,4 +1,4 @@
-//! Checkpoints in a bucket of a real S3 server: the same as in a folder, and through a proxy that loses answers.
+//! Checkpoints in a bucket of a real S3 server: the same as in a folder, and through a proxy that drops responses.
 
 use std::{
     sync::{
@@ -13,33 +13,33 @@ use straightway_io::{
     Store,
     store::{Missing, list_all},
 };
-use straightway_lab::{Fault, Faults, Proxy, Weed};
+use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_net::Network;
 use straightway_pipeline::checkpoint::{
-    Codec, Options, Rank, Restorer, Retention, Saver, Steps, fresh_run,
+    CheckpointSaver, Codec, Rank, Restorer, Retention, SaverOptions, Steps, fresh_run,
 };
-use straightway_s3::{Access, S3};
+use straightway_s3::{S3, S3Access};
 
 use crate::{
     fixture::{State, executor, options, settings, sources},
     store::{assert_holds, save},
 };
 
-/// A prefix of its own in the bucket at this address.
+/// The store below a prefix of the bucket at this address.
 pub(crate) fn prefix(url: &str, name: &str) -> Arc<dyn Store> {
-    let mut access = Access::default();
+    let mut access = S3Access::default();
     for (name, value) in [
         ("endpoint_url", url),
-        ("access_key_id", Weed::ACCESS_KEY_ID),
-        ("secret_access_key", Weed::SECRET_ACCESS_KEY),
+        ("access_key_id", S3Server::ACCESS_KEY_ID),
+        ("secret_access_key", S3Server::SECRET_ACCESS_KEY),
     ] {
         access.set(name, value).unwrap();
     }
-    let network = Network::new(straightway_net::Settings {
+    let network = Network::new(straightway_net::NetworkSettings {
         stall_max: Duration::from_secs(5),
-        ..straightway_net::Settings::default()
+        ..straightway_net::NetworkSettings::default()
     });
-    let bucket = S3::new(Weed::BUCKET, &access, &network).unwrap();
+    let bucket = S3::new(S3Server::BUCKET, &access, &network).unwrap();
     bucket.below(name.as_ref(), Missing::Create).unwrap()
 }
 
@@ -64,15 +64,17 @@ pub(crate) fn objects(store: &dyn Store) -> Vec<String> {
 }
 
 #[test]
-fn what_is_saved_to_a_bucket_is_restored_from_it_by_any_number_of_ranks() {
-    let Some(weed) = Weed::shared() else { return };
+fn a_state_saved_to_a_bucket_is_restored_by_any_number_of_ranks() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     for (codec, parity, incremental) in [
         (Codec::Raw, 0, false),
         (Codec::Zstd, 1, false),
         (Codec::Lz4, 0, true),
     ] {
         let steps = Steps::in_store(fresh(&weed.url()));
-        let chosen = Options {
+        let chosen = SaverOptions {
             codec,
             parity,
             incremental,
@@ -96,7 +98,9 @@ fn what_is_saved_to_a_bucket_is_restored_from_it_by_any_number_of_ranks() {
 
 #[test]
 fn steps_in_a_bucket_are_tagged_pruned_and_removed_and_leave_nothing() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = fresh(&weed.url());
     let steps = Steps::in_store(Arc::clone(&store));
     for step in 1..=4 {
@@ -121,8 +125,10 @@ fn steps_in_a_bucket_are_tagged_pruned_and_removed_and_leave_nothing() {
 }
 
 #[test]
-fn of_two_jobs_that_save_one_step_one_wins_and_the_other_is_told() {
-    let Some(weed) = Weed::shared() else { return };
+fn of_two_jobs_that_save_one_step_one_wins_and_the_other_gets_an_error() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     for _ in 0..5 {
         let store = fresh(&weed.url());
         let job = |number: u64| {
@@ -130,7 +136,8 @@ fn of_two_jobs_that_save_one_step_one_wins_and_the_other_is_told() {
             let state = State::small(number);
             let alone = Rank { rank: 0, world: 1 };
             let run = fresh_run();
-            let mut saver = Saver::new(steps, alone, &run, executor(), options()).unwrap();
+            let mut saver =
+                CheckpointSaver::new(steps, alone, &run, executor(), options()).unwrap();
             let pieces = state.cut(0, 0, 1);
             let begun = saver.save(7, &sources(&pieces), "null");
             begun.and_then(|()| saver.wait()).map(|_| number)
@@ -145,24 +152,26 @@ fn of_two_jobs_that_save_one_step_one_wins_and_the_other_is_told() {
         assert!(loser.to_string().contains("there already"), "{loser}");
         let steps = Steps::in_store(Arc::clone(&store));
         assert_holds(&steps, 7, &State::small(*winners[0]), 1);
-        // What the loser wrote is gone.
+        // The objects of the losing job are gone.
         let shards = objects(&*store);
         assert_eq!(shards.len(), 2, "{shards:?}");
     }
 }
 
 #[test]
-fn saves_through_lost_answers_and_cut_connections_are_whole_or_errors() {
-    let Some(weed) = Weed::shared() else { return };
-    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
+fn saves_with_lost_responses_and_cut_connections_are_whole_or_fail() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let store = prefix(&proxy.url(), "checkpoints-lost");
     let plain = Steps::in_store(prefix(&weed.url(), "checkpoints-lost"));
-    proxy.set(Faults {
+    proxy.set(ProxyFaults {
         seed: 77,
         shares: vec![
-            (Fault::LoseAnswer, 1200),
-            (Fault::CutUpload, 600),
-            (Fault::RefuseUpload(503), 300),
+            (ProxyFault::LoseAnswer, 1200),
+            (ProxyFault::CutUpload, 600),
+            (ProxyFault::RefuseUpload(503), 300),
         ],
         only: Some("checkpoints-lost".to_owned()),
         after: 0,

@@ -1,11 +1,11 @@
-//! Processes killed at random moments of saving, tagging and pruning in a bucket, while answers are lost.
+//! Kills processes at random moments of saving, tagging and pruning in a bucket, while responses are lost.
 //!
-//! A child does all of these, over and over; the state of a step follows from its number. It notes what it begins. The test
-//! waits until a child has begun what it is to be killed in, and kills it at a random moment of the time that this took
-//! before. So kills are spread over all of it, however slow the machine is, and most children save a step.
+//! A child repeats these phases. The state of a step is a function of its number. The child logs the start of each
+//! phase. The test waits for the phase to kill in, and kills the child at a random moment of the time that this phase
+//! took before. So kills are spread over all phases on slow machines too, and most children save a step.
 //!
-//! After each kill every step that is listed must be whole, and every step that a child was told is committed must still be
-//! there, unless it was pruned. At the end a sweep leaves nothing but the steps.
+//! After each kill, every listed step must be complete, and every step that a child was told is committed must still
+//! exist, unless it was pruned. At the end, a sweep leaves nothing but the steps.
 
 use std::{
     collections::BTreeSet,
@@ -18,9 +18,9 @@ use std::{
 };
 
 use straightway_io::store::{Missing, Store};
-use straightway_lab::{Fault, Faults, Proxy, Weed};
+use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_pipeline::{
-    checkpoint::{Codec, Options, Rank, Retention, Saver, Steps, fresh_run},
+    checkpoint::{CheckpointSaver, Codec, Rank, Retention, SaverOptions, Steps, fresh_run},
     weights::Dtype,
 };
 
@@ -30,39 +30,40 @@ use crate::{
     store::assert_holds,
 };
 
-/// How often, unless the environment says otherwise.
+/// The number of kills, unless the environment sets it.
 const KILLS: u64 = 12;
 
-/// The environment: what makes this process a child, where its log is, and how many are killed.
+/// Environment variables: the URL, which makes this process a child, the path of its log, and the number of kills.
 const URL: &str = "STRAIGHTWAY_S3_KILL_URL";
 const LOG: &str = "STRAIGHTWAY_S3_KILL_LOG";
 const COUNT: &str = "STRAIGHTWAY_S3_KILLS";
 
-/// What a child does, over and over. It notes when each begins, so that all but the first also say that the step is saved.
+/// The phases of a child, which it repeats. It logs the start of each, so every phase but the first also shows that the
+/// step is saved.
 const PHASES: [&str; 4] = ["save", "tag", "prune", "untag"];
 
-/// How long a child is waited for to begin a phase.
+/// The maximum time to wait for a child to begin a phase.
 const PHASE_WAIT_MAX: Duration = Duration::from_mins(1);
 
-/// How long a phase is taken to last before one was measured.
+/// The assumed duration of a phase that was not measured yet.
 const PHASE_GUESS: Duration = Duration::from_millis(300);
 
-/// How long a child lives at most that is to be killed before its first phase.
+/// The maximum life of a child that is killed before its first phase.
 const START_GUESS: Duration = Duration::from_millis(50);
 
-/// After how many kills what is left is swept.
+/// The number of kills between sweeps.
 const SWEEP_EVERY: u64 = 5;
 
 /// The object whose put commits a step.
 const MANIFEST: &str = "manifest";
 
-/// Where the steps are.
+/// The prefix of the steps.
 const PREFIX: &str = "killed";
 
 /// Steps that the child keeps.
 const KEPT: usize = 3;
 
-/// Every fourth state is stored in several parts.
+/// Every fourth state is uploaded in several parts.
 fn state(step: u64) -> State {
     let large: u64 = if step.is_multiple_of(4) {
         9 << 20
@@ -77,8 +78,8 @@ fn state(step: u64) -> State {
     state
 }
 
-fn child_options(step: u64) -> Options {
-    Options {
+fn child_options(step: u64) -> SaverOptions {
+    SaverOptions {
         incremental: step.is_multiple_of(3),
         codec: if step.is_multiple_of(2) {
             Codec::Raw
@@ -90,7 +91,7 @@ fn child_options(step: u64) -> Options {
     }
 }
 
-/// The child's life: it never ends by itself.
+/// The child process. It never ends by itself.
 #[test]
 fn child() {
     let Ok(url) = std::env::var(URL) else {
@@ -100,7 +101,7 @@ fn child() {
     let steps = Steps::in_store(prefix(&url, PREFIX));
     let mut log = fs::OpenOptions::new().append(true).open(log).unwrap();
     let start = Instant::now();
-    // In one call: a kill between the number and its end would join it to the next.
+    // In one write: a kill between the number and its newline would join it to the next.
     let mut note = |phase: &str, step: u64| {
         let line = format!("{phase} {step} {}\n", start.elapsed().as_micros());
         log.write_all(line.as_bytes()).unwrap();
@@ -111,7 +112,8 @@ fn child() {
         note("save", step);
         let alone = Rank { rank: 0, world: 1 };
         let (run, chosen) = (fresh_run(), child_options(step));
-        let mut saver = Saver::new(steps.clone(), alone, &run, executor(), chosen).unwrap();
+        let mut saver =
+            CheckpointSaver::new(steps.clone(), alone, &run, executor(), chosen).unwrap();
         let pieces = state(step).cut(0, 0, 1);
         saver.save(step, &sources(&pieces), "null").unwrap();
         saver.wait().unwrap().unwrap();
@@ -133,7 +135,7 @@ fn child() {
     }
 }
 
-/// What a child noted: that it began a phase of a step, and when.
+/// A log entry of a child: the start of a phase of a step.
 struct Note {
     phase: usize,
     step: u64,
@@ -157,21 +159,21 @@ impl Note {
     }
 }
 
-/// What is known after some kills.
+/// The observations so far.
 #[derive(Default)]
 struct Seen {
-    /// The last step that was listed.
+    /// The last listed step.
     last: u64,
-    /// Steps of which a child was told that they are saved.
+    /// Steps that a child was told are saved.
     told: BTreeSet<u64>,
-    /// How often a child was killed before its first phase, and in each.
+    /// The number of kills before the first phase, and in each phase.
     kills: [u64; 1 + PHASES.len()],
-    /// How long each phase took, the last time that one ended.
+    /// The last measured duration of each phase.
     durations: [Option<Duration>; PHASES.len()],
 }
 
 impl Seen {
-    /// Takes what a child noted that was killed.
+    /// Adds the log of a killed child.
     fn learn(&mut self, notes: &[Note]) {
         for pair in notes.windows(2).filter(|pair| pair[0].has_work()) {
             self.durations[pair[0].phase] = Some(pair[1].at.saturating_sub(pair[0].at));
@@ -181,8 +183,8 @@ impl Seen {
         self.kills[notes.last().map_or(0, |note| note.phase + 1)] += 1;
     }
 
-    /// Every new step is whole, and every step that a child was told is saved is there, or was pruned: then there are as
-    /// many later ones as are kept.
+    /// Asserts that every new step is complete, and that every step that a child was told is saved exists or was
+    /// pruned, in which case enough later ones exist.
     fn check(&mut self, steps: &Steps) {
         let listed = steps.steps().unwrap();
         for &step in listed.iter().filter(|step| **step > self.last) {
@@ -199,11 +201,11 @@ impl Seen {
     }
 }
 
-/// A child that runs.
+/// A running child.
 struct Running<'a> {
     child: Child,
     log: &'a Path,
-    /// Where its notes begin.
+    /// The offset of its entries in the log.
     from: usize,
 }
 
@@ -225,7 +227,7 @@ impl<'a> Running<'a> {
         all[self.from..].lines().map(Note::parse).collect()
     }
 
-    /// Waits until it has begun a phase.
+    /// Waits until the child has begun a phase.
     fn wait_for(&mut self, phase: usize) {
         let start = Instant::now();
         let is_wanted = |note: &Note| note.phase == phase && note.has_work();
@@ -237,7 +239,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Kills it. Answers what it noted.
+    /// Kills the child. Returns its log.
     fn kill(mut self) -> Vec<Note> {
         let early = self.child.try_wait().unwrap();
         assert!(early.is_none(), "the child ended by itself: {early:?}");
@@ -247,15 +249,15 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Lets a child live until somewhere in a phase, which follows from the number of the kill. Every tenth is killed before it
-/// has begun the first.
-fn live_and_die(kill: u64, url: &str, log: &Path, seen: &mut Seen) {
+/// Runs a child and kills it in a phase that depends on the number of the kill. Every tenth child is killed before its
+/// first phase.
+fn run_and_kill(kill: u64, url: &str, log: &Path, seen: &mut Seen) {
     let mut child = Running::spawn(url, log);
     let share = noise(kill, 2);
     let share = f64::from(u16::from_le_bytes([share[0], share[1]])) / f64::from(u16::MAX);
     let mut lasts = START_GUESS;
     if kill % 10 != 9 {
-        // Two in five of the kills come in a save, which is the longest.
+        // Two in five kills are in a save, the longest phase.
         let phase = (kill % 5).saturating_sub(1) as usize;
         child.wait_for(phase);
         lasts = seen.durations[phase].unwrap_or(PHASE_GUESS);
@@ -265,16 +267,17 @@ fn live_and_die(kill: u64, url: &str, log: &Path, seen: &mut Seen) {
 }
 
 #[test]
-fn whatever_is_killed_while_answers_are_lost_every_committed_step_is_whole_and_a_sweep_leaves_nothing_else()
- {
+fn after_kills_and_lost_responses_every_committed_step_is_whole_and_a_sweep_leaves_nothing_else() {
     if std::env::var_os(URL).is_some() {
         return;
     }
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let kills = std::env::var(COUNT).map_or(KILLS, |count| count.parse().unwrap());
-    let proxy_with = |seed, shares: &[(Fault, u32)], only: &str| {
-        let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
-        proxy.set(Faults {
+    let proxy_with = |seed, shares: &[(ProxyFault, u32)], only: &str| {
+        let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
+        proxy.set(ProxyFaults {
             seed,
             shares: shares.to_vec(),
             only: Some(only.to_owned()),
@@ -282,19 +285,19 @@ fn whatever_is_killed_while_answers_are_lost_every_committed_step_is_whole_and_a
         });
         proxy
     };
-    let usual = [(Fault::LoseAnswer, 500), (Fault::CutUpload, 200)];
+    let usual = [(ProxyFault::LoseAnswer, 500), (ProxyFault::CutUpload, 200)];
     let anywhere = proxy_with(3, &usual, PREFIX);
-    // Half of the requests that put or remove a manifest lose their answer.
-    let at_commit = proxy_with(4, &[(Fault::LoseAnswer, 5000)], MANIFEST);
+    // Half of the requests that put or remove a manifest lose their response.
+    let at_commit = proxy_with(4, &[(ProxyFault::LoseAnswer, 5000)], MANIFEST);
     let log = tempfile::NamedTempFile::new().unwrap();
     let store = prefix(&weed.url(), PREFIX);
     let steps = Steps::in_store(Arc::clone(&store));
     let (mut seen, mut swept) = (Seen::default(), 0);
     for kill in 0..kills {
         let proxy = if kill % 3 == 2 { &at_commit } else { &anywhere };
-        live_and_die(kill, &proxy.url(), log.path(), &mut seen);
+        run_and_kill(kill, &proxy.url(), log.path(), &mut seen);
         seen.check(&steps);
-        // A job looks at all that is left when it begins: after some kills nothing else would be done.
+        // A job reads all leftovers at its start: without sweeps it would soon do nothing else.
         if kill % SWEEP_EVERY == SWEEP_EVERY - 1 {
             swept += steps.sweep_left(Duration::ZERO).unwrap().len();
         }
@@ -315,7 +318,7 @@ fn whatever_is_killed_while_answers_are_lost_every_committed_step_is_whole_and_a
     assert!(saved as u64 * 4 >= kills, "{saved} steps were saved");
 }
 
-/// Nothing is there but whole steps: what each manifest names, the manifest, and tags.
+/// Asserts that only complete steps are left: the objects that each manifest names, the manifest, and tags.
 fn assert_only_steps(store: &Arc<dyn Store>, steps: &Steps) {
     let listed = steps.steps().unwrap();
     let mut wanted = Vec::new();

@@ -1,18 +1,21 @@
-//! Steps in a bucket: the versions that a manifest names, ranks that come late, differences, exports and sweeps.
+//! Steps in a bucket: object versions, late ranks, differences, exports and sweeps.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use straightway_core::{Kind, Result};
+use straightway_core::{ErrorKind, Result};
 use straightway_io::{
     Store,
     store::{Condition, Durability, Location, Missing, list_all},
 };
-use straightway_lab::Weed;
+use straightway_lab::S3Server;
 use straightway_pipeline::{
-    checkpoint::{Change, Codec, Manifest, Options, Rank, Restorer, Saver, Steps, fresh_run},
+    checkpoint::{
+        CheckpointSaver, Codec, Manifest, Rank, Restorer, SaverOptions, StepChange, Steps,
+        fresh_run,
+    },
     weights,
 };
 
@@ -22,19 +25,19 @@ use crate::{
     store::{assert_holds, save},
 };
 
-/// Steps below a prefix of their own, where there is a server.
+/// Steps below a new prefix, if there is a server.
 fn bucket() -> Option<(Arc<dyn Store>, Steps)> {
-    let store = fresh(&Weed::shared()?.url());
+    let store = fresh(&S3Server::shared()?.url());
     Some((Arc::clone(&store), Steps::in_store(store)))
 }
 
-/// What is below a step.
+/// The objects of a step.
 fn below(store: &Arc<dyn Store>, step: u64) -> Arc<dyn Store> {
     let folder = format!("step-{step}");
     store.below(folder.as_ref(), Missing::Refuse).unwrap()
 }
 
-/// Gives the objects of a step whose names have a word in them new versions: the same bytes, or with one bit flipped.
+/// Puts new versions of a step's objects whose names contain `word`: with the same bytes, or with one bit flipped.
 fn replace(store: &Arc<dyn Store>, step: u64, word: &str, flips: bool) {
     let step = below(store, step);
     for object in list_all(&*step).unwrap().objects {
@@ -67,7 +70,7 @@ fn a_shard_that_was_replaced_is_refused_when_it_is_opened() {
     assert_eq!(versions.objects.len(), 2);
     replace(&store, 1, "rank", true);
     let error = held(&steps, 1, &state).unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(
         error.to_string().contains("replaced since it was saved"),
         "{error}"
@@ -80,12 +83,12 @@ fn a_shard_that_was_replaced_is_refused_when_it_is_opened() {
 }
 
 #[test]
-fn a_replaced_shard_is_made_anew_from_parity() {
+fn a_replaced_shard_is_rebuilt_from_parity() {
     let Some((store, steps)) = bucket() else {
         return;
     };
     let state = State::small(4);
-    let chosen = Options {
+    let chosen = SaverOptions {
         parity: 1,
         ..options()
     };
@@ -96,11 +99,11 @@ fn a_replaced_shard_is_made_anew_from_parity() {
 }
 
 #[test]
-fn versions_of_earlier_steps_are_named_by_those_that_refer_to_them() {
+fn a_manifest_has_the_versions_of_the_earlier_steps_it_references() {
     let Some((store, steps)) = bucket() else {
         return;
     };
-    let chosen = Options {
+    let chosen = SaverOptions {
         incremental: true,
         codec: Codec::Zstd,
         ..options()
@@ -139,7 +142,7 @@ fn a_step_that_was_copied_elsewhere_is_restored_from_there() {
     let (from, to) = (below(&store, 1), below(&other, 1));
     for object in list_all(&*from).unwrap().objects {
         let mut bytes = from.get(&object.name, 1 << 30).unwrap();
-        // Another upload has another version even where its bytes are the same.
+        // Another upload has another version even if its bytes are the same.
         if object.name != "manifest.json" {
             bytes.push(0);
         }
@@ -153,12 +156,12 @@ fn a_step_that_was_copied_elsewhere_is_restored_from_there() {
 fn a_rank_that_comes_after_its_step_was_committed_is_told_soon() {
     let Some((_, steps)) = bucket() else { return };
     let (state, run) = (State::small(7), fresh_run());
-    let patient = Options {
+    let patient = SaverOptions {
         timeout: Duration::from_mins(5),
         ..options()
     };
     let rank = Rank { rank: 1, world: 2 };
-    let mut late = Saver::new(steps.clone(), rank, &run, executor(), patient).unwrap();
+    let mut late = CheckpointSaver::new(steps.clone(), rank, &run, executor(), patient).unwrap();
     late.save(1, &sources(&state.cut(0, 1, 2)), "null").unwrap();
     // Another job saves the same step meanwhile.
     save(&steps, 1, &state, 1, &options());
@@ -177,14 +180,14 @@ fn a_rank_whose_coordinator_gave_up_before_it_wrote_is_told_soon() {
         return;
     };
     let (state, run) = (State::small(8), fresh_run());
-    let patient = Options {
+    let patient = SaverOptions {
         timeout: Duration::from_mins(5),
         ..options()
     };
     let rank = Rank { rank: 1, world: 2 };
-    let mut late = Saver::new(steps, rank, &run, executor(), patient).unwrap();
+    let mut late = CheckpointSaver::new(steps, rank, &run, executor(), patient).unwrap();
     late.save(1, &sources(&state.cut(0, 1, 2)), "null").unwrap();
-    // As a coordinator does that gives the attempt up: records that are put later bring nothing back.
+    // As a coordinator does that abandons the attempt: records that are put later do not bring it back.
     let attempt = store
         .below(format!(".step-1.{run}-1").as_ref(), Missing::Refuse)
         .unwrap();
@@ -210,10 +213,10 @@ fn steps_in_a_bucket_are_compared_and_exported_to_buckets_and_folders() {
     let (first, second) = (steps.checkpoint(1).unwrap(), steps.checkpoint(2).unwrap());
     let difference = restorer.diff(&first, &second).unwrap();
     let of = new.tensors[0].bytes.len() as u64;
-    let change = Change::Bytes { different: 1, of };
+    let change = StepChange::Bytes { different: 1, of };
     assert_eq!(difference.changes, [("w".to_owned(), change)]);
     assert_eq!(difference.same, 4);
-    let writer = weights::Saver::new(executor());
+    let writer = weights::FileSaver::new(executor());
     let folder = tempfile::tempdir().unwrap();
     let inside = Location {
         store: Arc::clone(&store),
@@ -246,7 +249,7 @@ fn steps_in_a_bucket_are_compared_and_exported_to_buckets_and_folders() {
 }
 
 #[test]
-fn a_sweep_removes_what_is_old_and_of_no_step_and_nothing_else() {
+fn a_sweep_removes_only_old_objects_that_belong_to_no_step() {
     let Some((store, steps)) = bucket() else {
         return;
     };
@@ -254,7 +257,8 @@ fn a_sweep_removes_what_is_old_and_of_no_step_and_nothing_else() {
     let before = objects(&*store);
     let rank = Rank { rank: 1, world: 2 };
     let run = fresh_run();
-    let mut orphan = Saver::new(steps.clone(), rank, &run, executor(), options()).unwrap();
+    let mut orphan =
+        CheckpointSaver::new(steps.clone(), rank, &run, executor(), options()).unwrap();
     orphan
         .write_shard(2, &sources(&State::small(2).cut(0, 1, 2)))
         .unwrap();

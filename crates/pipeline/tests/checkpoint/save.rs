@@ -1,18 +1,18 @@
-//! One rank saves.
+//! Saves of one rank.
 
 use std::{fs, sync::Arc};
 
 use straightway_core::{Place, Rate, receipt::Bound};
 use straightway_io::{Executor, Region, Settings};
 use straightway_pipeline::{
-    checkpoint::{Busy, Options, Rank, Restorer, Saver, Source, Steps, Wanted},
+    checkpoint::{Busy, CheckpointSaver, Rank, Restorer, SaveSource, SaverOptions, Steps, Wanted},
     weights::{Dtype, Rectangle, Shape},
 };
 
 use crate::fixture::{State, assert_holds, noise, options, save, saver, settings, sources};
 
 #[test]
-fn what_was_saved_is_restored_to_the_byte_and_latest_is_the_last() {
+fn a_saved_state_is_restored_byte_for_byte_and_the_last_step_is_the_latest() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(folder.path(), options()).unwrap();
     for step in [1, 2, 10] {
@@ -31,12 +31,12 @@ fn what_was_saved_is_restored_to_the_byte_and_latest_is_the_last() {
 #[test]
 fn a_tensor_changed_right_after_save_returned_is_saved_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    let mut saver = saver(folder.path(), Options::default()).unwrap();
-    // Large enough for the flush to be under way still when the tensor is changed.
+    let mut saver = saver(folder.path(), SaverOptions::default()).unwrap();
+    // Large enough that the flush is still under way when the tensor is changed.
     let was = noise(1, 40 << 20);
     let mut bytes = was.clone();
     let shape = Shape::from(&[bytes.len() as u64][..]);
-    let source = Source::whole("t", Dtype::U8, shape.clone(), &bytes);
+    let source = SaveSource::whole("t", Dtype::U8, shape.clone(), &bytes);
     saver.save(1, &[source], "null").unwrap();
     bytes.fill(0);
     saver.wait().unwrap();
@@ -70,16 +70,16 @@ fn a_state_of_several_segments_is_whole_and_its_memory_serves_again() {
     let folder = tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .unwrap();
-    let mut saver = saver(folder.path(), Options::default()).unwrap();
-    // Two segments of which the second is short, and a tensor across the seam.
+    let mut saver = saver(folder.path(), SaverOptions::default()).unwrap();
+    // Two segments, the second of them short, and a tensor across their boundary.
     let mut bytes = vec![1_u8; 260 << 20];
     let shape = Shape::from(&[bytes.len() as u64][..]);
-    let like = Source::whole("t", Dtype::U8, shape.clone(), &bytes);
+    let like = SaveSource::whole("t", Dtype::U8, shape.clone(), &bytes);
     saver.prepare(&[like]).unwrap();
     for step in 1..=2_u8 {
         let seam = 256 << 20;
         bytes[seam - 5000..seam + 5000].fill(step);
-        let source = Source::whole("t", Dtype::U8, shape.clone(), &bytes);
+        let source = SaveSource::whole("t", Dtype::U8, shape.clone(), &bytes);
         saver.save(step.into(), &[source], "null").unwrap();
         saver.wait().unwrap();
         let checkpoint = Steps::open(folder.path()).unwrap().open_latest().unwrap();
@@ -119,12 +119,12 @@ fn any_safetensors_reader_reads_the_shard_of_a_plain_save() {
 }
 
 #[test]
-fn bytes_that_are_no_tensor_come_back_marked_as_such() {
+fn opaque_bytes_are_restored_and_marked_as_opaque() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(folder.path(), options()).unwrap();
     let state = [
-        Source::opaque("optimizer/step", b"\x80\x04K*."),
-        Source::opaque("none", b""),
+        SaveSource::opaque("optimizer/step", b"\x80\x04K*."),
+        SaveSource::opaque("none", b""),
     ];
     saver.save(1, &state, "null").unwrap();
     saver.wait().unwrap();
@@ -141,7 +141,7 @@ fn bytes_that_are_no_tensor_come_back_marked_as_such() {
 }
 
 #[test]
-fn a_restore_keeps_to_a_limit_however_many_threads_it_has() {
+fn a_restore_keeps_its_rate_limit_with_any_number_of_threads() {
     let folder = tempfile::tempdir().unwrap();
     let state = State::of(1, &[("t", Dtype::U8, &[8 << 20])]);
     save(&mut saver(folder.path(), options()).unwrap(), 1, &state).unwrap();
@@ -156,11 +156,11 @@ fn a_restore_keeps_to_a_limit_however_many_threads_it_has() {
     let restore = || {
         let gathered = restorer.gather(&checkpoint, &tensors, Place::Host).unwrap();
         let receipt = gathered.fetched.receipt;
-        // What was saved up before, 50 ms, and the last chunk may come on top.
+        // The burst allowance of 50 ms and the last chunk may come on top.
         assert!(receipt.seconds > 0.3, "{receipt}");
         receipt.seconds < 1.5 && receipt.bound_by == Bound::Throttle
     };
-    // It lasts 0.5 s, and a busy machine is slower than its limit at times.
+    // It takes 0.5 s, and a busy machine may be slower than the limit.
     assert!((0..5).any(|_| restore()));
 }
 
@@ -169,11 +169,11 @@ fn a_second_save_waits_for_the_first_or_is_refused_as_asked() {
     let folder = tempfile::tempdir().unwrap();
     let state = State::of(1, &[("t", Dtype::U8, &[4 << 20])]);
     let pieces = state.cut(0, 0, 1);
-    let refusing = Options {
+    let refusing = SaverOptions {
         busy: Busy::Refuse,
-        ..Options::default()
+        ..SaverOptions::default()
     };
-    // Slow enough for the second save to find the first under way.
+    // Slow enough that the first save is still under way at the second.
     let slow = Settings {
         rate_max: Some(Rate(8e6)),
         ..settings()
@@ -181,7 +181,7 @@ fn a_second_save_waits_for_the_first_or_is_refused_as_asked() {
     let slow = Arc::new(Executor::new(slow).unwrap());
     let store = Steps::create(folder.path()).unwrap();
     let alone = Rank { rank: 0, world: 1 };
-    let mut saver = Saver::new(store, alone, "slow", slow, refusing).unwrap();
+    let mut saver = CheckpointSaver::new(store, alone, "slow", slow, refusing).unwrap();
     saver.save(1, &sources(&pieces), "null").unwrap();
     let error = saver.save(2, &sources(&pieces), "null").unwrap_err();
     assert!(error.to_string().contains("still under way"), "{error}");
@@ -191,7 +191,7 @@ fn a_second_save_waits_for_the_first_or_is_refused_as_asked() {
     saver.save(3, &sources(&pieces), "null").unwrap();
     drop(saver);
     assert_eq!(Steps::open(folder.path()).unwrap().steps().unwrap(), [1, 3]);
-    let mut patient = crate::fixture::saver(folder.path(), Options::default()).unwrap();
+    let mut patient = crate::fixture::saver(folder.path(), SaverOptions::default()).unwrap();
     patient.save(4, &sources(&pieces), "null").unwrap();
     patient.save(5, &sources(&pieces), "null").unwrap();
     patient.wait().unwrap();
@@ -208,7 +208,7 @@ fn saver_bytes(folder: &std::path::Path) -> u64 {
 #[test]
 fn a_state_larger_than_the_memory_allowed_for_it_is_refused_with_the_figures() {
     let folder = tempfile::tempdir().unwrap();
-    let tight = Options {
+    let tight = SaverOptions {
         memory_bytes_max: 4096,
         ..options()
     };
@@ -226,31 +226,31 @@ fn a_state_larger_than_the_memory_allowed_for_it_is_refused_with_the_figures() {
 }
 
 #[test]
-fn sources_that_do_not_hold_together_are_refused_by_name() {
+fn inconsistent_sources_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(folder.path(), options()).unwrap();
     let shape = || Shape::from(&[4_u64][..]);
     let mut refused =
-        |sources: &[Source<'_>]| saver.save(1, sources, "null").unwrap_err().to_string();
-    let short = Source::whole("w", Dtype::F32, shape(), &[0; 15]);
+        |sources: &[SaveSource<'_>]| saver.save(1, sources, "null").unwrap_err().to_string();
+    let short = SaveSource::whole("w", Dtype::F32, shape(), &[0; 15]);
     assert!(refused(&[short]).contains("15 bytes are given"));
-    let one = Source::whole("w", Dtype::U8, shape(), &[0; 4]);
+    let one = SaveSource::whole("w", Dtype::U8, shape(), &[0; 4]);
     assert!(refused(&[one.clone(), one.clone()]).contains("two tensors are called \"w@0\""));
-    let other = Source {
+    let other = SaveSource {
         dtype: Dtype::I8,
         rectangle: Rectangle::whole(&shape()).cut("w", 0, 1, 1).unwrap(),
         memory: straightway_pipeline::weights::Holding::Host(&[0; 1]),
         ..one.clone()
     };
     assert!(refused(&[one, other]).contains("differ in dtype or shape"));
-    assert!(refused(&[Source::opaque("__metadata__", b"x")]).contains("__metadata__"));
+    assert!(refused(&[SaveSource::opaque("__metadata__", b"x")]).contains("__metadata__"));
 }
 
 #[test]
-fn metadata_that_json_cannot_hold_are_refused_at_the_call_and_the_last_save_is_none_the_worse() {
+fn metadata_that_json_cannot_hold_is_refused_at_the_call_and_the_last_save_is_unaffected() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(folder.path(), options()).unwrap();
-    let state = [Source::opaque("x", b"x")];
+    let state = [SaveSource::opaque("x", b"x")];
     saver
         .save(
             1,

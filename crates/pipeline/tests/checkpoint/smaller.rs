@@ -1,16 +1,16 @@
-//! Saves that write less than the state: incremental ones, and compressed ones.
+//! Saves that write less than the state: incremental and compressed ones.
 
 use std::fs;
 
 use straightway_pipeline::{
-    checkpoint::{Codec, Options, Restorer, Retention, Steps},
+    checkpoint::{Codec, Restorer, Retention, SaverOptions, Steps},
     weights::Dtype,
 };
 
 use crate::fixture::{State, assert_holds, options, restore, save, save_ranks, saver, settings};
 
-fn incremental() -> Options {
-    Options {
+fn incremental() -> SaverOptions {
+    SaverOptions {
         incremental: true,
         ..options()
     }
@@ -91,10 +91,10 @@ fn a_parent_is_kept_as_long_as_a_kept_step_refers_to_it() {
 }
 
 #[test]
-fn a_save_that_would_lie_in_too_many_steps_is_a_full_one_and_frees_the_old_ones() {
+fn a_save_that_would_reference_too_many_steps_is_a_full_one_and_frees_the_old_ones() {
     let folder = tempfile::tempdir().unwrap();
     let mut state = State::of(1, &[("w", Dtype::U8, &[20, 4096])]);
-    let short = Options {
+    let short = SaverOptions {
         references_max: 2,
         ..incremental()
     };
@@ -116,7 +116,7 @@ fn a_save_that_would_lie_in_too_many_steps_is_a_full_one_and_frees_the_old_ones(
 }
 
 #[test]
-fn what_was_compressed_is_restored_whatever_the_codec_and_mixed_with_what_was_not() {
+fn compressed_chunks_are_restored_with_every_codec_and_mixed_with_raw_ones() {
     for codec in [Codec::Zstd, Codec::Lz4] {
         let folder = tempfile::tempdir().unwrap();
         let mut state = State::of(
@@ -129,7 +129,7 @@ fn what_was_compressed_is_restored_whatever_the_codec_and_mixed_with_what_was_no
         for (number, byte) in state.tensors[1].bytes.iter_mut().enumerate() {
             *byte = (number / 3000) as u8;
         }
-        let small = Options {
+        let small = SaverOptions {
             codec,
             chunk_bytes: 64 << 10,
             ..incremental()
@@ -168,7 +168,7 @@ fn a_save_after_a_step_was_removed_by_hand_is_a_full_one_and_works() {
     let full = save(&mut one, 3, &state).unwrap();
     assert_eq!(full.written_bytes, full.bytes);
     drop(one);
-    // And what comes after it refers to it.
+    // The next save references it.
     let mut other = saver(folder.path(), incremental()).unwrap();
     let part = save(&mut other, 4, &state).unwrap();
     assert_eq!(part.written_bytes, 0);

@@ -1,22 +1,22 @@
-//! Checkpoints in a store that has no file system below it: saved, restored, verified and pruned in memory.
+//! Checkpoints in a memory store: saved, restored, verified and pruned.
 
 use std::sync::Arc;
 
 use straightway_core::{Reason, Route};
 use straightway_memory::Memory;
 use straightway_pipeline::checkpoint::{
-    Codec, Options, Rank, Restorer, Retention, Saver, Steps, fresh_run,
+    CheckpointSaver, Codec, Rank, Restorer, Retention, SaverOptions, Steps, fresh_run,
 };
 
 use crate::fixture::{State, executor, options, restore, settings, sources};
 
-/// Steps in a memory store of their own.
+/// Steps in a new memory store.
 fn memory() -> Steps {
     Steps::in_store(Arc::new(Memory::new("run")))
 }
 
-/// Saves a state as `world` ranks, one after the other in threads of their own.
-pub(crate) fn save(steps: &Steps, step: u64, state: &State, world: u64, options: &Options) {
+/// Saves a state as `world` ranks, each on its own thread.
+pub(crate) fn save(steps: &Steps, step: u64, state: &State, world: u64, options: &SaverOptions) {
     let run = fresh_run();
     std::thread::scope(|scope| {
         for rank in 0..world {
@@ -27,7 +27,8 @@ pub(crate) fn save(steps: &Steps, step: u64, state: &State, world: u64, options:
                     rank: rank as u32,
                     world: world as u32,
                 };
-                let mut saver = Saver::new(steps, own, &run, executor(), options.clone()).unwrap();
+                let mut saver =
+                    CheckpointSaver::new(steps, own, &run, executor(), options.clone()).unwrap();
                 saver.save(step, &sources(&pieces), "null").unwrap();
                 saver.wait().unwrap().unwrap();
             });
@@ -48,14 +49,14 @@ pub(crate) fn assert_holds(steps: &Steps, step: u64, state: &State, world: u64) 
 }
 
 #[test]
-fn what_is_saved_in_memory_is_restored_from_it_by_any_number_of_ranks() {
+fn a_state_saved_in_memory_is_restored_by_any_number_of_ranks() {
     for (codec, parity, incremental) in [
         (Codec::Raw, 0, false),
         (Codec::Zstd, 1, false),
         (Codec::Lz4, 0, true),
     ] {
         let steps = memory();
-        let chosen = Options {
+        let chosen = SaverOptions {
             codec,
             parity,
             incremental,

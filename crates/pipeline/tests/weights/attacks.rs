@@ -1,4 +1,4 @@
-//! Files that must be refused, each with the words it must be refused by.
+//! Files that must be refused, each with the expected error message.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use straightway_core::Kind;
+use straightway_core::ErrorKind;
 use straightway_pipeline::weights::{Model, TENSORS_MAX};
 
 use crate::fixture::folder;
@@ -17,7 +17,7 @@ fn corpus() -> PathBuf {
 }
 
 #[test]
-fn every_attack_is_refused_in_the_words_expected_and_by_its_name() {
+fn every_attack_is_refused_with_the_expected_message_and_its_name() {
     let text = fs::read_to_string(corpus().join("refusals.txt")).unwrap();
     let words: BTreeMap<_, _> = text.lines().map(|l| l.split_once(": ").unwrap()).collect();
     assert!(words.len() >= 50, "only {} attacks", words.len());
@@ -38,23 +38,26 @@ fn every_attack_is_refused_in_the_words_expected_and_by_its_name() {
 }
 
 #[test]
-fn what_is_not_there_is_not_found() {
+fn a_missing_model_is_not_found() {
     let error = Model::open(Path::new("nowhere/model.safetensors")).unwrap_err();
-    assert_eq!(error.kind(), Kind::NotFound);
+    assert_eq!(error.kind(), ErrorKind::NotFound);
     let missing = corpus().join("index-missing-file");
-    assert_eq!(Model::open(&missing).unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(
+        Model::open(&missing).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
 }
 
 #[test]
 fn an_index_of_ten_million_tensors_is_refused_before_they_take_memory() {
     let folder = folder();
     let path = folder.path().join("model.safetensors.index.json");
-    // More than an index may be long, whatever is in it.
+    // Longer than an index may be.
     let file = fs::File::create(&path).unwrap();
     file.set_len(10_000_000 * 20).unwrap();
     let told = Model::open(&path).unwrap_err().to_string();
     assert!(told.contains("it is longer than 100000000 bytes"), "{told}");
-    // And one tensor too many in an index of the right length.
+    // One tensor too many in an index of an allowed length.
     let mut text = String::from("{\"weight_map\":{");
     for number in 0..=TENSORS_MAX {
         write!(text, "\"{number}\":\"f\",").unwrap();
@@ -68,7 +71,7 @@ fn an_index_of_ten_million_tensors_is_refused_before_they_take_memory() {
 
 #[test]
 fn files_with_more_tensors_together_than_a_model_may_have_are_refused() {
-    // As short as an entry can be: one file of the longest header has not quite two million.
+    // The shortest possible entry: one file with the longest header has just under two million.
     let per_file = TENSORS_MAX / 3;
     let folder = folder();
     for file in 0..4 {

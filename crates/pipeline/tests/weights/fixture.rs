@@ -13,19 +13,19 @@ pub(crate) type Contents = (TheirDtype, Vec<usize>, Vec<u8>);
 /// Tensors by name.
 pub(crate) type Weights = BTreeMap<String, Contents>;
 
-/// A folder on the file system of the checkout: the one for temporary files may lack O_DIRECT.
+/// A folder on the file system of the checkout, because that of temporary files may lack O_DIRECT.
 pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Bytes that depend on their index and on the seed.
 pub(crate) fn bytes_of(len: usize, seed: usize) -> Vec<u8> {
     (0..len)
         .map(|i| (i * 31 + i / 4096 + seed * 7) as u8)
         .collect()
 }
 
-/// Tensors of these names and shapes, of 16-bit elements.
+/// Tensors with these names and shapes, of 16-bit elements.
 pub(crate) fn weights(shapes: &[(&str, &[usize])]) -> Weights {
     let one = |(seed, (name, shape)): (usize, &(&str, &[usize]))| {
         let len = shape.iter().product::<usize>() * 2;
@@ -44,7 +44,7 @@ pub(crate) fn write(path: &Path, weights: &Weights) {
     File::open(path).unwrap().sync().unwrap();
 }
 
-/// Small chunks and rings, so that small files go round every ring many times.
+/// Small chunks and rings, so that small files wrap around every ring many times.
 pub(crate) fn small() -> Settings {
     Settings {
         chunk_bytes: 16 << 10,
@@ -64,7 +64,7 @@ pub(crate) fn loader() -> Loader {
     Loader::new(Arc::new(Executor::new(small()).unwrap()))
 }
 
-/// Lets the page cache forget a model.
+/// Evicts a model from the page cache.
 pub(crate) fn evict(model: &Model) {
     for shard in &model.shards {
         shard.file().unwrap().evict().unwrap();
@@ -83,7 +83,7 @@ pub(crate) fn seen(loaded: &mut Loaded) -> BTreeMap<String, Vec<u8>> {
     seen
 }
 
-/// Loads all of a model into host memory and compares it with what was written.
+/// Loads a whole model into host memory and compares it with the written weights.
 pub(crate) fn assert_loads(path: &Path, weights: &Weights) {
     let model = Model::open(path).unwrap();
     let mut loaded = loader()
@@ -92,7 +92,7 @@ pub(crate) fn assert_loads(path: &Path, weights: &Weights) {
     assert_same(&seen(&mut loaded), weights);
 }
 
-/// Whether what was seen is what was written, tensor by tensor.
+/// Asserts that the loaded bytes are the written ones, tensor by tensor.
 pub(crate) fn assert_same(seen: &BTreeMap<String, Vec<u8>>, weights: &Weights) {
     assert!(seen.keys().eq(weights.keys()));
     for (name, (_, _, bytes)) in weights {

@@ -1,11 +1,11 @@
-//! Loads into the memory of a GPU, over the stand-in, and back out of it.
+//! Loads into GPU memory and saves from it, on the stand-in driver.
 
 use std::{collections::BTreeMap, fs, sync::Arc, thread, time::Duration};
 
 use straightway_core::{Choice, Place, Route};
 use straightway_io::Executor;
 use straightway_pipeline::weights::{
-    Dtype, Filters, Held, Holding, LARGE_ALIGN_BYTES, Loader, Model, Saver, Selection, Slice,
+    Dtype, FileSaver, Filters, Held, Holding, LARGE_ALIGN_BYTES, Loader, Model, Selection, Slice,
 };
 use straightway_standin::Standin;
 use straightway_sys::cuda::{DeviceMemory, Driver};
@@ -68,7 +68,7 @@ fn slices_of_inner_dimensions_arrive_on_a_gpu() {
     });
 }
 
-/// Thousands of tensors of odd sizes, each in memory of its own; some have no bytes.
+/// Thousands of tensors of odd sizes, some of them without bytes.
 fn odd() -> Weights {
     let names: Vec<_> = (0..2000).map(|n| format!("t{n:04}")).collect();
     let shapes: Vec<_> = (0..2000).map(|n: usize| [n * 37 % 900]).collect();
@@ -111,7 +111,7 @@ fn tensors_in_memory_of_their_own_on_a_gpu_are_saved_byte_for_byte() {
             };
             let disk = folder();
             let executor = Arc::new(Executor::new(small()).unwrap());
-            let saver = Saver::new(executor);
+            let saver = FileSaver::new(executor);
             for (home, is_mixed) in [
                 (Some(disk.path()), false),
                 (Some(disk.path()), true),
@@ -133,7 +133,7 @@ fn tensors_in_memory_of_their_own_on_a_gpu_are_saved_byte_for_byte() {
 }
 
 #[test]
-fn what_is_on_a_gpu_is_saved_as_it_is() {
+fn a_region_on_a_gpu_is_saved_byte_for_byte() {
     Standin::run("seed=2 delay_us_max=200", |standin| {
         let folder = folder();
         let path = folder.path().join("model.safetensors");
@@ -144,7 +144,7 @@ fn what_is_on_a_gpu_is_saved_as_it_is() {
         let loader = Loader::new(Arc::clone(&executor));
         let there = loader.load(&model, &Selection::all(&model), GPU).unwrap();
         let copy = folder.path().join("copy.safetensors");
-        let saver = Saver::new(executor);
+        let saver = FileSaver::new(executor);
         saver
             .save(&copy, &there.region, &there.tensors, &BTreeMap::new())
             .unwrap();
@@ -217,7 +217,7 @@ fn blocks_that_are_allocated_while_the_load_runs_hold_every_tensor() {
                     thread::sleep(Duration::from_millis(2));
                     let bytes = usize::try_from(region.bytes()).unwrap();
                     region
-                        .give(DeviceMemory::allocate(&context, bytes).unwrap())
+                        .provide(DeviceMemory::allocate(&context, bytes).unwrap())
                         .unwrap();
                     target.open(number + 1);
                 }

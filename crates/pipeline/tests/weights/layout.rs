@@ -1,5 +1,4 @@
-//! Where tensors go in a region, for models of any shape: files as long as they need be, with
-//! nothing in them.
+//! The layout of tensors in a region, for models of any shape. The files are sparse.
 
 use std::{fmt::Write as _, fs, path::Path};
 
@@ -10,7 +9,7 @@ use straightway_pipeline::weights::{
 
 use crate::fixture::folder;
 
-/// Writes a file with tensors of these dtypes and lengths, whose bytes are a hole.
+/// Writes a file with tensors of these dtypes and lengths, whose data is a hole.
 fn write(path: &Path, tensors: &[(Dtype, u64)], padding: usize) {
     let mut header = String::from("{");
     let mut end = 0;
@@ -41,7 +40,7 @@ fn tensors() -> impl Strategy<Value = Vec<(Dtype, u64)>> {
         1_u64..100_000,
         (1_u64 << 17)..(1 << 22)
     ];
-    // Sub-byte elements come in whole bytes.
+    // Elements of less than a byte come in whole bytes.
     let one = (dtypes, len).prop_map(|(dtype, len)| (dtype, len.next_multiple_of(4)));
     prop::collection::vec(one, 0..30)
 }

@@ -1,13 +1,13 @@
-//! Loads into host memory: every route, filters and slices, files that change meanwhile.
+//! Loads into host memory: every route, filters and slices, and files that change during the load.
 
 use std::{fs, os::unix::fs::FileExt, path::PathBuf, process::Command, sync::Arc};
 
 use proptest::prelude::*;
-use straightway_core::{Choice, Kind, Leg, Place, Rate, Route};
+use straightway_core::{Choice, ErrorKind, Leg, Place, Rate, Route};
 use straightway_io::{Executor, Settings};
 use straightway_pipeline::{
     verify::verify_loaded,
-    weights::{Filters, Loader, Model, Part, Pick, Rectangle, Selection, Shape, Slice},
+    weights::{Filters, Loader, Model, Pick, Rectangle, Selection, Shape, Slice, SlicePart},
 };
 
 use crate::fixture::{
@@ -84,7 +84,7 @@ fn a_model_in_memory_without_o_direct_arrives() {
     assert_loads(&path, &some());
 }
 
-/// A mount that goes with the test.
+/// A mount that is removed at the end of the test.
 struct Mount(PathBuf);
 
 impl Drop for Mount {
@@ -126,7 +126,7 @@ fn a_model_under_an_overlay_arrives_as_in_a_container() {
 }
 
 #[test]
-fn what_is_large_goes_straight_to_its_place_where_the_file_is_aligned_or_not() {
+fn large_tensors_are_read_directly_from_aligned_and_unaligned_files() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
     write(&path, &some());
@@ -158,7 +158,7 @@ fn filters_skip_the_io_and_not_only_the_result() {
     write(&path.join("2.safetensors"), &second);
     let model = Model::open(path).unwrap();
     evict(&model);
-    // A file from which nothing is wanted is not even opened.
+    // A file without selected tensors is not opened.
     fs::remove_file(path.join("2.safetensors")).unwrap();
     let selection = filtered(&model, &["regex:^layers\\.0", "layers.1.q.bias"], &[]).unwrap();
     let mut there = loader().load(&model, &selection, Place::Host).unwrap();
@@ -166,7 +166,7 @@ fn filters_skip_the_io_and_not_only_the_result() {
     assert_same(&seen(&mut there), &all);
     assert!(there.receipt.storage_bytes < 64 << 10, "{}", there.receipt);
     let error = filtered(&model, &["layers.2.q.bias"], &[]).unwrap_err();
-    assert_eq!(error.kind(), Kind::NotFound);
+    assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(filtered(&model, &["nothing.*"], &[]).is_err());
 }
 
@@ -195,7 +195,7 @@ fn a_rank_reads_little_more_than_its_share_from_the_drive() {
 }
 
 #[test]
-fn ranks_divide_what_they_can_and_keep_what_has_no_such_dimension() {
+fn ranks_divide_tensors_and_replicate_those_without_the_dimension() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
     write(&path, &some());
@@ -208,17 +208,17 @@ fn ranks_divide_what_they_can_and_keep_what_has_no_such_dimension() {
     let uneven = |rank| Slice {
         filter: None,
         dim: 0,
-        part: Part::RankUneven { rank, of: 8 },
+        part: SlicePart::RankUneven { rank, of: 8 },
     };
     let mut bytes = 0;
     for rank in 0..8 {
         let slices = [uneven(rank)];
         let selection = Selection::new(&model, &Filters::default(), &slices).unwrap();
-        // The scalar is everybody's.
+        // Every rank has the scalar.
         bytes += selection.bytes() - 2;
     }
     assert_eq!(bytes, model.bytes() - 2);
-    // A range asks for what is not there.
+    // A range beyond the dimension is an error.
     let error = filtered(&model, &["scalar"], &["0:0..1"])
         .unwrap_err()
         .to_string();
@@ -339,7 +339,7 @@ fn a_file_that_is_replaced_after_its_header_was_read_is_refused() {
     let error = loader()
         .load(&model, &Selection::all(&model), Place::Host)
         .unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt);
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(
         error
             .to_string()
@@ -367,7 +367,7 @@ fn a_file_that_is_written_to_and_given_its_old_time_gives_no_receipt() {
     });
 }
 
-/// Loads a file of 8 MiB slowly, changes it meanwhile, and expects an error that names it.
+/// Loads a file of 8 MiB slowly, changes it during the load, and expects an error that names it.
 fn assert_refused_when(change: impl Fn(&fs::File)) {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
@@ -392,7 +392,7 @@ fn assert_refused_when(change: impl Fn(&fs::File)) {
         }
         change(&fs::File::options().write(true).open(&path).unwrap());
         let error = running.join().unwrap().unwrap_err();
-        assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains("model.safetensors"), "{error}");
         assert!(
             error.hint().unwrap().contains("nobody writes to it"),
@@ -402,7 +402,7 @@ fn assert_refused_when(change: impl Fn(&fs::File)) {
 }
 
 #[test]
-fn a_load_that_is_cancelled_says_so() {
+fn a_cancelled_load_returns_a_cancelled_error() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
     write(&path, &some());
@@ -412,7 +412,7 @@ fn a_load_that_is_cancelled_says_so() {
     let error = loader
         .load(&model, &Selection::all(&model), Place::Host)
         .unwrap_err();
-    assert_eq!(error.kind(), Kind::Cancelled);
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
 }
 
 #[test]
@@ -431,7 +431,7 @@ fn a_byte_that_changed_in_memory_is_found_by_reading_again() {
         let region = Arc::get_mut(&mut there.region).unwrap();
         region.as_mut_slice()[(last.at + last.bytes) as usize - 1] ^= 1;
         let error = verify_loaded(&loader, &model, &layout, &mut there).unwrap_err();
-        assert_eq!(error.kind(), Kind::Corrupt);
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(
             error
                 .to_string()
@@ -442,7 +442,7 @@ fn a_byte_that_changed_in_memory_is_found_by_reading_again() {
 }
 
 #[test]
-fn what_a_load_would_do_is_what_it_does() {
+fn an_inspection_predicts_the_receipt_of_the_load() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
     write(&path, &some());

@@ -1,5 +1,5 @@
-//! Weights from file to memory and back: every route, every slice, what is refused, and how much
-//! memory it takes. The format's reference implementation says what a file holds.
+//! Weights from file to memory and back: every route, every slice, refused files, and memory use. The format's
+//! reference implementation is the oracle.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,12 +1,12 @@
-//! Tensors that are the pages of their files.
+//! Memory-mapped tensors.
 
-use straightway_core::{Kind, Leg, Reason, Route};
+use straightway_core::{ErrorKind, Leg, Reason, Route};
 use straightway_pipeline::weights::{Filters, Model, Selection, Slice};
 
 use crate::fixture::{folder, loader, weights, write};
 
 #[test]
-fn whole_tensors_are_mapped_parts_are_read_and_one_receipt_says_both() {
+fn whole_tensors_are_mapped_parts_are_read_and_one_receipt_has_both() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
     write(
@@ -47,7 +47,7 @@ fn a_file_that_was_replaced_since_its_header_was_read_is_neither_mapped_nor_read
     std::fs::remove_file(&path).unwrap();
     write(&path, &weights(&[("b", &[64, 96])]));
     let error = model.shards[0].map().unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     let mapped = loader().map(&model, &Selection::all(&model)).unwrap();
     assert!(mapped.tensors.is_empty());
     let error = mapped.rest.run().unwrap_err();

@@ -1,4 +1,4 @@
-//! How much memory a load takes beside what it loads.
+//! The memory that a load takes in addition to its weights.
 
 use std::{
     env, fs,
@@ -16,15 +16,15 @@ use straightway_pipeline::weights::{Loader, Model, Selection};
 
 use crate::fixture::{folder, weights, write};
 
-/// Set in the process that is measured: the model.
+/// The environment variable with the model, set in the measured process.
 const MODEL: &str = "STRAIGHTWAY_MEASURED_MODEL";
 
-/// What lanes, plans and headers may take beside the ring.
+/// The allowed memory of lanes, plans and headers, in addition to the ring.
 const SLACK_BYTES: u64 = 16 << 20;
 
 const RING_BYTES: u64 = 8 << 20;
 
-/// Anonymous memory of this process: what it has taken for itself.
+/// The anonymous memory of this process.
 fn taken_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|l| l.starts_with("RssAnon:")).unwrap();
@@ -32,7 +32,7 @@ fn taken_bytes() -> u64 {
     kib << 10
 }
 
-/// The most memory that was taken while `work` ran.
+/// The peak of anonymous memory while `work` ran.
 fn peak_during(work: impl FnOnce()) -> u64 {
     let peak = AtomicU64::new(0);
     let is_over = AtomicBool::new(false);
@@ -80,7 +80,7 @@ fn measure(path: &Path) {
             "{above} bytes above the region"
         );
 
-        // Two batches at a time, and never the model.
+        // Two batches at a time, never the whole model.
         let batch = 4 << 20;
         let peak = peak_during(|| {
             let stream = loader.stream(&model, &all, Place::Host, batch).unwrap();

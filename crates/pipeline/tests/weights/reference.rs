@@ -1,11 +1,11 @@
-//! Against the reference implementation: what it writes we read, what we write it reads, and of
-//! files that are damaged in any way it and we accept the same.
+//! Compares with the reference implementation: each reads the files of the other, and both accept the same damaged
+//! files.
 
 use std::{collections::BTreeMap, fs};
 
 use proptest::prelude::*;
 use safetensors::{Dtype as TheirDtype, SafeTensors};
-use straightway_pipeline::weights::{Dtype, Header, Held, Holding, Model, Saver, Shape};
+use straightway_pipeline::weights::{Dtype, FileSaver, Header, Held, Holding, Model, Shape};
 
 use crate::fixture::{Weights, assert_loads, bytes_of, folder, loader, write};
 
@@ -34,7 +34,7 @@ const THEIRS: [TheirDtype; 22] = [
     TheirDtype::U64,
 ];
 
-/// Rules of the format that the reference implementation lets pass, and that we do not.
+/// Errors for which the reference implementation accepts the file.
 const STRICTER: [&str; 6] = [
     "does not begin with `{`",
     "is there twice",
@@ -56,7 +56,7 @@ fn tensors() -> impl Strategy<Value = Weights> {
         0_usize..99,
     )
         .prop_map(|(dtype, mut shape, seed)| {
-            // Sub-byte elements come in whole bytes.
+            // Elements of less than a byte come in whole bytes.
             if dtype.bitsize() < 8 {
                 shape.push(4);
             }
@@ -76,7 +76,7 @@ fn dtypes_are_those_of_the_reference_in_its_order_and_as_wide() {
     }
 }
 
-/// Whether both say the same of a file: its tensors, or that it is wrong.
+/// Asserts that both parse a file to the same tensors, or both refuse it.
 fn compare(bytes: &[u8]) -> Result<(), TestCaseError> {
     let theirs = SafeTensors::deserialize(bytes);
     let ours = Header::parse("file", bytes, bytes.len() as u64);
@@ -126,7 +126,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_the_reference_writes_is_loaded_byte_by_byte(weights in tensors()) {
+    fn files_of_the_reference_are_loaded_byte_for_byte(weights in tensors()) {
         let folder = folder();
         let path = folder.path().join("model.safetensors");
         write(&path, &weights);
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn what_we_write_the_reference_reads_and_its_data_begins_on_a_page(
+    fn the_reference_reads_our_files_whose_data_is_page_aligned(
         weights in tensors(),
         metadata in prop::collection::btree_map(any::<String>(), any::<String>(), 0..4),
     ) {
@@ -146,7 +146,7 @@ proptest! {
             shape: shape.iter().map(|n| *n as u64).collect::<Shape>(),
             bytes: Holding::Host(bytes),
         }).collect();
-        Saver::new(loader().executor).save_held(&path, &held, &metadata).unwrap();
+        FileSaver::new(loader().executor).save_held(&path, &held, &metadata).unwrap();
         let bytes = fs::read(&path).unwrap();
         compare(&bytes)?;
         let theirs = SafeTensors::deserialize(&bytes).unwrap();
@@ -179,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn a_header_of_any_figures_is_accepted_by_both_or_by_neither(
+    fn a_header_with_any_numbers_is_accepted_by_both_or_by_neither(
         entries in prop::collection::vec(entry(), 0..4),
         data in 0_usize..40,
     ) {
@@ -191,7 +191,7 @@ proptest! {
     }
 }
 
-/// Bytes that JSON is made of, and any others.
+/// Bytes that are frequent in JSON, and any others.
 fn damaged_byte() -> impl Strategy<Value = u8> {
     prop_oneof![
         4 => prop::sample::select(&b"{}[]:,\"0123456789-.e abtx_\\"[..]),
@@ -199,7 +199,7 @@ fn damaged_byte() -> impl Strategy<Value = u8> {
     ]
 }
 
-/// An entry of a header whose figures may or may not fit together.
+/// An entry of a header whose numbers may or may not be consistent.
 fn entry() -> impl Strategy<Value = String> {
     let figure = prop_oneof![
         4 => (0_u64..5).prop_map(|n| n.to_string()),

@@ -1,16 +1,15 @@
-//! Saves and rewrites: files that others read, that begin on a page, and that are there whole or not
-//! at all.
+//! Saves and rewrites: files that other readers accept, that are page-aligned, and that appear complete or not at all.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
-use straightway_core::{Kind, Leg, Place};
+use straightway_core::{ErrorKind, Leg, Place};
 use straightway_io::{Executor, Settings, wrapper::faulty::Faults};
-use straightway_pipeline::weights::{Dtype, Held, Holding, Model, Saver, Selection, Shape};
+use straightway_pipeline::weights::{Dtype, FileSaver, Held, Holding, Model, Selection, Shape};
 
 use crate::fixture::{Weights, assert_loads, folder, loader, small, weights, write};
 
-fn saver() -> Saver {
-    Saver::new(loader().executor)
+fn saver() -> FileSaver {
+    FileSaver::new(loader().executor)
 }
 
 fn some() -> Weights {
@@ -32,7 +31,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_was_loaded_is_saved_as_it_was() {
+fn loaded_weights_are_saved_byte_for_byte() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
     write(&path, &some());
@@ -71,7 +70,7 @@ fn more_than_a_window_is_saved_whole() {
 }
 
 #[test]
-fn what_no_reader_would_take_is_not_written() {
+fn tensors_that_readers_would_refuse_are_not_written() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
     let held = |name, len: u64| Held {
@@ -91,14 +90,14 @@ fn what_no_reader_would_take_is_not_written() {
         let error = saver()
             .save_held(&path, &tensors, &BTreeMap::new())
             .unwrap_err();
-        assert_eq!(error.kind(), Kind::Invalid);
+        assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains(words), "{error}");
     }
     assert!(names(folder.path()).is_empty());
 }
 
 #[test]
-fn a_model_is_rewritten_on_pages_with_its_index_and_what_stands_beside() {
+fn a_model_is_rewritten_page_aligned_with_its_index_and_metadata() {
     let folder = folder();
     let (source, target) = (folder.path().join("from"), folder.path().join("to"));
     fs::create_dir(&source).unwrap();
@@ -192,7 +191,7 @@ fn a_model_whose_index_names_no_tensor_is_rewritten_as_one_without_tensors() {
 }
 
 #[test]
-fn a_rewrite_that_fails_leaves_nothing_and_what_was_there_before() {
+fn a_failed_rewrite_leaves_no_new_files_and_keeps_the_old_ones() {
     let folder = folder();
     let (source, target) = (folder.path().join("from"), folder.path().join("to"));
     fs::create_dir(&source).unwrap();
@@ -219,7 +218,7 @@ fn a_rewrite_that_fails_leaves_nothing_and_what_was_there_before() {
         }),
         ..small()
     };
-    let saver = Saver::new(Arc::new(Executor::new(broken).unwrap()));
+    let saver = FileSaver::new(Arc::new(Executor::new(broken).unwrap()));
     saver.rewrite(&model, &target, None).unwrap_err();
     let after: Vec<_> = names(&target)
         .iter()
@@ -229,7 +228,7 @@ fn a_rewrite_that_fails_leaves_nothing_and_what_was_there_before() {
 }
 
 #[test]
-fn a_model_that_takes_the_place_of_a_private_one_is_as_private_under_other_names() {
+fn a_model_that_replaces_a_private_one_keeps_its_permissions_under_other_names() {
     let folder = folder();
     let (one, target) = (
         folder.path().join("one.safetensors"),

@@ -1,15 +1,17 @@
-//! Models in a store that is no file system.
+//! Models in a store that is not a file system.
 
 use std::{collections::BTreeMap, ffi::OsStr, path::Path, sync::Arc};
 
-use straightway_core::{Kind, Place, Reason, Result, Scheme, Uri};
+use straightway_core::{ErrorKind, Place, Reason, Result, Scheme, Uri};
 use straightway_io::{
     Executor, Settings,
-    store::{Condition, Durability, Location, Page, Registry, Store},
+    store::{Condition, Durability, ListPage, Location, Registry, Store},
     wrapper::faulty::Faults,
 };
 use straightway_memory::Memory;
-use straightway_pipeline::weights::{Dtype, Header, Held, Holding, Model, Saver, Selection, Shape};
+use straightway_pipeline::weights::{
+    Dtype, FileSaver, Header, Held, Holding, Model, Selection, Shape,
+};
 
 use crate::fixture::{folder, loader, seen, weights, write};
 
@@ -66,17 +68,19 @@ fn a_model_is_found_by_file_folder_and_index_in_a_store_without_folders() {
     );
     assert_eq!(names(&find("m")), ["two"]);
     assert_eq!(names(&find("m/model.safetensors.index.json")), ["two"]);
-    assert_eq!(find("absent").unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(find("absent").unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(
         find("m/absent.safetensors").unwrap_err().kind(),
-        Kind::NotFound
+        ErrorKind::NotFound
     );
     store
         .remove(OsStr::new("m/b.safetensors"), Durability::Synced)
         .unwrap();
     let error = find("m").unwrap_err();
     assert!(
-        error.to_string().contains("names it, and it is not there"),
+        error
+            .to_string()
+            .contains("names it, but it does not exist"),
         "{error}"
     );
 }
@@ -89,8 +93,11 @@ fn a_shard_that_was_replaced_since_its_header_was_read_is_refused() {
     let shard = model.shards[0].open().unwrap();
     assert_eq!(Header::read(&*shard).unwrap().tensors.len(), 1);
     put(&*store, "a.safetensors", &file("one", &[2; 10]));
-    assert_eq!(model.shards[0].open().unwrap_err().kind(), Kind::Corrupt);
-    // The version that is open stays what it was.
+    assert_eq!(
+        model.shards[0].open().unwrap_err().kind(),
+        ErrorKind::Corrupt
+    );
+    // The open version does not change.
     let mut bytes = [0; 10];
     shard
         .read_exact_at(model.tensors[0].extent.offset, &mut bytes)
@@ -149,10 +156,13 @@ fn a_model_is_rewritten_from_files_into_a_store_within_it_and_back() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
     write_model(&path);
-    let (model, saver) = (Model::open(&path).unwrap(), Saver::new(loader().executor));
+    let (model, saver) = (
+        Model::open(&path).unwrap(),
+        FileSaver::new(loader().executor),
+    );
     let store: Arc<dyn Store> = Arc::new(Memory::new("models"));
     let all = loaded(&model);
-    // Divided anew, and then the same names again over a model that is there.
+    // Divided into shards, and then written again over the existing model.
     for shard_bytes in [600_000, 400_000, 600_000] {
         saver
             .rewrite(&model, at(&store, "m"), Some(shard_bytes))
@@ -174,7 +184,7 @@ fn a_model_is_rewritten_from_files_into_a_store_within_it_and_back() {
     let back = folder.path().join("back");
     saver.rewrite(&there, &back, None).unwrap();
     assert!(loaded(&Model::open(&back).unwrap()) == all);
-    // A single file keeps being one.
+    // A single file stays a single file.
     saver
         .rewrite(&model, at(&store, "one.safetensors"), None)
         .unwrap();
@@ -182,7 +192,7 @@ fn a_model_is_rewritten_from_files_into_a_store_within_it_and_back() {
 }
 
 #[test]
-fn what_a_program_holds_is_saved_into_a_store_or_leaves_nothing() {
+fn tensors_in_memory_are_saved_into_a_store_or_leave_nothing() {
     let store: Arc<dyn Store> = Arc::new(Memory::new("models"));
     let bytes = vec![7; 3_000_001];
     let held = [Held {
@@ -201,20 +211,20 @@ fn what_a_program_holds_is_saved_into_a_store_or_leaves_nothing() {
         }),
         ..Settings::default()
     };
-    let saver = Saver::new(Arc::new(Executor::new(broken).unwrap()));
+    let saver = FileSaver::new(Arc::new(Executor::new(broken).unwrap()));
     saver
         .save_held(target.clone(), &held, &BTreeMap::new())
         .unwrap_err();
     assert!(store.list(&page()).unwrap().folders.is_empty());
-    let saver = Saver::new(loader().executor);
+    let saver = FileSaver::new(loader().executor);
     saver
         .save_held(target.clone(), &held, &BTreeMap::new())
         .unwrap();
     assert!(loaded(&Model::open(target).unwrap())["t"] == bytes);
 }
 
-fn page() -> Page {
-    Page {
+fn page() -> ListPage {
+    ListPage {
         after: None,
         names_max: 10,
     }

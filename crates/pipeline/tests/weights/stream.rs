@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, sync::Arc};
 
-use straightway_core::{Kind, Place};
+use straightway_core::{ErrorKind, Place};
 use straightway_pipeline::weights::{Model, Selection};
 
 use crate::fixture::{Weights, assert_same, folder, loader, seen, weights, write};
@@ -47,14 +47,14 @@ fn batches_are_bounded_and_have_every_tensor_once() {
 }
 
 #[test]
-fn an_error_comes_after_the_batches_before_it_and_ends_the_stream() {
+fn an_error_follows_the_earlier_batches_and_ends_the_stream() {
     let folder = folder();
     let (model, _) = model(&folder);
     fs::remove_file(folder.path().join("1.safetensors")).unwrap();
     let stream = loader().stream(&model, &Selection::all(&model), Place::Host, 65_000);
     let batches: Vec<_> = stream.unwrap().collect();
     let (last, before) = batches.split_last().unwrap();
-    assert_eq!(last.as_ref().unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(last.as_ref().unwrap_err().kind(), ErrorKind::NotFound);
     let tensors: usize = before
         .iter()
         .map(|b| b.as_ref().unwrap().tensors.len())
@@ -63,7 +63,7 @@ fn an_error_comes_after_the_batches_before_it_and_ends_the_stream() {
 }
 
 #[test]
-fn a_stream_that_nobody_wants_any_more_ends_at_once() {
+fn a_dropped_stream_ends_at_once() {
     let folder = folder();
     let (model, _) = model(&folder);
     let loader = loader();

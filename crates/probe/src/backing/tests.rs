@@ -1,4 +1,4 @@
-//! What is behind paths of the fixture machines and of this one.
+//! The storage behind paths of the fixture machines and of this one.
 
 use straightway_standin::expand;
 
@@ -31,7 +31,7 @@ fn a_raid_leads_to_its_eight_drives_on_two_sockets() {
 }
 
 #[test]
-fn a_drive_says_how_it_is_attached_and_set() {
+fn a_drive_reports_its_attachment_and_queue() {
     let data = backing(DGX, "/data");
     let drive = &data.drives[0];
     assert_eq!(drive.kind, DriveKind::Nvme);
@@ -72,7 +72,7 @@ fn a_btrfs_subvolume_leads_to_all_drives_of_its_pool() {
 }
 
 #[test]
-fn a_file_posing_as_a_drive_leads_to_the_drive_it_is_on() {
+fn a_loop_device_leads_to_the_drive_of_its_file() {
     let image = backing(TWO_SOCKETS, "/image");
     assert_eq!(names(&image), ["nvme3n1"]);
     assert_eq!(
@@ -131,7 +131,7 @@ fn fabrics_and_multipath_are_told_apart_from_a_plain_drive() {
 }
 
 #[test]
-fn devices_that_stand_on_themselves_end() {
+fn a_cycle_of_devices_ends() {
     let manifest = "\
 /sys/devices/virtual/block/dm-0 dev=253:0
 /sys/devices/virtual/block/dm-0/slaves/dm-0 -> ../../dm-0
@@ -142,7 +142,7 @@ fn devices_that_stand_on_themselves_end() {
 }
 
 #[test]
-fn this_machine_answers_for_a_path_that_does_not_exist_yet() {
+fn a_path_that_does_not_exist_yet_is_resolved_by_its_parent() {
     let folder = tempfile::tempdir().unwrap();
     let here = Backing::of(&Root::machine(), folder.path()).unwrap();
     let later = Backing::of(&Root::machine(), &folder.path().join("a/b")).unwrap();

@@ -1,34 +1,34 @@
-//! The limits that every route to a GPU is held against, measured in the same run: pinned copies
-//! over the bus, and O_DIRECT between the drive and host memory.
+//! The limits that routes to a GPU are compared with, measured in the same run: pinned copies over the bus, and
+//! O_DIRECT between the drive and host memory.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Choice, Extent, Place, Result, Route};
 use straightway_io::{Executor, File, FileDraft, Region, Settings, limit::pinned_copy};
-use straightway_sys::cuda::Direction;
+use straightway_sys::cuda::CopyDirection;
 
-use super::{Cache, Spec, Track, Work};
+use super::{BenchSeries, CacheState, Spec, Workload};
 
-/// The bus carries long copies best: by 64 MiB, launches cost nothing any more.
+/// The length of a copy over the bus. At 64 MiB the cost of the launch is negligible.
 const COPY_BYTES: usize = 64 << 20;
 
-/// A limit of the machine.
+/// A limit of the machine: the best rate of one kind of transfer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Limit {
-    /// What it limits.
+pub struct BenchLimit {
+    /// The name of the limit.
     pub name: String,
     /// The median of the runs.
     pub rate_bytes_per_s: f64,
 }
 
-/// All limits of transfers with a GPU region; none where the region is in host memory.
+/// The limits of transfers with a GPU region; all `None` for host memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Limits {
-    to_gpu: Option<Limit>,
-    from_gpu: Option<Limit>,
-    drive_read: Option<Limit>,
-    drive_write: Option<Limit>,
+    to_gpu: Option<BenchLimit>,
+    from_gpu: Option<BenchLimit>,
+    drive_read: Option<BenchLimit>,
+    drive_write: Option<BenchLimit>,
 }
 
 impl Limits {
@@ -38,31 +38,31 @@ impl Limits {
         }
         let runs = spec.runs.max(1) as usize;
         let region = Region::at(spec.memory, COPY_BYTES as u64)?;
-        let bus = |name: &str, way| -> Result<Option<Limit>> {
-            let rates = pinned_copy(&region, way, COPY_BYTES, runs)?;
-            Ok(Some(Limit {
+        let bus = |name: &str, direction| -> Result<Option<BenchLimit>> {
+            let rates = pinned_copy(&region, direction, COPY_BYTES, runs)?;
+            Ok(Some(BenchLimit {
                 name: name.to_owned(),
                 rate_bytes_per_s: median(rates),
             }))
         };
         Ok(Self {
-            to_gpu: bus("pinned host→GPU copy", Direction::ToDevice)?,
-            from_gpu: bus("pinned GPU→host copy", Direction::ToHost)?,
+            to_gpu: bus("pinned host→GPU copy", CopyDirection::ToDevice)?,
+            from_gpu: bus("pinned GPU→host copy", CopyDirection::ToHost)?,
             drive_read: drive(file, runs, false)?,
             drive_write: drive(file, runs, true)?,
         })
     }
 
-    /// The limit that a series is held against.
-    pub(super) fn of(&self, track: Track) -> Option<&Limit> {
-        match (track.work, track.cache) {
-            (Work::Read | Work::Gather, Cache::Warm) => self.to_gpu.as_ref(),
-            (Work::Read | Work::Gather, Cache::Cold) => self.drive_read.as_ref(),
-            (Work::Write, _) => self.drive_write.as_ref().or(self.from_gpu.as_ref()),
+    /// Returns the limit that a series is compared with.
+    pub(super) fn of(&self, series: BenchSeries) -> Option<&BenchLimit> {
+        match (series.work, series.cache) {
+            (Workload::Read | Workload::Gather, CacheState::Warm) => self.to_gpu.as_ref(),
+            (Workload::Read | Workload::Gather, CacheState::Cold) => self.drive_read.as_ref(),
+            (Workload::Write, _) => self.drive_write.as_ref().or(self.from_gpu.as_ref()),
         }
     }
 
-    pub(super) fn list(self) -> Vec<Limit> {
+    pub(super) fn list(self) -> Vec<BenchLimit> {
         [
             self.to_gpu,
             self.from_gpu,
@@ -75,9 +75,9 @@ impl Limits {
     }
 }
 
-/// The best of several ways to read the file into host memory by O_DIRECT, or to write as much to a
-/// new one; none where there is no O_DIRECT.
-fn drive(file: &Arc<File>, runs: usize, is_write: bool) -> Result<Option<Limit>> {
+/// Returns the best rate, over several chunk sizes and depths, of an O_DIRECT read of the file into host memory, or
+/// of a write of a new file of the same length; `None` without O_DIRECT.
+fn drive(file: &Arc<File>, runs: usize, is_write: bool) -> Result<Option<BenchLimit>> {
     if file.alignment().is_none() {
         return Ok(None);
     }
@@ -98,7 +98,7 @@ fn drive(file: &Arc<File>, runs: usize, is_write: bool) -> Result<Option<Limit>>
         return Ok(None);
     }
     let word = if is_write { "write, synced" } else { "read" };
-    Ok(Some(Limit {
+    Ok(Some(BenchLimit {
         name: format!("raw O_DIRECT {word}"),
         rate_bytes_per_s: best,
     }))
@@ -117,7 +117,7 @@ fn once(
         let ticket = executor.read(vec![Arc::clone(file)], moves, region, choice)?;
         return Ok(ticket.wait()?.rate_bytes_per_s);
     }
-    // Never committed, so nothing stays of it.
+    // The draft is never committed, so it is removed on drop.
     let draft = FileDraft::new(
         &file.path().with_extension("straightway-limit"),
         file.bytes(),

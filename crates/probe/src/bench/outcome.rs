@@ -1,22 +1,22 @@
-//! What a bench found out: the samples, the knee of each curve, and the page that shows them.
+//! The result of a bench: the samples, the knee of each curve, and the page that shows them.
 
 use crate::backing::Backing;
 use serde::{Deserialize, Serialize};
 use straightway_core::{Bytes, Rate, Route, Seconds};
 use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
 
-use super::{Limit, Sample, Spec, StageRates, Track, Work, limits::Limits};
-use crate::{machine::Machine, profile::Tuning};
+use super::{BenchLimit, BenchSeries, Sample, Spec, StageRates, Workload, limits::Limits};
+use crate::{machine::Machine, profile::DriveTuning};
 
-/// A point this close to the best of its curve counts as good as the best.
+/// A point with at least this share of the best rate of its curve counts as good as the best.
 const KNEE_SHARE: f64 = 0.95;
 
-/// How much faster the ring has to be to be taken in place of DMA into host memory.
+/// The ring replaces DMA into host memory only if it is faster by this factor.
 const RING_GAIN_MIN: f64 = 1.1;
 
-/// What a bench found out.
+/// The result of a bench.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct BenchOutcome {
     /// The path that was measured.
     pub path: String,
     /// Its file system.
@@ -25,19 +25,19 @@ pub struct Outcome {
     pub drives: Vec<String>,
     /// The machine.
     pub machine: Machine,
-    /// How long the file was.
+    /// The length of the file.
     pub file_bytes: u64,
-    /// Whose memory the bytes went to and came from.
+    /// The memory that reads filled and writes came from.
     #[serde(default)]
     pub memory: String,
-    /// How often each point was run.
+    /// The number of runs of each point.
     pub runs: u32,
-    /// What the machine can do at best, where the memory is a GPU's.
+    /// The limits of the machine; empty for host memory.
     #[serde(default)]
-    pub limits: Vec<Limit>,
+    pub limits: Vec<BenchLimit>,
     /// The knee of each curve.
     pub knees: Vec<Knee>,
-    /// The routes and their stages, measured in turn at the knees.
+    /// The routes and their stages, measured alternately at the knees.
     #[serde(default)]
     pub stages: Vec<StageRates>,
     /// All points.
@@ -47,20 +47,20 @@ pub struct Outcome {
 /// The cheapest point of a series that is as good as its best.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Knee {
-    /// Which series.
+    /// The series.
     #[serde(flatten)]
-    pub track: Track,
+    pub series: BenchSeries,
     /// The block size.
     pub block_bytes: u64,
     /// The depth.
     pub depth: u32,
-    /// The lanes that took part; absent in profiles of versions that did not keep it.
+    /// The number of lanes; absent in profiles of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lanes: Option<u32>,
-    /// CPU seconds for a GB there; absent in profiles of versions that did not keep it.
+    /// CPU seconds per GB; absent in profiles of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_s_per_gb: Option<f64>,
-    /// The rate there.
+    /// The rate at the knee.
     pub rate_bytes_per_s: f64,
     /// The best rate of the series.
     pub rate_bytes_per_s_max: f64,
@@ -69,7 +69,7 @@ pub struct Knee {
     pub share_of_limit: Option<f64>,
 }
 
-impl Outcome {
+impl BenchOutcome {
     pub(super) fn new(
         spec: &Spec,
         backing: &Backing,
@@ -77,16 +77,16 @@ impl Outcome {
         samples: Vec<Sample>,
         limits: &Limits,
     ) -> Self {
-        let held = |knee: Knee| {
-            let limit = limits.of(knee.track);
+        let with_share = |knee: Knee| {
+            let limit = limits.of(knee.series);
             let share_of_limit = limit.map(|l| knee.rate_bytes_per_s / l.rate_bytes_per_s);
             Knee {
                 share_of_limit,
                 ..knee
             }
         };
-        let knees = knees(&spec.tracks, &samples).into_iter();
-        let knees = knees.map(held).collect();
+        let knees = knees(&spec.series, &samples).into_iter();
+        let knees = knees.map(with_share).collect();
         Self {
             path: spec.path.display().to_string(),
             file_system: backing.mount.file_system.clone(),
@@ -102,15 +102,15 @@ impl Outcome {
         }
     }
 
-    /// What it says about how to use the drive: the knee of the faster of direct and staged reads.
+    /// The best settings for the drive: the knee of the faster of direct and staged reads.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "rates are far below what a float counts exactly, and not negative"
     )]
-    pub fn tuning(&self) -> Option<Tuning> {
+    pub fn tuning(&self) -> Option<DriveTuning> {
         let reads = |route| {
-            let is = |k: &&Knee| k.track.work == Work::Read && k.track.route == route;
+            let is = |k: &&Knee| k.series.work == Workload::Read && k.series.route == route;
             self.knees.iter().find(is)
         };
         let (direct, staged) = (reads(Route::Direct)?, reads(Route::Staged));
@@ -118,7 +118,7 @@ impl Outcome {
         let wins = |s: &&Knee| s.rate_bytes_per_s_max > RING_GAIN_MIN * direct.rate_bytes_per_s_max;
         let ring = staged.filter(wins);
         let knee = ring.unwrap_or(direct);
-        Some(Tuning {
+        Some(DriveTuning {
             chunk_bytes: knee.block_bytes,
             depth: knee.depth,
             ring_first: ring.is_some(),
@@ -126,23 +126,23 @@ impl Outcome {
         })
     }
 
-    /// How long the drive takes before the first byte of a read.
+    /// The latency of the drive until the first byte of a read.
     pub fn read_latency_s(&self) -> Option<f64> {
         first_byte_s(&self.knees, &self.samples)
     }
 
-    /// All of it as a page.
+    /// The result as a page.
     pub fn page(&self) -> Page {
         let drives = self.drives.join(", ");
         let place = format!("{} on {} {}", self.path, self.file_system, drives);
         let mut page = Page::new(format!("What {} can do", self.path));
-        page = match self.best(Work::Read) {
+        page = match self.best(Workload::Read) {
             Some(best) => page.verdict(
                 Tone::Good,
                 format!(
                     "Reads reach {} by the {} route with {} blocks, {} in flight.",
                     Rate(best.rate_bytes_per_s),
-                    best.track.route,
+                    best.series.route,
                     Bytes(best.block_bytes),
                     best.depth
                 ),
@@ -151,7 +151,7 @@ impl Outcome {
         };
         for knee in &self.knees {
             let note = format!("{} × {}", Bytes(knee.block_bytes), knee.depth);
-            page = page.figure(knee.track.name(), Rate(knee.rate_bytes_per_s), note);
+            page = page.figure(knee.series.name(), Rate(knee.rate_bytes_per_s), note);
         }
         for limit in &self.limits {
             page = page.figure(
@@ -161,14 +161,13 @@ impl Outcome {
             );
         }
         page = page.section("The knees", [self.knee_table().into()]);
-        for work in [Work::Read, Work::Write, Work::Gather] {
-            let tracks: Vec<_> = self.knees.iter().filter(|k| k.track.work == work).collect();
-            if !tracks.is_empty() {
+        for work in [Workload::Read, Workload::Write, Workload::Gather] {
+            if self.knees.iter().any(|k| k.series.work == work) {
                 page = page.section(
                     match work {
-                        Work::Read => "Reading",
-                        Work::Write => "Writing, synced at the end",
-                        Work::Gather => "Gathering random blocks",
+                        Workload::Read => "Reading",
+                        Workload::Write => "Writing, synced at the end",
+                        Workload::Gather => "Gathering random blocks",
                     },
                     [
                         self.chart(work, "throughput", Unit::Rate, |s| {
@@ -202,38 +201,38 @@ impl Outcome {
             .fact("machine", self.machine.to_string())
     }
 
-    fn best(&self, work: Work) -> Option<&Knee> {
+    fn best(&self, work: Workload) -> Option<&Knee> {
         self.knees
             .iter()
-            .filter(|k| k.track.work == work && k.track.route != Route::Buffered)
+            .filter(|k| k.series.work == work && k.series.route != Route::Buffered)
             .max_by(|a, b| a.rate_bytes_per_s.total_cmp(&b.rate_bytes_per_s))
     }
 
     /// One curve for each series and depth, with the knee of the series marked.
-    fn chart(&self, work: Work, label: &str, unit: Unit, value: fn(&Sample) -> f64) -> Chart {
+    fn chart(&self, work: Workload, label: &str, unit: Unit, value: fn(&Sample) -> f64) -> Chart {
         let title = format!("{label} by block size");
         let y = match unit {
             Unit::Rate => Axis::linear(label, unit),
             _ => Axis::log10(label, unit),
         };
         let mut chart = Chart::new(title, Axis::log2("block size", Unit::Bytes), y);
-        for knee in self.knees.iter().filter(|k| k.track.work == work) {
+        for knee in self.knees.iter().filter(|k| k.series.work == work) {
             let mut depths: Vec<_> = self
                 .samples
                 .iter()
-                .filter(|s| s.track == knee.track)
+                .filter(|s| s.series == knee.series)
                 .map(|s| s.depth)
                 .collect();
             depths.dedup();
             let single = depths.len() == 1;
             for depth in depths {
-                let on_it = |s: &&Sample| s.track == knee.track && s.depth == depth;
+                let on_it = |s: &&Sample| s.series == knee.series && s.depth == depth;
                 let points = self.samples.iter().filter(on_it);
                 let points = points.map(|s| (s.block_bytes as f64, value(s)));
                 let name = if single {
-                    knee.track.name()
+                    knee.series.name()
                 } else {
-                    format!("{} × {depth}", knee.track.name())
+                    format!("{} × {depth}", knee.series.name())
                 };
                 let mut series = Series::new(name, points);
                 let at_knee = |s: &&Sample| {
@@ -262,7 +261,7 @@ impl Outcome {
         );
         for k in &self.knees {
             table.push([
-                k.track.name().into(),
+                k.series.name().into(),
                 Bytes(k.block_bytes).into(),
                 k.depth.into(),
                 Rate(k.rate_bytes_per_s).into(),
@@ -287,9 +286,9 @@ impl Outcome {
         for s in &self.stages {
             table.push([
                 s.stage.name().into(),
-                Bytes(s.shape.block_bytes).into(),
-                s.shape.depth.into(),
-                s.shape.lanes.into(),
+                Bytes(s.load.block_bytes).into(),
+                s.load.depth.into(),
+                s.load.lanes.into(),
                 Rate(s.median()).into(),
                 Cell::share(s.spread()),
             ]);
@@ -317,7 +316,7 @@ impl Outcome {
             let us = |v: f64| Cell::from(Seconds(v * 1e-6));
             let storage = &s.receipt.latency.storage;
             table.push([
-                s.track.name().into(),
+                s.series.name().into(),
                 Bytes(s.block_bytes).into(),
                 s.depth.into(),
                 Rate(s.receipt.rate_bytes_per_s).into(),
@@ -332,23 +331,23 @@ impl Outcome {
     }
 }
 
-/// The knee of each track that has points.
-pub(super) fn knees(tracks: &[Track], samples: &[Sample]) -> Vec<Knee> {
-    let knees = tracks.iter().filter_map(|track| knee(*track, samples));
+/// The knee of each series that has points.
+pub(super) fn knees(series: &[BenchSeries], samples: &[Sample]) -> Vec<Knee> {
+    let knees = series.iter().filter_map(|series| knee(*series, samples));
     knees.collect()
 }
 
 /// The point of a series with the fewest bytes in flight that is as good as its best.
-fn knee(track: Track, samples: &[Sample]) -> Option<Knee> {
-    let of_track = || samples.iter().filter(|s| s.track == track);
-    let best = of_track()
+fn knee(series: BenchSeries, samples: &[Sample]) -> Option<Knee> {
+    let of_series = || samples.iter().filter(|s| s.series == series);
+    let best = of_series()
         .map(|s| s.receipt.rate_bytes_per_s)
         .max_by(f64::total_cmp)?;
     let in_flight = |s: &&Sample| s.block_bytes * u64::from(s.depth);
     let good = |s: &&Sample| s.receipt.rate_bytes_per_s >= KNEE_SHARE * best;
-    let s = of_track().filter(good).min_by_key(in_flight)?;
+    let s = of_series().filter(good).min_by_key(in_flight)?;
     Some(Knee {
-        track,
+        series,
         block_bytes: s.block_bytes,
         depth: s.depth,
         lanes: Some(s.receipt.lanes),
@@ -359,13 +358,14 @@ fn knee(track: Track, samples: &[Sample]) -> Option<Knee> {
     })
 }
 
-/// The median of the smallest blocks read straight and one by one, less the time their bytes take
-/// at the drive's best rate.
+/// The median latency of the smallest blocks read directly at depth 1, less the time that their bytes take at the
+/// drive's best rate.
 fn first_byte_s(knees: &[Knee], samples: &[Sample]) -> Option<f64> {
-    let straight = |track: Track| track.work == Work::Read && track.route == Route::Direct;
-    let best = knees.iter().find(|knee| straight(knee.track))?;
-    let one_by_one = |s: &&Sample| straight(s.track) && s.depth == 1;
-    let smallest = samples.iter().filter(one_by_one);
+    let is_direct =
+        |series: BenchSeries| series.work == Workload::Read && series.route == Route::Direct;
+    let best = knees.iter().find(|knee| is_direct(knee.series))?;
+    let at_depth_one = |s: &&Sample| is_direct(s.series) && s.depth == 1;
+    let smallest = samples.iter().filter(at_depth_one);
     let smallest = smallest.min_by_key(|s| s.block_bytes)?;
     let moving_s = smallest.block_bytes as f64 / best.rate_bytes_per_s_max;
     let latency_s = smallest.receipt.latency.storage.p50_us * 1e-6 - moving_s;
@@ -375,13 +375,13 @@ fn first_byte_s(knees: &[Knee], samples: &[Sample]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::Cache;
+    use crate::bench::CacheState;
 
     fn sample(block_bytes: u64, depth: u32, rate: f64) -> Sample {
-        let track = Track {
-            work: Work::Read,
+        let series = BenchSeries {
+            work: Workload::Read,
             route: Route::Direct,
-            cache: Cache::Cold,
+            cache: CacheState::Cold,
         };
         let receipt = serde_json::json!({
             "schema": "", "bytes": 1, "seconds": 1.0, "rate_bytes_per_s": rate, "routes": [],
@@ -396,7 +396,7 @@ mod tests {
         });
         let receipt = serde_json::from_value(receipt).unwrap();
         Sample {
-            track,
+            series,
             block_bytes,
             depth,
             rates_bytes_per_s: vec![rate],
@@ -412,18 +412,18 @@ mod tests {
             sample(1 << 20, 32, 3.0e9),
             sample(4 << 20, 32, 2.95e9),
         ];
-        let knee = knee(samples[0].track, &samples).unwrap();
+        let knee = knee(samples[0].series, &samples).unwrap();
         assert_eq!((knee.block_bytes, knee.depth), (1 << 20, 4));
     }
 
     #[test]
-    fn the_first_byte_comes_before_the_rest_of_a_lone_small_block() {
+    fn the_first_byte_latency_excludes_the_transfer_time_of_the_block() {
         let samples = [
             sample(4000, 8, 2.0e9),
             sample(4000, 1, 1.0e8),
             sample(1 << 20, 1, 4.0e9),
         ];
-        let knees = [knee(samples[0].track, &samples).unwrap()];
+        let knees = [knee(samples[0].series, &samples).unwrap()];
         // 80 µs, less 4,000 bytes at 4 GB/s.
         let latency_s = first_byte_s(&knees, &samples).unwrap();
         assert!((latency_s - 79e-6).abs() < 1e-12, "{latency_s}");
@@ -432,11 +432,11 @@ mod tests {
 
     #[test]
     fn a_series_without_points_has_no_knee() {
-        let track = Track {
-            work: Work::Write,
+        let series = BenchSeries {
+            work: Workload::Write,
             route: Route::Direct,
-            cache: Cache::Cold,
+            cache: CacheState::Cold,
         };
-        assert_eq!(knee(track, &[sample(1, 1, 1.0)]), None);
+        assert_eq!(knee(series, &[sample(1, 1, 1.0)]), None);
     }
 }

@@ -1,39 +1,39 @@
-//! Rounds: the whole routes and their stages, measured in turn.
+//! Rounds: whole routes and their stages, measured alternately.
 //!
-//! A drive that others use as well, or a virtual one, is faster in one minute than in the next. What is to be compared
-//! is therefore measured side by side: each round has every route and every stage once, each round in another order,
-//! and the median over the rounds counts.
+//! The rate of a shared or virtual drive changes from minute to minute. Rates to be compared are therefore measured
+//! close together: each round measures every route and every stage once, each round in another order, and the median
+//! over the rounds counts.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Error, Extent, Kind, Place, Result, Route, extent::down};
+use straightway_core::{Error, ErrorKind, Extent, Place, Result, Route, extent::down};
 use straightway_io::{Executor, FileDraft, Region, track::Track::Drive};
 use straightway_sys::Op;
 
 use super::{
-    Cache, Knee, Track, Work,
-    stage::{self, Shape, Stage},
+    BenchSeries, CacheState, Knee, Workload,
+    stage::{self, Stage, StageLoad},
     work::{Bench, REGION_BYTES_MAX},
 };
 
-/// How long a stage is to take, seconds: long enough to tell, short enough for many rounds.
+/// The target duration of a stage in seconds: long enough to measure, short enough for many rounds.
 const STAGE_S: f64 = 0.4;
 
 /// A stage moves at least this much.
 const STAGE_BYTES_MIN: u64 = 64 << 20;
 
-/// The kernel writes the page cache back in I/Os about this large, about so many at a time.
+/// The approximate I/O size and queue depth of the kernel's writeback.
 const WRITEBACK: (u64, u32) = (4 << 20, 16);
 
 /// A stage or a whole route as measured in the rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageRates {
-    /// Which.
+    /// The stage or route.
     pub stage: Stage,
-    /// With what.
+    /// The load it was measured with.
     #[serde(flatten)]
-    pub shape: Shape,
+    pub load: StageLoad,
     /// The rate of each round.
     pub rates_bytes_per_s: Vec<f64>,
 }
@@ -44,7 +44,7 @@ impl StageRates {
         self.quantile(0.5)
     }
 
-    /// How far the middle half of the rounds is spread, as a share of the median.
+    /// The interquartile range of the rounds, as a share of the median.
     pub fn spread(&self) -> f64 {
         (self.quantile(0.75) - self.quantile(0.25)) / self.median()
     }
@@ -66,11 +66,11 @@ impl StageRates {
     }
 }
 
-/// A stage with all that it is measured with.
+/// A stage to measure.
 struct Planned {
     rates: StageRates,
-    track: Track,
-    /// What runs it, where that is a transfer.
+    series: BenchSeries,
+    /// The executor, if the stage is a transfer.
     executor: Option<Executor>,
 }
 
@@ -78,30 +78,30 @@ struct Planned {
 pub(super) struct Rounds<'a> {
     bench: &'a Bench<'a>,
     planned: Vec<Planned>,
-    /// Memory that stages copy to and from; its pages are there.
+    /// Memory that stages copy to and from, already populated.
     memory: Arc<Region>,
 }
 
 impl<'a> Rounds<'a> {
-    /// What is measured for these knees: nothing where the memory is a GPU's or the file has no O_DIRECT.
+    /// Plans the stages of these knees; none if the memory is a GPU's or the file has no O_DIRECT.
     pub(super) fn new(bench: &'a Bench<'a>, knees: &[Knee]) -> Result<Self> {
         let mut planned = Vec::new();
         let (spec, file) = (bench.spec, &bench.file);
         if spec.memory == Place::Host && file.alignment().is_some() {
-            // Where the file system takes no direct I/O for a kind of work, the drive's own stage cannot be had.
-            let goes_direct = |work: Work| {
-                let tracks = knees.iter().map(|knee| knee.track);
-                tracks
+            // Without direct I/O for an operation, the drive's own stage cannot be measured.
+            let goes_direct = |work: Workload| {
+                let series = knees.iter().map(|knee| knee.series);
+                series
                     .into_iter()
                     .any(|t| t.work == work && t.route != Route::Buffered)
             };
-            for knee in knees.iter().filter(|knee| goes_direct(knee.track.work)) {
-                for &stage in stages(knee.track) {
+            for knee in knees.iter().filter(|knee| goes_direct(knee.series.work)) {
+                for &stage in stages(knee.series) {
                     planned.extend(plan(bench, knee, stage)?);
                 }
             }
         }
-        let bytes = planned.iter().map(|p| p.rates.shape.bytes).max();
+        let bytes = planned.iter().map(|p| p.rates.load.bytes).max();
         let memory = Arc::new(Region::host(bytes.unwrap_or(0).max(1))?);
         memory.populate();
         Ok(Self {
@@ -111,7 +111,7 @@ impl<'a> Rounds<'a> {
         })
     }
 
-    /// Measures everything in each of `rounds` rounds, telling `begins` which begins.
+    /// Measures all stages in each of `rounds` rounds. Calls `begins` before each measurement.
     pub(super) fn run(
         mut self,
         rounds: u32,
@@ -120,13 +120,13 @@ impl<'a> Rounds<'a> {
         let stages = self.planned.len();
         for round in 0..rounds {
             for number in 0..stages {
-                // Nobody comes always after the same one: each round begins elsewhere, and every other goes backwards.
+                // No stage always follows the same one: each round starts elsewhere, every other one runs backwards.
                 let at = (number + round as usize * 5) % stages;
                 let at = if round % 2 == 0 { at } else { stages - 1 - at };
                 let progress = self.bench.progress;
                 if progress.is_cancelled() {
                     let path = self.bench.path.display();
-                    return Err(Error::new(Kind::Cancelled, "measure", path, "stopped"));
+                    return Err(Error::new(ErrorKind::Cancelled, "measure", path, "stopped"));
                 }
                 let name = self.planned[at].rates.stage.name();
                 begins(round, &format!("round {} of {rounds}: {name}", round + 1));
@@ -137,47 +137,47 @@ impl<'a> Rounds<'a> {
         Ok(self.planned.into_iter().map(|p| p.rates).collect())
     }
 
-    /// Measures one once.
+    /// Measures one stage once.
     fn once(&mut self, at: usize) -> Result<f64> {
         let Planned {
             rates,
-            track,
+            series,
             executor,
         } = &self.planned[at];
-        let (shape, bench) = (&rates.shape, self.bench);
+        let (load, bench) = (&rates.load, self.bench);
         let file = &bench.file;
         if let Some(executor) = executor {
-            let moves = vec![Extent::new(0, shape.bytes).into()];
-            return Ok(bench.once(executor, *track, moves)?.rate_bytes_per_s);
+            let moves = vec![Extent::new(0, load.bytes).into()];
+            return Ok(bench.once(executor, *series, moves)?.rate_bytes_per_s);
         }
-        let draft = || FileDraft::new(&bench.path.with_extension("straightway-bench"), shape.bytes);
-        let own = "no window of it is left";
-        // As many as a lane of the route has.
-        let settings = bench.settings(*track, shape.block_bytes, shape.depth);
+        let draft = || FileDraft::new(&bench.path.with_extension("straightway-bench"), load.bytes);
+        let unshared = "no window of it is left";
+        // As many slots as a lane of the route has.
+        let settings = bench.settings(*series, load.block_bytes, load.depth);
         let slots = settings.ring(Drive, Place::Host).slots;
         match rates.stage {
             Stage::DriveToRing => {
                 file.evict()?;
-                stage::drive(file, Op::Read, slots, shape)
+                stage::drive(file, Op::Read, slots, load)
             }
-            Stage::RingToDrive => stage::drive(draft()?.file(), Op::Write, slots, shape),
-            Stage::RingToMemory => stage::copy_ring(&self.memory, Op::Read, shape),
-            Stage::MemoryToRing => stage::copy_ring(&self.memory, Op::Write, shape),
+            Stage::RingToDrive => stage::drive(draft()?.file(), Op::Write, slots, load),
+            Stage::RingToMemory => stage::copy_ring(&self.memory, Op::Read, load),
+            Stage::MemoryToRing => stage::copy_ring(&self.memory, Op::Write, load),
             Stage::DriveToCache => {
                 file.evict()?;
-                stage::fill_cache(file, shape)
+                stage::fill_cache(file, load)
             }
-            // Out of pages that the drive has just filled and no core has touched: in a virtual machine the first
-            // touch of such a page costs several times what a copy does.
+            // The pages are freshly filled by the drive and untouched by any core: in a virtual machine the first
+            // touch of such a page costs several times as much as a copy.
             Stage::CacheToMemory => {
                 file.evict()?;
-                stage::fill_cache(file, shape)?;
-                let memory = Arc::get_mut(&mut self.memory).expect(own);
-                stage::copy_out(file, memory.as_mut_slice(), shape)
+                stage::fill_cache(file, load)?;
+                let memory = Arc::get_mut(&mut self.memory).expect(unshared);
+                stage::copy_out(file, memory.as_mut_slice(), load)
             }
             Stage::MemoryToCache => {
-                let memory = Arc::get_mut(&mut self.memory).expect(own);
-                stage::copy_in(draft()?.file(), memory.as_slice(), shape)
+                let memory = Arc::get_mut(&mut self.memory).expect(unshared);
+                stage::copy_in(draft()?.file(), memory.as_slice(), load)
             }
             Stage::RingRead
             | Stage::CacheRead
@@ -188,19 +188,19 @@ impl<'a> Rounds<'a> {
     }
 }
 
-/// A route and its stages, if it is one that is made of stages.
-fn stages(track: Track) -> &'static [Stage] {
-    match (track.work, track.route, track.cache) {
-        (Work::Read, Route::Staged, _) => {
+/// The route of a series and its stages; empty for a route without stages.
+fn stages(series: BenchSeries) -> &'static [Stage] {
+    match (series.work, series.route, series.cache) {
+        (Workload::Read, Route::Staged, _) => {
             &[Stage::RingRead, Stage::DriveToRing, Stage::RingToMemory]
         }
-        (Work::Read, Route::Buffered, Cache::Cold) => {
+        (Workload::Read, Route::Buffered, CacheState::Cold) => {
             &[Stage::CacheRead, Stage::DriveToCache, Stage::CacheToMemory]
         }
-        (Work::Write, Route::Staged, _) => {
+        (Workload::Write, Route::Staged, _) => {
             &[Stage::RingWrite, Stage::RingToDrive, Stage::MemoryToRing]
         }
-        (Work::Write, Route::Buffered, _) => &[
+        (Workload::Write, Route::Buffered, _) => &[
             Stage::CacheWrite,
             Stage::MemoryToDrive,
             Stage::MemoryToCache,
@@ -209,7 +209,7 @@ fn stages(track: Track) -> &'static [Stage] {
     }
 }
 
-/// A stage with the sizes of its route's knee; none where the file is shorter than a block.
+/// Plans a stage with the sizes of its route's knee; `None` if the file is shorter than a block.
 fn plan(bench: &Bench<'_>, knee: &Knee, stage: Stage) -> Result<Option<Planned>> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -222,17 +222,17 @@ fn plan(bench: &Bench<'_>, knee: &Knee, stage: Stage) -> Result<Option<Planned>>
     if bytes == 0 {
         return Ok(None);
     }
-    let mut shape = Shape {
+    let mut load = StageLoad {
         block_bytes: knee.block_bytes,
         depth: knee.depth,
         lanes: knee.lanes.unwrap_or(1).max(1),
         bytes,
     };
-    let mut track = knee.track;
+    let mut series = knee.series;
     if stage == Stage::MemoryToDrive {
-        track.route = Route::Direct;
-        (shape.block_bytes, shape.depth) = WRITEBACK;
-        shape.lanes = 1;
+        series.route = Route::Direct;
+        (load.block_bytes, load.depth) = WRITEBACK;
+        load.lanes = 1;
     }
     let transfer = matches!(
         stage,
@@ -242,15 +242,15 @@ fn plan(bench: &Bench<'_>, knee: &Knee, stage: Stage) -> Result<Option<Planned>>
             | Stage::CacheWrite
             | Stage::MemoryToDrive
     );
-    let settings = || bench.settings(track, shape.block_bytes, shape.depth);
+    let settings = || bench.settings(series, load.block_bytes, load.depth);
     Ok(Some(Planned {
         executor: transfer.then(|| Executor::new(settings())).transpose()?,
         rates: StageRates {
             stage,
-            shape,
+            load,
             rates_bytes_per_s: Vec::new(),
         },
-        track,
+        series,
     }))
 }
 
@@ -261,7 +261,7 @@ mod tests {
     fn rates(rates: &[f64]) -> StageRates {
         StageRates {
             stage: Stage::DriveToRing,
-            shape: Shape {
+            load: StageLoad {
                 block_bytes: 1 << 20,
                 depth: 4,
                 lanes: 2,

@@ -1,9 +1,9 @@
-//! The stages of a route, each measured alone: what the drive does with the ring's memory, how fast the kernel fills
-//! the page cache, and what the CPU copies.
+//! The stages of a route, each measured alone: drive I/O with the ring's memory, fills of the page cache by the
+//! kernel, and copies by the CPU.
 //!
-//! `plan compare` predicts a route from its stages. A stage has the I/O size, the depth and the lanes of its route, and
-//! leaves out all the others: the drive copies nothing to the region, the page cache is filled and not read, copies
-//! wait for no drive.
+//! `plan compare` predicts a route from its stages. A stage has the I/O size, the depth and the lanes of its route,
+//! and omits the other stages: drive I/O is not copied to the region, the filled page cache is not read, and copies
+//! do not wait for the drive.
 
 use std::{
     hint::black_box,
@@ -18,50 +18,50 @@ use std::{
 
 use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
-use straightway_core::{Error, Extent, Kind, Result};
+use straightway_core::{Error, ErrorKind, Extent, Result};
 use straightway_io::{File, Region};
-use straightway_sys::{Buf, By, Io, Op, Slot, Uring, Window};
+use straightway_sys::{Buf, Io, IoPath, Op, Slot, Uring, Window};
 
 use super::work::fill;
 
-/// How often a lane looks whether an I/O is done, at the least.
+/// The timeout of one poll for completions.
 const POLL: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// What a processor's cache holds at once.
+/// The size of a cache line.
 const LINE_BYTES: usize = 64;
 
 /// A stage, or a whole route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Whole: a read through the ring.
+    /// Whole route: a read through the ring.
     RingRead,
-    /// The drive into the slots of a ring, over and over, by O_DIRECT; a core reads them in between and copies nothing.
+    /// O_DIRECT reads into the slots of a ring. A core reads each slot afterwards but copies nothing.
     DriveToRing,
-    /// The CPU out of a ring into memory.
+    /// CPU copies from a ring to memory.
     RingToMemory,
-    /// Whole: a read through the page cache, which holds nothing of it.
+    /// Whole route: a read through the cold page cache.
     CacheRead,
-    /// The drive into the page cache, block by block; nothing is copied.
+    /// Reads of the drive into the page cache, block by block, without copies.
     DriveToCache,
-    /// The CPU out of the page cache, as the drive has just filled it, into memory.
+    /// CPU copies from the page cache, freshly filled by the drive, to memory.
     CacheToMemory,
-    /// Whole: a write through the ring, synced.
+    /// Whole route: a write through the ring, synced.
     RingWrite,
-    /// The CPU from memory into a ring.
+    /// CPU copies from memory to a ring.
     MemoryToRing,
-    /// The slots of a ring to the drive, over and over, by O_DIRECT, synced; a core writes to them in between.
+    /// O_DIRECT writes from the slots of a ring, synced. A core writes to each slot before.
     RingToDrive,
-    /// Whole: a write through the page cache, synced.
+    /// Whole route: a write through the page cache, synced.
     CacheWrite,
-    /// The CPU from memory into the page cache of a new file; not synced.
+    /// CPU copies from memory to the page cache of a new file, not synced.
     MemoryToCache,
-    /// Memory to the drive by O_DIRECT in large I/Os, synced.
+    /// O_DIRECT writes from memory in large I/Os, synced.
     MemoryToDrive,
 }
 
 impl Stage {
-    /// Its name, for people.
+    /// The name for display.
     pub fn name(self) -> &'static str {
         match self {
             Self::RingRead => "read through the ring",
@@ -80,26 +80,26 @@ impl Stage {
     }
 }
 
-/// With what a stage is measured: that of its route.
+/// The load that a stage is measured with: that of its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shape {
+pub struct StageLoad {
     /// The size of an I/O or a copy.
     pub block_bytes: u64,
     /// I/Os in flight on each lane.
     pub depth: u32,
-    /// Threads side by side.
+    /// The number of threads.
     pub lanes: u32,
-    /// How much is moved.
+    /// The bytes to move.
     pub bytes: u64,
 }
 
-impl Shape {
+impl StageLoad {
     fn block(&self) -> usize {
         usize::try_from(self.block_bytes).expect("a block fits into memory")
     }
 
-    /// Runs a lane on each of its threads: `make` before the clock starts, `work` while it runs, block by block.
-    /// Answers the rate.
+    /// Runs the lanes, one thread each: `make` before the clock starts, then `work` until no block is left. `after`
+    /// runs at the end, before the clock stops. Returns the rate.
     fn run<T>(
         &self,
         make: impl Fn() -> Result<T> + Sync,
@@ -108,7 +108,7 @@ impl Shape {
     ) -> Result<f64> {
         let blocks = Blocks {
             next: AtomicU64::new(0),
-            shape: *self,
+            load: *self,
         };
         let ready = Barrier::new(self.lanes as usize + 1);
         let lane = || {
@@ -133,38 +133,38 @@ impl Shape {
     }
 }
 
-/// The blocks that are not begun yet.
+/// The blocks that no lane has taken yet.
 struct Blocks {
     next: AtomicU64,
-    shape: Shape,
+    load: StageLoad,
 }
 
 impl Blocks {
-    /// The next one. A rest that fills no block is left out by who made the shape.
+    /// Takes the next whole block.
     fn next(&self) -> Option<Extent> {
-        let bytes = self.shape.block_bytes;
+        let bytes = self.load.block_bytes;
         let at = self.next.fetch_add(bytes, Ordering::Relaxed);
-        (at + bytes <= self.shape.bytes).then(|| Extent::new(at, bytes))
+        (at + bytes <= self.load.bytes).then(|| Extent::new(at, bytes))
     }
 }
 
-/// The drive with a ring of `slots` slots a lane, by io_uring: what a ring does without its copies. Writes are synced.
-pub(super) fn drive(file: &Arc<File>, op: Op, slots: usize, shape: &Shape) -> Result<f64> {
+/// Measures the drive with a ring of `slots` slots per lane, by io_uring and without copies. Writes are synced.
+pub(super) fn drive(file: &Arc<File>, op: Op, slots: usize, load: &StageLoad) -> Result<f64> {
     let make = || {
-        let mut slots = Slot::ring(slots, shape.block())?;
+        let mut slots = Slot::ring(slots, load.block())?;
         if op == Op::Write {
             for (number, slot) in slots.iter_mut().enumerate() {
                 fill(slot.as_mut_slice(), number as u64);
             }
         }
-        Ok((Uring::new(shape.depth)?, slots))
+        Ok((Uring::new(load.depth)?, slots))
     };
     let sync = || match op {
         Op::Read => Ok(()),
         Op::Write => file.sync(),
     };
     let lane = |made, blocks: &Blocks| drive_lane(made, blocks, file, op);
-    shape.run(make, lane, sync)
+    load.run(make, lane, sync)
 }
 
 fn drive_lane(
@@ -174,8 +174,13 @@ fn drive_lane(
     op: Op,
 ) -> Result<()> {
     let short = || {
-        let message = "an I/O moved fewer bytes than it was to";
-        Error::new(Kind::Corrupt, "measure", file.path().display(), message)
+        let message = "an I/O moved fewer bytes than requested";
+        Error::new(
+            ErrorKind::Corrupt,
+            "measure",
+            file.path().display(),
+            message,
+        )
     };
     let mut done = Vec::new();
     loop {
@@ -190,7 +195,7 @@ fn drive_lane(
             let io = Io {
                 op,
                 object: Arc::clone(file),
-                by: By::Direct,
+                by: IoPath::Direct,
                 offset: extent.offset,
                 buf: Buf::Slot(slot),
                 start: 0,
@@ -202,7 +207,7 @@ fn drive_lane(
         if uring.in_flight() == 0 {
             return Ok(());
         }
-        // As the ring's engine waits.
+        // The ring's engine waits in the same way.
         let want = (uring.in_flight() / 4).max(1);
         uring.poll(&mut done, want, POLL)?;
         for one in done.drain(..) {
@@ -219,8 +224,8 @@ fn drive_lane(
     }
 }
 
-/// Reads a byte of each cache line, as a copy out of the slot would: a drive that fills memory which a core has read
-/// since is slower than one that fills its own again, by a fifth on a virtual machine.
+/// Reads a byte of each cache line, as a copy from the slot would. A drive that refills memory which a core has read
+/// since is slower than one that refills untouched memory: by a fifth on a virtual machine.
 fn read_lines(bytes: &[u8]) {
     let lines = bytes.iter().step_by(LINE_BYTES);
     black_box(lines.fold(0_u8, |sum, byte| sum.wrapping_add(*byte)));
@@ -233,13 +238,13 @@ fn write_lines(bytes: &mut [u8]) {
     }
 }
 
-/// The drive into the page cache, which is to hold nothing of it: each lane asks for a block and waits for its last
-/// byte. Nothing is copied. As in a read by several lanes, no lane's next block follows its last one, so the kernel
-/// reads just what it is asked for, into single pages.
-pub(super) fn fill_cache(file: &File, shape: &Shape) -> Result<f64> {
+/// Measures how fast the drive fills the cold page cache: each lane requests a block and waits for its last byte.
+/// Nothing is copied. As in a read by several lanes, a lane's next block does not follow its previous one, so the
+/// kernel reads only the requested bytes, into single pages.
+pub(super) fn fill_cache(file: &File, load: &StageLoad) -> Result<f64> {
     let lane = |(), blocks: &Blocks| {
         while let Some(extent) = blocks.next() {
-            let cache = file.descriptor(By::PageCache);
+            let cache = file.descriptor(IoPath::PageCache);
             let bytes = NonZero::new(extent.bytes);
             fadvise(cache, extent.offset, bytes, Advice::WillNeed)
                 .map_err(|e| file.error("measure", e.into()))?;
@@ -247,16 +252,16 @@ pub(super) fn fill_cache(file: &File, shape: &Shape) -> Result<f64> {
         }
         Ok(())
     };
-    shape.run(|| Ok(()), lane, || Ok(()))
+    load.run(|| Ok(()), lane, || Ok(()))
 }
 
-/// Copies by the CPU between a ring's slots and memory.
-pub(super) fn copy_ring(memory: &Arc<Region>, op: Op, shape: &Shape) -> Result<f64> {
-    let make = || Slot::ring(shape.depth as usize, shape.block());
+/// Measures CPU copies between a ring's slots and memory.
+pub(super) fn copy_ring(memory: &Arc<Region>, op: Op, load: &StageLoad) -> Result<f64> {
+    let make = || Slot::ring(load.depth as usize, load.block());
     let lane = |mut slots: Vec<Slot>, blocks: &Blocks| {
         for number in (0..slots.len()).cycle() {
             let Some(extent) = blocks.next() else { break };
-            let window = Window::new(memory, extent.offset, shape.block());
+            let window = Window::new(memory, extent.offset, load.block());
             match op {
                 Op::Read => window.fill_from(&slots[number], 0),
                 Op::Write => window.spill_into(&mut slots[number], 0),
@@ -264,34 +269,34 @@ pub(super) fn copy_ring(memory: &Arc<Region>, op: Op, shape: &Shape) -> Result<f
         }
         Ok(())
     };
-    shape.run(make, lane, || Ok(()))
+    load.run(make, lane, || Ok(()))
 }
 
-/// Copies by the CPU out of the page cache, which holds all of it, into memory.
-pub(super) fn copy_out(file: &File, memory: &mut [u8], shape: &Shape) -> Result<f64> {
-    let parts = Mutex::new(memory.chunks_exact_mut(shape.block()).enumerate());
+/// Measures CPU copies from the page cache, which must hold the whole file, to memory.
+pub(super) fn copy_out(file: &File, memory: &mut [u8], load: &StageLoad) -> Result<f64> {
+    let parts = Mutex::new(memory.chunks_exact_mut(load.block()).enumerate());
     let lane = |(), _: &Blocks| {
         let next = || parts.lock().expect("no lane panics").next();
         while let Some((number, part)) =
-            next().filter(|(n, _)| *n as u64 * shape.block_bytes < shape.bytes)
+            next().filter(|(n, _)| *n as u64 * load.block_bytes < load.bytes)
         {
-            file.read_exact_at(number as u64 * shape.block_bytes, part)?;
+            file.read_exact_at(number as u64 * load.block_bytes, part)?;
         }
         Ok(())
     };
-    shape.run(|| Ok(()), lane, || Ok(()))
+    load.run(|| Ok(()), lane, || Ok(()))
 }
 
-/// Copies by the CPU from memory into the page cache of a file.
-pub(super) fn copy_in(file: &File, memory: &[u8], shape: &Shape) -> Result<f64> {
+/// Measures CPU copies from memory to the page cache of a file.
+pub(super) fn copy_in(file: &File, memory: &[u8], load: &StageLoad) -> Result<f64> {
     let lane = |(), blocks: &Blocks| {
         while let Some(extent) = blocks.next() {
             let at = usize::try_from(extent.offset).expect("it lies inside memory");
-            file.write_all_at(extent.offset, &memory[at..][..shape.block()])?;
+            file.write_all_at(extent.offset, &memory[at..][..load.block()])?;
         }
         Ok(())
     };
-    shape.run(|| Ok(()), lane, || Ok(()))
+    load.run(|| Ok(()), lane, || Ok(()))
 }
 
 #[cfg(test)]
@@ -300,16 +305,16 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: Shape = Shape {
+    const LOAD: StageLoad = StageLoad {
         block_bytes: 64 << 10,
         depth: 4,
         lanes: 3,
         bytes: 8 << 20,
     };
 
-    /// A file of noise, opened to read, with what is in it.
+    /// A file of random bytes, opened for reading, and its content.
     fn noise(folder: &tempfile::TempDir) -> (Arc<File>, Vec<u8>) {
-        let mut bytes = vec![0; usize::try_from(SHAPE.bytes).unwrap()];
+        let mut bytes = vec![0; usize::try_from(LOAD.bytes).unwrap()];
         fill(&mut bytes, 7);
         let path = folder.path().join("noise");
         std::fs::write(&path, &bytes).unwrap();
@@ -317,32 +322,29 @@ mod tests {
     }
 
     #[test]
-    fn the_page_cache_is_filled_and_then_copied_out_of_whole() {
+    fn the_page_cache_is_filled_and_copied_out_in_full() {
         let folder = tempfile::tempdir().unwrap();
         let (file, bytes) = noise(&folder);
         file.evict().unwrap();
-        let all = Extent::new(0, SHAPE.bytes);
+        let all = Extent::new(0, LOAD.bytes);
         if !resident(&file, all).is_empty() {
-            println!("skipped: this file system keeps what it is told to forget");
+            println!("skipped: this file system does not evict the page cache");
             return;
         }
-        assert!(fill_cache(&file, &SHAPE).unwrap() > 0.0);
+        assert!(fill_cache(&file, &LOAD).unwrap() > 0.0);
         assert_eq!(resident(&file, all), [all]);
         let mut memory = vec![0; bytes.len()];
-        assert!(copy_out(&file, &mut memory, &SHAPE).unwrap() > 0.0);
-        assert!(
-            memory == bytes,
-            "what was copied is not what is in the file"
-        );
+        assert!(copy_out(&file, &mut memory, &LOAD).unwrap() > 0.0);
+        assert!(memory == bytes, "the copy differs from the file");
     }
 
     #[test]
     fn every_block_is_written_once_by_the_ring_and_by_the_page_cache() {
         let folder = tempfile::tempdir().unwrap();
         let (_, bytes) = noise(&folder);
-        let create = |name| Arc::new(File::create(&folder.path().join(name), SHAPE.bytes).unwrap());
+        let create = |name| Arc::new(File::create(&folder.path().join(name), LOAD.bytes).unwrap());
         let cached = create("cached");
-        copy_in(&cached, &bytes, &SHAPE).unwrap();
+        copy_in(&cached, &bytes, &LOAD).unwrap();
         assert!(std::fs::read(cached.path()).unwrap() == bytes);
 
         let drive_file = create("drive");
@@ -350,24 +352,24 @@ mod tests {
             println!("skipped: no O_DIRECT here");
             return;
         }
-        drive(&drive_file, Op::Write, 6, &SHAPE).unwrap();
+        drive(&drive_file, Op::Write, 6, &LOAD).unwrap();
         let written = std::fs::read(drive_file.path()).unwrap();
         let empty = written
             .chunks(64 << 10)
             .filter(|block| block.iter().all(|b| *b == 0));
-        assert_eq!((written.len() as u64, empty.count()), (SHAPE.bytes, 0));
-        drive(&drive_file, Op::Read, 6, &SHAPE).unwrap();
+        assert_eq!((written.len() as u64, empty.count()), (LOAD.bytes, 0));
+        drive(&drive_file, Op::Read, 6, &LOAD).unwrap();
         // A file that ends before its blocks do is an error and not a rate.
-        drive_file.truncate(SHAPE.bytes / 2).unwrap();
-        assert!(drive(&drive_file, Op::Read, 6, &SHAPE).is_err());
+        drive_file.truncate(LOAD.bytes / 2).unwrap();
+        assert!(drive(&drive_file, Op::Read, 6, &LOAD).is_err());
     }
 
     #[test]
     fn copies_between_ring_and_memory_reach_all_of_it() {
-        let mut memory = Arc::new(Region::host(SHAPE.bytes).unwrap());
+        let mut memory = Arc::new(Region::host(LOAD.bytes).unwrap());
         Arc::get_mut(&mut memory).unwrap().as_mut_slice().fill(1);
-        assert!(copy_ring(&memory, Op::Write, &SHAPE).unwrap() > 0.0);
-        assert!(copy_ring(&memory, Op::Read, &SHAPE).unwrap() > 0.0);
+        assert!(copy_ring(&memory, Op::Write, &LOAD).unwrap() > 0.0);
+        assert!(copy_ring(&memory, Op::Read, &LOAD).unwrap() > 0.0);
         // The slots of a new ring are zero.
         let left = Arc::get_mut(&mut memory).unwrap().as_slice();
         assert!(left.iter().all(|byte| *byte == 0));

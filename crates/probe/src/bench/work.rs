@@ -1,44 +1,45 @@
-//! The runs themselves.
+//! The runs of a bench.
 
 use std::{cell::OnceCell, path::PathBuf, sync::Arc};
 
 use straightway_core::{
-    Bytes, Choice, Error, Extent, Kind, Move, Receipt, Result, Route, extent::down,
+    Bytes, Choice, Error, ErrorKind, Extent, Move, Receipt, Result, Route, extent::down,
 };
 use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, draft};
 use straightway_sys::{Folder, limit::available_memory, root::Root};
 
 use super::{
-    Cache, Outcome, Sample, Spec, Track, Work, limits::Limits, outcome::knees, rounds::Rounds,
+    BenchOutcome, BenchSeries, CacheState, Sample, Spec, Workload, limits::Limits, outcome::knees,
+    rounds::Rounds,
 };
 use crate::backing::Backing;
 
-/// A point moves at least this much, however small its blocks.
+/// The minimum number of bytes of a point.
 const POINT_BYTES_MIN: u64 = 16 << 20;
 
-/// And at least this many blocks, however large they are; unless the file ends before.
+/// The minimum number of blocks of a point, unless the file is shorter.
 const POINT_BLOCKS_MIN: u64 = 1024;
 
-/// Memory that is read into is part of as much as the file has, up to this, all of it just made: what was made last
-/// is still in the processor's cache, and O_DIRECT into that was twice as fast on a virtual drive as into memory at large.
+/// The region of a read is as long as the file, up to this, and freshly populated. The pages populated last are still
+/// in the processor's cache, and O_DIRECT into those was twice as fast on a virtual drive as into other memory.
 pub(super) const REGION_BYTES_MAX: u64 = 1 << 30;
 
-/// A gather of large blocks takes fewer of them than asked for: 200,000 of 4 KiB fit in here, and
-/// as many of 4 MiB into no machine.
+/// The maximum number of bytes of a gather: 200,000 blocks of 4 KiB fit. A gather of larger blocks takes fewer of
+/// them.
 const GATHER_BYTES_MAX: u64 = 1 << 30;
 
-/// The file that all runs share.
+/// The state that all runs share.
 ///
-/// Reads go to memory that nobody has used, as those of `copy` do. Into memory that was read into before, a virtual
-/// drive reached 1.5 times as much by O_DIRECT, and the ring looked needless.
+/// Reads fill unused memory, as those of `copy` do. With memory that was read into before, O_DIRECT on a virtual
+/// drive was 1.5 times as fast, and the ring seemed useless.
 pub(super) struct Bench<'a> {
     pub(super) spec: &'a Spec,
     pub(super) progress: &'a Arc<Progress>,
     pub(super) path: PathBuf,
-    /// A file of our own making, removed when the bench is over.
+    /// The file that the bench created, removed at the end.
     made: Option<FileDraft>,
     pub(super) file: Arc<File>,
-    /// What writes come from: the file's own bytes, read when they are first wanted.
+    /// The source of writes: the file's bytes, read on first use.
     source: OnceCell<Arc<Region>>,
 }
 
@@ -53,9 +54,9 @@ impl<'a> Bench<'a> {
         };
         let file = Arc::new(File::open(&path)?);
         if file.bytes() == 0 {
-            let message = "there is nothing in it to read";
+            let message = "the file is empty";
             return Err(Error::new(
-                Kind::Invalid,
+                ErrorKind::Invalid,
                 "measure",
                 path.display(),
                 message,
@@ -71,18 +72,18 @@ impl<'a> Bench<'a> {
         })
     }
 
-    pub(super) fn run(self, begins: &mut dyn FnMut(usize, usize, &str)) -> Result<Outcome> {
+    pub(super) fn run(self, begins: &mut dyn FnMut(usize, usize, &str)) -> Result<BenchOutcome> {
         let points = self.points();
         let mut samples = Vec::new();
-        // Half of the rounds are below the median and half above.
+        // An odd number, so that the median is one of the rounds.
         let rounds = self.spec.runs.max(1) * 2 + 1;
         let all = points.len() + rounds as usize;
-        for (number, &(track, block, depth)) in points.iter().enumerate() {
-            let name = format!("{} {} × {depth}", track.name(), Bytes(block));
+        for (number, &(series, block, depth)) in points.iter().enumerate() {
+            let name = format!("{} {} × {depth}", series.name(), Bytes(block));
             begins(number, all, &name);
-            samples.push(self.point(track, block, depth)?);
+            samples.push(self.point(series, block, depth)?);
         }
-        let knees = knees(&self.spec.tracks, &samples);
+        let knees = knees(&self.spec.series, &samples);
         let stages = Rounds::new(&self, &knees)?.run(rounds, &mut |round, name| {
             begins(points.len() + round as usize, all, name);
         })?;
@@ -90,40 +91,40 @@ impl<'a> Bench<'a> {
         let backing = Backing::of(&Root::machine(), &self.path)?;
         drop(self.made);
         let bytes = self.file.bytes();
-        let outcome = Outcome::new(self.spec, &backing, bytes, samples, &limits);
-        Ok(Outcome { stages, ..outcome })
+        let outcome = BenchOutcome::new(self.spec, &backing, bytes, samples, &limits);
+        Ok(BenchOutcome { stages, ..outcome })
     }
 
-    /// All points, in order. What takes no queue depth is measured at one: a lane for each core.
-    fn points(&self) -> Vec<(Track, u64, u32)> {
+    /// All points, in order. Buffered routes have no queue depth: they are measured once, with a lane per core.
+    fn points(&self) -> Vec<(BenchSeries, u64, u32)> {
         let cores = Settings::default().cached_lanes;
         let mut points = Vec::new();
-        for &track in &self.spec.tracks {
-            let depths = if track.route == Route::Buffered {
+        for &series in &self.spec.series {
+            let depths = if series.route == Route::Buffered {
                 &[cores][..]
             } else {
                 &self.spec.depths
             };
             for &depth in depths {
-                points.extend(self.spec.blocks.iter().map(|&block| (track, block, depth)));
+                points.extend(self.spec.blocks.iter().map(|&block| (series, block, depth)));
             }
         }
         points
     }
 
-    /// What a transfer of one track runs with.
-    pub(super) fn settings(&self, track: Track, block_bytes: u64, depth: u32) -> Settings {
+    /// The settings of a transfer of one series.
+    pub(super) fn settings(&self, series: BenchSeries, block_bytes: u64, depth: u32) -> Settings {
         let default = Settings::default();
-        let depths = if track.route == Route::Buffered {
+        let depths = if series.route == Route::Buffered {
             (default.depth, default.write_depth)
         } else {
             (depth, depth)
         };
         Settings {
-            // A gather's blocks are its extents: how many of them one read takes is ours to choose.
-            chunk_bytes: match track.work {
-                Work::Gather => block_bytes.max(default.chunk_bytes),
-                Work::Read | Work::Write => block_bytes,
+            // The blocks of a gather are its extents; one read may take several of them.
+            chunk_bytes: match series.work {
+                Workload::Gather => block_bytes.max(default.chunk_bytes),
+                Workload::Read | Workload::Write => block_bytes,
             },
             cached_chunk_bytes: block_bytes,
             depth: depths.0,
@@ -132,30 +133,30 @@ impl<'a> Bench<'a> {
             ring_lanes: self.spec.drive_lanes.unwrap_or(default.ring_lanes),
             staging_bytes: ring_bytes(block_bytes, depth),
             gpu_chunk_bytes: block_bytes,
-            // The drive's ring is a part of what is pinned; see `Settings::ring`.
+            // The drive's ring is part of the pinned memory; see `Settings::ring`.
             pinned_bytes: (block_bytes * u64::from(depth) * 8).max(default.pinned_bytes),
             ..default
         }
     }
 
-    /// Runs one point as often as asked and keeps the median.
-    fn point(&self, track: Track, block_bytes: u64, depth: u32) -> Result<Sample> {
-        let executor = Executor::new(self.settings(track, block_bytes, depth))?;
+    /// Runs one point `runs` times and keeps the median.
+    fn point(&self, series: BenchSeries, block_bytes: u64, depth: u32) -> Result<Sample> {
+        let executor = Executor::new(self.settings(series, block_bytes, depth))?;
         let mut receipts = Vec::new();
         for run in 0..self.spec.runs.max(1) {
-            let moves = match track.work {
-                Work::Read | Work::Write => {
+            let moves = match series.work {
+                Workload::Read | Workload::Write => {
                     vec![Extent::new(0, self.point_bytes(block_bytes)).into()]
                 }
-                Work::Gather => self.scattered(block_bytes, run),
+                Workload::Gather => self.scattered(block_bytes, run),
             };
-            receipts.push(self.once(&executor, track, moves)?);
+            receipts.push(self.once(&executor, series, moves)?);
         }
         let rates_bytes_per_s = receipts.iter().map(|r| r.rate_bytes_per_s).collect();
         receipts.sort_by(|a, b| a.rate_bytes_per_s.total_cmp(&b.rate_bytes_per_s));
         let receipt = receipts.swap_remove(receipts.len() / 2);
         Ok(Sample {
-            track,
+            series,
             block_bytes,
             depth,
             rates_bytes_per_s,
@@ -163,31 +164,31 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// One transfer.
+    /// Runs one transfer.
     pub(super) fn once(
         &self,
         executor: &Executor,
-        track: Track,
+        series: BenchSeries,
         moves: Vec<Move>,
     ) -> Result<Receipt> {
-        let choice = Choice::Only(track.route);
-        if track.work == Work::Write {
+        let choice = Choice::Only(series.route);
+        if series.work == Workload::Write {
             let target = self.path.with_extension("straightway-bench");
             let draft = FileDraft::new(&target, moves[0].extent.bytes)?;
             let files = vec![Arc::clone(draft.file())];
-            // The draft is dropped, and so nothing stays of it.
+            // The draft is never committed, so it is removed on drop.
             let (source, ask) = (self.source(executor)?, Ask::new(choice, self.progress));
             return executor.write(source, files, moves, ask)?.wait();
         }
-        match track.cache {
-            Cache::Cold => self.file.evict()?,
-            Cache::Warm => self.warm(executor, &moves)?,
+        match series.cache {
+            CacheState::Cold => self.file.evict()?,
+            CacheState::Warm => self.warm(executor, &moves)?,
         }
         self.read(executor, moves, choice)
             .map(|(_, receipt)| receipt)
     }
 
-    /// Brings what is about to be measured into the page cache.
+    /// Reads the bytes to be measured into the page cache.
     fn warm(&self, executor: &Executor, moves: &[Move]) -> Result<()> {
         let choice = Choice::Only(Route::Buffered);
         self.read(executor, moves.to_vec(), choice).map(drop)
@@ -210,7 +211,7 @@ impl<'a> Bench<'a> {
         Ok((region, receipt))
     }
 
-    /// What writes come from.
+    /// The source of writes.
     fn source(&self, executor: &Executor) -> Result<&Arc<Region>> {
         if let Some(source) = self.source.get() {
             return Ok(source);
@@ -220,7 +221,7 @@ impl<'a> Bench<'a> {
         Ok(self.source.get_or_init(|| region))
     }
 
-    /// How much of the file a point moves.
+    /// The number of bytes that a point moves.
     fn point_bytes(&self, block: u64) -> u64 {
         let enough = (block * POINT_BLOCKS_MIN).max(POINT_BYTES_MIN);
         if self.spec.whole {
@@ -230,7 +231,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Blocks at random places, side by side in the region. Each run has places of its own.
+    /// Blocks at random offsets of the file, adjacent in the region. Each run has its own offsets.
     fn scattered(&self, block: u64, run: u32) -> Vec<Move> {
         let blocks = (self.file.bytes() / block).max(1);
         let mut state = self.spec.seed ^ (u64::from(run) << 32) | 1;
@@ -251,26 +252,30 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// How many blocks of this size a gather takes: as many as asked for, but not more than memory has
-/// room for.
+/// The number of blocks of a gather: as many as requested, within [`GATHER_BYTES_MAX`].
 fn gather_extents(spec: &Spec, block: u64) -> u64 {
     spec.gather_extents
         .min((GATHER_BYTES_MAX / block.max(1)).max(1))
 }
 
-/// The memory of the ring. Staging is measured at the depth that was asked for, so its ring must hold it.
+/// The memory of the ring, which must hold the requested depth.
 fn ring_bytes(block_bytes: u64, depth: u32) -> u64 {
     let default = Settings::default();
     let all = block_bytes.saturating_mul(u64::from(depth.max(default.depth)) * 2);
     all.max(default.staging_bytes)
 }
 
-/// Refuses what would take more memory or time than there is, before anything is made.
+/// Rejects an empty gather, and a ring that needs too much memory, before any file is created.
 fn check(spec: &Spec) -> Result<()> {
     let refuse = |what: String, message: String| {
-        Err(Error::new(Kind::Invalid, "measure with", what, message))
+        Err(Error::new(
+            ErrorKind::Invalid,
+            "measure with",
+            what,
+            message,
+        ))
     };
-    let gathers = spec.tracks.iter().any(|t| t.work == Work::Gather);
+    let gathers = spec.series.iter().any(|t| t.work == Workload::Gather);
     if gathers && spec.gather_extents == 0 {
         let message = "a gather takes one block at least";
         return refuse("no extents".to_owned(), message.to_owned());
@@ -282,7 +287,7 @@ fn check(spec: &Spec) -> Result<()> {
         Some(available) if bytes > available / 2 => {
             let what = format!("blocks of {}, {depth} in flight", Bytes(block));
             let message = format!(
-                "that takes a ring of {}, and half of the {} that are available is allowed",
+                "the ring would take {}, more than half of the {} that are available",
                 Bytes(bytes),
                 Bytes(available)
             );
@@ -292,9 +297,9 @@ fn check(spec: &Spec) -> Result<()> {
     }
 }
 
-/// Makes a file of the wanted length with bytes that no drive can compress or leave out.
+/// Creates a file of the requested length with bytes that no drive can compress or deduplicate.
 ///
-/// It stays a draft: it is removed when it is dropped, and where the process is killed, by the next that sweeps.
+/// It stays a draft: it is removed on drop or, if the process is killed, by the next sweep.
 fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<FileDraft> {
     draft::sweep(&Folder::open(&spec.path)?);
     let bytes = down(spec.bytes.max(4096), 4096);
@@ -316,7 +321,7 @@ fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<FileDraft> {
     Ok(draft)
 }
 
-/// Fills `bytes` with noise that follows from `seed`.
+/// Fills `bytes` with pseudo-random bytes from `seed`.
 pub(super) fn fill(bytes: &mut [u8], seed: u64) {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     for word in bytes.chunks_exact_mut(8) {

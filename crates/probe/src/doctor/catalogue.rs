@@ -1,4 +1,4 @@
-//! All checks: what a run looks at, and what the guide describes.
+//! The list of all checks, for the doctor and for the guide.
 
 use super::{
     check::Check, device, driver, fabric, kernel, library, live, nvidia_fs, peer, platform, storage,
@@ -7,7 +7,7 @@ use super::{
 /// Every check, in the order of the guide.
 pub fn all() -> impl Iterator<Item = &'static Check> {
     let tables = [
-        // The kernel comes first: what it lacks is harder to add than a module or a setting, and the
+        // The kernel comes first: a missing kernel feature is harder to add than a module or a setting, and the
         // verdict names the first reason it finds.
         kernel::CHECKS,
         driver::CHECKS,

@@ -1,13 +1,12 @@
-//! A check as data: what it is called, why it matters, how to mend it, and the look it takes.
+//! A check as data: its title, why it matters, how to fix a failure, and the function that performs it.
 //!
-//! The guide in `docs/doctor.md` and the report of a run come from the same table, so neither can
-//! say what the other does not.
+//! The guide in `docs/doctor.md` and the report of a run come from the same table, so they always agree.
 
 use serde::Serialize;
 
-use super::{facts::Facts, way::Way};
+use super::{cufile_path::CufilePath, facts::Facts};
 
-/// Which part of the machine a check looks at.
+/// The part of the machine that a check examines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
@@ -17,7 +16,7 @@ pub enum Layer {
     Fabric,
     /// The file system and the drives of the path.
     Storage,
-    /// What a real transfer did.
+    /// A real transfer.
     Live,
 }
 
@@ -25,7 +24,7 @@ impl Layer {
     /// All layers, in the order they are reported.
     pub const ALL: [Self; 4] = [Self::Machine, Self::Fabric, Self::Storage, Self::Live];
 
-    /// What people call it.
+    /// The title for display.
     pub fn title(self) -> &'static str {
         match self {
             Self::Machine => "driver and platform",
@@ -36,17 +35,17 @@ impl Layer {
     }
 }
 
-/// How a check came out.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It closes a way.
+    /// It closes a cuFile path.
     Fail,
-    /// It costs speed, or may.
+    /// It costs speed, or may do so.
     Warn,
-    /// It is as it should be.
+    /// No problem.
     Pass,
-    /// It does not matter here, or cannot be seen.
+    /// It does not apply here, or cannot be examined.
     NotApplicable,
 }
 
@@ -65,32 +64,32 @@ impl State {
     }
 }
 
-/// One thing to look at.
+/// One check.
 #[derive(Debug)]
 pub struct Check {
     /// A stable name for programs, such as `driver.open`.
     pub id: &'static str,
-    /// Which part of the machine it looks at.
+    /// The part of the machine that it examines.
     pub layer: Layer,
-    /// What people call it.
+    /// The title for display.
     pub title: &'static str,
-    /// The ways that a failure closes, where the outcome does not narrow them.
-    pub ways: &'static [Way],
+    /// The paths that a failure closes, unless the outcome narrows them.
+    pub ways: &'static [CufilePath],
     /// Why it matters.
     pub why: &'static str,
-    /// How to mend it; an outcome may say it with the names of this machine.
+    /// How to fix a failure; an outcome may be more specific.
     pub mend: &'static str,
-    /// The look.
+    /// Performs the check.
     pub(super) look: fn(&Facts<'_>) -> Outcome,
 }
 
-/// What a look saw.
+/// The outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outcome {
     pub(super) state: State,
     pub(super) seen: String,
     pub(super) mend: Option<String>,
-    pub(super) ways: Option<&'static [Way]>,
+    pub(super) ways: Option<&'static [CufilePath]>,
 }
 
 impl Outcome {
@@ -115,52 +114,52 @@ impl Outcome {
         Self::new(State::Fail, seen)
     }
 
-    /// Not applicable, or not to be seen from here.
+    /// Not applicable, or impossible to examine.
     pub(super) fn skip(seen: impl Into<String>) -> Self {
         Self::new(State::NotApplicable, seen)
     }
 
-    /// How to mend it on this machine, in place of the check's general word.
+    /// Sets the fix for this machine, instead of the check's general one.
     pub(super) fn mend(mut self, mend: impl Into<String>) -> Self {
         self.mend = Some(mend.into());
         self
     }
 
-    /// Closes these ways only.
-    pub(super) fn closes(mut self, ways: &'static [Way]) -> Self {
+    /// Closes only these paths.
+    pub(super) fn closes(mut self, ways: &'static [CufilePath]) -> Self {
         self.ways = Some(ways);
         self
     }
 }
 
-/// A check and what it saw on this machine.
+/// The result of a check on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// The check's stable name.
     pub id: &'static str,
     /// The part of the machine.
     pub layer: Layer,
-    /// What people call it.
+    /// The title for display.
     pub title: &'static str,
-    /// How it came out.
+    /// The result.
     pub state: State,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
     /// Why it matters.
     pub why: &'static str,
-    /// How to mend it; only on a failure or a warning.
+    /// How to fix it; only for a failure or a warning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
-    /// The ways this finding closes: those of a failure, none otherwise.
+    /// The paths that this finding closes; empty unless it is a failure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub closes: Vec<Way>,
-    /// The ways the check is about.
+    pub closes: Vec<CufilePath>,
+    /// The paths that the check concerns.
     #[serde(skip)]
-    pub(super) ways: &'static [Way],
+    pub(super) ways: &'static [CufilePath],
 }
 
 impl Check {
-    /// Takes the look.
+    /// Performs the check.
     pub(super) fn find(&self, facts: &Facts<'_>) -> Finding {
         let outcome = (self.look)(facts);
         let ways = outcome.ways.unwrap_or(self.ways);
@@ -183,7 +182,7 @@ impl Check {
     }
 }
 
-/// The first few of many, and how many more.
+/// The first few items, and the number of the others.
 pub(super) fn list(items: impl ExactSizeIterator<Item = String>) -> String {
     const SHOWN: usize = 3;
     let more = items.len().saturating_sub(SHOWN);

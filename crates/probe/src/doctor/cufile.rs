@@ -12,10 +12,10 @@ use std::{
 use serde_json::Value;
 use straightway_sys::root::Root;
 
-/// Where the configuration is unless the environment says otherwise.
+/// The default path of the configuration.
 const CONFIG_PATH: &str = "/etc/cufile.json";
 
-/// cuFile as found.
+/// cuFile as installed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Cufile {
     pub(super) library: Option<Library>,
@@ -26,11 +26,11 @@ pub(super) struct Cufile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Library {
     pub(super) path: PathBuf,
-    /// The version in the name of the file that the link leads to.
+    /// The version in the name of the resolved file.
     pub(super) version: Option<String>,
 }
 
-/// The configuration file and the variables over it.
+/// The configuration file and the environment variables that override it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Config {
     pub(super) path: PathBuf,
@@ -39,12 +39,12 @@ pub(super) struct Config {
     pub(super) variables: BTreeMap<String, String>,
 }
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Content {
-    /// It is not there: cuFile takes its defaults.
+    /// The file is missing: cuFile uses its defaults.
     Missing,
-    /// It cannot be read or makes no sense: why.
+    /// The file cannot be read or parsed, and why.
     Broken(String),
     /// The settings.
     Settings(Value),
@@ -73,7 +73,7 @@ impl Library {
     }
 }
 
-/// Where the loader looks, then where CUDA installs.
+/// The folders of the loader, then those of CUDA installations.
 fn folders(root: &Root, environment: &BTreeMap<String, String>) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = environment
         .get("LD_LIBRARY_PATH")
@@ -137,7 +137,7 @@ impl Config {
             .try_fold(settings, |value, key| value.get(key))
     }
 
-    /// A switch: the variable where it is set, else the setting.
+    /// A boolean: the environment variable if it is set, else the setting.
     pub(super) fn switch(&self, variable: &str, setting: &str) -> Option<bool> {
         match self
             .variables
@@ -182,7 +182,7 @@ fn parse(text: &str) -> Content {
     }
 }
 
-/// Blanks out comments and commas before a closing bracket, so that line and column stay true.
+/// Replaces comments and trailing commas by spaces, so that lines and columns stay the same.
 fn without_comments(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut plain = bytes.to_vec();
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_and_trailing_commas_are_no_obstacle() {
+    fn comments_and_trailing_commas_are_accepted() {
         let text = r#"{
             // "use_pci_p2pdma": false,
             "properties": { /* of the driver */
@@ -274,12 +274,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in "\\PC*|[\\[\\]{},:\"/*\\\\a1 \n]*") {
+        fn any_text_is_parsed_or_rejected(text in "\\PC*|[\\[\\]{},:\"/*\\\\a1 \n]*") {
             let _ = parse(&text);
         }
 
         #[test]
-        fn plain_json_is_left_as_it_is(words in proptest::collection::vec("[a-z/*,\\]} ]*", 0..5)) {
+        fn plain_json_is_unchanged(words in proptest::collection::vec("[a-z/*,\\]} ]*", 0..5)) {
             let value = serde_json::json!({ "words": words, "more": [1, { "x": null }] });
             prop_assert_eq!(parse(&value.to_string()), Content::Settings(value));
         }

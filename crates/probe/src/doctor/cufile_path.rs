@@ -1,21 +1,21 @@
-//! The ways from storage to GPU memory that cuFile has, and which of them a check is about.
+//! The paths of cuFile from storage to GPU memory, and the sets of paths that checks concern.
 
 use serde::Serialize;
 
-/// A way from storage to GPU memory through cuFile.
+/// A path of cuFile from storage to GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum CufilePath {
     /// DMA into GPU memory, arranged by the nvidia-fs kernel module.
     NvidiaFs,
     /// DMA into GPU memory, arranged by the kernel's own peer-to-peer support.
     P2pDma,
-    /// cuFile copying through host memory: it works, and is not direct.
+    /// Copies by cuFile through host memory, which are not direct.
     Compat,
 }
 
-impl Way {
-    /// What people call it.
+impl CufilePath {
+    /// The name for display.
     pub fn title(self) -> &'static str {
         match self {
             Self::NvidiaFs => "nvidia-fs",
@@ -25,15 +25,16 @@ impl Way {
     }
 }
 
-/// The two ways that are direct.
-pub(super) const DIRECT: &[Way] = &[Way::NvidiaFs, Way::P2pDma];
-/// All ways: nothing of cuFile works without it.
-pub(super) const EVERY: &[Way] = &[Way::NvidiaFs, Way::P2pDma, Way::Compat];
+/// The two direct paths.
+pub(super) const DIRECT: &[CufilePath] = &[CufilePath::NvidiaFs, CufilePath::P2pDma];
+/// All paths: cuFile does not work at all.
+pub(super) const ALL_PATHS: &[CufilePath] =
+    &[CufilePath::NvidiaFs, CufilePath::P2pDma, CufilePath::Compat];
 /// Peer-to-peer DMA alone.
-pub(super) const P2PDMA: &[Way] = &[Way::P2pDma];
+pub(super) const P2PDMA: &[CufilePath] = &[CufilePath::P2pDma];
 /// nvidia-fs alone.
-pub(super) const NVIDIA_FS: &[Way] = &[Way::NvidiaFs];
+pub(super) const NVIDIA_FS: &[CufilePath] = &[CufilePath::NvidiaFs];
 /// Compat mode alone.
-pub(super) const COMPAT: &[Way] = &[Way::Compat];
-/// No way is closed by it: it costs speed, or hides the truth.
-pub(super) const ADVICE: &[Way] = &[];
+pub(super) const COMPAT: &[CufilePath] = &[CufilePath::Compat];
+/// No path is closed: the problem costs speed or hides facts.
+pub(super) const ADVICE: &[CufilePath] = &[];

@@ -1,18 +1,18 @@
-//! Checks of the drives behind the path, and of where they sit.
+//! Checks of the drives behind the path and of their location.
 
 use straightway_core::text::shell_word;
 
 use super::{
     check::{Check, Layer, Outcome, list},
+    cufile_path::{ADVICE, DIRECT, P2PDMA},
     facts::Facts,
-    way::{ADVICE, DIRECT, P2PDMA},
 };
 use crate::{
     drive::{Drive, DriveKind},
     topology::Distance,
 };
 
-/// What the guides ask for. A drive with a queue of 1024 reports 1023, one entry being its own.
+/// The value that guides recommend. A drive with a queue of 1024 reports 1023, since one entry is reserved.
 const NR_REQUESTS_MIN: u32 = 1023;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -176,7 +176,7 @@ fn look_link(facts: &Facts<'_>) -> Outcome {
     }
 }
 
-/// Each drive is judged by the GPU nearest to it: one far from all of them crosses always.
+/// Each drive is judged by its nearest GPU: a drive far from all GPUs always crosses sockets.
 fn look_distance(facts: &Facts<'_>) -> Outcome {
     let distances: Vec<(&Drive, Distance)> = drives(facts)
         .iter()

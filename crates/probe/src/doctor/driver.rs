@@ -6,19 +6,19 @@ use straightway_core::Bytes;
 
 use super::{
     check::{Check, Layer, Outcome, list},
+    cufile_path::{ADVICE, ALL_PATHS, DIRECT, P2PDMA},
     facts::{Facts, Gpu, major_minor},
     nvidia_fs,
-    way::{ADVICE, DIRECT, EVERY, P2PDMA},
 };
 
 /// The first open driver with P2PDMA, by NVIDIA's guide to it.
 const P2PDMA_DRIVER: (u32, u32) = (565, 47);
-/// The GPUs that P2PDMA serves, by NVIDIA's guide, and their variants for export and with Grace.
+/// The GPUs that support P2PDMA by NVIDIA's guide, and their variants for export and with Grace.
 const P2PDMA_MODELS: [&str; 17] = [
     "A100", "A800", "A40", "L4", "L40", "L40S", "H100", "H800", "H200", "H20", "GH200", "B100",
     "B200", "GB200", "B300", "GB300", "GB10",
 ];
-/// Below this a BAR1 cannot show the memory of any GPU that P2PDMA serves.
+/// The minimum BAR1 size: a smaller one cannot map the memory of any GPU that supports P2PDMA.
 const BAR1_BYTES_MIN: u64 = 16 << 30;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -26,7 +26,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "gpu.present",
         layer: Layer::Machine,
         title: "NVIDIA GPU",
-        ways: EVERY,
+        ways: ALL_PATHS,
         why: "there is no GPU memory to move bytes to without one",
         mend: "run where a GPU is, or pass one in: `docker run --gpus all …`",
         look: look_present,
@@ -35,7 +35,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "driver.loaded",
         layer: Layer::Machine,
         title: "NVIDIA driver",
-        ways: EVERY,
+        ways: ALL_PATHS,
         why: "CUDA and cuFile talk to the GPU through it",
         mend: "sudo apt install nvidia-open && sudo modprobe nvidia",
         look: look_loaded,
@@ -44,7 +44,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "driver.nodes",
         layer: Layer::Machine,
         title: "device nodes",
-        ways: EVERY,
+        ways: ALL_PATHS,
         why: "without its nodes under /dev a process cannot open the GPU, whatever the driver says",
         mend: "sudo nvidia-modprobe -c 0 -u; in a container: `docker run --gpus all …`",
         look: look_nodes,
@@ -164,7 +164,7 @@ fn look_open(facts: &Facts<'_>) -> Outcome {
     let seen = "the driver is the proprietary kernel module";
     let old = nvidia_fs::version(facts).and_then(|version| major_minor(&version));
     if old.is_some_and(|version| version < nvidia_fs::OPEN_ONLY) {
-        // An old nvidia-fs still works with it.
+        // An old nvidia-fs still works with the proprietary module.
         Outcome::fail(seen).closes(P2PDMA)
     } else {
         Outcome::fail(seen)
@@ -273,7 +273,7 @@ fn look_link(facts: &Facts<'_>) -> Outcome {
     }
 }
 
-/// Equal names counted: `8 × H100`.
+/// Counts equal names: `8 × H100`.
 fn tally<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for name in names {

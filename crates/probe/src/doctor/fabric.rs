@@ -7,17 +7,17 @@ use straightway_sys::root::Root;
 
 use super::{
     check::{Check, Layer, Outcome, list},
+    cufile_path::ADVICE,
     facts::{Facts, major_minor},
-    way::ADVICE,
 };
 
-/// RoCE sends 4096 bytes of payload only where the link takes them with their headers.
+/// The minimum MTU for RoCE: 4096 bytes of payload with their headers.
 const ROCE_MTU_MIN: u32 = 4200;
-/// Jumbo frames: what NVMe over TCP wants, for its 4 KiB blocks and fewer interrupts.
+/// Jumbo frames, which NVMe over TCP needs for its 4 KiB blocks and fewer interrupts.
 const TCP_MTU_MIN: u32 = 9000;
-/// More pause frames than one in a thousand frames mean a receiver that cannot keep up.
+/// More than one pause frame in a thousand frames indicates a receiver that cannot keep up.
 const PAUSE_SHARE_MAX: f64 = 1e-3;
-/// Counters of a port that stay 0 on a sound network, by where they are.
+/// Counters of a port that stay 0 on a healthy network, by their sysfs path.
 const LOSS_COUNTERS: [&str; 9] = [
     "counters/symbol_error",
     "counters/link_downed",
@@ -101,11 +101,11 @@ pub(super) const CHECKS: &[Check] = &[
 
 /// A port of an RDMA adapter.
 struct Port {
-    /// As `mlx5_0/1`.
+    /// For example `mlx5_0/1`.
     name: String,
     folder: PathBuf,
     state: String,
-    /// As `400 Gb/sec (4X NDR)`.
+    /// For example `400 Gb/sec (4X NDR)`.
     rate: String,
     is_ethernet: bool,
 }
@@ -174,7 +174,7 @@ fn look_rate(facts: &Facts<'_>) -> Outcome {
     let Some(best) = active.iter().map(|(_, rate)| *rate).reduce(f64::max) else {
         return Outcome::skip("no active RDMA port");
     };
-    // A single lane is always a fault; a lower rate is one where most ports have the higher.
+    // A single lane is always a fault; a lower rate is a fault only if most ports have the higher one.
     let most = active.iter().filter(|(_, rate)| *rate >= best).count() * 2 > active.len();
     let slow: Vec<String> = active
         .iter()
@@ -203,7 +203,7 @@ fn look_peer(facts: &Facts<'_>) -> Outcome {
     }
 }
 
-/// The NVMe controllers behind a network: name, transport, state.
+/// The NVMe over fabrics controllers: name, transport, state.
 fn connections(root: &Root) -> Vec<(String, String, String)> {
     let base = PathBuf::from("/sys/class/nvme");
     root.list(&base)
@@ -292,7 +292,7 @@ fn look_loss(facts: &Facts<'_>) -> Outcome {
         for counter in LOSS_COUNTERS {
             let count: u64 = facts.root.value(port.folder.join(counter)).unwrap_or(0);
             let name = counter.rsplit('/').next().unwrap_or(counter);
-            // A link that came up once has been down before.
+            // Every link was down before it first came up.
             if count > u64::from(name == "link_downed") {
                 lost.push(format!("{} {name}={count}", port.name));
             }
@@ -307,7 +307,7 @@ fn look_loss(facts: &Facts<'_>) -> Outcome {
 
 fn look_pause(facts: &Facts<'_>) -> Outcome {
     let counts = &facts.measured.pauses;
-    // InfiniBand has credits in their place; waiting for one is counted in ticks, not frames.
+    // InfiniBand uses credits instead; waits for credits are counted in ticks, not frames.
     let has_roce = Port::all(facts.root).iter().any(|port| port.is_ethernet);
     if counts.is_empty() && !has_roce {
         return Outcome::skip("no Ethernet adapter that counts them");

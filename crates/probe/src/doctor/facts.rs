@@ -1,7 +1,7 @@
-//! What the checks look at, read once: GPUs and their driver, the kernel, cuFile, the platform.
+//! The facts that checks examine, read once: GPUs and their driver, the kernel, cuFile, the platform.
 //!
-//! Every field may be missing, for every file may be: a capture is rarely whole, a container hides
-//! half of the machine, and permission may be denied. A check that cannot see says so.
+//! Every field may be missing: a capture is rarely complete, a container hides parts of the machine, and permission
+//! may be denied. A check without its facts says so.
 
 use std::{collections::BTreeMap, io::Read, path::Path};
 
@@ -10,18 +10,18 @@ pub(super) use straightway_io::peer::major_minor;
 use straightway_sys::peer::Provider;
 use straightway_sys::root::{FILE_BYTES_MAX, Root};
 
-use super::{cufile::Cufile, measured::Measured};
+use super::{cufile::Cufile, measurements::Measurements};
 use crate::{
     backing::Backing,
-    topology::{PciAddress, PciKind, Topology},
+    topology::{MachineTopology, PciAddress, PciKind},
 };
 
-/// What is known before any check looks.
+/// The facts about a machine and a path.
 #[derive(Debug)]
 pub(super) struct Facts<'a> {
     pub(super) root: &'a Root,
-    pub(super) measured: &'a Measured,
-    pub(super) topology: Topology,
+    pub(super) measured: &'a Measurements,
+    pub(super) topology: MachineTopology,
     pub(super) backing: Result<Backing, Error>,
     pub(super) gpus: Vec<Gpu>,
     pub(super) driver: Option<Driver>,
@@ -36,9 +36,9 @@ impl<'a> Facts<'a> {
         root: &'a Root,
         path: &Path,
         environment: &BTreeMap<String, String>,
-        measured: &'a Measured,
+        measured: &'a Measurements,
     ) -> Self {
-        let topology = Topology::read(root);
+        let topology = MachineTopology::read(root);
         let processor = root.text("/proc/cpuinfo").unwrap_or_default();
         Self {
             gpus: read_gpus(root, &topology),
@@ -56,13 +56,12 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// The backing, where the path could be followed.
+    /// The storage behind the path, if it could be resolved.
     pub(super) fn backing(&self) -> Option<&Backing> {
         self.backing.as_ref().ok()
     }
 
-    /// Whether the path is on a file system that is memory: `O_DIRECT` may be accepted there, and
-    /// means nothing.
+    /// Whether the path is on a file system in memory, where `O_DIRECT` may be accepted but has no effect.
     pub(super) fn is_memory(&self) -> bool {
         let file_system = self
             .backing()
@@ -89,17 +88,17 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// A GPU, as the bus and the driver know it.
+/// A GPU as the bus and the driver report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gpu {
     pub(super) address: PciAddress,
-    /// The product's name; known to the driver alone.
+    /// The product name; only the driver reports it.
     pub(super) model: Option<String>,
     /// The window through which other devices reach its memory.
     pub(super) bar1_bytes: Option<u64>,
 }
 
-fn read_gpus(root: &Root, topology: &Topology) -> Vec<Gpu> {
+fn read_gpus(root: &Root, topology: &MachineTopology) -> Vec<Gpu> {
     let on_bus = topology.of_kind(PciKind::Gpu).map(|device| device.address);
     // A container may show the driver's files and hide the bus.
     let known = root.list("/proc/driver/nvidia/gpus").into_iter();
@@ -122,9 +121,8 @@ fn read_gpus(root: &Root, topology: &Topology) -> Vec<Gpu> {
         .collect()
 }
 
-/// BAR1 is NVIDIA's name for the second region of memory. It is the second line of `resource`, or the
-/// third where the first region has a 64-bit address, as from Hopper on. A line has the first and the
-/// last address, and flags.
+/// BAR1 is NVIDIA's name for the second memory region. It is the second line of `resource`, or the third if the first
+/// region has a 64-bit address, as since Hopper. A line has the first and the last address, and flags.
 fn read_bar1(root: &Root, address: PciAddress) -> Option<u64> {
     let text = root.text(format!("/sys/bus/pci/devices/{address}/resource"))?;
     let region = |line: &str| {
@@ -183,7 +181,7 @@ impl Kernel {
         }
     }
 
-    /// An option of the kernel's configuration: on, off, or none where the configuration is hidden.
+    /// An option of the kernel configuration; `None` if the configuration cannot be read.
     pub(super) fn option(&self, name: &str) -> Option<bool> {
         let config = self.config.as_ref()?;
         let set = config.lines().find_map(|line| {
@@ -215,7 +213,7 @@ fn read_config(root: &Root, release: Option<&str>) -> Option<String> {
     .find_map(|path| root.text(path))
 }
 
-/// What runs us in a container, where something does.
+/// The container runtime, if the process runs in a container.
 fn container(root: &Root, environment: &BTreeMap<String, String>) -> Option<&'static str> {
     if environment.contains_key("KUBERNETES_SERVICE_HOST") {
         return Some("Kubernetes");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{catalogue::all, check::Layer, way::Way};
+use super::{catalogue::all, check::Layer, cufile_path::CufilePath};
 
 const PREFACE: &str = "\
 # The doctor's checks
@@ -43,9 +43,9 @@ pub fn guide() -> String {
     out
 }
 
-const INFALLIBLE: &str = "a string takes all that is written to it";
+const INFALLIBLE: &str = "writes to a string cannot fail";
 
-fn closes(ways: &[Way]) -> String {
+fn closes(ways: &[CufilePath]) -> String {
     let titles: Vec<&str> = ways.iter().map(|way| way.title()).collect();
     if titles.is_empty() {
         "nothing; it costs speed".to_owned()

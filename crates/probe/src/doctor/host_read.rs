@@ -1,4 +1,4 @@
-//! A read of the path into host memory by `O_DIRECT`: what the drive gives before any GPU is involved.
+//! A read of the path into host memory by `O_DIRECT`: the rate of the drive without a GPU.
 
 use std::{
     fs::File,
@@ -17,29 +17,29 @@ use straightway_core::{Error, Rate, Result};
 
 use super::sample::{largest_file, write_sample};
 
-/// How much of a file is read: enough for a drive to reach its speed.
+/// The number of bytes to read: enough for a drive to reach its full rate.
 const READ_BYTES: u64 = 64 << 20;
-/// One read: the knee on the machines measured for the ring.
+/// The size of one read: the knee on the machines measured for the ring.
 const CHUNK_BYTES: usize = 4 << 20;
-/// What every file system that takes `O_DIRECT` accepts.
+/// The alignment that every file system with `O_DIRECT` accepts.
 const ALIGN_BYTES: usize = 4096;
-/// No probe takes longer; a hung file server must not hang the doctor for ever between two reads.
+/// The time limit of a probe. It is checked between reads, so that a slow file server does not block the doctor.
 const TIME_MAX: Duration = Duration::from_secs(3);
 
 /// A read of the path into host memory by `O_DIRECT`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct HostRead {
-    /// How much was read.
+    /// The bytes read.
     pub bytes: u64,
-    /// How long it took.
+    /// The duration.
     pub seconds: f64,
-    /// The alignment of memory that the kernel asks for, where it says.
+    /// The memory alignment that the kernel requires, if it reports one.
     pub memory_align_bytes: Option<u32>,
-    /// The alignment of offsets that the kernel asks for, where it says.
+    /// The offset alignment that the kernel requires, if it reports one.
     pub offset_align_bytes: Option<u32>,
-    /// What else is true of the file: `compressed`, `encrypted`, `verity`, `dax`.
+    /// Attributes of the file: `compressed`, `encrypted`, `verity`, `dax`.
     pub attributes: Vec<&'static str>,
-    /// Why it could not be read so, where it could not.
+    /// The error, if the read failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Whether the file system refused `O_DIRECT` itself.
@@ -47,7 +47,7 @@ pub struct HostRead {
 }
 
 impl HostRead {
-    /// Reads the file, or one written for the purpose where `path` is a folder.
+    /// Reads the file or, if `path` is a folder, a temporary file in it.
     pub fn measure(path: &Path) -> Self {
         let mut read = Self::default();
         let outcome = if path.is_dir() {
@@ -92,7 +92,7 @@ impl HostRead {
         Ok(())
     }
 
-    /// Asks the kernel about the file; an old one knows less, and then less is said.
+    /// Asks the kernel for the alignment and attributes of the file; an old kernel reports fewer of them.
     fn describe(&mut self, path: &Path) {
         let flags = StatxFlags::DIOALIGN | StatxFlags::BASIC_STATS;
         let Ok(stat) = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), flags) else {

@@ -1,15 +1,15 @@
-//! Checks of the kernel: peer-to-peer DMA, the IOMMU, and what it lets this process do.
+//! Checks of the kernel: peer-to-peer DMA, the IOMMU, and the limits of this process.
 
 use straightway_core::Bytes;
 use straightway_io::peer::is_broken;
 
 use super::{
     check::{Check, Layer, Outcome},
+    cufile_path::{ADVICE, DIRECT, P2PDMA},
     facts::{Facts, major_minor},
-    way::{ADVICE, DIRECT, P2PDMA},
 };
 
-/// The first kernel whose P2PDMA serves user space.
+/// The first kernel with P2PDMA for user space.
 const P2PDMA_KERNEL: (u32, u32) = (6, 2);
 /// The pinned ring's default size; registering its buffers with `io_uring` counts against the limit.
 const RING_BYTES: u64 = 128 << 20;
@@ -159,7 +159,7 @@ fn look_symbols(facts: &Facts<'_>) -> Outcome {
     }
     match facts.root.contains("/proc/kallsyms", "p2pdma_pgmap_ops") {
         Ok(true) => Outcome::pass("p2pdma_pgmap_ops is there"),
-        // Data symbols are listed only by kernels built to list them all.
+        // Only kernels with CONFIG_KALLSYMS_ALL list data symbols.
         Ok(false) if facts.kernel.option("CONFIG_KALLSYMS_ALL") == Some(false) => {
             Outcome::skip("this kernel lists no data symbols")
         }

@@ -1,17 +1,17 @@
-//! Checks of cuFile: the library, its configuration and the variables over it.
+//! Checks of cuFile: the library, its configuration and its environment variables.
 
 use super::{
     check::{Check, Layer, Outcome, list},
     cufile::{Config, Content},
+    cufile_path::{ADVICE, ALL_PATHS, COMPAT, DIRECT, P2PDMA},
     facts::Facts,
-    way::{ADVICE, COMPAT, DIRECT, EVERY, P2PDMA},
 };
 
 /// cuFile's defaults, by its configuration file in CUDA 13.0.
 const BATCH_DEFAULT: u64 = 128;
 const SLAB_KIB_DEFAULT: [u64; 3] = [4, 1024, 16384];
 const SLAB_COUNT_DEFAULT: [u64; 3] = [128, 64, 64];
-/// The largest I/O chunk cuFile takes.
+/// The largest I/O chunk that cuFile accepts.
 const DIRECT_IO_KIB_MAX: u64 = 16384;
 /// Sizes are multiples of this.
 const STEP_KIB: u64 = 64;
@@ -21,7 +21,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "cufile.library",
         layer: Layer::Machine,
         title: "libcufile",
-        ways: EVERY,
+        ways: ALL_PATHS,
         why: "it is the only door to GPUDirect Storage",
         mend: "sudo apt install libcufile-13-0, or pip install nvidia-cufile and add its folder to \
                LD_LIBRARY_PATH",
@@ -31,7 +31,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "cufile.config",
         layer: Layer::Machine,
         title: "cufile.json",
-        ways: EVERY,
+        ways: ALL_PATHS,
         why: "a configuration that cannot be read makes cuFile fail to open, or run on defaults",
         mend: "mend the line named, or point CUFILE_ENV_PATH_JSON to a good file",
         look: look_config,
@@ -140,7 +140,7 @@ fn look_config(facts: &Facts<'_>) -> Outcome {
     }
 }
 
-/// The configuration, where there is a GPU it could matter to.
+/// The configuration; `None` without a GPU.
 fn config<'a>(facts: &'a Facts<'_>) -> Option<&'a Config> {
     has_gpu(facts).then_some(&facts.cufile.config)
 }

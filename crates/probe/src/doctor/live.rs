@@ -1,15 +1,14 @@
-//! What real transfers did: values measured elsewhere, judged here.
+//! Checks of real transfers, which are measured elsewhere and judged here.
 //!
-//! The checks of the other layers say what should work. Only a transfer whose bytes were counted
-//! says what does, and its word is final: with direct proven the verdict is direct, whatever else
-//! was found.
+//! The checks of the other layers say what should work. Only a transfer whose bytes were counted shows what does
+//! work, and it decides: if it was direct, the verdict is direct, whatever else was found.
 
 use straightway_core::{Bytes, Rate};
 
 use super::{
     check::{Check, Layer, Outcome, list},
+    cufile_path::{ADVICE, DIRECT},
     facts::Facts,
-    way::{ADVICE, DIRECT},
 };
 
 pub(super) const CHECKS: &[Check] = &[

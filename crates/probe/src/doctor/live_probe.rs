@@ -1,4 +1,4 @@
-//! A real transfer into GPU memory, by cuFile where it can be had, to see which way it takes.
+//! A real transfer into GPU memory, by cuFile if available, to see which path it takes.
 
 use std::{path::Path, sync::Arc};
 
@@ -10,21 +10,21 @@ use straightway_io::{Executor, File, GdsUse, Region, Settings};
 use straightway_sys::cuda::Driver;
 
 use super::{
+    cufile_path::CufilePath,
     sample::{largest_file, write_sample},
-    way::Way,
 };
 
-/// How much is moved: enough for cuFile's counters to move, and soon over.
+/// The bytes to transfer: enough for cuFile's counters to change, and quickly done.
 const BYTES: u64 = 16 << 20;
 
-/// A transfer from the path into GPU memory, as it went.
+/// The result of a transfer from the path into GPU memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LiveProbe {
-    /// Which bytes took which route, and why.
+    /// The bytes of each route, with the reason for it.
     pub routes: Vec<RouteBytes>,
-    /// How long it took.
+    /// The duration.
     pub seconds: f64,
-    /// Why it failed, where it did.
+    /// The error, if the transfer failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -40,12 +40,12 @@ impl From<&Receipt> for LiveProbe {
 }
 
 impl LiveProbe {
-    /// The way that all bytes are proven to have gone by, straight into GPU memory.
-    pub fn proof(&self) -> Option<Way> {
+    /// The direct path that all bytes are proven to have taken.
+    pub fn proof(&self) -> Option<CufilePath> {
         let (first, rest) = self.routes.split_first()?;
         let way = match (first.route, first.reason) {
-            (Route::Direct, Reason::ProvenNvidiaFs) => Way::NvidiaFs,
-            (Route::Direct, Reason::ProvenP2pdma) => Way::P2pDma,
+            (Route::Direct, Reason::ProvenNvidiaFs) => CufilePath::NvidiaFs,
+            (Route::Direct, Reason::ProvenP2pdma) => CufilePath::P2pDma,
             _ => return None,
         };
         let is_same =
@@ -54,15 +54,14 @@ impl LiveProbe {
         is_whole.then_some(way)
     }
 
-    /// How much was moved.
+    /// The bytes transferred.
     pub(super) fn bytes(&self) -> u64 {
         self.routes.iter().map(|part| part.bytes).sum()
     }
 }
 
 impl LiveProbe {
-    /// Reads the file, or one written for the purpose where `path` is a folder, into the first GPU.
-    /// `None` where there is no GPU to read into.
+    /// Reads the file or, if `path` is a folder, a temporary file in it, into the first GPU; `None` without a GPU.
     pub(super) fn measure(path: &Path) -> Option<Self> {
         Driver::load()
             .ok()
@@ -77,8 +76,8 @@ impl LiveProbe {
         })
     }
 
-    /// By cuFile, whatever way it takes; where it takes the file not at all, by the ring, and what
-    /// cuFile said stands beside it.
+    /// Transfers by cuFile on any of its paths. If cuFile fails, transfers by the ring and reports cuFile's error
+    /// with it.
     fn of(path: &Path) -> Self {
         let by_cufile = match transfer(path, GdsUse::Force) {
             Ok(receipt) => return Self::from(&receipt),
@@ -107,9 +106,9 @@ fn transfer(path: &Path, gds: GdsUse) -> Result<Receipt> {
         ..Settings::default()
     })?;
     let file = Arc::new(File::open(path)?);
-    // What is in the page cache would be taken from there, and say nothing about the drive.
+    // Bytes in the page cache would be read from there, which says nothing about the drive.
     file.evict()?;
-    // Whole pages: a ragged end takes the ring by design, and would only blur the answer.
+    // Whole pages: a partial page always takes the ring, and would make the answer ambiguous.
     let bytes = straightway_core::extent::down(file.bytes().min(BYTES), 4096);
     let region = Arc::new(Region::at(Place::Gpu(0), bytes)?);
     let moves = vec![Extent::new(0, bytes).into()];

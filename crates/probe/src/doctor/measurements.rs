@@ -1,4 +1,4 @@
-//! What was measured on the machine itself, for the checks to judge.
+//! Measurements on the live machine, for the checks to judge.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use straightway_sys::{Uring, root::Root};
 
 use super::{host_read::HostRead, live_probe::LiveProbe};
 
-/// What was measured on the machine itself; empty for a capture.
+/// Measurements on the live machine; empty for a capture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Measured {
-    /// Whether a ring could be set up, or why not.
+pub struct Measurements {
+    /// Whether an io_uring ring could be created, or why not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub io_uring: Option<std::result::Result<(), String>>,
     /// The read into host memory.
@@ -31,14 +31,14 @@ pub struct PauseCount {
     pub interface: String,
     /// The driver's name for the counter, such as `rx_prio3_pause`.
     pub counter: String,
-    /// How many since boot.
+    /// The number of frames since boot.
     pub frames: u64,
 }
 
-impl Measured {
+impl Measurements {
     /// Measures this machine.
     pub fn here(path: &Path) -> Self {
-        // No file tells whether a container forbids the system call: only asking for a ring does.
+        // No file shows whether a container forbids the system call: only an attempt to create a ring does.
         let ring = Uring::new(1).map(drop);
         Self {
             io_uring: Some(ring.map_err(|e| e.to_string())),
@@ -53,7 +53,7 @@ fn count_pauses() -> Vec<PauseCount> {
     let mut pauses = Vec::new();
     for interface in Root::machine().list("/sys/class/net") {
         let counters = straightway_sys::ethtool::counters(&interface).unwrap_or_default();
-        // Beside frames, drivers count how long a pause lasted and how often one began.
+        // Drivers also count the duration of pauses and their beginnings.
         let is_frames = |name: &str| {
             name.contains("pause") && !name.contains("duration") && !name.contains("transition")
         };

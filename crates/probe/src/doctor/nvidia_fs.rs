@@ -1,14 +1,14 @@
-//! Checks of the nvidia-fs module: whether it is there, fits the driver, and what it has counted.
+//! Checks of the nvidia-fs module: its presence, its version and its counters.
 
 use crate::{backing::Backing, drive::DriveKind};
 
 use super::{
     check::{Check, Layer, Outcome, list},
+    cufile_path::{ADVICE, NVIDIA_FS},
     facts::{Facts, major_minor},
-    way::{ADVICE, NVIDIA_FS},
 };
 
-/// The first nvidia-fs that works with the open kernel module alone, by its release notes.
+/// The first nvidia-fs that requires the open kernel module, by its release notes.
 pub(super) const OPEN_ONLY: (u32, u32) = (2, 17);
 
 pub(super) const CHECKS: &[Check] = &[
@@ -112,7 +112,7 @@ fn look_version(facts: &Facts<'_>) -> Outcome {
     }
 }
 
-/// The driver that must have registered for this path, by the name nvidia-fs has for it.
+/// The driver that must be registered for this path, by its name in nvidia-fs.
 fn storage_driver(backing: &Backing) -> Option<&'static str> {
     let by_file_system = match backing.mount.file_system.as_str() {
         "nfs" | "nfs4" => Some("rpcrdma"),

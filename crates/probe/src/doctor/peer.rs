@@ -1,8 +1,7 @@
 //! Checks of peer-to-peer DMA between drives and memory in a BAR: which device offers such memory, whether the path's
-//! drive takes it, and whether Linux allows the way between the two.
+//! drive accepts it, and whether Linux allows DMA between the two.
 //!
-//! The kernel's version and options are looked at with the kernel, and ACS with the platform: they matter to GPUs as
-//! well.
+//! The kernel version and options are checked in `kernel`, and ACS in `platform`: they matter to GPUs as well.
 
 use straightway_core::Bytes;
 use straightway_io::peer::{MD_MIN, major_minor};
@@ -10,8 +9,8 @@ use straightway_sys::peer::Provider;
 
 use super::{
     check::{Check, Layer, Outcome, list},
+    cufile_path::ADVICE,
     facts::Facts,
-    way::ADVICE,
 };
 use crate::{
     backing::{Backing, LayerKind},
@@ -68,7 +67,7 @@ fn look_memory(facts: &Facts<'_>) -> Outcome {
     Outcome::pass(list(providers.iter().map(offer)))
 }
 
-/// The backing of the path, where a device offers memory and the path is on a drive.
+/// The storage behind the path and the devices that offer memory; an outcome if either is missing.
 fn between<'a>(facts: &'a Facts<'_>) -> Result<(&'a Backing, Vec<Provider>), Outcome> {
     let providers = Provider::all(facts.root);
     if providers.is_empty() {
@@ -159,7 +158,7 @@ enum Forwarding {
     Unknown,
 }
 
-/// AMD is known from family 0x17 (Zen) on; of Intel a list of host bridges is.
+/// Linux knows AMD processors since family 0x17 (Zen), and a list of Intel host bridges.
 fn forwarding(processor: &str) -> Forwarding {
     let field = |name: &str| {
         let line = processor.lines().find(|line| line.starts_with(name))?;

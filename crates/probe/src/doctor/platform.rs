@@ -1,4 +1,4 @@
-//! Checks of what the kernel runs on: bare metal, a virtual machine, a container; PCIe switches.
+//! Checks of the platform: bare metal, virtual machine or container, and PCIe switches.
 
 use std::path::Path;
 
@@ -6,16 +6,16 @@ use crate::topology::{PciAddress, PciDevice, PciKind};
 
 use super::{
     check::{Check, Layer, Outcome, list},
+    cufile_path::ADVICE,
     facts::Facts,
-    way::ADVICE,
 };
 
-/// The bits of ACS that send a request between two ports of a switch up to the root:
+/// The ACS bits that redirect a request between two ports of a switch to the root:
 /// request redirect, completion redirect, upstream forwarding.
 const ACS_REDIRECT: u16 = 0b1_1100;
 /// The number of the ACS capability.
 const ACS_CAPABILITY: u32 = 0x000d;
-/// Where the extended capabilities start in configuration space.
+/// The offset of the extended capabilities in configuration space.
 const EXTENDED_START: usize = 0x100;
 /// Capabilities are at least a word apart, so a list cannot be longer.
 const CAPABILITIES_MAX: usize = (4096 - EXTENDED_START) / 4;
@@ -80,7 +80,7 @@ fn look_container(facts: &Facts<'_>) -> Outcome {
     }
 }
 
-/// Looks at the switch ports above GPUs, drives and adapters; a root port's ACS does no harm.
+/// Checks the switch ports above GPUs, drives and adapters; the ACS of a root port does no harm.
 fn look_acs(facts: &Facts<'_>) -> Outcome {
     if !facts.has_peer_memory() {
         return Outcome::skip("no GPU");
@@ -102,7 +102,7 @@ fn look_acs(facts: &Facts<'_>) -> Outcome {
     for port in &ports {
         let path = Path::new("/sys/bus/pci/devices").join(port.to_string());
         let space = facts.root.read(path.join("config")).unwrap_or_default();
-        // Without permission the kernel gives the first 64 bytes only.
+        // Without permission the kernel returns only the first 64 bytes.
         if space.len() > EXTENDED_START {
             seen_count += 1;
             if acs_control(&space).is_some_and(|control| control & ACS_REDIRECT != 0) {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_capabilities_that_runs_in_a_ring_ends() {
+    fn a_cyclic_list_of_capabilities_ends() {
         let mut space = vec![0; 4096];
         space[0x100..0x104].copy_from_slice(&0x1000_0001_u32.to_le_bytes());
         assert_eq!(acs_control(&space), None);

@@ -1,4 +1,4 @@
-//! What is read of a folder: a file written for the purpose, or where that cannot be, one that is there.
+//! The file that is read if the path is a folder: a temporary one or, if none can be written, an existing one.
 
 use std::{
     io::Write,
@@ -7,12 +7,12 @@ use std::{
 
 use straightway_core::{Error, Result};
 
-/// The file written where PATH is a folder.
+/// The length of the temporary file.
 pub(super) const FILE_BYTES: usize = 16 << 20;
-/// How many files of a folder are looked at for one to read.
+/// The maximum number of files that are considered.
 const FILES_MAX: usize = 1000;
 
-/// A file with bytes that no drive can shorten, removed when dropped.
+/// Writes a file of incompressible bytes, removed on drop.
 pub(super) fn write_sample(folder: &Path) -> Result<tempfile::NamedTempFile> {
     let failed = |e| Error::os("write a sample in", folder.display(), e);
     let mut sample = tempfile::Builder::new()
@@ -21,7 +21,7 @@ pub(super) fn write_sample(folder: &Path) -> Result<tempfile::NamedTempFile> {
         .map_err(failed)?;
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let bytes: Vec<u8> = std::iter::repeat_with(|| {
-        // xorshift: any sequence without repeats does.
+        // xorshift: any sequence without repeats will do.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -35,7 +35,7 @@ pub(super) fn write_sample(folder: &Path) -> Result<tempfile::NamedTempFile> {
     Ok(sample)
 }
 
-/// What to read in a folder that cannot be written to.
+/// The largest file of a folder, for folders that cannot be written to.
 pub(super) fn largest_file(folder: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?.take(FILES_MAX);
     let files = entries.filter_map(|entry| {

@@ -8,8 +8,8 @@ use straightway_sys::mount::Mount;
 
 use super::{
     check::{Check, Layer, Outcome},
+    cufile_path::{ADVICE, ALL_PATHS, DIRECT, NVIDIA_FS, P2PDMA},
     facts::Facts,
-    way::{ADVICE, DIRECT, EVERY, NVIDIA_FS, P2PDMA},
 };
 use crate::backing::{Backing, LayerKind};
 
@@ -18,7 +18,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "storage.path",
         layer: Layer::Storage,
         title: "path",
-        ways: EVERY,
+        ways: ALL_PATHS,
         why: "everything below is about the file system and the drives behind it",
         mend: "give a path that exists: straightway doctor PATH",
         look: look_path,
@@ -76,7 +76,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "storage.attributes",
         layer: Layer::Storage,
         title: "file attributes",
-        ways: EVERY,
+        ways: ALL_PATHS,
         why: "cuFile refuses compressed and encrypted files: the drive's bytes are not the file's",
         mend: "copy the file to a folder without compression or encryption",
         look: look_attributes,
@@ -106,7 +106,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "storage.udev",
         layer: Layer::Storage,
         title: "udev database",
-        ways: EVERY,
+        ways: ALL_PATHS,
         why: "cuFile asks udev's database for ID_FS_USAGE of the device; without the entry \
               cuFileHandleRegister fails with 5027 on every file, compat mode included",
         mend: "sudo udevadm trigger --action=change --subsystem-match=block; in a container add \
@@ -115,7 +115,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// The backing, or the word that there is none.
+/// The storage behind the path, or an outcome if it could not be found.
 fn behind<'a>(facts: &'a Facts<'_>) -> Result<&'a Backing, Outcome> {
     facts
         .backing()
@@ -140,13 +140,13 @@ fn look_path(facts: &Facts<'_>) -> Outcome {
     }
 }
 
-/// What GPUDirect Storage makes of a file system.
+/// The support of a file system by GPUDirect Storage.
 enum Support {
-    /// Both ways, where the drive allows it.
+    /// Both direct paths, if the drive allows it.
     Local,
     /// nvidia-fs or RDMA from user space, with the vendor's client.
     Vendor,
-    /// None: what is in the way.
+    /// None, and the reason.
     None(&'static str),
 }
 
@@ -189,7 +189,7 @@ fn look_journal(facts: &Facts<'_>) -> Outcome {
         Ok(_) => return Outcome::skip("not ext4"),
         Err(outcome) => return outcome,
     };
-    // The mount table leaves defaults out; ext4's own file does not.
+    // The mount table omits defaults; ext4's own file does not.
     let name = Path::new(&backing.mount.source)
         .file_name()
         .unwrap_or_default();
@@ -259,7 +259,7 @@ fn look_direct(facts: &Facts<'_>) -> Outcome {
     ) {
         (_, Some(0), _) | (_, _, Some(0)) => Outcome::fail("the file takes no O_DIRECT"),
         (Some(error), ..) if read.is_refused => Outcome::fail(error.clone()),
-        // What cannot be opened at all tells nothing of O_DIRECT.
+        // A file that cannot be opened at all says nothing about O_DIRECT.
         (Some(error), ..) => Outcome::skip(error.clone()),
         (None, Some(memory), Some(offset)) => Outcome::pass(format!(
             "aligned to {memory} in memory, {offset} in the file"
@@ -346,8 +346,8 @@ fn look_raid_rule(facts: &Facts<'_>) -> Outcome {
     }
 }
 
-/// The puzzle that cost its users days: registering any file fails with 5027, and the log speaks
-/// of `ID_FS_USAGE` at a level that nobody turns on.
+/// Without this entry, the registration of any file fails with error 5027, and the log mentions `ID_FS_USAGE` only at
+/// a level that is normally off.
 fn look_udev(facts: &Facts<'_>) -> Outcome {
     let backing = match behind(facts) {
         Ok(backing) if !facts.gpus.is_empty() => backing,

@@ -1,4 +1,4 @@
-//! The doctor on captured machines: healthy, broken, without a GPU, and full of nonsense.
+//! The doctor on captured machines: healthy, broken, without a GPU, and with damaged files.
 
 use std::{
     fs,
@@ -28,12 +28,12 @@ const WRONG_SOCKET: &str = include_str!("../../fixtures/wrong-socket.txt");
 struct Machine {
     folder: TempDir,
     environment: BTreeMap<String, String>,
-    measured: Measured,
+    measured: Measurements,
 }
 
 impl Machine {
     fn new(manifests: &[&str]) -> Self {
-        // Hundreds of small files are made and removed: memory is the place for them, where it is one.
+        // Hundreds of small files are created and removed, which is faster in memory.
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let folder = folder.unwrap();
         for manifest in manifests {
@@ -42,7 +42,7 @@ impl Machine {
         Self {
             folder,
             environment: BTreeMap::new(),
-            measured: Measured::default(),
+            measured: Measurements::default(),
         }
     }
 
@@ -57,7 +57,7 @@ impl Machine {
     }
 
     fn diagnose(&self, path: &str) -> Diagnosis {
-        diagnose(&Request {
+        diagnose(&DoctorRequest {
             root: &Root::at(self.folder.path()),
             path: Path::new(path),
             environment: &self.environment,
@@ -79,7 +79,7 @@ fn trouble(diagnosis: &Diagnosis) -> Vec<&'static str> {
         .collect()
 }
 
-fn is_open(diagnosis: &Diagnosis, way: Way) -> bool {
+fn is_open(diagnosis: &Diagnosis, way: CufilePath) -> bool {
     let mut ways = diagnosis.ways.iter();
     ways.any(|state| state.way == way && state.is_open)
 }
@@ -109,13 +109,13 @@ fn probe(route: Route, reason: Reason) -> LiveProbe {
 }
 
 #[test]
-fn a_healthy_machine_with_nvidia_fs_has_no_trouble_and_an_open_way() {
+fn a_healthy_machine_with_nvidia_fs_has_no_problem_and_an_open_path() {
     let diagnosis = Machine::new(&[DGX, NVIDIA_FS]).diagnose("/raid/model.safetensors");
     assert_eq!(trouble(&diagnosis), [""; 0]);
-    assert!(is_open(&diagnosis, Way::NvidiaFs) && !is_open(&diagnosis, Way::P2pDma));
+    assert!(is_open(&diagnosis, CufilePath::NvidiaFs) && !is_open(&diagnosis, CufilePath::P2pDma));
     assert_eq!(
         diagnosis.verdict,
-        Verdict::NotProven,
+        DoctorVerdict::NotProven,
         "nothing was transferred"
     );
     insta::assert_snapshot!("nvidia_fs", diagnosis.text(&VERBOSE));
@@ -125,7 +125,7 @@ fn a_healthy_machine_with_nvidia_fs_has_no_trouble_and_an_open_way() {
 fn a_healthy_machine_with_p2pdma_does_not_miss_nvidia_fs() {
     let diagnosis = Machine::new(&[DGX, P2PDMA]).diagnose("/data");
     assert_eq!(trouble(&diagnosis), [""; 0]);
-    assert!(is_open(&diagnosis, Way::P2pDma) && !is_open(&diagnosis, Way::NvidiaFs));
+    assert!(is_open(&diagnosis, CufilePath::P2pDma) && !is_open(&diagnosis, CufilePath::NvidiaFs));
     insta::assert_snapshot!("p2pdma", diagnosis.text(&PLAIN));
     insta::assert_json_snapshot!("p2pdma_json", diagnosis);
 }
@@ -135,14 +135,14 @@ fn a_drive_whose_driver_has_not_registered_is_out_of_reach_of_nvidia_fs() {
     let machine = Machine::new(&[DGX, NVIDIA_FS]);
     machine.change("/proc/driver/nvidia-fs/modules = wekafsio: 1");
     let diagnosis = machine.diagnose("/raid");
-    assert!(!is_open(&diagnosis, Way::NvidiaFs));
+    assert!(!is_open(&diagnosis, CufilePath::NvidiaFs));
     assert_eq!(finding(&diagnosis, "nvidia_fs.storage").state, State::Fail);
 }
 
 #[test]
 fn p2pdma_does_not_serve_a_raid() {
     let diagnosis = Machine::new(&[DGX, P2PDMA]).diagnose("/raid");
-    assert!(!is_open(&diagnosis, Way::P2pDma));
+    assert!(!is_open(&diagnosis, CufilePath::P2pDma));
     assert!(finding(&diagnosis, "storage.layers").seen.contains("raid0"));
 }
 
@@ -204,7 +204,7 @@ fn the_h200_virtual_machine_is_told_of_nvidia_fs_p2pdma_and_udev_and_what_each_t
             .contains("/run/udev/data/b254:0")
     );
     assert!(udev.why.contains("5027"));
-    assert!(!is_open(&diagnosis, Way::Compat));
+    assert!(!is_open(&diagnosis, CufilePath::Compat));
     insta::assert_snapshot!("h200_vm", diagnosis.text(&PLAIN));
     insta::assert_json_snapshot!("h200_vm_json", diagnosis);
 }
@@ -215,7 +215,7 @@ fn writing_the_udev_entry_opens_compat_mode_there() {
     machine.change("/run/udev/data/b254:0 = E:ID_FS_USAGE=filesystem");
     let diagnosis = machine.diagnose("/models");
     assert_eq!(finding(&diagnosis, "storage.udev").state, State::Pass);
-    assert!(is_open(&diagnosis, Way::Compat) && !is_open(&diagnosis, Way::NvidiaFs));
+    assert!(is_open(&diagnosis, CufilePath::Compat) && !is_open(&diagnosis, CufilePath::NvidiaFs));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn a_container_is_told_what_to_mount() {
 }
 
 #[test]
-fn a_storage_client_without_a_gpu_hears_of_its_fabric_and_not_of_drivers() {
+fn a_storage_client_without_a_gpu_gets_fabric_findings_and_no_driver_findings() {
     let diagnosis = Machine::new(&[STORAGE_CLIENT]).diagnose("/");
     assert_eq!(
         trouble(&diagnosis),
@@ -241,10 +241,10 @@ fn drives_on_the_far_socket_and_hidden_drives_are_named() {
     let machine = Machine::new(&[TWO_SOCKETS, WRONG_SOCKET]);
     let far = machine.diagnose("/far/data");
     assert_eq!(trouble(&far), ["device.queue", "device.distance"]);
-    assert!(is_open(&far, Way::P2pDma));
+    assert!(is_open(&far, CufilePath::P2pDma));
     insta::assert_snapshot!("wrong_socket", far.text(&PLAIN));
     let encrypted = machine.diagnose("/home");
-    assert!(!is_open(&encrypted, Way::P2pDma));
+    assert!(!is_open(&encrypted, CufilePath::P2pDma));
     let nfs = machine.diagnose("/vault/model");
     assert_eq!(finding(&nfs, "storage.nfs").state, State::Fail);
     assert!(
@@ -257,7 +257,7 @@ fn drives_on_the_far_socket_and_hidden_drives_are_named() {
 }
 
 #[test]
-fn an_empty_machine_is_examined_without_complaint() {
+fn an_empty_machine_is_examined() {
     let diagnosis = Machine::new(&["/sys/"]).diagnose("/anything");
     assert_eq!(trouble(&diagnosis), ["gpu.present", "storage.path"]);
     insta::assert_snapshot!("empty", diagnosis.text(&PLAIN));
@@ -278,7 +278,7 @@ fn only_a_transfer_whose_bytes_were_counted_makes_the_verdict_direct() {
         machine.measured.gpu = Some(probe(route, reason));
         let diagnosis = machine.diagnose("/raid");
         assert_eq!(
-            diagnosis.verdict == Verdict::Direct,
+            diagnosis.verdict == DoctorVerdict::Direct,
             is_direct,
             "{reason:?}"
         );
@@ -307,19 +307,19 @@ fn a_transfer_that_failed_says_why() {
         ..LiveProbe::default()
     });
     let diagnosis = machine.diagnose("/raid");
-    assert_eq!(diagnosis.verdict, Verdict::NotDirect);
+    assert_eq!(diagnosis.verdict, DoctorVerdict::NotDirect);
     assert!(diagnosis.summary.contains("5027"), "{}", diagnosis.summary);
 }
 
 #[test]
-fn variables_win_over_the_file() {
+fn variables_override_the_file() {
     let forced = Machine::new(&[DGX, P2PDMA]).with("CUFILE_FORCE_COMPAT_MODE", "true");
     assert_eq!(
         finding(&forced.diagnose("/data"), "cufile.compat").state,
         State::Fail
     );
     let off = Machine::new(&[DGX, P2PDMA]).with("CUFILE_USE_PCIP2PDMA", "false");
-    assert!(!is_open(&off.diagnose("/data"), Way::P2pDma));
+    assert!(!is_open(&off.diagnose("/data"), CufilePath::P2pDma));
     let lost = Machine::new(&[DGX, P2PDMA]).with("CUFILE_ENV_PATH_JSON", "/no/such.json");
     let diagnosis = lost.diagnose("/data");
     assert!(
@@ -361,7 +361,7 @@ fn bar1_is_found_behind_a_first_region_of_either_width() {
 }
 
 #[test]
-fn grace_wants_its_iommu_on() {
+fn grace_needs_its_iommu_on() {
     let machine = Machine::new(&[DGX, P2PDMA]);
     machine.change("/proc/cpuinfo = CPU implementer : 0x41");
     let iommu = machine.diagnose("/data");
@@ -390,7 +390,7 @@ fn pause_frames_are_judged_by_their_share_of_the_traffic() {
 }
 
 #[test]
-fn a_refused_ring_and_a_refused_o_direct_are_told() {
+fn a_refused_ring_and_a_refused_o_direct_are_reported() {
     let mut machine = Machine::new(&[DGX, NVIDIA_FS]);
     machine.measured.io_uring = Some(Err("cannot set up an io_uring: not permitted".into()));
     machine.measured.host = Some(HostRead {
@@ -403,7 +403,7 @@ fn a_refused_ring_and_a_refused_o_direct_are_told() {
     assert_eq!(finding(&diagnosis, "kernel.io_uring").state, State::Warn);
     assert_eq!(finding(&diagnosis, "storage.direct").state, State::Fail);
     assert_eq!(finding(&diagnosis, "storage.attributes").state, State::Fail);
-    assert!(!is_open(&diagnosis, Way::NvidiaFs));
+    assert!(!is_open(&diagnosis, CufilePath::NvidiaFs));
 }
 
 #[test]
@@ -454,7 +454,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What may become of a file.
+/// A damage to a file.
 #[derive(Clone, Debug)]
 enum Damage {
     Bytes(Vec<u8>),
@@ -478,7 +478,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-fn inflict(path: &Path, damage: &Damage) {
+fn apply(path: &Path, damage: &Damage) {
     match damage {
         Damage::Bytes(bytes) => fs::write(path, bytes).unwrap(),
         Damage::Cut(len) => {
@@ -500,9 +500,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn nonsense_in_any_file_is_examined_to_the_end(
+    fn damaged_files_do_not_stop_the_examination(
         machine in 0_usize..4,
-        wounds in proptest::collection::vec((any::<prop::sample::Index>(), damage()), 1..40),
+        damages in proptest::collection::vec((any::<prop::sample::Index>(), damage()), 1..40),
     ) {
         let (manifests, path): (&[&str], &str) = [
             (&[DGX, NVIDIA_FS, BROKEN] as &[&str], "/data"),
@@ -513,14 +513,14 @@ proptest! {
         let machine = Machine::new(manifests);
         let mut all = Vec::new();
         files(machine.folder.path(), &mut all);
-        for (index, damage) in &wounds {
+        for (index, damage) in &damages {
             let path = &all[index.index(all.len())];
             if path.is_file() {
-                inflict(path, damage);
+                apply(path, damage);
             }
         }
         let diagnosis = machine.diagnose(path);
-        prop_assert_ne!(diagnosis.verdict, Verdict::Direct);
+        prop_assert_ne!(diagnosis.verdict, DoctorVerdict::Direct);
         prop_assert!(!diagnosis.text(&VERBOSE).is_empty());
         prop_assert_eq!(diagnosis.checks.len(), checks().count());
     }

@@ -1,31 +1,30 @@
-//! The diagnosis for people: the verdict, then what is wrong and how to mend it, then counts.
+//! The diagnosis as text: the verdict, then problems and their fixes, then counts.
 //!
-//! It is read by someone woken at night: one line says it all, trouble comes first with the command
-//! that mends it, and what is well is a number. One direct way is enough, so what closes the one
-//! with fewer obstacles comes first and in full; what the other would take follows in brief.
-//! Commands are never broken over lines: they are there to be copied.
+//! The first line is the summary. Problems come first, each with the command that fixes it; passed checks are only
+//! counted. One direct path is enough, so the obstacles of the path with fewer of them come first and in full; those
+//! of the other follow in brief. Commands are never wrapped, so that they can be copied.
 
 use std::fmt::Write;
 
 use straightway_core::text::shown;
 
-use super::{Diagnosis, Finding, Layer, State, Verdict, Way, way::DIRECT};
+use super::{CufilePath, Diagnosis, DoctorVerdict, Finding, Layer, State, cufile_path::DIRECT};
 
-/// Where the text of a finding starts.
+/// The column at which the text of a finding starts.
 const INDENT: usize = 6;
-/// The columns of a title.
+/// The width of a title.
 const TITLE_WIDTH: usize = 22;
 /// Why writing to a string cannot fail.
-const INFALLIBLE: &str = "a string takes all that is written to it";
+const INFALLIBLE: &str = "writes to a string cannot fail";
 
-/// How to write it.
+/// The style of the report.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// Show what passed and what does not apply, too.
+    /// Whether to show passed and inapplicable checks, too.
     pub verbose: bool,
-    /// Colour the states.
+    /// Whether to colour the states.
     pub colour: bool,
-    /// Columns to wrap at.
+    /// The width at which lines are wrapped.
     pub width: usize,
 }
 
@@ -79,11 +78,11 @@ impl Diagnosis {
         findings.filter(move |finding| finding.state == state)
     }
 
-    /// The direct way with the fewest obstacles.
-    fn nearest(&self) -> Way {
+    /// The direct path with the fewest obstacles.
+    fn nearest(&self) -> CufilePath {
         let direct = self.ways.iter().filter(|state| DIRECT.contains(&state.way));
         let nearest = direct.min_by_key(|state| state.closed_by.len());
-        nearest.map_or(Way::NvidiaFs, |state| state.way)
+        nearest.map_or(CufilePath::NvidiaFs, |state| state.way)
     }
 
     fn counts(&self, layer: Layer) -> String {
@@ -100,7 +99,7 @@ impl Diagnosis {
     }
 }
 
-/// The text as it grows.
+/// The report being written.
 struct Page {
     style: Style,
     text: String,
@@ -109,9 +108,9 @@ struct Page {
 impl Page {
     fn verdict(&mut self, diagnosis: &Diagnosis) {
         let state = match diagnosis.verdict {
-            Verdict::Direct => State::Pass,
-            Verdict::NotProven => State::Warn,
-            Verdict::NotDirect => State::Fail,
+            DoctorVerdict::Direct => State::Pass,
+            DoctorVerdict::NotProven => State::Warn,
+            DoctorVerdict::NotDirect => State::Fail,
         };
         let summary = shown(&diagnosis.summary);
         let (word, rest) = summary.split_once(':').unwrap_or((&summary, ""));
@@ -123,7 +122,7 @@ impl Page {
         }
     }
 
-    /// A finding with what mends it, and why it matters where that is wanted.
+    /// Writes a finding with its fix, and with its reason if `with_why`.
     fn finding(&mut self, finding: &Finding, with_why: bool) {
         if with_why {
             self.line("");
@@ -166,8 +165,8 @@ impl Page {
         }
     }
 
-    /// Ends a line that has reached `column` with `text`, broken at blanks; further lines start at
-    /// `indent`. A word longer than a line, such as a path, stays whole.
+    /// Completes a line at `column` with `text`, wrapped at blanks; further lines start at `indent`. A word longer
+    /// than a line, such as a path, is not broken.
     fn wrap(&mut self, mut column: usize, indent: usize, text: &str) {
         for word in text.split_whitespace() {
             let width = word.chars().count();

@@ -1,10 +1,10 @@
-//! How far two devices are apart.
+//! The distance between two devices.
 
 use std::fmt;
 
-use super::{PciAddress, PciDevice, Topology};
+use super::{MachineTopology, PciAddress, PciDevice};
 
-/// How far apart two devices are, nearest first.
+/// The distance between two devices, nearest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
     /// Below one switch: bytes need not go up to the processor.
@@ -15,7 +15,7 @@ pub enum Distance {
     Node,
     /// On one socket.
     Socket,
-    /// On two sockets, or on nobody knows which.
+    /// On two sockets, or on unknown ones.
     Across,
 }
 
@@ -31,8 +31,8 @@ impl fmt::Display for Distance {
     }
 }
 
-impl Topology {
-    /// How far `a` and `b` are apart. A device that is not in the tree is far from everything.
+impl MachineTopology {
+    /// Returns the distance between `a` and `b`. A device that is not in the tree is `Across` from all others.
     pub fn distance(&self, a: PciAddress, b: PciAddress) -> Distance {
         match (self.device(a), self.device(b)) {
             (Some(a), Some(b)) => self.between(a, b),

@@ -4,21 +4,21 @@ use straightway_sys::{cpus::parse_cpus, root::Root};
 
 /// A NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NumaNode {
     /// Its number.
     pub id: u32,
     /// Its CPUs; none for memory without CPUs, such as that of a Grace Hopper GPU.
     pub cpus: Vec<usize>,
     /// The socket its CPUs are part of. One socket may have several nodes.
     pub socket: Option<u32>,
-    /// How many huge pages of 2 MiB are reserved on it.
+    /// The number of 2 MiB huge pages reserved on it.
     pub huge_pages: Option<u64>,
 }
 
 /// Reads all nodes, by number.
-pub(super) fn read_all(root: &Root) -> Vec<Node> {
+pub(super) fn read_all(root: &Root) -> Vec<NumaNode> {
     let base = "/sys/devices/system/node";
-    let mut nodes: Vec<Node> = root
+    let mut nodes: Vec<NumaNode> = root
         .list(base)
         .iter()
         .filter_map(|name| name.strip_prefix("node")?.parse().ok())
@@ -32,7 +32,7 @@ pub(super) fn read_all(root: &Root) -> Vec<Node> {
             });
             let huge_pages =
                 root.value(format!("{folder}/hugepages/hugepages-2048kB/nr_hugepages"));
-            Node {
+            NumaNode {
                 id,
                 cpus,
                 socket,

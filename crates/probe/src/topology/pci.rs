@@ -1,7 +1,6 @@
 //! PCI devices, and the bridges above them.
 //!
-//! The folder of a device in sysfs is below that of the bridge it hangs from, so the resolved path
-//! is the way up to the root:
+//! The sysfs folder of a device is below that of its bridge, so the resolved path lists all bridges up to the root:
 //! `/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0` is a device behind
 //! a switch (its upstream port 16:00.0, the downstream port 17:01.0) on a root port (15:01.0).
 
@@ -13,7 +12,7 @@ use straightway_sys::root::{Root, name};
 /// The PCI vendor NVIDIA.
 const VENDOR_NVIDIA: u16 = 0x10de;
 
-/// What a PCI device is to us.
+/// The kind of a PCI device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PciKind {
     /// An NVIDIA GPU.
@@ -28,22 +27,22 @@ pub enum PciKind {
     Other,
 }
 
-/// A PCIe link as trained, and what it could be.
+/// A PCIe link: the trained width and the maximum.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Link {
-    /// Lanes now.
+pub struct PciLink {
+    /// The current number of lanes.
     pub width: u32,
-    /// The fastest the device can do, in GT/s.
+    /// The maximum speed of the device in GT/s.
     pub speed_gt_max: f64,
-    /// The lanes the device has.
+    /// The number of lanes of the device.
     pub width_max: u32,
 }
 
-impl Eq for Link {}
+impl Eq for PciLink {}
 
-impl Link {
-    /// Whether it has trained below what the device can do. A GPU at rest slows its link down, so
-    /// only the width is a sign of trouble.
+impl PciLink {
+    /// Whether the link uses fewer lanes than the device has. An idle GPU lowers the speed of its link, so only the
+    /// width indicates a problem.
     pub fn is_narrow(&self) -> bool {
         self.width < self.width_max
     }
@@ -52,31 +51,31 @@ impl Link {
 /// A PCI function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PciDevice {
-    /// Where it is.
+    /// The address.
     pub address: PciAddress,
     /// The class code: base class, subclass, interface.
     pub class: u32,
-    /// What it is to us.
+    /// The kind of device.
     pub kind: PciKind,
-    /// The NUMA node; none where firmware does not say.
+    /// The NUMA node; `None` if the firmware does not report it.
     pub numa_node: Option<u32>,
     /// The host bridge, as `pci0000:15`.
     pub root: String,
     /// The bridges above it, root port first.
     pub bridges: Vec<PciAddress>,
-    /// Its link; none for what is not on PCIe.
-    pub link: Option<Link>,
+    /// The link; `None` for a device that is not on PCIe.
+    pub link: Option<PciLink>,
     /// The kernel driver bound to it.
     pub driver: Option<String>,
 }
 
 impl PciDevice {
-    /// Whether two devices hang from the same host bridge.
+    /// Whether two devices are below the same host bridge.
     pub(super) fn same_root(&self, other: &Self) -> bool {
         self.root == other.root
     }
 
-    /// How many bridges are above both.
+    /// The number of bridges above both.
     pub(super) fn shared_bridge_count(&self, other: &Self) -> usize {
         let pairs = self.bridges.iter().zip(&other.bridges);
         pairs.take_while(|(a, b)| a == b).count()
@@ -107,7 +106,7 @@ fn read_device(root: &Root, address: PciAddress, folder: &Path) -> Option<PciDev
         numa_node: root
             .value::<i64>(folder.join("numa_node"))
             .and_then(|node| u32::try_from(node).ok()),
-        // The innermost host bridge: behind a volume management device there is one in another.
+        // The innermost host bridge: a volume management device has one below another.
         root: parents
             .iter()
             .filter_map(|name| name.to_str())
@@ -129,14 +128,14 @@ fn kind(vendor: u16, class: u32) -> PciKind {
     match (class >> 8, class >> 16) {
         (_, 0x03) if vendor == VENDOR_NVIDIA => PciKind::Gpu,
         (0x0108, _) => PciKind::Nvme,
-        // 0x0207 is InfiniBand's subclass; before it had one, adapters called themselves 0x0c06.
+        // 0x0207 is InfiniBand's subclass; older adapters report 0x0c06.
         (_, 0x02) | (0x0c06, _) => PciKind::Nic,
         (0x0604, _) => PciKind::Bridge,
         _ => PciKind::Other,
     }
 }
 
-fn read_link(root: &Root, folder: &Path) -> Option<Link> {
+fn read_link(root: &Root, folder: &Path) -> Option<PciLink> {
     // "32.0 GT/s PCIe"; "Unknown" on what is not PCIe, with a width of 0 or 255.
     let speed = |name: &str| -> Option<f64> {
         let text = root.text(folder.join(name))?;
@@ -146,7 +145,7 @@ fn read_link(root: &Root, folder: &Path) -> Option<Link> {
         let width = root.value(folder.join(name))?;
         (1..=32).contains(&width).then_some(width)
     };
-    Some(Link {
+    Some(PciLink {
         width: width("current_link_width")?,
         speed_gt_max: speed("max_link_speed")?,
         width_max: width("max_link_width")?,

@@ -8,13 +8,13 @@ const DGX: &str = include_str!("../../fixtures/dgx-h100.txt");
 const TWO_SOCKETS: &str = include_str!("../../fixtures/two-sockets.txt");
 const VIRTUAL: &str = include_str!("../../fixtures/virtual-machine.txt");
 
-fn topology(manifest: &str) -> Topology {
+fn topology(manifest: &str) -> MachineTopology {
     let folder = tempfile::tempdir().unwrap();
     expand(manifest, folder.path()).unwrap();
-    Topology::read(&Root::at(folder.path()))
+    MachineTopology::read(&Root::at(folder.path()))
 }
 
-fn addresses(topology: &Topology, kind: PciKind) -> Vec<PciAddress> {
+fn addresses(topology: &MachineTopology, kind: PciKind) -> Vec<PciAddress> {
     topology
         .of_kind(kind)
         .map(|device| device.address)
@@ -25,8 +25,8 @@ fn at(text: &str) -> PciAddress {
     text.parse().unwrap()
 }
 
-/// The one of `candidates` that is nearer than all others.
-fn nearest(topology: &Topology, to: PciAddress, candidates: &[PciAddress]) -> PciAddress {
+/// The nearest of `candidates`.
+fn nearest(topology: &MachineTopology, to: PciAddress, candidates: &[PciAddress]) -> PciAddress {
     let mut near = candidates.to_vec();
     near.sort_by_key(|at| topology.distance(to, *at));
     assert!(topology.distance(to, near[0]) < topology.distance(to, near[1]));
@@ -90,7 +90,7 @@ fn two_nodes_of_one_socket_are_nearer_than_two_sockets() {
 }
 
 #[test]
-fn a_virtual_machine_that_says_nothing_of_nodes_is_all_one_node() {
+fn a_virtual_machine_without_numa_information_is_one_node() {
     let machine = topology(VIRTUAL);
     let gpus = addresses(&machine, PciKind::Gpu);
     let (disk, adapter) = (at("0000:00:01.0"), at("0000:00:03.0"));
@@ -102,7 +102,7 @@ fn a_virtual_machine_that_says_nothing_of_nodes_is_all_one_node() {
 #[test]
 fn nothing_to_read_is_an_empty_topology() {
     let empty = topology("/sys/\n");
-    assert_eq!(empty, Topology::default());
+    assert_eq!(empty, MachineTopology::default());
 }
 
 #[test]

@@ -26,7 +26,7 @@ if sys.platform != "linux":
         "hint: use safetensors here; the files are the same"
     )
 
-# `typing` takes longer to import than all of this package.
+# Importing `typing` takes longer than importing this package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -68,7 +68,7 @@ __all__ = [
     "serialize_file",
 ]
 
-#: Which module has what. It is imported when it is asked for: most programs use one of them.
+#: The public names of each module. A module is imported at first use: most programs use only one.
 _MODULES = {
     "_checkpointer": ("Checkpointer", "Progress", "Restored", "Saved"),
     "_container": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
@@ -80,7 +80,7 @@ _MODULES = {
     "_weights": ("Stream", "Weights", "iterate", "load_file", "load_model"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
-#: Modules that are found without being imported by name, as those of safetensors are once anybody imported them.
+#: Submodules that are attributes without an explicit import, as those of safetensors are after their first import.
 _PUBLIC_MODULES = ("flax", "mlx", "numpy", "paddle", "tensorflow", "torch")
 
 

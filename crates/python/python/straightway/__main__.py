@@ -2,6 +2,6 @@
 
 from ._command import main
 
-# Tools that look at a package import all its modules.
+# Some tools import every module of a package. That must not run the command.
 if __name__ == "__main__":
     main()

@@ -1,10 +1,10 @@
 """Memory of a GPU that a library allocates for its own tensors.
 
 Such tensors count as the library's (``torch.cuda.memory_allocated``) and are freed one by one. An allocator is called
-with a list of blocks, each ``(bytes, dtype, shape)``: a dtype and a shape where the block is for one tensor. It answers
-with the list of what it has allocated, each ``(object, address, is_tensor)``, and the handle of the stream that the
-library takes the memory for. A library may hand out memory that work in its stream still uses, and copies into the
-memory wait for that.
+with a list of blocks, each ``(bytes, dtype, shape)``; dtype and shape are set if the block is for one tensor. It
+returns a list of allocations, each ``(object, address, is_tensor)``, and the handle of the stream that they are
+allocated on. A library may return memory that queued work of its stream still uses. Copies into the memory wait for
+that work.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any, Literal
 Wanted = tuple[int, str | None, tuple[int, ...] | None]
 Given = tuple[Any, int, bool]
 
-#: Allocates blocks, and says for which stream.
+#: Allocates blocks. Returns the allocations and the stream.
 Allocate = Callable[[list[Wanted]], tuple[list[Given], int]]
 
-#: Who allocates the memory of tensors on a GPU.
+#: The allocator of GPU memory: the library of the tensors, or the CUDA driver.
 Owner = Literal["framework", "driver"]
 
 
 def check(memory: str) -> None:
-    """Refuses an owner that there is not."""
+    """Raises for an unknown owner."""
     if memory not in ("framework", "driver"):
         raise ValueError(f'memory is "framework" or "driver", not {memory!r}')
 
 
 def of_torch(torch: Any, types: dict[str, Any]) -> Callable[[str], Allocate] | None:
-    """PyTorch's caching allocator; ``None`` where PyTorch has no GPUs."""
+    """PyTorch's caching allocator; ``None`` if PyTorch is built without CUDA."""
     if not torch.backends.cuda.is_built():
         return None
 
@@ -59,29 +59,29 @@ def of_torch(torch: Any, types: dict[str, Any]) -> Callable[[str], Allocate] | N
 
 
 class _Reserve:
-    """Memory that PyTorch's allocator takes from the driver for several tensors at once.
+    """Makes PyTorch's allocator take memory from the driver for several tensors at once.
 
-    Every tensor of 10 MiB and more is an allocation of the driver's in a fresh process, and each of those holds up the
-    copies that run beside it. So a section for the next tensors is allocated and freed: it stays in PyTorch's cache, and
-    the tensors are cut out of it. They are freed one by one as ever; ``torch.cuda.empty_cache`` gives a section back to
-    the driver when its last tensor is gone.
+    In a fresh process every tensor of 10 MiB or more is one allocation of the driver, and each of those stalls
+    concurrent copies. So a section for the next tensors is allocated and freed at once: it stays in PyTorch's cache,
+    and the tensors are carved out of it. They are still freed one by one; ``torch.cuda.empty_cache`` returns a section
+    to the driver when its last tensor is freed.
     """
 
-    #: A section has at most so many bytes.
+    #: The maximum size of a section, unless one tensor is larger.
     _SECTION_BYTES = 1 << 30
-    #: What PyTorch's allocator rounds up to, and up to where it has another pool for what is small.
+    #: The rounding of PyTorch's allocator, and the largest block of its pool for small blocks.
     _ROUND_BYTES = 512
     _SMALL_BYTES = 1 << 20
 
     def __init__(self, torch: Any, place: Any) -> None:
         self._torch = torch
         self._place = place
-        # Who set it up another way may have forbidden that sections are cut, or needs none.
+        # A custom configuration may forbid splitting sections, or need none.
         is_set_up = any(os.environ.get(name) for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"))
         self._cached_bytes = math.inf if is_set_up else self._cached()
 
     def _cached(self) -> float:
-        """How much PyTorch has taken from the driver and not given out."""
+        """The bytes that PyTorch has reserved from the driver and not allocated."""
         if self._torch.cuda.get_allocator_backend() != "native":
             return math.inf
         stats = self._torch.cuda.memory_stats_as_nested_dict(self._place)
@@ -89,7 +89,7 @@ class _Reserve:
         return float(reserved.get("all", {}).get("current", 0) - allocated.get("all", {}).get("current", 0))
 
     def sections(self, sizes: list[int]) -> dict[int, int]:
-        """How many bytes to reserve before which of these allocations."""
+        """The number of bytes to reserve, by the index of the allocation that they precede."""
         rounded = [-(-size // self._ROUND_BYTES) * self._ROUND_BYTES for size in sizes]
         total = sum(rounded)
         if self._cached_bytes >= total:
@@ -108,11 +108,11 @@ class _Reserve:
         return {first: held for first, held in sections.items() if held > max(rounded[first], self._SMALL_BYTES)}
 
     def take(self, nbytes: int) -> None:
-        """Reserves so many bytes, if they are there."""
+        """Reserves this many bytes, if they are available."""
         try:
             self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._place)
         except self._torch.OutOfMemoryError:
-            # Tensors may find room one by one.
+            # Single tensors may still fit.
             self._cached_bytes = math.inf
 
 

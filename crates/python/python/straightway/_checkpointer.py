@@ -9,6 +9,7 @@ import os
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -18,7 +19,7 @@ from ._collector import without_collector
 from ._ranks import Ranks, Share
 from ._saving import synchronize
 from ._straightway import Checkpoint, Receipt, Saver, Store
-from ._tree import Node, Plan, Sketch, merge, parsed
+from ._tree import Node, Plan, StateTree, merge, parsed
 
 StrPath = str | os.PathLike[str]
 
@@ -31,29 +32,29 @@ class Saved:
     """A committed step, as this rank saved it."""
 
     step: int
-    #: How many bytes this rank's state has, and how many of them were written.
+    #: The size of this rank's state, and the number of bytes written.
     bytes: int
     written_bytes: int
-    #: How long the flush and the commit took. The flush begins while the snapshot is taken.
+    #: The duration of flush and commit. The flush begins while the snapshot is taken.
     seconds: float
-    #: What part of its bytes compression would leave, by a sample.
+    #: The estimated compression ratio (compressed size over size), from a sample.
     estimate: float
     receipt: Receipt
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What a restore read. Every byte was checked before it was written to its target."""
+    """The result of a restore. Every byte was checked before it was written to its target."""
 
     step: int
-    #: What was given to ``save`` as ``metadata``.
+    #: The ``metadata`` that was passed to ``save``.
     metadata: Any
     bytes: int
     read_bytes: int
     seconds: float
-    #: Damaged chunks that were made anew from parity, a line each.
+    #: One line for each damaged chunk that was rebuilt from parity.
     rebuilt: list[str]
-    #: Which way the bytes went: a receipt each for what was filled and for what was made.
+    #: The receipts of the transfers: into existing tensors, and into new ones.
     receipts: list[Receipt]
 
 
@@ -107,18 +108,18 @@ class Checkpointer:
             rank, world_size, run: the rank of this process, the number of ranks, and a name that all ranks share and
                 that is new at each start. They default to those of ``torch.distributed`` if that is initialised.
             group: the process group to take them from; ``None`` is the default group.
-            incremental: writes only chunks that differ from the last step, and refers to that step for the others.
+            incremental: writes only the chunks that differ from the last step, and references that step for the rest.
             compression: ``"zstd"``, ``"lz4"`` or ``None``.
             parity: the number of shards that may be lost.
-            keep_last: the number of latest steps to keep. Older ones are removed in the background as soon as ``wait``, the
-                next ``save`` or ``close`` sees that a newer step is committed. ``None`` keeps all.
+            keep_last: the number of latest steps to keep. Older ones are removed in the background as soon as ``wait``,
+                the next ``save`` or ``close`` sees that a newer step is committed. ``None`` keeps all.
             keep_every: also keeps the multiples of this number.
             memory_bytes_max: the limit of the snapshot's memory. ``None`` is no limit.
             rate_bytes_per_s: the limit of the flush's rate. ``None`` is no limit.
-            timeout_s: how long ranks wait for each other.
+            timeout_s: the number of seconds that ranks wait for each other.
             busy: ``"wait"`` waits for a save that is under way, ``"refuse"`` raises.
-            trust: unpickles values of any class, which runs code of the checkpoint: only for checkpoints of your own.
-            like: a state such as will be saved: ``prepare`` is called with it.
+            trust: unpickles values of any class, which can run code: only for checkpoints of your own.
+            like: a state with the same tensors as those to be saved; ``prepare`` is called with it.
         """
         check_bounds(parity, memory_bytes_max, keep_last, keep_every)
         self._folder = os.fspath(folder)
@@ -133,17 +134,17 @@ class Checkpointer:
             "rate_bytes_per_s": rate_bytes_per_s,
         }
         self._keep = (keep_last, keep_every) if keep_last is not None and self._ranks.rank == 0 else None
-        #: What was saved here, in this order, and the highest step that is known of.
+        #: The steps that this object saved, in order, and the highest known step of the folder.
         self._saved: list[int] = []
         self._highest: int | None = None
-        #: What pruning could not do, for the thread that saves to hear, and what it has heard already.
-        self._troubles: list[str] = []
-        self._told: set[str] = set()
+        #: Errors of the pruning thread, which the next call warns of, and the warnings given so far.
+        self._prune_errors: list[str] = []
+        self._warned: set[str] = set()
         self._trust = trust
         self._saver: Saver | None = None
         self._finish: Any = None
         self._pruning: threading.Thread | None = None
-        #: Whether that thread has to look once more, and whether it has looked for the last time.
+        #: Whether the pruning thread has to run once more, and whether it is about to end.
         self._prune_lock = threading.Lock()
         self._prune_due = False
         self._prune_over = True
@@ -154,29 +155,29 @@ class Checkpointer:
     # Saving.
 
     def prepare(self, like: Any) -> None:
-        """Makes the memory of snapshots ready, so that the first save stops the job no longer than later ones.
+        """Allocates the memory of snapshots, so that the first save stops the job no longer than later ones.
 
-        It returns at once: memory is taken, and pinned where tensors are on a GPU, on a thread of its own. A save that comes
-        earlier waits for it. After the first save there is nothing left to prepare. All ranks of a job call it.
+        It returns at once. A thread allocates the memory, and pins it if tensors are on a GPU. A save that is called
+        earlier waits for it. After the first save it has no effect. All ranks of a job call it.
 
         Arguments:
-            like: a state such as will be saved. It is not read.
+            like: a state with the same tensors as those to be saved. It is not read.
         """
         with without_collector():
             self._open_saver().prepare(self._given(like))
 
     def save(self, step: int, state: Any, async_: bool = True, metadata: Any = None) -> Saved | None:
-        """Saves a state as a step. Returns when the state may change again; the flush goes on in the background.
+        """Saves a state as a step. Returns when the state may change again; the flush continues in the background.
 
         ``wait`` returns its result; a failure is raised by ``wait`` or by the next ``save``.
 
         Arguments:
             step: the number of the step. It must not exist yet.
-            state: what to save.
+            state: the state to save.
             async_: ``False`` returns when the step is committed and durable.
-            metadata: a value that JSON keeps unchanged (string keys, no NaN). Rank 0's is kept.
+            metadata: a value that JSON preserves (string keys, no NaN). That of rank 0 is stored.
         """
-        # Until what describes the state is let go of: to free it is cheap, to look through it for garbage is not.
+        # Until the descriptions of the state are freed: freeing them is cheap, scanning them for garbage is not.
         with without_collector():
             self._start(step, state, metadata)
         return None if async_ else self.wait()
@@ -192,7 +193,7 @@ class Checkpointer:
         except BaseException:
             saver.skip()
             raise
-        # Noted before it can be there, so that whoever prunes knows whose it is.
+        # Added before the step can exist, so that the pruning thread knows that it was saved here.
         self._saved.append(step)
         try:
             saver.save(step, given, text)
@@ -207,12 +208,12 @@ class Checkpointer:
         """Waits until the save under way is committed, and returns its result; ``None`` if there is none."""
         if self._saver is None:
             return None
-        told = self._saver.wait()
-        if told is not None:
-            # Large files take a second to go, and what was saved is durable now.
+        result = self._saver.wait()
+        if result is not None:
+            # In the background: removing large files takes a second, and this step is durable now.
             self._prune()
-        self._warn_of_troubles()
-        return None if told is None else Saved(**told)
+        self._warn_of_prune_errors()
+        return None if result is None else Saved(**result)
 
     @property
     def progress(self) -> Progress:
@@ -226,15 +227,15 @@ class Checkpointer:
         """Waits for the save under way, removes the steps that are not kept, and unlocks the folder."""
         saver = self._saver
         try:
-            # After a fork the save under way is the parent's, and so is what need not be kept.
+            # After a fork, the save under way and the pruning belong to the parent.
             if saver is not None and saver.is_own():
                 self.wait()
                 if self._pruning is not None:
                     self._pruning.join()
-                    # What became old while it was at work.
+                    # Steps that became old while it ran.
                     self._prune()
                     self._pruning.join()
-                    self._warn_of_troubles()
+                    self._warn_of_prune_errors()
         finally:
             self._saver = None
             if saver is not None:
@@ -260,19 +261,19 @@ class Checkpointer:
         Arguments:
             step: the number of the step, or ``"latest"``: the latest complete one.
             into: the state. Entries that only the checkpoint has are not read; an empty dictionary gets all of them. An
-                object with ``load_state_dict`` is given its whole state.
-            device: where tensors are made that ``into`` does not have yet.
-            cast: converts to a dtype that cannot hold every saved value. Without it such a target is refused.
+                object with ``load_state_dict`` gets its whole state.
+            device: the device of tensors that ``into`` does not have yet.
+            cast: allows a conversion to a dtype that cannot hold every saved value. Otherwise that is an error.
         """
         if into is None:
             raise TypeError("restore needs into=, the state to restore\nhint: load() makes a new one")
         opened = self._open(step)
-        return self._run(opened, self._plan(opened, into), device, cast)[0]
+        return self._run(opened, *self._plan(opened, into, cast), device)[0]
 
     def load(self, step: int | str = "latest", device: Any = "cpu") -> Any:
         """Loads a step as a new state, with whole tensors on ``device``."""
         opened = self._open(step)
-        return self._run(opened, self._plan(opened, None, has_target=False), device)[1]
+        return self._run(opened, *self._plan(opened, None, has_target=False), device)[1]
 
     def metadata(self, step: int | str = "latest") -> Any:
         """The metadata that ``save`` was given."""
@@ -290,7 +291,7 @@ class Checkpointer:
         return max(self.steps(), default=None)
 
     def verify(self, step: int | str = "latest") -> list[str]:
-        """Reads and checks all of a step. Returns one line for each damage."""
+        """Reads and checks all of a step. Returns one line for each damaged chunk or file."""
         return self._open(step).verify()[0]
 
     def tag(self, step: int, tag: str) -> None:
@@ -298,7 +299,7 @@ class Checkpointer:
         Store(self._folder).tag(_check_step(step), tag)
 
     def untag(self, step: int, tag: str) -> None:
-        """Takes a tag from a step."""
+        """Removes a tag from a step."""
         Store(self._folder).untag(_check_step(step), tag)
 
     def tags(self, step: int) -> list[str]:
@@ -310,7 +311,7 @@ class Checkpointer:
         Store(self._folder).remove(_check_step(step))
         self._highest = self.latest()
 
-    # What is inside.
+    # Internals.
 
     def _open_saver(self) -> Saver:
         if self._saver is None:
@@ -323,15 +324,15 @@ class Checkpointer:
                 **self._options,  # type: ignore[arg-type]
             )
             self._highest = self.latest() if ranks.rank == 0 else None
-            # A save that was begun is finished, even where the program just ends.
+            # A save under way is finished, even if the program ends without `close`.
             self._finish = weakref.finalize(self, _finish, self._saver)
         return self._saver
 
     def _given(self, state: Any) -> list[_parts.Given]:
-        """The state as the saver takes it. What other ranks hold as well is written by one of them."""
+        """The state as the saver takes it. A part that several ranks hold is written by one of them."""
         try:
-            sketch = Sketch(state)
-            # Ranks agree on who writes what; one alone writes everything, and need not look for parts of most tensors.
+            sketch = StateTree(state)
+            # Several ranks have to agree on who writes what. A single rank writes everything, most tensors as a whole.
             alone = self._ranks.world_size == 1
             given: list[_parts.Given] = []
             held: list[tuple[str, _parts.Part]] = []
@@ -360,11 +361,15 @@ class Checkpointer:
         return Store(self._folder).open(_check_step(step))
 
     @without_collector()
-    def _plan(self, opened: Checkpoint, into: Any, has_target: bool = True) -> Plan:
-        return Plan(self._tree(opened), into, self._trust, has_target)
+    def _plan(
+        self, opened: Checkpoint, into: Any, cast: bool = False, has_target: bool = True
+    ) -> tuple[Plan, Callable[[], _restoring.ReadStats]]:
+        """The plan of a restore, and the function that fills its tensors. Invalid targets raise here."""
+        plan = Plan(self._tree(opened), into, self._trust, has_target)
+        return plan, _restoring.filler(opened, plan.filled, cast)
 
     def _tree(self, opened: Checkpoint) -> Node:
-        """This rank's tree. Where another number of ranks saved, with what only other ranks' trees have."""
+        """This rank's tree. If the number of ranks differs from that of the save, merged with all other trees."""
         rank, world = self._ranks.rank, opened.world
         first = rank if rank < world else 0
         ranks = [first] if world == self._ranks.world_size else [first, *(r for r in range(world) if r != first)]
@@ -381,24 +386,26 @@ class Checkpointer:
             merge(trees[0], other)
         return trees[0]
 
-    def _run(self, opened: Checkpoint, plan: Plan, device: Any, cast: bool = False) -> tuple[Restored, Any]:
-        told = _restoring.fill(opened, plan.filled, cast)
+    def _run(
+        self, opened: Checkpoint, plan: Plan, fill: Callable[[], _restoring.ReadStats], device: Any
+    ) -> tuple[Restored, Any]:
+        stats = fill()
         made, more = _restoring.make(opened, plan.made, _framework.device_name(device))
         plan.fresh = made
         result = plan.result()
-        # A plan refers to itself, and would keep the tensors until the collector comes.
+        # The plan is a reference cycle, and would keep the tensors alive until the collector runs.
         plan.fresh = {}
-        sums = {key: told[key] + more[key] for key in told}
+        sums = {key: stats[key] + more[key] for key in stats}
         return Restored(step=opened.step, metadata=json.loads(opened.metadata), **sums), result
 
     def _prune(self) -> None:
-        """Removes what need not be kept, on a thread of its own: large files take their time to go.
+        """Removes the steps that are not kept, on a thread of its own: removing large files is slow.
 
-        A thread that is at work looks once more: what was committed meanwhile makes another step old.
+        A thread that is already running runs once more, because another step may have been committed meanwhile.
         """
         if self._keep is None:
             return
-        self._warn_of_troubles()
+        self._warn_of_prune_errors()
         last, every = self._keep
         store = Store(self._folder)
 
@@ -411,11 +418,11 @@ class Checkpointer:
         def prune() -> None:
             while is_due():
                 try:
-                    # In this order: of the steps that are there by now, all that were saved here are noted.
+                    # In this order: `_saved` then has every step of `known` that was saved here.
                     known = store.steps()
-                    self._troubles += store.prune(last, every, list(self._saved), known)[1]
+                    self._prune_errors += store.prune(last, every, list(self._saved), known)[1]
                 except Exception as error:
-                    self._troubles.append(str(error))
+                    self._prune_errors.append(str(error))
 
         with self._prune_lock:
             self._prune_due = True
@@ -425,21 +432,21 @@ class Checkpointer:
             self._pruning = threading.Thread(target=prune, name="straightway-prune")
             self._pruning.start()
 
-    def _warn_of_troubles(self) -> None:
-        """Says what pruning could not do, each once: what was saved is none the worse for it."""
-        troubles, self._troubles = self._troubles, []
-        for trouble in troubles:
-            if trouble not in self._told:
-                self._told.add(trouble)
-                warnings.warn(f"not all old steps of {self._folder} were removed: {trouble}", stacklevel=3)
+    def _warn_of_prune_errors(self) -> None:
+        """Warns once of each pruning error. It is not raised: the save itself succeeded."""
+        errors, self._prune_errors = self._prune_errors, []
+        for error in errors:
+            if error not in self._warned:
+                self._warned.add(error)
+                warnings.warn(f"not all old steps of {self._folder} were removed: {error}", stacklevel=3)
 
     def _warn_of_later(self, step: int) -> None:
-        """Says, once, that a step is not the latest: whoever resumes would go on from another."""
-        if self._highest is not None and step < self._highest and self._ranks.rank == 0 and "later" not in self._told:
-            self._told.add("later")
+        """Warns once that a step is not the latest one: a job that resumes would use another."""
+        if self._highest is not None and step < self._highest and self._ranks.rank == 0 and "later" not in self._warned:
+            self._warned.add("later")
             warnings.warn(
                 f"step {step} is below step {self._highest} of {self._folder}, which stays the latest\n"
-                "hint: remove(step) those that the job went back from, or save to another folder",
+                "hint: remove the later steps with remove(step), or save to another folder",
                 stacklevel=4,
             )
         self._highest = max(step, self._highest or 0)
@@ -448,25 +455,25 @@ class Checkpointer:
 def check_bounds(
     parity: int, memory_bytes_max: int | None, keep_last: int | None = None, keep_every: int | None = None
 ) -> None:
-    """Refuses numbers that are out of range."""
+    """Raises for numbers that are out of range."""
     if keep_last is not None and keep_last < 1:
         raise ValueError("keep_last is at least 1: the last step is always kept")
     if keep_every is not None and keep_every < 1:
         raise ValueError(f"keep_every is at least 1, and {keep_every} is not")
     if keep_every is not None and keep_last is None:
-        raise ValueError("keep_every says what stays beside the last steps\nhint: say by keep_last= how many those are")
+        raise ValueError("keep_every needs keep_last\nhint: keep_last= is the number of latest steps to keep")
     if parity < 0 or (memory_bytes_max is not None and memory_bytes_max < 0):
-        raise ValueError("parity and memory_bytes_max are no less than 0")
+        raise ValueError("parity and memory_bytes_max must not be negative")
 
 
 def _share(name: str, part: _parts.Part) -> Share:
-    """What other ranks have to know of a part that this one holds."""
+    """The description of a part for other ranks."""
     dtype = _parts.stored_dtype(name, part.local)
     return Share(name, part.start, tuple(part.local.shape), dtype, part.shape)
 
 
 def _check_step(step: int) -> int:
-    """The step as an ``int``. Negative numbers, and what is no whole number, are refused."""
+    """The step as an ``int``. Raises if it is negative or not a whole number."""
     try:
         number = operator.index(step)
     except TypeError:

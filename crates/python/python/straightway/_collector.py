@@ -1,6 +1,6 @@
-"""Python's collector of cycles, off while hundreds of thousands of objects are made of which none is garbage.
+"""Switches Python's cycle collector off while hundreds of thousands of objects are made and none is garbage.
 
-It would look through all of them again and again, which takes longer than making them.
+The collector would scan all of them repeatedly, which takes longer than making them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Turns the collector off, and on again where it was on. Also a decorator."""
+    """Disables the collector, and enables it again at the end if it was enabled. Also a decorator."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Safetensors files in memory, and tensors that are described by their address: the functions that safetensors has."""
+"""The low-level functions of safetensors: files in memory, and tensors given by their address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._errors import SafetensorError
 from ._saving import DTYPE_NAMES, Described
 from ._straightway import parse_header, save
 
-#: The dtypes in the order in which writers put them, the last first.
+#: The dtypes in the reverse of the order in which writers put them.
 _ORDER = (
     "BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ "
     "I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64"
@@ -23,12 +23,11 @@ class TensorSpec:
     """A tensor in host memory, as ``serialize`` and ``serialize_file`` take it.
 
     Arguments:
-        dtype: what PyTorch and NumPy call its elements: ``"float32"``, ``"bfloat16"``.
-        shape: how long it is along each dimension. Of ``float4_e2m1fn_x2``, which has two elements in a byte, as
-            PyTorch counts it; ``shape`` then gives the number of elements.
-        data_ptr: the address of its first byte. Who makes a ``TensorSpec`` answers for the memory: it has to be there
-            as long as the spec is used.
-        data_len: how many bytes it has.
+        dtype: the name of its dtype in PyTorch and NumPy: ``"float32"``, ``"bfloat16"``.
+        shape: its shape. For ``float4_e2m1fn_x2``, which has two elements per byte, the shape as PyTorch counts it;
+            the property ``shape`` then counts elements.
+        data_ptr: the address of its first byte. The caller keeps the memory alive as long as the spec is used.
+        data_len: its size in bytes.
     """
 
     __slots__ = ("_dtype", "_shape", "_data_ptr", "_data_len")
@@ -46,12 +45,12 @@ class TensorSpec:
 
     @property
     def dtype(self) -> str:
-        """Its type, as safetensors names it: ``"F32"``."""
+        """Its dtype, as safetensors names it: ``"F32"``."""
         return self._dtype
 
     @property
     def shape(self) -> list[int]:
-        """How many elements it has along each dimension."""
+        """Its shape, in elements."""
         return list(self._shape)
 
     @property
@@ -61,7 +60,7 @@ class TensorSpec:
 
     @property
     def data_len(self) -> int:
-        """How many bytes it has."""
+        """Its size in bytes."""
         return self._data_len
 
     def __repr__(self) -> str:
@@ -72,7 +71,7 @@ class TensorSpec:
 
 
 def serialize(tensor_dict: Mapping[str, TensorSpec], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a safetensors file with these tensors, padded to 8 bytes as safetensors does it."""
+    """The bytes of a safetensors file with these tensors, padded to 8 bytes as in safetensors."""
     return joined(_described(tensor_dict), metadata)
 
 
@@ -81,14 +80,14 @@ def serialize_file(
     filename: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes tensors to a safetensors file, which appears when it is whole and durable. Its data begins on 4 KiB."""
+    """Writes tensors to a safetensors file, which appears when it is complete and durable. Its data begins on 4 KiB."""
     save(_described(tensor_dict), filename, _texts(metadata))
 
 
 def deserialize(bytes: bytes) -> list[tuple[str, dict[str, Any]]]:
-    """The tensors of a safetensors file that is in memory: ``[(name, {"shape": …, "dtype": …, "data": …}), …]``.
+    """The tensors of a safetensors file in memory: ``[(name, {"shape": …, "dtype": …, "data": …}), …]``.
 
-    ``data`` is a ``bytearray`` of its own. Every rule of the format is checked first.
+    ``data`` is a new ``bytearray``. Every rule of the format is checked first.
     """
     view = memoryview(bytes)
     found = []
@@ -98,7 +97,7 @@ def deserialize(bytes: bytes) -> list[tuple[str, dict[str, Any]]]:
 
 
 def joined(tensors: Sequence[Described], metadata: Mapping[str, str] | None) -> bytes:
-    """The bytes of a safetensors file with tensors that are in host memory."""
+    """The bytes of a safetensors file with these tensors, which are in host memory."""
     order = sorted(tensors, key=lambda tensor: (-_ORDER.index(tensor[1]), tensor[0]))
     entries: dict[str, Any] = {}
     texts = _texts(metadata)
@@ -116,7 +115,7 @@ def joined(tensors: Sequence[Described], metadata: Mapping[str, str] | None) -> 
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     data = b"".join([len(text).to_bytes(8, "little"), text, *parts])
-    # What no reader would take is not given out either: lengths that do not fit, names that are too long.
+    # Checked as a reader would: lengths that do not fit, names that are too long.
     parse_header(data)
     return data
 
@@ -125,7 +124,7 @@ def _described(tensors: Mapping[str, TensorSpec]) -> list[Described]:
     described: list[Described] = []
     for name, spec in tensors.items():
         if not isinstance(spec, TensorSpec):
-            raise TypeError(f"tensor {name!r} is given as {type(spec).__name__}, and TensorSpec is needed")
+            raise TypeError(f"tensor {name!r} must be a TensorSpec, not {type(spec).__name__}")
         described.append((name, spec.dtype, spec.shape, spec.data_ptr, spec.data_len, "host:", spec))
     return described
 
@@ -134,5 +133,5 @@ def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
     texts = dict(metadata or {})
     for key, value in texts.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"metadata is text by text, and {key!r}: {value!r} is not")
+            raise TypeError(f"metadata is a dictionary of strings, and {key!r} is {value!r}")
     return texts

@@ -20,14 +20,14 @@ def copy(
     verify: bool = False,
     storage_options: StorageOptions | None = None,
 ) -> Receipt:
-    """Copies files and folders; each appears under its name when it is whole and durable.
+    """Copies files and folders. Each appears under its name when it is complete and durable.
 
     Arguments:
         sources: a file or folder, or several, by path or URI.
-        target: where one of them goes, or a folder for all.
-        route: ``"auto"``, or ``"direct"``, ``"staged"`` or ``"buffered"`` to demand one.
-        verify: reads both sides again and compares them.
-        storage_options: how a store on a network is reached: as for ``load_file``.
+        target: the new name of a single source, or a folder for all sources.
+        route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` require a route.
+        verify: reads source and copy again and compares them.
+        storage_options: settings of stores on a network, as for ``load_file``.
     """
     if isinstance(sources, (str, os.PathLike)):
         sources = [sources]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 
 class SafetensorError(ValueError):
-    """A file, a tensor or an argument cannot be what it says. Named as in safetensors, and a ``ValueError``."""
+    """A file, a tensor or an argument is invalid. Named as in safetensors; also a ``ValueError``."""
 
 
 class MissingTensorError(SafetensorError, KeyError):
-    """A file has no tensor of that name. A ``KeyError`` too, as for a dictionary."""
+    """A file has no tensor of that name. Also a ``KeyError``, as for a dictionary."""
 
     def __str__(self) -> str:
         # KeyError shows its argument in quotes.
@@ -16,12 +16,12 @@ class MissingTensorError(SafetensorError, KeyError):
 
 
 class SliceError(SafetensorError, IndexError):
-    """A slice is not within its tensor. An ``IndexError`` too, as for a tensor."""
+    """A slice is not within its tensor. Also an ``IndexError``, as for a tensor."""
 
 
 class NoDataError(SafetensorError, RuntimeError):
-    """A tensor has no data: it is on the meta device. A ``RuntimeError`` too, as in safetensors."""
+    """A tensor has no data: it is on the meta device. Also a ``RuntimeError``, as in safetensors."""
 
 
-# They are found where people look for them, and pickled by these names.
+# Tracebacks and pickles name it by the public module.
 SafetensorError.__module__ = "straightway"

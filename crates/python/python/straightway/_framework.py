@@ -1,4 +1,4 @@
-"""The libraries that tensors are handed to, without a copy."""
+"""The libraries whose tensors the package returns, most of them without a copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import _allocators
 from ._errors import SafetensorError
 from ._straightway import Tensor
 
-#: What a float of less than a byte, or an unusual one, is called in PyTorch and in ml_dtypes.
+#: The names of the float dtypes that NumPy does not have, in PyTorch and in ml_dtypes.
 _TORCH_NAMES = {
     "F8_E5M2": "float8_e5m2",
     "F8_E4M3": "float8_e4m3fn",
@@ -21,7 +21,7 @@ _TORCH_NAMES = {
 }
 _ML_DTYPES_NAMES = _TORCH_NAMES | {"BF16": "bfloat16"}
 
-#: What NumPy calls the types that it has.
+#: The NumPy names of dtypes.
 _NUMPY_NAMES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -38,7 +38,7 @@ _NUMPY_NAMES = {
     "C64": "complex64",
 }
 
-#: By what names people ask for each, the first of which is ours.
+#: The accepted names of each library.
 _NAMES = {
     "pt": ("pt", "torch", "pytorch"),
     "np": ("np", "numpy"),
@@ -52,13 +52,13 @@ _NAMES = {
 
 
 class Framework:
-    """How a tensor of ours becomes one of a library's.
+    """The conversion of our tensors to those of a library.
 
-    ``take`` is given a DLPack capsule, for the types that DLPack has; ``convert`` is given the tensor,
-    for the others, or for all where ``take`` is ``None``. A library that ``may_copy`` is given tensors only when their
-    bytes are there; all others while the bytes are still on their way. A library that ``maps`` can be given the pages of
-    files; the arrays of others must not change when a file does. ``allocator`` gives the library's memory of a GPU;
-    without it, memory comes from the driver.
+    ``take`` gets a DLPack capsule, for the dtypes that DLPack has. ``convert`` gets the tensor, for all other dtypes,
+    or for all dtypes if ``take`` is ``None``. A library that ``may_copy`` gets tensors only after their bytes are
+    loaded; others get them while the load runs. A library that ``maps`` can use the pages of a mapped file; the arrays
+    of others must not change with the file. ``allocator`` allocates GPU memory of the library; without it the driver
+    does.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Framework:
         self.allocator = allocator
 
     def allocate(self, device: str, memory: str) -> _allocators.Allocate | None:
-        """What allocates memory of a device; ``None`` where the driver does, or memory is the host's."""
+        """The allocator for a device; ``None`` for the driver's allocator and for host memory."""
         _allocators.check(memory)
         if memory == "driver" or self.allocator is None or not device.startswith("cuda:"):
             return None
@@ -86,14 +86,14 @@ class Framework:
 
 
 def find(name: str | None) -> Framework:
-    """The framework of that name; without one, PyTorch where it is installed, else NumPy."""
+    """The framework of that name; for ``None``, PyTorch if it is installed, else NumPy."""
     if name is None:
         name = "pt" if importlib.util.find_spec("torch") else "np"
     for ours, names in _NAMES.items():
         if name in names:
             return _MAKERS[ours]()
     known = ", ".join(_NAMES)
-    raise SafetensorError(f"framework {name} is invalid: it is one of {known}")
+    raise SafetensorError(f"framework {name} is invalid (expected one of: {known})")
 
 
 def _need(module: str, framework: str) -> Any:
@@ -111,7 +111,7 @@ def _torch() -> Framework:
     def convert(tensor: Tensor) -> Any:
         flat = from_dlpack(tensor.as_bytes())
         if tensor.dtype == "F4" and hasattr(torch, "float4_e2m1fn_x2"):
-            # Two to a byte, so that the last dimension counts bytes.
+            # Two elements per byte: the last dimension counts bytes.
             *front, last = tensor.shape
             if last % 2 == 0:
                 return flat.view(torch.float4_e2m1fn_x2).reshape(*front, last // 2)
@@ -122,14 +122,14 @@ def _torch() -> Framework:
             )
         return flat.view(dtype).reshape(tensor.shape)
 
-    # The function below the public one does all the work on a capsule; with hundreds of thousands of
-    # tensors the call in between is felt.
+    # The private function does all the work. With hundreds of thousands of tensors the extra call of the public one
+    # is measurable.
     take = getattr(torch._C, "_from_dlpack", from_dlpack)
     return Framework("pt", take, convert, allocator=_allocators.of_torch(torch, _torch_types(torch)))
 
 
 def _torch_types(torch: Any) -> dict[str, Any]:
-    """What PyTorch calls the types that it has one element of to each of a file's."""
+    """The PyTorch dtypes whose elements correspond one to one to those of a file."""
     names = _NUMPY_NAMES | {"BF16": "bfloat16"} | _TORCH_NAMES
     return {ours: getattr(torch, theirs) for ours, theirs in names.items() if hasattr(torch, theirs)}
 
@@ -153,7 +153,7 @@ def _numpy() -> Framework:
 
 
 def ndarray(dtype: str, shape: list[int], data: bytearray) -> Any:
-    """An array of NumPy of bytes that it keeps."""
+    """A NumPy array on top of these bytes, without a copy."""
     numpy = _need("numpy", "np")
     if dtype in _NUMPY_NAMES:
         kind = numpy.dtype(_NUMPY_NAMES[dtype])
@@ -175,16 +175,16 @@ def _jax() -> Framework:
 
     def convert(tensor: Tensor) -> Any:
         if tensor.dtype in _TORCH_NAMES and tensor.device == "cpu":
-            # DLPack has no name for these.
+            # DLPack does not have these dtypes.
             return _need("jax.numpy", "jax").asarray(_numpy().convert(tensor))
         return dlpack.from_dlpack(tensor)
 
-    # JAX copies what is not aligned as it likes it, and takes an array for a value that never changes.
+    # JAX copies data that is not aligned to its needs, and assumes that an array never changes.
     return Framework("jax", None, convert, may_copy=True, maps=False)
 
 
 def _copied(name: str, module: str) -> Framework:
-    """A library that takes arrays of NumPy, and copies them."""
+    """A library that copies NumPy arrays."""
     _need(module, name)
     return Framework(name, None, lambda tensor: from_numpy(name, _numpy().convert(tensor)), may_copy=True)
 
@@ -198,7 +198,7 @@ def from_numpy(name: str, array: Any) -> Any:
     paddle = _need("paddle", "paddle")
     kind = array.dtype.name
     if kind == "bfloat16":
-        # It has no name for these in NumPy, and takes unsigned 16-bit numbers for them.
+        # PaddlePaddle represents bfloat16 as uint16 in NumPy.
         return paddle.to_tensor(array.view("uint16"), place="cpu")
     if kind.startswith("float8"):
         return paddle.to_tensor(array.view("uint8"), place="cpu").view(kind)
@@ -215,7 +215,7 @@ def to_numpy(name: str, tensor: Any) -> Any:
     kind = str(tensor.dtype).rpartition(".")[2]
     if kind != "bfloat16" and not kind.startswith("float8"):
         return numpy.asarray(tensor) if name == "mlx" else tensor.numpy()
-    # NumPy knows these by ml_dtypes alone: the bytes are given to it.
+    # NumPy has these dtypes only through ml_dtypes: the raw bytes are viewed as such.
     raw = numpy.asarray(tensor.view(_need("mlx.core", name).uint16)) if name == "mlx" else tensor.numpy()
     return raw.view(getattr(_need("ml_dtypes", name), kind))
 
@@ -237,7 +237,7 @@ _MAKERS: dict[str, Callable[[], Framework]] = {
 
 
 def device_name(device: Any) -> str:
-    """A device as we name it: ``host:``, or ``cuda:`` and a number. Takes PyTorch's and plain numbers too."""
+    """A device in our notation: ``host:``, or ``cuda:`` and a number. Accepts ``torch.device`` and integers too."""
     text = f"cuda:{device}" if isinstance(device, int) else str(device)
     if text in ("cpu", "host:"):
         return "host:"

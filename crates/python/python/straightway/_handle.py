@@ -1,4 +1,4 @@
-"""Open files, from which tensors and slices are read one at a time."""
+"""``safe_open``: an open file whose tensors and slices are read one at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._errors import SafetensorError
 from ._straightway import Loading, Mapped, Model, Receipt
 from ._weights import StorageOptions
 
-#: The ways of reading that safetensors has.
+#: The backends of safetensors.
 BACKENDS = ("mmap", "pread")
 
 
@@ -22,19 +22,19 @@ class safe_open:
     Arguments:
         filename: the file, a folder of files, or an index (``*.index.json``): a path or a URI.
         framework: ``"pt"``, ``"np"``, ``"cupy"``, ``"jax"``, ``"tf"``, ``"paddle"``, ``"mlx"`` or ``"dlpack"``, or
-            another name that safetensors has for them; ``None`` is PyTorch if it is installed, else NumPy.
+            another name that safetensors accepts; ``None`` is PyTorch if it is installed, else NumPy.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:N"``, a number, or a ``torch.device``.
-        backend: ``"mmap"`` gives tensors in host memory as pages of the file: bytes are read when they are used, and
-            never copied. If the file is changed in place, they change too; if it is cut, the process ends by SIGBUS.
-            Libraries that copy tensors or take them for constants (JAX, TensorFlow, PaddlePaddle, MLX) are given what
-            was read. ``"pread"``
-            reads each tensor when it is requested, with a receipt. Tensors on a GPU are always read.
-        route: ``None`` leaves it to ``backend``. ``"auto"`` reads by the most direct route; ``"direct"``, ``"staged"`` or
-            ``"buffered"`` require a route.
-        memory: who allocates memory of a GPU: as for ``load_file``.
-        storage_options: how a store on a network is reached: as for ``load_file``.
+        backend: ``"mmap"`` returns tensors in host memory as mapped pages of the file: bytes are read at first use and
+            not copied. If the file is modified in place, the tensors change; if it is truncated, the process is killed
+            by SIGBUS. Libraries that copy tensors or assume that they are constant (JAX, TensorFlow, PaddlePaddle, MLX)
+            get tensors that were read. ``"pread"`` reads each tensor when it is requested, with a receipt. Tensors on a
+            GPU are always read.
+        route: ``None`` uses the one of ``backend``. ``"auto"`` reads by the most direct route; ``"direct"``,
+            ``"staged"`` or ``"buffered"`` require a route.
+        memory: the allocator of GPU memory, as for ``load_file``.
+        storage_options: settings of stores on a network, as for ``load_file``.
 
-    ``receipt`` is that of the last tensor that was read; ``None`` if all were mapped.
+    ``receipt`` is the receipt of the last tensor that was read; ``None`` if all were mapped.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class safe_open:
 
 
 class _safe_open_handle(safe_open):
-    """As ``safe_open``, for a file that Python has open. It is opened again by its name."""
+    """``safe_open`` for a Python file object. The file is opened again by its name."""
 
     def __init__(self, f: Any, framework: str | None = None, device: Any = "cpu", *, backend: str = "mmap") -> None:
         f.fileno()
@@ -113,7 +113,7 @@ class _safe_open_handle(safe_open):
 
 
 class Slice:
-    """A lazy tensor. An index reads only that slice. It stays valid after the file is closed."""
+    """A lazy tensor. Indexing reads only that slice. It stays valid after the file is closed."""
 
     def __init__(self, source: Source, name: str) -> None:
         self._source = source
@@ -125,7 +125,7 @@ class Slice:
         return list(self._shape)
 
     def get_dtype(self) -> str:
-        """Its type, as safetensors names it."""
+        """Its dtype, as safetensors names it."""
         return self._source.model.dtype(self._name)
 
     def __getitem__(self, index: Any) -> Any:
@@ -136,7 +136,7 @@ class Slice:
 
 
 class Source:
-    """An open model, and how its tensors are made: mapped, or read one at a time."""
+    """An open model whose tensors are mapped, or read one at a time."""
 
     def __init__(
         self,
@@ -153,12 +153,12 @@ class Source:
         self._route = route or "auto"
         self._allocate = allocate
         self._mapped: Mapped | None = None
-        # A library that copies gets only the part that is asked for.
+        # A library that copies would copy all of a mapped tensor for a slice of it.
         if route is None and device == "host:" and framework.maps and not framework.may_copy:
             try:
                 self._mapped = Mapped(model)
             except (OSError, RuntimeError):
-                # The store has no files, the file system has no mappings, or there is a limit on them: read instead.
+                # The store has no files, or the file cannot be mapped: read instead.
                 pass
 
     def tensor(self, name: str) -> Any:
@@ -190,7 +190,7 @@ class Source:
 
 
 def route_of(backend: str) -> str | None:
-    """The route that a backend means: ``None`` maps files. One that safetensors does not have is refused."""
+    """The route of a backend: ``None`` maps files. Raises for a backend that safetensors does not have."""
     if backend not in BACKENDS:
         known = ", ".join(f'"{name}"' for name in BACKENDS)
         raise SafetensorError(f'backend "{backend}" is invalid (expected one of: {known})')
@@ -203,7 +203,7 @@ def _opened(filename: str | os.PathLike[str], storage_options: StorageOptions | 
     except FileNotFoundError as error:
         if os.path.lexists(filename):
             raise
-        # The text that safetensors gives, and that programs look for.
+        # The message of safetensors, which programs match on.
         missing = FileNotFoundError(f"No such file or directory: {os.fspath(filename)}")
         missing.errno = error.errno
         raise missing from None

@@ -1,8 +1,8 @@
 """The memory of tensors: which values it holds, and whether a restore may write to it.
 
-A tensor's memory need not hold its values: a conjugate view negates them when they are read, a big-endian array
-swaps their bytes, a masked array hides some. ``readable`` gives the values in memory that holds them as they are, as a
-copy where it must. ``writable`` never copies: it gives the tensor's own memory, or refuses it by name.
+A tensor's memory need not hold its values: a conjugate view negates them on access, a big-endian array swaps their
+bytes, a masked array hides some. ``readable`` returns a tensor whose memory holds the values, a copy if necessary.
+``writable`` never copies: it returns the tensor's own memory, or raises an error with the tensor's name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
-#: Integers of each element size. Every library can copy and compare them, whatever the elements mean.
+#: The integer dtype of each element size. Integers can be copied and compared whatever the elements mean.
 _TORCH_BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 
 
@@ -20,12 +20,12 @@ def is_masked(value: Any) -> bool:
     return ma is not None and isinstance(value, ma.MaskedArray)
 
 
-#: Which library the types of tensors belong to, as far as it was asked. A state has 100,000 tensors of a few types.
+#: Cache: the library of each tensor type seen so far. A state has 100,000 tensors of a few types.
 _LIBRARIES: dict[type, str] = {}
 
 
 def library(tensor: Any) -> str:
-    """``pt`` for tensors of PyTorch, ``np`` for all others. Tensors of other libraries are loaded as NumPy's."""
+    """``pt`` for tensors of PyTorch, ``np`` for all others. Tensors of other libraries are loaded as NumPy arrays."""
     known = _LIBRARIES.get(type(tensor))
     if known is None:
         torch = sys.modules.get("torch")
@@ -35,7 +35,7 @@ def library(tensor: Any) -> str:
 
 
 def is_exact(value: Any) -> bool:
-    """Whether a value is just a tensor of NumPy or PyTorch, and of no class derived from theirs."""
+    """Whether a value is a tensor of NumPy or PyTorch itself, and not of a subclass."""
     kind = type(value)
     if kind.__module__ == "numpy":
         return kind is sys.modules["numpy"].ndarray
@@ -47,7 +47,7 @@ def is_exact(value: Any) -> bool:
 def readable(name: str, tensor: Any) -> Any:
     """A tensor whose memory holds the values of this one, in native byte order: its own memory, or a copy."""
     if library(tensor) == "pt":
-        # A tensor that needs no gradient is its own detached one.
+        # A tensor that needs no gradient need not be detached.
         plain = tensor if is_exact(tensor) and not tensor.requires_grad else tensor.detach()
         _check_torch(name, plain)
         return plain.resolve_conj().resolve_neg() if plain.is_conj() or plain.is_neg() else plain
@@ -56,7 +56,7 @@ def readable(name: str, tensor: Any) -> Any:
     if _is_on_gpu(tensor):
         return tensor
     if not hasattr(tensor, "__array__") and not hasattr(tensor, "__array_interface__"):
-        raise TypeError(f"{name!r} is no tensor but {type(tensor).__name__}")
+        raise TypeError(f"{name!r} is not a tensor but a {type(tensor).__name__}")
     if is_masked(tensor):
         raise TypeError(f"{name!r} is a masked array, and its mask would be lost\nhint: save array.data and array.mask")
     import numpy
@@ -66,11 +66,11 @@ def readable(name: str, tensor: Any) -> Any:
 
 
 def writable(name: str, tensor: Any) -> Any:
-    """The tensor, detached, if its own memory can be written to. Everything else is refused by name."""
+    """The tensor, detached, if its own memory can be written to. Raises an error with the tensor's name otherwise."""
     if library(tensor) == "pt":
         plain = tensor.detach()
         _check_torch(name, plain)
-        # A subclass may answer with a copy of what it stands for.
+        # `detach` of a subclass may return a copy of the values.
         if type(tensor) is not type(plain) and plain.numel() and _storage(tensor)[0] != _storage(plain)[0]:
             raise _unwritable(name, f"{type(tensor).__name__} gives a copy of its values")
         return plain
@@ -101,7 +101,7 @@ def _is_on_gpu(tensor: Any) -> bool:
 
 
 def _check_torch(name: str, tensor: Any) -> None:
-    """Refuses tensors whose elements do not lie in memory of their own. Their address must not be used."""
+    """Raises for tensors whose elements are not in memory of their own. Their address must not be used."""
     import torch
 
     if tensor.is_nested:
@@ -112,7 +112,7 @@ def _check_torch(name: str, tensor: Any) -> None:
         raise TypeError(f"{name!r} is a quantized tensor\nhint: store its int_repr(), scale and zero point")
     if not (tensor.is_cpu or tensor.is_cuda):
         raise ValueError(
-            f"{name!r} is on device {tensor.device}, and only tensors on cpu or cuda have bytes to read or write"
+            f"{name!r} is on device {tensor.device}; only tensors on cpu or cuda have bytes to read or write"
         )
     elements = tensor.numel()
     if not elements:
@@ -124,32 +124,32 @@ def _check_torch(name: str, tensor: Any) -> None:
         return
     why = "it is a wrapper around other tensors, or its storage was freed"
     if address:
-        why = f"its elements take {needed} bytes of storage, and {storage_bytes} are there"
+        why = f"its elements need {needed} bytes of storage, and its storage has {storage_bytes}"
     is_wrapper = hasattr(tensor, "__tensor_flatten__")
     hint = "store the tensors that it is made of" if is_wrapper else "store a tensor with memory of its own"
     raise ValueError(f"{name!r} ({type(tensor).__name__}) has no memory of its own: {why}\nhint: {hint}")
 
 
 def _storage(tensor: Any) -> tuple[int, int]:
-    """Where a tensor's storage begins, and how many bytes it has; 0 and 0 where it has none that may be looked at."""
+    """The address and size in bytes of a tensor's storage; 0 and 0 if it has no accessible storage."""
     try:
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
     except (NotImplementedError, RuntimeError):
-        # What PyTorch raises for wrappers, functional tensors and those inside vmap and grad.
+        # PyTorch raises these for wrappers, functional tensors and those inside vmap and grad.
         return 0, 0
     return (address, storage.nbytes()) if address else (0, 0)
 
 
 def _last_element(tensor: Any) -> int:
-    """How far the last element of a tensor is from its first, in elements."""
+    """The distance from the first to the last element of a tensor, in elements."""
     if tensor.is_contiguous():
         return int(tensor.numel()) - 1
     return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
 
 
 class Span(NamedTuple):
-    """The bytes from a tensor's first element to its last, of which it need not have all."""
+    """The address range from a tensor's first element to its last. It may have gaps that are not the tensor's."""
 
     device: str
     start: int
@@ -174,7 +174,7 @@ class Span(NamedTuple):
 
 
 def strides_of(tensor: Any) -> tuple[int, ...]:
-    """The steps between neighbours along each dimension, in bytes."""
+    """The strides of a tensor, in bytes."""
     if library(tensor) == "pt":
         size = tensor.element_size()
         return tuple(stride * size for stride in tensor.stride())
@@ -182,7 +182,7 @@ def strides_of(tensor: Any) -> tuple[int, ...]:
 
 
 def may_overlap_itself(tensor: Any) -> bool:
-    """Whether two elements of a tensor may be the same memory, as in ``expand`` and ``as_strided``."""
+    """Whether two elements of a tensor may share memory, as after ``expand`` and ``as_strided``."""
     reach = (tensor.element_size() if library(tensor) == "pt" else tensor.dtype.itemsize) - 1
     for step, size in sorted((abs(step), size) for step, size in zip(strides_of(tensor), tensor.shape) if size > 1):
         if step <= reach:
@@ -192,7 +192,7 @@ def may_overlap_itself(tensor: Any) -> bool:
 
 
 def assign(target: Any, values: Any) -> None:
-    """Writes values to a tensor's own memory, converted to its dtype. Of elements that share memory one wins."""
+    """Writes values to a tensor's own memory, converted to its dtype. Of elements that share memory one is kept."""
     if library(target) != "pt":
         target[...] = values
         return
@@ -208,7 +208,7 @@ def assign(target: Any, values: Any) -> None:
 
 
 def _assign_overlapping(target: Any, values: Any) -> None:
-    """PyTorch refuses to write to tensors that overlap themselves: the elements are written one by one."""
+    """Writes element by element: PyTorch does not write to tensors that overlap themselves."""
     import torch
 
     own, new = bits(target), bits(values)
@@ -225,13 +225,13 @@ def bits(tensor: Any) -> Any:
 
         plain = torch.view_as_real(tensor) if tensor.dtype == torch.complex128 else tensor
         return plain.view(getattr(torch, _TORCH_BITS[plain.element_size()]))
-    # Two halves: NumPy has no integer as long as complex128.
+    # Two halves: NumPy has no 128-bit integer.
     size = tensor.dtype.itemsize
     return tensor.view(f"u{size}" if size <= 8 else [("low", "u8"), ("high", "u8")])
 
 
 def holds(name: str, target: Any, values: Any) -> bool:
-    """Whether a tensor has just these values, to the bit."""
+    """Whether a tensor has exactly these values, bit for bit."""
     found = readable(name, target)
     if library(found) == "pt":
         return bool((bits(found) == bits(values.to(found.dtype))).all())

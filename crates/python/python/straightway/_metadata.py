@@ -1,4 +1,4 @@
-"""The metadata of a checkpoint: what JSON gives back as it was."""
+"""The metadata of a checkpoint: a value that JSON preserves."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 import math
 from typing import Any
 
-#: How deep metadata may be nested; readers of JSON stop at about 128.
+#: The maximum nesting depth of metadata. JSON readers stop at about 128.
 _DEPTH_MAX = 100
 
-#: Beyond this Python refuses to read an integer from decimal digits.
+#: The largest integer, in bits, that Python reads from decimal digits.
 _INT_BITS_MAX = 8192
 
 
 def text(metadata: Any) -> str:
-    """The metadata as JSON. What would not come back as it was is refused by its path: ``lr`` in ``{"lr": nan}``.
+    """The metadata as JSON. A value that JSON would change is refused by its path: ``lr`` in ``{"lr": nan}``.
 
-    Tuples come back as lists.
+    Tuples are the exception: they become lists.
     """
     _check(metadata, "metadata", 0)
     return json.dumps(metadata, allow_nan=False)
@@ -52,4 +52,4 @@ def _check_text(value: str, path: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{path} has half of a surrogate pair at index {error.start}, which is no text") from error
+        raise ValueError(f"{path} has half of a surrogate pair at index {error.start}: not valid text") from error

@@ -1,4 +1,4 @@
-"""A tensor as a checkpoint has it: the parts of it that this rank holds, row after row in memory."""
+"""The parts of a tensor that this rank holds, in the layout of a checkpoint (row-major, contiguous)."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any, NamedTuple
 from ._memory import is_exact, is_masked, library, readable
 from ._saving import Described, describe_plain, dtype_of, is_storable, type_name
 
-#: A tensor as the saver takes it: described, whether it is somebody's bytes, and of which whole it is part.
+#: A tensor as the saver takes it: description, whether it is opaque bytes, and for a part the whole shape and offset.
 Given = tuple[Described, bool, tuple[list[int], list[int]] | None]
 
 
-#: Complex numbers that a checkpoint has no name for, and what it calls their halves.
+#: Complex dtypes that a checkpoint does not have, and the dtype of their real and imaginary halves.
 HALVES = {"complex128": "F64", "complex32": "F16"}
 
 
 class Part(NamedTuple):
-    """What this rank holds of a tensor."""
+    """A part of a tensor that this rank holds."""
 
     #: The memory, contiguous or not.
     local: Any
-    #: Where in the whole it begins, as its library counts.
+    #: Its offset in the whole tensor, in the library's elements.
     start: tuple[int, ...]
-    #: How long the whole is, as its library counts.
+    #: The shape of the whole tensor, in the library's elements.
     shape: tuple[int, ...]
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor that is stored as such."""
+    """Whether a value is stored as a tensor."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         return True
@@ -43,15 +43,19 @@ def is_tensor(value: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _has_name(dtype: Any) -> bool:
-    """Whether arrays of NumPy's type are stored as tensors."""
+    """Whether NumPy arrays of this dtype are stored as tensors."""
     return is_storable(dtype.name) or dtype.name == "complex128"
 
 
 def parts(name: str, tensor: Any, view: Callable[[str, Any], Any] = readable) -> list[Part]:
-    """The parts of a tensor that this rank holds: of a plain one all of it, of a DTensor its shard.
+    """The parts of a tensor that this rank holds: all of a plain tensor, the local shards of a distributed one.
 
-    ``view`` is ``readable`` where they are saved, and ``writable`` where they are restored.
+    ``view`` is ``readable`` for a save and ``writable`` for a restore.
     """
+    if is_exact(tensor):
+        # The common case. A lookup of an attribute that a tensor does not have takes longer than all the rest.
+        plain = view(name, tensor)
+        return [Part(plain, (0,) * len(plain.shape), tuple(plain.shape))]
     if hasattr(tensor, "__create_chunk_list__"):
         from torch.distributed.checkpoint.metadata import MetadataIndex
 
@@ -64,13 +68,13 @@ def parts(name: str, tensor: Any, view: Callable[[str, Any], Any] = readable) ->
     else:
         plain = view(name, tensor)
         return [Part(plain, (0,) * len(plain.shape), tuple(plain.shape))]
-    # A rank may hold nothing of a tensor that has fewer rows than there are ranks.
+    # A rank may hold an empty shard of a tensor that has fewer rows than there are ranks.
     held = [(start, view(name, shard)) for start, shard in shards if shard.numel() or not tensor.numel()]
     return [Part(shard, tuple(start), tuple(tensor.shape)) for start, shard in held]
 
 
 def stored(local: Any) -> Any:
-    """A contiguous tensor as a checkpoint has it: complex numbers that it has no name for become pairs of numbers."""
+    """A contiguous tensor as a checkpoint stores it: complex numbers of ``HALVES`` become pairs of floats."""
     if not is_complex(local):
         return local
     if library(local) == "pt":
@@ -81,31 +85,31 @@ def stored(local: Any) -> Any:
 
 
 def stored_dtype(name: str, local: Any) -> str:
-    """What a checkpoint calls the elements of a tensor as ``stored`` gives it."""
+    """The checkpoint dtype of a tensor after ``stored``."""
     return HALVES.get(type_name(local.dtype)) or dtype_of(name, local)
 
 
 def is_complex(tensor: Any) -> bool:
-    """Whether ``stored`` takes its numbers apart."""
+    """Whether ``stored`` splits its numbers into pairs."""
     return type_name(tensor.dtype) in HALVES
 
 
 def is_contiguous(local: Any) -> bool:
-    """Whether the rows of a tensor follow each other in memory."""
+    """Whether a tensor is contiguous in row-major order."""
     if library(local) == "pt":
         return bool(local.is_contiguous())
     return bool(local.flags.c_contiguous)
 
 
 def contiguous(local: Any) -> Any:
-    """A tensor whose rows follow each other: itself, or a copy."""
+    """The tensor itself if it is contiguous, else a contiguous copy."""
     if is_contiguous(local):
         return local
     return local.contiguous() if library(local) == "pt" else local.copy(order="C")
 
 
 def whole(name: str, tensor: Any) -> Given:
-    """A tensor that this rank holds all of, as the saver takes it."""
+    """A whole tensor, as the saver takes it."""
     return describe_plain(name, stored(contiguous(readable(name, tensor)))), False, None
 
 
@@ -117,18 +121,18 @@ def given(name: str, part: Part) -> Given:
 
 
 def counted(part: Part, dtype: str) -> tuple[list[int], list[int]]:
-    """The shape of the whole and where in it the part begins, as a checkpoint of this dtype counts them."""
+    """The shape of the whole tensor and the part's offset, in elements of this checkpoint dtype."""
     shape, start = list(part.shape), list(part.start)
     if is_complex(part.local):
         return [*shape, 2], [*start, 0]
     if dtype == "F4":
-        # PyTorch counts pairs of elements of half a byte.
+        # PyTorch counts bytes of two 4-bit elements each.
         return [*shape[:-1], shape[-1] * 2], [*start[:-1], start[-1] * 2]
     return shape, start
 
 
 def opaque(name: str, data: bytes) -> Given:
-    """Bytes that are no tensor, as the saver takes them."""
+    """Bytes that are not a tensor, as the saver takes them."""
     import ctypes
 
     owner = ctypes.create_string_buffer(data, len(data))

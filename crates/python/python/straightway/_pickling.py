@@ -1,7 +1,7 @@
-"""State that is neither a tensor nor plain data: pickled, and unpickled where its writer is trusted.
+"""Pickles values that are neither tensors nor plain data, and unpickles them if their writer is trusted.
 
-Unpickling can run any code. Without trust a pickle is read by an interpreter in Rust, which knows only the types of
-plain data and calls nothing: 0.1.0 pickled those too.
+Unpickling can run any code. Without trust an interpreter in Rust reads the pickle. It knows only the types of plain
+data and calls nothing. It exists because version 0.1.0 pickled plain data too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ._straightway import plain_unpickled
 
 
 def pickled(value: Any) -> str:
-    """A value as text."""
+    """The pickle of a value, in base64."""
     return base64.b64encode(pickle.dumps(value, protocol=4)).decode("ascii")
 
 
 def unpickled(text: str, trust: bool) -> Any:
-    """The value that text is."""
+    """The value of a pickle in base64."""
     data = base64.b64decode(text)
     return pickle.loads(data) if trust else plain_unpickled(data)

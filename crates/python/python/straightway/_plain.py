@@ -1,7 +1,7 @@
-"""Values that are no tensors, as plain data: encoded here, decoded in Rust, which also says what the encoding is.
+"""Encodes values that are not tensors as plain data. The decoder, in Rust, also documents the encoding.
 
-The types are a closed list, so that a checkpoint of a stranger can be loaded. What is not of these types is pickled, and
-loaded only where its writer is trusted.
+The types are a closed list, so that an untrusted checkpoint can be loaded. Values of other types are pickled, and
+loaded only if their writer is trusted.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-#: As deep as the decoder goes.
+#: The maximum depth of the decoder.
 _DEPTH_MAX = 40
-#: As long as the decoder takes, and as many values.
+#: The maximum length and number of values of the decoder.
 _BYTES_MAX = 256 << 20
 _VALUES_MAX = 1 << 23
 
-#: What JSON has.
+#: Larger integers are not written as JSON numbers.
 _LONG_MAX = 1 << 63
 
 
 class NotPlain(TypeError):
-    """A value is not of the types that are plain data."""
+    """A value has a type that is not plain data."""
 
 
 def encoded(value: Any) -> str:
-    """A value as text; ``NotPlain`` if it has an object of another type."""
+    """A value as text. Raises ``NotPlain`` if it contains an object of another type."""
     text = json.dumps(_value(value, 0), separators=(",", ":"))
     if len(text) > _BYTES_MAX or text.count(",") > _VALUES_MAX:
         raise ValueError(
@@ -128,7 +128,7 @@ def _type(value: type) -> Any:
 
 
 def _numpy_type(dtype: Any) -> Any:
-    """A dtype of NumPy, if its elements hold no pointers."""
+    """The encoding of a NumPy dtype. Raises ``NotPlain`` if its elements hold pointers."""
     numpy = sys.modules["numpy"]
     if dtype.hasobject:
         raise NotPlain(f"NumPy's {dtype}")
@@ -145,7 +145,7 @@ def _numpy_type(dtype: Any) -> Any:
     raise NotPlain(f"NumPy's {dtype}")
 
 
-#: How each type of Python's own is written.
+#: The encoder of each built-in type.
 _ENCODERS: dict[type, Callable[[Any, int], Any]] = {
     int: _int,
     str: _text,

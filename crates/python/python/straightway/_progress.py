@@ -9,22 +9,22 @@ from typing import Any, Protocol
 
 from ._straightway import Loading, Receipt
 
-#: Called with the bytes that are in place and the bytes there will be.
+#: Called with the number of bytes loaded and the total.
 Callback = Callable[[int, int], Any]
 
-#: A load shorter than this shows no bar.
-_PATIENCE_S = 1.0
+#: A bar appears after this time.
+_BAR_DELAY_S = 1.0
 _WIDTH = 30
 
 
-class Shown(Protocol):
-    """A bar."""
+class Bar(Protocol):
+    """A progress bar."""
 
     def show(self, text: str, part: float) -> None:
-        """Shows it."""
+        """Draws the bar with this text."""
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """Removes the bar."""
 
 
 class Terminal:
@@ -63,15 +63,15 @@ class Notebook:
 
 
 def check(progress: Any, timeout: float | None = None) -> None:
-    """Refuses arguments that no load takes, before it begins."""
+    """Raises for invalid arguments, before the load begins."""
     if progress not in (None, True, False) and not callable(progress):
         raise TypeError(f"progress is None, True, False or a function, not {progress!r}")
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout is a number of seconds, at least 0, or None, not {timeout!r}")
 
 
-def _place() -> Shown | None:
-    """Where a bar can be shown: nowhere in a script whose output goes to a file."""
+def _bar() -> Bar | None:
+    """A bar for this environment; ``None`` for a script whose stderr is not a terminal."""
     interactive = sys.modules.get("IPython")
     shell = interactive.get_ipython() if interactive is not None else None
     if type(shell).__name__ == "ZMQInteractiveShell":
@@ -85,30 +85,30 @@ class Watch:
     def __init__(self, progress: bool | Callback | None, total_bytes: int) -> None:
         check(progress)
         self._callback = progress if callable(progress) else None
-        self._shown = None if progress is False or self._callback else _place()
+        self._shown = None if progress is False or self._callback else _bar()
         self._begun = time.monotonic()
         self._total = total_bytes
         self._is_shown = False
 
     def update(self, moved_bytes: int) -> None:
-        """So many bytes are in place."""
+        """Reports the number of bytes loaded so far."""
         moved = min(moved_bytes, self._total)
         if self._callback is not None:
             self._callback(moved, self._total)
         seconds = time.monotonic() - self._begun
-        if self._shown is not None and self._total and seconds > _PATIENCE_S:
+        if self._shown is not None and self._total and seconds > _BAR_DELAY_S:
             self._is_shown = True
             text = f"{moved / 1e9:.1f} of {self._total / 1e9:.1f} GB, {moved / seconds / 1e9:.2f} GB/s"
             self._shown.show(text, moved / self._total)
 
     def close(self) -> None:
-        """The load is over."""
+        """Removes the bar at the end of the load."""
         if self._shown is not None and self._is_shown:
             self._shown.close()
 
 
 def finish(loading: Loading, what: str, progress: bool | Callback | None, timeout: float | None) -> Receipt:
-    """Waits for a load. ``TimeoutError`` after ``timeout`` seconds; what the callback raises ends it too."""
+    """Waits for a load. A timeout (``TimeoutError``) or an exception of the callback stops it."""
     begun = time.monotonic()
     watch = Watch(progress, loading.bytes)
     try:
@@ -121,7 +121,7 @@ def finish(loading: Loading, what: str, progress: bool | Callback | None, timeou
             watch.update(moved)
             if timeout is not None and time.monotonic() - begun > timeout:
                 raise TimeoutError(
-                    f"{what} took longer than {timeout} s to load: {moved} of {loading.bytes} bytes were there"
+                    f"{what} took longer than {timeout} s to load: {moved} of {loading.bytes} bytes were loaded"
                 )
     except BaseException:
         loading.stop()

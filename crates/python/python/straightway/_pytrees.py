@@ -1,6 +1,6 @@
-"""``Weights`` as a node of the trees of PyTorch and JAX, whose functions take any other class for a leaf.
+"""Registers ``Weights`` as a pytree node with PyTorch and JAX, which treat an unregistered class as a leaf.
 
-Both are told about it when weights are made, and only where they are imported by then.
+The registration happens when weights are made, with those of the two libraries that are imported by then.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _REGISTERED: set[str] = set()
 
 
 def register(kind: type) -> None:
-    """Tells the libraries that are imported about the class, each once."""
+    """Registers the class once with each library that is imported."""
     if "torch" not in _REGISTERED and "torch.utils._pytree" in sys.modules:
         _REGISTERED.add("torch")
         _register_torch(kind)
@@ -42,7 +42,7 @@ def _register_jax(kind: Any) -> None:
     tree_util = sys.modules["jax.tree_util"]
 
     def flatten(weights: dict[str, Any]) -> tuple[Iterable[Any], tuple[str, ...]]:
-        # By name, as JAX flattens dictionaries.
+        # Sorted by name, as JAX flattens dictionaries.
         names = tuple(sorted(weights))
         return [(tree_util.DictKey(name), weights[name]) for name in names], names
 

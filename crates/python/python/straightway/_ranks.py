@@ -1,4 +1,4 @@
-"""Which rank of how many this process is, and who of them writes what all hold alike."""
+"""The rank of this process, the number of ranks, and which rank writes a part that several ranks hold."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class Share(NamedTuple):
     """A part of a tensor that a rank holds."""
 
     name: str
-    #: Where it begins in the whole, and how long it is.
+    #: Its offset in the whole tensor, and its shape.
     start: tuple[int, ...]
     lengths: tuple[int, ...]
-    #: What the elements are, and how long the whole is: the same on all ranks.
+    #: The dtype, and the shape of the whole tensor. They are the same on all ranks.
     dtype: str
     shape: tuple[int, ...]
 
 
 class Ranks:
-    """This process among those that save together.
+    """The identity of this process among the ranks that save together.
 
-    With ``torch.distributed`` initialised all comes from its process group; without, ranks share nothing but
-    the file system, and are told who they are.
+    It comes from the process group if ``torch.distributed`` is initialised. Otherwise the caller gives it, and ranks
+    share only the file system.
     """
 
     def __init__(self, rank: int | None, world_size: int | None, run: str | None, group: Any) -> None:
@@ -40,12 +40,12 @@ class Ranks:
         self._run = run
 
     def run(self) -> str:
-        """The name of this run, which all its ranks share and no other run has. All ranks ask for it."""
+        """The unique name of this run, the same on all its ranks. All ranks must call this."""
         if self._run is None:
             if self._dist is None and self.world_size > 1:
                 raise ValueError(
                     "several ranks without a process group need the name of their run\n"
-                    "hint: run=, the same on all ranks and new at each start, such as the job's number and its restart count"
+                    "hint: pass run=, the same on all ranks and new at each start, such as the job id and restart count"
                 )
             names = [fresh_run()]
             if self._dist is not None:
@@ -55,42 +55,43 @@ class Ranks:
         return self._run
 
     def own(self, shares: list[Share], failure: str | None = None) -> set[Share]:
-        """Of the parts that this rank holds, those that it writes: what several hold is written by one.
+        """The parts that this rank has to write, of those that it holds. A part that several hold is written once.
 
-        Without a process group nobody knows what others hold, and each writes all that is its own. A rank that has nothing
-        to write because of a ``failure`` says so here, and the others raise instead of waiting for it. All raise where
-        ranks differ about a tensor.
+        Without a process group, ranks do not know each other's parts, and each writes all of its own. A rank that
+        cannot save passes its ``failure``, and the other ranks raise instead of waiting for it. All ranks raise if they
+        disagree about the dtype or shape of a tensor.
         """
         if self._dist is None or self.world_size == 1:
             return set(shares)
-        everyones: list[tuple[str | None, list[Share]]] = [(None, [])] * self.world_size
-        self._dist.all_gather_object(everyones, (failure, shares), group=self._group)
-        for rank, (words, _) in enumerate(everyones):
-            if words is not None and rank != self.rank:
-                raise RuntimeError(f"rank {rank} has a state that cannot be saved: {words}")
-        _check_alike([theirs for _, theirs in everyones])
+        gathered: list[tuple[str | None, list[Share]]] = [(None, [])] * self.world_size
+        self._dist.all_gather_object(gathered, (failure, shares), group=self._group)
+        for rank, (reason, _) in enumerate(gathered):
+            if reason is not None and rank != self.rank:
+                raise RuntimeError(f"rank {rank} has a state that cannot be saved: {reason}")
+        _check_consistent([theirs for _, theirs in gathered])
         holders: dict[Share, list[int]] = {}
-        for rank, (_, theirs) in enumerate(everyones):
+        for rank, (_, theirs) in enumerate(gathered):
             for share in theirs:
                 holders.setdefault(share, []).append(rank)
-        return {share for share in shares if _chosen(share, holders[share]) == self.rank}
+        return {share for share in shares if _writer(share, holders[share]) == self.rank}
 
 
-def _check_alike(everyones: list[list[Share]]) -> None:
-    """Refuses tensors of one name that differ in dtype or shape from rank to rank: one rank's would be saved for all."""
+def _check_consistent(shares_by_rank: list[list[Share]]) -> None:
+    """Raises if a tensor differs in dtype or shape between ranks: one rank's version would be saved for all."""
     known: dict[str, tuple[int, Share]] = {}
-    for rank, shares in enumerate(everyones):
+    for rank, shares in enumerate(shares_by_rank):
         for share in shares:
             first, other = known.setdefault(share.name, (rank, share))
             if (share.dtype, share.shape) != (other.dtype, other.shape):
                 raise ValueError(
-                    f"tensor {share.name!r} is {other.dtype} of shape {list(other.shape)} on rank {first} and {share.dtype} of "
-                    f"shape {list(share.shape)} on rank {rank}\nhint: give what differs from rank to rank a name of its own on each"
+                    f"tensor {share.name!r} is {other.dtype} of shape {list(other.shape)} on rank {first} and "
+                    f"{share.dtype} of shape {list(share.shape)} on rank {rank}\n"
+                    "hint: a tensor that differs between ranks needs a different name on each rank"
                 )
 
 
-def _chosen(share: Share, holders: list[int]) -> int:
-    """One of the holders, another for each part, and the same at every save so that incremental saves find it."""
+def _writer(share: Share, holders: list[int]) -> int:
+    """The holder that writes a part. A hash spreads the parts; it is the same at every save, for incremental saves."""
     return holders[zlib.crc32(repr((share.name, share.start)).encode()) % len(holders)]
 
 

@@ -1,4 +1,4 @@
-"""Tensors of any library, described so that they can be saved without a copy of them in Python."""
+"""Describes the memory of tensors of any library, so that Rust can save them without a copy."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 from ._memory import library, readable
 from ._straightway import Receipt, save
 
-#: A tensor as `save` takes it: name, type, shape, address, bytes, device, and what keeps it alive.
+#: A tensor as `save` takes it: name, dtype, shape, address, bytes, device, and the object that owns the memory.
 Described = tuple[str, str, list[int], int, int, str, Any]
 
-#: What a safetensors file calls the types of PyTorch and NumPy.
+#: The dtype names of safetensors files, by the names of PyTorch and NumPy.
 DTYPE_NAMES = {
     "float4_e2m1fn_x2": "F4",
     "float8_e5m2": "F8_E5M2",
@@ -47,7 +47,7 @@ def save_file(
     Arguments:
         tensors: tensors of PyTorch, NumPy, CuPy or JAX by name, contiguous, on any device.
         filename: a path. An existing file is replaced.
-        metadata: a dictionary of strings that the file keeps beside the tensors.
+        metadata: a dictionary of strings to store in the file.
     """
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors is a dictionary of tensors by name, not {type(tensors).__name__}")
@@ -61,28 +61,28 @@ def save_file(
 
 
 def describe(name: str, tensor: Any) -> Described:
-    """What has to be known of a tensor to save its values. The memory is its own, or that of a copy."""
+    """The description of a tensor for ``save``. The memory is the tensor's own, or that of a copy."""
     if not isinstance(name, str):
-        raise TypeError(f"tensors are named by strings, not by {name!r}")
+        raise TypeError(f"the name of a tensor is a string, not {name!r}")
     return describe_plain(name, readable(name, tensor))
 
 
 def describe_plain(name: str, plain: Any) -> Described:
-    """What has to be known of the memory of a tensor that ``readable`` or ``writable`` gave. Nothing is copied."""
+    """The description of a tensor that ``readable`` or ``writable`` returned. Nothing is copied."""
     if library(plain) == "pt":
         if not plain.is_contiguous():
             raise ValueError(f"tensor {name!r} is not contiguous\nhint: save tensor.contiguous()")
         dtype = dtype_of(name, plain)
         shape = list(plain.shape)
         if dtype == "F4":
-            # Two to a byte in PyTorch, which counts bytes; the file counts elements.
+            # PyTorch counts bytes of two elements each; the file counts elements.
             shape[-1] *= 2
         device = "host:" if plain.is_cpu else f"cuda:{plain.device.index or 0}"
         nbytes = plain.numel() * plain.element_size()
         return name, dtype, shape, plain.data_ptr() if nbytes else 0, nbytes, device, plain
     if not plain.flags.c_contiguous:
         raise ValueError(f"tensor {name!r} is not contiguous\nhint: save numpy.ascontiguousarray(array)")
-    # NumPy makes the whole description anew each time that it is looked at.
+    # NumPy builds the interface dictionary at each access.
     interface = getattr(plain, "__array_interface__", None)
     if interface is not None:
         address, device = interface["data"][0], "host:"
@@ -93,22 +93,22 @@ def describe_plain(name: str, plain: Any) -> Described:
 
 @functools.lru_cache(maxsize=256)
 def type_name(dtype: Any) -> str:
-    """What NumPy and PyTorch call a type of elements."""
-    # A library's types are few, and their names take longer to make than to find.
+    """The name of a dtype in NumPy and PyTorch."""
+    # Cached: there are few dtypes, and building a name takes longer than a lookup.
     return getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
 
 
 def dtype_of(name: str, tensor: Any) -> str:
-    """What a safetensors file calls the elements of a tensor."""
+    """The dtype name of a tensor in a safetensors file."""
     theirs = type_name(tensor.dtype)
     ours = DTYPE_NAMES.get(theirs)
     if ours is None:
-        raise ValueError(f"tensor {name!r} has elements of {theirs}, which a safetensors file has no name for")
+        raise ValueError(f"tensor {name!r} has dtype {theirs}, which safetensors files do not support")
     return ours
 
 
 def torch_name(dtype: str) -> str:
-    """What PyTorch calls a type of a safetensors file."""
+    """The PyTorch name of a dtype of a safetensors file."""
     for theirs, ours in DTYPE_NAMES.items():
         if ours == dtype:
             return theirs
@@ -116,7 +116,7 @@ def torch_name(dtype: str) -> str:
 
 
 def empty_like(tensor: Any, dtype: str | None, shape: tuple[int, ...] | None = None) -> Any:
-    """A new contiguous tensor of the same library and device, of a safetensors file's type or of the tensor's own."""
+    """A new contiguous tensor of the same library and device, of a given safetensors dtype or the tensor's own."""
     shape = tuple(tensor.shape) if shape is None else shape
     if library(tensor) == "pt":
         import torch
@@ -130,18 +130,18 @@ def empty_like(tensor: Any, dtype: str | None, shape: tuple[int, ...] | None = N
     else:
         theirs = torch_name(dtype)
         if theirs.startswith(("bfloat", "float8")):
-            # Makes the name known to NumPy.
+            # The import registers the name with NumPy.
             import ml_dtypes  # noqa: F401
     return numpy.empty(shape, dtype=theirs)
 
 
 def is_storable(dtype: str) -> bool:
-    """Whether a safetensors file has a name for what a library calls so."""
+    """Whether safetensors files have a name for this dtype of a library."""
     return dtype in DTYPE_NAMES
 
 
 def synchronize(device: str) -> None:
-    """Waits for what is still computing the tensors."""
+    """Waits for queued work that still computes the tensors."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize(int(device.removeprefix("cuda:")))

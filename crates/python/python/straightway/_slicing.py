@@ -1,7 +1,7 @@
-"""What an index means for a tensor of which only a part is read.
+"""Translates an index into the part of a tensor that has to be read.
 
-The rules are those of ``safetensors``: integers, slices, ``...``, an empty list; what reaches beyond a dimension is an
-error. Beyond those, ``None`` adds a dimension, and bounds and steps may be negative, as in NumPy.
+The rules are those of ``safetensors``: integers, slices, ``...`` and an empty list are allowed; an index out of bounds
+is an error. In addition, ``None`` adds a dimension, and bounds and steps may be negative, as in NumPy.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from typing import Any, NamedTuple
 
 from ._errors import SafetensorError, SliceError
 
-#: What an index may have for each dimension.
+#: The index of one dimension.
 Item = int | slice
 
 
 class Cut(NamedTuple):
-    """A part of a tensor: what is read, and what of that is given."""
+    """A part of a tensor that is read, and the index into it that gives the result."""
 
     starts: list[int]
     lengths: list[int]
-    #: The index of what is read that gives what was asked for; ``None`` where that is all of it.
+    #: The index to apply to the part that was read; ``None`` if the part is the result.
     rest: tuple[Any, ...] | None
 
 
 def items(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """The index with an item for every dimension, and ``None`` where one is added."""
+    """The index with one item per dimension, and ``None`` for each added dimension."""
     if isinstance(index, list):
         if index:
             raise SafetensorError("Non empty lists are not implemented")
@@ -50,7 +50,7 @@ def items(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 def cut(index: Any, shape: tuple[int, ...]) -> Cut:
-    """The smallest part of a tensor that has all of what an index asks for."""
+    """The smallest contiguous box of a tensor that covers an index."""
     starts: list[int] = []
     lengths: list[int] = []
     rest: list[Any] = []
@@ -75,7 +75,7 @@ def cut(index: Any, shape: tuple[int, ...]) -> Cut:
 
 
 def _check(given: tuple[Any, ...], spelled: list[Item], shape: tuple[int, ...]) -> None:
-    """Refuses what reaches beyond a dimension, in the words of safetensors."""
+    """Raises for an index out of bounds, with the messages of safetensors."""
     for dimension, (item, size) in enumerate(zip(spelled, shape)):
         if isinstance(item, int):
             if item < -size:
@@ -85,7 +85,7 @@ def _check(given: tuple[Any, ...], spelled: list[Item], shape: tuple[int, ...]) 
         else:
             if item.step == 0:
                 raise SafetensorError("Slice step must not be 0")
-            # A slice of nothing may begin right behind the last element.
+            # An empty slice may start right after the last element.
             if item.start is not None and item.start > size:
                 raise _out_of_bounds(given, shape, item.start, dimension)
             if item.stop is not None and item.stop > size:
@@ -111,6 +111,6 @@ def _shown(item: Any) -> str:
 
 
 def _within(chosen: range, low: int) -> slice:
-    """What ``chosen`` is, counted from ``low``."""
+    """``chosen`` as a slice relative to ``low``."""
     stop = chosen.stop - low
     return slice(chosen.start - low, None if stop < 0 else stop, chosen.step)

@@ -1,7 +1,7 @@
-"""``sys.modules["safetensors"] = straightway`` gives every program this package in the place of safetensors.
+"""The import hook behind ``sys.modules["safetensors"] = straightway``, which replaces safetensors by this package.
 
-A program then imports ``safetensors.torch`` and the like, which Python would look for in this package's folder and load
-a second time under that name. The finder here gives the modules that are there.
+A program then imports ``safetensors.torch`` and the like. Python would find those in this package's folder and load
+them a second time under that name. The finder here returns the modules that are already loaded.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from importlib.machinery import ModuleSpec
 
-# `typing` and `importlib.abc` take longer to import than all of this package.
+# Importing `typing` and `importlib.abc` takes longer than importing this package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -19,7 +19,7 @@ _PREFIX = "safetensors."
 
 
 class Finder:
-    """Finds ``safetensors.x`` as ``straightway.x`` where this package stands in for safetensors."""
+    """Finds ``safetensors.x`` as ``straightway.x`` if this package replaces safetensors."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if not fullname.startswith(_PREFIX) or sys.modules.get("safetensors") is not sys.modules.get("straightway"):
@@ -33,7 +33,7 @@ class Finder:
 
 
 class _Alias:
-    """Loads a module by giving one that has another name."""
+    """Loads a module as an alias of one with another name."""
 
     def __init__(self, own: str) -> None:
         self._own = own
@@ -44,11 +44,11 @@ class _Alias:
     def exec_module(self, module: ModuleType) -> None:
         import importlib
 
-        # What is in `sys.modules` after this is what is imported.
+        # The import returns the entry that `sys.modules` has afterwards.
         sys.modules[module.__name__] = importlib.import_module(self._own)
 
 
 def install() -> None:
-    """Makes Python ask the finder, before any other."""
+    """Puts the finder in front of all others."""
     if not any(isinstance(finder, Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())

@@ -39,7 +39,7 @@ __version__: str
 
 @final
 class Receipt:
-    """What happened: bytes by route and reason, what bound the speed."""
+    """The receipt of a transfer: bytes by route and reason, and what limited the speed."""
 
     schema: str
     bytes: int
@@ -67,7 +67,7 @@ class Receipt:
 
 @final
 class Tensor:
-    """A tensor that other libraries take without a copy."""
+    """A tensor that other libraries can use without a copy."""
 
     @property
     def dtype(self) -> str: ...
@@ -93,7 +93,7 @@ class Tensor:
 
 @final
 class Model:
-    """A safetensors file, a folder of them, or an index."""
+    """A model: a safetensors file, a folder of them, or an index."""
 
     def __new__(
         cls, path: str | os.PathLike[str], *, storage_options: Mapping[str, str | bool] | None = None
@@ -110,7 +110,7 @@ class Model:
 
 @final
 class Loading:
-    """A load that goes on by itself."""
+    """A load that runs in the background."""
 
     def __new__(
         cls,
@@ -146,14 +146,14 @@ class Loading:
 
 @final
 class Mapped:
-    """A model's files as memory."""
+    """The mapped files of a model."""
 
     def __new__(cls, model: Model) -> Self: ...
     def tensor(self, name: str, take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any]) -> Any | None: ...
 
 @final
 class Stream:
-    """A model batch by batch."""
+    """A load of a model, batch by batch."""
 
     def __new__(
         cls,
@@ -222,7 +222,7 @@ class Store:
 
 @final
 class Checkpoint:
-    """A step that is open to be read."""
+    """An open step of a folder of checkpoints."""
 
     @property
     def step(self) -> int: ...

@@ -1,14 +1,16 @@
-"""A state as a checkpoint has it: a tree, in JSON, whose leaves are plain data, pickles, and the names of tensors.
+"""The tree of a state in a checkpoint: JSON whose leaves are plain data, pickles, and the names of tensors.
 
-A node is a list whose first member says what it is:
+A node is a list. Its first member is its kind:
 
     ["d", [[key, node], …]]   a dictionary; ["o", …] an OrderedDict
     ["l", [node, …]]          a list; ["t", …] a tuple
     ["v", value]              None, a bool, a number or a string
     ["e", text]               a value of other types that are plain data; see ``_plain``
     ["p", text]               anything else, pickled; 0.1.0 pickled plain data as well
-    ["x", name, library]      a tensor: ``pt`` or ``np``, and ``pt-complex`` where its last dimension holds a complex number's two halves
-    ["m", data, mask, more]   a masked array of NumPy: two nodes (the mask may be null), and a leaf with its fill value and whether its mask is hard
+    ["x", name, library]      a tensor: ``pt`` or ``np``; with ``-complex`` behind it, the last dimension holds the
+                              two halves of a complex number
+    ["m", data, mask, more]   a masked array of NumPy: two nodes (the mask may be null), and a leaf with its fill value
+                              and whether its mask is hard
 """
 
 from __future__ import annotations
@@ -28,20 +30,20 @@ Node = list[Any]
 
 _JSON = (type(None), bool, int, float, str)
 
-#: How deep a state may be: Python's stack ends at some multiple of this.
+#: The maximum depth of a state. Python's recursion limit is a multiple of it.
 _DEPTH_MAX = 200
 
-#: Beyond these Python refuses to write an integer in decimal digits.
+#: The largest integer, in bits, that Python writes in decimal digits.
 _INT_BITS_MAX = 8192
 
 
 def is_stateful(value: Any) -> bool:
-    """Whether it gives its state and takes it back, as modules and optimizers do."""
+    """Whether a value has ``state_dict`` and ``load_state_dict``, as modules and optimizers have."""
     return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
 
 
-class Sketch:
-    """A state taken apart: its tree, and its tensors by name."""
+class StateTree:
+    """A state split into its tree and its tensors by name."""
 
     def __init__(self, state: Any) -> None:
         self.tensors: dict[str, Any] = {}
@@ -50,7 +52,7 @@ class Sketch:
         self.tree = self._node(state, "")
 
     def _member(self, value: Any, path: str) -> Node:
-        # The most frequent first: a state has many tensors and few other things.
+        # The most frequent case first: a state has many tensors and few other values.
         if _memory.is_exact(value) and _parts.is_tensor(value):
             return self._tensor(value, path)
         return self._node(value, path)
@@ -105,7 +107,7 @@ class Sketch:
         return ["v", key] if _is_json(key) else leaf(key)
 
     def _name(self, tensor: Any, path: str) -> str:
-        """The name of a tensor. Those that are the very same memory, as tied weights are, have one name."""
+        """The name of a tensor. Tensors with identical memory, such as tied weights, share one name."""
         memory = _identity(tensor)
         if memory is not None and memory in self._memories:
             return self._memories[memory]
@@ -125,7 +127,7 @@ def _is_json(value: Any) -> bool:
 
 
 def leaf(value: Any) -> Node:
-    """A value as plain data where it has only types of those, and else pickled."""
+    """A leaf: plain data if the value has only such types, else a pickle."""
     try:
         return ["e", encoded(value)]
     except NotPlain:
@@ -142,42 +144,42 @@ def _join(path: str, key: Any) -> str:
 
 
 def _identity(tensor: Any) -> tuple[Any, ...] | None:
-    """What two tensors have in common that are the same elements; ``None`` where that is hard to say."""
+    """A key that tensors with the same elements in memory share; ``None`` if there is no simple one."""
     if _memory.library(tensor) != "pt":
         return None
     if not _memory.is_exact(tensor) and (type(tensor).__name__ == "DTensor" or hasattr(tensor, "local_shards")):
         return None
     if tensor.is_nested or tensor.layout is not sys.modules["torch"].strided or not tensor.numel():
         return None
-    # A conjugate view has the memory of its base, and other values.
+    # A conjugate view shares the memory of its base but has other values.
     kind = tensor.dtype, tensor.is_conj(), tensor.is_neg()
     try:
         return tensor.device, tensor.data_ptr(), kind, tuple(tensor.shape), tensor.stride()
     except RuntimeError:
-        # It has no memory, and is refused when that is read.
+        # It has no memory, and is refused when its memory is read.
         return None
 
 
 def parsed(data: bytes) -> Node:
-    """The tree that bytes of a checkpoint are, if every node of it is one."""
+    """The tree of a checkpoint, parsed and with every node checked."""
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the checkpoint's tree is no JSON: {error}") from error
+        raise ValueError(f"the checkpoint's tree is not valid JSON: {error}") from error
     open_nodes: list[tuple[Any, int]] = [(tree, 0)]
     while open_nodes:
         node, depth = open_nodes.pop()
         within = _members(node)
         if within is None or depth > _DEPTH_MAX:
             raise ValueError(
-                f"the checkpoint's tree has a node that is none, or is deeper than {_DEPTH_MAX}: {str(node)[:80]}"
+                f"the checkpoint's tree has an invalid node, or is deeper than {_DEPTH_MAX}: {str(node)[:80]}"
             )
         open_nodes += [(member, depth + 1) for member in within]
     return cast(Node, tree)
 
 
 def _members(node: Any) -> list[Any] | None:
-    """The nodes inside a node, or ``None`` where it is no node."""
+    """The nodes inside a node; ``None`` if it is not a valid node."""
     match node:
         case ["v", None | bool() | int() | float() | str()] | ["e" | "p", str()] | ["x", str(), str()]:
             return []
@@ -197,7 +199,7 @@ def _is_pair(pair: Any) -> bool:
 
 
 def merge(tree: Node, other: Node) -> None:
-    """Adds to a tree what only another rank's has."""
+    """Adds the entries to a tree that only another rank's tree has."""
     if tree[0] not in ("d", "o") or other[0] not in ("d", "o"):
         return
     known = {_hashable(key): node for key, node in tree[1]}
@@ -209,28 +211,28 @@ def merge(tree: Node, other: Node) -> None:
 
 
 def _hashable(key: Node) -> tuple[str, str, Any]:
-    # 1 and True are one key to Python, and so they are here.
+    # Python takes 1 and True for the same key, and so does this.
     return "key", key[0], key[1]
 
 
 class Plan:
-    """How a tree becomes a state again: which tensors are filled in place, and which are made.
+    """The plan of a restore: which tensors are filled in place, and which are made.
 
-    ``result`` gives the state when the bytes are there.
+    ``result`` returns the state after the bytes are read.
     """
 
     def __init__(self, tree: Node, into: Any, trust: bool, has_target: bool = True) -> None:
         self._trust = trust
-        #: Tensors to fill, each with the name of what goes there.
+        #: Tensors to fill, each with the name that it was saved under.
         self.filled: list[tuple[str, Any]] = []
         #: Tensors to make, by name, with their library.
         self.made: dict[str, str] = {}
-        #: What was made.
+        #: The tensors that were made, by name.
         self.fresh: dict[str, Any] = {}
         self.result = self._follow(tree, into, "", is_fixed=True) if has_target else self._make(tree)
 
     def _follow(self, node: Node, target: Any, path: str, is_fixed: bool = False) -> Callable[[], Any]:
-        """Restores into what is there. What is fixed cannot be replaced by another object: nobody would see that one."""
+        """Restores into an existing value. A fixed one has no container in which it could be replaced."""
         if is_stateful(target):
             return self._load(node, target, path)
         kind = node[0]
@@ -250,17 +252,18 @@ class Plan:
             return lambda: mask(target)
         where = path or "the state"
         if _parts.is_tensor(target):
-            raise ValueError(f"{where} is a tensor, and no tensor was saved there but {_saved_kind(node)}")
+            raise ValueError(f"{where} is a tensor, but {_saved_kind(node)} was saved there")
         if _is_filled(target):
             raise ValueError(f"{where} is {_kind(target)}, and {_saved_kind(node)} was saved there")
         if is_fixed:
             raise ValueError(
-                f"{where} is {_kind(target)}, and nothing can be restored into that\nhint: put it into a dictionary, or take what load() makes"
+                f"{where} is {_kind(target)}, and nothing can be restored into that\n"
+                "hint: put it into a dictionary, or use the result of load()"
             )
         return self._make(node)
 
     def _load(self, node: Node, target: Any, path: str) -> Callable[[], Any]:
-        """Restores into an object that takes its state back. All of what was saved is given to it."""
+        """Restores into an object with ``load_state_dict``, which gets all of the saved state."""
         make = self._fill(node, target.state_dict(), path)
 
         def load() -> Any:
@@ -270,7 +273,7 @@ class Plan:
         return load
 
     def _fill(self, node: Node, target: Any, path: str) -> Callable[[], Any]:
-        """Restores all of what was saved: into what is there, where it fits, and else into new memory."""
+        """Restores all saved entries: into existing tensors where they fit, else into new memory."""
         if node[0] == "x" and _parts.is_tensor(target) or node[0] == "m" and _memory.is_masked(target):
             return self._follow(node, target, path)
         if node[0] in ("d", "o") and isinstance(target, dict):
@@ -290,7 +293,7 @@ class Plan:
         return self._make(node)
 
     def _follow_dict(self, node: Node, target: dict[Any, Any], path: str) -> Callable[[], Any]:
-        """Restores the keys that are there. What only the checkpoint has is left unread."""
+        """Restores the keys that the target has. Entries that only the checkpoint has are not read."""
         saved = {self._key(k): n for k, n in node[1]}
         absent = [key for key in target if key not in saved]
         if absent:
@@ -318,12 +321,12 @@ class Plan:
         return assign
 
     def _make(self, node: Node) -> Callable[[], Any]:
-        """Makes anew what a node says."""
+        """Makes a new value from a node."""
         kind, value = node[0], node[1]
         if kind == "v":
             return lambda: value
         if kind in ("e", "p"):
-            # At once: what is refused is refused before any tensor was written to.
+            # Decoded now, so that an error is raised before any tensor is written to.
             made = leaf_value(node, self._trust)
             return lambda: made
         if kind in ("d", "o"):
@@ -347,17 +350,17 @@ class Plan:
         return lambda: mask(numpy.ma.MaskedArray(data()))
 
     def _mask(self, node: Node) -> Callable[[Any], Any]:
-        """Gives a masked array the mask and the fill value that were saved."""
+        """The function that sets the saved mask and fill value of a masked array."""
         import numpy
 
         make = (lambda: numpy.ma.nomask) if node[2] is None else self._make(node[2])
         more = self._make(node[3])()
         if not isinstance(more, tuple) or len(more) != 2:
-            raise ValueError("the checkpoint's tree has a masked array that is none")
+            raise ValueError("the checkpoint's tree has an invalid masked array")
         fill, is_hard = more
 
         def mask(array: Any) -> Any:
-            # A hard mask cannot be taken away.
+            # A hard mask cannot be replaced.
             array.soften_mask()
             array.mask = make()
             array.fill_value = fill
@@ -372,7 +375,7 @@ class Plan:
 
 
 def _is_filled(target: Any) -> bool:
-    """Whether it holds what a restore writes into: a tensor, or an object that takes its state back. All else is replaced."""
+    """Whether a target contains tensors or stateful objects, which a restore fills. Other values are replaced."""
     if isinstance(target, dict):
         return any(map(_is_filled, target.values()))
     if type(target) in (list, tuple):
@@ -381,7 +384,7 @@ def _is_filled(target: Any) -> bool:
 
 
 def _kind(target: Any) -> str:
-    """What is there, in words."""
+    """The kind of a target, for messages."""
     if type(target) in (list, tuple):
         return f"a {type(target).__name__} of {len(target)}"
     if _memory.is_masked(target):
@@ -390,14 +393,14 @@ def _kind(target: Any) -> str:
 
 
 def _saved_kind(node: Node) -> str:
-    """What was saved, in words."""
+    """The kind of a saved node, for messages."""
     if node[0] in ("l", "t"):
         return f"a {'list' if node[0] == 'l' else 'tuple'} of {len(node[1])}"
     return {"d": "a dictionary", "o": "a dictionary", "x": "a tensor", "m": "a masked array"}.get(node[0], "a value")
 
 
 def _complex(tensor: Any) -> Any:
-    """A tensor of complex numbers, of one whose last dimension holds their two halves."""
+    """The complex tensor of one whose last dimension holds real and imaginary halves."""
     if _memory.library(tensor) == "pt":
         import torch
 

@@ -14,19 +14,19 @@ from ._progress import Callback
 from ._straightway import Loading, Model, Receipt, warm
 from ._straightway import Stream as _Stream
 
-#: A filter (``None`` for all tensors), a dimension, and which part of it: start and stop.
+#: A filter (``None`` for all tensors), a dimension, and its range: start and stop.
 Cut = tuple[str | None, int, int, int]
 
 StrPath = str | os.PathLike[str]
 StorageOptions = Mapping[str, str | bool]
 
-#: How soon the bytes of a load are needed.
+#: The scheduling priority of a load.
 Priority = Literal["now", "soon", "background"]
 
-#: The protocol that ``torch.save`` pickles by. ``pickle`` and ``multiprocessing`` use later ones.
+#: The pickle protocol of ``torch.save``. ``pickle`` and ``multiprocessing`` use later ones.
 _TORCH_SAVE_PROTOCOL = 2
 
-#: What tensors are: ``torch.Tensor``, ``numpy.ndarray``.
+#: The type of the tensors, such as ``torch.Tensor`` or ``numpy.ndarray``.
 Tensor = TypeVar("Tensor")
 
 
@@ -84,7 +84,7 @@ class Stream(Iterator[tuple[str, Any]]):
         while True:
             for pair in self._ready:
                 return pair
-            # What was handed out before may go now: only the next batch is ours.
+            # The last batch is not referenced any more and can be freed.
             batch = self._batches.next(self._framework.take, self._framework.convert, self._timeout)
             if batch is None:
                 if self._watch is not None:
@@ -102,14 +102,14 @@ class Stream(Iterator[tuple[str, Any]]):
 
 
 def patterns(filter: str | Iterable[str] | None) -> list[str]:
-    """Filters as a list, however they were given."""
+    """Filters as a list."""
     if filter is None:
         return []
     return [filter] if isinstance(filter, str) else list(filter)
 
 
 def _open(path: StrPath, device: Any, storage_options: StorageOptions | None) -> Model:
-    """A model. While its headers are read, lanes and pinned memory are made ready for the device."""
+    """Opens a model. While its headers are read, lanes and pinned memory are prepared for the device."""
     place = _framework.device_name(device)
     if place.startswith("cuda:"):
         warm(path, place)
@@ -130,7 +130,7 @@ def load(
     timeout: float | None = None,
     what: StrPath = "the model",
 ) -> Weights[Any]:
-    """Loads what is asked for of a model in one transfer. Without a route, what goes to host memory is mapped."""
+    """Loads the selected tensors of a model in one transfer. Without a route, host memory is mapped from the files."""
     _progress.check(progress, timeout)
     library = _framework.find(framework)
     if route is None and not library.maps:
@@ -148,7 +148,7 @@ def load(
     )
     weights: Weights[Any] = Weights()
     if not library.may_copy:
-        # The library's tensors are made while the bytes are still on their way.
+        # The library's tensors are made while the load runs.
         loading.fill(weights, library.take, library.convert)
     weights.receipt = _progress.finish(loading, os.fspath(what), progress, timeout)
     if library.may_copy:
@@ -171,11 +171,11 @@ def load_file(
 ) -> Weights[Any]:
     """Loads a safetensors file: a dictionary of its tensors, with a ``receipt``.
 
-    In host memory the tensors are the pages of the file, as those of safetensors are: bytes are read when they are used,
-    and the receipt says ``mapped``. A tensor that is written to changes the process's memory, not the file. If the file
-    is changed in place the tensors change, and if it is cut, the process ends by SIGBUS. ``route="auto"`` and
-    ``load_model`` read every byte into memory of the process instead, and so does ``framework="jax"``, whose arrays must
-    not change. Tensors on a GPU, and objects of a store on a network, are always read.
+    Tensors in host memory are mapped pages of the file, as in safetensors: bytes are read at first use, and the receipt
+    says ``mapped``. Writing to a tensor changes the process's memory, not the file. If the file is modified in place,
+    the tensors change; if it is truncated, the process is killed by SIGBUS. ``route="auto"`` and ``load_model`` read
+    every byte into memory of the process instead, and so does ``framework="jax"``, whose arrays must not change.
+    Tensors on a GPU, and objects of a store on a network, are always read.
 
     Arguments:
         filename: the file: a path or a URI.
@@ -184,23 +184,24 @@ def load_file(
             package's own tensors); ``None`` is PyTorch if it is installed, else NumPy.
         filter: names, globs (``model.layers.*``) or regular expressions (``regex:^lm_head``). Only tensors that match
             one of them are read.
-        route: ``None`` maps the file where the tensors go to host memory. ``"auto"`` reads it by the most direct route;
+        route: ``None`` maps the file if the tensors go to host memory. ``"auto"`` reads it by the most direct route;
             ``"direct"``, ``"staged"`` or ``"buffered"`` require a route.
-        priority: ``"now"`` has lanes of its own, and background transfers make room for it; ``"background"`` gives way
-            to other transfers of this process, as the flush of a checkpoint does.
-        memory: who allocates memory of a GPU. ``"framework"``: PyTorch's caching allocator, or CuPy's pool. The tensors
-            count as its own (``torch.cuda.memory_allocated``), and each of 1 MiB or more is freed with its last
-            reference; smaller ones share blocks of up to 16 MiB. ``"driver"``: one block of the CUDA driver, which goes
-            with the last of all tensors; so it is for all other libraries, and where GPUDirect Storage may serve.
+        priority: ``"now"`` has lanes of its own, and background transfers slow down for it; ``"background"`` yields to
+            other transfers of this process, as the flush of a checkpoint does.
+        memory: the allocator of GPU memory. ``"framework"``: PyTorch's caching allocator, or CuPy's pool. The tensors
+            count as the library's (``torch.cuda.memory_allocated``). A tensor of 1 MiB or more is freed with its last
+            reference; smaller ones share blocks of up to 16 MiB. ``"driver"``: one block of the CUDA driver, which is
+            freed with the last of all tensors. All other libraries use it, and so do loads that GPUDirect
+            Storage may serve.
         progress: ``None`` shows a bar after a second, in a terminal or a notebook; ``False`` shows none; a function is
-            called with the bytes loaded and their total, about 20 times a second. What it raises ends the load.
-        timeout: seconds, after which the load ends with ``TimeoutError``; ``None`` is no limit.
-        storage_options: how a store on a network is reached, for this call: for ``s3://`` ``endpoint_url``, ``region``,
+            called with the bytes loaded and their total, about 20 times a second. An exception stops the load.
+        timeout: the number of seconds after which ``TimeoutError`` is raised; ``None`` is no limit.
+        storage_options: settings of stores on a network, for this call: for ``s3://`` ``endpoint_url``, ``region``,
             ``profile``, ``access_key_id``, ``secret_access_key``, ``session_token``, ``anonymous``, ``addressing``,
             ``requester_pays`` and ``sse_customer_key``; for ``https://`` ``token``; for both ``ca_bundle``, and
-            ``cache``, a folder that keeps what was read for the next time, with ``cache_size`` (``"100GiB"``); for
+            ``cache``, a folder that caches the bytes read, with its limit ``cache_size`` (``"100GiB"``); for
             ``nvme-tcp://`` ``nvme_hostnqn``, ``nvme_hostid``, ``nvme_digests``, ``nvme_paths``, ``nvme_keep_alive``,
-            ``nvme_secret`` and ``nvme_ctrl_secret``. What is not given comes from the environment and the AWS
+            ``nvme_secret`` and ``nvme_ctrl_secret``. The defaults come from the environment and the AWS
             configuration files.
     """
     return load(
@@ -233,12 +234,12 @@ def load_model(
 ) -> Weights[Any]:
     """Loads all tensors of a model: a folder, an index file, or a single file.
 
-    Every byte is read into memory that belongs to the process: no later change of a file changes a tensor.
+    Every byte is read into memory of the process: a later change of a file does not change a tensor.
 
     Arguments:
         folder: the folder, the index or the file: a path or a URI.
-        slices: a list of ``(filter, dimension, start, stop)``. Of a tensor that a filter matches (``None`` matches
-            all), only that part is read: the shard of a tensor-parallel rank.
+        slices: a list of ``(filter, dimension, start, stop)``. Only that part is read of each tensor that the filter
+            matches (``None`` matches all), such as the shard of a tensor-parallel rank.
         route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` require a route.
         device, framework, filter, priority, memory, progress, timeout, storage_options: as for ``load_file``.
     """
@@ -272,7 +273,7 @@ def iterate(
     timeout: float | None = None,
     storage_options: StorageOptions | None = None,
 ) -> Stream:
-    """Yields ``(name, tensor)`` batch by batch. The next batch loads while this one is used.
+    """Yields ``(name, tensor)`` batch by batch. The next batch loads while the current one is used.
 
     Copying each tensor into a parameter needs no second copy of the model in memory. ``receipts`` has the receipt of
     each batch.
@@ -280,7 +281,7 @@ def iterate(
     Arguments:
         batch_bytes: the approximate size of a batch.
         progress: as for ``load_file``, after each batch.
-        timeout: seconds for each batch, after which ``TimeoutError`` is raised; ``None`` is no limit.
+        timeout: the number of seconds per batch after which ``TimeoutError`` is raised; ``None`` is no limit.
         folder, device, framework, filter, slices, route, priority, memory, storage_options: as for ``load_model``.
     """
     _progress.check(progress, timeout)

@@ -9,8 +9,8 @@
         ...
         checkpointer.save(step)
 
-It saves what ``accelerator.save_state`` saves: models, optimizers, schedulers, the scaler, random states, and what was
-registered by ``register_for_checkpointing``. Every process calls ``save``.
+It saves what ``accelerator.save_state`` saves: models, optimizers, schedulers, the scaler, random states, and the
+objects of ``register_for_checkpointing``. Every process calls ``save``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ._checkpointer import Restored, Saved
 
 
 class Checkpointer(_checkpointer.Checkpointer):
-    """A ``straightway.Checkpointer`` that knows the state of an ``Accelerator``.
+    """A ``straightway.Checkpointer`` for the state of an ``Accelerator``.
 
     Arguments:
         accelerator: the ``Accelerator``, after ``prepare``.
@@ -42,13 +42,13 @@ class Checkpointer(_checkpointer.Checkpointer):
         self._accelerator = accelerator
 
     def save(self, step: int, state: Any = None, async_: bool = True, metadata: Any = None) -> Saved | None:
-        """Saves the state of the ``Accelerator`` as a step, with ``state`` beside it if there is any."""
+        """Saves the state of the ``Accelerator``, and ``state`` if it is given, as a step."""
         return super().save(step, self._state() | ({} if state is None else {"own": state}), async_, metadata)
 
     def restore(
         self, step: int | str = "latest", into: Any = None, device: Any = "cpu", *, cast: bool = False
     ) -> Restored:
-        """Restores a step into the state of the ``Accelerator``, and what was saved beside it ``into`` a state."""
+        """Restores a step into the state of the ``Accelerator``, and the additional state into ``into``."""
         target = self._state()
         restored = super().restore(step, target | ({} if into is None else {"own": into}), device, cast=cast)
         _set_random(target[self._random])
@@ -56,7 +56,7 @@ class Checkpointer(_checkpointer.Checkpointer):
 
     @property
     def _random(self) -> str:
-        """Random states differ from process to process, and so do their names."""
+        """The name of this process's random states, which differ between processes."""
         return f"random.{self._accelerator.process_index}"
 
     def _state(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Checkpointer(_checkpointer.Checkpointer):
 
 
 def _random() -> dict[str, Any]:
-    """The states of the generators of random numbers."""
+    """The states of the random number generators."""
     import torch
 
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}

@@ -15,7 +15,7 @@ __all__ = ["load", "load_file", "save", "save_file"]
 
 
 def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights[Any]:
-    """Loads a safetensors file into JAX arrays. The file is read whatever ``backend`` says: arrays must not change."""
+    """Loads a safetensors file into JAX arrays. Both backends read the file: JAX arrays must not change."""
     return _weights.load_file(filename, framework="jax", route=route_of(backend))
 
 

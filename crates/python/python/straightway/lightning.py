@@ -1,11 +1,11 @@
-"""Checkpoints of PyTorch Lightning by this package.
+"""A ``CheckpointIO`` plugin for PyTorch Lightning.
 
     from straightway.lightning import CheckpointIO
 
     trainer = Trainer(plugins=[CheckpointIO()])
 
 Lightning decides what is saved, when and under which name; each name is a folder. ``save_checkpoint`` returns when the
-state may change again, and the write goes on beside the training.
+state may change again; the write continues in the background.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ._straightway import fresh_run
 if TYPE_CHECKING:
 
     class _CheckpointIO:
-        """What Lightning's class is to a checker of types, which need not have Lightning."""
+        """The base class for type checkers, which need not have Lightning installed."""
 
 else:
     try:
@@ -34,8 +34,8 @@ class CheckpointIO(_CheckpointIO):
     """Saves and loads checkpoints of a ``Trainer`` or of ``Fabric``.
 
     Arguments:
-        async_: whether the write goes on beside the training. A failure is raised by the next save, or at the end.
-        trust: unpickles what is not plain data, which runs whatever a checkpoint says: only for your own.
+        async_: whether the write continues in the background. A failure is raised by the next save, or at the end.
+        trust: unpickles values of any class, which can run code: only for checkpoints of your own.
         options: ``incremental``, ``compression``, ``rate_bytes_per_s``, ``memory_bytes_max`` of ``Checkpointer``.
     """
 
@@ -49,11 +49,11 @@ class CheckpointIO(_CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Saves what Lightning gives. What was at the path is removed when this is there."""
+        """Saves a checkpoint. An older one at the path is removed when the new one is complete."""
         if storage_options is not None:
-            raise TypeError("storage_options are for remote file systems, and this writes to local ones")
+            raise TypeError("storage_options are not supported: they are for remote file systems")
         self._finish()
-        # Lightning lets one process save what all have in common.
+        # Lightning calls this on one process, with the state that all have in common.
         checkpointer = Checkpointer(
             path, rank=0, world_size=1, run=fresh_run(), keep_last=1, trust=self._trust, **self._options
         )
@@ -69,7 +69,7 @@ class CheckpointIO(_CheckpointIO):
         map_location: Callable[..., Any] | None = None,
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
-        """The checkpoint as it was saved, its tensors in host memory."""
+        """Loads a checkpoint, with its tensors in host memory."""
         self._finish()
         if not os.path.exists(path):
             raise FileNotFoundError(f"Checkpoint file not found: {os.fspath(path)}")

@@ -21,7 +21,7 @@ __all__ = ["load", "load_file", "safe_open", "save", "save_file"]
 
 
 def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights[numpy.ndarray[Any, Any]]:
-    """Loads a safetensors file into NumPy arrays: the pages of the file, or by ``backend="pread"`` memory of their own."""
+    """Loads a safetensors file into NumPy arrays: mapped pages, or memory of their own with ``backend="pread"``."""
     return _weights.load_file(filename, framework="np", route=route_of(backend))
 
 

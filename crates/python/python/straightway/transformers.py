@@ -1,4 +1,4 @@
-"""Checkpoints of the ``Trainer`` of Hugging Face Transformers, written beside the training.
+"""Checkpoints of the ``Trainer`` of Hugging Face Transformers, written in the background.
 
     from straightway.transformers import CheckpointCallback
 
@@ -6,8 +6,8 @@
     trainer = Trainer(model, arguments, train_dataset=data, callbacks=[callback])      # with save_strategy="no"
     trainer.train(resume_from_checkpoint=callback.resume())
 
-The ``Trainer`` resumes from files of its own. ``resume`` writes those of the latest step into a folder, or answers
-``False`` where there is none yet, which begins anew.
+The ``Trainer`` resumes from files in its own format. ``resume`` writes the latest step in that format into a folder. It
+returns ``False`` if there is no step yet, which starts a new training.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from .accelerate import _random
 if TYPE_CHECKING:
 
     class TrainerCallback:
-        """What the class of Transformers is to a checker of types, which need not have Transformers."""
+        """The base class for type checkers, which need not have Transformers installed."""
 
 else:
     from transformers import TrainerCallback
 
-#: Where ``resume`` writes, below the folder of steps.
+#: The subfolder that ``resume`` writes to.
 _RESUME = "resume"
 
 
 class CheckpointCallback(TrainerCallback):
-    """Saves the state of a ``Trainer`` every so many steps.
+    """Saves the state of a ``Trainer`` at regular intervals.
 
     Arguments:
         folder: the folder of steps.
-        every: how many steps lie between two saves. The last step is saved too.
+        every: the number of steps between two saves. The last step is saved too.
         options: those of ``straightway.Checkpointer``.
     """
 
@@ -50,7 +50,7 @@ class CheckpointCallback(TrainerCallback):
         self._saved: int | None = None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Saves where it is time to."""
+        """Saves every ``every`` steps."""
         if state.global_step % self._every == 0:
             self._save(state, kwargs)
 
@@ -63,9 +63,9 @@ class CheckpointCallback(TrainerCallback):
             self._checkpointer = None
 
     def resume(self) -> str | bool:
-        """A folder that ``train(resume_from_checkpoint=…)`` takes, with the latest step; ``False`` where there is none.
+        """A folder with the latest step for ``train(resume_from_checkpoint=…)``; ``False`` if there is no step.
 
-        In a job of many processes the first writes it, and all others wait for it.
+        In a job of several processes rank 0 writes it, and the others wait.
         """
         import torch.distributed as dist
 
@@ -97,7 +97,7 @@ class CheckpointCallback(TrainerCallback):
         self._saved = step
 
     def _export(self, step: int, folder: str) -> None:
-        """Writes the files that the ``Trainer`` reads."""
+        """Writes a step in the ``Trainer``'s format."""
         import torch
 
         from .torch import save_file
@@ -110,7 +110,7 @@ class CheckpointCallback(TrainerCallback):
         def at(name: str) -> str:
             return os.path.join(folder, name)
 
-        # Of tied weights the file has one; the model ties the others to it again.
+        # The file has one of each group of tied weights; the model ties the others to it again.
         tied = {name for names in remove_duplicates(state["model"]).values() for name in names}
         weights = {name: tensor for name, tensor in state["model"].items() if name not in tied}
         save_file(weights, at("model.safetensors"), {"format": "pt"})

@@ -1,4 +1,4 @@
-//! A step that is open to be read.
+//! An open step.
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
@@ -15,21 +15,21 @@ use straightway_pipeline::{
 };
 
 use crate::{
+    borrowed::{BorrowedTensor, Described},
     executor,
-    handover::handed_over,
+    handover::converted_tensors,
     loading::place,
     memory::Memory,
     receipt::Receipt,
     stores::stores,
-    subject::{Described, Subject},
     waiting,
 };
 
-/// A tensor to put bytes into, and where what goes there begins in the tensor of that name.
+/// A tensor to fill, and its offset in the saved tensor of that name.
 type Target = (Described, Vec<u64>);
 
-/// A tensor of a step: name, type, shape, whether it is no tensor but somebody's bytes, and where each
-/// of its parts begins and how long it is.
+/// An entry of a step: name, dtype, shape, whether it is opaque bytes instead of a tensor, and the offset and shape of
+/// each part.
 type Listed<'a> = (
     &'a str,
     &'static str,
@@ -38,38 +38,38 @@ type Listed<'a> = (
     Vec<(Vec<u64>, Vec<u64>)>,
 );
 
-/// A step that is open: it is read to its end even where it is removed meanwhile.
+/// An open step. It can be read to the end even if it is removed meanwhile.
 #[pyclass(frozen, module = "straightway._straightway")]
 #[derive(Debug)]
 pub(crate) struct Checkpoint(pub(super) Arc<checkpoint::Checkpoint>);
 
 #[pymethods]
 impl Checkpoint {
-    /// Which step it is.
+    /// The number of the step.
     #[getter]
     fn step(&self) -> u64 {
         self.0.manifest().step
     }
 
-    /// How many ranks saved it.
+    /// The number of ranks that saved it.
     #[getter]
     fn world(&self) -> u32 {
         self.0.manifest().world
     }
 
-    /// What its owner said of it, as JSON.
+    /// The metadata that was passed to `save`, as JSON.
     #[getter]
     fn metadata(&self) -> &str {
         &self.0.manifest().metadata
     }
 
-    /// How many bytes its shards take, without what lies in other steps.
+    /// The size of its shards, without chunks that are in other steps.
     #[getter]
     fn written_bytes(&self) -> u64 {
         self.0.manifest().written_bytes()
     }
 
-    /// What is in it.
+    /// The entries of the step.
     fn tensors(&self) -> Vec<Listed<'_>> {
         let list = |tensor: &'_ Saved| {
             let parts = tensor.parts.iter().map(|part| {
@@ -91,7 +91,7 @@ impl Checkpoint {
     fn contents<'py>(&self, py: Python<'py>, names: Vec<String>) -> PyResult<Bound<'py, PyDict>> {
         let mut gathered = self.gathered(py, names, Place::Host)?.0;
         let region = Arc::get_mut(&mut gathered.region);
-        let in_use = || PyRuntimeError::new_err("what was read is still in use");
+        let in_use = || PyRuntimeError::new_err("the memory that was read into is still in use");
         let bytes = region.ok_or_else(in_use)?.as_slice();
         let contents = PyDict::new(py);
         for placed in &gathered.tensors {
@@ -102,7 +102,8 @@ impl Checkpoint {
         Ok(contents)
     }
 
-    /// Tensors by name, whole, in new memory of a device, as `Loading.tensors` has them; and what was read.
+    /// Reads whole tensors into new memory of a device, converted as by `Loading.fill`. Returns them by name, and the
+    /// statistics.
     fn gather<'py>(
         &self,
         py: Python<'py>,
@@ -117,24 +118,25 @@ impl Checkpoint {
             tensors,
             fetched,
         } = gathered;
-        let tensors = handed_over(
+        let tensors = converted_tensors(
             py,
             &Memory::Region(region),
             &tensors,
             take.as_ref(),
             &convert,
         )?;
-        Ok((tensors, told(py, &fetched, seconds)?))
+        Ok((tensors, stats_dict(py, &fetched, seconds)?))
     }
 
-    /// Puts parts of tensors where they go, each checked before it arrives. Says what was read.
+    /// Reads parts of tensors into memory of the caller. Bytes are checked before they are written. Returns the
+    /// statistics.
     fn restore<'py>(&self, py: Python<'py>, targets: Vec<Target>) -> PyResult<Bound<'py, PyDict>> {
         let targets: Vec<_> = targets
             .into_iter()
             .map(|(described, start)| {
-                // SAFETY: the package's own code describes tensors that it holds: see `Subject::new`.
-                let subject = unsafe { Subject::new(described) }?;
-                Ok((subject, Shape::from_iter(start)))
+                // SAFETY: the package's own code describes tensors that it holds: see `BorrowedTensor::new`.
+                let tensor = unsafe { BorrowedTensor::new(described) }?;
+                Ok((tensor, Shape::from_iter(start)))
             })
             .collect::<PyResult<_>>()?;
         check_apart(&targets)?;
@@ -145,21 +147,21 @@ impl Checkpoint {
                 .map(|(to, start)| wanted(&checkpoint, to, start));
             restorer.restore(&checkpoint, &wanted.collect::<Result<Vec<_>>>()?)
         })?;
-        told(py, &fetched, seconds)
+        stats_dict(py, &fetched, seconds)
     }
 
-    /// Reads all of it and checks it: what is damaged, a line each, and whether parity makes it good.
+    /// Reads and checks all bytes. Returns a line for each damage, and whether parity can repair it.
     fn verify(&self, py: Python<'_>) -> PyResult<(Vec<String>, bool)> {
         let checkpoint = Arc::clone(&self.0);
         let (verdict, _) = run(py, move |restorer| restorer.verify(&checkpoint))?;
         Ok((verdict.damage, verdict.is_mendable))
     }
 
-    /// Writes its tensors to a new folder as plain safetensors files. Says which files.
+    /// Writes its tensors to a new folder as plain safetensors files. Returns the names of the files.
     fn export(&self, py: Python<'_>, folder: PathBuf) -> PyResult<Vec<String>> {
         let checkpoint = Arc::clone(&self.0);
         let (exported, _) = run(py, move |restorer| {
-            let saver = weights::Saver::new(executor::of(&folder)?);
+            let saver = weights::FileSaver::new(executor::of(&folder)?);
             let target = stores()?.find(&Uri::parse(&folder)?)?;
             restorer.export(&checkpoint, &saver, target, EXPORT_BYTES)
         })?;
@@ -193,7 +195,7 @@ impl Checkpoint {
     }
 }
 
-/// Does `work` with the process's restorer while this thread looks for Ctrl-C; and how long it took.
+/// Runs `work` with a restorer while this thread checks for Ctrl-C. Returns the result and the duration in seconds.
 fn run<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&checkpoint::Restorer) -> Result<T> + Send + 'static,
@@ -208,14 +210,18 @@ fn run<T: Send + 'static>(
     })
 }
 
-fn wanted(checkpoint: &checkpoint::Checkpoint, to: &Subject, start: &Shape) -> Result<Wanted> {
+fn wanted(
+    checkpoint: &checkpoint::Checkpoint,
+    to: &BorrowedTensor,
+    start: &Shape,
+) -> Result<Wanted> {
     let saved = checkpoint.manifest().tensor(&to.name);
     let rectangle = match saved {
         Some(saved) => {
             check_dtype(saved, to)?;
             Rectangle::new(&to.name, &saved.shape, start.clone(), to.shape.clone())?
         }
-        // The restorer says that there is none.
+        // The restorer reports that the tensor does not exist.
         None => Rectangle::whole(&to.shape),
     };
     Ok(Wanted {
@@ -226,22 +232,22 @@ fn wanted(checkpoint: &checkpoint::Checkpoint, to: &Subject, start: &Shape) -> R
     })
 }
 
-fn check_dtype(saved: &Saved, to: &Subject) -> Result<()> {
-    use straightway_core::{Error, Kind};
+fn check_dtype(saved: &Saved, to: &BorrowedTensor) -> Result<()> {
+    use straightway_core::{Error, ErrorKind};
     if saved.dtype == to.dtype {
         return Ok(());
     }
     let message = format!("it was saved as {}, and goes to {}", saved.dtype, to.dtype);
     Err(Error::new(
-        Kind::Invalid,
+        ErrorKind::Invalid,
         "restore",
         format!("tensor {:?}", to.name),
         message,
     ))
 }
 
-/// Refuses tensors that share memory: threads write to them side by side.
-fn check_apart(targets: &[(Subject, Shape)]) -> PyResult<()> {
+/// Raises for tensors that share memory: threads write to them concurrently.
+fn check_apart(targets: &[(BorrowedTensor, Shape)]) -> PyResult<()> {
     let mut spans: Vec<_> = targets
         .iter()
         .filter(|(to, _)| to.bytes > 0)
@@ -267,13 +273,17 @@ fn check_apart(targets: &[(Subject, Shape)]) -> PyResult<()> {
     Ok(())
 }
 
-/// What was read, as a dictionary.
-fn told<'py>(py: Python<'py>, fetched: &Fetched, seconds: f64) -> PyResult<Bound<'py, PyDict>> {
-    let told = PyDict::new(py);
-    told.set_item("bytes", fetched.receipt.bytes)?;
-    told.set_item("read_bytes", fetched.receipt.storage_bytes)?;
-    told.set_item("rebuilt", &fetched.rebuilt)?;
-    told.set_item("receipts", vec![Receipt(fetched.receipt.clone())])?;
-    told.set_item("seconds", seconds)?;
-    Ok(told)
+/// The statistics of a read, as a dictionary.
+fn stats_dict<'py>(
+    py: Python<'py>,
+    fetched: &Fetched,
+    seconds: f64,
+) -> PyResult<Bound<'py, PyDict>> {
+    let stats = PyDict::new(py);
+    stats.set_item("bytes", fetched.receipt.bytes)?;
+    stats.set_item("read_bytes", fetched.receipt.storage_bytes)?;
+    stats.set_item("rebuilt", &fetched.rebuilt)?;
+    stats.set_item("receipts", vec![Receipt(fetched.receipt.clone())])?;
+    stats.set_item("seconds", seconds)?;
+    Ok(stats)
 }

@@ -1,4 +1,4 @@
-//! One rank's saver. The snapshot is taken in the call; the rest goes on without Python.
+//! The saver of one rank. The snapshot is taken in the call; flush and commit run without Python.
 
 use std::{
     path::PathBuf,
@@ -16,34 +16,34 @@ use pyo3::{
 use straightway_core::{Class, Rate, Result, Share};
 use straightway_io::store::Missing;
 use straightway_pipeline::{
-    checkpoint::{self, Busy, Codec, Committed, Options, Rank, Source},
+    checkpoint::{self, Busy, Codec, Committed, Rank, SaveSource, SaverOptions},
     weights::{Rectangle, Shape},
 };
 
 use super::store::steps;
 use crate::{
+    borrowed::{BorrowedTensor, Described},
     error::OrRaise,
     executor,
     receipt::Receipt,
-    subject::{Described, Subject},
-    waiting::DEAF_MAX,
+    waiting::SIGNAL_CHECK_INTERVAL,
 };
 
-/// How soon the end of a flush is looked for.
+/// The first interval at which the end of a flush is polled.
 const POLL_MIN: Duration = Duration::from_millis(1);
 
-/// A tensor of this rank: the tensor, whether it is no tensor but somebody's bytes, and where it is
-/// part of a larger one, that one's shape and where in it this begins.
+/// An entry of this rank: its description, whether it is opaque bytes instead of a tensor, and for a part of a larger
+/// tensor, the whole shape and the offset.
 type Given = (Described, bool, Option<(Vec<u64>, Vec<u64>)>);
 
 /// Saves the state of one rank, step by step.
 #[pyclass(frozen, module = "straightway._straightway")]
 #[derive(Debug)]
 pub(crate) struct Saver {
-    /// `None` when it is closed. Locked only where the interpreter's lock is not held.
-    inside: Mutex<Option<checkpoint::Saver>>,
+    /// `None` when it is closed. Locked only while the interpreter's lock is not held.
+    inside: Mutex<Option<checkpoint::CheckpointSaver>>,
     waits: bool,
-    /// The process that its threads and its lock belong to.
+    /// The process that has its threads and its lock.
     process: u32,
 }
 
@@ -66,14 +66,14 @@ impl Saver {
         busy: &str,
         rate_bytes_per_s: Option<f64>,
     ) -> PyResult<Self> {
-        let options = Options {
+        let options = SaverOptions {
             incremental,
             codec: codec(compression)?,
             parity,
             memory_bytes_max: memory_bytes_max.unwrap_or(u64::MAX),
             timeout: timeout(timeout_s)?,
             busy: policy(busy)?,
-            ..Options::default()
+            ..SaverOptions::default()
         };
         let waits = options.busy == Busy::Wait;
         let make = || {
@@ -83,7 +83,13 @@ impl Saver {
             };
             let executor = executor::of(&folder)?.sharing(share, Class::Background)?;
             let store = steps(&folder, Missing::Create)?;
-            checkpoint::Saver::new(store, Rank { rank, world }, run, executor.into(), options)
+            checkpoint::CheckpointSaver::new(
+                store,
+                Rank { rank, world },
+                run,
+                executor.into(),
+                options,
+            )
         };
         let inside = Mutex::new(Some(py.detach(make).or_raise()?));
         let process = process::id();
@@ -94,48 +100,54 @@ impl Saver {
         })
     }
 
-    /// Takes a snapshot and returns; the flush and the commit go on. All ranks call it, in the same order.
+    /// Takes a snapshot and returns; flush and commit run in the background. All ranks call it in the same order.
     fn save(&self, py: Python<'_>, step: u64, tensors: Vec<Given>, metadata: &str) -> PyResult<()> {
         self.start(py, tensors, |saver, sources| {
             saver.save(step, sources, metadata)
         })
     }
 
-    /// Makes memory ready for states like this one, on a thread of its own.
+    /// Allocates memory for states like this one, on a thread of its own.
     fn prepare(&self, py: Python<'_>, tensors: Vec<Given>) -> PyResult<()> {
-        let parts: PyResult<Vec<_>> = tensors.into_iter().map(Held::new).collect();
+        let parts: PyResult<Vec<_>> = tensors.into_iter().map(HeldPart::new).collect();
         let parts = parts?;
         self.with(py, |saver| {
-            let sources: Result<Vec<_>> = parts.iter().map(Held::source).collect();
+            let sources: Result<Vec<_>> = parts.iter().map(HeldPart::source).collect();
             saver.prepare(&sources?)
         })?
         .or_raise()
     }
 
-    /// As `save`, but without a commit: `wait_part` gives what `Store.commit` needs of every rank.
+    /// Like `save`, but without a commit: `wait_part` returns the part that `Store.commit` needs from every rank.
     fn write_shard(&self, py: Python<'_>, step: u64, tensors: Vec<Given>) -> PyResult<()> {
         self.start(py, tensors, |saver, sources| {
             saver.write_shard(step, sources)
         })
     }
 
-    /// Waits for the save under way, and says what came of it. Ctrl-C ends the waiting, not the save.
+    /// Waits for the save under way, and returns its result. Ctrl-C ends the wait, not the save.
     fn wait<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        self.settle(py)?;
-        let committed = self.with(py, checkpoint::Saver::wait)?.or_raise()?;
-        committed.map(|committed| told(py, committed)).transpose()
+        self.wait_until_idle(py)?;
+        let committed = self
+            .with(py, checkpoint::CheckpointSaver::wait)?
+            .or_raise()?;
+        committed
+            .map(|committed| result_dict(py, committed))
+            .transpose()
     }
 
-    /// Waits for the shard under way, and gives its part.
+    /// Waits for the shard under way, and returns its part.
     fn wait_part(&self, py: Python<'_>) -> PyResult<String> {
-        self.settle(py)?;
-        let part = self.with(py, checkpoint::Saver::wait_part)?.or_raise()?;
+        self.wait_until_idle(py)?;
+        let part = self
+            .with(py, checkpoint::CheckpointSaver::wait_part)?
+            .or_raise()?;
         Ok(part.text())
     }
 
-    /// Counts a save that this rank could not even begin, as all ranks count alike.
+    /// Counts a save that this rank could not begin: the counts of all ranks must agree.
     fn skip(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, checkpoint::Saver::skip)
+        self.with(py, checkpoint::CheckpointSaver::skip)
     }
 
     /// Whether a save is under way.
@@ -143,7 +155,7 @@ impl Saver {
         self.with(py, |saver| saver.is_busy())
     }
 
-    /// How many bytes of the save under way, or of the last, are written.
+    /// The number of bytes written by the save under way, or by the last one.
     fn written_bytes(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |saver| saver.progress().moved_bytes())
     }
@@ -153,13 +165,13 @@ impl Saver {
         self.with(py, |saver| saver.progress().cancel())
     }
 
-    /// Whether it was made in this process, and not before a fork that made this one.
+    /// Whether it was made in this process, and not in a parent before a fork.
     fn is_own(&self) -> bool {
         self.process == process::id()
     }
 
-    /// Waits for the save under way and lets go of the folder, whoever still holds this object. After a fork
-    /// that is the parent's to do.
+    /// Waits for the save under way and unlocks the folder, even if this object is still referenced. Does nothing in a
+    /// forked child.
     fn close(&self, py: Python<'_>) {
         if self.is_own() {
             py.detach(|| drop(self.locked().take()));
@@ -172,51 +184,51 @@ impl Saver {
         &self,
         py: Python<'_>,
         tensors: Vec<Given>,
-        begin: impl FnOnce(&mut checkpoint::Saver, &[Source<'_>]) -> Result<()> + Send,
+        begin: impl FnOnce(&mut checkpoint::CheckpointSaver, &[SaveSource<'_>]) -> Result<()> + Send,
     ) -> PyResult<()> {
         let parts = match self.held(py, tensors) {
             Ok(parts) => parts,
             Err(error) => {
-                // Where even that is refused, the error is the same.
+                // If that fails too, it fails with the same error.
                 let _ = self.skip(py);
                 return Err(error);
             }
         };
         self.with(py, |saver| {
-            let sources: Result<Vec<_>> = parts.iter().map(Held::source).collect();
+            let sources: Result<Vec<_>> = parts.iter().map(HeldPart::source).collect();
             let sources = sources.inspect_err(|_| saver.skip())?;
             begin(saver, &sources)
         })?
         .or_raise()
     }
 
-    /// What is to be saved, once the save before is out of the way.
-    fn held(&self, py: Python<'_>, tensors: Vec<Given>) -> PyResult<Vec<Held>> {
-        let held = tensors.into_iter().map(Held::new).collect();
+    /// The parts to save, after the previous save has ended if this saver waits.
+    fn held(&self, py: Python<'_>, tensors: Vec<Given>) -> PyResult<Vec<HeldPart>> {
+        let held = tensors.into_iter().map(HeldPart::new).collect();
         if self.waits {
-            self.settle(py)?;
+            self.wait_until_idle(py)?;
         }
         held
     }
 
-    /// Waits until nothing is under way, with an ear for Ctrl-C.
-    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+    /// Waits until no save is under way, and checks for Ctrl-C.
+    fn wait_until_idle(&self, py: Python<'_>) -> PyResult<()> {
         let mut pause = POLL_MIN;
         while self.is_busy(py)? {
             py.detach(|| thread::sleep(pause));
-            pause = (pause * 2).min(DEAF_MAX / 4);
+            pause = (pause * 2).min(SIGNAL_CHECK_INTERVAL / 4);
             py.check_signals()?;
         }
         Ok(())
     }
 
-    /// Does `work` without the interpreter's lock.
+    /// Runs `work` without the interpreter's lock.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&mut checkpoint::Saver) -> T + Send,
+        work: impl FnOnce(&mut checkpoint::CheckpointSaver) -> T + Send,
     ) -> PyResult<T> {
-        // Asked before the lock, which a thread of the parent's may have held when it forked.
+        // Checked before locking: a thread of the parent may have held the lock at the fork.
         if !self.is_own() {
             let message = format!(
                 "this process was forked from {}, whose threads and lock save there\n\
@@ -226,10 +238,10 @@ impl Saver {
             return Err(PyRuntimeError::new_err(message));
         }
         let done = py.detach(|| self.locked().as_mut().map(work));
-        done.ok_or_else(|| PyRuntimeError::new_err("it is closed"))
+        done.ok_or_else(|| PyRuntimeError::new_err("the saver is closed"))
     }
 
-    fn locked(&self) -> MutexGuard<'_, Option<checkpoint::Saver>> {
+    fn locked(&self) -> MutexGuard<'_, Option<checkpoint::CheckpointSaver>> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -237,65 +249,65 @@ impl Saver {
 impl Drop for Saver {
     fn drop(&mut self) {
         if !self.is_own() {
-            // Its threads are none of ours: waiting for them, as dropping it would, never ends.
+            // Its threads do not exist in this process. Dropping it would wait for them forever.
             let inside = self.inside.get_mut();
             std::mem::forget(inside.unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 }
 
-/// Part of a tensor in this rank's memory.
+/// A part of a tensor in this rank's memory.
 #[derive(Debug)]
-struct Held {
-    subject: Subject,
+struct HeldPart {
+    tensor: BorrowedTensor,
     is_opaque: bool,
     shape: Shape,
     rectangle: Rectangle,
 }
 
-impl Held {
+impl HeldPart {
     fn new((described, is_opaque, within): Given) -> PyResult<Self> {
-        // SAFETY: the package's own code describes tensors that it holds: see `Subject::new`.
-        let subject = unsafe { Subject::new(described) }?;
-        let lengths = subject.shape.clone();
+        // SAFETY: the package's own code describes tensors that it holds: see `BorrowedTensor::new`.
+        let tensor = unsafe { BorrowedTensor::new(described) }?;
+        let lengths = tensor.shape.clone();
         let (shape, rectangle) = match within {
             None => (lengths.clone(), Rectangle::whole(&lengths)),
             Some((shape, start)) => {
                 let (shape, start) = (Shape::from_iter(shape), Shape::from_iter(start));
-                let rectangle = Rectangle::new(&subject.name, &shape, start, lengths);
+                let rectangle = Rectangle::new(&tensor.name, &shape, start, lengths);
                 (shape, rectangle.or_raise()?)
             }
         };
         Ok(Self {
-            subject,
+            tensor,
             is_opaque,
             shape,
             rectangle,
         })
     }
 
-    fn source(&self) -> Result<Source<'_>> {
-        Ok(Source {
-            name: &self.subject.name,
-            dtype: self.subject.dtype,
+    fn source(&self) -> Result<SaveSource<'_>> {
+        Ok(SaveSource {
+            name: &self.tensor.name,
+            dtype: self.tensor.dtype,
             shape: self.shape.clone(),
             rectangle: self.rectangle.clone(),
             opaque: self.is_opaque,
-            memory: self.subject.holding()?,
+            memory: self.tensor.holding()?,
         })
     }
 }
 
-/// What came of a save, as a dictionary.
-fn told(py: Python<'_>, committed: Committed) -> PyResult<Bound<'_, PyDict>> {
-    let told = PyDict::new(py);
-    told.set_item("step", committed.step)?;
-    told.set_item("bytes", committed.bytes)?;
-    told.set_item("written_bytes", committed.written_bytes)?;
-    told.set_item("estimate", committed.estimate)?;
-    told.set_item("seconds", committed.took.as_secs_f64())?;
-    told.set_item("receipt", Receipt(committed.receipt))?;
-    Ok(told)
+/// The result of a save, as a dictionary.
+fn result_dict(py: Python<'_>, committed: Committed) -> PyResult<Bound<'_, PyDict>> {
+    let result = PyDict::new(py);
+    result.set_item("step", committed.step)?;
+    result.set_item("bytes", committed.bytes)?;
+    result.set_item("written_bytes", committed.written_bytes)?;
+    result.set_item("estimate", committed.estimate)?;
+    result.set_item("seconds", committed.took.as_secs_f64())?;
+    result.set_item("receipt", Receipt(committed.receipt))?;
+    Ok(result)
 }
 
 fn codec(name: Option<&str>) -> PyResult<Codec> {
@@ -322,6 +334,7 @@ fn policy(name: &str) -> PyResult<Busy> {
 }
 
 fn timeout(seconds: f64) -> PyResult<Duration> {
-    let refuse = |_| PyValueError::new_err(format!("{seconds} seconds are no time-out"));
+    let refuse =
+        |_| PyValueError::new_err(format!("a timeout of {seconds} seconds is out of range"));
     Duration::try_from_secs_f64(seconds).map_err(refuse)
 }

@@ -8,7 +8,7 @@ use std::{
 use pyo3::prelude::*;
 use straightway_core::{Result, Uri};
 use straightway_io::store::Missing;
-use straightway_pipeline::checkpoint::{self, Part, Retention};
+use straightway_pipeline::checkpoint::{self, Retention, ShardReport};
 
 use super::opened::Checkpoint;
 use crate::{error::OrRaise, stores::stores};
@@ -18,14 +18,14 @@ pub(super) fn steps(folder: &Path, missing: Missing) -> Result<checkpoint::Steps
     checkpoint::Steps::find(&*stores()?, &Uri::parse(folder)?, missing)
 }
 
-/// A folder of checkpoints: which steps there are, and what becomes of them.
+/// A folder of checkpoints.
 #[pyclass(frozen, module = "straightway._straightway")]
 #[derive(Debug)]
 pub(crate) struct Store(checkpoint::Steps);
 
 #[pymethods]
 impl Store {
-    /// Opens a folder; with `create` it is made where it is missing.
+    /// Opens a folder. With `create`, a missing folder is created.
     #[new]
     #[pyo3(signature = (folder, *, create=false))]
     fn new(folder: PathBuf, create: bool) -> PyResult<Self> {
@@ -37,12 +37,12 @@ impl Store {
         steps(&folder, missing).or_raise().map(Self)
     }
 
-    /// The steps that are complete, in order.
+    /// The complete steps, in order.
     fn steps(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         py.detach(|| self.0.steps()).or_raise()
     }
 
-    /// Opens a step, or the latest that is complete.
+    /// Opens a step, or the latest complete one.
     fn open(&self, py: Python<'_>, step: Option<u64>) -> PyResult<Checkpoint> {
         let opened = py.detach(|| match step {
             Some(step) => self.0.checkpoint(step),
@@ -51,7 +51,7 @@ impl Store {
         opened.or_raise().map(|opened| Checkpoint(Arc::new(opened)))
     }
 
-    /// Makes a step of what all ranks wrote, each of whose parts is the text of its `Saver.wait_part`.
+    /// Commits a step from the shards of all ranks. Each part is the result of a rank's `Saver.wait_part`.
     fn commit(
         &self,
         py: Python<'_>,
@@ -60,16 +60,16 @@ impl Store {
         parity: usize,
     ) -> PyResult<()> {
         let commit = || {
-            let parse = |text: &String| Part::parse("the part of a rank", text.as_bytes());
+            let parse = |text: &String| ShardReport::parse("the part of a rank", text.as_bytes());
             let parts = parts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
             self.0.commit(parts, metadata, parity)
         };
         py.detach(commit).or_raise().map(drop)
     }
 
-    /// Removes all but the last so many steps by number, the last so many of those that were `saved` in this
-    /// order, the multiples of `every`, those with a tag, and what those refer to. Answers which went, and which
-    /// stay because they could not be looked at or removed, a line each. None goes that is not `known`.
+    /// Removes steps. It keeps the `last` steps by number, the `last` ones of `saved` in this order, multiples of
+    /// `every`, steps with a tag, and all steps that a kept one references. Only `known` steps are removed. Returns the
+    /// removed steps, and a line for each step that could not be read or removed.
     #[pyo3(signature = (last, every=None, saved=Vec::new(), known=None))]
     fn prune(
         &self,
@@ -96,7 +96,7 @@ impl Store {
         py.detach(|| self.0.tag(step, tag)).or_raise()
     }
 
-    /// Takes a tag from a step.
+    /// Removes a tag from a step.
     fn untag(&self, py: Python<'_>, step: u64, tag: &str) -> PyResult<()> {
         py.detach(|| self.0.untag(step, tag)).or_raise()
     }
@@ -106,13 +106,13 @@ impl Store {
         py.detach(|| self.0.tags(step)).or_raise()
     }
 
-    /// Removes a step that no other refers to.
+    /// Removes a step that no other step references.
     fn remove(&self, py: Python<'_>, step: u64) -> PyResult<()> {
         py.detach(|| self.0.remove(step)).or_raise()
     }
 }
 
-/// A name for a run that no other has.
+/// A unique name for a run.
 #[pyfunction]
 pub(crate) fn fresh_run() -> String {
     checkpoint::fresh_run()

@@ -1,20 +1,19 @@
-//! Dots of braille, two across and four down in each character of a terminal.
+//! A canvas of braille dots: two by four in each character of a terminal.
 //!
-//! A character has one colour, so the series drawn last there decides it. Marks are whole
-//! characters laid over the dots.
+//! A character has one colour: that of the series drawn last in it. Marks are whole characters that replace the dots.
 
 use super::frame::{Place, cell};
 use crate::Terminal;
 
-/// Where dots are drawn before they become text.
+/// A canvas for dots, rendered as text.
 pub(super) struct Canvas {
     columns: usize,
     rows: usize,
-    cells: Vec<Cell>,
+    cells: Vec<Character>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Cell {
+struct Character {
     dots: u8,
     over: Option<char>,
     ink: Ink,
@@ -23,14 +22,14 @@ struct Cell {
 /// The colour of a character.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(super) enum Ink {
-    /// For what is not a series: a limit.
+    /// For limits.
     #[default]
     Dim,
     /// The colour of the series with this index.
     Series(usize),
 }
 
-/// The bit of each dot, by column and row from the top, as Unicode numbers them.
+/// The bit of each dot in Unicode's braille characters, by column and row from the top.
 const DOTS: [[u8; 4]; 2] = [[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]];
 /// The braille character without dots.
 const BLANK: u32 = 0x2800;
@@ -41,7 +40,7 @@ impl Canvas {
         Self {
             columns,
             rows,
-            cells: vec![Cell::default(); columns * rows],
+            cells: vec![Character::default(); columns * rows],
         }
     }
 
@@ -64,14 +63,14 @@ impl Canvas {
         }
     }
 
-    /// Lays a character over the dots at `place`.
+    /// Replaces the character at `place` by a mark.
     pub(super) fn over(&mut self, place: Place, mark: char, ink: Ink) {
         let (x, y) = self.dot_at(place);
         let cell = &mut self.cells[y / 4 * self.columns + x / 2];
         (cell.over, cell.ink) = (Some(mark), ink);
     }
 
-    /// Draws a broken line across, at the height `y`, where nothing else is drawn.
+    /// Draws a dashed horizontal line at the height `y`, where nothing else is drawn.
     pub(super) fn limit(&mut self, y: f64) {
         let row = self.dot_at((0.0, y)).1 / 4;
         for cell in &mut self.cells[row * self.columns..(row + 1) * self.columns] {
@@ -81,9 +80,9 @@ impl Canvas {
         }
     }
 
-    /// The lines of text, from the top.
+    /// Renders the lines of text, from the top.
     pub(super) fn lines(&self, terminal: Terminal) -> Vec<String> {
-        let line = |cells: &[Cell]| {
+        let line = |cells: &[Character]| {
             let mut line = String::new();
             for stretch in cells.chunk_by(|a, b| a.ink == b.ink) {
                 let text: String = stretch.iter().map(|cell| cell.shown()).collect();
@@ -98,7 +97,7 @@ impl Canvas {
         self.cells.chunks(self.columns.max(1)).map(line).collect()
     }
 
-    /// The dot that `place` falls on, from the top left.
+    /// The dot at `place`, counted from the top left.
     fn dot_at(&self, place: Place) -> (usize, usize) {
         (
             cell(place.0, self.columns * 2),
@@ -113,7 +112,7 @@ impl Canvas {
     }
 }
 
-impl Cell {
+impl Character {
     fn shown(self) -> char {
         match self.over {
             Some(mark) => mark,
@@ -123,7 +122,7 @@ impl Cell {
     }
 }
 
-/// The whole number `step` of `steps` along the way from `a` to `b`.
+/// Interpolates from `a` to `b` at `step` of `steps`.
 fn between(a: usize, b: usize, step: usize, steps: usize) -> usize {
     let steps = steps.max(1);
     if b >= a {

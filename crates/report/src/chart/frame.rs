@@ -1,18 +1,17 @@
-//! A chart resolved for a canvas: scaled to 0…1, with ticks, and thinned to what can be seen.
+//! A chart prepared for a canvas: scaled to 0…1, with ticks, and thinned to the canvas's resolution.
 //!
-//! A canvas has so many columns; a simulation may have written a million points. Of every column
-//! the first, the least, the greatest and the last point are kept. A line through those covers the
-//! same dots as a line through all of them, so a spike of one sample is never lost, which it would
-//! be by taking every thousandth point or an average. Where the points do not run from left to
-//! right, every dot that any of them touches is kept instead, and no line is drawn.
+//! A series may have a million points, far more than a canvas has columns. Of every column the first, lowest, highest
+//! and last point are kept. A line through those covers the same dots as a line through all points, so a spike of one
+//! sample is not lost, unlike with decimation or averaging. If the points do not run from left to right, every touched
+//! dot is kept instead, and no line is drawn.
 //!
-//! What cannot be shown (not finite, or not positive on a logarithmic axis) is left as a gap and
-//! counted; the renderers say so under the plot.
+//! Points that cannot be shown (not finite, or not positive on a logarithmic axis) become gaps and are counted; the
+//! renderers print a note below the plot.
 
 use super::{Axis, Chart, Series, Stroke};
-use crate::{Range, Unit};
+use crate::{Unit, ValueRange};
 
-/// A chart, ready to be drawn on a canvas of any size.
+/// A chart, ready to be drawn on a canvas.
 pub(super) struct Frame<'a> {
     pub(super) chart: &'a Chart,
     pub(super) x: Side<'a>,
@@ -24,21 +23,21 @@ pub(super) struct Frame<'a> {
     thinned: bool,
 }
 
-/// How finely a canvas can show: dots or pixels.
+/// The resolution of a canvas, in dots or pixels.
 #[derive(Clone, Copy)]
 pub(super) struct Grid {
     pub(super) columns: usize,
     pub(super) rows: usize,
-    /// At most so many ticks along the bottom.
+    /// The most ticks on the x axis.
     pub(super) x_ticks: usize,
-    /// At most so many ticks up the side.
+    /// The most ticks on the y axis.
     pub(super) y_ticks: usize,
 }
 
-/// An axis with its range.
+/// An axis with its range and ticks.
 pub(super) struct Side<'a> {
     pub(super) axis: &'a Axis,
-    range: Range,
+    range: ValueRange,
     pub(super) ticks: Vec<Tick>,
 }
 
@@ -51,30 +50,30 @@ pub(super) struct Tick {
 /// A point between (0, 0) at the bottom left and (1, 1) at the top right.
 pub(super) type Place = (f64, f64);
 
-/// What of one series is drawn.
+/// The drawn points of one series.
 #[derive(Default)]
 pub(super) struct Trace {
-    /// Unbroken stretches.
+    /// The runs of points between gaps.
     pub(super) runs: Vec<Vec<Place>>,
-    /// Whether the points are joined.
+    /// Whether the points are joined by lines.
     pub(super) joined: bool,
     thinned: bool,
 }
 
 impl Trace {
-    /// Where the curve ends.
+    /// The last point of the curve.
     pub(super) fn end(&self) -> Option<Place> {
         self.runs.last()?.last().copied()
     }
 
-    /// The points drawn.
+    /// The number of drawn points.
     pub(super) fn len(&self) -> usize {
         self.runs.iter().map(Vec::len).sum()
     }
 }
 
 impl<'a> Frame<'a> {
-    /// Resolves `chart` for a canvas; `None` where there is nothing to show.
+    /// Prepares `chart` for a canvas; `None` if there is no data.
     pub(super) fn new(chart: &'a Chart, grid: Grid) -> Option<Self> {
         let shown = |&(x, y): &(f64, f64)| chart.x.scale.admits(x) && chart.y.scale.admits(y);
         let points = || {
@@ -125,12 +124,12 @@ impl<'a> Frame<'a> {
         })
     }
 
-    /// Where a mark or a limit stands; `None` where its axes have no place for it.
+    /// The position of a point; `None` if the axes cannot show it.
     pub(super) fn place(&self, x: f64, y: f64) -> Option<Place> {
         Some((self.x.place(x)?, self.y.place(y)?))
     }
 
-    /// What the reader must know about points that are not seen one by one, if anything.
+    /// A note for the reader about thinned or omitted points, if any.
     pub(super) fn note(&self) -> Option<String> {
         let count = |n: usize| Unit::Count.show(n as f64);
         let thinned = self.thinned.then(|| {
@@ -161,7 +160,7 @@ impl<'a> Frame<'a> {
 }
 
 impl<'a> Side<'a> {
-    fn new(axis: &'a Axis, range: Range, count: usize) -> Self {
+    fn new(axis: &'a Axis, range: ValueRange, count: usize) -> Self {
         let ticks = axis.scale.ticks(&axis.unit, range, count);
         let labels = axis.unit.labels(&ticks);
         let places = ticks.iter().map(|&tick| axis.scale.place(range, tick));
@@ -172,7 +171,7 @@ impl<'a> Side<'a> {
         Self { axis, range, ticks }
     }
 
-    /// Where `value` stands between 0 and 1; `None` where the axis has no place for it.
+    /// The position of `value` between 0 and 1; `None` if the axis cannot show it.
     pub(super) fn place(&self, value: f64) -> Option<f64> {
         let scale = self.axis.scale;
         scale
@@ -189,7 +188,7 @@ fn trace(series: &Series, x: &Side, y: &Side, grid: Grid) -> Trace {
             .iter()
             .map(|p| Some((x.place(p.0)?, y.place(p.1)?)))
     };
-    // Four of a column are kept, so up to here thinning would save nothing.
+    // Thinning keeps up to four points per column, so below that it would save nothing.
     let dense = series.points.len() > 4 * grid.columns;
     let joined = series.stroke != Stroke::Dots;
     if !dense {
@@ -214,7 +213,7 @@ fn trace(series: &Series, x: &Side, y: &Side, grid: Grid) -> Trace {
     }
 }
 
-/// The stretches between gaps.
+/// The runs of points between gaps.
 fn runs(places: impl Iterator<Item = Option<Place>>) -> Vec<Vec<Place>> {
     let mut runs = vec![Vec::new()];
     for place in places {
@@ -227,10 +226,10 @@ fn runs(places: impl Iterator<Item = Option<Place>>) -> Vec<Vec<Place>> {
     runs
 }
 
-/// The first, least, greatest and last place of every column, in their order.
+/// The first, lowest, highest and last place of every column, in order.
 fn extremes(places: impl Iterator<Item = Option<Place>>, columns: usize) -> Vec<Vec<Place>> {
     let mut runs = vec![Vec::new()];
-    // The column being read, and its first, least, greatest and last places with their indices.
+    // The current column, and its first, lowest, highest and last places with their indices.
     let mut column: Option<(usize, [(usize, Place); 4])> = None;
     let mut gap = false;
     let flush = |runs: &mut Vec<Vec<Place>>, kept: [(usize, Place); 4]| {
@@ -250,7 +249,7 @@ fn extremes(places: impl Iterator<Item = Option<Place>>, columns: usize) -> Vec<
         };
         let at = cell(place.0, columns);
         match &mut column {
-            // A gap within one column is narrower than anything that could be drawn.
+            // A gap within one column is too narrow to be drawn.
             Some((current, [_, low, high, end])) if *current == at => {
                 if place.1 < low.1.1 {
                     *low = (index, place);
@@ -278,7 +277,7 @@ fn extremes(places: impl Iterator<Item = Option<Place>>, columns: usize) -> Vec<
     runs
 }
 
-/// The middle of every dot of the grid that a place falls into.
+/// The centre of every grid dot that contains a place.
 fn touched(places: impl Iterator<Item = Place>, grid: Grid) -> Vec<Place> {
     let (columns, rows) = (grid.columns.max(1), grid.rows.max(1));
     let mut seen = vec![false; columns * rows];
@@ -291,12 +290,12 @@ fn touched(places: impl Iterator<Item = Place>, grid: Grid) -> Vec<Place> {
         .collect()
 }
 
-/// The index of the cell that `place` falls into, out of `count`.
+/// The index of the cell that contains `place`, out of `count`.
 pub(super) fn cell(place: f64, count: usize) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a place is between nought and one, and a canvas is small"
+        reason = "a place is between 0 and 1, and a canvas is small"
     )]
     let index = (place * count as f64) as usize;
     index.min(count.saturating_sub(1))
@@ -339,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linear_axis_up_the_side_starts_at_zero_unless_it_is_fitted() {
+    fn a_linear_y_axis_starts_at_zero_unless_it_is_fitted() {
         let mut chart = chart(vec![(0.0, 900.0), (1.0, 1000.0)]);
         assert!(Frame::new(&chart, GRID).unwrap().y.range.lo() >= 850.0);
         chart.y.fitted = false;

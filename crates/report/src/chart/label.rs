@@ -1,6 +1,6 @@
-//! Where words go on a chart so that they hide neither the curves nor each other.
+//! The placement of labels on a chart, without hiding curves or other labels.
 
-/// A box of pixels.
+/// A rectangle in pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Area {
     pub(super) left: f64,
@@ -30,7 +30,7 @@ impl Area {
     }
 }
 
-/// Heights near those wanted, at least `gap` apart and between `top` and `bottom` if they fit.
+/// Heights close to those wanted, at least `gap` apart, and between `top` and `bottom` if they fit.
 pub(super) fn spread(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
@@ -48,9 +48,9 @@ pub(super) fn spread(wanted: &[f64], gap: f64, top: f64, bottom: f64) -> Vec<f64
     heights
 }
 
-/// The best place for a box of `width` by `height` near `anchor`: inside `plot`, off the other
-/// boxes, and over as few of the `curve` points as can be.
-pub(super) fn settle(
+/// The best position for a label of `width` by `height` near `anchor`: inside `plot`, not overlapping `taken` areas,
+/// and covering as few points of `curve` as possible.
+pub(super) fn place_label(
     anchor: (f64, f64),
     (width, height): (f64, f64),
     plot: &Area,
@@ -61,7 +61,7 @@ pub(super) fn settle(
     let (x, y) = anchor;
     let (left, centre, right) = (x - OFF - width, x - width / 2.0, x + OFF);
     let (above, middle, below) = (y - OFF - height, y - height / 2.0, y + OFF);
-    // In the order of what reads best where nothing is in the way.
+    // In order of preference.
     let corners = [
         (left, above),
         (right, below),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_keeps_off_the_curve_and_off_other_words() {
+    fn a_label_does_not_cover_the_curve_or_other_labels() {
         let plot = Area {
             left: 0.0,
             top: 0.0,
@@ -116,9 +116,9 @@ mod tests {
         let curve: Vec<_> = (0..100)
             .map(|i| (f64::from(i), 200.0 - f64::from(i)))
             .collect();
-        let first = settle((100.0, 100.0), (40.0, 12.0), &plot, &[], &curve);
+        let first = place_label((100.0, 100.0), (40.0, 12.0), &plot, &[], &curve);
         assert!(first.inside(&plot) && !curve.iter().any(|&point| first.holds(point)));
-        let second = settle((100.0, 100.0), (40.0, 12.0), &plot, &[first], &curve);
+        let second = place_label((100.0, 100.0), (40.0, 12.0), &plot, &[first], &curve);
         assert!(!first.meets(&second));
     }
 }

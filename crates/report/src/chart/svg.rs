@@ -1,9 +1,8 @@
-//! A chart as SVG, for a page or by itself.
+//! Renders a chart as SVG, for a page or as a file.
 //!
-//! Curves are named where they end, in the margin, so that no legend lies over the plot; only
-//! where there are more of them than lines in the margin are they named under it. Colours are CSS
-//! variables: the picture follows the reader's light or dark theme, and prints light. Points that
-//! are few enough carry their values as tooltips; nothing needs a script.
+//! The names of curves are in the margin at their ends, so that no legend covers the plot; if there are too many for
+//! the margin, they are listed below the plot. Colours are CSS variables: the picture follows the reader's light or
+//! dark theme, and prints light. A series with few points has their values as tooltips. There are no scripts.
 
 mod names;
 
@@ -12,7 +11,7 @@ use std::fmt::Write;
 use super::{
     Chart, Stroke,
     frame::{Frame, Grid, Place, Trace},
-    label::{Area, settle},
+    label::{Area, place_label},
 };
 use names::{columns, short};
 
@@ -23,26 +22,26 @@ use crate::{
 };
 
 const HEIGHT: f64 = 400.0;
-/// Above the plot: the title, and the name of the axis up the side.
+/// The space above the plot: the title, and the name of the y axis.
 const TOP: f64 = 58.0;
-/// Below the plot: tick labels and the name of the axis along the bottom.
+/// The space below the plot: tick labels and the name of the x axis.
 const BOTTOM: f64 = 48.0;
-/// A line of text in the margin or under the plot.
+/// The height of a line of text in the margin or below the plot.
 const LINE: f64 = 17.0;
-/// The mean width of a character of the 12-pixel font, on the generous side.
+/// The estimated mean width of a character of the 12-pixel font, rounded up.
 const CHARACTER: f64 = 7.2;
-/// A curve with more points than this is a line without points on it.
+/// The most points of a curve that are drawn as dots.
 const DOTS_MAX: usize = 64;
-/// Colours, after which they begin again, broken.
+/// The number of colours. Further curves repeat them, dashed.
 const COLOURS: usize = 8;
 
 impl Chart {
-    /// The chart as an SVG file of its own.
+    /// Renders the chart as a standalone SVG file.
     pub fn to_svg(&self) -> String {
         self.svg(&own_style())
     }
 
-    /// The chart as SVG within a page that has the style.
+    /// Renders the chart as SVG for a page that contains the style.
     pub(crate) fn to_svg_inline(&self) -> String {
         self.svg("")
     }
@@ -57,21 +56,21 @@ impl Chart {
         let Some(frame) = Frame::new(self, grid) else {
             return nothing(&self.title, style);
         };
-        let sheet = Sheet::new(&frame);
-        let mut svg = head(&self.title, &description(&frame), sheet.height, style);
-        sheet.axes(&mut svg);
-        sheet.limits(&mut svg);
+        let layout = Layout::new(&frame);
+        let mut svg = head(&self.title, &description(&frame), layout.height, style);
+        layout.axes(&mut svg);
+        layout.limits(&mut svg);
         for index in 0..frame.traces.len() {
-            sheet.curve(&mut svg, index);
+            layout.curve(&mut svg, index);
         }
-        sheet.names(&mut svg);
-        sheet.marks(&mut svg);
+        layout.names(&mut svg);
+        layout.marks(&mut svg);
         svg += "</svg>\n";
         svg
     }
 }
 
-/// What the chart shows, in words.
+/// The description for screen readers.
 fn description(frame: &Frame) -> String {
     let chart = frame.chart;
     let mut text = format!("{} over {}.", chart.y.label, chart.x.label);
@@ -98,15 +97,15 @@ fn description(frame: &Frame) -> String {
 }
 
 /// The picture's layout.
-struct Sheet<'a> {
+struct Layout<'a> {
     frame: &'a Frame<'a>,
     plot: Area,
     height: f64,
-    /// Whether the names of the curves stand in the margin, where they end.
+    /// Whether the names of the curves are in the margin, at their ends.
     direct: bool,
 }
 
-impl<'a> Sheet<'a> {
+impl<'a> Layout<'a> {
     fn new(frame: &'a Frame<'a>) -> Self {
         let series = &frame.chart.series;
         let names = series.iter().map(|s| text_width(&short(&s.name)));
@@ -141,7 +140,7 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// Pixels of a place.
+    /// Converts a place to pixels.
     fn at(&self, (x, y): Place) -> (f64, f64) {
         let Area {
             left,
@@ -258,7 +257,7 @@ impl<'a> Sheet<'a> {
         *svg += "</g>\n";
     }
 
-    /// The runs of a trace as path data; points that are not joined become dots of no length.
+    /// The runs of a trace as path data. Points that are not joined become lines of length zero.
     fn path(&self, trace: &Trace) -> String {
         let mut path = String::new();
         for run in &trace.runs {
@@ -274,7 +273,7 @@ impl<'a> Sheet<'a> {
         path
     }
 
-    /// A dot for each point, with its values as a tooltip.
+    /// Draws a dot for each point, with its values as a tooltip.
     fn dots(&self, svg: &mut String, index: usize) {
         let (chart, series) = (self.frame.chart, &self.frame.chart.series[index]);
         for &(x, y) in &series.points {
@@ -297,7 +296,7 @@ impl<'a> Sheet<'a> {
     }
 
     fn marks(&self, svg: &mut String) {
-        // Each line is sampled along its way, so that a word keeps off it between points too.
+        // Lines are sampled between their points, so that labels do not cover them there either.
         let curve: Vec<(f64, f64)> = self
             .frame
             .traces
@@ -313,7 +312,7 @@ impl<'a> Sheet<'a> {
                 let (x, y) = self.at(place);
                 let label = clean(&mark.label);
                 let size = (text_width(&label), 14.0);
-                let spot = settle((x, y), size, &self.plot, &taken, &curve);
+                let spot = place_label((x, y), size, &self.plot, &taken, &curve);
                 taken.push(spot);
                 let (tx, ty) = (px(spot.left), px(spot.top + 11.0));
                 let _ = writeln!(
@@ -329,7 +328,7 @@ impl<'a> Sheet<'a> {
         }
     }
 
-    /// Pixels along a trace, close enough together that no word slips between two of them.
+    /// Samples a trace in pixels, densely enough for the placement of labels.
     fn sampled(&self, trace: &Trace) -> Vec<(f64, f64)> {
         const EVERY: f64 = 4.0;
         const SAMPLES_MAX: f64 = 200.0;
@@ -389,7 +388,7 @@ mod tests {
         let axis = || Axis::linear("", Unit::Count);
         let line = Chart::new("", axis(), axis()).with(Series::new("", points.clone()));
         assert!(line.to_svg().len() < 100_000, "{}", line.to_svg().len());
-        // Points alone may touch every pixel; that is the bound.
+        // Points without a line may touch every pixel, which bounds the size.
         let cloud = Chart::new("", axis(), axis()).with(Series::new("", points).dots());
         assert!(cloud.to_svg().len() < 4_000_000, "{}", cloud.to_svg().len());
     }

@@ -1,7 +1,7 @@
-//! A chart for the terminal: braille dots between axes, with a legend under it.
+//! Renders a chart for a terminal: braille dots between axes, with a legend below.
 //!
-//! Each series has a colour and a mark of its own, so the plot reads the same without colour.
-//! Words stay out of the plot: knees and limits are named in the legend, where they hide nothing.
+//! Each series has its own colour and mark, so the plot is readable without colour. The plot contains no labels: knees
+//! and limits are named in the legend.
 
 use super::{
     Chart, Mark, Series, Stroke,
@@ -13,19 +13,19 @@ use crate::{
     terminal::{clean, fit, marker, width},
 };
 
-/// Rows of a plot: about a fifth of its width looks right, within what fits a screen.
+/// The rows of a plot: about a fifth of its width, within these limits.
 const ROWS_MIN: usize = 8;
 const ROWS_MAX: usize = 22;
-/// A tick each three rows, and along the bottom one for each label and its space.
+/// The space per tick on each axis.
 const ROWS_PER_TICK: usize = 3;
 const COLUMNS_PER_TICK: usize = 9;
 /// Columns between two marks of one curve.
 const MARK_EVERY: usize = 10;
-/// What is laid over a point worth a word.
+/// The mark of a labelled point.
 const KNEE: char = '◎';
 
 impl Chart {
-    /// The chart as lines of text, laid out for `terminal`.
+    /// Renders the chart as text for `terminal`.
     pub fn to_text(&self, terminal: Terminal) -> String {
         let columns = terminal.width();
         let rows = (columns / 5).clamp(ROWS_MIN, ROWS_MAX);
@@ -33,7 +33,7 @@ impl Chart {
         if !self.title.is_empty() {
             lines.push(terminal.bold(&fit(&clean(&self.title), columns)));
         }
-        // Ticks up the side are known before the plot's width, which they decide.
+        // The labels of the y axis determine the width of the plot.
         let grid = |columns: usize| Grid {
             columns: columns * 2,
             rows: rows * 4,
@@ -59,7 +59,7 @@ impl Chart {
     }
 }
 
-/// The columns that the labels up the side take.
+/// The width of the y axis labels.
 fn margin(side: &Side) -> usize {
     side.ticks
         .iter()
@@ -69,7 +69,7 @@ fn margin(side: &Side) -> usize {
         + 1
 }
 
-/// The plot with the axis up its side.
+/// The plot with its y axis.
 fn plot(
     frame: &Frame,
     terminal: Terminal,
@@ -91,7 +91,7 @@ fn plot(
     lines.map(|(row, line)| side(row) + &line).collect()
 }
 
-/// Curves first, then their marks, then knees, which another curve must not hide, then limits.
+/// Draws curves first, then their marks, then knees, which curves must not hide, then limits.
 fn draw(canvas: &mut Canvas, frame: &Frame, columns: usize) {
     for (index, trace) in frame.traces.iter().enumerate() {
         let dashed = frame.chart.series[index].stroke == Stroke::Dashed;
@@ -128,7 +128,7 @@ fn draw(canvas: &mut Canvas, frame: &Frame, columns: usize) {
     }
 }
 
-/// A line between two places; a broken one leaves out every other stretch of its way.
+/// Draws a line between two places, solid or dashed.
 fn stroke(canvas: &mut Canvas, a: Place, b: Place, dashed: bool, index: usize, columns: usize) {
     if !dashed {
         canvas.line(a, b, Ink::Series(index));
@@ -149,7 +149,7 @@ fn stroke(canvas: &mut Canvas, a: Place, b: Place, dashed: bool, index: usize, c
     }
 }
 
-/// The places that get a mark: all where they are few, else some well apart.
+/// The places that get a mark: all if they are few, else some at a minimum distance.
 fn sparse(runs: &[Vec<Place>], columns: usize) -> impl Iterator<Item = Place> {
     let gap = MARK_EVERY as f64 / columns.max(1) as f64;
     let total: usize = runs.iter().map(Vec::len).sum();
@@ -164,7 +164,7 @@ fn sparse(runs: &[Vec<Place>], columns: usize) -> impl Iterator<Item = Place> {
     })
 }
 
-/// The axis along the bottom: its line, its tick labels, its name.
+/// The x axis: its line, its tick labels, its name.
 fn bottom(side: &Side, terminal: Terminal, margin: usize, columns: usize) -> Vec<String> {
     let mut axis = vec!['─'; columns];
     let mut labels = vec![' '; margin + 1 + columns];
@@ -174,7 +174,7 @@ fn bottom(side: &Side, terminal: Terminal, margin: usize, columns: usize) -> Vec
         let label: Vec<char> = tick.label.chars().collect();
         let start = (margin + 1 + at).saturating_sub(label.len() / 2);
         let start = start.min(labels.len().saturating_sub(label.len()));
-        // Two labels that would run together are one too many; the tick stays.
+        // A label that would overlap the previous one is left out; its tick stays.
         if start >= free && start + label.len() <= labels.len() {
             labels[start..start + label.len()].copy_from_slice(&label);
             free = start + label.len() + 2;
@@ -194,7 +194,7 @@ fn bottom(side: &Side, terminal: Terminal, margin: usize, columns: usize) -> Vec
     lines
 }
 
-/// The names of the curves in as few lines as they take, then knees and limits, one to a line.
+/// The names of the curves, then knees and limits, one per line.
 fn legend(frame: &Frame, terminal: Terminal, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let (mut line, mut used) = (String::new(), 0);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn one_point_is_drawn_and_none_is_said_to_be_none() {
+    fn a_single_point_is_drawn_and_an_empty_chart_says_no_data() {
         let axis = || Axis::linear("", Unit::Count);
         let one = Chart::new("one", axis(), axis()).with(Series::new("p", [(3.0, 4.0)]));
         assert!(one.to_text(Terminal::plain(80)).contains('●'));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_logarithm_is_left_out_and_counted() {
+    fn values_without_a_logarithm_are_left_out_and_counted() {
         let chart = Chart::new(
             "",
             Axis::log2("", Unit::Count),

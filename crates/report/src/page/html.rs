@@ -2,16 +2,16 @@
 
 use std::fmt::Write;
 
-use super::{Block, Confidence, Page, Tone};
+use super::{Block, Page, PageConfidence, Tone};
 use crate::{markup::escape, picture::STYLE, unit::MISSING};
 
 const CSS: &str = include_str!("page.css");
 
 impl Page {
-    /// The page as one HTML file that needs nothing else: no script, no font, no network.
+    /// Renders the page as one self-contained HTML file, without scripts, fonts or network access.
     pub fn to_html(&self) -> String {
         let title = escape(&self.title);
-        // The policy holds even where a browser would be talked into more: nothing is fetched or run.
+        // A second line of defence: the policy forbids scripts and external resources.
         let mut html = format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta http-equiv=\"Content-Security-Policy\" \
@@ -88,10 +88,10 @@ impl Page {
                 &assumption.source
             };
             let tone = match assumption.confidence {
-                Confidence::Measured | Confidence::Read => "good",
-                Confidence::Computed | Confidence::Given => "neutral",
-                Confidence::Quoted | Confidence::Fitted => "caution",
-                Confidence::Guessed => "bad",
+                PageConfidence::Measured | PageConfidence::Read => "good",
+                PageConfidence::Computed | PageConfidence::Given => "neutral",
+                PageConfidence::Quoted | PageConfidence::Fitted => "caution",
+                PageConfidence::Guessed => "bad",
             };
             let _ = writeln!(
                 html,

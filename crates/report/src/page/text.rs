@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Page {
-    /// The page as lines of text, laid out for `terminal`.
+    /// Renders the page as text for `terminal`.
     pub fn to_text(&self, terminal: Terminal) -> String {
         let columns = terminal.width();
         let title = wrap(&clean(&self.title), columns);
@@ -50,7 +50,7 @@ impl Page {
         parts.join("\n")
     }
 
-    /// The assumptions as a table, which is also their CSV and JSON.
+    /// The assumptions as a table, also used for CSV and JSON.
     pub fn assumptions_table(&self) -> Table {
         let mut table = Table::new(
             "",
@@ -78,7 +78,7 @@ impl Page {
     /// The key figures, one to a line.
     fn figures_text(&self, terminal: Terminal) -> String {
         let value = |cell: &Cell| clean(&cell.show());
-        let widest = |of: &dyn Fn(&super::Figure) -> String| {
+        let widest = |of: &dyn Fn(&super::PageFigure) -> String| {
             self.figures
                 .iter()
                 .map(|figure| width(&of(figure)))

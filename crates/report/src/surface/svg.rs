@@ -1,38 +1,37 @@
-//! A surface as SVG, seen from above and from the side.
+//! Renders a surface as SVG, in an isometric projection.
 //!
-//! The grid is projected as an isometric drawing is, and its facets are painted from the farthest
-//! to the nearest, so that the near ones cover what they would hide. The corner over which the
-//! surfaces are lowest comes to the front: then they rise away from the reader and hide least.
+//! The facets are painted from the farthest to the nearest, so that near facets cover far ones. The lowest corner of
+//! the surfaces is in front, so that they hide as little as possible.
 
 use std::fmt::Write;
 
 use super::{Line, Sheet, Surface};
 use crate::{
-    Range,
+    ValueRange,
     colour::{hex, ramp},
     markup::{escape, px},
     picture::{WIDTH, head, nothing, own_style},
     terminal::clean,
 };
 
-/// Under the title, and over the scale of colours.
+/// The space for the title at the top, and for the colour scale at the bottom.
 const TOP: f64 = 40.0;
 const FOOT: f64 = 54.0;
-/// Lines of the grid that are drawn each way; a finer one is a grey blur.
+/// The most grid lines drawn in each direction; a finer grid would blur.
 const LINES_MAX: usize = 40;
-/// Facets up to which each tells its value as a tooltip.
+/// The most facets with tooltips.
 const TIPS_MAX: usize = 400;
-/// Ticks up the side, and along the two near edges, where labels stand closer together.
+/// The ticks of the z axis, and of the two near edges, where labels are closer together.
 const TICKS: usize = 5;
 const EDGE_TICKS: usize = 4;
 
 impl Surface {
-    /// The surface as an SVG file of its own.
+    /// Renders the surface as a standalone SVG file.
     pub fn to_svg(&self) -> String {
         self.svg(&own_style())
     }
 
-    /// The surface as SVG within a page that has the style.
+    /// Renders the surface as SVG for a page that contains the style.
     pub(crate) fn to_svg_inline(&self) -> String {
         self.svg("")
     }
@@ -58,7 +57,7 @@ impl Surface {
         svg
     }
 
-    /// What the surface shows, in words.
+    /// The description for screen readers.
     fn description(&self) -> String {
         let mut text = format!(
             "{} over {} and {}.",
@@ -83,21 +82,21 @@ impl Surface {
     }
 }
 
-/// From where and how large the surfaces are seen; the same for each of them.
+/// The projection and the size of the surfaces, shared by all panels.
 struct View<'a> {
     surface: &'a Surface,
     xs: Vec<Line>,
     ys: Vec<Line>,
-    heights: Range,
+    heights: ValueRange,
     /// Panels side by side.
     columns: usize,
-    /// Half the width of the ground, half its depth, and the height of the room, in pixels.
+    /// Half the width and half the depth of the base, and the height of the box, in pixels.
     across: f64,
     along: f64,
     up: f64,
 }
 
-/// A point of the room: each coordinate between 0 and 1, the origin at the near corner.
+/// A point in the box: each coordinate between 0 and 1, the origin at the near corner.
 #[derive(Clone, Copy)]
 struct Spot {
     x: f64,
@@ -137,13 +136,13 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Pixels from the near corner of the ground, which is (0, 0).
+    /// Projects a point to pixels, relative to the near corner of the base.
     fn project(&self, spot: Spot) -> (f64, f64) {
         let across = (spot.x - spot.y) * self.across;
         (across, -(spot.x + spot.y) * self.along - spot.z * self.up)
     }
 
-    /// What the labels take under the near corner.
+    /// The height of the labels below the near corner.
     fn below(&self) -> f64 {
         if self.columns == 1 { 30.0 } else { 24.0 }
     }
@@ -166,7 +165,7 @@ impl<'a> View<'a> {
         self.ticks(svg);
     }
 
-    /// The ground and the two far walls, with lines at the ticks of the height.
+    /// Draws the base and the two far walls, with lines at the ticks of the z axis.
     fn walls(&self, svg: &mut String) {
         let spot = |x, y, z| self.project(Spot { x, y, z });
         let ground = [
@@ -195,7 +194,7 @@ impl<'a> View<'a> {
         svg.push('\n');
     }
 
-    /// The surface, from the farthest facet to the nearest.
+    /// Draws the surface, from the farthest facet to the nearest.
     fn facets(&self, svg: &mut String, sheet: &Sheet) {
         let scale = self.surface.z.scale;
         let spot = |x: &Line, y: &Line| {
@@ -210,7 +209,7 @@ impl<'a> View<'a> {
         for x in self.xs.windows(2) {
             for y in self.ys.windows(2) {
                 let corners = [(0, 0), (1, 0), (1, 1), (0, 1)].map(|(i, j)| spot(&x[i], &y[j]));
-                // A facet with a corner missing is a hole, for nobody knows what is there.
+                // A facet with a missing corner is left out.
                 let [Some(a), Some(b), Some(c), Some(d)] = corners else {
                     continue;
                 };
@@ -251,7 +250,7 @@ impl<'a> View<'a> {
         )
     }
 
-    /// Tick labels and names along the two near edges, and up the left one.
+    /// Draws tick labels and names along the two near edges and the left edge.
     fn ticks(&self, svg: &mut String) {
         let surface = self.surface;
         let edges = [
@@ -299,10 +298,10 @@ impl<'a> View<'a> {
         svg.push('\n');
     }
 
-    /// An axis's name, written along its edge of the ground, outside of the tick labels.
+    /// Draws an axis's name along its edge of the base, outside of the tick labels.
     fn edge_name(&self, svg: &mut String, name: &str, side: f64) {
         let angle = -side * self.along.atan2(self.across).to_degrees();
-        // Far enough out to clear labels such as `256 MiB`.
+        // Far enough out for labels such as `256 MiB`.
         let (x, y) = (side * (self.across / 2.0 + 44.0), -self.along / 2.0 + 37.0);
         let _ = write!(
             svg,
@@ -313,7 +312,7 @@ impl<'a> View<'a> {
         );
     }
 
-    /// Places and labels of the ticks of the height.
+    /// The positions and labels of the ticks of the z axis.
     fn height_ticks(&self) -> Vec<(f64, String)> {
         let z = &self.surface.z;
         let ticks = z.scale.ticks(&z.unit, self.heights, TICKS);
@@ -321,7 +320,7 @@ impl<'a> View<'a> {
         places.zip(z.unit.labels(&ticks)).collect()
     }
 
-    /// The scale of colours, with what is left out of the grid.
+    /// Draws the colour scale, with a note if grid lines were left out.
     fn legend(&self, svg: &mut String, height: f64) {
         const STEPS: usize = 64;
         const LENGTH: f64 = 240.0;
@@ -329,7 +328,7 @@ impl<'a> View<'a> {
         for step in 0..STEPS {
             let colour = hex(ramp((step as f64 + 0.5) / STEPS as f64));
             let x = left + step as f64 * LENGTH / STEPS as f64;
-            // A little wide, or the seams would show.
+            // One pixel wider, to hide the seams.
             let wide = px(LENGTH / STEPS as f64 + 1.0);
             let (x, y) = (px(x), px(top));
             let _ = write!(

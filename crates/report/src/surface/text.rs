@@ -1,22 +1,22 @@
-//! A surface seen from above: a heat map of characters.
+//! Renders a surface for a terminal, as a heat map of characters.
 //!
-//! With colour, the shade is the background; without, a block character. Where the cells are wide
-//! enough each says its value, which is more than any shade can.
+//! With colour, the shade is the background; without, a block character. If the cells are wide enough, each shows its
+//! value.
 
 use super::{Line, Sheet, Surface};
 use crate::{
-    Range, Terminal,
+    Terminal, ValueRange,
     colour::{is_light, ramp},
     terminal::{clean, fit, width},
 };
 
-/// Shades for where there is no colour, from least to greatest.
+/// Shades without colour, from lowest to highest.
 const SHADES: [&str; 5] = ["·", "░", "▒", "▓", "█"];
-/// Rows of a map; more would not fit a screen.
+/// The most rows of a map; more would not fit a screen.
 const ROWS_MAX: usize = 24;
 
 impl Surface {
-    /// The surface as heat maps, laid out for `terminal`.
+    /// Renders the surface as heat maps for `terminal`.
     pub fn to_text(&self, terminal: Terminal) -> String {
         let columns = terminal.width();
         let mut text = String::new();
@@ -43,11 +43,11 @@ struct Map<'a> {
     surface: &'a Surface,
     xs: Vec<Line>,
     ys: Vec<Line>,
-    heights: Range,
-    /// Characters of a cell.
+    heights: ValueRange,
+    /// The width of a cell in characters.
     cell: usize,
     margin: usize,
-    /// Whether each cell says its value.
+    /// Whether each cell shows its value.
     values: bool,
 }
 
@@ -66,7 +66,7 @@ impl<'a> Map<'a> {
             .sheets
             .iter()
             .flat_map(|sheet| sheet.zs.iter().flatten().flatten());
-        // The widest value, of as many as are shown; a grid of millions has them all alike.
+        // The widest of the first 4096 values, to bound the time for a grid of millions.
         let widest = all
             .take(4096)
             .map(|&z| width(&surface.z.unit.show(z)))
@@ -127,14 +127,14 @@ impl<'a> Map<'a> {
             return terminal.on(colour, is_light(colour), &centred(&shown, self.cell));
         }
         if self.values {
-            // The last character is a shade, so that the shape is seen as well as read.
+            // The last character is a shade, so that the shape is visible.
             let shown = format!("{} {}", self.surface.z.unit.show(z), shade(share));
             return centred(&shown, self.cell);
         }
         shade(share).repeat(self.cell)
     }
 
-    /// Labels along the bottom, as many as do not run together.
+    /// The labels along the bottom, without overlaps.
     fn bottom(&self) -> String {
         let mut line = " ".repeat(self.margin);
         for (i, x) in self.xs.iter().enumerate() {

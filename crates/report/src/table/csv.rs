@@ -1,22 +1,21 @@
-//! A table as CSV, quoted as RFC 4180 has it.
+//! Renders a table as CSV, quoted according to RFC 4180.
 //!
-//! Numbers are plain and in base units; the heading of a column ends in its unit. A missing value
-//! is an empty field. Text that a spreadsheet would run as a formula is defused with a leading
-//! apostrophe, for these files are passed on and opened in spreadsheets. What a terminal would obey is escaped:
-//! who needs such a name byte by byte takes JSON.
+//! Numbers are plain and in base units; the heading of a column ends in its unit. A missing value is an empty field.
+//! Text that a spreadsheet would run as a formula gets a leading apostrophe. Control characters are escaped; JSON has
+//! the exact bytes.
 
 use straightway_core::text::shown;
 
 use super::{Align, Cell, Column, Field, Table, cell, json_number, unit_name};
 
 impl Table {
-    /// The table as CSV: a line of headings and a line per row, each ended by CR LF.
+    /// Renders the table as CSV: a line of headings and a line per row, each ended by CR LF.
     ///
-    /// A list of properties (a column of names beside columns whose cells count different things) is turned on
-    /// its side: each property becomes a column whose heading ends in its unit.
+    /// A list of properties (a column of names, and columns whose cells have different units) is transposed: each
+    /// property becomes a column whose heading ends in its unit.
     pub fn to_csv(&self) -> String {
-        if let Some(turned) = self.turned() {
-            return turned.to_csv();
+        if let Some(transposed) = self.transposed() {
+            return transposed.to_csv();
         }
         let fields = self.fields();
         let mut csv = line(fields.iter().map(|field| field.key.clone()));
@@ -28,12 +27,12 @@ impl Table {
 }
 
 impl Table {
-    /// A list of properties on its side; none where the table is no such list.
-    fn turned(&self) -> Option<Self> {
+    /// The transposed table; `None` if the table is not a list of properties.
+    fn transposed(&self) -> Option<Self> {
         let (names, columns) = self.columns.split_first()?;
         let mixed = |column: &Column| column.unit.is_none() && column.align == Align::Right;
         let lists = !columns.is_empty() && columns.iter().all(mixed) && names.align == Align::Left;
-        // One unit a property: all its numbers count the same.
+        // One unit per property: all its numbers must have the same unit.
         let unit = |row: &Vec<Cell>| {
             let mut units = row.iter().skip(1).filter_map(Cell::unit);
             let first = units.next();
@@ -56,12 +55,12 @@ impl Table {
         } else {
             &names.name
         });
-        let mut turned = Self::new(&*self.title, std::iter::once(first).chain(headings));
+        let mut transposed = Self::new(&*self.title, std::iter::once(first).chain(headings));
         for (i, column) in columns.iter().enumerate() {
             let values = self.rows.iter().map(|row| cell(row, i + 1).clone());
-            turned.push(std::iter::once(Cell::from(&*column.name)).chain(values));
+            transposed.push(std::iter::once(Cell::from(&*column.name)).chain(values));
         }
-        Some(turned)
+        Some(transposed)
     }
 }
 
@@ -97,7 +96,7 @@ mod tests {
     use straightway_core::{Rate, Seconds, text::shown};
 
     #[test]
-    fn a_list_of_properties_is_turned_so_that_cells_are_numbers_and_headings_have_units() {
+    fn a_list_of_properties_is_transposed_with_units_in_the_headings() {
         let columns = [
             Column::text(""),
             Column::mixed("standard"),
@@ -121,13 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn text_that_a_spreadsheet_would_run_is_defused() {
+    fn a_spreadsheet_formula_gets_an_apostrophe() {
         let mut table = Table::new("", [Column::text("name")]);
         table.push(["=1+1".into()]);
         assert_eq!(table.to_csv(), "name\r\n'=1+1\r\n");
     }
 
-    /// Reads what RFC 4180 says a record is.
+    /// Parses records according to RFC 4180.
     fn parse(csv: &str) -> Vec<Vec<String>> {
         let (mut records, mut record, mut field) = (Vec::new(), Vec::new(), String::new());
         let (mut quoted, mut chars) = (false, csv.chars().peekable());

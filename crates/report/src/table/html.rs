@@ -1,4 +1,4 @@
-//! A table as an HTML fragment, styled by the page it stands in.
+//! Renders a table as an HTML fragment, styled by its page.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::{Align, Cell, Table, cell};
 use crate::markup::escape;
 
 impl Table {
-    /// The table as HTML: a `figure` that scrolls sideways where the window is too narrow.
+    /// Renders the table as HTML: a `figure` that scrolls sideways in a narrow window.
     pub fn to_html(&self) -> String {
         let mut html = String::from("<figure class=\"table\">");
         if !self.title.is_empty() {

@@ -1,6 +1,6 @@
-//! A table for the terminal.
+//! Renders a table for a terminal.
 //!
-//! Columns shrink and their text wraps where the terminal is narrow; only a heading is ever bold.
+//! In a narrow terminal columns shrink and their text wraps. Only headings are bold.
 
 use comfy_table::{
     Attribute, Cell as Shown, CellAlignment, ContentArrangement, LineStyle, TableStyle,
@@ -9,12 +9,12 @@ use comfy_table::{
 use super::{Align, Table, cell};
 use crate::{Terminal, terminal::clean};
 
-/// One line under the headings; more ink would only stand between the numbers.
+/// One line under the headings, and no other lines.
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 impl Table {
-    /// The table as lines of text, laid out for `terminal`.
+    /// Renders the table as text for `terminal`.
     pub fn to_text(&self, terminal: Terminal) -> String {
         let mut grid = comfy_table::Table::new();
         grid.force_no_tty()
@@ -98,7 +98,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_and_no_width_is_too_strange(text in any::<String>(), columns in 0usize..200) {
+        fn any_text_renders_at_any_width(text in any::<String>(), columns in 0usize..200) {
             let mut table = Table::new(text.clone(), [Column::text(text.clone())]);
             table.push([Cell::from(text)]);
             let shown = table.to_text(Terminal::plain(columns));

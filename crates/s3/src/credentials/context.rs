@@ -1,5 +1,5 @@
-//! What providers of credentials ask for, answered on the caller's thread and within bounds: files, variables,
-//! commands and HTTP.
+//! The environment of credential providers: files, variables, commands and HTTP, on the caller's thread and with
+//! limits.
 
 use std::{
     collections::HashMap,
@@ -23,11 +23,11 @@ use crate::access::Environment;
 /// The longest configuration file, token or output of a command.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
 
-/// How long a command may take, and how often it is looked at.
+/// The longest run time of a command, and the interval of checks.
 const COMMAND_TIME_MAX: Duration = Duration::from_mins(1);
 const COMMAND_STEP: Duration = Duration::from_millis(10);
 
-/// Sends a request and waits for its answer.
+/// Sends a request and waits for its response.
 pub(crate) type Http = Arc<
     dyn Fn(http::Request<Vec<u8>>) -> straightway_core::Result<http::Response<Vec<u8>>>
         + Send
@@ -43,7 +43,7 @@ pub(crate) fn context(environment: &Environment, http: Http) -> Context {
         .with_http_send(Sender(http))
 }
 
-/// Whether this machine has a metadata service. Elsewhere a request to its address may hang.
+/// Whether this machine has an instance metadata service. On others a request to its address may hang.
 pub(super) fn has_instance_metadata(environment: &Environment) -> bool {
     let vendor = |path: &str| std::fs::read_to_string(path).is_ok_and(|v| v.starts_with("Amazon"));
     environment
@@ -128,7 +128,7 @@ impl CommandExecute for Commands {
     }
 }
 
-/// Runs a command, whose output fits a pipe. One that takes too long is ended.
+/// Runs a command and reads its output. A command that takes too long is killed.
 fn run(program: &str, args: &[&str]) -> std::io::Result<CommandOutput> {
     let mut child = Command::new(program)
         .args(args)
@@ -137,7 +137,7 @@ fn run(program: &str, args: &[&str]) -> std::io::Result<CommandOutput> {
         .stderr(Stdio::null())
         .spawn()?;
     let mut pipe = child.stdout.take().expect("its output is a pipe");
-    // Read beside it, so that a long output does not stop it before its time is up.
+    // The output is read on a thread, so that a full pipe does not block the command.
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut stdout = Vec::new();
@@ -156,7 +156,7 @@ fn run(program: &str, args: &[&str]) -> std::io::Result<CommandOutput> {
         }
         thread::sleep(COMMAND_STEP);
     };
-    // Something that it started may have the pipe still.
+    // A child of the command may still hold the pipe.
     let left = COMMAND_TIME_MAX.saturating_sub(start.elapsed());
     let stdout = receiver
         .recv_timeout(left)
@@ -178,10 +178,10 @@ impl fmt::Debug for Sender {
 
 impl HttpSend for Sender {
     async fn http_send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
-        let answer = (self.0)(request.map(|body| body.to_vec()));
-        match answer {
-            Ok(answer) => Ok(answer.map(Bytes::from)),
-            // The text names the address only, and is not shown.
+        let response = (self.0)(request.map(|body| body.to_vec()));
+        match response {
+            Ok(response) => Ok(response.map(Bytes::from)),
+            // The error of the client is dropped: it only names the address.
             Err(_) => Err(Error::unexpected("the request failed")),
         }
     }

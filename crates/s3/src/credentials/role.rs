@@ -1,6 +1,6 @@
 //! Profiles that assume a role: `role_arn` with `source_profile` or `credential_source`.
 //!
-//! The role counts alone: where it cannot be assumed, no other credentials are taken in its place.
+//! If the role cannot be assumed, no other credentials are used instead.
 
 use reqsign_aws_v4::{
     AssumeRoleCredentialProvider, Credential, ECSCredentialProvider, EnvCredentialProvider,
@@ -12,15 +12,15 @@ use reqsign_core::{Context, Error, ProvideCredential, ProvideCredentialChain, Re
 use super::context::config_value;
 use crate::access::{Environment, REGION_DEFAULT};
 
-/// Profiles that assume a role with the role of another.
+/// The longest chain of profiles that assume a role with the role of another.
 const CHAIN_MAX: usize = 5;
 
-/// What assumes the role of a profile.
+/// The provider of a profile's role.
 #[derive(Debug)]
 pub(super) enum Role {
-    /// It can be asked for.
+    /// Assumes the role.
     Provider(Box<AssumeRoleCredentialProvider>),
-    /// Why not.
+    /// The role cannot be assumed, and why.
     Refused(&'static str),
 }
 
@@ -55,7 +55,7 @@ impl Role {
             (Some(source), _) if source != profile => {
                 if left == 0 {
                     return Some(Self::Refused(
-                        "its profiles refer to each other without end",
+                        "its chain of source profiles is too long or a loop",
                     ));
                 }
                 match Self::of_chain(environment, &source, context, left - 1) {
@@ -70,7 +70,7 @@ impl Role {
             (None, Some("EcsContainer")) => chain.push(ECSCredentialProvider::new()),
             (None, Some("Ec2InstanceMetadata")) => chain.push(IMDSv2CredentialProvider::new()),
             (None, _) => {
-                let why = "the profile has a role_arn, and neither a source_profile nor a credential_source that is known";
+                let why = "the profile has a role_arn, but neither a source_profile nor a known credential_source";
                 return Some(Self::Refused(why));
             }
         };
@@ -104,7 +104,7 @@ impl ProvideCredential for Role {
     }
 }
 
-/// Whatever a profile without a role has.
+/// Adds the providers of a profile without a role.
 fn of_profile(
     chain: ProvideCredentialChain<Credential>,
     profile: &str,
@@ -120,7 +120,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::credentials::{Http, context, wait_for};
+    use crate::credentials::{Http, block_on, context};
 
     const CONFIG: &str = "
 [profile base]
@@ -148,7 +148,7 @@ source_profile = base
 mfa_serial = arn:aws:iam::123456789012:mfa/me
 ";
 
-    /// Asks for the credentials of a profile. Answers them, and what was asked: the target and the signer.
+    /// Gets the credentials of a profile. Returns them, and the target and signature of each request.
     fn ask(profile: &str) -> (Result<Option<Credential>>, Vec<(String, String)>) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config");
@@ -173,16 +173,16 @@ mfa_serial = arn:aws:iam::123456789012:mfa/me
             let mut log = log.lock().unwrap();
             log.push((format!("{} {body}", request.uri()), signed));
             let id = format!("ASSUMEDACCESSKEY{}", log.len());
-            let answer = format!(
+            let response = format!(
                 "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>{id}</AccessKeyId>\
                  <SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>\
                  <Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
             );
-            Ok(http::Response::new(answer.into_bytes()))
+            Ok(http::Response::new(response.into_bytes()))
         });
         let context = context(&environment, http);
         let role = Role::of(&environment, profile, &context).expect("it has a role");
-        let credential = wait_for(role.provide_credential(&context));
+        let credential = block_on(role.provide_credential(&context));
         let asked = asked.lock().unwrap().clone();
         (credential, asked)
     }
@@ -210,7 +210,7 @@ mfa_serial = arn:aws:iam::123456789012:mfa/me
     }
 
     #[test]
-    fn a_role_can_be_assumed_with_that_of_another_profile() {
+    fn a_role_can_be_assumed_with_the_role_of_another_profile() {
         let (credential, asked) = ask("second");
         assert_eq!(
             credential.unwrap().unwrap().access_key_id,
@@ -227,7 +227,7 @@ mfa_serial = arn:aws:iam::123456789012:mfa/me
     }
 
     #[test]
-    fn what_cannot_be_assumed_is_an_error_and_nothing_is_asked() {
+    fn a_role_that_cannot_be_assumed_is_an_error_without_a_request() {
         for profile in ["loop", "bare", "factor"] {
             let (credential, asked) = ask(profile);
             assert!(

@@ -1,19 +1,20 @@
-//! The checks of writing: whether objects can be put, committed and removed there. What they put is removed again.
+//! The checks of writes: whether objects can be put, committed and removed. The objects of the checks are removed
+//! again.
 
 use std::{ffi::OsStr, time::Duration};
 
 use http::Method;
 use straightway_core::Result;
 
-use super::{Doctor, State};
+use super::{CheckState, Doctor};
 use crate::{
-    bucket::Ask,
-    store::{LEFT_AFTER, S3},
-    writing::{ANSWER_BYTES_MAX, RACERS, fresh_nonce},
+    bucket::BucketRequest,
+    store::{S3, STALE_AFTER},
+    writing::{RACERS, RESPONSE_BYTES_MAX, fresh_nonce},
 };
 
 impl Doctor<'_> {
-    /// Tries all that saves and copies do, in the folder of the object that is named, or below the prefix.
+    /// Tests all requests of saves and copies, in the folder of the named object or below the prefix.
     pub(super) fn try_writing(&mut self, is_object: bool) {
         let folder = self.name.to_string_lossy();
         let folder = match folder.rsplit_once('/') {
@@ -27,26 +28,27 @@ impl Doctor<'_> {
         };
         match place.race(RACERS) {
             Ok(()) => {
-                let seen = format!("of {} puts of one object one won", RACERS + 1);
-                self.add("conditional put", State::Fine, seen, None);
+                let seen = format!("exactly one of {} puts of one object won", RACERS + 1);
+                self.add("conditional put", CheckState::Fine, seen, None);
             }
-            // Who cannot write at all is told so by the first put.
+            // If nothing can be written, the first put says why.
             Err(error) => return self.fail("conditional put", &error),
         }
         if place.needs_digest() {
-            let seen = "the service does not compare checksums of what is written: parts go with their MD5";
-            let mend = "use https, or a service that knows CRC64NVME: an MD5 costs seconds of CPU for a GiB";
+            let seen =
+                "the service does not verify checksums of writes: parts are sent with their MD5";
+            let mend = "use https, or a service that supports CRC64NVME: an MD5 costs seconds of CPU per GiB";
             self.add(
                 "checksum of writes",
-                State::Note,
+                CheckState::Note,
                 seen.to_owned(),
                 Some(mend),
             );
         }
         match try_upload(&place) {
             Ok(()) => {
-                let seen = "an upload in parts can be begun and ended".to_owned();
-                self.add("multipart", State::Fine, seen, None);
+                let seen = "a multipart upload can be begun and aborted".to_owned();
+                self.add("multipart", CheckState::Fine, seen, None);
             }
             Err(error) => self.fail("multipart", &error),
         }
@@ -54,65 +56,64 @@ impl Doctor<'_> {
         self.look_for_lock();
     }
 
-    /// Looks for uploads that nobody will complete: their parts are paid for.
+    /// Looks for abandoned uploads, whose parts cost storage.
     fn look_for_uploads(&mut self, place: &S3) {
-        match place.old_uploads(LEFT_AFTER) {
+        match place.old_uploads(STALE_AFTER) {
             Ok(old) if old.is_empty() => {
                 let seen = "no upload there is older than a week".to_owned();
-                self.add("unfinished uploads", State::Fine, seen, None);
+                self.add("unfinished uploads", CheckState::Fine, seen, None);
             }
             Ok(old) => {
                 let seen = format!("{} uploads there are older than a week", old.len());
-                let mend = "`straightway rm --uploads` ends them; a lifecycle rule with \
-                            AbortIncompleteMultipartUpload does so by itself";
-                self.add("unfinished uploads", State::Note, seen, Some(mend));
+                let mend = "`straightway rm --uploads` aborts them; a lifecycle rule with \
+                            AbortIncompleteMultipartUpload does so automatically";
+                self.add("unfinished uploads", CheckState::Note, seen, Some(mend));
             }
             Err(error) => {
                 let seen = format!("they cannot be listed: {error}");
-                let mend =
-                    "grant s3:ListBucketMultipartUploads: what killed writers leave is swept by it";
-                self.add("unfinished uploads", State::Note, seen, Some(mend));
+                let mend = "grant s3:ListBucketMultipartUploads: uploads of killed writers are swept with it";
+                self.add("unfinished uploads", CheckState::Note, seen, Some(mend));
             }
         }
     }
 
-    /// Looks whether the bucket has object lock: what is removed then stays, and is paid for.
+    /// Checks whether the bucket has object lock: removed objects then remain as old versions and cost storage.
     fn look_for_lock(&mut self) {
         let bucket = self.store.bucket();
-        let answer = bucket.ask(&Ask {
+        let response = bucket.request(&BucketRequest {
             method: Method::GET,
-            operation: "ask",
+            operation: "check",
             name: &bucket.describe(""),
             key: "",
             query: &[("object-lock", "")],
             unsigned: &[],
             expected: &[200, 400, 403, 404, 405, 501],
-            body_bytes_max: ANSWER_BYTES_MAX,
+            body_bytes_max: RESPONSE_BYTES_MAX,
         });
-        let is_locked = answer.is_ok_and(|answer| {
-            let body = String::from_utf8_lossy(answer.body()).into_owned();
-            answer.status() == 200 && body.contains("<ObjectLockEnabled>Enabled<")
+        let is_locked = response.is_ok_and(|response| {
+            let body = String::from_utf8_lossy(response.body()).into_owned();
+            response.status() == 200 && body.contains("<ObjectLockEnabled>Enabled<")
         });
         if is_locked {
             let seen =
-                "the bucket has object lock: what is removed or replaced stays as an old version"
+                "the bucket has object lock: removed and replaced objects remain as old versions"
                     .to_owned();
             let mend = "add a lifecycle rule for old versions (NoncurrentVersionExpiration)";
-            self.add("object lock", State::Note, seen, Some(mend));
+            self.add("object lock", CheckState::Note, seen, Some(mend));
         }
     }
 }
 
-/// Begins an upload and ends it.
+/// Begins an upload and aborts it.
 fn try_upload(place: &S3) -> Result<()> {
     let key = place.probe_key();
-    let told = place.bucket().describe(&key);
-    let id = place.initiate(&key, &told, &fresh_nonce(), true)?;
+    let full_name = place.bucket().describe(&key);
+    let id = place.initiate(&key, &full_name, &fresh_nonce(), true)?;
     place.abort(&key, &id)
 }
 
 impl S3 {
-    /// The keys of uploads below the prefix that were begun longer than `age` ago.
+    /// The keys of uploads below the prefix that were begun at least `age` ago.
     fn old_uploads(&self, age: Duration) -> Result<Vec<String>> {
         let old = self
             .uploads()?

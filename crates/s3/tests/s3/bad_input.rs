@@ -1,4 +1,4 @@
-//! What people and services get wrong: each is a clear error in bounded time, and none shows a secret.
+//! Mistakes of users and services: each is a clear error in bounded time, and none shows a secret.
 
 use std::{
     ffi::OsStr,
@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, Kind};
+use straightway_core::{Error, ErrorKind};
 use straightway_io::{
     Store,
     store::{Missing, list_all},
 };
-use straightway_lab::Weed;
-use straightway_s3::{Access, S3};
+use straightway_lab::S3Server;
+use straightway_s3::{S3, S3Access};
 
 use super::{
     access, network, open, read,
@@ -20,16 +20,16 @@ use super::{
     store,
 };
 
-/// An error in full, after a look for secrets.
+/// The text and hint of an error, after a check for secrets.
 #[track_caller]
-fn told(error: &Error) -> String {
+fn full_text(error: &Error) -> String {
     let text = format!(
         "{error}\n{}",
         error.hint().expect("each error has a remedy")
     );
     for secret in [
-        Weed::SECRET_ACCESS_KEY,
-        Weed::ACCESS_KEY_ID,
+        S3Server::SECRET_ACCESS_KEY,
+        S3Server::ACCESS_KEY_ID,
         "wrong-secret",
         "wrong-id",
         "AWS4-HMAC",
@@ -40,57 +40,63 @@ fn told(error: &Error) -> String {
     text
 }
 
-/// The error of opening an object of a server that always answers like this.
+/// The error of opening an object on a server that always sends this reply.
 #[track_caller]
-fn refused(reply: impl Fn() -> Reply + Send + Sync + 'static) -> (Kind, String) {
+fn refused(reply: impl Fn() -> Reply + Send + Sync + 'static) -> (ErrorKind, String) {
     let server = Server::start(move |_, _| reply());
     let store = store(&access(&server.url()));
     let start = Instant::now();
     let error = open(&store, "model/weights").unwrap_err();
     assert!(start.elapsed() < Duration::from_mins(1));
-    let text = told(&error);
+    let text = full_text(&error);
     assert!(text.contains("s3://lab/model/weights"), "{text}");
     (error.kind(), text)
 }
 
 #[test]
-fn a_real_server_s_refusals_name_the_object_and_the_remedy() {
-    let Some(weed) = Weed::shared() else { return };
+fn refusals_of_a_real_server_name_the_object_and_have_a_hint() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let good = access(&weed.url());
     let missing = open(&store(&good), "none/such").unwrap_err();
-    assert_eq!(missing.kind(), Kind::NotFound);
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
     assert!(
-        told(&missing).contains("straightway ls s3://lab/"),
+        full_text(&missing).contains("straightway ls s3://lab/"),
         "{}",
-        told(&missing)
+        full_text(&missing)
     );
 
     let bucket = S3::new("no-such-bucket", &good, &network()).unwrap();
     let error = open(&bucket, "x").unwrap_err();
-    assert_eq!(error.kind(), Kind::NotFound);
+    assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(
-        told(&error).contains("no bucket no-such-bucket"),
+        full_text(&error).contains("no bucket no-such-bucket"),
         "{}",
-        told(&error)
+        full_text(&error)
     );
     let error = list_all(&bucket).unwrap_err();
-    assert!(told(&error).contains("no-such-bucket"), "{}", told(&error));
+    assert!(
+        full_text(&error).contains("no-such-bucket"),
+        "{}",
+        full_text(&error)
+    );
 
     let mut wrong = good.clone();
     wrong.set("secret_access_key", "wrong-secret").unwrap();
     let error = open(&store(&wrong), "x").unwrap_err();
-    assert_eq!(error.kind(), Kind::Invalid);
+    assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(
-        told(&error).contains("check the secret access key"),
+        full_text(&error).contains("check the secret access key"),
         "{}",
-        told(&error)
+        full_text(&error)
     );
     wrong.set("access_key_id", "wrong-id").unwrap();
     let error = list_all(&store(&wrong)).unwrap_err();
     assert!(
-        told(&error).contains("check the access key id"),
+        full_text(&error).contains("check the access key id"),
         "{}",
-        told(&error)
+        full_text(&error)
     );
 
     weed.put("denied", vec![1]);
@@ -98,9 +104,9 @@ fn a_real_server_s_refusals_name_the_object_and_the_remedy() {
     nobody.set("anonymous", "true").unwrap();
     let error = open(&store(&nobody), "denied").unwrap_err();
     assert!(
-        told(&error).contains("access is denied to anonymous access"),
+        full_text(&error).contains("access is denied to anonymous access"),
         "{}",
-        told(&error)
+        full_text(&error)
     );
 }
 
@@ -109,19 +115,19 @@ fn the_hint_of_a_wrong_region_names_the_right_one() {
     let body = "<Error><Code>AuthorizationHeaderMalformed</Code><Message>wrong</Message>\
                 <Region>eu-north-1</Region></Error>";
     let (kind, text) = refused(move || Reply::new(400, &[], body));
-    assert_eq!(kind, Kind::Invalid);
-    assert!(text.contains("--region eu-north-1"), "{text}");
+    assert_eq!(kind, ErrorKind::Invalid);
+    assert!(text.contains("use region eu-north-1"), "{text}");
     let moved = [
         ("x-amz-bucket-region", "ap-south-1"),
         ("location", "https://elsewhere/"),
     ];
     let (_, text) =
         refused(move || Reply::new(301, &moved, "<Error><Code>PermanentRedirect</Code></Error>"));
-    assert!(text.contains("--region ap-south-1"), "{text}");
+    assert!(text.contains("use region ap-south-1"), "{text}");
 }
 
 #[test]
-fn a_clock_that_is_off_is_told() {
+fn a_clock_skew_is_reported() {
     let (_, text) = refused(|| {
         let mut reply = Reply::error(403, "RequestTimeTooSkewed");
         reply.headers.push((
@@ -135,7 +141,7 @@ fn a_clock_that_is_off_is_told() {
 }
 
 #[test]
-fn an_endpoint_that_is_not_s3_is_told_in_bounded_time() {
+fn an_endpoint_that_is_not_s3_is_reported_in_bounded_time() {
     for (status, body) in [
         (200, "<html>welcome</html>"),
         (404, "<html>nginx</html>"),
@@ -143,19 +149,19 @@ fn an_endpoint_that_is_not_s3_is_told_in_bounded_time() {
         (405, "no"),
     ] {
         let (_, text) = refused(move || Reply::new(status, &[], body));
-        assert!(text.contains("--endpoint"), "{text}");
+        assert!(text.contains("endpoint or AWS_ENDPOINT_URL_S3"), "{text}");
     }
     let server = Server::start(|_, _| Reply::new(200, &[], "<html>welcome</html>"));
     let error = list_all(&store(&access(&server.url()))).unwrap_err();
     assert!(
-        told(&error).contains("does not answer as S3 does"),
+        full_text(&error).contains("does not respond like an S3 service"),
         "{}",
-        told(&error)
+        full_text(&error)
     );
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_in_bounded_time() {
+fn an_unreachable_server_is_reported_in_bounded_time() {
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -163,13 +169,17 @@ fn a_server_that_is_not_there_is_told_in_bounded_time() {
         .port();
     let start = Instant::now();
     let error = list_all(&store(&access(&format!("http://127.0.0.1:{port}")))).unwrap_err();
-    assert_eq!(error.kind(), Kind::Transient);
-    assert!(told(&error).contains("--endpoint"), "{}", told(&error));
+    assert_eq!(error.kind(), ErrorKind::Transient);
+    assert!(
+        full_text(&error).contains("endpoint or AWS_ENDPOINT_URL_S3"),
+        "{}",
+        full_text(&error)
+    );
     assert!(start.elapsed() < Duration::from_mins(1));
 }
 
 #[test]
-fn a_server_that_fails_for_a_while_is_asked_again() {
+fn transient_server_errors_are_retried() {
     let server = Server::start(|number, request| match number {
         0 => Reply::error(503, "SlowDown"),
         1 => Reply::error(500, "InternalError"),
@@ -204,20 +214,20 @@ fn an_object_of_5_tib_is_opened_and_read_at_its_end() {
             .read_exact_at(bytes - 4, &mut end)
             .unwrap_err()
             .kind(),
-        Kind::Corrupt
+        ErrorKind::Corrupt
     );
 }
 
 #[test]
-fn listings_that_lie_are_refused() {
+fn wrong_listings_are_refused() {
     for (body, words) in [
         (
             "<Contents><Key>other/x</Key><Size>1</Size></Contents>",
-            "does not belong",
+            "wrong prefix",
         ),
         (
             "<Contents><Key>a/x/y</Key><Size>1</Size></Contents>",
-            "does not belong",
+            "wrong prefix",
         ),
         (
             "<CommonPrefixes><Prefix>a/../</Prefix></CommonPrefixes>",
@@ -227,7 +237,7 @@ fn listings_that_lie_are_refused() {
             "<CommonPrefixes><Prefix>a//</Prefix></CommonPrefixes>",
             "empty part",
         ),
-        ("<IsTruncated>true</IsTruncated>", "where it goes on"),
+        ("<IsTruncated>true</IsTruncated>", "no continuation token"),
     ] {
         let page = format!("<ListBucketResult>{body}</ListBucketResult>");
         let server = Server::start(move |_, _| Reply::new(200, &[], page.clone()));
@@ -240,13 +250,13 @@ fn listings_that_lie_are_refused() {
 }
 
 #[test]
-fn names_that_no_request_can_have_are_refused_without_one() {
+fn invalid_names_are_refused_without_a_request() {
     let server = Server::start(|_, _| Reply::error(404, "NoSuchKey"));
     let store = store(&access(&server.url()));
     for name in ["", "a/../b", "./a", "a/."] {
         assert_eq!(
             open(&store, name).unwrap_err().kind(),
-            Kind::Invalid,
+            ErrorKind::Invalid,
             "{name}"
         );
     }
@@ -268,7 +278,7 @@ fn neither_a_store_nor_its_objects_show_secrets_in_debug() {
     let opened = open(&store, "x").unwrap();
     let shown = format!("{access:?}{store:?}{opened:?}");
     for secret in [
-        Weed::SECRET_ACCESS_KEY,
+        S3Server::SECRET_ACCESS_KEY,
         "hidden-token",
         "aGlkZGVu",
         "AWS4-HMAC",
@@ -279,7 +289,7 @@ fn neither_a_store_nor_its_objects_show_secrets_in_debug() {
 }
 
 #[test]
-fn every_request_has_the_headers_that_were_asked_for() {
+fn every_request_has_the_configured_headers() {
     let key = "aGlkZGVuIGhpZGRlbiBoaWRkZW4gaGlkZGVuIGhpZGQ=";
     let server = Server::start(move |_, request| {
         let has = |name: &str, value: &str| request.header(name) == Some(value);
@@ -314,19 +324,19 @@ fn every_request_has_the_headers_that_were_asked_for() {
 }
 
 #[test]
-fn access_that_makes_no_sense_is_refused_when_a_store_is_made() {
-    let mut half = Access::default();
+fn invalid_access_settings_are_refused_when_a_store_is_created() {
+    let mut half = S3Access::default();
     half.set("access_key_id", "wrong-id").unwrap();
     let error = S3::new("lab", &half, &network()).unwrap_err();
-    assert!(told(&error).contains("secret_access_key"));
-    let mut endpoint = Access::default();
+    assert!(full_text(&error).contains("secret_access_key"));
+    let mut endpoint = S3Access::default();
     endpoint.set("endpoint_url", "localhost:9000").unwrap();
     let error = S3::new("lab", &endpoint, &network()).unwrap_err();
-    assert!(told(&error).contains("http://HOST[:PORT]"));
+    assert!(full_text(&error).contains("http://HOST[:PORT]"));
 }
 
 #[test]
-fn keys_with_an_empty_part_are_read_by_name_and_refused_by_name_in_listings() {
+fn keys_with_an_empty_part_are_read_by_name_and_refused_in_listings() {
     let server = Server::start(|_, request| {
         if request.target.contains("list-type") {
             let page = "<ListBucketResult><CommonPrefixes><Prefix>a//</Prefix></CommonPrefixes></ListBucketResult>";
@@ -341,15 +351,15 @@ fn keys_with_an_empty_part_are_read_by_name_and_refused_by_name_in_listings() {
     assert_eq!(read(&store, "a//b").unwrap(), b"yes");
     let inside = store.below(OsStr::new("a"), Missing::Refuse).unwrap();
     let error = list_all(&*inside).unwrap_err();
-    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(
-        told(&error).contains("s3://lab/a//") && told(&error).contains("empty part"),
+        full_text(&error).contains("s3://lab/a//") && full_text(&error).contains("empty part"),
         "{error}"
     );
 }
 
 #[test]
-fn an_empty_object_is_opened_also_where_the_refusal_of_a_range_does_not_tell_its_length() {
+fn an_empty_object_is_opened_even_if_the_refusal_of_a_range_has_no_length() {
     let server = Server::start(|_, request| match request.header("range") {
         Some(_) => Reply::error(416, "InvalidRange"),
         None => Reply::new(200, &[("ETag", "\"1\"")], ""),

@@ -1,4 +1,4 @@
-//! Where credentials come from, and that they are renewed.
+//! The sources of credentials, and their renewal.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use straightway_s3::{Access, Environment, S3};
+use straightway_s3::{Environment, S3, S3Access};
 
 use super::{
     network, open, read,
@@ -24,7 +24,7 @@ fn environment(pairs: &[(&str, &str)]) -> Environment {
     }
 }
 
-/// A server that answers only requests that are signed with this access key id.
+/// A server that accepts only requests signed with this access key id.
 fn server_of(id: &'static str) -> Server {
     Server::start(move |_, request| {
         let signed = request.header("authorization").unwrap_or_default();
@@ -39,7 +39,7 @@ fn server_of(id: &'static str) -> Server {
 #[track_caller]
 fn reads_as(id: &'static str, pairs: &[(&str, &str)], options: &[(&str, &str)]) {
     let server = server_of(id);
-    let mut access = Access::of(environment(pairs));
+    let mut access = S3Access::of(environment(pairs));
     access.set("endpoint_url", &server.url()).unwrap();
     for (name, value) in options {
         access.set(name, value).unwrap();
@@ -88,7 +88,7 @@ fn keys_come_from_profiles_in_both_files() {
         &[&files[..], &[("AWS_PROFILE", "work")]].concat(),
         &[],
     );
-    // A profile that is named in the call counts before the environment.
+    // A profile named in the call takes precedence over the environment.
     let env = [
         ("AWS_ACCESS_KEY_ID", "FROMENV"),
         ("AWS_SECRET_ACCESS_KEY", "secret"),
@@ -101,7 +101,7 @@ fn keys_come_from_profiles_in_both_files() {
 }
 
 #[test]
-fn the_region_and_endpoint_of_a_profile_count() {
+fn the_region_and_endpoint_of_a_profile_are_used() {
     let server = Server::start(|_, request| {
         let signed = request.header("authorization").unwrap_or_default();
         assert!(signed.contains("/eu-west-2/s3/"), "{signed}");
@@ -114,7 +114,7 @@ fn the_region_and_endpoint_of_a_profile_count() {
         server.url()
     );
     fs::write(folder.path().join(".aws/config"), config).unwrap();
-    let access = Access::of(Environment {
+    let access = S3Access::of(Environment {
         home: Some(folder.path().to_owned()),
         ..Environment::default()
     });
@@ -122,7 +122,7 @@ fn the_region_and_endpoint_of_a_profile_count() {
     assert_eq!(read(&store, "x").unwrap(), b"ok");
 }
 
-/// Temporary credentials as AWS's services give them, valid for an hour.
+/// Temporary credentials in the format of AWS's services, valid until 2099.
 fn temporary(id: &str) -> String {
     format!(
         r#"{{"Version": 1, "AccessKeyId": "{id}", "SecretAccessKey": "s", "Token": "t", "SessionToken": "t",
@@ -201,7 +201,7 @@ fn expired_tokens_are_renewed_and_the_request_is_sent_again() {
         let number = counted.fetch_add(1, Ordering::Relaxed);
         Reply::new(200, &[], temporary(&format!("KEY{number}")))
     });
-    // The first token stops being good after the second request.
+    // The first token expires after the first request.
     let server = Server::start(|number, request| {
         let signed = request.header("authorization").unwrap_or_default();
         if number >= 1 && signed.contains("Credential=KEY0/") {
@@ -212,14 +212,14 @@ fn expired_tokens_are_renewed_and_the_request_is_sent_again() {
         })
     });
     let url = format!("{}/credentials", service.url());
-    let mut access = Access::of(environment(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]));
+    let mut access = S3Access::of(environment(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]));
     access.set("endpoint_url", &server.url()).unwrap();
     let store = S3::new("lab", &access, &network()).unwrap();
     let opened = open(&store, "x").unwrap();
     assert_eq!(given.load(Ordering::Relaxed), 1);
     let mut bytes = vec![0; 100];
     opened.read_exact_at((2 << 20) - 100, &mut bytes).unwrap();
-    assert_eq!(given.load(Ordering::Relaxed), 2, "asked for once more");
+    assert_eq!(given.load(Ordering::Relaxed), 2, "renewed once");
     assert_eq!(server.requests(), 3);
 }
 
@@ -231,7 +231,7 @@ fn a_token_that_stays_expired_is_an_error_and_not_a_loop() {
         ("AWS_SECRET_ACCESS_KEY", "secret"),
         ("AWS_SESSION_TOKEN", "a-secret-token"),
     ];
-    let mut access = Access::of(environment(&pairs));
+    let mut access = S3Access::of(environment(&pairs));
     access.set("endpoint_url", &server.url()).unwrap();
     let store = S3::new("lab", &access, &network()).unwrap();
     let error = open(&store, "x").unwrap_err();
@@ -245,9 +245,9 @@ fn a_token_that_stays_expired_is_an_error_and_not_a_loop() {
 }
 
 #[test]
-fn without_credentials_the_error_says_how_to_give_some() {
+fn without_credentials_the_hint_says_how_to_set_them() {
     let server = server_of("NONE");
-    let mut access = Access::of(environment(&[("AWS_EC2_METADATA_DISABLED", "true")]));
+    let mut access = S3Access::of(environment(&[("AWS_EC2_METADATA_DISABLED", "true")]));
     access.set("endpoint_url", &server.url()).unwrap();
     let store = S3::new("lab", &access, &network()).unwrap();
     let error = open(&store, "x").unwrap_err();
@@ -259,7 +259,7 @@ fn without_credentials_the_error_says_how_to_give_some() {
 }
 
 #[test]
-fn a_process_that_fails_is_named_without_what_it_said() {
+fn a_failing_process_is_named_without_its_output() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("helper");
     fs::write(
@@ -274,7 +274,7 @@ fn a_process_that_fails_is_named_without_what_it_said() {
         format!("[default]\ncredential_process = {}\n", program.display()),
     )
     .unwrap();
-    let access = Access::of(environment(&[(
+    let access = S3Access::of(environment(&[(
         "AWS_CONFIG_FILE",
         config.to_str().unwrap(),
     )]));

@@ -7,18 +7,18 @@ use std::{
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use straightway_core::{Choice, Extent, Kind, Move, Receipt, Result, Route};
+use straightway_core::{Choice, ErrorKind, Extent, Move, Receipt, Result, Route};
 use straightway_io::{
     Executor, Objects, Region, Settings, Store,
     store::{Missing, list_all},
 };
-use straightway_lab::{Fault, Faults, Proxy, Weed};
+use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_net::{Network, suited};
 use straightway_s3::S3;
 
 use super::{access, content, skip};
 
-/// Lengths that are odd, or beside a multiple of something.
+/// Lengths that are odd, or next to a multiple of a block or part.
 const LENGTHS: [usize; 9] = [
     0,
     1,
@@ -31,16 +31,16 @@ const LENGTHS: [usize; 9] = [
     (9 << 20) + 5,
 ];
 
-/// A network that notices soon that nothing comes.
+/// A network with short timeouts.
 fn impatient() -> Arc<Network> {
-    Network::new(straightway_net::Settings {
+    Network::new(straightway_net::NetworkSettings {
         stall_max: Duration::from_secs(2),
-        ..straightway_net::Settings::default()
+        ..straightway_net::NetworkSettings::default()
     })
 }
 
 /// Stores objects of all lengths below a folder, some of each.
-fn fill(weed: &Weed, folder: &str, each: u64) {
+fn fill(weed: &S3Server, folder: &str, each: u64) {
     for number in 0..each {
         for (bytes, place) in LENGTHS.iter().zip(0..) {
             weed.put(
@@ -70,7 +70,7 @@ fn read_all(store: &S3, folder: &str, chunk_bytes: u64, depth: u32) -> Result<Re
         .zip(&handles)
         .map(|(object, handle)| {
             let extent = Extent::new(0, handle.object().bytes);
-            // Out of step with pages, since a socket does not care.
+            // Not aligned to pages: sockets do not need alignment.
             let start = at;
             at += extent.bytes + 3;
             Move {
@@ -104,10 +104,12 @@ fn read_all(store: &S3, folder: &str, chunk_bytes: u64, depth: u32) -> Result<Re
 }
 
 #[test]
-fn objects_come_through_the_executor_byte_for_byte_at_every_depth() {
-    let Some(weed) = Weed::shared() else { return };
+fn objects_are_read_byte_for_byte_at_every_depth() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     fill(weed, "executor", 4);
-    let store = S3::new(Weed::BUCKET, &access(&weed.url()), &impatient()).unwrap();
+    let store = S3::new(S3Server::BUCKET, &access(&weed.url()), &impatient()).unwrap();
     for (chunk_bytes, depth) in [(64 << 10, 1), (1 << 20, 7), (8 << 20, 16), (8 << 20, 64)] {
         let receipt = read_all(&store, "executor", chunk_bytes, depth).unwrap();
         let total: usize = LENGTHS.iter().sum();
@@ -120,10 +122,12 @@ fn objects_come_through_the_executor_byte_for_byte_at_every_depth() {
 }
 
 #[test]
-fn jobs_run_side_by_side() {
-    let Some(weed) = Weed::shared() else { return };
+fn concurrent_jobs_read_correctly() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     fill(weed, "beside", 2);
-    let store = S3::new(Weed::BUCKET, &access(&weed.url()), &impatient()).unwrap();
+    let store = S3::new(S3Server::BUCKET, &access(&weed.url()), &impatient()).unwrap();
     std::thread::scope(|scope| {
         for depth in 1..=4 {
             let store = &store;
@@ -132,14 +136,14 @@ fn jobs_run_side_by_side() {
     });
 }
 
-/// Reads through a proxy with these faults. Everything comes right, within a time.
+/// Reads through a proxy with these faults. All bytes must be correct, within a time limit.
 #[track_caller]
-fn survives(folder: &str, shares: &[(Fault, u32)], seed: u64) -> Receipt {
-    let weed = Weed::shared().expect("the caller looked");
+fn survives(folder: &str, shares: &[(ProxyFault, u32)], seed: u64) -> Receipt {
+    let weed = S3Server::shared().expect("the caller looked");
     fill(weed, folder, 3);
-    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
-    let store = S3::new(Weed::BUCKET, &access(&proxy.url()), &impatient()).unwrap();
-    proxy.set(Faults {
+    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
+    let store = S3::new(S3Server::BUCKET, &access(&proxy.url()), &impatient()).unwrap();
+    proxy.set(ProxyFaults {
         seed,
         shares: shares.to_vec(),
         only: Some(folder.to_owned() + "/"),
@@ -158,13 +162,13 @@ fn survives(folder: &str, shares: &[(Fault, u32)], seed: u64) -> Receipt {
 }
 
 #[test]
-fn connections_that_are_cut_anywhere_are_replaced() {
-    let Some(_) = Weed::shared() else { return };
+fn cut_connections_are_replaced() {
+    let Some(_) = S3Server::shared() else { return };
     let cuts = [
-        (Fault::CutHead, 500),
-        (Fault::CutInHead, 500),
-        (Fault::CutBody, 1500),
-        (Fault::Reset, 500),
+        (ProxyFault::CutHead, 500),
+        (ProxyFault::CutInHead, 500),
+        (ProxyFault::CutBody, 1500),
+        (ProxyFault::Reset, 500),
     ];
     let receipt = survives("cuts", &cuts, 11);
     let requests = receipt.requests.expect("it came over a network");
@@ -172,53 +176,59 @@ fn connections_that_are_cut_anywhere_are_replaced() {
 }
 
 #[test]
-fn stalls_and_lost_answers_are_overcome() {
-    let Some(_) = Weed::shared() else { return };
+fn reads_survive_stalls_and_lost_responses() {
+    let Some(_) = S3Server::shared() else { return };
     let second = Duration::from_secs(1);
     let stalls = [
-        (Fault::Stall(second), 200),
-        (Fault::StallBody(second), 200),
-        (Fault::Lose, 100),
-        (Fault::Drip, 500),
+        (ProxyFault::Stall(second), 200),
+        (ProxyFault::StallBody(second), 200),
+        (ProxyFault::Lose, 100),
+        (ProxyFault::Drip, 500),
     ];
     survives("stalls", &stalls, 12);
 }
 
 #[test]
-fn storms_of_500_and_503_pass() {
-    let Some(_) = Weed::shared() else { return };
-    let storms = [(Fault::Status(500), 1000), (Fault::Status(503), 1000)];
+fn reads_survive_many_500_and_503_responses() {
+    let Some(_) = S3Server::shared() else { return };
+    let storms = [
+        (ProxyFault::Status(500), 1000),
+        (ProxyFault::Status(503), 1000),
+    ];
     survives("storms", &storms, 13);
 }
 
 #[test]
-fn answers_of_another_range_are_never_taken() {
-    let Some(_) = Weed::shared() else { return };
+fn responses_with_another_range_are_never_accepted() {
+    let Some(_) = S3Server::shared() else { return };
     survives(
         "ranges",
-        &[(Fault::WrongRange, 700), (Fault::WrongLength, 700)],
+        &[
+            (ProxyFault::WrongRange, 700),
+            (ProxyFault::WrongLength, 700),
+        ],
         14,
     );
 }
 
 #[test]
-fn bytes_that_are_left_over_on_a_connection_are_never_taken() {
-    let Some(_) = Weed::shared() else { return };
+fn surplus_bytes_on_a_connection_are_never_accepted() {
+    let Some(_) = S3Server::shared() else { return };
     survives(
         "leftover",
-        &[(Fault::Leftover, 1500), (Fault::Twice, 1500)],
+        &[(ProxyFault::Leftover, 1500), (ProxyFault::Twice, 1500)],
         15,
     );
 }
 
-/// Reads through a proxy that lies in a way that no retry mends: an error of this kind, and no bytes.
+/// Reads through a proxy with a fault that no retry overcomes: an error of this kind, and no bytes.
 #[track_caller]
-fn is_refused(folder: &str, fault: Fault, kind: Kind) {
-    let weed = Weed::shared().expect("the caller looked");
+fn is_refused(folder: &str, fault: ProxyFault, kind: ErrorKind) {
+    let weed = S3Server::shared().expect("the caller looked");
     fill(weed, folder, 1);
-    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
-    let store = S3::new(Weed::BUCKET, &access(&proxy.url()), &impatient()).unwrap();
-    proxy.set(Faults {
+    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
+    let store = S3::new(S3Server::BUCKET, &access(&proxy.url()), &impatient()).unwrap();
+    proxy.set(ProxyFaults {
         seed: 1,
         shares: vec![(fault, 10_000)],
         only: Some(folder.to_owned() + "/"),
@@ -235,8 +245,8 @@ fn is_refused(folder: &str, fault: Fault, kind: Kind) {
     );
 }
 
-/// Puts an object with the checksum that the service then keeps of it.
-fn put_summed(weed: &Weed, target: &str, bytes: Vec<u8>) {
+/// Puts an object with a checksum that the service stores.
+fn put_summed(weed: &S3Server, target: &str, bytes: Vec<u8>) {
     let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &bytes);
     let sum = BASE64_STANDARD.encode(sum.to_be_bytes());
     let status = weed.put_with(target, &[("x-amz-checksum-crc64nvme", &sum)], bytes);
@@ -244,8 +254,10 @@ fn put_summed(weed: &Weed, target: &str, bytes: Vec<u8>) {
 }
 
 #[test]
-fn damaged_bytes_of_whole_objects_are_noticed_and_asked_for_again() {
-    let Some(weed) = Weed::shared() else { return };
+fn damaged_bytes_of_whole_objects_are_detected_and_read_again() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     for number in 0..3 {
         for (bytes, place) in LENGTHS.iter().zip(0..) {
             put_summed(
@@ -259,13 +271,13 @@ fn damaged_bytes_of_whole_objects_are_noticed_and_asked_for_again() {
         .header_of("summed/1-0", "x-amz-checksum-crc64nvme")
         .is_none()
     {
-        return skip("the server keeps no checksums");
+        return skip("the server stores no checksums");
     }
-    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
-    let store = S3::new(Weed::BUCKET, &access(&proxy.url()), &impatient()).unwrap();
-    let faults = |share| Faults {
+    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
+    let store = S3::new(S3Server::BUCKET, &access(&proxy.url()), &impatient()).unwrap();
+    let faults = |share| ProxyFaults {
         seed: 16,
-        shares: vec![(Fault::FlipBit, share)],
+        shares: vec![(ProxyFault::FlipBit, share)],
         only: Some("summed/".to_owned()),
         after: 0,
     };
@@ -280,26 +292,28 @@ fn damaged_bytes_of_whole_objects_are_noticed_and_asked_for_again() {
     );
     proxy.set(faults(10_000));
     let error = read_all(&store, "summed", 16 << 20, 8).unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt);
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("checksum"), "{error}");
 }
 
 #[test]
-fn another_tag_is_another_object() {
-    let Some(_) = Weed::shared() else { return };
-    is_refused("tags", Fault::OtherTag, Kind::Corrupt);
+fn a_response_with_another_tag_is_refused() {
+    let Some(_) = S3Server::shared() else { return };
+    is_refused("tags", ProxyFault::OtherTag, ErrorKind::Corrupt);
 }
 
 #[test]
-fn a_whole_object_where_a_range_was_asked_for_is_refused() {
-    let Some(_) = Weed::shared() else { return };
-    is_refused("whole", Fault::Whole, Kind::Unsupported);
+fn a_whole_object_instead_of_a_range_is_refused() {
+    let Some(_) = S3Server::shared() else { return };
+    is_refused("whole", ProxyFault::Whole, ErrorKind::Unsupported);
 }
 
 #[test]
-fn an_object_that_is_replaced_during_loads_is_refused_or_whole() {
-    let Some(weed) = Weed::shared() else { return };
-    let store = S3::new(Weed::BUCKET, &access(&weed.url()), &impatient()).unwrap();
+fn an_object_replaced_during_loads_is_refused_or_of_one_version() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    let store = S3::new(S3Server::BUCKET, &access(&weed.url()), &impatient()).unwrap();
     let length = LENGTHS[7];
     let versions = [content(seed(7, 0), length), content(seed(7, 0) + 1, length)];
     weed.put("swapped/7-0", versions[0].clone());
@@ -318,7 +332,7 @@ fn an_object_that_is_replaced_during_loads_is_refused_or_whole() {
             match read_one_version(&store, &versions) {
                 Ok(()) => whole += 1,
                 Err(error) => {
-                    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+                    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
                     refused += 1;
                 }
             }
@@ -328,7 +342,7 @@ fn an_object_that_is_replaced_during_loads_is_refused_or_whole() {
     assert!(whole > 0 && refused > 0, "{whole} whole, {refused} refused");
 }
 
-/// Reads the object in many ranges. It is one of the versions, or an error.
+/// Reads the object in many ranges. The result is one of the versions, or an error.
 fn read_one_version(store: &S3, versions: &[Vec<u8>]) -> Result<()> {
     let executor = Executor::new(Settings {
         chunk_bytes: 64 << 10,

@@ -1,4 +1,4 @@
-//! The store on a real server, and on one whose answers are made up.
+//! The store on a real server, and on one with scripted responses.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,37 +19,37 @@ mod writes;
 use std::{ffi::OsStr, sync::Arc};
 
 use straightway_io::{Handle, Store, store::open_one};
-use straightway_lab::Weed;
-use straightway_net::{Network, Settings};
-use straightway_s3::{Access, S3};
+use straightway_lab::S3Server;
+use straightway_net::{Network, NetworkSettings};
+use straightway_s3::{S3, S3Access};
 
-/// A network whose limits suit tests.
+/// A network with default settings.
 fn network() -> Arc<Network> {
-    Network::new(Settings::default())
+    Network::new(NetworkSettings::default())
 }
 
-/// How the server of the tests is reached.
-fn access(url: &str) -> Access {
-    let mut access = Access::default();
+/// The access settings of the test server.
+fn access(url: &str) -> S3Access {
+    let mut access = S3Access::default();
     for (name, value) in [
         ("endpoint_url", url),
-        ("access_key_id", Weed::ACCESS_KEY_ID),
-        ("secret_access_key", Weed::SECRET_ACCESS_KEY),
+        ("access_key_id", S3Server::ACCESS_KEY_ID),
+        ("secret_access_key", S3Server::SECRET_ACCESS_KEY),
     ] {
         access.set(name, value).unwrap();
     }
     access
 }
 
-fn store(access: &Access) -> S3 {
-    S3::new(Weed::BUCKET, access, &network()).unwrap()
+fn store(access: &S3Access) -> S3 {
+    S3::new(S3Server::BUCKET, access, &network()).unwrap()
 }
 
 fn open(store: &dyn Store, name: &str) -> straightway_core::Result<Arc<dyn Handle>> {
     open_one(store, OsStr::new(name))
 }
 
-/// Says why a test ends early.
+/// Prints why a test is skipped.
 #[expect(
     clippy::print_stderr,
     reason = "what is skipped is counted by this line"
@@ -66,7 +66,7 @@ fn read(store: &dyn Store, name: &str) -> straightway_core::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Bytes that differ from place to place and from seed to seed.
+/// Pseudo-random bytes of a seed.
 fn content(seed: u64, bytes: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

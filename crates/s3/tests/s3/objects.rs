@@ -2,18 +2,20 @@
 
 use std::{collections::BTreeMap, ffi::OsStr};
 
-use straightway_core::Kind;
+use straightway_core::ErrorKind;
 use straightway_io::{
     Store,
-    store::{Missing, Named, Page, list_all},
+    store::{ListPage, Missing, Named, list_all},
 };
-use straightway_lab::{Faults, Proxy, Weed};
+use straightway_lab::{FaultProxy, ProxyFaults, S3Server};
 
 use super::{access, content, open, read, store};
 
 #[test]
 fn objects_of_all_lengths_are_read_byte_for_byte() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     for bytes in [0, 1, 7, 4095, 4096, 1 << 20, (1 << 20) + 1, (9 << 20) + 13] {
         let put = content(bytes as u64, bytes);
@@ -28,7 +30,9 @@ fn objects_of_all_lengths_are_read_byte_for_byte() {
 
 #[test]
 fn unusual_keys_are_read_and_listed_under_their_names() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     let names = [
         ("a b", "a%20b"),
@@ -72,7 +76,9 @@ fn unusual_keys_are_read_and_listed_under_their_names() {
 
 #[test]
 fn a_listing_in_pages_has_every_name_once_with_its_size_and_tag() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     let folder = store.below(OsStr::new("pages"), Missing::Refuse).unwrap();
     for number in 0..230 {
@@ -84,7 +90,7 @@ fn a_listing_in_pages_has_every_name_once_with_its_size_and_tag() {
     let (mut names, mut folders, mut after) = (Vec::new(), Vec::new(), None);
     loop {
         let page = folder
-            .list(&Page {
+            .list(&ListPage {
                 after,
                 names_max: 37,
             })
@@ -125,9 +131,11 @@ fn a_listing_in_pages_has_every_name_once_with_its_size_and_tag() {
 }
 
 #[test]
-fn what_a_listing_told_is_opened_without_a_request() {
-    let Some(weed) = Weed::shared() else { return };
-    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
+fn a_listed_object_is_opened_without_a_request() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let store = store(&access(&proxy.url()));
     let put = content(3, 300_000);
     weed.put("told/one", put.clone());
@@ -143,7 +151,7 @@ fn what_a_listing_told_is_opened_without_a_request() {
     opened[0].read_exact_at(123_456, &mut bytes).unwrap();
     assert_eq!(bytes, put[123_456..124_456]);
     assert_eq!(proxy.counts().requests, 2);
-    // An object of unknown length is opened by one request, which brings its first bytes as well.
+    // An object of unknown length is opened by one request, which also returns its first bytes.
     let unknown = open(&store, "told/one").unwrap();
     unknown.read_exact_at(0, &mut bytes).unwrap();
     assert_eq!(
@@ -153,8 +161,10 @@ fn what_a_listing_told_is_opened_without_a_request() {
 }
 
 #[test]
-fn a_replaced_object_is_refused_and_never_mixed() {
-    let Some(weed) = Weed::shared() else { return };
+fn a_replaced_object_is_refused() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     weed.put("replaced", content(1, 2 << 20));
     let opened = open(&store, "replaced").unwrap();
@@ -164,7 +174,7 @@ fn a_replaced_object_is_refused_and_never_mixed() {
     let error = opened
         .read_exact_at((2 << 20) - 100, &mut bytes)
         .unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(
         error
             .to_string()
@@ -176,12 +186,14 @@ fn a_replaced_object_is_refused_and_never_mixed() {
         tag: opened.tag(),
         ..Named::new("replaced")
     };
-    assert_eq!(store.open(&[old]).unwrap_err().kind(), Kind::Corrupt);
+    assert_eq!(store.open(&[old]).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]
-fn many_objects_are_opened_together_and_one_that_is_missing_is_named() {
-    let Some(weed) = Weed::shared() else { return };
+fn many_objects_are_opened_in_one_call_and_a_missing_one_is_named() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     for number in 0..100 {
         weed.put(&format!("many/{number}"), content(number, 1000));
@@ -197,6 +209,6 @@ fn many_objects_are_opened_together_and_one_that_is_missing_is_named() {
     }
     names[42] = Named::new("many/none");
     let error = store.open(&names).unwrap_err();
-    assert_eq!(error.kind(), Kind::NotFound);
+    assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("s3://lab/many/none"), "{error}");
 }

@@ -1,8 +1,8 @@
-//! A server whose answers a test makes up, as S3 has them.
+//! A server with scripted responses in the form of S3.
 
-use straightway_webserver::{Asked, Step, head};
+use straightway_webserver::{ReceivedRequest, ServerStep, head};
 
-/// What is sent for a request.
+/// The response to a request.
 pub(crate) struct Reply {
     status: u16,
     pub(crate) headers: Vec<(String, String)>,
@@ -10,7 +10,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// An answer with a body.
+    /// A response with a body.
     pub(crate) fn new(status: u16, headers: &[(&str, &str)], body: impl Into<Vec<u8>>) -> Self {
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         Self {
@@ -28,9 +28,9 @@ impl Reply {
         Self::new(status, &[("x-amz-request-id", "1")], body)
     }
 
-    /// The part of an object that a request asks for. `content` gives the bytes from one offset to another.
+    /// The requested range of an object. `content` returns the bytes from one offset to another.
     pub(crate) fn of_object(
-        request: &Asked,
+        request: &ReceivedRequest,
         bytes: u64,
         etag: &str,
         content: impl FnOnce(u64, u64) -> Vec<u8>,
@@ -56,27 +56,29 @@ impl Reply {
             return reply;
         }
         let end = bytes.min(last + 1);
-        let told = format!("bytes {first}-{}/{bytes}", end - 1);
+        let content_range = format!("bytes {first}-{}/{bytes}", end - 1);
         Self::new(
             206,
-            &[("ETag", etag), ("Content-Range", &told)],
+            &[("ETag", etag), ("Content-Range", &content_range)],
             content(first, end),
         )
     }
 }
 
-/// A server with such answers.
+/// A server with scripted responses.
 pub(crate) struct Server(straightway_webserver::Server);
 
 impl Server {
-    /// Starts one. `answers` is told the number of each request.
-    pub(crate) fn start(answers: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> Self {
+    /// Starts a server. `handler` gets the number of each request.
+    pub(crate) fn start(
+        handler: impl Fn(usize, &ReceivedRequest) -> Reply + Send + Sync + 'static,
+    ) -> Self {
         Self(straightway_webserver::Server::start(move |request| {
             let Reply {
                 status,
                 mut headers,
                 body,
-            } = answers(request.number, request);
+            } = handler(request.number, request);
             headers.push(("Content-Length".to_owned(), body.len().to_string()));
             let headers: Vec<_> = headers
                 .iter()
@@ -84,7 +86,7 @@ impl Server {
                 .collect();
             let mut bytes = head(&format!("{status} Some words"), &headers);
             bytes.extend(body);
-            vec![Step::Bytes(bytes)]
+            vec![ServerStep::Bytes(bytes)]
         }))
     }
 

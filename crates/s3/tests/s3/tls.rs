@@ -1,10 +1,10 @@
-//! Reads and writes over TLS, on a real server behind one that has TLS, and through connections that break.
+//! Reads and writes over TLS, on a real server behind a TLS front, and through faulty connections.
 
 use std::{ffi::OsStr, sync::Arc, time::Duration};
 
-use straightway_core::Kind;
+use straightway_core::ErrorKind;
 use straightway_io::{Settings, Store, store::Missing};
-use straightway_lab::{TlsFront, Weed, Wire};
+use straightway_lab::{ByteRelay, S3Server, TlsFront};
 use straightway_net::{Network, Roots, suited};
 use straightway_s3::S3;
 
@@ -15,21 +15,23 @@ use super::{
 
 const PART: usize = 8 << 20;
 
-/// A bucket at an address with TLS. The file has to last as long as it.
+/// A bucket at an address with TLS. The certificate file must outlive it.
 fn store(front: &TlsFront, port: u16, file: &tempfile::NamedTempFile) -> S3 {
     front.certificate().write(file.path()).unwrap();
-    let network = Network::new(straightway_net::Settings {
+    let network = Network::new(straightway_net::NetworkSettings {
         roots: Roots::File(file.path().to_owned()),
         stall_max: Duration::from_secs(5),
-        ..straightway_net::Settings::default()
+        ..straightway_net::NetworkSettings::default()
     });
     let url = format!("https://127.0.0.1:{port}");
-    S3::new(Weed::BUCKET, &access(&url), &network).unwrap()
+    S3::new(S3Server::BUCKET, &access(&url), &network).unwrap()
 }
 
 #[test]
 fn objects_of_every_length_are_written_and_read_over_tls() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let front = TlsFront::start(&weed.address()).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let store = store(&front, front.address().port(), &file);
@@ -49,23 +51,25 @@ fn objects_of_every_length_are_written_and_read_over_tls() {
 }
 
 #[test]
-fn broken_handshakes_and_damaged_records_become_no_wrong_byte_and_no_half_object() {
-    let Some(weed) = Weed::shared() else { return };
+fn broken_handshakes_and_damaged_records_cause_no_wrong_byte_and_no_partial_object() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let front = TlsFront::start(&weed.address()).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     let plain = super::store(&access(&weed.url()));
     let mut broken = 0;
     for seed in 0..4 {
-        let wire = Wire::start(front.address(), seed, 40).unwrap();
+        let wire = ByteRelay::start(front.address(), seed, 40).unwrap();
         let store = Arc::new(store(&front, wire.address().port(), &file));
         let (name, bytes) = (
             format!("tls-wire/{seed}"),
             content(seed + 70, 2 * PART + 77),
         );
-        // What is damaged in a handshake is no certificate that anybody trusts, and may be an error.
+        // A damaged handshake can look like an untrusted certificate, which is an error.
         if let Err(error) = upload(&store, &name, &bytes) {
             assert!(
-                matches!(error.kind(), Kind::Transient | Kind::Invalid),
+                matches!(error.kind(), ErrorKind::Transient | ErrorKind::Invalid),
                 "{error}"
             );
             upload(&plain, &name, &bytes).unwrap();
@@ -75,7 +79,7 @@ fn broken_handshakes_and_damaged_records_become_no_wrong_byte_and_no_half_object
             Ok(got) => assert!(got == bytes, "seed {seed}"),
             Err(error) => {
                 assert!(
-                    matches!(error.kind(), Kind::Transient | Kind::Invalid),
+                    matches!(error.kind(), ErrorKind::Transient | ErrorKind::Invalid),
                     "{error}"
                 );
             }
@@ -86,7 +90,7 @@ fn broken_handshakes_and_damaged_records_become_no_wrong_byte_and_no_half_object
     let inside = plain
         .below(OsStr::new("tls-wire"), Missing::Refuse)
         .unwrap();
-    // A begun upload whose answer was lost is found by a sweep alone.
+    // An upload whose first response was lost is found only by a sweep.
     open_uploads(&*inside);
     assert!(open_uploads(&*inside).is_empty());
 }

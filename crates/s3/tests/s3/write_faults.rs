@@ -1,18 +1,18 @@
-//! Writes through a proxy that injects faults: every object is whole or not there, and every answer is true.
+//! Writes through a proxy that injects faults: every object is complete or absent, and every result is true.
 
 use std::{ffi::OsStr, sync::Arc, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use md5::Digest as _;
-use straightway_core::{Error, Kind};
+use straightway_core::{Error, ErrorKind};
 use straightway_io::{
     Settings, Store,
     store::{Condition, Durability, Like, Missing},
 };
-use straightway_lab::{Fault, Faults, Proxy, Weed};
+use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_net::{Network, suited};
 use straightway_s3::S3;
-use straightway_webserver::Asked;
+use straightway_webserver::ReceivedRequest;
 
 use super::{
     access, content, open, read,
@@ -23,22 +23,24 @@ use super::{
 
 const PART: usize = 8 << 20;
 
-/// A store behind a proxy, which has no faults yet.
-fn behind(proxy: &Proxy) -> S3 {
-    let network = Network::new(straightway_net::Settings {
+/// A store behind a proxy without faults so far.
+fn behind(proxy: &FaultProxy) -> S3 {
+    let network = Network::new(straightway_net::NetworkSettings {
         stall_max: Duration::from_secs(5),
-        ..straightway_net::Settings::default()
+        ..straightway_net::NetworkSettings::default()
     });
-    S3::new(Weed::BUCKET, &access(&proxy.url()), &network).unwrap()
+    S3::new(S3Server::BUCKET, &access(&proxy.url()), &network).unwrap()
 }
 
-/// Writes objects through a proxy with these faults. All come right, and no upload stays open.
+/// Writes objects through a proxy with these faults. All must be correct, and no upload may stay open.
 #[track_caller]
-fn survives(folder: &str, shares: &[(Fault, u32)], seed: u64) {
-    let Some(weed) = Weed::shared() else { return };
-    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
+fn survives(folder: &str, shares: &[(ProxyFault, u32)], seed: u64) {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let through = behind(&proxy);
-    proxy.set(Faults {
+    proxy.set(ProxyFaults {
         seed,
         shares: shares.to_vec(),
         only: Some(folder.to_owned()),
@@ -57,51 +59,56 @@ fn survives(folder: &str, shares: &[(Fault, u32)], seed: u64) {
     let counts = proxy.counts();
     assert!(counts.faults > 0, "{counts:?}");
     let inside = plain.below(OsStr::new(folder), Missing::Refuse).unwrap();
-    // An answer that was lost when an upload began leaves one that only a sweep finds.
+    // A lost response to the start of an upload leaves one that only a sweep finds.
     open_uploads(&*inside);
     assert!(open_uploads(&*inside).is_empty());
 }
 
 #[test]
-fn uploads_survive_cut_connections_and_lost_answers() {
-    let faults = [(Fault::CutUpload, 1500), (Fault::LoseAnswer, 1500)];
+fn uploads_survive_cut_connections_and_lost_responses() {
+    let faults = [
+        (ProxyFault::CutUpload, 1500),
+        (ProxyFault::LoseAnswer, 1500),
+    ];
     survives("cut-uploads", &faults, 21);
 }
 
 #[test]
-fn uploads_survive_storms_of_refusals() {
+fn uploads_survive_many_refusals() {
     let faults = [
-        (Fault::RefuseUpload(500), 1500),
-        (Fault::RefuseUpload(503), 1500),
+        (ProxyFault::RefuseUpload(500), 1500),
+        (ProxyFault::RefuseUpload(503), 1500),
     ];
     survives("refused-uploads", &faults, 22);
 }
 
 #[test]
-fn bytes_that_are_damaged_on_their_way_are_noticed_and_sent_again() {
-    survives("damaged-uploads", &[(Fault::FlipUpload, 2500)], 23);
+fn bytes_damaged_in_transit_are_detected_and_sent_again() {
+    survives("damaged-uploads", &[(ProxyFault::FlipUpload, 2500)], 23);
 }
 
 #[test]
-fn errors_behind_a_status_of_success_are_errors() {
-    survives("late-errors", &[(Fault::ErrorIn200, 2500)], 24);
+fn an_error_after_a_status_of_success_is_an_error() {
+    survives("late-errors", &[(ProxyFault::ErrorIn200, 2500)], 24);
 }
 
 #[test]
-fn whoever_loses_every_second_answer_still_knows_who_won() {
-    let Some(weed) = Weed::shared() else { return };
-    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
+fn conditional_puts_report_their_winner_despite_lost_responses() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let through = Arc::new(behind(&proxy));
     let plain = store(&access(&weed.url()));
-    // The probe is not what is tested here.
+    // The probe is not tested here.
     let put = |store: &S3, name: &str, text: &str| {
         let (name, on) = (OsStr::new(name), Condition::IfAbsent);
         store.put(name, text.as_bytes(), &on, Durability::Synced)
     };
     put(&through, "lost/first", "x").unwrap();
-    proxy.set(Faults {
+    proxy.set(ProxyFaults {
         seed: 5,
-        shares: vec![(Fault::LoseAnswer, 5000)],
+        shares: vec![(ProxyFault::LoseAnswer, 5000)],
         only: Some("lost/".to_owned()),
         after: 0,
     });
@@ -110,7 +117,7 @@ fn whoever_loses_every_second_answer_still_knows_who_won() {
         let won: Vec<bool> = std::thread::scope(|scope| {
             let racers = [&*through, &*through, &plain].map(|store| {
                 let name = &name;
-                // The same bytes: only the number that each put carries tells them apart.
+                // The same bytes: only the nonce distinguishes the puts.
                 scope.spawn(move || put(store, name, "mine").unwrap())
             });
             racers.map(|racer| racer.join().unwrap()).to_vec()
@@ -121,9 +128,11 @@ fn whoever_loses_every_second_answer_still_knows_who_won() {
 }
 
 #[test]
-fn a_completion_whose_answer_is_lost_is_known_to_be_done() {
-    let Some(weed) = Weed::shared() else { return };
-    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
+fn a_completion_with_a_lost_response_succeeds() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let through = behind(&proxy);
     let bytes = content(9, 2 * PART + 3);
     let draft = through
@@ -134,9 +143,9 @@ fn a_completion_whose_answer_is_lost_is_known_to_be_done() {
         )
         .unwrap();
     write(&through, &*draft, &bytes, 0, suited(Settings::default())).unwrap();
-    proxy.set(Faults {
+    proxy.set(ProxyFaults {
         seed: 1,
-        shares: vec![(Fault::LoseAnswer, 5000)],
+        shares: vec![(ProxyFault::LoseAnswer, 5000)],
         only: Some("uploadId=".to_owned()),
         after: 0,
     });
@@ -147,8 +156,10 @@ fn a_completion_whose_answer_is_lost_is_known_to_be_done() {
 
 #[test]
 fn an_upload_that_fails_for_good_leaves_nothing() {
-    let Some(weed) = Weed::shared() else { return };
-    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let through = behind(&proxy);
     let bytes = content(10, 2 * PART + 3);
     let draft = through
@@ -158,9 +169,9 @@ fn an_upload_that_fails_for_good_leaves_nothing() {
             &Like::Replaced,
         )
         .unwrap();
-    proxy.set(Faults {
+    proxy.set(ProxyFaults {
         seed: 1,
-        shares: vec![(Fault::RefuseUpload(403), 10_000)],
+        shares: vec![(ProxyFault::RefuseUpload(403), 10_000)],
         only: Some("partNumber=".to_owned()),
         after: 0,
     });
@@ -181,17 +192,19 @@ fn an_upload_that_fails_for_good_leaves_nothing() {
     assert!(open(&plain, "fails/object").is_err());
 }
 
-/// A server that puts whatever it is told to, whoever was first.
+/// A server that ignores conditions of puts.
 fn unconditional() -> Server {
-    Server::start(|_, asked: &Asked| match asked.method.as_str() {
-        "DELETE" => Reply::new(204, &[], ""),
-        "PUT" => Reply::new(200, &[("ETag", "\"x\"")], ""),
-        _ => Reply::error(404, "NoSuchKey"),
-    })
+    Server::start(
+        |_, request: &ReceivedRequest| match request.method.as_str() {
+            "DELETE" => Reply::new(204, &[], ""),
+            "PUT" => Reply::new(200, &[("ETag", "\"x\"")], ""),
+            _ => Reply::error(404, "NoSuchKey"),
+        },
+    )
 }
 
 #[test]
-fn a_service_without_conditional_puts_is_found_out_before_anything_is_committed() {
+fn a_service_without_conditional_puts_is_detected_before_a_commit() {
     let server = unconditional();
     let store = store(&access(&server.url()));
     let error = store
@@ -202,34 +215,34 @@ fn a_service_without_conditional_puts_is_found_out_before_anything_is_committed(
             Durability::Synced,
         )
         .unwrap_err();
-    assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("If-None-Match"), "{error}");
 }
 
-/// A server that refuses all writes so.
+/// A server that refuses all writes with this status and code.
 fn refusing(status: u16, code: &'static str) -> S3 {
-    let server = Server::start(move |_, _: &Asked| Reply::error(status, code));
+    let server = Server::start(move |_, _: &ReceivedRequest| Reply::error(status, code));
     let store = store(&access(&server.url()));
-    // It lives as long as the process.
+    // The server runs until the process ends.
     std::mem::forget(server);
     store
 }
 
 #[test]
-fn read_only_credentials_and_full_services_are_told_before_data_moves() {
+fn read_only_credentials_and_full_services_are_reported_before_data_is_sent() {
     for (status, code, kind, words) in [
-        (403, "AccessDenied", Kind::Invalid, "s3:PutObject"),
-        (507, "InsufficientStorage", Kind::Transient, "no room"),
-        (403, "QuotaExceeded", Kind::Transient, "no room"),
-        (400, "ObjectLocked", Kind::Invalid, "object lock"),
+        (403, "AccessDenied", ErrorKind::Invalid, "s3:PutObject"),
+        (507, "InsufficientStorage", ErrorKind::Transient, "no space"),
+        (403, "QuotaExceeded", ErrorKind::Transient, "no space"),
+        (400, "ObjectLocked", ErrorKind::Invalid, "object lock"),
     ] {
         let store = refusing(status, code);
         let error = store
             .create(OsStr::new("object"), 3 * PART as u64, &Like::Replaced)
             .unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
-        let told = format!("{error} {}", error.hint().unwrap_or_default());
-        assert!(told.contains(words), "{told}");
+        let text = format!("{error} {}", error.hint().unwrap_or_default());
+        assert!(text.contains(words), "{text}");
         let error = store
             .put(
                 OsStr::new("object"),
@@ -243,11 +256,11 @@ fn read_only_credentials_and_full_services_are_told_before_data_moves() {
 }
 
 #[test]
-fn what_is_written_to_a_service_that_does_not_compare_checksums_has_its_md5() {
+fn writes_to_a_service_that_does_not_compare_checksums_carry_an_md5() {
     let digests = Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = Arc::clone(&digests);
-    let server = Server::start(move |_, asked: &Asked| {
-        let target = asked.target.as_str();
+    let server = Server::start(move |_, request: &ReceivedRequest| {
+        let target = request.target.as_str();
         if target.contains("uploads") {
             let root = "InitiateMultipartUploadResult";
             return Reply::new(
@@ -256,15 +269,15 @@ fn what_is_written_to_a_service_that_does_not_compare_checksums_has_its_md5() {
                 format!("<{root}><UploadId>u1</UploadId></{root}>"),
             );
         }
-        if asked.method == "POST" {
+        if request.method == "POST" {
             return Reply::new(200, &[], "<CompleteMultipartUploadResult/>");
         }
-        if asked.method == "PUT" && !target.contains("probe") {
-            let digest = md5::Md5::digest(&asked.body);
+        if request.method == "PUT" && !target.contains("probe") {
+            let digest = md5::Md5::digest(&request.body);
             let wanted = BASE64_STANDARD.encode(digest);
             seen.lock()
                 .unwrap()
-                .push(asked.header("content-md5") == Some(&wanted));
+                .push(request.header("content-md5") == Some(&wanted));
         }
         Reply::new(200, &[("ETag", "\"x\"")], "")
     });
@@ -274,17 +287,17 @@ fn what_is_written_to_a_service_that_does_not_compare_checksums_has_its_md5() {
     assert_eq!(*digests.lock().unwrap(), [true; 4]);
 }
 
-/// Puts `x` under a name, whatever is there.
+/// Puts `x` under a name unconditionally.
 fn put(store: &S3, name: &str) -> Result<bool, Error> {
     let name = OsStr::new(name);
     store.put(name, b"x", &Condition::Always, Durability::Synced)
 }
 
 #[test]
-fn checksums_are_left_out_where_they_are_not_implemented_and_nowhere_else() {
-    let has_sum = |asked: &Asked| asked.header("x-amz-checksum-crc64nvme").is_some();
-    let server = Server::start(move |_, asked: &Asked| {
-        if has_sum(asked) {
+fn checksums_are_omitted_only_if_they_are_not_implemented() {
+    let has_sum = |request: &ReceivedRequest| request.header("x-amz-checksum-crc64nvme").is_some();
+    let server = Server::start(move |_, request: &ReceivedRequest| {
+        if has_sum(request) {
             Reply::error(501, "NotImplemented")
         } else {
             Reply::new(200, &[("ETag", "\"x\"")], "")
@@ -295,23 +308,26 @@ fn checksums_are_left_out_where_they_are_not_implemented_and_nowhere_else() {
     assert_eq!(
         server.requests(),
         3,
-        "the second object goes without at once"
+        "the second object is sent without checksums at once"
     );
-    // An object whose name has that number in it is no such answer.
-    let server = Server::start(move |_, asked: &Asked| {
-        match (has_sum(asked), asked.target.contains("step-501")) {
-            (_, _) if asked.target.contains("probe") => Reply::error(400, "BadDigest"),
+    // An object whose name contains 501 does not count as such a response.
+    let server = Server::start(move |_, request: &ReceivedRequest| {
+        match (has_sum(request), request.target.contains("step-501")) {
+            (_, _) if request.target.contains("probe") => Reply::error(400, "BadDigest"),
             (false, _) => Reply::error(400, "MissingChecksum"),
             (true, true) => Reply::error(403, "AccessDenied"),
             (true, false) => Reply::new(200, &[("ETag", "\"x\"")], ""),
         }
     });
     let with = store(&access(&server.url()));
-    assert_eq!(put(&with, "step-501").unwrap_err().kind(), Kind::Invalid);
+    assert_eq!(
+        put(&with, "step-501").unwrap_err().kind(),
+        ErrorKind::Invalid
+    );
     assert!(put(&with, "a").unwrap());
     assert_eq!(
         server.requests(),
         3,
-        "and one that finds out that checksums are compared"
+        "one more request tests whether checksums are compared"
     );
 }

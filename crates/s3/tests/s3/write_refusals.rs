@@ -9,18 +9,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Choice, Extent, Kind};
+use straightway_core::{Choice, ErrorKind, Extent};
 use straightway_io::{
     Ask, Executor, Objects, Progress, Region, Settings, Store,
     store::{Condition, Durability, Like, Missing, list_all},
 };
-use straightway_lab::{Fault, Faults, Proxy, Weed};
+use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_net::{Network, suited};
 use straightway_s3::{
     S3,
-    doctor::{State, examine},
+    doctor::{CheckState, examine},
 };
-use straightway_webserver::Asked;
+use straightway_webserver::ReceivedRequest;
 
 use super::{
     access, content, network, open, read,
@@ -32,12 +32,12 @@ use super::{
 const PART: u64 = 8 << 20;
 const NOW: Durability = Durability::Unsynced;
 
-/// The bucket as somebody sees it who may only read.
-fn read_only(weed: &Weed) -> S3 {
+/// The bucket with read-only credentials.
+fn read_only(weed: &S3Server) -> S3 {
     let mut access = access(&weed.url());
     for (name, value) in [
-        ("access_key_id", Weed::READER_ACCESS_KEY_ID),
-        ("secret_access_key", Weed::READER_SECRET_ACCESS_KEY),
+        ("access_key_id", S3Server::READER_ACCESS_KEY_ID),
+        ("secret_access_key", S3Server::READER_SECRET_ACCESS_KEY),
     ] {
         access.set(name, value).unwrap();
     }
@@ -45,21 +45,23 @@ fn read_only(weed: &Weed) -> S3 {
 }
 
 #[test]
-fn whoever_may_only_read_is_told_before_a_byte_is_sent() {
-    let Some(weed) = Weed::shared() else { return };
+fn read_only_credentials_are_refused_before_a_byte_is_sent() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = read_only(weed);
     let name = OsStr::new("read-only/object");
     let error = store.create(name, 3 * PART, &Like::Replaced).unwrap_err();
-    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.hint().unwrap().contains("s3:PutObject"), "{error}");
     for on in [Condition::Always, Condition::IfAbsent] {
         let error = store.put(name, b"x", &on, NOW).unwrap_err();
-        assert_eq!(error.kind(), Kind::Invalid, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     }
     assert!(open(&super::store(&access(&weed.url())), "read-only/object").is_err());
     let checks = examine(&store, OsStr::new("read-only"), true);
     let last = checks.last().unwrap();
-    assert_eq!(last.state, State::Wrong, "{checks:?}");
+    assert_eq!(last.state, CheckState::Wrong, "{checks:?}");
     assert!(
         matches!(last.name, "access" | "conditional put"),
         "{checks:?}"
@@ -67,8 +69,10 @@ fn whoever_may_only_read_is_told_before_a_byte_is_sent() {
 }
 
 #[test]
-fn a_bucket_with_object_lock_takes_objects_and_says_what_it_keeps() {
-    let Some(weed) = Weed::shared() else { return };
+fn a_bucket_with_object_lock_accepts_objects_and_the_doctor_notes_the_lock() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let lock = [("x-amz-bucket-object-lock-enabled", "true")];
     let made = weed.make_bucket("locked", &lock);
     assert_eq!(made, 200);
@@ -80,7 +84,7 @@ fn a_bucket_with_object_lock_takes_objects_and_says_what_it_keeps() {
     }
     let try_put = |on: &Condition| store.put(OsStr::new("record"), b"x", on, NOW);
     if let Err(error) = try_put(&Condition::IfAbsent) {
-        // Ceph 16 does not know conditions where there are versions.
+        // Ceph 16 does not support conditions in versioned buckets.
         assert!(error.to_string().contains("If-None-Match"), "{error}");
         return super::skip("the service has no conditional puts in buckets with object lock");
     }
@@ -95,7 +99,7 @@ fn a_bucket_with_object_lock_takes_objects_and_says_what_it_keeps() {
     );
     store.remove(OsStr::new("object"), NOW).unwrap();
     assert_eq!(list_all(&store).unwrap().objects, []);
-    assert!(put(&Condition::IfAbsent), "what was removed is not there");
+    assert!(put(&Condition::IfAbsent), "the removed object is absent");
     let checks = examine(&store, OsStr::new(""), true);
     assert!(
         checks.iter().any(|check| check.name == "object lock"),
@@ -103,18 +107,18 @@ fn a_bucket_with_object_lock_takes_objects_and_says_what_it_keeps() {
     );
 }
 
-/// A service that keeps parts and nothing else, and has no use for checksums.
+/// A service that accepts only parts, and rejects checksums.
 fn simple(numbers: &Arc<Mutex<Vec<u32>>>) -> Server {
     let numbers = Arc::clone(numbers);
-    Server::start(move |_, asked: &Asked| {
-        let has_sums = |name: &str| asked.header(name).is_some();
+    Server::start(move |_, request: &ReceivedRequest| {
+        let has_sums = |name: &str| request.header(name).is_some();
         if has_sums("x-amz-checksum-algorithm") || has_sums("x-amz-checksum-crc64nvme") {
             return Reply::error(501, "NotImplemented");
         }
-        let part = asked.target.split("partNumber=").nth(1);
+        let part = request.target.split("partNumber=").nth(1);
         let part = part.and_then(|rest| rest.split('&').next()?.parse().ok());
-        match (asked.method.as_str(), part) {
-            ("POST", _) if asked.target.contains("uploads") => {
+        match (request.method.as_str(), part) {
+            ("POST", _) if request.target.contains("uploads") => {
                 let root = "InitiateMultipartUploadResult";
                 Reply::new(
                     200,
@@ -133,7 +137,7 @@ fn simple(numbers: &Arc<Mutex<Vec<u32>>>) -> Server {
 }
 
 #[test]
-fn uploads_go_without_checksums_where_beginning_one_with_them_is_not_implemented() {
+fn uploads_are_sent_without_checksums_if_they_are_not_implemented() {
     let numbers = Arc::default();
     let server = simple(&numbers);
     let store = store(&access(&server.url()));
@@ -141,8 +145,8 @@ fn uploads_go_without_checksums_where_beginning_one_with_them_is_not_implemented
     let mut numbers = numbers.lock().unwrap().clone();
     numbers.sort_unstable();
     assert_eq!(numbers, [1, 2, 3]);
-    // Where nothing of it is implemented, it is an error.
-    let server = Server::start(|_, _: &Asked| Reply::error(501, "NotImplemented"));
+    // If uploads are not implemented at all, it is an error.
+    let server = Server::start(|_, _: &ReceivedRequest| Reply::error(501, "NotImplemented"));
     let error = super::store(&access(&server.url()))
         .create(OsStr::new("object"), 3 * PART, &Like::Replaced)
         .unwrap_err();
@@ -152,24 +156,24 @@ fn uploads_go_without_checksums_where_beginning_one_with_them_is_not_implemented
 
 #[test]
 fn a_full_server_is_an_error_in_bounded_time_and_leaves_nothing() {
-    if Weed::shared().is_none() {
+    if S3Server::shared().is_none() {
         return;
     }
-    let weed = Weed::start_full().unwrap();
-    // It looks for room for half a minute before it answers.
-    let network = Network::new(straightway_net::Settings {
+    let weed = S3Server::start_full().unwrap();
+    // The server searches for space for half a minute before it responds.
+    let network = Network::new(straightway_net::NetworkSettings {
         attempts_max: 0,
         stall_max: Duration::from_mins(1),
-        ..straightway_net::Settings::default()
+        ..straightway_net::NetworkSettings::default()
     });
-    let store = S3::new(Weed::BUCKET, &access(&weed.url()), &network).unwrap();
+    let store = S3::new(S3Server::BUCKET, &access(&weed.url()), &network).unwrap();
     std::thread::scope(|scope| {
         for (name, bytes) in [("full/small", 100), ("full/large", 2 * PART as usize)] {
             let store = &store;
             scope.spawn(move || {
                 let start = Instant::now();
                 let error = upload(store, name, &content(1, bytes)).unwrap_err();
-                assert_eq!(error.kind(), Kind::Transient, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
                 assert!(error.to_string().contains(name), "{error}");
                 assert!(start.elapsed() < Duration::from_mins(3));
                 assert!(open(store, name).is_err());
@@ -180,16 +184,18 @@ fn a_full_server_is_an_error_in_bounded_time_and_leaves_nothing() {
 }
 
 #[test]
-fn an_upload_that_is_cancelled_ends_soon_and_leaves_nothing() {
-    let Some(weed) = Weed::shared() else { return };
-    let proxy = Proxy::start(&weed.address(), Faults::default()).unwrap();
+fn a_cancelled_upload_ends_soon_and_leaves_nothing() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
     let store = store(&access(&proxy.url()));
     let name = OsStr::new("cancelled/object");
     let draft = store.create(name, 12 * PART, &Like::Replaced).unwrap();
-    // Half of the parts are carried out, and their answers are lost: those are sent again and again.
-    proxy.set(Faults {
+    // For half of the parts the response is lost, so they are sent again and again.
+    proxy.set(ProxyFaults {
         seed: 4,
-        shares: vec![(Fault::LoseAnswer, 5000)],
+        shares: vec![(ProxyFault::LoseAnswer, 5000)],
         only: Some("partNumber=".to_owned()),
         after: 2,
     });
@@ -205,16 +211,16 @@ fn an_upload_that_is_cancelled_ends_soon_and_leaves_nothing() {
     }
     let start = Instant::now();
     progress.cancel();
-    // It may have been done before.
+    // It may have finished before it was cancelled.
     if let Err(error) = ticket.wait() {
-        assert_eq!(error.kind(), Kind::Cancelled, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
     }
     assert!(
         start.elapsed() < Duration::from_secs(5),
         "{:?}",
         start.elapsed()
     );
-    proxy.set(Faults::default());
+    proxy.set(ProxyFaults::default());
     drop(draft);
     let plain = super::store(&access(&weed.url()));
     let inside = plain
@@ -225,21 +231,23 @@ fn an_upload_that_is_cancelled_ends_soon_and_leaves_nothing() {
 }
 
 #[test]
-fn the_doctor_finds_a_service_without_conditional_puts_only_where_it_may_write() {
+fn the_doctor_detects_missing_conditional_puts_only_if_it_may_write() {
     let writes = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&writes);
-    let server = Server::start(move |_, asked: &Asked| match asked.method.as_str() {
-        "GET" if asked.target.contains("list-type") => Reply::new(
-            200,
-            &[],
-            "<ListBucketResult><Name>lab</Name></ListBucketResult>",
-        ),
-        "GET" | "HEAD" => Reply::error(404, "NoSuchKey"),
-        _ => {
-            seen.fetch_add(1, Ordering::Relaxed);
-            Reply::new(200, &[("ETag", "\"x\"")], "")
-        }
-    });
+    let server = Server::start(
+        move |_, request: &ReceivedRequest| match request.method.as_str() {
+            "GET" if request.target.contains("list-type") => Reply::new(
+                200,
+                &[],
+                "<ListBucketResult><Name>lab</Name></ListBucketResult>",
+            ),
+            "GET" | "HEAD" => Reply::error(404, "NoSuchKey"),
+            _ => {
+                seen.fetch_add(1, Ordering::Relaxed);
+                Reply::new(200, &[("ETag", "\"x\"")], "")
+            }
+        },
+    );
     let store = store(&access(&server.url()));
     let checks = examine(&store, OsStr::new("runs/new"), false);
     assert_eq!(writes.load(Ordering::Relaxed), 0);
@@ -249,18 +257,20 @@ fn the_doctor_finds_a_service_without_conditional_puts_only_where_it_may_write()
         .iter()
         .find(|check| check.name == "conditional put")
         .unwrap();
-    assert_eq!(found.state, State::Wrong);
+    assert_eq!(found.state, CheckState::Wrong);
     assert!(found.seen.contains("5 of 5 puts"), "{}", found.seen);
 }
 
 #[test]
-fn the_doctor_finds_that_a_bucket_can_be_written_and_leaves_nothing_there() {
-    let Some(weed) = Weed::shared() else { return };
+fn the_doctor_tests_writes_and_leaves_nothing_behind() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     let checks = examine(&store, OsStr::new("doctor/new"), true);
     for name in ["conditional put", "multipart", "unfinished uploads"] {
         let check = checks.iter().find(|check| check.name == name).unwrap();
-        assert_eq!(check.state, State::Fine, "{check:?}");
+        assert_eq!(check.state, CheckState::Fine, "{check:?}");
     }
     let inside = store.below(OsStr::new("doctor"), Missing::Refuse).unwrap();
     let left = list_all(&*inside).unwrap();

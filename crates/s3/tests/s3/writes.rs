@@ -2,12 +2,12 @@
 
 use std::{ffi::OsStr, sync::Arc, time::Duration};
 
-use straightway_core::{Choice, Extent, Kind, Move, Receipt, Result, Route};
+use straightway_core::{Choice, ErrorKind, Extent, Move, Receipt, Result, Route};
 use straightway_io::{
     Executor, Objects, Region, Settings, Store,
     store::{Condition, Draft, Durability, Like, Missing, Named, Tag, list_all},
 };
-use straightway_lab::Weed;
+use straightway_lab::S3Server;
 use straightway_net::suited;
 use straightway_s3::S3;
 
@@ -16,7 +16,7 @@ use super::{access, content, open, read, store};
 const PART: u64 = 8 << 20;
 const NOW: Durability = Durability::Unsynced;
 
-/// Writes bytes of memory to an object in the making, from `from` on.
+/// Writes bytes of memory to a draft, from offset `from`.
 pub(crate) fn write(
     store: &S3,
     draft: &dyn Draft,
@@ -55,7 +55,7 @@ pub(crate) fn read_by_lanes(store: &S3, name: &str, settings: Settings) -> Resul
             .read(objects, moves, &region, Choice::Auto)?
             .wait()?;
     }
-    let mut region = Arc::into_inner(region).expect("nothing is under way");
+    let mut region = Arc::into_inner(region).expect("the transfer is over");
     Ok(region.as_slice()[..bytes as usize].to_vec())
 }
 
@@ -66,14 +66,16 @@ pub(crate) fn upload(store: &S3, name: &str, bytes: &[u8]) -> Result<()> {
     store.commit(vec![draft])
 }
 
-/// The names of uploads below a prefix that were not ended.
+/// The names of open uploads below a prefix.
 pub(crate) fn open_uploads(store: &dyn Store) -> Vec<String> {
     store.sweep_drafts(Duration::ZERO).unwrap()
 }
 
 #[test]
 fn objects_of_every_length_are_written_byte_for_byte() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     let lengths = [
         0,
@@ -95,8 +97,10 @@ fn objects_of_every_length_are_written_byte_for_byte() {
 }
 
 #[test]
-fn whole_parts_go_straight_from_memory_over_the_socket() {
-    let Some(weed) = Weed::shared() else { return };
+fn whole_parts_are_sent_straight_from_memory() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     let bytes = content(7, 4 * PART as usize + 5);
     let draft = store
@@ -112,11 +116,13 @@ fn whole_parts_go_straight_from_memory_over_the_socket() {
 }
 
 #[test]
-fn chunks_that_are_smaller_than_a_part_or_out_of_step_are_put_together() {
-    let Some(weed) = Weed::shared() else { return };
+fn chunks_that_are_smaller_than_a_part_or_not_aligned_to_parts_are_combined() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     let bytes = content(8, 2 * PART as usize + 999);
-    // A header in front, written apart, and odd chunks behind it.
+    // A header, written separately, and odd chunks after it.
     let (header, chunk_bytes) = (4097, 1 << 20);
     let draft = store
         .create(OsStr::new("pieces"), bytes.len() as u64, &Like::Replaced)
@@ -132,8 +138,10 @@ fn chunks_that_are_smaller_than_a_part_or_out_of_step_are_put_together() {
 }
 
 #[test]
-fn what_is_never_written_is_zero() {
-    let Some(weed) = Weed::shared() else { return };
+fn unwritten_bytes_are_zero() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     let length = 2 * PART + 7;
     let draft = store
@@ -148,7 +156,9 @@ fn what_is_never_written_is_zero() {
 
 #[test]
 fn a_dropped_upload_leaves_nothing_and_a_killed_one_is_swept() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     let inside = store.below(OsStr::new("left"), Missing::Create).unwrap();
     let begin = || {
@@ -158,7 +168,7 @@ fn a_dropped_upload_leaves_nothing_and_a_killed_one_is_swept() {
     };
     drop(begin());
     assert!(inside.sweep_drafts(Duration::ZERO).unwrap().is_empty());
-    // As a kill would.
+    // Like a killed process.
     std::mem::forget(begin());
     let young = inside.sweep_drafts(Duration::from_hours(1)).unwrap();
     assert!(young.is_empty(), "{young:?}");
@@ -166,12 +176,14 @@ fn a_dropped_upload_leaves_nothing_and_a_killed_one_is_swept() {
     assert_eq!(swept, ["s3://lab/left/object"]);
     assert!(inside.sweep_drafts(Duration::ZERO).unwrap().is_empty());
     let error = open(&store, "left/object").unwrap_err();
-    assert_eq!(error.kind(), Kind::NotFound);
+    assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
 #[test]
 fn a_sweep_removes_probes_of_killed_processes_and_no_other_object() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     let inside = store.below(OsStr::new("probed"), Missing::Create).unwrap();
     for name in [
@@ -192,8 +204,10 @@ fn a_sweep_removes_probes_of_killed_processes_and_no_other_object() {
 }
 
 #[test]
-fn an_upload_that_a_sweep_ended_is_an_error_and_no_object() {
-    let Some(weed) = Weed::shared() else { return };
+fn an_upload_aborted_by_a_sweep_is_an_error_without_an_object() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     let inside = store.below(OsStr::new("ended"), Missing::Create).unwrap();
     let draft = inside
@@ -209,19 +223,21 @@ fn an_upload_that_a_sweep_ended_is_an_error_and_no_object() {
 }
 
 #[test]
-fn more_than_ten_thousand_parts_are_refused_before_anything_is_asked() {
-    // Nobody listens there.
+fn more_than_ten_thousand_parts_are_refused_without_a_request() {
+    // Nothing listens there.
     let store = store(&access("http://127.0.0.1:9"));
     let error = store
         .create(OsStr::new("huge"), 20 << 40, &Like::Replaced)
         .unwrap_err();
-    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.to_string().contains("10000 parts"), "{error}");
 }
 
 #[test]
-fn a_put_on_condition_has_one_winner_among_many_with_the_same_bytes() {
-    let Some(weed) = Weed::shared() else { return };
+fn concurrent_conditional_puts_of_the_same_bytes_have_one_winner() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     for round in 0..8 {
         let name = format!("race/{round}");
@@ -240,8 +256,10 @@ fn a_put_on_condition_has_one_winner_among_many_with_the_same_bytes() {
 }
 
 #[test]
-fn prefixes_are_cleared_by_few_requests_and_neighbours_stay() {
-    let Some(weed) = Weed::shared() else { return };
+fn a_prefix_is_cleared_with_few_requests_and_its_neighbours_remain() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     for number in 0..30 {
         let name = format!("clear/a/deep/{number}");
@@ -264,14 +282,16 @@ fn prefixes_are_cleared_by_few_requests_and_neighbours_stay() {
 
 #[test]
 fn objects_are_copied_inside_the_service_by_their_version() {
-    let Some(weed) = Weed::shared() else { return };
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
     let store = store(&access(&weed.url()));
     let bytes = content(3, 100_000);
     upload(&store, "inside/one é&+", &bytes).unwrap();
     let named = Named::new("inside/one é&+");
     let to = |name: &str| vec![(named.clone(), name.into())];
     if !store.copy_within(&store, &to("inside/two")).unwrap() {
-        return super::skip("the service copies other versions than the one that is named");
+        return super::skip("the service copies other versions than the named one");
     }
     assert!(read(&store, "inside/two").unwrap() == bytes);
     let other = Named {
@@ -282,10 +302,10 @@ fn objects_are_copied_inside_the_service_by_their_version() {
     let error = store
         .copy_within(&store, &[(other, "inside/three".into())])
         .unwrap_err();
-    assert_eq!(error.kind(), Kind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(open(&store, "inside/three").is_err());
     let error = store
         .copy_within(&store, &to("inside/one é&+"))
         .unwrap_err();
-    assert_eq!(error.kind(), Kind::Invalid, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }

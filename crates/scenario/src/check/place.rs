@@ -1,4 +1,4 @@
-//! Where a field stands in a text, and which field stands at a place.
+//! Maps between dotted paths and positions in a TOML text.
 
 use std::ops::Range;
 
@@ -7,22 +7,22 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-/// The line, counted from one, that holds the byte at `offset`.
+/// The line of the byte at `offset`, counted from one.
 pub(super) fn line_at(text: &str, offset: usize) -> usize {
     let end = offset.min(text.len());
     text.as_bytes()[..end].split(|b| *b == b'\n').count()
 }
 
-/// Where the value of a dotted path starts, or that of the last table on the way to it.
+/// The offset of the value at a dotted path, or of the innermost enclosing table that exists.
 pub(super) fn offset_of(tree: &DeTable<'_>, field: &str) -> usize {
     let mut offset = 0;
     let mut at: Option<&DeValue<'_>> = None;
     for step in steps(field) {
         let next = match (&step, at) {
-            (Step::Key(key), None) => tree.get(*key),
-            (Step::Key(key), Some(value)) => value.get(*key),
-            (Step::Index(i), Some(value)) => value.get(*i),
-            (Step::Index(_), None) => None,
+            (PathStep::Key(key), None) => tree.get(*key),
+            (PathStep::Key(key), Some(value)) => value.get(*key),
+            (PathStep::Index(i), Some(value)) => value.get(*i),
+            (PathStep::Index(_), None) => None,
         };
         let Some(next) = next else { break };
         offset = next.span().start;
@@ -31,28 +31,28 @@ pub(super) fn offset_of(tree: &DeTable<'_>, field: &str) -> usize {
     offset
 }
 
-/// A step of a dotted path: a key, or the place in a list.
+/// A step of a dotted path: a key or a list index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step<'a> {
+pub enum PathStep<'a> {
     /// The key of a table.
     Key(&'a str),
-    /// The place in a list, counted from zero.
+    /// The index in a list, counted from zero.
     Index(usize),
 }
 
-/// Takes `links[3].rate` apart into `links`, 3 and `rate`.
-pub fn steps(path: &str) -> impl Iterator<Item = Step<'_>> {
+/// Splits a path: `links[3].rate` gives `links`, 3 and `rate`.
+pub fn steps(path: &str) -> impl Iterator<Item = PathStep<'_>> {
     path.split(['.', '['])
         .filter(|part| !part.is_empty())
         .map(
             |part| match part.strip_suffix(']').and_then(|n| n.parse().ok()) {
-                Some(i) => Step::Index(i),
-                None => Step::Key(part),
+                Some(i) => PathStep::Index(i),
+                None => PathStep::Key(part),
             },
         )
 }
 
-/// The dotted path of the entry whose key stands at `span`.
+/// The dotted path of the entry whose key is at `span`.
 pub(super) fn path_of_key(tree: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
     tree.iter().find_map(|(key, value)| {
         if key.span() == *span {
@@ -66,7 +66,7 @@ pub(super) fn path_of_key(tree: &DeTable<'_>, span: &Range<usize>) -> Option<Str
     })
 }
 
-/// The dotted path of the table that is written at `span`; none where that is all the text.
+/// The dotted path of the table at `span`; `None` if that is the whole text.
 pub(super) fn path_of_table(tree: &DeTable<'_>, span: &Range<usize>) -> Option<String> {
     tree.iter().find_map(|(key, value)| {
         let rest = in_lists(value, &|value| match value.get_ref() {
@@ -79,7 +79,7 @@ pub(super) fn path_of_table(tree: &DeTable<'_>, span: &Range<usize>) -> Option<S
     })
 }
 
-/// What `find` finds at `value` or, where that is a list, at one of its places.
+/// Applies `find` to `value`, or to the elements of a list until one gives a result.
 fn in_lists(
     value: &Spanned<DeValue<'_>>,
     find: &dyn Fn(&Spanned<DeValue<'_>>) -> Option<String>,
@@ -107,7 +107,7 @@ pub(super) fn path_at(tree: &DeTable<'_>, start: usize, end: usize) -> String {
     for (key, value) in tree {
         let span = value.span();
         let on_key = key.span().start <= start && end <= key.span().end;
-        // A table's own span is its header; what it holds may lie far below.
+        // The span of a table is its header. Its entries may be far below.
         let below = path_below(value.get_ref(), start, end);
         if on_key || below.is_some() || (span.start <= start && end <= span.end) {
             return under(key.get_ref(), &below.unwrap_or_default());

@@ -1,13 +1,13 @@
-//! What cuFile remembers between two calls.
+//! The state of cuFile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_uint};
 
 pub(crate) const GPUS_MAX: usize = 16;
-/// The words of the counters of one GPU, as the header has them: two of UUID and 29 others.
+/// The number of words of one GPU's counters, as in the header: two for the UUID and 29 others.
 const GPU_WORDS: usize = 31;
 
-/// What cuFile remembers.
+/// The state of cuFile.
 #[derive(Debug, Default)]
 pub(crate) struct Cufile {
     pub(crate) is_open: bool,

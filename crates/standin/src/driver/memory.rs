@@ -1,4 +1,4 @@
-//! Device memory, pinned host memory, and what an address is.
+//! Device memory, pinned host memory, and pointer attributes.
 
 use std::ffi::{c_uint, c_void};
 
@@ -30,7 +30,7 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> u32
     let Some(device) = current_device() else {
         return INVALID_CONTEXT;
     };
-    // SAFETY: the caller gives valid places.
+    // SAFETY: the caller gives valid pointers.
     unsafe {
         answer(free, world.plan.memory_bytes - used_bytes(&world, device));
         answer(total, world.plan.memory_bytes)
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, len: usize) -> 
     };
     let start = allocation.address;
     world.allocations.insert(start, allocation);
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { answer(address, start) }
 }
 
@@ -63,7 +63,7 @@ pub(super) extern "C" fn cuMemFree_v2(address: u64) -> u32 {
     let mut world = world();
     let failure = world.call("cuMemFree_v2").or(world.fatal);
     let Some(len) = world.allocations.get(&address).map(|a| a.len) else {
-        world.misuse(format!("{address:#x} was freed and is no allocation"));
+        world.misuse(format!("{address:#x} was freed and is not an allocation"));
         return INVALID_VALUE;
     };
     if world.fatal.is_none() && world.is_device_in_flight(address, len) {
@@ -133,14 +133,14 @@ unsafe extern "C" fn cuPointerGetAttribute(
         if !is_pinned || attribute != POINTER_MEMORY_TYPE {
             return INVALID_VALUE;
         }
-        // SAFETY: the caller gives a place for this attribute, four bytes; 1 is host memory.
+        // SAFETY: the caller gives a pointer for this attribute, four bytes; 1 is host memory.
         return unsafe { answer(data.cast(), 1u32) };
     };
     let piece = world.plan.piece_bytes;
     let skipped = (address - allocation.address) / piece * piece;
     let rest = allocation.len as u64 - skipped;
     let ordinal = u32::try_from(allocation.device).unwrap_or(u32::MAX);
-    // SAFETY: the caller gives a place as wide as the attribute.
+    // SAFETY: the caller gives a pointer to a value as wide as the attribute.
     unsafe {
         match attribute {
             // 2 is device memory.

@@ -12,7 +12,7 @@ use crate::world::{
 
 const NOT_READY: u32 = 600;
 
-/// Copies at once, for the calls that return when they are done.
+/// Copies synchronously.
 fn copy_now(world: &mut World, copy: Copy) -> u32 {
     let Some(allocation) = world.allocation(copy.device, copy.len) else {
         world.misuse(format!("{copy:?} reaches beyond an allocation"));
@@ -50,13 +50,13 @@ extern "C" fn cuMemcpyDtoH_v2(host: *mut c_void, device: u64, len: usize) -> u32
     )
 }
 
-/// Queues a copy, to run late.
+/// Queues an asynchronous copy.
 fn copy_later(world: &mut World, copy: Copy, stream: usize) -> u32 {
     if current_device().is_none() {
         return INVALID_CONTEXT;
     }
     if !world.streams.contains_key(&stream) {
-        world.misuse(format!("{copy:?} on a stream that is none"));
+        world.misuse(format!("{copy:?} on a stream that does not exist"));
         return INVALID_HANDLE;
     }
     if world.allocation(copy.device, copy.len).is_none() {
@@ -106,7 +106,7 @@ extern "C" fn cuMemcpyDtoHAsync_v2(
     copy_later(&mut world, copy, stream as usize)
 }
 
-/// Which end of each pair is the device is told from the addresses, as the driver does.
+/// Derives from the addresses which end of each pair is on the device, like the driver.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpyBatchAsync(
     to: *const u64,
@@ -120,7 +120,7 @@ unsafe extern "C" fn cuMemcpyBatchAsync(
     stream: *mut c_void,
 ) -> u32 {
     let mut world = begin_work!("cuMemcpyBatchAsync");
-    // The driver wants at least one attribute, and refuses the null stream.
+    // The driver requires at least one attribute, and refuses the null stream.
     if count == 0 || attribute_count == 0 || stream.is_null() {
         return INVALID_VALUE;
     }
@@ -140,7 +140,7 @@ unsafe extern "C" fn cuMemcpyBatchAsync(
         };
         let code = copy_later(&mut world, copy, stream as usize);
         if code != SUCCESS {
-            // SAFETY: the caller gives a valid place.
+            // SAFETY: the caller gives a valid pointer.
             unsafe { answer(failed, i) };
             return code;
         }
@@ -156,7 +156,7 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _flags: c_uint) ->
     }
     let handle = world.handle();
     world.streams.insert(handle, Queue::default());
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { answer(stream, handle as *mut c_void) }
 }
 
@@ -164,8 +164,8 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _flags: c_uint) ->
 extern "C" fn cuStreamDestroy_v2(stream: *mut c_void) -> u32 {
     let mut world = world();
     let failure = world.call("cuStreamDestroy_v2").or(world.fatal);
-    if world.doom(stream as usize).is_none() {
-        world.misuse("a stream was destroyed that is none");
+    if world.destroy_stream(stream as usize).is_none() {
+        world.misuse("a stream was destroyed that does not exist");
         return INVALID_HANDLE;
     }
     failure.unwrap_or(SUCCESS)
@@ -183,7 +183,7 @@ extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> u32 {
     })
 }
 
-/// Waits until it is so, or a copy has failed; what is no handle is `None`.
+/// Waits until the condition holds or a copy has failed. The condition is `None` for an invalid handle.
 fn wait_until(
     mut world: MutexGuard<'static, World>,
     is_so: impl Fn(&World) -> Option<bool>,
@@ -196,7 +196,7 @@ fn wait_until(
             Some(true) => return SUCCESS,
             Some(false) => world = wait_for_change(world),
             None => {
-                world.misuse("a stream or an event was waited for that is none");
+                world.misuse("a stream or an event was waited for that does not exist");
                 return INVALID_HANDLE;
             }
         }
@@ -211,7 +211,7 @@ unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _flags: c_uint) -> u
     }
     let handle = world.handle();
     world.events.insert(handle, Mark::default());
-    // SAFETY: the caller gives a valid place.
+    // SAFETY: the caller gives a valid pointer.
     unsafe { answer(event, handle as *mut c_void) }
 }
 
@@ -220,7 +220,7 @@ extern "C" fn cuEventDestroy_v2(event: *mut c_void) -> u32 {
     let mut world = world();
     let failure = world.call("cuEventDestroy_v2").or(world.fatal);
     if world.events.remove(&(event as usize)).is_none() {
-        world.misuse("an event was destroyed that is none");
+        world.misuse("an event was destroyed that does not exist");
         return INVALID_HANDLE;
     }
     changed();
@@ -232,7 +232,9 @@ extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> u32 {
     let mut world = begin_work!("cuEventRecord");
     let is_stream = stream.is_null() || world.streams.contains_key(&(stream as usize));
     if !is_stream || world.record(event as usize, stream as usize).is_none() {
-        world.misuse("an event was recorded that is none, or on a stream that is none");
+        world.misuse(
+            "an event was recorded that does not exist, or on a stream that does not exist",
+        );
         return INVALID_HANDLE;
     }
     SUCCESS
@@ -243,7 +245,7 @@ extern "C" fn cuStreamWaitEvent(stream: *mut c_void, event: *mut c_void, _flags:
     let mut world = begin_work!("cuStreamWaitEvent");
     let is_stream = world.streams.contains_key(&(stream as usize));
     if !is_stream || world.wait_for(event as usize, stream as usize).is_none() {
-        world.misuse("a stream that is none waited, or for an event that is none");
+        world.misuse("a stream waited for an event, and one of them does not exist");
         return INVALID_HANDLE;
     }
     SUCCESS
@@ -256,7 +258,7 @@ extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
         Some(mark) if mark.is_passed() => SUCCESS,
         Some(_) => NOT_READY,
         None => {
-            world.misuse("an event was queried that is none");
+            world.misuse("an event was queried that does not exist");
             INVALID_HANDLE
         }
     }
@@ -280,7 +282,7 @@ mod tests {
     use super::super::{cuCtxPushCurrent_v2, cuDevicePrimaryCtxRetain};
     use super::*;
 
-    /// One test, for there is one world to a process.
+    /// One test, because there is one world per process.
     #[test]
     fn misuse_is_refused_and_counted() {
         let (mut context, mut stream, mut event, mut device) =

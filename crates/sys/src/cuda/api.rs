@@ -1,7 +1,7 @@
 //! The driver's entry points, resolved once.
 //!
-//! A table, so that a symbol an older driver lacks is found when the driver is loaded and named in
-//! the error, instead of being a panic in the middle of a transfer.
+//! All symbols are resolved when the driver is loaded. A symbol that an older driver lacks is then named in
+//! the error, and is not a panic during a transfer.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
@@ -12,26 +12,26 @@ use cudarc::driver::sys::{
     is_culib_present,
 };
 use libloading::Library;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::code::Code;
 
 macro_rules! entry_points {
     (required { $( $field:ident = $symbol:literal ( $($argument:ty),* ); )* }
      optional { $( $maybe:ident = $maybe_symbol:literal ( $($maybe_argument:ty),* ); )* }) => {
-        /// Every function of the driver that this crate calls.
+        /// The functions of the driver that this crate calls.
         pub(crate) struct Api {
             $( pub(crate) $field: unsafe extern "C" fn($($argument),*) -> Code, )*
             $( pub(crate) $maybe: Option<unsafe extern "C" fn($($maybe_argument),*) -> Code>, )*
         }
 
         impl Api {
-            /// Looks every function up in `library`; the first that is missing is the error.
+            /// Looks up every function in `library`. The first missing one is an error.
             fn resolve(library: &Library) -> Result<Self> {
                 Ok(Self {
                     $(
                         // SAFETY: the signature is the one cuda.h of CUDA 12.8 gives this symbol,
-                        // and the driver keeps the meaning of a symbol's name for good.
+                        // and the driver never changes the signature of a symbol.
                         $field: *unsafe { library.get($symbol) }.map_err(|_| missing($symbol))?,
                     )*
                     $(
@@ -97,7 +97,7 @@ impl fmt::Debug for Api {
 }
 
 impl Api {
-    /// The driver's own name for a code, with its number.
+    /// The driver's name for a code, with its number.
     pub(crate) fn name(&self, code: Code) -> String {
         let mut text = std::ptr::null();
         // SAFETY: `text` is a valid place for a pointer; on success the driver stores a static
@@ -111,7 +111,7 @@ impl Api {
         format!("{} ({})", name.to_string_lossy(), code.0)
     }
 
-    /// An error unless a call ended well.
+    /// Returns an error unless the code is success.
     pub(crate) fn check(
         &self,
         code: Code,
@@ -132,7 +132,7 @@ impl Api {
         Error::new(code.kind(), operation, target, self.name(code))
     }
 
-    /// The table of this process's driver, loading the library on first use.
+    /// The function table. The library is loaded on first use.
     pub(crate) fn load() -> Result<&'static Self> {
         static TABLE: OnceLock<Api> = OnceLock::new();
         if let Some(table) = TABLE.get() {
@@ -155,7 +155,7 @@ fn missing(symbol: &str) -> Error {
 }
 
 fn not_loaded(why: impl Into<String>) -> Error {
-    Error::new(Kind::Unsupported, "load", "the CUDA driver", why)
+    Error::new(ErrorKind::Unsupported, "load", "the CUDA driver", why)
 }
 
 #[cfg(test)]
@@ -167,7 +167,7 @@ mod tests {
         // SAFETY: the C library is loaded in every process already.
         let libc = unsafe { Library::new("libc.so.6") }.unwrap();
         let error = Api::resolve(&libc).unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("cuInit"), "{error}");
     }
 }

@@ -1,16 +1,16 @@
-//! The primary context of a device: what every call that touches it needs.
+//! The primary context of a device, which every call on the device needs.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUcontext;
-use straightway_core::{Bytes, Error, Kind, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Result};
 
 use super::api::Api;
 use super::code::Code;
 use super::device::Device;
 
-/// A device made ready for use. Clones share it; the last one releases it.
+/// The retained primary context of a device. Clones share it; the last one releases it.
 #[derive(Clone, Debug)]
 pub struct Context(Arc<Retained>);
 
@@ -25,21 +25,20 @@ unsafe impl Send for Retained {}
 // SAFETY: as above, and from several threads at once.
 unsafe impl Sync for Retained {}
 
-/// Proof that the context is current on this thread; the former one comes back when it is dropped.
+/// Proof that the context is current on this thread. Dropping it restores the previous context.
 pub(crate) struct Entered<'a> {
     api: &'static Api,
-    /// The proof is good for one thread and no longer than the context.
+    /// The proof is valid on one thread, and not longer than the context.
     _here: PhantomData<(&'a Context, *const ())>,
 }
 
 impl Device {
-    /// Makes ready to use it: retains the primary context, which it shares with the runtime API
-    /// and so with `PyTorch`.
+    /// Retains the primary context, which the runtime API and therefore `PyTorch` share.
     pub fn context(self) -> Result<Context> {
         if self.is_prohibited()? {
             let message = "its compute mode is prohibited: no process may use it";
             let hint = format!("open it with `nvidia-smi -i {} -c DEFAULT`", self.ordinal());
-            return Err(Error::new(Kind::Unsupported, "use", self, message).with_hint(hint));
+            return Err(Error::new(ErrorKind::Unsupported, "use", self, message).with_hint(hint));
         }
         let mut raw = std::ptr::null_mut();
         // SAFETY: `raw` is a valid place for the answer, and the device one of the driver's.
@@ -50,18 +49,18 @@ impl Device {
 }
 
 impl Context {
-    /// The device it is of.
+    /// Its device.
     pub fn device(&self) -> Device {
         self.0.device
     }
 
-    /// How much of the device's memory is free now.
+    /// The free memory of the device.
     pub fn memory_free(&self) -> Result<Bytes> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are valid places for the answers, and a context is current.
         let code = unsafe { (self.api().mem_get_info)(&raw mut free, &raw mut total) };
-        self.check(code, "ask the free memory of")?;
+        self.check(code, "query the free memory of")?;
         Ok(Bytes(free as u64))
     }
 
@@ -80,7 +79,7 @@ impl Context {
         self.0.device.api
     }
 
-    /// An error unless a call ended well.
+    /// Returns an error unless the code is success.
     pub(crate) fn check(&self, code: Code, operation: &'static str) -> Result<()> {
         self.api().check(code, operation, self.device())
     }
@@ -89,7 +88,7 @@ impl Context {
         self.api().error(code, operation, self.device())
     }
 
-    /// Whether both are one.
+    /// Whether both are the same context.
     pub fn is_same(&self, other: &Self) -> bool {
         self.0.raw == other.0.raw
     }
@@ -121,7 +120,7 @@ fn not_retained(device: Device, code: Code) -> Error {
     match code {
         Code::DEVICE_UNAVAILABLE => {
             let (number, message) = (device.ordinal(), "another process holds it exclusively");
-            Error::new(Kind::Transient, "use", device, message).with_hint(format!(
+            Error::new(ErrorKind::Transient, "use", device, message).with_hint(format!(
                 "end that process (`nvidia-smi -i {number}` names it), or share the device with \
                  `nvidia-smi -i {number} -c DEFAULT`"
             ))

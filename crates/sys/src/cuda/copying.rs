@@ -1,20 +1,20 @@
-//! A copy under way. It owns what the device is reading and writing, and gives it back when done.
+//! A copy in flight. It owns the memory that the device reads and writes, and returns the slot when done.
 
 use std::mem;
 use std::sync::Arc;
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::code::Code;
 use super::device_memory::DeviceMemory;
 use super::event::Event;
-use super::stream::{Direction, Landing, Span, Stream, Stretch, check_pinned, stretch};
+use super::stream::{CopyDirection, CudaStream, RawSpan, RegionSpan, Span, check_pinned, raw_span};
 use crate::{region::Region, slot::Slot};
 
-/// A copy between a slot and device memory. Dropping it waits for it.
+/// A copy in flight between a slot and device memory. Dropping it waits for its end.
 #[derive(Debug)]
 pub struct Copying {
-    /// Everything the copy uses, until it is settled.
+    /// The resources of the copy, until it is done.
     held: Option<Held>,
 }
 
@@ -22,7 +22,7 @@ pub struct Copying {
 struct Held {
     slot: Slot,
     memory: Kept,
-    stream: Stream,
+    stream: CudaStream,
 }
 
 /// The device memory of a copy, kept until it is done.
@@ -33,66 +33,66 @@ enum Kept {
     Regions(Arc<[Arc<Region>]>),
 }
 
-/// A copy that did not happen, or not wholly.
+/// An error of a copy that did not start, or was not completed.
 #[derive(Debug)]
-pub struct Refused {
+pub struct CopyError {
     /// The slot, unless the device may still be using it.
     pub slot: Option<Slot>,
-    /// What went wrong.
+    /// The error.
     pub error: Error,
 }
 
-impl Stream {
+impl CudaStream {
     /// Starts copying spans between the slot and device memory.
     pub fn copy(
         &self,
-        direction: Direction,
+        direction: CopyDirection,
         slot: Slot,
         memory: &Arc<DeviceMemory>,
         spans: &[Span],
-    ) -> Result<Copying, Box<Refused>> {
+    ) -> Result<Copying, Box<CopyError>> {
         if let Err(error) = self.hold_for([memory].into_iter()) {
             let slot = Some(slot);
-            return Err(Box::new(Refused { slot, error }));
+            return Err(Box::new(CopyError { slot, error }));
         }
         let kept = Kept::One(Arc::clone(memory));
-        let of = |slot: &Slot, span: &Span| stretch(slot, memory, span);
-        // SAFETY: each stretch lies in `memory`, which is kept.
+        let of = |slot: &Slot, span: &Span| raw_span(slot, memory, span);
+        // SAFETY: each raw span lies in `memory`, which is kept.
         unsafe { self.start(direction, slot, kept, spans, of) }
     }
 
     /// Starts copying between the slot and several regions, which are all on this stream's GPU.
     pub fn copy_with_regions(
         &self,
-        direction: Direction,
+        direction: CopyDirection,
         slot: Slot,
         regions: &Arc<[Arc<Region>]>,
-        landings: &[Landing],
-    ) -> Result<Copying, Box<Refused>> {
-        let of = |slot: &Slot, landing: &Landing| {
-            let region = regions.get(landing.region as usize);
+        region_spans: &[RegionSpan],
+    ) -> Result<Copying, Box<CopyError>> {
+        let of = |slot: &Slot, region_span: &RegionSpan| {
+            let region = regions.get(region_span.region as usize);
             let memory = region.and_then(|region| region.device_memory());
             let memory = memory.filter(|memory| memory.context().is_same(self.context()));
             let memory = memory.ok_or_else(|| {
                 let message = "it is not on this GPU";
-                Error::new(Kind::Invalid, "copy to", "a region", message)
+                Error::new(ErrorKind::Invalid, "copy to", "a region", message)
             })?;
-            stretch(slot, memory, &landing.span)
+            raw_span(slot, memory, &region_span.span)
         };
-        let memories = landings.iter().filter_map(|landing| {
-            let region = regions.get(landing.region as usize)?;
+        let memories = region_spans.iter().filter_map(|region_span| {
+            let region = regions.get(region_span.region as usize)?;
             region.device_memory()
         });
         if let Err(error) = self.hold_for(memories) {
             let slot = Some(slot);
-            return Err(Box::new(Refused { slot, error }));
+            return Err(Box::new(CopyError { slot, error }));
         }
         let kept = Kept::Regions(Arc::clone(regions));
-        // SAFETY: each stretch lies in one of `regions`, which are kept.
-        unsafe { self.start(direction, slot, kept, landings, of) }
+        // SAFETY: each raw span lies in one of `regions`, which are kept.
+        unsafe { self.start(direction, slot, kept, region_spans, of) }
     }
 
-    /// Makes the stream wait for what the copies with these memories wait for. Neighbours mostly have one fence.
+    /// Makes the stream wait for the fences of these memories. Neighbours usually share a fence.
     fn hold_for<'a>(&self, memories: impl Iterator<Item = &'a Arc<DeviceMemory>>) -> Result<()> {
         let mut last = None;
         for fence in memories.filter_map(|memory| memory.fence()) {
@@ -104,19 +104,19 @@ impl Stream {
         Ok(())
     }
 
-    /// From the first stretch that the driver took, the slot is in flight: whatever goes wrong after
-    /// that, it is not given back before the stream has run dry.
+    /// Starts a copy. From the first span that the driver accepts, the slot is in flight: after a later
+    /// failure it is returned only when the stream is empty.
     ///
     /// # Safety
-    /// What `of` answers lies in device memory that `kept` keeps.
+    /// The spans that `of` returns lie in device memory that `kept` keeps.
     unsafe fn start<T>(
         &self,
-        direction: Direction,
+        direction: CopyDirection,
         mut slot: Slot,
         kept: Kept,
         list: &[T],
-        of: impl Fn(&Slot, &T) -> Result<Stretch>,
-    ) -> Result<Copying, Box<Refused>> {
+        of: impl Fn(&Slot, &T) -> Result<RawSpan>,
+    ) -> Result<Copying, Box<CopyError>> {
         let ready = check_pinned(&slot).and_then(|()| {
             list.iter().try_for_each(|one| of(&slot, one).map(drop))?;
             slot.event_on(self.context())?;
@@ -126,15 +126,15 @@ impl Stream {
             Ok(entered) => entered,
             Err(error) => {
                 let slot = Some(slot);
-                return Err(Box::new(Refused { slot, error }));
+                return Err(Box::new(CopyError { slot, error }));
             }
         };
-        let stretches = list
+        let raw_spans = list
             .iter()
-            .map(|one| of(&slot, one).expect("found good above"));
-        // SAFETY: every stretch lies in the slot, and by the caller's word in what `kept` keeps; slot and memory are
-        // owned by `Copying` until the event recorded here has passed; the context is current.
-        let started = unsafe { self.enqueue(direction, &slot, stretches) }.and_then(|()| {
+            .map(|one| of(&slot, one).expect("checked above"));
+        // SAFETY: every raw span lies in the slot, and as the caller guarantees in what `kept` keeps; slot and memory
+        // are owned by `Copying` until the event recorded here has passed; the context is current.
+        let started = unsafe { self.enqueue(direction, &slot, raw_spans) }.and_then(|()| {
             let event = slot.event().expect("prepared above");
             // SAFETY: the stream is live, of the event's context, and that is current.
             unsafe { event.record(self.raw()) }
@@ -147,14 +147,18 @@ impl Stream {
         };
         match started {
             Ok(()) => Ok(Copying { held: Some(held) }),
-            // Part of it may be under way: that is waited for.
-            Err(code) => Err(held.refused(code, "start a copy on", Code::SUCCESS)),
+            // Part of the copy may be in flight, so this waits for it.
+            Err(code) => Err(Box::new(held.refused(
+                code,
+                "start a copy on",
+                Code::SUCCESS,
+            ))),
         }
     }
 }
 
 impl Copying {
-    /// Whether the copy is done, without waiting. An error ends it too: `wait` then returns at once.
+    /// Whether the copy is done, without waiting. After an error `wait` returns at once.
     pub fn is_done(&self) -> Result<bool> {
         let held = self.held.as_ref();
         let held = held.expect("held until `wait`, which takes it by value");
@@ -162,12 +166,12 @@ impl Copying {
         passed.map_err(|code| held.stream.context().error(code, "finish a copy on"))
     }
 
-    /// Sleeps until the copy is done, and gives the slot back.
-    pub fn wait(mut self) -> Result<Slot, Box<Refused>> {
+    /// Blocks until the copy is done, and returns the slot.
+    pub fn wait(mut self) -> Result<Slot, Box<CopyError>> {
         let held = self.held.take().expect("held until now");
         match held.event().wait() {
             Ok(()) => Ok(held.slot),
-            Err(code) => Err(held.refused(code, "finish a copy on", code)),
+            Err(code) => Err(Box::new(held.refused(code, "finish a copy on", code))),
         }
     }
 }
@@ -178,18 +182,18 @@ impl Held {
         event.expect("recorded when the copy was started")
     }
 
-    /// A copy that failed with `code`, once nothing of it is under way; `seen` is what its event answered.
-    fn refused(self, code: Code, operation: &'static str, seen: Code) -> Box<Refused> {
+    /// The error of a copy that failed with `code`, once nothing of it is in flight. `seen` is the code of its event.
+    fn refused(self, code: Code, operation: &'static str, seen: Code) -> CopyError {
         let error = self.stream.context().error(code, operation);
         let slot = self.release(seen);
-        Box::new(Refused { slot, error })
+        CopyError { slot, error }
     }
 
-    /// The slot, once nothing in the stream can touch it; `seen` is what its event answered.
+    /// Returns the slot, once nothing in the stream can access it. `seen` is the code of its event.
     ///
-    /// A context that died runs nothing, so its memory is free to go. If the driver can say neither
-    /// that the stream is dry nor that the context is dead, slot and device memory are kept for
-    /// good: a leak is better than a copy into memory that has become someone else's.
+    /// A dead context runs nothing, so its memory can be released. If the driver confirms neither that the
+    /// stream is empty nor that the context is dead, slot and device memory are leaked: that is better than
+    /// a copy into memory that has another owner by then.
     fn release(self, seen: Code) -> Option<Slot> {
         let settled = match self.stream.synchronize() {
             Ok(()) => true,

@@ -1,4 +1,4 @@
-//! One GPU: what it is called, where it sits, how much it holds, and who may use it.
+//! A GPU: its name, PCI address, memory size and compute mode.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::fmt;
@@ -8,14 +8,14 @@ use straightway_core::{Bytes, Result};
 
 use super::api::Api;
 
-/// The longest device name asked for; the driver cuts longer ones.
+/// The maximum length of a device name; the driver truncates longer ones.
 const NAME_BYTES_MAX: usize = 256;
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`, and `CU_COMPUTEMODE_PROHIBITED` among its answers.
 const COMPUTE_MODE: c_uint = 20;
 const PROHIBITED: c_int = 2;
 
-/// One GPU of this machine. Looking at it makes no context and takes no memory of it.
+/// A GPU of this machine. Querying it creates no context and uses none of its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
     pub(super) api: &'static Api,
@@ -33,48 +33,48 @@ impl Device {
         Ok(Self { api, raw, ordinal })
     }
 
-    /// Its number, as the driver counts them.
+    /// Its ordinal in the driver.
     pub fn ordinal(self) -> u32 {
         self.ordinal
     }
 
-    /// What its maker calls it.
+    /// Its product name.
     pub fn name(self) -> Result<String> {
-        self.text("ask the name of", self.api.device_get_name)
+        self.text("query the name of", self.api.device_get_name)
     }
 
-    /// Its address on the PCI bus as sysfs spells it, such as `0000:1b:00.0`.
+    /// Its PCI address in the form of sysfs, such as `0000:1b:00.0`.
     pub fn pci_address(self) -> Result<String> {
-        let address = self.text("ask the PCI address of", self.api.device_get_pci_bus_id)?;
+        let address = self.text("query the PCI address of", self.api.device_get_pci_bus_id)?;
         Ok(address.to_lowercase())
     }
 
-    /// The identity cuFile's counters are keyed by.
+    /// Its UUID, which is the key of cuFile's counters.
     pub fn uuid(self) -> Result<[u8; 16]> {
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: `uuid` is a valid place for the answer, and `raw` a device.
         let code = unsafe { (self.api.device_get_uuid)(&raw mut uuid, self.raw) };
-        self.api.check(code, "ask the UUID of", self)?;
-        // A `c_char` is signed on x86-64, and not on aarch64.
+        self.api.check(code, "query the UUID of", self)?;
+        // `c_char` is signed on x86-64, but not on aarch64.
         Ok(uuid.bytes.map(|byte| c_char::to_ne_bytes(byte)[0]))
     }
 
-    /// How much memory it has.
+    /// The size of its memory.
     pub fn memory_total(self) -> Result<Bytes> {
         let mut bytes = 0;
         // SAFETY: `bytes` is a valid place for the answer, and `raw` a device.
         let code = unsafe { (self.api.device_total_mem)(&raw mut bytes, self.raw) };
-        self.api.check(code, "ask the memory of", self)?;
+        self.api.check(code, "query the memory of", self)?;
         Ok(Bytes(bytes as u64))
     }
 
-    /// Whether no process may use it.
+    /// Whether its compute mode is prohibited, so that no process may use it.
     pub(super) fn is_prohibited(self) -> Result<bool> {
         let mut mode = 0;
         // SAFETY: `mode` is a valid place for the answer, and `raw` a device.
         let code =
             unsafe { (self.api.device_get_attribute)(&raw mut mode, COMPUTE_MODE, self.raw) };
-        self.api.check(code, "ask the compute mode of", self)?;
+        self.api.check(code, "query the compute mode of", self)?;
         Ok(mode == PROHIBITED)
     }
 

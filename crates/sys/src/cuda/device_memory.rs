@@ -1,38 +1,38 @@
-//! Memory on a GPU: ours, or lent to us.
+//! GPU memory, allocated here or lent by another owner.
 //!
-//! Ours comes from plain `cuMemAlloc`, because cuFile refuses memory of the stream-ordered pools.
-//! Lent memory is an address somebody else owns, a tensor's say; it is believed only after the
-//! driver has said that every byte of it is device memory of this very device.
+//! It is allocated with plain `cuMemAlloc`, because cuFile refuses memory of the stream-ordered pools. Lent
+//! memory is an address that belongs to another owner, such as a tensor. It is accepted only after the
+//! driver has confirmed that every byte of it is memory of this device.
 
 use std::ffi::c_uint;
 use std::fmt;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUpointer_attribute_enum as Attribute;
-use straightway_core::{Bytes, Error, Kind, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Result};
 
 use super::Owner;
 use super::code::Code;
 use super::context::Context;
 use super::fence::Fence;
 
-/// What the driver calls memory that lives on a device (`CU_MEMORYTYPE_DEVICE`).
+/// The driver's type of device memory (`CU_MEMORYTYPE_DEVICE`).
 const MEMORY_TYPE_DEVICE: u64 = 2;
 
-/// A range of device memory. Dropping it frees what we allocated and lets go of what was lent.
+/// A range of device memory. Dropping it frees allocated memory, or releases the owner of lent memory.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Context,
     address: u64,
     len: usize,
-    /// Who owns it, or `None` if it is ours to free.
+    /// The owner of lent memory; `None` if it was allocated here.
     lender: Option<Owner>,
-    /// What copies into it and out of it wait for.
+    /// The fence that copies from and to it wait for.
     after: Option<Arc<Fence>>,
 }
 
 impl DeviceMemory {
-    /// Allocates `len` bytes on the context's device. They hold whatever was there before.
+    /// Allocates `len` bytes on the context's device. They are not initialised.
     pub fn allocate(context: &Context, len: usize) -> Result<Self> {
         if len == 0 {
             return Err(context.error(Code::INVALID_VALUE, "allocate 0 bytes on"));
@@ -53,14 +53,14 @@ impl DeviceMemory {
         })
     }
 
-    /// Takes `len` bytes at `address` on loan from `owner`, who is kept until the loan ends.
+    /// Borrows `len` bytes at `address` from `owner`, which is kept until this is dropped.
     ///
     /// Refused unless the driver confirms that all of it is memory of the context's device.
     ///
     /// # Safety
     ///
-    /// The range stays allocated as long as `owner` is kept, and until the loan ends nobody else uses it: the driver
-    /// confirms what is there now, not whose it is, nor for how long.
+    /// The range stays allocated as long as `owner` is kept, and nobody else uses it until this is dropped. The driver
+    /// confirms only the present state, not the owner or the lifetime.
     pub unsafe fn lend(context: &Context, address: u64, len: usize, owner: Owner) -> Result<Self> {
         let memory = Self {
             context: context.clone(),
@@ -73,22 +73,22 @@ impl DeviceMemory {
         Ok(memory)
     }
 
-    /// The same, where copies wait for a mark in a stream of the owner's.
+    /// Makes copies wait for a fence in a stream of the owner.
     #[must_use]
     pub fn after(mut self, fence: &Arc<Fence>) -> Self {
         self.after = Some(Arc::clone(fence));
         self
     }
 
-    /// What copies with it wait for.
+    /// The fence that copies wait for.
     pub(super) fn fence(&self) -> Option<&Arc<Fence>> {
         self.after.as_ref()
     }
 
-    /// Part of this memory, which is kept until the part goes.
+    /// A part of this memory, which keeps the whole alive.
     pub fn part(self: &Arc<Self>, offset: usize, len: usize) -> Result<Self> {
         if len == 0 {
-            return Err(self.refused("0 bytes there are no range".to_owned()));
+            return Err(self.refused("0 bytes are not a valid range".to_owned()));
         }
         Ok(Self {
             context: self.context.clone(),
@@ -99,12 +99,12 @@ impl DeviceMemory {
         })
     }
 
-    /// Where it starts, in the device's address space.
+    /// Its start in the device's address space.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// How many bytes there are.
+    /// Its length.
     pub fn bytes(&self) -> usize {
         self.len
     }
@@ -114,16 +114,16 @@ impl DeviceMemory {
         &self.context
     }
 
-    /// Copies `bytes` to `offset` and returns when they are there.
+    /// Copies `bytes` to `offset` and waits for the end of the copy.
     ///
-    /// For small things and tests: the source is pageable, which is a tenth of the bus's speed.
+    /// For small data and tests: from pageable memory the copy runs at a tenth of the bus's speed.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let address = self.place(offset, bytes.len())?;
         let _entered = self.context.enter()?;
         let api = self.context.api();
         // SAFETY: `place` proved the device range to be ours; the source is a live slice. The call
-        // may return with the copy still on its way from a staging buffer of the driver's, so the
-        // null stream is waited for.
+        // may return before the copy out of the driver's staging buffer is done, so this waits for the
+        // null stream.
         let code = unsafe {
             let copied = (api.memcpy_to_device)(address, bytes.as_ptr().cast(), bytes.len());
             copied
@@ -133,7 +133,7 @@ impl DeviceMemory {
         code.map_err(|code| api.error(code, "write to", self))
     }
 
-    /// Copies the bytes at `offset` into `bytes` and returns when they are there.
+    /// Copies the bytes at `offset` into `bytes` and waits for the end of the copy.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let address = self.place(offset, bytes.len())?;
         let _entered = self.context.enter()?;
@@ -144,26 +144,29 @@ impl DeviceMemory {
         api.check(code, "read from", self)
     }
 
-    /// The address of `len` bytes at `offset`, if they lie within.
+    /// The address of `len` bytes at `offset`, if they are in bounds.
     pub(crate) fn place(&self, offset: usize, len: usize) -> Result<u64> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.address + offset as u64),
             _ => {
-                let message = format!("{len} bytes at {offset} reach beyond its {}", self.len);
-                Err(Error::new(Kind::Invalid, "reach into", self, message))
+                let message = format!(
+                    "{len} bytes at offset {offset} exceed its {} bytes",
+                    self.len
+                );
+                Err(Error::new(ErrorKind::Invalid, "access", self, message))
             }
         }
     }
 
-    /// Walks the allocations under the range. There may be several: memory mapped piece by piece,
-    /// as PyTorch's expandable segments are, is one range of addresses and many allocations.
+    /// Checks the allocations of the range. There may be several: memory that is mapped in pieces, such as
+    /// PyTorch's expandable segments, is one address range with many allocations.
     fn verify(&self) -> Result<()> {
         let end = self
             .address
             .checked_add(self.len as u64)
             .filter(|_| self.len > 0);
         let Some(end) = end else {
-            return Err(self.refused(format!("{} bytes there are no range", self.len)));
+            return Err(self.refused(format!("{} bytes there are not a valid range", self.len)));
         };
         let _entered = self.context.enter()?;
         let mut at = self.address;
@@ -173,14 +176,14 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Where the allocation under `at` ends, if it is one of this device.
+    /// The end of the allocation at `at`, if it belongs to this device.
     fn allocation_end(&self, at: u64) -> Result<u64> {
         let kind = self.ask(Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at)?;
         if kind != MEMORY_TYPE_DEVICE {
             return Err(self.refused(format!("{at:#x} is host memory")));
         }
         let managed = self.ask(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED, at)?;
-        // A truth of one byte or four, by version.
+        // A boolean of one byte or four, depending on the version.
         if managed & 0xff != 0 {
             return Err(self.refused(format!("{at:#x} is managed memory, which may move")));
         }
@@ -192,29 +195,31 @@ impl DeviceMemory {
         let bytes = self.ask(Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE, at)?;
         match start.checked_add(bytes) {
             Some(end) if end > at => Ok(end),
-            _ => Err(self.refused(format!("the driver gives {at:#x} no range"))),
+            _ => Err(self.refused(format!("the driver reports no range for {at:#x}"))),
         }
     }
 
-    /// Asks the driver for one attribute of an address. A truth is one byte, most answers are four, addresses and
-    /// sizes are eight; what the driver does not write stays zero, which on a little-endian machine is the number.
+    /// Queries an attribute of an address. A boolean has one byte, most values four, addresses and sizes eight. Bytes
+    /// that the driver does not write stay zero, which gives the right number on a little-endian machine.
     fn ask(&self, attribute: Attribute, at: u64) -> Result<u64> {
         const { assert!(cfg!(target_endian = "little")) };
-        // The widest answer of any attribute is 16 bytes.
+        // The widest value of any attribute has 16 bytes.
         let mut value = [0_u64; 2];
         let place = value.as_mut_ptr().cast();
-        // SAFETY: the place is as wide as the widest answer, and every bit pattern is a value of it.
+        // SAFETY: the place is as wide as the widest value, and every bit pattern is valid.
         let code =
             unsafe { (self.context.api().pointer_get_attribute)(place, attribute as c_uint, at) };
         code.ok().map_err(|code| {
             let cause = self.context.api().name(code);
-            self.refused(format!("{at:#x} is no memory the driver knows: {cause}"))
+            self.refused(format!(
+                "{at:#x} is not memory that the driver knows: {cause}"
+            ))
         })?;
         Ok(value[0])
     }
 
     fn refused(&self, message: String) -> Error {
-        Error::new(Kind::Invalid, "borrow", self, message)
+        Error::new(ErrorKind::Invalid, "borrow", self, message)
             .with_hint("lend memory of the right device that is allocated and not yet freed")
     }
 }
@@ -224,8 +229,8 @@ impl Drop for DeviceMemory {
         if self.lender.is_some() {
             return;
         }
-        // A push that fails is no reason to keep the memory: addresses are unified, so the driver
-        // can tell which device this one is of without a current context.
+        // A failed push does not prevent the free: addresses are unified, so the driver finds the device
+        // without a current context.
         let entered = self.context.enter();
         // SAFETY: allocated in `allocate`, freed once here; every copy in flight holds an `Arc` of
         // this memory, so none is.
@@ -254,6 +259,6 @@ fn not_allocated(context: &Context, code: Code, len: usize) -> Error {
         .memory_free()
         .map_or_else(|_| "an unknown amount".into(), |b| b.to_string());
     let (device, message) = (context.device(), format!("{wanted} wanted, {free} free"));
-    Error::new(Kind::Transient, "allocate memory on", device, message)
+    Error::new(ErrorKind::Transient, "allocate memory on", device, message)
         .with_hint("free memory of the device, or load less at a time")
 }

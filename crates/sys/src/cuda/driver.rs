@@ -1,18 +1,18 @@
-//! The driver of this machine: is there one, is it new enough, which devices has it.
+//! The CUDA driver of this machine, its version and its devices.
 
 use std::fmt;
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::api::Api;
 use super::code::Code;
 use super::device::Device;
 
-/// The oldest driver that will do: CUDA 11.4 brought the device UUID of MIG slices that cuFile's
-/// counters are keyed by, and is the first with a released cuFile.
+/// The oldest supported driver. CUDA 11.4 introduced the device UUID of MIG slices, which cuFile's counters
+/// use as a key, and is the first version with a released cuFile.
 pub const DRIVER_VERSION_MIN: Version = Version(11_040);
 
-/// A version as the driver and cuFile count them: 1000 × major + 10 × minor.
+/// A version of the driver or cuFile: 1000 × major + 10 × minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u32);
 
@@ -30,18 +30,18 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Loads and initialises the driver, or says why this machine has none that will do.
+    /// Loads and initialises the driver. The error says why this machine has no usable one.
     pub fn load() -> Result<Self> {
         let api = Api::load()?;
         let mut number = 0;
         // SAFETY: `number` is a valid place for the answer; the call needs no initialisation.
         let code = unsafe { (api.driver_get_version)(&raw mut number) };
-        api.check(code, "ask the version of", "the CUDA driver")?;
+        api.check(code, "query the version of", "the CUDA driver")?;
         let version = Version(u32::try_from(number).unwrap_or(0));
         if version < DRIVER_VERSION_MIN {
             let message =
-                format!("it supports CUDA {version}, and {DRIVER_VERSION_MIN} is the least");
-            let error = Error::new(Kind::Unsupported, "use", "the CUDA driver", message);
+                format!("it supports CUDA {version}, but {DRIVER_VERSION_MIN} is the minimum");
+            let error = Error::new(ErrorKind::Unsupported, "use", "the CUDA driver", message);
             return Err(error.with_hint("install a newer NVIDIA driver"));
         }
         // SAFETY: flags must be zero and are; it may be called any number of times.
@@ -50,12 +50,12 @@ impl Driver {
         Ok(Self { api, version })
     }
 
-    /// The newest CUDA version the driver supports.
+    /// The newest CUDA version that the driver supports.
     pub fn version(self) -> Version {
         self.version
     }
 
-    /// How many devices it can see.
+    /// The number of visible devices.
     pub fn device_count(self) -> Result<u32> {
         let mut count = 0;
         // SAFETY: `count` is a valid place for the answer, and the driver is initialised.
@@ -65,20 +65,20 @@ impl Driver {
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
-    /// The device of that ordinal.
+    /// The device with this ordinal.
     pub fn device(self, ordinal: u32) -> Result<Device> {
         let count = self.device_count()?;
         if ordinal >= count {
             let message = format!("the driver sees {count} device(s), counted from 0");
             let target = format_args!("cuda:{ordinal}");
-            return Err(Error::new(Kind::Invalid, "use", target, message)
+            return Err(Error::new(ErrorKind::Invalid, "use", target, message)
                 .with_hint("list the devices with `nvidia-smi -L`"));
         }
         Device::find(self.api, ordinal)
     }
 }
 
-/// Initialising fails for reasons of the machine, never of the request: always `Unsupported`.
+/// Initialisation fails because of the machine, never because of the request, so it is always `Unsupported`.
 fn not_initialised(api: &Api, code: Code) -> Error {
     let (message, hint) = match code {
         Code::NO_DEVICE => (
@@ -96,7 +96,7 @@ fn not_initialised(api: &Api, code: Code) -> Error {
         _ => ("it does not initialise", "see `nvidia-smi` and `dmesg`"),
     };
     let message = format!("{message}: {}", api.name(code));
-    Error::new(Kind::Unsupported, "use", "the CUDA driver", message).with_hint(hint)
+    Error::new(ErrorKind::Unsupported, "use", "the CUDA driver", message).with_hint(hint)
 }
 
 #[cfg(test)]
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_reads_as_people_write_it() {
+    fn a_version_is_shown_as_major_and_minor() {
         assert_eq!(Version(12_080).to_string(), "12.8");
         assert_eq!(Version(13_000).to_string(), "13.0");
     }

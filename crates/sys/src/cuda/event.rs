@@ -1,4 +1,4 @@
-//! A mark in a stream: passed when all the work before it is done.
+//! A CUDA event: it has passed when all work before it in its stream is done.
 
 use cudarc::driver::sys::{CUevent, CUstream};
 use straightway_core::Result;
@@ -6,11 +6,11 @@ use straightway_core::Result;
 use super::code::Code;
 use super::context::Context;
 
-/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a thread that waits sleeps instead of
-/// spinning, and the device writes no time stamps that nobody reads.
+/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a waiting thread sleeps instead of spinning, and the
+/// device writes no timestamps, which are not used.
 const FLAGS: u32 = 1 | 2;
 
-/// An event, made once and recorded again and again.
+/// A CUDA event. It is created once and recorded many times.
 #[derive(Debug)]
 pub(crate) struct Event {
     context: Context,
@@ -39,25 +39,25 @@ impl Event {
         &self.context
     }
 
-    /// Puts the mark behind all the work now in `stream`.
+    /// Records the event after all work now in `stream`.
     ///
     /// # Safety
     /// `stream` is a live stream of this event's context, which is current.
     pub(crate) unsafe fn record(&self, stream: CUstream) -> Result<(), Code> {
-        // SAFETY: the event is live, and the caller vouches for the stream.
+        // SAFETY: the event is live, and the caller guarantees the stream.
         unsafe { (self.context.api().event_record)(self.raw, stream) }.ok()
     }
 
-    /// Makes what is put into `stream` from here on wait until the mark is passed.
+    /// Makes later work in `stream` wait until the event has passed.
     ///
     /// # Safety
     /// `stream` is a live stream of this event's context, which is current.
     pub(crate) unsafe fn hold(&self, stream: CUstream) -> Result<(), Code> {
-        // SAFETY: the event is live, and the caller vouches for the stream.
+        // SAFETY: the event is live, and the caller guarantees the stream.
         unsafe { (self.context.api().stream_wait_event)(stream, self.raw, 0) }.ok()
     }
 
-    /// Whether the mark is passed.
+    /// Whether the event has passed.
     pub(crate) fn is_passed(&self) -> Result<bool, Code> {
         // SAFETY: the event is live; the call needs no current context.
         match unsafe { (self.context.api().event_query)(self.raw) } {
@@ -67,7 +67,7 @@ impl Event {
         }
     }
 
-    /// Sleeps until the mark is passed.
+    /// Blocks until the event has passed.
     pub(crate) fn wait(&self) -> Result<(), Code> {
         // SAFETY: the event is live; the call needs no current context.
         unsafe { (self.context.api().event_synchronize)(self.raw) }.ok()

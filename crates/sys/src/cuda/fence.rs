@@ -1,8 +1,8 @@
-//! The moment from which memory of another library may be written to.
+//! A fence: memory of another library may be written to after it has passed.
 //!
-//! A library that keeps freed memory for later (PyTorch's caching allocator, CuPy's pool) hands it out again at once, while
-//! work that its stream was given before may still use it. So a mark is put into that stream when the memory is handed
-//! out, and copies into the memory wait for it on the device. Reads from storage do not wait.
+//! A caching allocator (PyTorch's, CuPy's pool) can return memory that was just freed, while earlier work in its
+//! stream still uses it. An event is therefore recorded in that stream when the memory is allocated, and copies into
+//! the memory wait for it on the device. Reads from storage do not wait.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,18 +12,18 @@ use straightway_core::Result;
 use super::code::Code;
 use super::context::Context;
 use super::event::Event;
-use super::stream::Stream;
+use super::stream::CudaStream;
 
-/// A mark in another library's stream.
+/// An event in another library's stream.
 #[derive(Debug)]
 pub struct Fence {
     event: Event,
-    /// Whether it was found to be passed: it need not be asked about again.
+    /// Whether it is known to have passed, so that it need not be queried again.
     is_passed: AtomicBool,
 }
 
 impl Fence {
-    /// Puts a mark behind all the work that is now in a stream, which is named by its handle; 0 is the default stream.
+    /// Records a fence after all work now in a stream. The stream is given by its handle; 0 is the default stream.
     ///
     /// # Safety
     ///
@@ -31,35 +31,35 @@ impl Fence {
     pub unsafe fn record(context: &Context, stream: u64) -> Result<Self> {
         let event = Event::new(context)?;
         let entered = context.enter()?;
-        // SAFETY: the caller vouches for the stream, and the context is current.
+        // SAFETY: the caller guarantees the stream, and the context is current.
         let recorded = unsafe { event.record(stream as CUstream) };
         drop(entered);
-        recorded.map_err(|code| context.error(code, "put a mark into a stream of"))?;
+        recorded.map_err(|code| context.error(code, "record an event in a stream of"))?;
         Ok(Self {
             event,
             is_passed: AtomicBool::new(false),
         })
     }
 
-    /// Puts a mark behind all the work that is now in a stream of ours.
-    pub fn behind(stream: &Stream) -> Result<Self> {
+    /// Records a fence after all work now in one of our streams.
+    pub fn behind(stream: &CudaStream) -> Result<Self> {
         // SAFETY: the stream is live, and of that context.
         unsafe { Self::record(stream.context(), stream.raw() as u64) }
     }
 
-    /// Sleeps until the mark is passed.
+    /// Blocks until the fence has passed.
     pub fn wait(&self) -> Result<()> {
         let waited = self.event.wait();
         waited.map_err(|code| self.event.context().error(code, "wait for a stream of"))
     }
 
-    /// Makes what is put into `stream` from here on wait, if the mark is not passed yet.
-    pub(super) fn hold(&self, stream: &Stream) -> Result<()> {
+    /// Makes later work in `stream` wait, unless the fence has already passed.
+    pub(super) fn hold(&self, stream: &CudaStream) -> Result<()> {
         let held = self.hold_unless_passed(stream);
         held.map_err(|code| stream.context().error(code, "wait for a stream of"))
     }
 
-    fn hold_unless_passed(&self, stream: &Stream) -> Result<(), Code> {
+    fn hold_unless_passed(&self, stream: &CudaStream) -> Result<(), Code> {
         if self.is_passed.load(Ordering::Acquire) {
             return Ok(());
         }

@@ -1,10 +1,9 @@
-//! The registration that lets the GPU reach host memory by itself.
+//! Pinning: the registration of host memory for DMA by GPUs.
 //!
-//! Pinning is dear (73 ms for 1 GiB on an H200 host, and 37 ms to undo), so it is done once for a
-//! small ring that then serves every transfer. Faulting the pages in first and registering them
-//! then takes half the time of letting the driver allocate, and gives memory that is aligned for
-//! `O_DIRECT`, which the driver's own need not be. It is not write-combined: the CPU reads it, for
-//! checksums.
+//! Pinning is expensive (73 ms for 1 GiB on an H200 host, and 37 ms to undo), so it is done once for a small
+//! ring that serves every transfer. Faulting the pages in and registering them takes half the time of an
+//! allocation by the driver. It also gives memory that is aligned for `O_DIRECT`, which the driver's memory
+//! may not be. It is not write-combined, because the CPU reads it for checksums.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -24,13 +23,13 @@ pub(crate) struct Pin {
     start: NonNull<u8>,
 }
 
-// SAFETY: it is an address that the driver knows, good from every thread.
+// SAFETY: it is an address that the driver accepts from every thread.
 unsafe impl Send for Pin {}
-// SAFETY: as above; nothing is reached through a shared reference.
+// SAFETY: as above; no memory is accessed through a shared reference.
 unsafe impl Sync for Pin {}
 
 impl Pin {
-    /// Registers `bytes` bytes from `start` on.
+    /// Registers `bytes` bytes that start at `start`.
     ///
     /// # Safety
     /// The range is mapped and writable, and stays so until the pin is dropped.
@@ -40,7 +39,7 @@ impl Pin {
         }
         let entered = context.enter()?;
         let address = start.as_ptr().cast::<c_void>();
-        // SAFETY: the caller vouches for the range, and a context is current.
+        // SAFETY: the caller guarantees the range, and a context is current.
         let code = unsafe { (context.api().mem_host_register)(address, bytes, PORTABLE) };
         drop(entered);
         code.ok().map_err(|code| not_pinned(context, code, bytes))?;
@@ -56,7 +55,7 @@ impl Drop for Pin {
         let entered = self.context.enter();
         let address = self.start.as_ptr().cast::<c_void>();
         // SAFETY: registered in `new`, unregistered once here; a slot in flight holds the memory
-        // that holds this, so no copy is under way.
+        // that holds this, so no copy is in flight.
         let code = unsafe { (self.context.api().mem_host_unregister)(address) };
         drop(entered);
         if let Err(code) = code.ok() {

@@ -1,4 +1,4 @@
-//! A queue of copies on a device, and the two ways to put one in.
+//! A CUDA stream: a queue of copies on a device, enqueued singly or in batches.
 
 use std::sync::Arc;
 
@@ -6,50 +6,50 @@ use cudarc::driver::sys::{
     CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemcpyAttributes, CUmemcpySrcAccessOrder,
     CUstream,
 };
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::code::Code;
 use super::context::Context;
 use super::device_memory::DeviceMemory;
 use crate::slot::Slot;
 
-/// `CU_STREAM_NON_BLOCKING`: our copies do not wait for work on the null stream, nor it for them.
+/// `CU_STREAM_NON_BLOCKING`: our copies and work on the null stream do not wait for each other.
 const NON_BLOCKING: u32 = 1;
 
-/// How many spans one batched call takes; their arrays live on the stack.
+/// The maximum number of spans of one batched call, whose arrays are on the stack.
 const BATCH_SPANS_MAX: usize = 64;
 
-/// A piece of a copy: these bytes of the slot, and where they stand in device memory.
+/// A piece of a copy: bytes of the slot, and their offset in device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Where in the slot.
+    /// The offset in the slot.
     pub slot_offset: usize,
-    /// Where in the device memory.
+    /// The offset in the device memory.
     pub memory_offset: usize,
-    /// How many.
+    /// The number of bytes.
     pub bytes: usize,
 }
 
-/// A span, and which of several regions it is about.
+/// A span in one of several regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Landing {
-    /// Which of the regions.
+pub struct RegionSpan {
+    /// The index of the region.
     pub region: u32,
-    /// Where in the slot, and where in the region.
+    /// The span of the slot and the region.
     pub span: Span,
 }
 
-/// One copy as the driver takes it: an offset in the slot, an address on the device, and how many bytes.
+/// A span in the driver's terms: an offset in the slot, an address on the device, and a length.
 #[derive(Clone, Copy)]
-pub(super) struct Stretch {
+pub(super) struct RawSpan {
     slot_offset: usize,
     address: u64,
     bytes: usize,
 }
 
-/// A queue of copies. Clones share it; what is in it runs in order, what is in others runs beside.
+/// A CUDA stream for copies. Clones share it. Its copies run in order, and concurrently with those of other streams.
 #[derive(Clone, Debug)]
-pub struct Stream(Arc<Created>);
+pub struct CudaStream(Arc<Created>);
 
 #[derive(Debug)]
 struct Created {
@@ -62,17 +62,17 @@ unsafe impl Send for Created {}
 // SAFETY: as above, and from several threads at once.
 unsafe impl Sync for Created {}
 
-/// Which way a copy goes.
+/// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum CopyDirection {
     /// From the slot into device memory.
     ToDevice,
     /// From device memory into the slot.
     ToHost,
 }
 
-impl Stream {
-    /// Makes one on the context's device.
+impl CudaStream {
+    /// Creates a stream on the context's device.
     pub fn new(context: &Context) -> Result<Self> {
         let _entered = context.enter()?;
         let mut raw = std::ptr::null_mut();
@@ -90,44 +90,44 @@ impl Stream {
         &self.0.context
     }
 
-    /// What the driver knows it by.
+    /// The driver's handle.
     pub(super) fn raw(&self) -> CUstream {
         self.0.raw
     }
 
-    /// Sleeps until all that is in the stream is done.
+    /// Blocks until all work in the stream is done.
     pub(super) fn synchronize(&self) -> Result<(), Code> {
         // SAFETY: the stream is live; waiting needs no current context.
         unsafe { (self.context().api().stream_synchronize)(self.0.raw) }.ok()
     }
 
     /// # Safety
-    /// Every stretch lies within the slot and live device memory, both of which outlive the copies; the context is
+    /// Every raw span lies within the slot and live device memory, both of which outlive the copies; the context is
     /// current.
     pub(super) unsafe fn enqueue(
         &self,
-        direction: Direction,
+        direction: CopyDirection,
         slot: &Slot,
-        mut stretches: impl ExactSizeIterator<Item = Stretch>,
+        mut raw_spans: impl ExactSizeIterator<Item = RawSpan>,
     ) -> Result<(), Code> {
         let api = self.context().api();
-        if api.memcpy_batch_async.is_some() && stretches.len() > 1 {
-            while stretches.len() > 0 {
-                // SAFETY: as the caller vouches.
-                unsafe { self.enqueue_batch(direction, slot, &mut stretches) }?;
+        if api.memcpy_batch_async.is_some() && raw_spans.len() > 1 {
+            while raw_spans.len() > 0 {
+                // SAFETY: the caller guarantees it.
+                unsafe { self.enqueue_batch(direction, slot, &mut raw_spans) }?;
             }
             return Ok(());
         }
-        for stretch in stretches {
-            // SAFETY: as the caller vouches.
+        for raw_span in raw_spans {
+            // SAFETY: the caller guarantees it.
             let code = unsafe {
-                let host = slot.pointer().add(stretch.slot_offset).cast();
-                let (device, bytes) = (stretch.address, stretch.bytes);
+                let host = slot.pointer().add(raw_span.slot_offset).cast();
+                let (device, bytes) = (raw_span.address, raw_span.bytes);
                 match direction {
-                    Direction::ToDevice => {
+                    CopyDirection::ToDevice => {
                         (api.memcpy_to_device_async)(device, host, bytes, self.0.raw)
                     }
-                    Direction::ToHost => {
+                    CopyDirection::ToHost => {
                         (api.memcpy_to_host_async)(host, device, bytes, self.0.raw)
                     }
                 }
@@ -137,36 +137,36 @@ impl Stream {
         Ok(())
     }
 
-    /// One driver call for the next [`BATCH_SPANS_MAX`] stretches: a launch each is what makes small extents slow.
+    /// Enqueues the next [`BATCH_SPANS_MAX`] raw spans in one driver call: a call per span makes small extents slow.
     ///
     /// # Safety
     /// As for `enqueue`.
     unsafe fn enqueue_batch(
         &self,
-        direction: Direction,
+        direction: CopyDirection,
         slot: &Slot,
-        stretches: &mut impl Iterator<Item = Stretch>,
+        raw_spans: &mut impl Iterator<Item = RawSpan>,
     ) -> Result<(), Code> {
         let mut host: [CUdeviceptr; BATCH_SPANS_MAX] = [0; BATCH_SPANS_MAX];
         let mut device: [CUdeviceptr; BATCH_SPANS_MAX] = [0; BATCH_SPANS_MAX];
         let mut bytes = [0; BATCH_SPANS_MAX];
         let mut count = 0;
-        for stretch in stretches.take(BATCH_SPANS_MAX) {
-            host[count] = slot.pointer() as u64 + stretch.slot_offset as u64;
-            device[count] = stretch.address;
-            bytes[count] = stretch.bytes;
+        for raw_span in raw_spans.take(BATCH_SPANS_MAX) {
+            host[count] = slot.pointer() as u64 + raw_span.slot_offset as u64;
+            device[count] = raw_span.address;
+            bytes[count] = raw_span.bytes;
             count += 1;
         }
         let (to, from) = match direction {
-            Direction::ToDevice => (&mut device, &mut host),
-            Direction::ToHost => (&mut host, &mut device),
+            CopyDirection::ToDevice => (&mut device, &mut host),
+            CopyDirection::ToHost => (&mut host, &mut device),
         };
         let mut attributes = in_stream_order();
         let (mut first, mut failed) = (0, 0);
         let batch = self.context().api().memcpy_batch_async;
-        let batch = batch.expect("the caller looked");
-        // SAFETY: the arrays hold `count` entries and are read before the call returns; the one attribute holds from
-        // entry 0 on; the ranges are as the caller vouches.
+        let batch = batch.expect("the caller checked");
+        // SAFETY: the arrays hold `count` entries and are read before the call returns; the one attribute applies from
+        // entry 0 on; the caller guarantees the ranges.
         let code = unsafe {
             batch(
                 to.as_mut_ptr(),
@@ -194,8 +194,8 @@ impl Drop for Created {
     }
 }
 
-/// Sources are read when the stream gets to them, like those of a single asynchronous copy; the
-/// driver finds the places out from the addresses.
+/// Attributes of a batch: sources are read in stream order, as for a single asynchronous copy, and the
+/// driver derives the locations from the addresses.
 fn in_stream_order() -> CUmemcpyAttributes {
     let anywhere = CUmemLocation {
         type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_INVALID,
@@ -209,30 +209,37 @@ fn in_stream_order() -> CUmemcpyAttributes {
     }
 }
 
-/// Where a span is on the device, if it lies inside the memory and the slot, and is not empty.
-pub(super) fn stretch(slot: &Slot, memory: &DeviceMemory, span: &Span) -> Result<Stretch> {
+/// The raw span of a span, if it lies inside the memory and the slot, and is not empty.
+pub(super) fn raw_span(slot: &Slot, memory: &DeviceMemory, span: &Span) -> Result<RawSpan> {
     let address = memory.place(span.memory_offset, span.bytes)?;
     let end = span.slot_offset.checked_add(span.bytes);
     if span.bytes == 0 || end.is_none_or(|end| end > slot.bytes()) {
-        let message = format!(
-            "{span:?} is empty or reaches beyond its {} bytes",
-            slot.bytes()
-        );
-        return Err(Error::new(Kind::Invalid, "copy with", "a slot", message));
+        let message = format!("{span:?} is empty or exceeds its {} bytes", slot.bytes());
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "copy with",
+            "a slot",
+            message,
+        ));
     }
-    Ok(Stretch {
+    Ok(RawSpan {
         slot_offset: span.slot_offset,
         address,
         bytes: span.bytes,
     })
 }
 
-/// An error unless the device can copy with the slot by itself.
+/// Returns an error unless the slot is pinned.
 pub(super) fn check_pinned(slot: &Slot) -> Result<()> {
     if slot.memory().is_pinned() {
         return Ok(());
     }
-    // The driver would copy it by way of memory of its own, and not asynchronously.
+    // For pageable memory the driver would copy through its own buffer, and not asynchronously.
     let message = "its memory is not pinned";
-    Err(Error::new(Kind::Invalid, "copy with", "a slot", message))
+    Err(Error::new(
+        ErrorKind::Invalid,
+        "copy with",
+        "a slot",
+        message,
+    ))
 }

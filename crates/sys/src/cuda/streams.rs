@@ -1,23 +1,23 @@
-//! Streams for copies to and from GPUs, one for each, made once.
+//! CUDA streams for copies, one for each context.
 
 use straightway_core::Result;
 
-use super::{Context, Stream};
+use super::{Context, CudaStream};
 
-/// The streams that were made so far.
+/// The streams created so far.
 #[derive(Debug, Default)]
-pub struct Streams {
-    made: Vec<Stream>,
+pub struct CudaStreams {
+    made: Vec<CudaStream>,
 }
 
-impl Streams {
-    /// The stream on a context's GPU.
-    pub fn on(&mut self, context: &Context) -> Result<Stream> {
-        let is_there = |stream: &&Stream| stream.context().is_same(context);
+impl CudaStreams {
+    /// The stream of a context. It is created on first use.
+    pub fn on(&mut self, context: &Context) -> Result<CudaStream> {
+        let is_there = |stream: &&CudaStream| stream.context().is_same(context);
         if let Some(stream) = self.made.iter().find(is_there) {
             return Ok(stream.clone());
         }
-        let stream = Stream::new(context)?;
+        let stream = CudaStream::new(context)?;
         self.made.push(stream.clone());
         Ok(stream)
     }

@@ -1,9 +1,9 @@
-//! The C interface of libcufile: structs as the header of CUDA 13.0 lays them out, and the entry
-//! points, each of which may be missing.
+//! The C interface of libcufile: structs with the layout of CUDA 13.0's header, and the entry points, each of
+//! which may be missing.
 
 use std::ffi::{c_int, c_long, c_void};
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::{
     code::{OpCode, Status},
@@ -26,7 +26,7 @@ pub(super) struct Description {
     pub(super) fs_ops: *const c_void,
 }
 
-/// A C union of an `int` and a pointer: the descriptor stands in its first four bytes.
+/// A C union of an `int` and a pointer: the descriptor is in its first four bytes.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub(super) struct DescriptorUnion {
@@ -52,7 +52,7 @@ pub(super) struct DriverProperties {
     pub(super) batch_io_timeout_ms: u32,
 }
 
-/// `CUfilePerGpuStats_t`, of which the counters of paths are used.
+/// `CUfilePerGpuStats_t`, of which the path and byte counters are used.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct GpuCounters {
@@ -75,13 +75,13 @@ const _: () = assert!(size_of::<Status>() == 8);
 const _: () = assert!(size_of::<Description>() == 24);
 const _: () = assert!(size_of::<DriverProperties>() == 56);
 const _: () = assert!(size_of::<GpuCounters>() == 248);
-// The position of a counter well inside, so that the fields before it are counted right too:
-// after the UUID come 13 words of reads, and `n_p2p_writes` is the sixth word of writes.
+// The offset of a field in the middle also checks the fields before it: after the UUID come 13 words of
+// reads, and `n_p2p_writes` is the sixth word of writes.
 const _: () = assert!(std::mem::offset_of!(GpuCounters, writes) == 16 + 13 * 8 + 4 * 8);
 
 macro_rules! entry_points {
     ($( $field:ident = $symbol:literal ( $($argument:ty),* ) $(-> $result:ty)?; )*) => {
-        /// Every function of libcufile that this crate calls, where the library has it.
+        /// The functions of libcufile that this crate calls, if the library has them.
         #[derive(Debug)]
         pub(super) struct Api {
             $( $field: Option<unsafe extern "C" fn($($argument),*) $(-> $result)?>, )*
@@ -96,7 +96,7 @@ macro_rules! entry_points {
                 }
             }
 
-            // Each function, or `Unsupported` naming what the library lacks.
+            // Each function, or `Unsupported` with the missing symbol.
             $(
                 pub(super) fn $field(
                     &self,
@@ -120,7 +120,7 @@ entry_points! {
     buf_register = "cuFileBufRegister"(*const c_void, usize, c_int) -> Status;
     buf_deregister = "cuFileBufDeregister"(*const c_void) -> Status;
     read = "cuFileRead"(RawHandle, *mut c_void, usize, c_long, c_long) -> isize;
-    // The header has the memory const here, which is the same to the caller.
+    // The header declares the memory const here, which makes no difference to the caller.
     write = "cuFileWrite"(RawHandle, *mut c_void, usize, c_long, c_long) -> isize;
     set_stats_level = "cuFileSetStatsLevel"(c_int) -> Status;
     stats_start = "cuFileStatsStart"() -> Status;
@@ -130,7 +130,7 @@ entry_points! {
 
 fn missing(symbol: &str) -> Error {
     let message = format!("it has no {symbol}: it is too old");
-    Error::new(Kind::Unsupported, "use", "libcufile", message)
+    Error::new(ErrorKind::Unsupported, "use", "libcufile", message)
         .with_hint("install the cuFile library of a newer CUDA version")
 }
 

@@ -1,15 +1,15 @@
-//! What cuFile answered. Its codes start at 5001, have gaps, and grow with each version.
+//! Error codes of cuFile. They start at 5001, have gaps, and each version adds some.
 
 use std::fmt;
 
-use straightway_core::Kind;
+use straightway_core::ErrorKind;
 
-/// A `CUfileOpError`: an open number with a meaning where one is known.
+/// A `CUfileOpError`: a plain number, some of which have a known meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct OpCode(pub u32);
 
-/// `CUfileError_t`: cuFile's own code, and the driver's where that is the cause.
+/// `CUfileError_t`: cuFile's code, and the CUDA driver's code if that is the cause.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Status {
@@ -18,12 +18,12 @@ pub(super) struct Status {
 }
 
 impl OpCode {
-    /// The call did what it should.
+    /// The call succeeded.
     pub const SUCCESS: Self = Self(0);
-    /// Somebody else in this process opened the driver before us.
+    /// Other code in this process has already opened the driver.
     pub const DRIVER_ALREADY_OPEN: Self = Self(5026);
 
-    /// What cuFile calls it, in our words.
+    /// A description of the code.
     fn meaning(self) -> Option<&'static str> {
         Some(match self.0 {
             5001 => "nvidia-fs is not loaded",
@@ -35,25 +35,25 @@ impl OpCode {
             5009 => "the GPU is not supported",
             5010 => "an ioctl of nvidia-fs failed",
             5011 => "the CUDA driver failed",
-            5012 => "not a device pointer",
-            5013 => "memory of a kind cuFile does not take",
-            5014 => "the range reaches beyond the allocation",
-            5015 => "memory of another context",
+            5012 => "the pointer is not a device pointer",
+            5013 => "cuFile does not support this type of memory",
+            5014 => "the range exceeds the allocation",
+            5015 => "the memory belongs to another context",
             5016 => "beyond the limit of pinned memory",
-            5017 => "beyond what is mapped",
-            5018 => "a file of a type cuFile does not take",
-            5019 => "the file is open with flags cuFile does not take",
+            5017 => "the range exceeds the mapping",
+            5018 => "cuFile does not support this type of file",
+            5019 => "the file is open with flags that cuFile does not support",
             5020 => "the file is not open for direct I/O",
             5022 => "invalid arguments",
-            5023 => "the memory is registered already",
+            5023 => "the memory is already registered",
             5024 => "the memory is not registered",
             5025 => "access denied to the driver or the file",
-            5026 => "the driver is open already",
+            5026 => "the driver is already open",
             5027 => "the file cannot be registered",
-            5028 => "the file is registered already",
+            5028 => "the file is already registered",
             5029 => "no GPU found",
             5030 => "an internal error",
-            5031 => "no descriptor to be had",
+            5031 => "no file descriptor is available",
             5033 => "nvidia-fs did not initialise",
             5034 => "disabled by configuration for this file",
             5035 | 5037 | 5039..=5042 => "a batch could not be run",
@@ -64,23 +64,23 @@ impl OpCode {
             5045 => "the buffer could not be registered",
             5047 => "no valid CUDA context",
             5048 => "an internal error of nvidia-fs",
-            5049 => "direct I/O cannot be had, and compat mode is off",
+            5049 => "direct I/O is not possible, and compat mode is off",
             _ => return None,
         })
     }
 
-    /// What the caller can do about it.
-    pub(super) fn kind(self) -> Kind {
+    /// The class of the error.
+    pub(super) fn kind(self) -> ErrorKind {
         match self.0 {
-            5012..=5015 | 5018 | 5019 | 5022..=5024 | 5028 => Kind::Invalid,
+            5012..=5015 | 5018 | 5019 | 5022..=5024 | 5028 => ErrorKind::Invalid,
             5006 | 5010 | 5011 | 5016 | 5017 | 5030 | 5031 | 5035..=5037 | 5039..=5044 => {
-                Kind::Transient
+                ErrorKind::Transient
             }
-            _ => Kind::Unsupported,
+            _ => ErrorKind::Unsupported,
         }
     }
 
-    /// What mends it, for the codes whose cause has been tracked down.
+    /// A hint, for codes with a known cause.
     pub(super) fn hint(self) -> Option<&'static str> {
         Some(match self.0 {
             5001 | 5033 => "load nvidia-fs (`modprobe nvidia-fs`), or allow cuFile's compat mode",
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_nobody_has_heard_of_is_shown_by_its_number() {
+    fn an_unknown_code_is_shown_by_its_number() {
         assert_eq!(OpCode(5999).to_string(), "cuFile error 5999");
         assert_eq!(
             OpCode(5001).to_string(),

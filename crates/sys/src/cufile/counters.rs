@@ -1,30 +1,30 @@
-//! cuFile's own counters of which way each request went: the only evidence there is.
+//! cuFile's counters of the paths of requests, which are the only evidence of them.
 //!
-//! They exist since cuFile 1.15 at statistics level 3, one set for each GPU. The struct grew in
-//! 1.19, in front of them, and says nowhere how big it is: so their place is known by version, and
-//! for a version nobody has looked at the answer is `Unsupported`, which a receipt shows as
-//! *unknown*. The library writes into more room than any known version needs.
+//! They exist since cuFile 1.15 at statistics level 3, one set for each GPU. In 1.19 the struct grew before
+//! the counters, and it does not contain its size. Their offset therefore depends on the version. An unknown
+//! version is `Unsupported`, which a receipt shows as *unknown*. The buffer is larger than any known version
+//! needs.
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::api::GpuCounters;
 use super::session::CuFile;
 use crate::cuda::Version;
 
-/// The level that has counters for each GPU.
+/// The statistics level with counters for each GPU.
 const LEVEL: i32 = 3;
 
-/// The array in the struct has this many entries (`maxGpus` in the header).
+/// The length of the array in the struct (`maxGpus` in the header).
 const GPUS_MAX: usize = 16;
 
-/// Room for the answer, in words: 5112 bytes in cuFile 1.19, and as much again to grow.
+/// The length of the buffer in words: 5112 bytes in cuFile 1.19, and as much again to grow.
 const ANSWER_WORDS: usize = 1280;
 
-/// How many requests of one direction went which way, as cuFile counts them.
+/// The number of requests of one direction by path, as cuFile counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Paths {
-    /// All of them.
+    /// All requests.
     pub total: u64,
     /// Direct, by peer-to-peer DMA of the kernel.
     pub p2p: u64,
@@ -36,7 +36,7 @@ pub struct Paths {
     pub unaligned: u64,
 }
 
-/// The counters of one GPU at one moment.
+/// The counters of one GPU at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Requests from files to the GPU.
@@ -49,7 +49,7 @@ pub struct Counters {
     pub write_bytes: u64,
 }
 
-/// Statistics switched on. They cost cuFile a little; dropping this stops them.
+/// Enabled statistics. They have a small cost. Dropping this disables them.
 #[derive(Debug)]
 pub struct Watch {
     cufile: CuFile,
@@ -57,13 +57,13 @@ pub struct Watch {
 }
 
 impl CuFile {
-    /// Turns the counters on that tell which way transfers go.
+    /// Enables the counters of the paths of transfers.
     pub fn watch(&self) -> Result<Watch> {
         let version = self.version();
         let first_gpu_at = version.and_then(first_gpu_at).ok_or_else(|| {
             let version = version.map_or_else(|| "unknown".into(), |v| v.to_string());
             unsupported(format!(
-                "the layout of version {version} is not known (1.15 to 1.19 are)"
+                "the layout of version {version} is unknown (supported: 1.15 to 1.19)"
             ))
         })?;
         let api = self.api();
@@ -81,14 +81,14 @@ impl CuFile {
 }
 
 impl Watch {
-    /// The counters now of the GPU with that UUID. Only differences mean something: others in this
+    /// The current counters of the GPU with that UUID. Only differences are meaningful: other code in this
     /// process may use cuFile too.
     pub fn counters(&self, uuid: [u8; 16]) -> Result<Counters> {
         let mut answer = [0u64; ANSWER_WORDS];
         let ask = self.cufile.api().get_stats_l3()?;
-        // SAFETY: the answer of every version known has room, twice over.
+        // SAFETY: the buffer is twice as long as the struct of every known version.
         unsafe { ask(answer.as_mut_ptr().cast()) }.ok("read", "cuFile's statistics")?;
-        // The count stands in the four bytes at the start of the word before the first GPU.
+        // The count is in the first four bytes of the word before the first GPU.
         let count = answer[self.first_gpu_at / 8 - 1] & u64::from(u32::MAX);
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(GPUS_MAX);
         let gpus = answer[self.first_gpu_at / 8..]
@@ -108,7 +108,7 @@ impl Watch {
             }
         }
         Err(unsupported(format!(
-            "they have {count} GPU(s), and this one is not among them"
+            "they list {count} GPU(s), but not this one"
         )))
     }
 }
@@ -119,14 +119,14 @@ impl Drop for Watch {
             // SAFETY: started in `watch`, and the driver is open.
             let status = unsafe { stop() };
             if let Err(error) = status.ok("stop", "cuFile's statistics") {
-                tracing::debug!(%error, "cuFile goes on counting");
+                tracing::debug!(%error, "cuFile's statistics stay enabled");
             }
         }
     }
 }
 
 impl Counters {
-    /// What was counted between `earlier` and this.
+    /// The difference to `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -150,8 +150,8 @@ impl Paths {
     }
 }
 
-/// Where in `CUfileStatsLevel3_t` the first GPU stands, as a C compiler places it with the headers
-/// of cuFile 1.15.1, 1.18.1 and 1.19.1.
+/// The offset of the first GPU in `CUfileStatsLevel3_t`, according to a C compiler with the headers of cuFile
+/// 1.15.1, 1.18.1 and 1.19.1.
 fn first_gpu_at(version: Version) -> Option<usize> {
     match version.0 {
         1150..1190 => Some(1032),
@@ -161,5 +161,10 @@ fn first_gpu_at(version: Version) -> Option<usize> {
 }
 
 fn unsupported(message: String) -> Error {
-    Error::new(Kind::Unsupported, "read", "cuFile's statistics", message)
+    Error::new(
+        ErrorKind::Unsupported,
+        "read",
+        "cuFile's statistics",
+        message,
+    )
 }

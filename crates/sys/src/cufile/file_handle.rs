@@ -1,10 +1,10 @@
-//! A file that cuFile knows, and reads and writes between it and registered device memory.
+//! A file registered with cuFile, and transfers between it and registered device memory.
 
 use std::ffi::c_long;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::ALIGN_BYTES;
 use super::api::{Description, DescriptorUnion, RawHandle, TransferFn};
@@ -17,16 +17,16 @@ const KIND_DESCRIPTOR: u32 = 1;
 
 /// One transfer between a registered file and registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Where in the file.
+pub struct CufileRequest {
+    /// The offset in the file.
     pub file_offset: u64,
-    /// Where in the memory.
+    /// The offset in the memory.
     pub memory_offset: usize,
-    /// How many.
+    /// The number of bytes.
     pub bytes: usize,
 }
 
-/// A registered file. It owns its descriptor; dropping it deregisters first and closes then.
+/// A registered file. It owns its descriptor. Dropping it deregisters the file, then closes it.
 #[derive(Debug)]
 pub struct FileHandle {
     cufile: CuFile,
@@ -37,12 +37,12 @@ pub struct FileHandle {
 
 // SAFETY: cuFile's handles may be used from any thread.
 unsafe impl Send for FileHandle {}
-// SAFETY: as above, and from several threads at once: that is how cuFile wants to be used.
+// SAFETY: as above, and from several threads at once, as cuFile intends.
 unsafe impl Sync for FileHandle {}
 
 impl CuFile {
-    /// Makes a file known to cuFile. `name` is for errors. The descriptor may be open for direct
-    /// I/O or not (since CUDA 12.2), but not for append, nor unnamed, nor non-blocking.
+    /// Registers a file with cuFile. `name` is for errors. The descriptor may be open with or without O_DIRECT
+    /// (since CUDA 12.2), but not with `O_APPEND`, `O_TMPFILE` or `O_NONBLOCK`.
     pub fn register_file(&self, file: OwnedFd, name: &str) -> Result<FileHandle> {
         let register = self.api().handle_register()?;
         self.api().handle_deregister()?;
@@ -68,14 +68,14 @@ impl CuFile {
 }
 
 impl FileHandle {
-    /// Reads into the memory. Fewer bytes than asked for come back at the end of the file.
-    pub fn read(&self, memory: &RegisteredMemory, request: Request) -> Result<usize> {
+    /// Reads into the memory. At the end of the file it returns fewer bytes than requested.
+    pub fn read(&self, memory: &RegisteredMemory, request: CufileRequest) -> Result<usize> {
         let call = self.cufile.api().read()?;
         self.transfer("read", call, memory, request)
     }
 
     /// Writes from the memory.
-    pub fn write(&self, memory: &RegisteredMemory, request: Request) -> Result<usize> {
+    pub fn write(&self, memory: &RegisteredMemory, request: CufileRequest) -> Result<usize> {
         let call = self.cufile.api().write()?;
         self.transfer("write", call, memory, request)
     }
@@ -85,46 +85,42 @@ impl FileHandle {
         operation: &'static str,
         call: TransferFn,
         memory: &RegisteredMemory,
-        request: Request,
+        request: CufileRequest,
     ) -> Result<usize> {
         let [at_file, at_memory] = self.check(memory, request)?;
         let _entered = memory.memory().context().enter()?;
-        // SAFETY: `check` proved the range to lie within registered memory, which `memory` keeps;
-        // the handle is registered; the call returns only when the transfer is over.
+        // SAFETY: `check` proved that the range is within registered memory, which `memory` keeps; the
+        // handle is registered; the call returns only when the transfer is done.
         let moved = unsafe { call(self.raw, memory.base(), request.bytes, at_file, at_memory) };
         self.outcome(moved, operation)
     }
 
-    /// The two offsets as C has them, if the request is in bounds and aligned.
-    fn check(&self, memory: &RegisteredMemory, request: Request) -> Result<[c_long; 2]> {
-        let Request {
+    /// The two offsets as C types, if the request is in bounds and aligned.
+    fn check(&self, memory: &RegisteredMemory, request: CufileRequest) -> Result<[c_long; 2]> {
+        let CufileRequest {
             file_offset,
             memory_offset,
             bytes,
         } = request;
-        let invalid = |message| Error::new(Kind::Invalid, "transfer", &self.name, message);
+        let invalid = |message| Error::new(ErrorKind::Invalid, "transfer", &self.name, message);
         let address = memory.memory().place(memory_offset, bytes)?;
         let align = ALIGN_BYTES as u64;
         let base = memory.memory().address();
         if [address, base, file_offset, bytes as u64].map(|n| n % align) != [0; 4] {
             let message = format!(
                 "{bytes} bytes between {file_offset} of the file and {address:#x} of the device are \
-                 not aligned to {ALIGN_BYTES}: cuFile would stage them without saying so"
+                 not aligned to {ALIGN_BYTES}: cuFile would stage them silently"
             );
             return Err(invalid(message));
         }
-        let beyond = |_| {
-            invalid(format!(
-                "offset {file_offset} is beyond what files can have"
-            ))
-        };
+        let beyond = |_| invalid(format!("offset {file_offset} is too large"));
         Ok([
             c_long::try_from(file_offset).map_err(beyond)?,
             c_long::try_from(memory_offset).map_err(beyond)?,
         ])
     }
 
-    /// Bytes, or −1 with `errno`, or a negated cuFile code.
+    /// Decodes a result: a number of bytes, or −1 with `errno`, or a negated cuFile code.
     fn outcome(&self, answer: isize, operation: &'static str) -> Result<usize> {
         if let Ok(bytes) = usize::try_from(answer) {
             return Ok(bytes);
@@ -142,7 +138,7 @@ impl Drop for FileHandle {
     fn drop(&mut self) {
         if let Ok(deregister) = self.cufile.api().handle_deregister() {
             // SAFETY: registered in `register_file`, deregistered once here; calls are synchronous and
-            // borrow `self`, so none is under way.
+            // borrow `self`, so none is in flight.
             unsafe { deregister(self.raw) };
         }
     }

@@ -1,23 +1,23 @@
-//! The library before it is opened: found, its version known, its parameters set.
+//! The loaded libcufile before its driver is opened: its version and its parameters.
 
 use std::error;
 use std::fmt;
 use std::mem;
 use std::path::PathBuf;
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::api::Api;
 use crate::cuda::Version;
 
-/// The names a machine's own library goes by.
+/// The names of the installed library.
 const NAMES: [&str; 2] = ["libcufile.so.0", "libcufile.so"];
 
-/// A yes-or-no parameter of cuFile's configuration, by its number in the header.
+/// A boolean parameter of cuFile's configuration, with its number in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Parameter {
-    /// Whether a transfer that cannot go direct goes through host memory instead of failing.
+    /// Whether a transfer that cannot be direct goes through host memory instead of failing.
     AllowCompatMode = 1,
     /// Whether every transfer goes through host memory.
     ForceCompatMode = 2,
@@ -25,14 +25,14 @@ pub enum Parameter {
     UsePciP2pDma = 7,
 }
 
-/// A libcufile that has been loaded, for good, and not opened.
+/// A loaded libcufile whose driver is not open. It is never unloaded.
 pub struct Library {
     pub(super) api: Api,
     found_as: PathBuf,
 }
 
 impl Library {
-    /// Loads the library: the machine's own, then each of `candidates`.
+    /// Loads the library: the installed one, else the first of `candidates` that loads.
     pub fn load(candidates: &[PathBuf]) -> Result<Self> {
         let names = NAMES.iter().map(PathBuf::from);
         Self::first_of(names.chain(candidates.iter().cloned()))
@@ -41,13 +41,13 @@ impl Library {
     fn first_of(names: impl Iterator<Item = PathBuf>) -> Result<Self> {
         let mut tried = Vec::new();
         for name in names {
-            // SAFETY: the initialisers of libcufile set up its own state only. What they must not
-            // do without a driver, open it, is not done here.
+            // SAFETY: the initialisers of libcufile only set up its state. Its driver, which must not be opened
+            // without a CUDA driver, is not opened here.
             match unsafe { libloading::Library::new(&name) } {
                 Ok(library) => {
                     let api = Api::resolve(&library);
                     api.driver_open()?;
-                    // It starts threads of its own: unloading would pull the code from under them.
+                    // It starts threads, so its code must never be unloaded.
                     mem::forget(library);
                     return Ok(Self {
                         api,
@@ -61,22 +61,27 @@ impl Library {
                 }
             }
         }
-        let error = Error::new(Kind::Unsupported, "load", "libcufile", tried.join("; "));
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "load",
+            "libcufile",
+            tried.join("; "),
+        );
         Err(error.with_hint("install it with CUDA, or `pip install nvidia-cufile`"))
     }
 
-    /// Its version; libraries before CUDA 12.3 cannot tell.
+    /// Its version; `None` before CUDA 12.3, which cannot report it.
     pub fn version(&self) -> Option<Version> {
         let ask = self.api.get_version().ok()?;
         let mut number = 0;
         // SAFETY: `number` is a valid place for the answer.
         unsafe { ask(&raw mut number) }
-            .ok("ask the version of", "libcufile")
+            .ok("query the version of", "libcufile")
             .ok()?;
         u32::try_from(number).ok().map(Version)
     }
 
-    /// Sets a parameter. It outranks the environment and the file, if done before `open`.
+    /// Sets a parameter. Before `open` it takes precedence over the environment and the configuration file.
     pub fn set_parameter(&self, parameter: Parameter, value: bool) -> Result<()> {
         let set = self.api.set_parameter_bool()?;
         // SAFETY: the number is one the header defines.
@@ -96,10 +101,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_none_is_unsupported_and_names_what_was_tried() {
+    fn a_missing_library_is_unsupported_and_the_error_names_the_attempts() {
         let error =
             Library::first_of([PathBuf::from("/nowhere/libcufile.so")].into_iter()).unwrap_err();
-        assert_eq!(error.kind(), Kind::Unsupported);
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(
             error.to_string().contains("/nowhere/libcufile.so"),
             "{error}"

@@ -1,8 +1,8 @@
 //! `cuFileDriverOpen`, with guards around it.
 //!
-//! It has been seen to never return (CUDA 13's library, no driver, no `/proc/modules`) and to close
-//! or replace descriptor 0 (no nvidia-fs). A call that hangs cannot be stopped, so it runs on a
-//! thread that is then left behind, and the process does not try again.
+//! It has been seen to hang (CUDA 13's library, no driver, no `/proc/modules`) and to close or replace
+//! descriptor 0 (no nvidia-fs). A call that hangs cannot be stopped. It therefore runs on a separate thread,
+//! which is abandoned after a timeout, and the process does not try again.
 
 use std::fs::File;
 use std::io;
@@ -13,16 +13,16 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::code::{OpCode, Status};
 use super::library::Library;
 use crate::cuda::Context;
 
-/// Set once a call has missed its deadline: a second would hang behind the first.
+/// Whether a call has missed its deadline. A second call would hang too.
 static HUNG: AtomicBool = AtomicBool::new(false);
 
-/// Opens the driver; `true` if it is ours to close, `false` if it was open already.
+/// Opens the driver. Returns `false` if it was already open, so that it must not be closed here.
 pub(super) fn open(library: Arc<Library>, context: Context, deadline: Duration) -> Result<bool> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,9 +40,9 @@ pub(super) fn open(library: Arc<Library>, context: Context, deadline: Duration) 
                 // stays loaded because this thread holds it.
                 unsafe { call() }
             });
-            // Let go of both before the answer is out, so that nothing lingers in this thread.
+            // Both are dropped before the result is sent, so that this thread holds nothing afterwards.
             drop((library, context));
-            // The receiver is gone only if the deadline has passed; there is nobody to tell then.
+            // If the deadline has passed, the receiver is gone and the result is not needed.
             let _ = send.send(status);
         });
     spawned.map_err(|e| Error::os("start", "a thread to open cuFile", e))?;
@@ -68,27 +68,27 @@ pub(super) fn open(library: Arc<Library>, context: Context, deadline: Duration) 
 }
 
 fn failed(message: String) -> Error {
-    Error::new(Kind::Unsupported, "open", "cuFile's driver", message)
+    Error::new(ErrorKind::Unsupported, "open", "cuFile's driver", message)
         .with_hint("see cufile.log; loads go through the pinned ring meanwhile")
 }
 
-/// What descriptor 0 was before the call.
+/// A copy of descriptor 0 from before the call.
 struct StandardInput {
     saved: OwnedFd,
 }
 
 impl StandardInput {
-    /// Saves descriptor 0, and fills it with /dev/null if the process was started without.
+    /// Saves descriptor 0. If it is closed, it is first opened on /dev/null.
     fn guard() -> io::Result<Self> {
-        // SAFETY: takes plain numbers; a closed descriptor is an error of the call. It may be closed, so it is
-        // no `BorrowedFd`.
+        // SAFETY: takes plain numbers; a closed descriptor is an error of the call. Because it may be closed, it
+        // is not a `BorrowedFd`.
         let saved = unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3) };
         if saved >= 0 {
             // SAFETY: just made, and nobody else's.
             let saved = unsafe { OwnedFd::from_raw_fd(saved) };
             return Ok(Self { saved });
         }
-        // The lowest free number is 0, so that is where the open lands; it is left there.
+        // 0 is the lowest free number, so the open returns it. It stays open.
         let null = File::open("/dev/null")?;
         let saved = null.try_clone()?.into();
         if null.as_raw_fd() == 0 {
@@ -97,7 +97,7 @@ impl StandardInput {
         Ok(Self { saved })
     }
 
-    /// Puts it back if the call closed or replaced it.
+    /// Restores it if the call closed or replaced it.
     fn restore(self) -> io::Result<()> {
         let own = identity(0)?;
         if own.is_some() && own == identity(self.saved.as_raw_fd())? {
@@ -112,7 +112,7 @@ impl StandardInput {
     }
 }
 
-/// Which file a descriptor is of; `None` where it is closed.
+/// The identity of a descriptor's file; `None` if it is closed.
 fn identity(descriptor: RawFd) -> io::Result<Option<(libc::dev_t, libc::ino_t)>> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: `stat` is a valid place for the answer; a closed descriptor is an error of the call.
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_closed_descriptor_is_no_file_and_an_open_one_is_known() {
+    fn a_closed_descriptor_has_no_identity_and_open_ones_differ() {
         let (one, two) = (
             File::open("/dev/null").unwrap(),
             File::open("/dev/zero").unwrap(),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn standard_input_stays_what_it_was() {
+    fn standard_input_is_restored() {
         let before = identity(0).unwrap();
         StandardInput::guard().unwrap().restore().unwrap();
         // One that was closed is /dev/null from then on.

@@ -1,4 +1,4 @@
-//! Device memory that cuFile has mapped for the life of the registration.
+//! Device memory that is registered with cuFile.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use straightway_core::Result;
 use super::session::CuFile;
 use crate::cuda::DeviceMemory;
 
-/// A registration of one device memory. Dropping it deregisters; the memory lives at least as long.
+/// A registration of device memory. Dropping it deregisters the memory, which it keeps alive until then.
 #[derive(Debug)]
 pub struct RegisteredMemory {
     cufile: CuFile,
@@ -16,7 +16,7 @@ pub struct RegisteredMemory {
 }
 
 impl CuFile {
-    /// Registers device memory, once for its life: dear, and limited by BAR1.
+    /// Registers device memory. This is expensive, and limited by BAR1, so it is done once.
     pub fn register_memory(&self, memory: &Arc<DeviceMemory>) -> Result<RegisteredMemory> {
         let register = self.api().buf_register()?;
         self.api().buf_deregister()?;
@@ -33,12 +33,12 @@ impl CuFile {
 }
 
 impl RegisteredMemory {
-    /// The memory registered.
+    /// The registered memory.
     pub fn memory(&self) -> &Arc<DeviceMemory> {
         &self.memory
     }
 
-    /// The base address, which every request must name: cuFile knows the registration by it.
+    /// The base address, which identifies the registration in every request.
     pub(super) fn base(&self) -> *mut c_void {
         base(&self.memory)
     }
@@ -49,7 +49,7 @@ impl Drop for RegisteredMemory {
         let entered = self.memory.context().enter();
         if let Ok(deregister) = self.cufile.api().buf_deregister() {
             // SAFETY: registered in `register_memory`, deregistered once here; reads and writes are
-            // synchronous and borrow `self`, so none is under way.
+            // synchronous and borrow `self`, so none is in flight.
             let status = unsafe { deregister(self.base()) };
             if let Err(error) = status.ok("deregister from cuFile", &self.memory) {
                 tracing::warn!(%error, "device memory stays registered until cuFile closes");

@@ -1,4 +1,4 @@
-//! Where a region keeps what cuFile knows it by: registered once for its life, and no longer.
+//! The registration of a region with cuFile, at most one at a time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,19 +6,19 @@ use straightway_core::Result;
 
 use super::registered_memory::RegisteredMemory;
 
-/// A region's registration with cuFile, if it has one now.
+/// A region's registration with cuFile, if it has one.
 #[derive(Debug, Default)]
-pub struct Registration {
+pub struct CufileRegistration {
     known: Mutex<Option<Arc<RegisteredMemory>>>,
 }
 
-impl Registration {
-    /// What cuFile knows the region by, if anything.
+impl CufileRegistration {
+    /// The registration, if there is one.
     pub fn get(&self) -> Option<Arc<RegisteredMemory>> {
         self.lock().clone()
     }
 
-    /// What cuFile knows the region by; where it knows nothing, `register` tells it.
+    /// The registration. If there is none, `register` creates it.
     pub fn get_or_register(
         &self,
         register: impl FnOnce() -> Result<RegisteredMemory>,
@@ -32,8 +32,8 @@ impl Registration {
         Ok(fresh)
     }
 
-    /// Deregisters unless somebody is using it. Answers whether it is gone.
-    pub fn give_way(&self) -> bool {
+    /// Deregisters the region unless the registration is in use. Returns whether it is deregistered now.
+    pub fn deregister_unused(&self) -> bool {
         let mut known = self.lock();
         let in_use = known.as_ref().is_some_and(|k| Arc::strong_count(k) > 1);
         if !in_use {

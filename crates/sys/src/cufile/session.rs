@@ -1,4 +1,4 @@
-//! The opened cuFile driver, from which everything else is had.
+//! The open cuFile driver, which creates file handles and registrations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,24 +10,23 @@ use super::library::Library;
 use super::opening;
 use crate::cuda::{Context, Version};
 
-/// cuFile, open. Clones share it; the last one closes it.
+/// The open cuFile driver. Clones share it; the last one closes it.
 #[derive(Clone, Debug)]
 pub struct CuFile(Arc<Opened>);
 
 #[derive(Debug)]
 struct Opened {
     library: Arc<Library>,
-    /// Whether it was us who opened it, so that closing is ours too.
+    /// Whether it was opened here, so that it must be closed here.
     ours: bool,
     /// cuFile uses the context until it is closed.
     _context: Context,
 }
 
 impl Library {
-    /// Opens the driver, and gives up after `deadline`. Half a second has been seen to be usual.
+    /// Opens the driver, and gives up after `deadline`. It usually takes half a second.
     ///
-    /// The context is the proof that a CUDA driver and a device are there: without them some
-    /// versions never return.
+    /// The context proves that there are a CUDA driver and a device: without them some versions hang.
     pub fn open(self, context: &Context, deadline: Duration) -> Result<CuFile> {
         let library = Arc::new(self);
         let ours = opening::open(Arc::clone(&library), context.clone(), deadline)?;
@@ -40,17 +39,17 @@ impl Library {
 }
 
 impl CuFile {
-    /// The library's version; those before CUDA 12.3 cannot tell.
+    /// The library's version; `None` before CUDA 12.3, which cannot report it.
     pub fn version(&self) -> Option<Version> {
         self.0.library.version()
     }
 
-    /// How much device memory may be registered.
+    /// The maximum size of registered device memory.
     pub fn device_pinned_max(&self) -> Result<Bytes> {
         let ask = self.api().driver_get_properties()?;
         let mut raw = DriverProperties::default();
         // SAFETY: `raw` is a valid place for the answer, of the size the header gives it.
-        unsafe { ask(&raw mut raw) }.ok("ask the properties of", "cuFile's driver")?;
+        unsafe { ask(&raw mut raw) }.ok("query the properties of", "cuFile's driver")?;
         Ok(Bytes(u64::from(raw.device_pinned_kib_max) << 10))
     }
 
@@ -66,8 +65,8 @@ impl Drop for Opened {
         let (Ok(close), true) = (close, self.ours) else {
             return;
         };
-        // SAFETY: opened by us; every handle and registration holds a clone of the session, so
-        // none is left.
+        // SAFETY: opened here; every handle and registration holds a clone of the session, so none is
+        // left.
         let status = unsafe { close() };
         if let Err(error) = status.ok("close", "cuFile's driver") {
             tracing::warn!(%error, "cuFile was not closed");

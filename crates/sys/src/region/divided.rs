@@ -1,14 +1,14 @@
-//! A region that was divided into slots for a while, so that copies to and from a GPU can own their
-//! parts of it, many at a time.
+//! A region that is temporarily divided into slots, so that many copies to and from a GPU can each own a
+//! part of it.
 
 use std::sync::Arc;
 
-use straightway_core::{Error, Extent, Kind, Result};
+use straightway_core::{Error, ErrorKind, Extent, Result};
 
 use super::{Memory, Region, length};
 use crate::{memory::HostMemory, slot::Slot};
 
-/// What is left of a region while slots have its bytes.
+/// The rest of a region while slots own its bytes.
 #[derive(Debug)]
 pub struct Divided {
     memory: Arc<HostMemory>,
@@ -16,24 +16,29 @@ pub struct Divided {
 }
 
 impl Region {
-    /// Gives these parts of host memory of its own to slots. The region is gone until all slots are,
-    /// and [`Divided::unite`] brings it back.
+    /// Turns parts of a host region that it owns into slots. The region is consumed. [`Divided::unite`] restores it
+    /// after all slots are dropped.
     ///
     /// Parts must be in order and must not overlap.
     pub fn divide(self, parts: &[Extent]) -> Result<(Divided, Vec<Slot>)> {
         let refuse = |why: &str| {
             let target = "the region";
-            Err(Error::new(Kind::Invalid, "divide", target, why.to_owned()))
+            Err(Error::new(
+                ErrorKind::Invalid,
+                "divide",
+                target,
+                why.to_owned(),
+            ))
         };
         let Memory::Host(memory) = self.memory else {
-            return refuse("it is not host memory of our own");
+            return refuse("it is not host memory that it owns");
         };
         let mut end = 0;
         let mut slots = Vec::with_capacity(parts.len());
         for part in parts {
             let stop = part.offset.checked_add(part.bytes);
             if part.offset < end || stop.is_none_or(|stop| stop > self.bytes) {
-                return refuse("the parts overlap, or one reaches beyond it");
+                return refuse("the parts overlap, or one exceeds it");
             }
             end = part.end();
             slots.push(Slot::part(
@@ -48,15 +53,20 @@ impl Region {
 }
 
 impl Divided {
-    /// The region again, once no slot of it is left.
+    /// Restores the region, once all its slots are dropped.
     ///
     /// # Errors
     ///
-    /// Where a slot is still there: a copy that could not be waited for keeps its slot for good.
+    /// If a slot still exists: a copy that could not be waited for keeps its slot forever.
     pub fn unite(mut self) -> Result<Region> {
         if Arc::get_mut(&mut self.memory).is_none() {
             let message = "a copy still has part of it";
-            return Err(Error::new(Kind::Transient, "unite", "a region", message));
+            return Err(Error::new(
+                ErrorKind::Transient,
+                "unite",
+                "a region",
+                message,
+            ));
         }
         Ok(Region::new(Memory::Host(self.memory), self.bytes))
     }
@@ -67,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_divided_region_comes_back_with_what_its_slots_got_and_not_before_they_are_gone() {
+    fn a_divided_region_is_restored_with_its_slots_bytes_after_they_are_dropped() {
         let region = Region::host(100).unwrap();
         let parts = [Extent::new(10, 20), Extent::new(30, 5)];
         let (divided, mut slots) = region.divide(&parts).unwrap();
@@ -87,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_overlap_or_reach_beyond_the_region_are_refused() {
+    fn parts_that_overlap_or_exceed_the_region_are_refused() {
         for parts in [
             vec![Extent::new(0, 11), Extent::new(10, 5)],
             vec![Extent::new(90, 11)],

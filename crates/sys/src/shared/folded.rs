@@ -1,20 +1,21 @@
-//! Memory that others may use meanwhile, made short: a few bytes that have the same CRC-64/NVME.
+//! Folding of shared memory: reduces it to a few bytes that have the same CRC-64/NVME.
 //!
-//! A library that sums bytes up is Rust code and may not touch such memory. To copy it for the library costs more than the
-//! sum (1 GiB out of DRAM: 0.16 s with the copy, 0.11 s this way). So the bytes are loaded by assembly, as those of a copy
-//! are, and folded: 16 bytes stand for a polynomial, which is multiplied by x^1024 modulo that of the CRC and added to the 16
-//! bytes that are 128 further on. The remainder stays the same, and what is left of any length is 16 bytes and a tail.
-//! The method is that of Intel's "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction" (2009).
+//! A checksum library is Rust code and must not access memory that others may write to. Copying it for the library
+//! costs more than the checksum (1 GiB from DRAM: 0.16 s with the copy, 0.11 s with folding). Here assembly loads the
+//! bytes, and they are folded: each 16 bytes are a polynomial, which is multiplied by x^1024 modulo the CRC
+//! polynomial and added to the 16 bytes that are 128 bytes further on. The remainder does not change, and any length
+//! is reduced to 16 bytes and a tail. The method is from Intel's "Fast CRC Computation for Generic Polynomials Using
+//! PCLMULQDQ Instruction" (2009).
 
 use super::copy;
 
-/// Bytes that are folded into 16 at a time.
+/// The number of bytes that are folded at a time.
 const STRIDE_BYTES: usize = 128;
 
-/// What a checksum begins with, and the library that sums the short form up will do again.
+/// The initial value of the CRC. The library that computes the checksum of the short form starts with it again.
 const INITIAL: u64 = !0;
 
-/// Bytes that have the same CRC-64/NVME as longer memory.
+/// A short form of memory: bytes with the same CRC-64/NVME.
 #[derive(Debug)]
 pub struct Folded {
     bytes: [u8; 16 + STRIDE_BYTES],
@@ -22,11 +23,11 @@ pub struct Folded {
 }
 
 impl Folded {
-    /// Those of `bytes` bytes from `start` on. `None` where this processor cannot multiply polynomials.
+    /// Folds `bytes` bytes that start at `start`. `None` if this CPU has no carry-less multiplication.
     ///
     /// # Safety
     ///
-    /// As the source of [`copy`].
+    /// As for the source of [`copy`].
     pub(crate) unsafe fn of(start: *const u8, bytes: usize) -> Option<Self> {
         let mut folded = Self {
             bytes: [0; 16 + STRIDE_BYTES],
@@ -64,14 +65,14 @@ mod arch {
 
     use super::{INITIAL, STRIDE_BYTES};
 
-    /// Vectors in a stride. They are independent of each other, which hides how long a multiplication takes.
+    /// The number of vectors in a stride. They are independent, which hides the latency of a multiplication.
     const VECTORS: usize = STRIDE_BYTES / 16;
 
-    /// How far ahead memory is asked for. The processor's own look ahead ends with a page: 0.13 s instead of 0.11 s for 1 GiB.
+    /// The prefetch distance. The hardware prefetcher stops at a page boundary: 0.13 s instead of 0.11 s for 1 GiB.
     const AHEAD_BYTES: usize = 4096;
     const LINE_BYTES: usize = 64;
 
-    /// x^n modulo the polynomial, with the bits reversed as all that the CRC reads is.
+    /// x^n modulo the polynomial, with reversed bits, like all input of the CRC.
     const fn power(n: usize) -> u64 {
         const POLYNOMIAL: u64 = 0x9a6c_9329_ac4b_c9b5;
         let (mut value, mut i) = (1 << 63, 0);
@@ -82,7 +83,8 @@ mod arch {
         value
     }
 
-    /// What moves 16 bytes on by so many: a factor for each half. A product of reversed numbers is one too high by itself.
+    /// The factors that shift 16 bytes by `bytes`, one for each half. The product of bit-reversed numbers is one
+    /// power too high, hence the `- 1`.
     const fn factors(bytes: usize) -> [i64; 2] {
         let bits = 8 * bytes - 1;
         [power(bits).cast_signed(), power(bits + 64).cast_signed()]
@@ -105,7 +107,7 @@ mod arch {
         let (stride, vector) = (by(STRIDE), by(VECTOR));
         let mut sums = [_mm_setzero_si128(); VECTORS];
         let initial = _mm_set_epi64x(0, INITIAL.cast_signed());
-        // A sum of nothing, moved on, is nothing: the first stride needs no case of its own but for this.
+        // The sums start at zero, and shifting zero gives zero. Only the initial value is special in the first stride.
         for number in 0..strides {
             for line in (0..STRIDE_BYTES).step_by(LINE_BYTES) {
                 let ahead = start.wrapping_add(number * STRIDE_BYTES + AHEAD_BYTES + line);
@@ -122,7 +124,7 @@ mod arch {
         }
         let [first, others @ ..] = sums;
         let add = |sum, next: &__m128i| _mm_xor_si128(moved(sum, vector), *next);
-        // The library begins anew, which takes out what was put in.
+        // The library applies the initial value again, so it is removed here.
         let all = _mm_xor_si128(others.iter().fold(first, add), initial);
         let mut bytes = [0; 16];
         // SAFETY: there is room for 16 bytes.
@@ -130,7 +132,7 @@ mod arch {
         bytes
     }
 
-    /// A polynomial times x^n, by the factors of n.
+    /// The polynomial times x^n, with the factors of n.
     #[inline]
     #[target_feature(enable = "pclmulqdq")]
     fn moved(sum: __m128i, factors: __m128i) -> __m128i {
@@ -164,7 +166,7 @@ mod arch {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod arch {
-    /// Elsewhere bytes are copied and summed up.
+    /// Not supported: bytes are copied and checksummed instead.
     pub(super) unsafe fn fold(_: *const u8, _: usize) -> Option<[u8; 16]> {
         None
     }
@@ -174,7 +176,7 @@ mod arch {
 mod tests {
     use super::*;
 
-    /// Bit by bit, as the catalogue of CRCs defines it.
+    /// A bitwise reference implementation, as the CRC catalogue defines it.
     fn crc64nvme(bytes: &[u8]) -> u64 {
         !bytes.iter().fold(INITIAL, |crc, byte| {
             (0..8).fold(crc ^ u64::from(*byte), |crc, _| {
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_folded_has_the_checksum_of_the_whole_at_any_length_and_address() {
+    fn folded_bytes_have_the_checksum_of_the_original_at_any_length_and_address() {
         assert_eq!(crc64nvme(b"123456789"), 0xae8b_1486_0a79_9888);
         let byte = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[5];
         let bytes: Vec<_> = (0..70_000).map(byte).collect();

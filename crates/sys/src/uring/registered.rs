@@ -1,16 +1,16 @@
-//! What is registered with a ring, by slot, and how many I/Os use each slot.
+//! The slots of files or buffers that are registered with a ring, with the number of I/Os that use each slot.
 //!
-//! A queue entry names a registered file or buffer by its slot, and the kernel looks the slot up when the
+//! A queue entry refers to a registered file or buffer by its slot, and the kernel looks up the slot when the
 //! entry is submitted, which may be long after it was queued. A slot therefore belongs to its key from the
-//! moment an I/O takes it until the last I/O that took it has completed. Only a slot without users can be
-//! given to another key; an I/O whose slot is taken goes without registration.
+//! time an I/O takes it until the last I/O that took it has completed. Only a slot without users can be
+//! given to another key. An I/O whose slot is taken runs without registration.
 
-/// A slot that an I/O uses. It is not `Clone`: whoever has one gives it back exactly once.
+/// A slot that an I/O uses. It is not `Clone`: each is given back exactly once.
 #[derive(Debug)]
 pub(super) struct Taken(u16);
 
 impl Taken {
-    /// The number that the kernel knows the slot by.
+    /// The number of the slot in the kernel's table.
     pub(super) fn number(&self) -> u16 {
         self.0
     }
@@ -41,11 +41,11 @@ impl<K: PartialEq + Copy> Registered<K> {
         }
     }
 
-    /// The slot of `key`, for one I/O. `hash` says which slot that is, so finding it takes no search.
+    /// Takes the slot of `key` for one I/O. `hash` determines the slot, so no search is needed.
     ///
-    /// Where the slot holds another key without users, `register` is called with the slot's number to
-    /// replace it in the kernel. `None` where another key is in use there, where the kernel refuses, and where
-    /// there are no slots: the I/O then goes without.
+    /// If the slot has another key without users, `register` is called with the slot's number to replace it in
+    /// the kernel. Returns `None` if the other key is in use, if the kernel refuses, or if there are no slots: the
+    /// I/O then runs without registration.
     pub(super) fn take(
         &mut self,
         key: K,
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_was_refused_is_not_taken_for_registered() {
+    fn a_key_that_was_refused_does_not_count_as_registered() {
         let mut table = Registered::new(4);
         let taken = table.take('a', 0, |_| true).unwrap();
         table.give_back(taken);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_not_forgotten() {
+    fn slots_in_use_are_not_forgotten() {
         let mut table = Registered::new(4);
         let used = table.take('a', 0, |_| true).unwrap();
         let idle = table.take('b', 1, |_| true).unwrap();

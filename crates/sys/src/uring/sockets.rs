@@ -1,9 +1,9 @@
-//! io_uring on sockets: connections, requests and answers, many at a time.
+//! io_uring on sockets: many connections, requests and responses in flight.
 //!
-//! Every operation owns what the kernel reads or writes: its socket, and a buffer or an [`Io`]. Both sit in the table
-//! of this type until the completion arrives, and come back with it ([`Landed`]). [`cancel`](Sockets::cancel) only
-//! makes that sooner: nothing is given back before the kernel is through with it. Dropping a `Sockets` waits for that
-//! too.
+//! Every operation owns what the kernel reads or writes: its socket, and a buffer or an [`Io`]. The in-flight table
+//! keeps both until the completion arrives, which returns them ([`SocketCompletion`]). [`cancel`](SocketRing::cancel)
+//! only makes that happen sooner: nothing is returned while the kernel uses it. Dropping a `SocketRing` waits for all
+//! completions.
 
 mod message;
 #[cfg(test)]
@@ -25,17 +25,18 @@ use super::{DEPTH_MAX, build, enter, outcome};
 use crate::{kernel::is_since, request::Io, socket::Socket};
 use message::Message;
 
-/// At most this many operations in flight.
+/// The maximum number of operations in flight.
 pub const OPERATIONS_MAX: u32 = DEPTH_MAX;
 
 /// The user data of entries that cancel others.
 const CANCEL: u64 = u64::MAX;
 
-/// The user data of the entry that ends a wait.
+/// The user data of the timeout entry that ends a wait.
 const ALARM: u64 = u64::MAX - 1;
 
-/// Bytes come in many pieces. The kernel waits for the last of them, so that one completion serves all. Before Linux 6.1
-/// a receive that was cancelled could forget the bytes that it had taken; there each piece is a completion of its own.
+/// The flags of a receive. Bytes arrive in many pieces, and with `MSG_WAITALL` the kernel waits for the last, so that
+/// one completion serves all. Before Linux 6.1 a cancelled receive could lose bytes that it had taken, so there each
+/// piece is a separate completion.
 fn fill_flags() -> i32 {
     if is_since((6, 1)) {
         libc::MSG_WAITALL
@@ -44,126 +45,126 @@ fn fill_flags() -> i32 {
     }
 }
 
-/// An io_uring for sockets, with its in-flight table. `H` names the objects of I/Os.
-pub struct Sockets<H> {
+/// An io_uring for sockets, with its in-flight table. `H` is the type of the I/Os' objects.
+pub struct SocketRing<H> {
     ring: IoUring,
-    flying: Vec<Option<Flying<H>>>,
-    /// What the entries of operations on two pieces point to, by number.
+    table: Vec<Option<InFlight<H>>>,
+    /// The message headers of operations with two pieces, by operation number.
     messages: Box<[Message]>,
     free: Vec<u32>,
-    /// How many operations were begun.
+    /// The number of operations begun so far.
     begun: u64,
     system_calls: u64,
-    /// When the kernel wakes whoever waits, if it was asked to.
+    /// The time at which the pending timeout entry ends a wait, if there is one.
     alarm: Option<Instant>,
-    /// What the entry of the alarm points to.
+    /// The time value that the timeout entry points to.
     alarm_time: Box<types::Timespec>,
 }
 
-/// What an operation works with, and gets back when it is done.
+/// An operation with its buffers, which its completion returns.
 #[derive(Debug)]
 pub enum Payload<H> {
-    /// A connection to an address. The result is 0.
+    /// Connects to an address. The result is 0.
     Connect(SocketAddr),
-    /// A buffer that is sent from `from` on.
+    /// Sends a buffer from offset `from` to its end.
     Send {
         /// The buffer.
         bytes: Vec<u8>,
-        /// Where to begin.
+        /// The start offset.
         from: usize,
     },
-    /// A buffer that is filled from `from` up to `to`.
+    /// Receives into a buffer from offset `from` up to `to`.
     Receive {
         /// The buffer. Its length does not change.
         bytes: Vec<u8>,
-        /// Where to begin.
+        /// The start offset.
         from: usize,
-        /// Where to end.
+        /// The end offset.
         to: usize,
     },
-    /// The memory of an I/O, filled from its byte `from` up to `to`: with all of that, or with less where the connection
-    /// ends, the operation is cancelled, or the kernel is old.
+    /// Receives into the memory of an I/O from offset `from` up to `to`. It is filled completely, unless the connection
+    /// ends, the operation is cancelled, or the kernel is older than 6.1.
     Fill {
         /// The I/O.
         io: Io<H>,
-        /// Where to begin, from its start.
+        /// The start offset.
         from: usize,
-        /// Where to end, from its start.
+        /// The end offset.
         to: usize,
     },
-    /// The memory of an I/O, sent from its byte `from` up to `to`.
+    /// Sends the memory of an I/O from offset `from` up to `to`.
     Spill {
         /// The I/O.
         io: Io<H>,
-        /// Where to begin, from its start.
+        /// The start offset.
         from: usize,
-        /// Where to end, from its start.
+        /// The end offset.
         to: usize,
     },
-    /// What comes next, in two pieces: first the memory of an I/O, then a buffer. Whatever is there is taken; the
+    /// Receives into two pieces: first the memory of an I/O, then a buffer. It takes the bytes that are available. The
     /// result counts both.
     FillThen {
         /// The I/O.
         io: Io<H>,
-        /// Which of its bytes are filled.
+        /// The range of the I/O to fill.
         fill: Range<usize>,
         /// The buffer. Its length does not change.
         bytes: Vec<u8>,
-        /// Which of the buffer's bytes are filled behind them.
+        /// The range of the buffer to fill after that.
         then: Range<usize>,
     },
-    /// Two pieces that are sent one behind the other: a buffer from `from` on, then the memory of an I/O. The result
-    /// counts both, and may be less.
+    /// Sends two pieces: a buffer from offset `from` to its end, then the memory of an I/O. The result counts both, and
+    /// may be less.
     SpillAfter {
         /// The buffer.
         bytes: Vec<u8>,
-        /// Where to begin in it.
+        /// The start offset in the buffer.
         from: usize,
         /// The I/O.
         io: Io<H>,
-        /// Which of its bytes follow.
+        /// The range of the I/O to send.
         spill: Range<usize>,
     },
 }
 
-/// An operation that is done.
+/// A completed operation.
 #[derive(Debug)]
-pub struct Landed<H> {
-    /// The caller's own number for it.
+pub struct SocketCompletion<H> {
+    /// The caller's number for it.
     pub key: u32,
-    /// What it worked with.
+    /// The operation with its buffers.
     pub payload: Payload<H>,
-    /// How many bytes were moved. For a receive, 0 is the end of the connection.
+    /// The number of bytes moved. For a receive, 0 is the end of the connection.
     pub result: io::Result<usize>,
 }
 
 /// An operation in flight.
 #[derive(Debug)]
-struct Flying<H> {
+struct InFlight<H> {
     key: u32,
-    /// Which of all operations it is: numbers are used again.
+    /// A serial number, because table numbers are reused.
     serial: u64,
     payload: Payload<H>,
-    /// The descriptor that the entry names stays open.
+    /// Keeps the descriptor of the queue entry open.
     socket: Arc<Socket>,
-    /// What a `Connect` reads.
+    /// The address that the kernel reads for a `Connect`.
     address: Option<Box<SocketAddrAny>>,
 }
 
-/// An operation in flight, for [`Sockets::cancel`].
+/// An operation in flight, for [`SocketRing::cancel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
     number: u32,
     serial: u64,
 }
 
-impl<H> Sockets<H> {
-    /// A ring for up to `operations` at a time.
+impl<H> SocketRing<H> {
+    /// Creates a ring for up to `operations` in flight.
     pub fn new(operations: u32) -> Result<Self> {
         let operations = operations.clamp(1, OPERATIONS_MAX);
         Ok(Self {
             ring: build(operations)?,
-            flying: (0..operations).map(|_| None).collect(),
+            table: (0..operations).map(|_| None).collect(),
             messages: (0..operations).map(|_| Message::default()).collect(),
             free: (0..operations).rev().collect(),
             begun: 0,
@@ -173,15 +174,12 @@ impl<H> Sockets<H> {
         })
     }
 
-    /// Begins an operation, which `key` names to the caller. A full table gives the payload back.
+    /// Queues an operation. `key` is the caller's number for it. Returns the payload if the table is full.
     ///
     /// # Panics
     ///
-    /// Where a range lies outside of its buffer.
-    #[expect(
-        clippy::result_large_err,
-        reason = "nothing on the way of an I/O allocates"
-    )]
+    /// If a range is outside its buffer.
+    #[expect(clippy::result_large_err, reason = "the I/O path does not allocate")]
     pub fn begin(
         &mut self,
         key: u32,
@@ -191,9 +189,9 @@ impl<H> Sockets<H> {
         let Some(&number) = self.free.last() else {
             return Err(payload);
         };
-        // The entry is made of what lies in the table already, so that nothing it points to moves any more.
+        // The entry is built from values in the table, so that nothing it points to moves.
         let serial = self.begun + 1;
-        let flying = self.flying[number as usize].insert(Flying {
+        let in_flight = self.table[number as usize].insert(InFlight {
             key,
             serial,
             address: payload.address(),
@@ -201,9 +199,9 @@ impl<H> Sockets<H> {
             socket: Arc::clone(socket),
         });
         let message = &mut self.messages[number as usize];
-        let entry = flying.entry(message).user_data(u64::from(number));
+        let entry = in_flight.entry(message).user_data(u64::from(number));
         if self.push(&entry).is_err() {
-            let refused = self.flying[number as usize].take();
+            let refused = self.table[number as usize].take();
             return Err(refused.expect("just put there").payload);
         }
         self.free.pop();
@@ -211,29 +209,29 @@ impl<H> Sockets<H> {
         Ok(Operation { number, serial })
     }
 
-    /// Asks the kernel to end an operation soon. It lands as any other does, with an error or with what it had done.
-    /// Nothing happens where it has landed already, even if another one has its number by now.
+    /// Asks the kernel to cancel an operation. It completes like any other, with an error or with the bytes moved so
+    /// far. Does nothing if it has already completed, even if another operation has its number now.
     pub fn cancel(&mut self, operation: Operation) {
         let Operation { number, serial } = operation;
-        let flying = self.flying[number as usize].as_ref();
-        if flying.is_some_and(|flying| flying.serial == serial) {
+        let in_flight = self.table[number as usize].as_ref();
+        if in_flight.is_some_and(|in_flight| in_flight.serial == serial) {
             let entry = opcode::AsyncCancel::new(u64::from(number)).build();
-            // Without room for it the operation lands when its socket ends.
+            // If the queue is full, the operation completes when its socket ends.
             let _ = self.push(&entry.user_data(CANCEL));
         }
     }
 
-    /// Hands new operations to the kernel, waits for at least `want` completions, and takes all that are there. Answers
-    /// how many. It waits no longer than the time-out, and may wait less: an earlier time-out may still be running.
+    /// Submits queued operations, waits for at least `want` completions, and takes all available completions. Returns
+    /// their number. It waits at most for the timeout, and may wait less: an earlier timeout may still be pending.
     pub fn poll(
         &mut self,
-        landed: &mut Vec<Landed<H>>,
+        completions: &mut Vec<SocketCompletion<H>>,
         want: usize,
         timeout: Duration,
     ) -> Result<usize> {
         let want = want.min(self.in_flight());
         self.wait(want, timeout)?;
-        let before = landed.len();
+        let before = completions.len();
         for completion in self.ring.completion() {
             match completion.user_data() {
                 CANCEL => continue,
@@ -243,23 +241,23 @@ impl<H> Sockets<H> {
                 }
                 _ => {}
             }
-            let number = u32::try_from(completion.user_data()).expect("we gave it a u32");
-            let flying = self.flying[number as usize].take();
-            let Flying { key, payload, .. } = flying.expect("a number flies once");
+            let number = u32::try_from(completion.user_data()).expect("user data is a u32");
+            let in_flight = self.table[number as usize].take();
+            let InFlight { key, payload, .. } = in_flight.expect("a number is in flight once");
             self.free.push(number);
             let result = outcome(completion.result());
-            landed.push(Landed {
+            completions.push(SocketCompletion {
                 key,
                 payload,
                 result,
             });
         }
-        Ok(landed.len() - before)
+        Ok(completions.len() - before)
     }
 
-    /// Hands new operations to the kernel and waits.
+    /// Submits queued operations and waits.
     ///
-    /// One alarm serves all waits until it rings: a time-out of its own would set and clear a timer at each wait.
+    /// One timeout entry serves all waits until it expires. A timeout per wait would set and clear a timer each time.
     fn wait(&mut self, want: usize, timeout: Duration) -> Result<()> {
         self.system_calls += 1;
         if want == 0 || timeout.is_zero() {
@@ -275,33 +273,33 @@ impl<H> Sockets<H> {
         }
     }
 
-    /// Queues an entry that ends a wait. None is in flight.
+    /// Queues a timeout entry that ends a wait. No other may be in flight.
     fn set_alarm(&mut self, timeout: Duration) -> Result<(), squeue::PushError> {
         *self.alarm_time = types::Timespec::from(timeout);
         let entry = opcode::Timeout::new(&raw const *self.alarm_time).build();
         self.push(&entry.user_data(ALARM))
     }
 
-    /// How many operations are in flight.
+    /// The number of operations in flight.
     pub fn in_flight(&self) -> usize {
-        self.flying.len() - self.free.len()
+        self.table.len() - self.free.len()
     }
 
-    /// How often it has called the kernel to hand over and wait.
+    /// The number of system calls to submit and wait so far.
     pub fn system_calls(&self) -> u64 {
         self.system_calls
     }
 
-    /// Queues an entry; where the queue is full, hands it to the kernel first.
+    /// Queues an entry. If the queue is full, it is submitted first.
     fn push(&mut self, entry: &squeue::Entry) -> Result<(), squeue::PushError> {
-        // SAFETY: the caller keeps what the entry names in `flying` until its completion. One that cancels names nothing,
-        // and the alarm a time that is kept as long as the ring.
+        // SAFETY: the caller keeps what the entry points to in `table` until its completion. A cancel entry points to
+        // nothing, and the timeout entry to a time that is kept as long as the ring.
         let queued = unsafe { self.ring.submission().push(entry) };
         if queued.is_ok() {
             return Ok(());
         }
         self.system_calls += 1;
-        // What the kernel does not take now stays in the queue.
+        // Entries that the kernel does not take now stay in the queue.
         let _ = self.ring.submit();
         // SAFETY: as above.
         unsafe { self.ring.submission().push(entry) }
@@ -318,9 +316,9 @@ impl<H> Payload<H> {
     }
 }
 
-impl<H> Flying<H> {
-    /// The queue entry. Its pointers stay valid while `self` and `message` are kept: they lead to the heap, or into the
-    /// memory that an I/O owns.
+impl<H> InFlight<H> {
+    /// The queue entry. Its pointers stay valid while `self` and `message` are kept: they point to the heap, or into
+    /// the memory that an I/O owns.
     fn entry(&mut self, message: &mut Message) -> squeue::Entry {
         let fd = types::Fd(self.socket.raw());
         let length = |bytes: usize| u32::try_from(bytes).expect("buffers are under 4 GiB");
@@ -390,31 +388,34 @@ fn part<H>(io: &Io<H>, range: &Range<usize>) -> *mut u8 {
     unsafe { io.pointer().add(range.start) }
 }
 
-impl<H> Drop for Sockets<H> {
+impl<H> Drop for SocketRing<H> {
     fn drop(&mut self) {
-        // The kernel still uses the buffers of what is in flight. Should it not answer within a minute, leaking them is
-        // the one safe thing left.
-        for number in 0..self.flying.len() {
-            if let Some(serial) = self.flying[number].as_ref().map(|flying| flying.serial) {
+        // The kernel still uses the buffers of operations in flight. If they do not complete within a minute, leaking
+        // them is the only safe option.
+        for number in 0..self.table.len() {
+            if let Some(serial) = self.table[number]
+                .as_ref()
+                .map(|in_flight| in_flight.serial)
+            {
                 let number = u32::try_from(number).expect("the table is small");
                 self.cancel(Operation { number, serial });
             }
         }
-        let mut landed = Vec::new();
+        let mut completions = Vec::new();
         for _ in 0..60 {
             if self.in_flight() == 0 {
                 return;
             }
-            let _ = self.poll(&mut landed, 1, Duration::from_secs(1));
+            let _ = self.poll(&mut completions, 1, Duration::from_secs(1));
         }
-        std::mem::forget(std::mem::take(&mut self.flying));
+        std::mem::forget(std::mem::take(&mut self.table));
         std::mem::forget(std::mem::take(&mut self.messages));
     }
 }
 
-impl<H> std::fmt::Debug for Sockets<H> {
+impl<H> std::fmt::Debug for SocketRing<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (flying, all) = (self.in_flight(), self.flying.len());
-        write!(f, "Sockets {{ in flight: {flying} of {all} }}")
+        let (in_flight, all) = (self.in_flight(), self.table.len());
+        write!(f, "SocketRing {{ in flight: {in_flight} of {all} }}")
     }
 }

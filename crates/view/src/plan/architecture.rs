@@ -1,7 +1,7 @@
 //! The page of storage architectures.
 
 use straightway_core::Seconds;
-use straightway_model::architecture::{Answer, Row};
+use straightway_model::architecture::{ArchitectureAnswer, ArchitectureRow};
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
 use super::transport::wait_cell;
@@ -9,7 +9,7 @@ use crate::cells::{leaders, listed, rate, time};
 
 use super::Shown;
 
-impl Shown for Answer {
+impl Shown for ArchitectureAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("systems[0].write_bytes_per_s", "{}: write"),
         ("systems[1].write_bytes_per_s", "{}: write"),
@@ -22,7 +22,7 @@ impl Shown for Answer {
     }
 }
 
-fn fill(page: Page, answer: &Answer) -> Page {
+fn fill(page: Page, answer: &ArchitectureAnswer) -> Page {
     let rows = &answer.systems;
     let fast = first(
         rows,
@@ -44,8 +44,13 @@ fn fill(page: Page, answer: &Answer) -> Page {
     .section("Metadata storm", [storm(answer).into()])
 }
 
-/// Who is first by a time, or that several are level.
-fn first(rows: &[Row], one: &str, several: &str, time: impl Fn(&Row) -> f64) -> String {
+/// Says which system has the shortest time, or that several are equal.
+fn first(
+    rows: &[ArchitectureRow],
+    one: &str,
+    several: &str,
+    time: impl Fn(&ArchitectureRow) -> f64,
+) -> String {
     let systems: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
     let (names, best) = leaders(&systems, |row| -time(row));
     let took = Seconds(time(best.expect("a checked scenario has a system")));
@@ -59,7 +64,7 @@ fn first(rows: &[Row], one: &str, several: &str, time: impl Fn(&Row) -> f64) -> 
     }
 }
 
-fn loads(answer: &Answer) -> Table {
+fn loads(answer: &ArchitectureAnswer) -> Table {
     let columns = [
         Column::text("system"),
         Column::new("writes", Unit::Rate),
@@ -84,7 +89,7 @@ fn loads(answer: &Answer) -> Table {
     table
 }
 
-fn storm(answer: &Answer) -> Table {
+fn storm(answer: &ArchitectureAnswer) -> Table {
     let columns = [
         Column::text("system"),
         Column::new("servers", Unit::Count),

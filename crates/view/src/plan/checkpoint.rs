@@ -2,8 +2,8 @@
 
 use straightway_core::Seconds;
 use straightway_model::{
-    checkpoint::{Answer, Outcome, Played, Point},
-    path::Carried,
+    checkpoint::{CheckpointAnswer, CheckpointOutcome, GoodputPoint, SimulatedGoodput},
+    path::PathEstimate,
 };
 use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
 
@@ -11,7 +11,7 @@ use crate::cells::{bytes, leaders, listed, maybe_time, percent, rate, time, yes}
 
 use super::Shown;
 
-impl Shown for Answer {
+impl Shown for CheckpointAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("ways.standard.durable_s", "standard"),
         ("ways.direct.durable_s", "direct"),
@@ -28,7 +28,7 @@ impl Shown for Answer {
     }
 }
 
-fn fill(page: Page, answer: &Answer) -> Page {
+fn fill(page: Page, answer: &CheckpointAnswer) -> Page {
     let ways = &answer.ways;
     let (tone, says) = verdict(answer);
     page.verdict(tone, says)
@@ -77,22 +77,22 @@ fn fill(page: Page, answer: &Answer) -> Page {
         )
 }
 
-/// What keeps most, of the ways that are done before the next save is due.
-fn verdict(answer: &Answer) -> (Tone, String) {
+/// The verdict: the way with the highest goodput, of those that complete before the next save.
+fn verdict(answer: &CheckpointAnswer) -> (Tone, String) {
     let ways = &answer.ways;
     let stopped = [
         ("through host memory", &ways.standard),
         ("directly", &ways.direct),
     ];
     let behind = ways.asynchronous.iter().map(|way| ("asynchronously", way));
-    let all: Vec<(&str, &Outcome)> = stopped.into_iter().chain(behind).collect();
+    let all: Vec<(&str, &CheckpointOutcome)> = stopped.into_iter().chain(behind).collect();
     let fastest_s = all
         .iter()
         .map(|(_, way)| way.durable_s)
         .fold(f64::MAX, f64::min);
     let fitting: Vec<_> = all.into_iter().filter(|(_, way)| way.fits).collect();
     let (names, best) = leaders(&fitting, |way| way.goodput);
-    // Below a millionth nothing is kept that anybody could point to.
+    // A goodput below a millionth counts as no training.
     let Some(best) = best.filter(|way| way.goodput >= 1e-6) else {
         return (Tone::Bad, hopeless(answer, fastest_s));
     };
@@ -114,10 +114,10 @@ fn verdict(answer: &Answer) -> (Tone, String) {
     (tone, says)
 }
 
-/// Why nothing is kept: the storage is too slow, or the job fails too often even for a fast one.
-fn hopeless(answer: &Answer, fastest_s: f64) -> String {
+/// The reason why nothing is kept: the storage is too slow, or the job fails too often even for fast storage.
+fn hopeless(answer: &CheckpointAnswer, fastest_s: f64) -> String {
     let (fails, stored) = (Seconds(answer.mtbf_s), Seconds(fastest_s));
-    // Even storage that takes no time leaves the restart, which must end before the next failure.
+    // Even with instant storage the restart must complete before the next failure.
     let way = &answer.ways.direct;
     let restarts = answer.mtbf_s > way.recovery_s - way.restore_s;
     if restarts && fastest_s > answer.mtbf_s / 10.0 {
@@ -132,11 +132,11 @@ fn hopeless(answer: &Answer, fastest_s: f64) -> String {
     }
 }
 
-/// What binds each path, which is where the gain comes from.
-fn bounds(answer: &Answer) -> String {
-    let bound = |path: &Carried, way: &Outcome| {
+/// The bottleneck of each path, which explains the gain.
+fn bounds(answer: &CheckpointAnswer) -> String {
+    let bound = |path: &PathEstimate, way: &CheckpointOutcome| {
         let nodes = answer.nodes as f64 * path.rate_bytes_per_s;
-        // What the nodes would carry and the storage does not take.
+        // The storage limits the rate if it is below the combined rate of the nodes.
         if way.rate_bytes_per_s < nodes * (1.0 - 1e-9) {
             "the storage".to_owned()
         } else {
@@ -152,13 +152,13 @@ fn bounds(answer: &Answer) -> String {
     }
 }
 
-fn ways_table(answer: &Answer) -> Table {
+fn ways_table(answer: &CheckpointAnswer) -> Table {
     let ways = &answer.ways;
-    let all: Vec<&Outcome> = ways.all().collect();
+    let all: Vec<&CheckpointOutcome> = ways.all().collect();
     let columns = ["standard", "direct", "asynchronous"].map(Column::mixed);
     let columns = columns.into_iter().take(all.len());
     let mut table = Table::new("", [Column::text("way")].into_iter().chain(columns));
-    let mut row = |name: &str, cell: &dyn Fn(&Outcome) -> Cell| {
+    let mut row = |name: &str, cell: &dyn Fn(&CheckpointOutcome) -> Cell| {
         let cells = all.iter().map(|way| cell(way));
         table.push([Cell::from(name)].into_iter().chain(cells));
     };
@@ -172,8 +172,8 @@ fn ways_table(answer: &Answer) -> Table {
     row("done before the next", &|way| yes(way.fits));
     row("availability", &|way| Cell::share(way.availability));
     row("goodput with failures", &|way| Cell::share(way.goodput));
-    // Runs in which nothing failed say nothing of failures.
-    let played = |way: &Outcome, of: fn(&Played) -> f64| {
+    // Runs without failures say nothing about failures.
+    let played = |way: &CheckpointOutcome, of: fn(&SimulatedGoodput) -> f64| {
         let played = way.played.as_ref().filter(|played| played.failures > 0.0);
         played.map_or(Cell::Missing, |played| Cell::share(of(played)))
     };
@@ -185,7 +185,7 @@ fn ways_table(answer: &Answer) -> Table {
         played(way, |p| p.goodput_p95)
     });
     row("rate the flush needs", &|way| {
-        // Where training stands still until all is stored, nothing is flushed behind its back.
+        // A save that stops training until it is durable has no flush.
         let flushes = way.stop_s < way.durable_s;
         let needed = flushes.then_some(way.rate_needed_bytes_per_s);
         needed.map_or(Cell::Missing, rate)
@@ -202,8 +202,8 @@ fn ways_table(answer: &Answer) -> Table {
     table
 }
 
-fn curve(answer: &Answer) -> Chart {
-    let line = |of: &dyn Fn(&Point) -> Option<f64>| {
+fn curve(answer: &CheckpointAnswer) -> Chart {
+    let line = |of: &dyn Fn(&GoodputPoint) -> Option<f64>| {
         answer
             .curve
             .iter()
@@ -223,9 +223,9 @@ fn curve(answer: &Answer) -> Chart {
     ))
 }
 
-/// What binds each path, and what it takes of the cores.
-pub(super) fn path_note(standard: &Carried, direct: &Carried) -> String {
-    let of = |name: &str, path: &Carried| {
+/// The bottleneck of each path, and the cores it uses.
+pub(super) fn path_note(standard: &PathEstimate, direct: &PathEstimate) -> String {
+    let of = |name: &str, path: &PathEstimate| {
         let cores = path.cores_busy;
         format!(
             "{name} is bound by {} and keeps {cores:.1} cores busy",
@@ -236,7 +236,7 @@ pub(super) fn path_note(standard: &Carried, direct: &Carried) -> String {
 }
 
 /// Both paths, stage by stage.
-pub(super) fn path_table(standard: &Carried, direct: &Carried) -> Table {
+pub(super) fn path_table(standard: &PathEstimate, direct: &PathEstimate) -> Table {
     let columns = [
         Column::text("stage"),
         Column::new("standard, one I/O", Unit::Seconds),
@@ -251,7 +251,7 @@ pub(super) fn path_table(standard: &Carried, direct: &Carried) -> Table {
             names.push(stage.stage);
         }
     }
-    let of = |path: &Carried, name: &str| {
+    let of = |path: &PathEstimate, name: &str| {
         let stage = path.stages.iter().find(|stage| stage.stage == name);
         (
             // A stage that adds nothing to one I/O has no time to show.

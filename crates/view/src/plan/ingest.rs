@@ -1,6 +1,6 @@
 //! The page of an ingest.
 
-use straightway_model::ingest::{Answer, Outcome};
+use straightway_model::ingest::{IngestAnswer, IngestOutcome};
 use straightway_report::{Cell, Column, Page, Table, Tone};
 
 use super::{
@@ -11,7 +11,7 @@ use crate::cells::{percent, rate, time, yes};
 
 use super::Shown;
 
-impl Shown for Answer {
+impl Shown for IngestAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("all_bytes_per_s", "needed"),
         ("standard.utilisation", "AU standard"),
@@ -24,7 +24,7 @@ impl Shown for Answer {
     }
 }
 
-fn fill(page: Page, answer: &Answer) -> Page {
+fn fill(page: Page, answer: &IngestAnswer) -> Page {
     let (standard, direct) = (&answer.standard, &answer.direct);
     let tone = match (standard.target_met, direct.target_met) {
         (true, _) => Tone::Good,
@@ -50,14 +50,14 @@ fn fill(page: Page, answer: &Answer) -> Page {
     .section("Where one node's time goes", [path_table(&standard.path, &direct.path).into(), path_note(&standard.path, &direct.path).into()])
 }
 
-fn paths(standard: &Outcome, direct: &Outcome) -> Table {
+fn paths(standard: &IngestOutcome, direct: &IngestOutcome) -> Table {
     let columns = [
         Column::text("path"),
         Column::mixed("standard"),
         Column::mixed("direct"),
     ];
     let mut table = Table::new("", columns);
-    let mut row = |name: &str, cell: &dyn Fn(&Outcome) -> Cell| {
+    let mut row = |name: &str, cell: &dyn Fn(&IngestOutcome) -> Cell| {
         table.push([name.into(), cell(standard), cell(direct)]);
     };
     row("one GPU gets", &|path| rate(path.per_gpu_bytes_per_s));

@@ -1,7 +1,7 @@
-//! The page of a registration, with its surface over buffer, I/Os and link.
+//! The page of a registration, with its surfaces over buffer size, I/Os and link rate.
 
 use straightway_core::Rate;
-use straightway_model::registration::{Answer, Cost};
+use straightway_model::registration::{Cost, RegistrationAnswer};
 use straightway_report::{
     Axis, Block, Cell, Chart, Column, Page, Series, Surface, Table, Tone, Unit,
 };
@@ -10,7 +10,7 @@ use crate::cells::{bytes, percent, time};
 
 use super::Shown;
 
-impl Shown for Answer {
+impl Shown for RegistrationAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("register.seconds", "registration"),
         ("transfer_s", "transfer"),
@@ -25,7 +25,7 @@ impl Shown for Answer {
     }
 }
 
-fn fill(page: Page, answer: &Answer) -> Page {
+fn fill(page: Page, answer: &RegistrationAnswer) -> Page {
     let each = answer.efficiency.per_io;
     let tone = if each >= 0.9 {
         Tone::Good
@@ -68,7 +68,7 @@ fn fill(page: Page, answer: &Answer) -> Page {
     .section("Translation cache", [cache(answer).into()])
 }
 
-fn costs(answer: &Answer) -> Table {
+fn costs(answer: &RegistrationAnswer) -> Table {
     let columns = [
         Column::text("pages of"),
         Column::new("pages", Unit::Count),
@@ -83,7 +83,7 @@ fn costs(answer: &Answer) -> Table {
     table
 }
 
-fn efficiencies(answer: &Answer) -> Table {
+fn efficiencies(answer: &RegistrationAnswer) -> Table {
     let columns = [
         Column::text("registered"),
         Column::new("share that is transfer", Unit::Share),
@@ -101,8 +101,8 @@ fn efficiencies(answer: &Answer) -> Table {
     table
 }
 
-/// What depends on what: registering for each I/O on buffer and link, once on I/Os as well.
-fn surfaces(answer: &Answer) -> Vec<Block> {
+/// The surfaces. Registering for each I/O depends on buffer size and link rate; registering once, also on the I/Os.
+fn surfaces(answer: &RegistrationAnswer) -> Vec<Block> {
     let buffers = distinct(answer.surface.iter().map(|cell| cell.buffer_bytes as f64));
     let counts = distinct(answer.surface.iter().map(|cell| cell.ios as f64));
     let links = distinct(answer.surface.iter().map(|cell| cell.link_bytes_per_s));
@@ -143,8 +143,8 @@ fn surfaces(answer: &Answer) -> Vec<Block> {
     ]
 }
 
-/// I/Os until registering once leaves the share asked to transfer, over buffer and link.
-fn frontier(answer: &Answer, buffers: Vec<f64>, links: Vec<f64>) -> Surface {
+/// The I/Os until registering once reaches the required efficiency, by buffer size and link rate.
+fn frontier(answer: &RegistrationAnswer, buffers: Vec<f64>, links: Vec<f64>) -> Surface {
     let at = |buffer: f64, link: f64| {
         let mut all = answer.frontier.iter();
         all.find(|at| same(at.buffer_bytes as f64, buffer) && same(at.link_bytes_per_s, link))
@@ -177,7 +177,7 @@ fn distinct(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values
 }
 
-fn cache(answer: &Answer) -> Chart {
+fn cache(answer: &RegistrationAnswer) -> Chart {
     let points = answer
         .cache
         .curve

@@ -1,13 +1,17 @@
 //! The pages of object storage, data reduction and quality of service.
 
-use straightway_model::{qos, reduction, s3};
+use straightway_model::{
+    qos::{QosAnswer, QosRow},
+    reduction::ReductionAnswer,
+    s3::{InFlightPoint, S3Answer},
+};
 use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
 
 use crate::cells::{bytes, maybe_time, percent, rate, time};
 
 use super::Shown;
 
-impl Shown for s3::Answer {
+impl Shown for S3Answer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("in_flight_min", "in flight, best"),
         ("in_flight_max", "in flight, worst"),
@@ -20,7 +24,7 @@ impl Shown for s3::Answer {
     }
 }
 
-impl Shown for reduction::Answer {
+impl Shown for ReductionAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("table_bytes", "table"),
         ("lookups_per_s_write", "lookups on write"),
@@ -32,7 +36,7 @@ impl Shown for reduction::Answer {
     }
 }
 
-impl Shown for qos::Answer {
+impl Shown for QosAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("fifo[0].latency_s_p99", "{}: p99 in line"),
         ("tags[0].latency_s_p99", "{}: p99 by tags"),
@@ -45,8 +49,8 @@ impl Shown for qos::Answer {
 }
 
 /// The page of object storage.
-fn s3(page: Page, answer: &s3::Answer) -> Page {
-    let line = |of: &dyn Fn(&s3::Point) -> f64| {
+fn s3(page: Page, answer: &S3Answer) -> Page {
+    let line = |of: &dyn Fn(&InFlightPoint) -> f64| {
         answer
             .curve
             .iter()
@@ -106,7 +110,7 @@ fn s3(page: Page, answer: &s3::Answer) -> Page {
     .section("The flight", [table.into(), chart.into()])
 }
 
-/// `2384 to 4768`, or one number where both are the same.
+/// `2384 to 4768`, or one number if both are equal.
 fn between(least: f64, most: f64) -> String {
     let show = |count: f64| Cell::count(count.round()).show();
     let (least, most) = (show(least), show(most));
@@ -118,7 +122,7 @@ fn between(least: f64, most: f64) -> String {
 }
 
 /// The page of data reduction.
-fn reduction(page: Page, answer: &reduction::Answer) -> Page {
+fn reduction(page: Page, answer: &ReductionAnswer) -> Page {
     let columns = [
         Column::text("by"),
         Column::new("stored", Unit::Bytes),
@@ -181,7 +185,7 @@ fn reduction(page: Page, answer: &reduction::Answer) -> Page {
 }
 
 /// The page of quality of service.
-fn qos(page: Page, answer: &qos::Answer) -> Page {
+fn qos(page: Page, answer: &QosAnswer) -> Page {
     let columns = [
         Column::text("tenant"),
         Column::text("served"),
@@ -211,7 +215,7 @@ fn qos(page: Page, answer: &qos::Answer) -> Page {
             ]);
         }
     }
-    let kept = |rows: &[qos::Row]| rows.iter().all(|row| row.promise_kept != Some(false));
+    let kept = |rows: &[QosRow]| rows.iter().all(|row| row.promise_kept != Some(false));
     let promised = answer.tags.iter().find(|row| row.promise_kept.is_some());
     let (tone, text) = match (kept(&answer.fifo), kept(&answer.tags), promised) {
         (_, _, None) => (

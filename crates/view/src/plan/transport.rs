@@ -1,15 +1,15 @@
-//! The pages of transports, rails and a DPU: what a node's ports carry, and its cores.
+//! The pages of transports, rails, a DPU and headroom.
 
 use straightway_core::{Rate, Seconds};
 use straightway_fabric::headroom::Headroom;
-use straightway_model::{dpu, rail, transport::Answer};
+use straightway_model::{dpu::DpuAnswer, rail::RailAnswer, transport::TransportAnswer};
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
 
 use crate::cells::{leaders, listed, percent, rate, time};
 
 use super::Shown;
 
-impl Shown for Answer {
+impl Shown for TransportAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("fabrics[0].rate_bytes_per_s", "{}"),
         ("fabrics[1].rate_bytes_per_s", "{}"),
@@ -22,7 +22,7 @@ impl Shown for Answer {
     }
 }
 
-impl Shown for rail::Answer {
+impl Shown for RailAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("rate_bytes_per_s", "as used"),
         ("steered_bytes_per_s", "steered"),
@@ -34,7 +34,7 @@ impl Shown for rail::Answer {
     }
 }
 
-impl Shown for dpu::Answer {
+impl Shown for DpuAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
         ("cores_without", "cores without"),
         ("cores_with", "cores with"),
@@ -59,7 +59,7 @@ impl Shown for Headroom {
 }
 
 /// The page of transports.
-fn fill(page: Page, answer: &Answer) -> Page {
+fn fill(page: Page, answer: &TransportAnswer) -> Page {
     let rows = answer.fabrics.iter();
     let fabrics: Vec<_> = rows.map(|row| (row.name.as_str(), row)).collect();
     let (names, best) = leaders(&fabrics, |row| row.rate_bytes_per_s);
@@ -81,7 +81,7 @@ fn fill(page: Page, answer: &Answer) -> Page {
         .section("PCIe in FLIT mode", [flit_table(answer).into()])
 }
 
-fn fabrics_table(answer: &Answer) -> Table {
+fn fabrics_table(answer: &TransportAnswer) -> Table {
     let columns = [
         Column::text("transport"),
         Column::new("one I/O", Unit::Seconds),
@@ -106,7 +106,7 @@ fn fabrics_table(answer: &Answer) -> Table {
     table
 }
 
-fn tiers_table(answer: &Answer) -> Table {
+fn tiers_table(answer: &TransportAnswer) -> Table {
     let cxl = &answer.cxl;
     let mut table = Table::new("", [Column::text("CXL"), Column::mixed("value")]);
     for (name, cell) in [
@@ -133,7 +133,7 @@ fn tiers_table(answer: &Answer) -> Table {
     table
 }
 
-fn flit_table(answer: &Answer) -> Table {
+fn flit_table(answer: &TransportAnswer) -> Table {
     let mut table = Table::new(
         "",
         [
@@ -150,8 +150,8 @@ fn flit_table(answer: &Answer) -> Table {
     table
 }
 
-/// The page of many rails.
-fn rails(page: Page, answer: &rail::Answer) -> Page {
+/// The page of multiple rails.
+fn rails(page: Page, answer: &RailAnswer) -> Page {
     let columns = [
         Column::new("rails", Unit::Count),
         Column::new("one, steered", Unit::Rate),
@@ -193,7 +193,7 @@ fn rails(page: Page, answer: &rail::Answer) -> Page {
 }
 
 /// The page of a DPU.
-fn dpu(page: Page, answer: &dpu::Answer) -> Page {
+fn dpu(page: Page, answer: &DpuAnswer) -> Page {
     let columns = [
         Column::text("work"),
         Column::new("host cores", Unit::Count),
@@ -276,23 +276,23 @@ fn headroom(page: Page, answer: &Headroom) -> Page {
     .section("Parts", [table.into()])
 }
 
-/// The shortest wait that is told: below it a queue's formula says nothing about a real server.
-const TOLD_S: f64 = 1e-7;
+/// The shortest wait shown. Below it, a queueing formula says nothing about a real server.
+const WAIT_S_MIN: f64 = 1e-7;
 
-/// A wait in words: a clock does not show less than a nanosecond, and a line that grows has no wait.
+/// A wait as text. A queue that grows has no wait, and a very short one is not shown as a number.
 pub(super) fn wait(seconds: Option<f64>) -> String {
     match seconds {
         None => "grows for ever".to_owned(),
-        Some(seconds) if seconds < TOLD_S => "none to speak of".to_owned(),
+        Some(seconds) if seconds < WAIT_S_MIN => "none to speak of".to_owned(),
         Some(seconds) => Seconds(seconds).to_string(),
     }
 }
 
-/// A wait as a cell: infinite where the line grows, and in words where it is too short to be told.
+/// A wait as a cell: infinite if the queue grows, and text if it is too short to show.
 pub(super) fn wait_cell(seconds: Option<f64>) -> Cell {
     match seconds {
         None => Cell::number(f64::INFINITY, Unit::Seconds),
-        Some(seconds) if seconds < TOLD_S => "none".into(),
+        Some(seconds) if seconds < WAIT_S_MIN => "none".into(),
         Some(seconds) => Cell::number(seconds, Unit::Seconds),
     }
 }

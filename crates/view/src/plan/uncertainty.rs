@@ -1,11 +1,11 @@
-//! What is not known about an answer: ranges, and what flips the verdict.
+//! The uncertainty of an answer on its page: ranges, and the constants that change the verdict.
 
 use straightway_model::uncertainty::{Flip, Uncertainty};
 use straightway_report::{Block, Cell, Column, Page, Table, Unit};
 
 use crate::sweep::unit;
 
-/// Adds the ranges of the figures and the constants that flip the verdict.
+/// Adds the ranges of the figures and the constants that change the verdict.
 pub(super) fn fill(page: Page, uncertainty: &Uncertainty) -> Page {
     if uncertainty.figures.is_empty() && uncertainty.flips.is_empty() {
         return page;

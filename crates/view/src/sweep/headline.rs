@@ -1,21 +1,21 @@
-//! The figures of an answer that a sweep shows.
+//! The figures that a sweep shows.
 
 use straightway_report::Unit;
 
-/// A figure of an answer: where it stands, what to call it, what it counts.
+/// A figure of an answer: its path, label and unit.
 #[derive(Clone, Debug)]
 pub struct Headline {
     /// Its path in the JSON answer.
     pub path: String,
-    /// What it is called.
+    /// Its label.
     pub label: String,
-    /// What it counts.
+    /// Its unit.
     pub unit: Unit,
-    /// Whether the user named it, so that it must be there.
+    /// Whether the user requested it. A requested figure must exist.
     pub is_asked: bool,
 }
 
-/// The figures asked for, or the `usual` ones.
+/// The requested figures, or else the `usual` ones.
 pub fn chosen(usual: &[(&str, &str)], asked: &[String]) -> Vec<Headline> {
     if asked.is_empty() {
         let few = usual.iter();
@@ -38,7 +38,7 @@ fn headline(path: &str, label: &str, is_asked: bool) -> Headline {
     }
 }
 
-/// What a figure counts, by the ending of its name.
+/// The unit of a figure, derived from the end of its name.
 pub fn unit(path: &str) -> Unit {
     let name = path.rsplit('.').next().unwrap_or(path);
     let parent = path.rsplit('.').nth(1).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `straightway bench URI`: an object on a network, by sizes of requests and requests in flight.
+//! `straightway bench URI`: measures an object on a network, by request size and requests in flight.
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -11,16 +11,16 @@ use straightway_report::{Cell, Column, Page, Table, Unit};
 
 use super::Args;
 
-/// Sizes of requests, and requests in flight, where none are given.
+/// The default request sizes and requests in flight.
 const BLOCKS: [Bytes; 3] = [Bytes(1 << 20), Bytes(8 << 20), Bytes(32 << 20)];
 const DEPTHS: [u32; 4] = [1, 4, 16, 32];
 
-/// Reads the object at every point, and shows the median of each.
+/// Reads the object at every point, and reports the median of each.
 pub(super) fn run(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
-    let (store, name) = args.reach.stores()?.find(uri)?;
+    let (store, name) = args.store.stores()?.find(uri)?;
     let object = open_one(&*store, &name)?;
     let bytes = object.object().bytes.min(args.size.0);
-    anyhow::ensure!(bytes > 0, "{uri} is empty, and there is nothing to measure");
+    anyhow::ensure!(bytes > 0, "cannot measure {uri}: it is empty");
     let (blocks, depths) = (or_else(&args.block, &BLOCKS), or_else(&args.depth, &DEPTHS));
     let bar = ProgressBar::new((blocks.len() * depths.len()) as u64);
     let columns = [

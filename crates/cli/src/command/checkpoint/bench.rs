@@ -1,15 +1,15 @@
-//! `straightway checkpoint bench`: how fast checkpoints are here.
+//! `straightway checkpoint bench`: measures saves and restores on this machine.
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::ValueEnum;
 use serde_json::json;
 use straightway_core::{Bytes, Place, Rate, Seconds};
-use straightway_pipeline::checkpoint::{Codec, Options};
+use straightway_pipeline::checkpoint::{Codec, SaverOptions};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
 use super::trial::{Round, Trial};
-use crate::command::{chosen::device, output::Output, tuning::Tuning, watch::Watch};
+use crate::command::{output::Output, selection_args::device, tuning::Tuning, watch::Watch};
 
 /// How chunks are compressed.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -23,29 +23,29 @@ enum CodecChoice {
     Lz4,
 }
 
-/// Save and restore a state of a given size, round by round, as MLPerf Storage does it.
+/// Save and restore a state of a given size, round by round, as MLPerf Storage does.
 ///
-/// Ranks are threads, each with a saver and lanes of its own. Saves are synced; before each cold restore the
-/// page cache lets go of the files. What counts is the slowest rank.
+/// Ranks are threads, each with a saver and lanes of its own. Saves are synced; before each cold restore the files are
+/// evicted from the page cache. The times are those of the slowest rank.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A folder on the file system that is meant; everything made in it is removed again.
+    /// A folder on the file system to test; everything created in it is removed again.
     #[arg(value_name = "FOLDER", default_value = ".")]
     folder: PathBuf,
 
-    /// How large the state of all ranks together is.
+    /// The size of the state of all ranks together.
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     size: Bytes,
 
-    /// How many ranks.
+    /// The number of ranks.
     #[arg(long, value_name = "N", default_value_t = 4)]
     ranks: u32,
 
-    /// How often it is saved and restored.
+    /// The number of rounds.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
 
-    /// Whose memory the state is in: `host` or `cuda:0`.
+    /// The memory of the state: `host` or `cuda:0`.
     #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
     device: Place,
 
@@ -53,7 +53,7 @@ pub(super) struct Args {
     #[arg(long, value_enum, default_value_t)]
     codec: CodecChoice,
 
-    /// How many parity files are made.
+    /// The number of parity files.
     #[arg(long, value_name = "K", default_value_t = 0)]
     parity: usize,
 
@@ -70,14 +70,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bytes: args.size.0,
         rounds: args.rounds,
         place: args.device,
-        options: Options {
+        options: SaverOptions {
             codec: match args.codec {
                 CodecChoice::Raw => Codec::Raw,
                 CodecChoice::Zstd => Codec::Zstd,
                 CodecChoice::Lz4 => Codec::Lz4,
             },
             parity: args.parity,
-            ..Options::default()
+            ..SaverOptions::default()
         },
         settings: args.tuning.write_settings(),
         progress: Arc::default(),

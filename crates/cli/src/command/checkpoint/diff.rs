@@ -1,16 +1,16 @@
-//! `straightway checkpoint diff`: what changed from one step to another.
+//! `straightway checkpoint diff`: compares two steps.
 
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
-use straightway_pipeline::checkpoint::{Change, Checkpoint, Restorer};
+use straightway_pipeline::checkpoint::{Checkpoint, Restorer, StepChange};
 
 use super::print_lines;
 use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
 
 /// Compare two steps, tensor by tensor.
 ///
-/// The answer is whether they are the same: yes (0) or no (1).
+/// Exits with 0 if they are equal, 1 if not.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The folder of checkpoints.
@@ -49,13 +49,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     drop(watch);
     let is_same = difference.changes.is_empty();
     if args.json {
-        let change = |(name, change): &(String, Change)| match change {
-            Change::Added => json!({ "tensor": name, "change": "added" }),
-            Change::Removed => json!({ "tensor": name, "change": "removed" }),
-            Change::Reshaped(before, after) => {
+        let change = |(name, change): &(String, StepChange)| match change {
+            StepChange::Added => json!({ "tensor": name, "change": "added" }),
+            StepChange::Removed => json!({ "tensor": name, "change": "removed" }),
+            StepChange::Reshaped(before, after) => {
                 json!({ "tensor": name, "change": "reshaped", "before": before, "after": after })
             }
-            Change::Bytes { different, of } => {
+            StepChange::Bytes { different, of } => {
                 json!({ "tensor": name, "change": "bytes", "different_bytes": different, "bytes": of })
             }
         };
@@ -63,11 +63,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let json = json!({ "is_same": is_same, "same": difference.same, "changes": changes });
         print_json(&json)?;
     } else {
-        let line = |(name, change): &(String, Change)| match change {
-            Change::Added => format!("+ {name}"),
-            Change::Removed => format!("- {name}"),
-            Change::Reshaped(before, after) => format!("! {name}: {before} became {after}"),
-            Change::Bytes { different, of } => {
+        let line = |(name, change): &(String, StepChange)| match change {
+            StepChange::Added => format!("+ {name}"),
+            StepChange::Removed => format!("- {name}"),
+            StepChange::Reshaped(before, after) => format!("! {name}: {before} became {after}"),
+            StepChange::Bytes { different, of } => {
                 format!("~ {name}: {different} of {of} bytes differ")
             }
         };

@@ -1,4 +1,4 @@
-//! `straightway checkpoint export`: a checkpoint as a plain model.
+//! `straightway checkpoint export`: writes a checkpoint as a plain model.
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -7,25 +7,25 @@ use straightway_core::{Bytes, Uri};
 use straightway_io::Executor;
 use straightway_pipeline::{
     checkpoint::{EXPORT_BYTES, Restorer},
-    weights::Saver,
+    weights::FileSaver,
 };
 
-use super::{Chosen, print_lines};
+use super::{StepArgs, print_lines};
 use crate::command::{output::print_json, stores::stores, tuning::Tuning, watch::Watch};
 
-/// Write a checkpoint as plain safetensors files, as Hugging Face has them.
+/// Write a checkpoint as plain safetensors files in the layout of Hugging Face.
 ///
-/// Every tensor is whole, however many ranks saved it. What is no tensor is left out.
+/// Every tensor is whole, regardless of the number of ranks that saved it. Values that are not tensors are left out.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    chosen: Chosen,
+    step: StepArgs,
 
-    /// Where to: a folder that is new or empty.
+    /// The target: a new or empty folder.
     #[arg(value_name = "TARGET")]
     target: PathBuf,
 
-    /// The largest file.
+    /// The maximum size of a file.
     #[arg(long, value_name = "SIZE", default_value_t = Bytes(EXPORT_BYTES))]
     shard_size: Bytes,
 
@@ -38,9 +38,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let checkpoint = args.chosen.open()?;
+    let checkpoint = args.step.open()?;
     let settings = args.tuning.write_settings();
-    let mut saver = Saver::new(Arc::new(Executor::new(settings.clone())?));
+    let mut saver = FileSaver::new(Arc::new(Executor::new(settings.clone())?));
     let restorer = Restorer::new(settings)?;
     saver.progress = Arc::clone(restorer.progress());
     let watch = Watch::begin(
@@ -68,7 +68,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     )];
     if !exported.left_out.is_empty() {
         let names = exported.left_out.join(", ");
-        lines.push(format!("left out, being no tensors: {names}"));
+        lines.push(format!("left out (not tensors): {names}"));
     }
     print_lines(&lines)?;
     Ok(ExitCode::SUCCESS)

@@ -1,9 +1,9 @@
-//! `straightway checkpoint ls`: which steps there are.
+//! `straightway checkpoint ls`: lists the steps of a folder.
 
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
-use straightway_core::{Bytes, Error, Kind, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Result};
 use straightway_pipeline::checkpoint::{Manifest, Steps};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
@@ -11,7 +11,7 @@ use crate::command::output::Output;
 
 /// List the complete checkpoints of a folder.
 ///
-/// A save under way, or one that crashed, is not listed. A step whose manifest or tags are damaged is, with what is wrong.
+/// Saves that are under way or crashed are not listed. A step with a damaged manifest or tags is listed with the error.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The folder of checkpoints.
@@ -89,12 +89,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// The steps of a folder. One that is itself a step has none, and somebody named it by mistake.
+/// The steps of a folder. A folder that is itself a step is an error: it was probably named by mistake.
 fn steps(store: &Steps) -> Result<Vec<u64>> {
     let steps = store.steps()?;
     if steps.is_empty() && Manifest::is_in(&store.folder()) {
-        let message = "it is one step, and the folder that it lies in is meant";
-        let error = Error::new(Kind::Invalid, "list", store.folder().display(), message);
+        let message = "it is a single step, not a folder of checkpoints";
+        let error = Error::new(
+            ErrorKind::Invalid,
+            "list",
+            store.folder().display(),
+            message,
+        );
         return Err(error.with_hint("name the folder above it"));
     }
     Ok(steps)

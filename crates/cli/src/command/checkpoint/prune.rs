@@ -1,4 +1,4 @@
-//! `straightway checkpoint prune`: steps that need not be kept, removed.
+//! `straightway checkpoint prune`: removes steps that are not kept.
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -8,25 +8,25 @@ use straightway_pipeline::checkpoint::Retention;
 use super::print_lines;
 use crate::command::output::print_json;
 
-/// Remove the checkpoints that need not be kept, and what crashed saves left behind.
+/// Remove checkpoints that are not kept, and leftovers of crashed saves.
 ///
-/// Steps with a tag stay, and so does every step that one which stays refers to. A reader at work reads on. A step that
-/// cannot be read stays, with what it may refer to, and is named.
+/// Tagged steps are kept, and so is every step that a kept one references. Readers that are under way are not
+/// disturbed. An unreadable step is kept, with every step that it may reference, and is reported.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The folder of checkpoints.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 
-    /// How many of the last steps stay.
+    /// The number of latest steps to keep.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     keep: u32,
 
-    /// Steps that are multiples of this stay too.
+    /// Also keep steps that are multiples of this.
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
 
-    /// Only say what would be done.
+    /// Only print what would be done.
     #[arg(long)]
     dry_run: bool,
 

@@ -1,4 +1,4 @@
-//! `straightway checkpoint restore`: a checkpoint into memory, as a job that resumes would.
+//! `straightway checkpoint restore`: restores a checkpoint into memory, as a job that resumes would.
 
 use std::{process::ExitCode, time::Instant};
 
@@ -6,18 +6,18 @@ use serde_json::json;
 use straightway_core::{Bytes, Place, Rate, Seconds};
 use straightway_pipeline::checkpoint::{Fetched, Restorer};
 
-use super::{Chosen, print_lines};
-use crate::command::{chosen::device, output::print_json, tuning::Tuning, watch::Watch};
+use super::{StepArgs, print_lines};
+use crate::command::{output::print_json, selection_args::device, tuning::Tuning, watch::Watch};
 
-/// Restore a checkpoint into memory, checked, and say how long that took.
+/// Restore a checkpoint into memory, check it, and report how long that took.
 ///
-/// The memory is let go again: this is what a job that resumes would wait for.
+/// The memory is then freed: this measures what a job that resumes would wait for.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    chosen: Chosen,
+    step: StepArgs,
 
-    /// Whose memory: `host` or `cuda:0`.
+    /// The target memory: `host` or `cuda:0`.
     #[arg(long, value_name = "DEVICE", default_value = "host", value_parser = device)]
     device: Place,
 
@@ -30,8 +30,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let checkpoint = args.chosen.open()?;
-    let restorer = Restorer::new(args.tuning.settings(&args.chosen.folder)?)?;
+    let checkpoint = args.step.open()?;
+    let restorer = Restorer::new(args.tuning.settings(&args.step.folder)?)?;
     let manifest = checkpoint.manifest();
     let tensors: Vec<_> = manifest.tensors.iter().collect();
     let watch = Watch::begin(restorer.progress(), manifest.bytes());

@@ -1,4 +1,4 @@
-//! `straightway checkpoint sweep`: what crashed saves and removals left, removed.
+//! `straightway checkpoint sweep`: removes leftovers of crashed saves and removals.
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -10,8 +10,8 @@ use crate::command::output::print_json;
 
 /// Remove what crashed saves and removals left behind: shards and records without a step, and unfinished uploads.
 ///
-/// What a step consists of is never removed. In a local folder the lock tells which jobs are alive, and --age means
-/// nothing. A bucket has no lock: there, what nothing was added to for --age counts as left. A save that is under way is
+/// Files of a step are never removed. In a local folder the lock shows which jobs are alive, and --age has no effect. A
+/// bucket has no lock: there, files are removed if nothing was added to them for --age. A save that is under way is
 /// lost if it takes longer than that.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -19,7 +19,7 @@ pub(super) struct Args {
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 
-    /// How long nothing was added to what is removed from a bucket; with 0 all goes, and no job may be saving.
+    /// The minimum age of what is removed from a bucket; with 0 everything is removed, and no job may be saving.
     #[arg(long, value_name = "TIME", default_value = "7d")]
     age: Seconds,
 

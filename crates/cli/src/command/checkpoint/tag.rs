@@ -13,7 +13,7 @@ pub(super) struct Args {
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 
-    /// Which step.
+    /// The step.
     #[arg(value_name = "STEP")]
     step: u64,
 
@@ -21,11 +21,11 @@ pub(super) struct Args {
     #[arg(value_name = "TAG")]
     tag: String,
 
-    /// Take the tag away again.
+    /// Remove the tag.
     #[arg(long)]
     remove: bool,
 
-    /// Write the step and the tags that it has then as JSON.
+    /// Write the step and its resulting tags as JSON.
     #[arg(long)]
     json: bool,
 }

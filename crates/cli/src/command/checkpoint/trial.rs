@@ -1,5 +1,5 @@
-//! A trial of checkpoints on a real folder: so many ranks, so large a state, saved and restored round by
-//! round, as the MLPerf Storage benchmark does it. Ranks are threads; what counts is the slowest.
+//! A trial of checkpoints on a real folder: a state of a given size on a number of ranks, saved and restored round by
+//! round, as in the MLPerf Storage benchmark. Ranks are threads; the times are those of the slowest rank.
 
 use std::{
     fs, io,
@@ -12,149 +12,167 @@ use std::{
 };
 
 use serde::Serialize;
-use straightway_core::{Bytes, Error, Kind, Place, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Place, Result};
 use straightway_io::{Executor, File, Progress, Region, Settings};
 use straightway_pipeline::{
-    checkpoint::{Options, RANKS_MAX, Rank, Restorer, Saver, Source, Steps, Wanted, fresh_run},
+    checkpoint::{
+        CheckpointSaver, RANKS_MAX, Rank, Restorer, SaveSource, SaverOptions, Steps, Wanted,
+        fresh_run,
+    },
     weights::{Dtype, Holding, Rectangle, Shape},
 };
 use straightway_sys::{cuda::DeviceMemory, limit::available_memory, root::Root};
 
-use super::yard::Yard;
+use super::trial_dir::TrialDir;
 
-/// How long the tensors of the state are: some hundred layers' worth in a model of usual size.
+/// The size of the tensors of the state.
 const TENSOR_BYTES: u64 = 16 << 20;
 
-/// How often the state is in memory.
+/// The number of copies of the state in memory.
 const COPIES: u64 = 3;
 
-/// What is tried.
+/// The parameters of a trial.
 #[derive(Clone, Debug)]
 pub(super) struct Trial {
-    /// How many ranks.
+    /// The number of ranks.
     pub(super) ranks: u32,
-    /// How large the state of all ranks together is.
+    /// The size of the state of all ranks together.
     pub(super) bytes: u64,
-    /// How often it is saved and restored.
+    /// The number of rounds.
     pub(super) rounds: u32,
-    /// Where the state is.
+    /// The memory of the state.
     pub(super) place: Place,
-    /// How it is saved.
-    pub(super) options: Options,
-    /// How lanes are set up.
+    /// The options of the saver.
+    pub(super) options: SaverOptions,
+    /// The settings of the executor.
     pub(super) settings: Settings,
-    /// How far it has come, in bytes saved and restored, and the switch that stops it.
+    /// The progress in bytes saved and restored, which can also cancel the trial.
     pub(super) progress: Arc<Progress>,
 }
 
-/// Where ranks meet.
+/// Synchronizes the ranks between the steps of a round.
 #[derive(Debug)]
-struct Meeting {
+struct RoundBarrier {
     barrier: Barrier,
-    /// Whether the round was the last, whatever was asked for.
+    /// Whether the trial ends after this round because it was cancelled.
     is_over: AtomicBool,
 }
 
-/// What a round took, in seconds, each that of the slowest rank.
+/// The times of a round in seconds, each that of the slowest rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[expect(clippy::struct_field_names, reason = "the unit comes last in a name")]
 pub(super) struct Round {
-    /// How long the job stood still for the save.
+    /// The time that the job was stopped for the save.
     pub(super) stop_s: f64,
     /// From the start of the save until it was committed and durable.
     pub(super) durable_s: f64,
-    /// How long the restore took, from files that the page cache had let go of.
+    /// The time of a restore from files that were evicted from the page cache.
     pub(super) restore_cold_s: f64,
-    /// How long it took when the page cache had them.
+    /// The time of a restore from files in the page cache.
     pub(super) restore_warm_s: f64,
 }
 
 impl Trial {
-    /// How many bytes are saved and restored in all.
+    /// The total number of bytes saved and restored.
     pub(super) fn moved_bytes(&self) -> u64 {
         self.bytes.saturating_mul(3 * u64::from(self.rounds))
     }
 
-    /// Refuses a state that is not there to be had: it is in memory as it is, as it was saved, and as it is restored.
+    /// Checks that memory suffices for three copies: the state, its snapshot, and the restored state.
     fn check_memory(&self) -> Result<()> {
         let needed = self.bytes.saturating_mul(COPIES);
         match available_memory(&Root::machine()) {
             Some(available) if self.place == Place::Host && needed > available => {
                 let target = format!("a state of {}", Bytes(self.bytes));
                 let (needed, available) = (Bytes(needed), Bytes(available));
-                let message = format!("it takes {needed} of memory, and {available} are available");
-                Err(Error::new(Kind::Invalid, "try", target, message).with_hint("--size 1GiB"))
+                let message = format!("it needs {needed} of memory, and {available} is available");
+                Err(Error::new(ErrorKind::Invalid, "try", target, message).with_hint("--size 1GiB"))
             }
             _ => Ok(()),
         }
     }
 
-    /// Runs it in a folder of its own inside `folder`, which is removed again.
+    /// Runs the trial in a temporary folder inside `folder`.
     pub(super) fn run(&self, folder: &Path) -> Result<Vec<Round>> {
         let ranks = u64::from(self.ranks);
         if !(1..=u64::from(RANKS_MAX)).contains(&ranks) || self.bytes < ranks {
             let target = format!("{} bytes on {ranks} ranks", self.bytes);
-            let message = "each rank needs a byte at least, and there is one rank at least";
-            return Err(Error::new(Kind::Invalid, "try", target, message));
+            let message = "at least one rank and one byte per rank are needed";
+            return Err(Error::new(ErrorKind::Invalid, "try", target, message));
         }
         self.check_memory()?;
-        let yard = Yard::new(folder)?;
-        let meeting = Meeting {
+        let dir = TrialDir::new(folder)?;
+        let sync = RoundBarrier {
             barrier: Barrier::new(self.ranks as usize),
             is_over: AtomicBool::new(false),
         };
         let run = fresh_run();
-        let one = |rank: u32| self.serve(yard.store(), rank, &run, &meeting);
+        let one = |rank: u32| self.serve(dir.store(), rank, &run, &sync);
         let rounds = std::thread::scope(|scope| {
             let start = |rank| scope.spawn(move || one(rank));
             let threads: Vec<_> = (0..self.ranks).map(start).collect();
             let threads = threads.into_iter();
-            let no_panic = "what goes wrong is an error, not a panic";
+            let no_panic = "ranks return errors and do not panic";
             let rounds = threads.map(|thread| thread.join().expect(no_panic));
             rounds.collect::<Result<Vec<_>>>()
         });
-        // Of what ranks say then, each in its own words, this is the reason.
-        self.check_wanted()?;
+        // After a cancellation every rank has an error of its own; this is the cause.
+        self.check_cancelled()?;
         Ok(slowest(&rounds?))
     }
 
-    /// Refuses to go on where it was asked to stop.
-    fn check_wanted(&self) -> Result<()> {
+    /// Returns an error if the trial was cancelled.
+    fn check_cancelled(&self) -> Result<()> {
         if !self.progress.is_cancelled() {
             return Ok(());
         }
         let message = "it was interrupted";
-        Err(Error::new(Kind::Cancelled, "try", "checkpoints", message))
+        Err(Error::new(
+            ErrorKind::Cancelled,
+            "try",
+            "checkpoints",
+            message,
+        ))
     }
 
-    /// One rank's rounds.
-    fn serve(&self, store: &Steps, rank: u32, run: &str, meeting: &Meeting) -> Result<Vec<Round>> {
-        let barrier = &meeting.barrier;
-        // Whatever one rank meets, all come to the same barriers, or the others would wait for ever.
-        let mut bench = Bench::new(self, store, rank, run);
+    /// Runs the rounds of one rank.
+    fn serve(
+        &self,
+        store: &Steps,
+        rank: u32,
+        run: &str,
+        sync: &RoundBarrier,
+    ) -> Result<Vec<Round>> {
+        let barrier = &sync.barrier;
+        // After an error a rank still waits at every barrier: otherwise the others would wait forever.
+        let mut bench = RankBench::new(self, store, rank, run);
         let mut rounds = Vec::new();
         let mut outcome = Ok(());
         for number in 1..=self.rounds {
             let mut round = Round::default();
-            for work in [Bench::save, Bench::restore_cold, Bench::restore_warm] {
+            for work in [
+                RankBench::save,
+                RankBench::restore_cold,
+                RankBench::restore_warm,
+            ] {
                 barrier.wait();
                 if let Ok(bench) = &mut bench {
-                    // The first error is kept; one that made the bench itself impossible is told in the end.
+                    // The first error is kept. An error of `RankBench::new` is returned at the end.
                     outcome = outcome.and(work(bench, number.into(), &mut round));
                 }
             }
             if rank == 0 {
-                // Decided by one and before the barrier, so that all end after the same round.
+                // Rank 0 decides before the barrier, so that all ranks end after the same round.
                 let is_over = self.progress.is_cancelled();
-                meeting.is_over.store(is_over, Ordering::Relaxed);
+                sync.is_over.store(is_over, Ordering::Relaxed);
             }
             barrier.wait();
             if rank == 0 {
-                // Only one round's files are there at a time.
+                // Only the files of one round exist at a time.
                 let _ = store.remove(number.into());
             }
             rounds.push(round);
-            if meeting.is_over.load(Ordering::Relaxed) {
+            if sync.is_over.load(Ordering::Relaxed) {
                 break;
             }
         }
@@ -163,7 +181,7 @@ impl Trial {
     }
 }
 
-/// The slowest rank's figures of each round.
+/// The times of the slowest rank in each round.
 fn slowest(ranks: &[Vec<Round>]) -> Vec<Round> {
     let rounds = ranks.first().map_or(0, Vec::len);
     let slowest = |number: usize| {
@@ -181,12 +199,12 @@ fn slowest(ranks: &[Vec<Round>]) -> Vec<Round> {
     (0..rounds).map(slowest).collect()
 }
 
-/// One rank: its state, its saver, and where it restores to.
+/// One rank: its state, its saver, and the target of its restores.
 #[derive(Debug)]
-struct Bench {
+struct RankBench {
     rank: u32,
     store: Steps,
-    saver: Saver,
+    saver: CheckpointSaver,
     restorer: Restorer,
     tensors: Vec<Tensor>,
     target: Arc<Region>,
@@ -197,12 +215,12 @@ struct Bench {
 struct Tensor {
     name: String,
     shape: Shape,
-    /// Where it goes in the region that it is restored to.
+    /// Its offset in the region that it is restored to.
     at: u64,
     memory: Memory,
 }
 
-/// Where the bytes of a tensor are.
+/// The memory of a tensor.
 #[derive(Debug)]
 enum Memory {
     Host(Vec<u8>),
@@ -223,7 +241,7 @@ impl Tensor {
             Place::P2p(_) => {
                 let message = "a trial has its tensors in host memory or on a GPU";
                 return Err(Error::new(
-                    Kind::Invalid,
+                    ErrorKind::Invalid,
                     "run a trial with",
                     place,
                     message,
@@ -238,8 +256,8 @@ impl Tensor {
         })
     }
 
-    fn source(&self) -> Source<'_> {
-        Source {
+    fn source(&self) -> SaveSource<'_> {
+        SaveSource {
             name: &self.name,
             dtype: Dtype::U8,
             shape: self.shape.clone(),
@@ -253,7 +271,7 @@ impl Tensor {
     }
 }
 
-impl Bench {
+impl RankBench {
     fn new(trial: &Trial, store: &Steps, rank: u32, run: &str) -> Result<Self> {
         let bytes = trial.bytes / u64::from(trial.ranks);
         let executor = Arc::new(Executor::new(trial.settings.clone())?);
@@ -261,10 +279,11 @@ impl Bench {
             rank,
             world: trial.ranks,
         };
-        let mut saver = Saver::new(store.clone(), who, run, executor, trial.options.clone())?;
+        let mut saver =
+            CheckpointSaver::new(store.clone(), who, run, executor, trial.options.clone())?;
         saver.share_progress(&trial.progress);
         let tensor = |number: u64| {
-            trial.check_wanted()?;
+            trial.check_cancelled()?;
             let left = bytes - number * TENSOR_BYTES;
             Tensor::new(rank, number, left.min(TENSOR_BYTES), trial.place)
         };
@@ -311,7 +330,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Restores this rank's state, and answers how long that took.
+    /// Restores this rank's state, and returns the time in seconds.
     fn restore(&mut self, step: u64) -> Result<f64> {
         let want = |t: &Tensor| Wanted::whole(&t.name, &t.shape, &self.target, t.at);
         let wanted: Vec<_> = self.tensors.iter().map(want).collect();
@@ -322,7 +341,7 @@ impl Bench {
     }
 }
 
-/// Bytes that no drive makes smaller.
+/// Bytes that a drive cannot compress.
 fn noise(seed: u64, bytes: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut noise = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];

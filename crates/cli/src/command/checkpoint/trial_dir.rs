@@ -1,7 +1,6 @@
-//! The folder that a trial works in: hidden, and removed again, if need be by the next trial.
+//! The temporary folder of a trial: hidden, and removed at the end, or by the next trial after a crash.
 //!
-//! Who works in one has the kernel's lock on the folder itself. One that nobody has a lock on was left behind by a
-//! process that died.
+//! A trial holds a lock (flock) on its folder. A folder without a lock was left behind by a process that died.
 
 use std::path::Path;
 
@@ -9,35 +8,35 @@ use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
 };
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_pipeline::checkpoint::{Steps, fresh_run};
 use straightway_sys::Folder;
 
-/// What such folders begin with.
+/// The prefix of such folders.
 const PREFIX: &str = ".straightway-trial-";
 
-/// How often a folder is made anew that a trial which began at the same time took for a dead one's.
+/// The number of attempts to create a folder. A concurrent trial may take a new one for a leftover and remove it.
 const TRIES: usize = 8;
 
-/// A folder that is removed again.
+/// A folder that is removed when this is dropped.
 #[derive(Debug)]
-pub(super) struct Yard {
+pub(super) struct TrialDir {
     parent: Folder,
     name: String,
     store: Steps,
-    /// Locked as long as it is open.
+    /// Holds the lock while it is open.
     _lock: Folder,
 }
 
-impl Yard {
-    /// One inside `parent`. What trials that died left there is removed first.
+impl TrialDir {
+    /// Creates a folder inside `parent`. Leftovers of dead trials are removed first.
     pub(super) fn new(parent: &Path) -> Result<Self> {
         let parent = Folder::open(parent)?;
         sweep(&parent);
         for _ in 0..TRIES {
             let name = format!("{PREFIX}{}", fresh_run());
             let store = Steps::create(&parent.path().join(&name))?;
-            if let Some(lock) = taken(&parent, &name)? {
+            if let Some(lock) = lock(&parent, &name)? {
                 return Ok(Self {
                     parent,
                     name,
@@ -46,9 +45,9 @@ impl Yard {
                 });
             }
         }
-        let why = "others remove what is made there";
+        let why = "other processes remove the new folder";
         let target = format!("checkpoints in {}", parent.path().display());
-        Err(Error::new(Kind::Transient, "try", target, why))
+        Err(Error::new(ErrorKind::Transient, "try", target, why))
     }
 
     /// The folder of checkpoints.
@@ -57,26 +56,26 @@ impl Yard {
     }
 }
 
-impl Drop for Yard {
+impl Drop for TrialDir {
     fn drop(&mut self) {
         let _ = self.parent.remove_tree(&self.name);
     }
 }
 
-/// The lock on a new folder; `None` where another trial is about to remove it, or has.
-fn taken(parent: &Folder, name: &str) -> Result<Option<Folder>> {
+/// Locks a new folder. Returns `None` if another trial has removed it or is about to.
+fn lock(parent: &Folder, name: &str) -> Result<Option<Folder>> {
     let folder = match parent.open_folder(name) {
-        Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
     match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => Ok(None),
-        // A file system without locks has nobody who sweeps.
+        // On a file system without locks nothing is swept.
         _ => Ok(parent.kind(name)?.is_some().then_some(folder)),
     }
 }
 
-/// Removes the folders that nobody works in. What cannot be looked at or removed is no reason not to begin.
+/// Removes folders without a lock. Errors are ignored.
 fn sweep(parent: &Folder) {
     let names = parent.list().unwrap_or_default();
     for name in names.iter().filter(|name| name.starts_with(PREFIX)) {
@@ -84,7 +83,7 @@ fn sweep(parent: &Folder) {
             continue;
         };
         if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // While it is locked, so that whoever has just made it sees that it goes.
+            // Removed under the lock, so that a trial that has just created it notices.
             let _ = parent.remove_tree(name);
         }
     }
@@ -97,14 +96,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trial_removes_what_dead_ones_left_and_nothing_else() {
+    fn a_trial_removes_the_folders_of_dead_trials_and_nothing_else() {
         let parent = tempfile::tempdir().unwrap();
         let dead = parent.path().join(format!("{PREFIX}dead"));
         fs::create_dir_all(dead.join("step-1")).unwrap();
         fs::create_dir(parent.path().join("other")).unwrap();
-        let one = Yard::new(parent.path()).unwrap();
+        let one = TrialDir::new(parent.path()).unwrap();
         assert!(!dead.exists());
-        let two = Yard::new(parent.path()).unwrap();
+        let two = TrialDir::new(parent.path()).unwrap();
         assert!(one.store().folder().exists());
         drop((one, two));
         let left: Vec<_> = fs::read_dir(parent.path()).unwrap().flatten().collect();

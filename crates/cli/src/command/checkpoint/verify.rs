@@ -1,4 +1,4 @@
-//! `straightway checkpoint verify`: whether a step is what it was.
+//! `straightway checkpoint verify`: checks every byte of a step.
 
 use std::process::ExitCode;
 
@@ -6,16 +6,16 @@ use serde_json::json;
 use straightway_core::Bytes;
 use straightway_pipeline::checkpoint::Restorer;
 
-use super::{Chosen, print_lines};
+use super::{StepArgs, print_lines};
 use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
 
 /// Read all of a checkpoint and check every byte of it.
 ///
-/// The answer is yes (0) or no (1). What is damaged is named, and whether parity can mend it is said.
+/// Exits with 0 if it is intact, 1 if it is damaged. The damage is listed, with whether parity can repair it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    chosen: Chosen,
+    step: StepArgs,
 
     /// Write the result as JSON.
     #[arg(long)]
@@ -26,8 +26,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let checkpoint = args.chosen.open()?;
-    let restorer = Restorer::new(args.tuning.settings(&args.chosen.folder)?)?;
+    let checkpoint = args.step.open()?;
+    let restorer = Restorer::new(args.tuning.settings(&args.step.folder)?)?;
     let manifest = checkpoint.manifest();
     let images = manifest.image_bytes();
     let watch = Watch::begin(restorer.progress(), images);
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let mut lines = verdict.damage;
         lines.push(match (is_whole, verdict.is_mendable) {
             (true, _) => format!("step {step} is whole: {} checked", Bytes(images)),
-            (false, true) => format!("step {step} is damaged; its parity mends that"),
+            (false, true) => format!("step {step} is damaged; parity can repair it"),
             (false, false) => format!("step {step} is damaged"),
         });
         print_lines(&lines)?;

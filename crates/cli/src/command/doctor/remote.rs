@@ -1,43 +1,45 @@
-//! `straightway doctor URI` for stores that have no doctor of their own: whether an object can be read, how fast, and
-//! what the connections see.
+//! `straightway doctor URI` for stores without checks of their own: whether an object can be read, how fast, and the
+//! state of the connections.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use straightway_core::{Choice, Error, Extent, Kind, Move, Rate, Receipt, Result, Uri};
+use straightway_core::{Choice, Error, ErrorKind, Extent, Move, Rate, Receipt, Result, Uri};
 use straightway_io::{
     Executor, Handle, Objects, Region, Settings, Store,
-    store::{Location, Missing, Page, Registry, open_one},
+    store::{ListPage, Location, Missing, Registry, open_one},
 };
 use straightway_net::suited;
-use straightway_s3::doctor::{Check, State, connections};
+use straightway_s3::doctor::{CheckState, StoreCheck, connections};
 
-/// Reads of one byte whose median is the latency.
+use crate::hint::hint;
+
+/// The number of one-byte reads whose median is the latency.
 const LATENCY_READS: usize = 7;
 
-/// The most that is read.
+/// The maximum number of bytes to read.
 const SAMPLE_BYTES_MAX: u64 = 64 << 20;
 
-/// An object of this length tells something about speed.
+/// The minimum size of an object to measure throughput with.
 const SAMPLE_BYTES_MIN: u64 = 2 << 20;
 
-/// Where the object is looked for that is read.
-const FIRST_PAGE: Page = Page {
+/// The page of names in which an object to read is searched.
+const FIRST_PAGE: ListPage = ListPage {
     after: None,
     names_max: 1000,
 };
 
-/// Reads the object that is named, or the largest in the folder that is.
-pub(super) fn examine(stores: &Registry, uri: &Uri) -> Vec<Check> {
+/// Examines the named object, or the largest one in the named folder.
+pub(super) fn examine(stores: &Registry, uri: &Uri) -> Vec<StoreCheck> {
     let mut checks = Vec::new();
-    if let Err((name, error)) = look(stores, uri, &mut checks) {
-        checks.push(Check {
+    if let Err((name, error)) = run_checks(stores, uri, &mut checks) {
+        checks.push(StoreCheck {
             name,
-            state: State::Wrong,
+            state: CheckState::Wrong,
             seen: error.to_string(),
-            mend: error.hint().map(str::to_owned),
+            mend: hint(&error),
         });
     }
     checks
@@ -46,7 +48,7 @@ pub(super) fn examine(stores: &Registry, uri: &Uri) -> Vec<Check> {
 /// A check that failed, by its name.
 type Failed = (&'static str, Error);
 
-fn look(stores: &Registry, uri: &Uri, checks: &mut Vec<Check>) -> Result<(), Failed> {
+fn run_checks(stores: &Registry, uri: &Uri, checks: &mut Vec<StoreCheck>) -> Result<(), Failed> {
     let (store, object) = find(stores, uri).map_err(|error| ("access", error))?;
     let found = object.object();
     checks.push(fine("access", format!("{} can be opened", found.name)));
@@ -67,30 +69,32 @@ fn look(stores: &Registry, uri: &Uri, checks: &mut Vec<Check>) -> Result<(), Fai
     Ok(())
 }
 
-fn fine(name: &'static str, seen: String) -> Check {
-    Check {
+fn fine(name: &'static str, seen: String) -> StoreCheck {
+    StoreCheck {
         name,
-        state: State::Fine,
+        state: CheckState::Fine,
         seen,
         mend: None,
     }
 }
 
-fn too_small() -> Check {
-    Check {
+fn too_small() -> StoreCheck {
+    StoreCheck {
         name: "throughput",
-        state: State::Note,
+        state: CheckState::Note,
         seen: "the object is too small to measure with".to_owned(),
         mend: Some("name an object of 64 MiB or more".to_owned()),
     }
 }
 
-/// The object that is named, or the largest on the first page of the folder that is.
+/// The named object, or the largest one on the first page of the named folder.
 fn find(stores: &Registry, uri: &Uri) -> Result<(Arc<dyn Store>, Arc<dyn Handle>)> {
     let at = Location::from(stores.find(uri)?);
     let refused = match open_one(&*at.store, at.name.as_os_str()) {
         Ok(object) => return Ok((at.store, object)),
-        Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::Invalid) => return Err(error),
+        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
+            return Err(error);
+        }
         Err(error) => error,
     };
     let Ok(page) = at.below(Missing::Refuse).and_then(|inside| {
@@ -108,10 +112,10 @@ fn find(stores: &Registry, uri: &Uri) -> Result<(Arc<dyn Store>, Arc<dyn Handle>
     Ok((inside, object))
 }
 
-/// How long a read of one byte takes.
-fn latency(object: &Arc<dyn Handle>) -> Result<Check> {
+/// Measures the latency of a one-byte read.
+fn latency(object: &Arc<dyn Handle>) -> Result<StoreCheck> {
     let mut times = Vec::new();
-    // The first one makes the connection.
+    // The first read opens the connection and is not counted.
     for number in 0..=LATENCY_READS {
         let start = Instant::now();
         object.read_exact_at(0, &mut [0])?;

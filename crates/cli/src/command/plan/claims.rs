@@ -1,4 +1,4 @@
-//! `straightway plan claims`: every figure of the four articles, with a verdict.
+//! `straightway plan claims`: judges every figure of the four articles.
 
 use std::process::ExitCode;
 
@@ -9,14 +9,14 @@ use crate::command::output::Output;
 
 /// List every figure of the four articles with a verdict: follows, does not follow, cannot be decided
 ///
-/// Exits with 1 where a computed verdict is not the one that is kept beside the figure.
+/// Exits with 1 if a computed verdict differs from the recorded one.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     output: Output,
 }
 
-/// Judges them.
+/// Judges all figures.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let judged = articles::judge()?;
     args.output

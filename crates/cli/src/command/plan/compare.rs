@@ -1,15 +1,15 @@
-//! `straightway plan compare`: prediction beside measurement.
+//! `straightway plan compare`: compares predictions with measurements.
 
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
 use straightway_core::{Bytes, Rate, Route, Seconds};
 use straightway_model::{
-    measured::{self, At, Comparison, Measured},
-    path::Node,
+    measured::{At, Comparison, MeasuredMachine, MeasuredRoute},
+    path::ComputeNode,
 };
 use straightway_probe::{
-    bench::{Cache, Stage, StageRates, Work},
+    bench::{CacheState, Stage, StageRates, Workload},
     profile::{DriveProfile, Profile},
 };
 use straightway_scenario::check;
@@ -17,15 +17,15 @@ use straightway_view::compare;
 
 use crate::command::{output::Output, source};
 
-/// Set the models' predictions beside what was measured on a machine
+/// Compare the models' predictions with the measurements of a machine
 ///
-/// The prediction is made twice: with the constants the planner assumes, and with the machine's own
-/// measurements of the stages (drive, copies) in their place, never with the measurement beside it. What was measured is
-/// this machine's profile, kept by `straightway bench`, or a file. Exits with 1 where a calibrated
-/// prediction misses the measurement by more than 15 %, unless it is one row in ten that says why.
+/// Each prediction is made twice: with the constants that the planner assumes, and with the machine's own measurements
+/// of the stages (drive, copies) instead. It never uses the measurement that it is compared with. The measurements are
+/// this machine's profile, written by `straightway bench`, or a file. Exits with 1 if a calibrated prediction misses
+/// the measurement by more than 15 %, unless it is one row in ten that says why.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// What was measured, as TOML [default: this machine's profile]
+    /// The measurements, as TOML [default: this machine's profile]
     #[arg(long, value_name = "FILE")]
     measured: Option<PathBuf>,
 
@@ -37,7 +37,7 @@ pub(super) struct Args {
     output: Output,
 }
 
-/// Compares.
+/// Compares predictions with measurements.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let machines = match &args.measured {
         Some(path) => {
@@ -47,7 +47,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         None => from_profile()?,
     };
-    let node = Node::default();
+    let node = ComputeNode::default();
     let comparisons: Vec<Comparison> = machines.iter().map(|m| m.compare(&node)).collect();
     let page = compare::page(&comparisons, args.basis || args.output.is_html());
     args.output
@@ -59,8 +59,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// What `bench` kept of this machine, drive by drive.
-fn from_profile() -> anyhow::Result<Vec<Measured>> {
+/// The measurements of each drive from the profile of `bench`.
+fn from_profile() -> anyhow::Result<Vec<MeasuredMachine>> {
     const HOW: &str = "run `straightway bench` first, or give --measured FILE";
     let path = Profile::place().with_context(|| format!("no place to keep a profile; {HOW}"))?;
     let profile = Profile::read(&path)?;
@@ -74,27 +74,27 @@ fn from_profile() -> anyhow::Result<Vec<Measured>> {
         .collect())
 }
 
-/// A drive's knees as the model knows them.
-fn measured(machine: String, cores: u32, drive: &DriveProfile) -> Measured {
-    let mut measured = Measured {
+/// Converts a drive's profile to the model's measurements.
+fn measured(machine: String, cores: u32, drive: &DriveProfile) -> MeasuredMachine {
+    let mut measured = MeasuredMachine {
         machine: Some(machine),
         cores: Some(u64::from(cores)),
         io: drive.tuning.map(|tuning| Bytes(tuning.chunk_bytes)),
         depth: drive.tuning.map(|tuning| u64::from(tuning.depth)),
-        ..Measured::default()
+        ..MeasuredMachine::default()
     };
     measured.drive.read_latency = drive.read_latency_s.map(Seconds);
     for knee in &drive.knees {
-        let route = match (knee.track.route, knee.track.cache) {
+        let route = match (knee.series.route, knee.series.cache) {
             (Route::Direct, _) => &mut measured.drive,
             (Route::Staged, _) => &mut measured.staged,
-            (Route::Buffered, Cache::Cold) => &mut measured.buffered,
-            (Route::Buffered, Cache::Warm) => &mut measured.cached,
-            // A drive has no sockets and no service, and what is mapped does not move.
+            (Route::Buffered, CacheState::Cold) => &mut measured.buffered,
+            (Route::Buffered, CacheState::Warm) => &mut measured.cached,
+            // A drive has no sockets and no service, and mapped bytes are not moved.
             (Route::Socket | Route::Mapped | Route::Service, _) => continue,
         };
-        // What a drive can do is its best; what a path does is what it did with that block and depth.
-        let rate = Some(Rate(match knee.track.route {
+        // A drive counts with its best rate, a path with its rate at this block size and depth.
+        let rate = Some(Rate(match knee.series.route {
             Route::Direct => knee.rate_bytes_per_s_max,
             _ => knee.rate_bytes_per_s,
         }));
@@ -103,14 +103,14 @@ fn measured(machine: String, cores: u32, drive: &DriveProfile) -> Measured {
             depth: u64::from(knee.depth),
             lanes: knee.lanes.map(u64::from),
         });
-        if (knee.track.work, knee.track.cache) == (Work::Read, Cache::Warm) {
+        if (knee.series.work, knee.series.cache) == (Workload::Read, CacheState::Warm) {
             route.cpu_s_per_gb = knee.cpu_s_per_gb;
         }
-        match knee.track.work {
-            Work::Read => (route.read, route.read_at) = (rate, at),
-            Work::Write => (route.write, route.write_at) = (rate, at),
-            // Random blocks are another question than a path's rate.
-            Work::Gather => {}
+        match knee.series.work {
+            Workload::Read => (route.read, route.read_at) = (rate, at),
+            Workload::Write => (route.write, route.write_at) = (rate, at),
+            // Random blocks say nothing about the rate of a path.
+            Workload::Gather => {}
         }
     }
     measured.stages.writeback_start = drive.writeback_start_bytes.map(Bytes);
@@ -120,15 +120,15 @@ fn measured(machine: String, cores: u32, drive: &DriveProfile) -> Measured {
     measured
 }
 
-/// A stage, or a whole route in place of its knee: the best of many points is not what a route does again.
-fn put(measured: &mut Measured, rates: &StageRates) {
+/// Adds a stage, or a whole route instead of its knee: the best of many points is not reproducible.
+fn put(measured: &mut MeasuredMachine, rates: &StageRates) {
     let rate = Some(Rate(rates.median()));
     let stages = &mut measured.stages;
-    let read = |route: &mut measured::Route| {
+    let read = |route: &mut MeasuredRoute| {
         (route.read, route.read_at) = (rate, Some(at(rates)));
         route.read_spread = Some(rates.spread());
     };
-    let write = |route: &mut measured::Route| {
+    let write = |route: &mut MeasuredRoute| {
         (route.write, route.write_at) = (rate, Some(at(rates)));
         route.write_spread = Some(rates.spread());
     };
@@ -138,7 +138,7 @@ fn put(measured: &mut Measured, rates: &StageRates) {
         Stage::RingWrite => write(&mut measured.staged),
         Stage::CacheWrite => {
             write(&mut measured.buffered);
-            stages.cache_written = Some(Bytes(rates.shape.bytes));
+            stages.cache_written = Some(Bytes(rates.load.bytes));
         }
         Stage::DriveToRing => stages.drive_to_ring = rate,
         Stage::RingToMemory => stages.ring_to_memory = rate,
@@ -151,11 +151,11 @@ fn put(measured: &mut Measured, rates: &StageRates) {
     }
 }
 
-/// What a stage was measured with.
+/// The settings of the measurement of a stage.
 fn at(rates: &StageRates) -> At {
     At {
-        io: Bytes(rates.shape.block_bytes),
-        depth: u64::from(rates.shape.depth),
-        lanes: Some(u64::from(rates.shape.lanes)),
+        io: Bytes(rates.load.block_bytes),
+        depth: u64::from(rates.load.depth),
+        lanes: Some(u64::from(rates.load.lanes)),
     }
 }

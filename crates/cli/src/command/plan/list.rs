@@ -1,4 +1,4 @@
-//! `straightway plan list`: the scenarios that come with the program.
+//! `straightway plan list`: lists the scenarios that come with the program.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use crate::command::{
 /// List the scenarios that come with the program, with the command that runs each
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Write out the scenario of this name, to start one's own from
+    /// Print the scenario of this name, as a starting point for your own
     #[arg(value_name = "NAME")]
     name: Option<String>,
 
@@ -21,7 +21,7 @@ pub(super) struct Args {
     output: Output,
 }
 
-/// Lists them, or writes one out.
+/// Lists the scenarios, or prints one.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(name) = &args.name {
         let (_, entry) = library::find(Runner::Plan, name)

@@ -1,4 +1,4 @@
-//! A planner's scenario with its text, from which refusals get their lines.
+//! A scenario of the planner with its text, which gives refusals their line numbers.
 
 use anyhow::{Context, bail};
 use straightway_model::scenario::{Scenario, Topic};
@@ -6,7 +6,7 @@ use straightway_scenario::check::Refusals;
 
 use crate::command::{library::Runner, source};
 
-/// A scenario and where it came from.
+/// A scenario and its source.
 #[derive(Debug)]
 pub(super) struct Question {
     /// The scenario.
@@ -16,7 +16,7 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// Reads the scenario `asked` for; its defaults where none is.
+    /// Reads the scenario `asked`; the default scenario of the topic if it is `None`.
     pub(super) fn read(asked: Option<&str>, topic: Topic) -> anyhow::Result<Self> {
         let Some(asked) = asked else {
             return Ok(Self {
@@ -29,7 +29,7 @@ impl Question {
         let scenario = Scenario::read(&text).with_context(|| format!("scenario {asked}"))?;
         if scenario.topic() != topic {
             let of = scenario.topic().name();
-            bail!("scenario {asked} is about {of}: ask `straightway plan {of} --scenario {asked}`");
+            bail!("scenario {asked} is about {of}: run `straightway plan {of} --scenario {asked}`");
         }
         Ok(Self {
             scenario,
@@ -38,7 +38,7 @@ impl Question {
         })
     }
 
-    /// A refusal that the model made, with the scenario's name and lines.
+    /// The error of a refusal by the model, with the scenario's name and lines.
     pub(super) fn refuse(&self, refused: Refusals) -> anyhow::Error {
         let refused = match &self.text {
             Some(text) => refused.located(text),

@@ -1,23 +1,23 @@
-//! `straightway sim ecn`: where DCQCN settles, whether it stays there, and which thresholds are better.
+//! `straightway sim ecn`: the fixed point of DCQCN, its stability, and better thresholds.
 
 use std::process::ExitCode;
 
 use clap::ValueEnum;
 use straightway_core::{Bytes, Rate, Seconds};
 use straightway_fabric::{
-    beside,
     dcqcn::{Ecn, ParameterSet},
     fluid::{Fluid, SETTLE, Tuned, tune},
+    packet_check,
 };
 use straightway_scenario::check::checked;
-use straightway_view::ecn::{self, Answer};
+use straightway_view::ecn::{self, EcnAnswer};
 
 use crate::command::output::Output;
 
-/// Tune ECN thresholds by DCQCN's fluid model: fixed point, stability, and what others would give
+/// Tune ECN thresholds with DCQCN's fluid model: fixed point, stability, and alternative thresholds
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// How many long flows share the link
+    /// The number of long flows that share the link
     #[arg(long, default_value_t = 10)]
     flows: u32,
 
@@ -25,17 +25,17 @@ pub(crate) struct Args {
     #[arg(long, default_value = "400Gb/s")]
     rate: Rate,
 
-    /// Bytes of a packet
+    /// The size of a packet
     #[arg(long, default_value = "4096")]
     packet: Bytes,
 
-    /// The way back of a notification; half the notification interval comes on top
+    /// The delay of a notification on its way back; half the notification interval is added
     #[arg(long, value_name = "TIME", default_value = "4us")]
     way_back: Seconds,
 
     /// The published constants to start from
-    #[arg(long, value_enum, default_value_t = Set::Paper)]
-    parameters: Set,
+    #[arg(long, value_enum, default_value_t = SetName::Paper)]
+    parameters: SetName,
 
     /// Marking starts at this queue, instead of the set's
     #[arg(long, value_name = "SIZE")]
@@ -59,7 +59,7 @@ pub(crate) struct Args {
 
 /// The published sets
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Set {
+enum SetName {
     /// SIGCOMM 2015
     Paper,
     /// `ConnectX` defaults
@@ -70,7 +70,7 @@ enum Set {
     Simai,
 }
 
-/// Answers with the fixed point and a table of choices.
+/// Computes the fixed point and a table of alternatives.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let fluid = fluid(args);
     checked(&fluid)?;
@@ -78,13 +78,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let settled = fluid.settle(SETTLE);
     let tuned = tune(&fluid);
     let Tuned { choices, best, .. } = &tuned;
-    let play = |ecn: Ecn| beside::play(&fluid, set(args), ecn, PLAYED).transpose();
+    let play = |ecn: Ecn| packet_check::simulate_queue(&fluid, set(args), ecn, PLAYED).transpose();
     let played = play(fluid.ecn)?;
     let best_played = match best {
         Some(best) => play(choices[*best].ecn)?,
         None => None,
     };
-    let answer = Answer {
+    let answer = EcnAnswer {
         fluid: &fluid,
         choice: &choice,
         settled: &settled,
@@ -103,15 +103,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How long the packet simulator plays: a few thousand notification intervals.
+/// The duration of the packet simulation: a few thousand notification intervals.
 const PLAYED: Seconds = Seconds(0.1);
 
 fn set(args: &Args) -> ParameterSet {
     match args.parameters {
-        Set::Paper => ParameterSet::Paper,
-        Set::Connectx => ParameterSet::Connectx,
-        Set::Hpcc => ParameterSet::Hpcc,
-        Set::Simai => ParameterSet::Simai,
+        SetName::Paper => ParameterSet::Paper,
+        SetName::Connectx => ParameterSet::Connectx,
+        SetName::Hpcc => ParameterSet::Hpcc,
+        SetName::Simai => ParameterSet::Simai,
     }
 }
 

@@ -4,28 +4,28 @@ use std::{ops::ControlFlow, process::ExitCode};
 
 use serde_json::Value;
 use straightway_core::Result;
-use straightway_fabric::{Outcome, Progress, Scenario, simulate};
+use straightway_fabric::{FabricOutcome, FabricScenario, SimulationProgress, simulate};
 use straightway_scenario::seed::Seed;
 
 use straightway_view as view;
 
 use super::{
-    simulator::{SimAsk, Simulated},
-    stopwatch::{Stopwatch, Took},
+    simulator::{Simulated, SimulationArgs},
+    stopwatch::{Elapsed, Stopwatch},
 };
 use crate::command::{bar::Bar, library::Runner, output::say};
 
 /// Simulate a lossless Ethernet fabric packet by packet: queues, marks, pauses, victims, deadlock
 ///
-/// Without --scenario it lists those that come with the program. Exits with 1 where the fabric came
-/// to a deadlock, or lost packets though it is lossless; a sweep shows that and exits with 0.
+/// Without --scenario, it lists the scenarios that come with the program. Exits with 1 if the fabric deadlocked, or
+/// lost packets although it is lossless; a sweep shows that and exits with 0.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    ask: SimAsk,
+    ask: SimulationArgs,
 }
 
-impl Simulated for Scenario {
+impl Simulated for FabricScenario {
     const RUNNER: Runner = Runner::Fabric;
     const NAME: &'static str = "Fabric";
     const USUAL: &'static [(&'static str, &'static str)] = &[
@@ -51,19 +51,18 @@ impl Simulated for Scenario {
         self.claims.clear();
     }
 
-    /// The outcome without its queues over time: they are most of its bytes, and a sweep has a
-    /// thousand of them.
-    fn outcome(&self, look: &dyn Fn() -> ControlFlow<()>) -> Result<Value> {
-        let mut outcome = simulate(self, |_| look())?;
+    /// The outcome without its queues over time, which are most of its size: a sweep has a thousand outcomes.
+    fn outcome(&self, check: &dyn Fn() -> ControlFlow<()>) -> Result<Value> {
+        let mut outcome = simulate(self, |_| check())?;
         outcome.series.clear();
         Ok(serde_json::json!(outcome))
     }
 }
 
-/// Runs the simulation, or lists what can be run.
+/// Runs the simulation, or lists the scenarios.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Some(scenario) = args.ask.scenario::<Scenario>()? else {
-        return args.ask.list::<Scenario>();
+    let Some(scenario) = args.ask.scenario::<FabricScenario>()? else {
+        return args.ask.list::<FabricScenario>();
     };
     let ask = &args.ask.ask;
     if ask.sweep.is_asked() {
@@ -71,9 +70,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let watch = Stopwatch::begin();
     let mut outcome = watched(&scenario)?;
-    let origins = args.ask.origins::<Scenario>()?;
+    let origins = args.ask.origins::<FabricScenario>()?;
     outcome.basis.attribute(|path| origins.of(path));
-    say_effort(&outcome, watch.took());
+    print_effort(&outcome, watch.took());
     let page = view::fabric::page(&scenario, &outcome, ask.in_full());
     let json = serde_json::json!({ "scenario": scenario, "outcome": outcome });
     ask.output.write(&page, &json)?;
@@ -86,10 +85,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Runs a scenario with a progress bar, until it is done or the user has had enough.
-fn watched(scenario: &Scenario) -> anyhow::Result<Outcome> {
+/// Runs a scenario with a progress bar, until it ends or is interrupted.
+fn watched(scenario: &FabricScenario) -> anyhow::Result<FabricOutcome> {
     let bar = Bar::begin();
-    let outcome = simulate(scenario, |progress: &Progress| {
+    let outcome = simulate(scenario, |progress: &SimulationProgress| {
         let doing = format!(
             "{} simulated, {} packets",
             progress.simulated, progress.packets
@@ -99,8 +98,8 @@ fn watched(scenario: &Scenario) -> anyhow::Result<Outcome> {
     Ok(outcome?)
 }
 
-/// Says on stderr what the run took.
-fn say_effort(outcome: &Outcome, took: Took) {
+/// Prints the effort of the run to stderr.
+fn print_effort(outcome: &FabricOutcome, took: Elapsed) {
     let (events, packets) = (outcome.effort.events, outcome.effort.packets);
     let rate = events as f64 / took.wall_s / 1e6;
     let each = took.wall_s * 1e6 / packets.max(1) as f64;

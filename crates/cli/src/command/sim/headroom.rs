@@ -1,4 +1,4 @@
-//! `straightway sim headroom`: what a lossless port must keep back.
+//! `straightway sim headroom`: the buffer that a lossless port must reserve.
 
 use std::process::ExitCode;
 
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = AsicName::Spectrum4)]
     asic: AsicName,
 
-    /// By which of SONiC's computations
+    /// The SONiC computation to use
     #[arg(long, value_enum, default_value_t = RuleName::Lua)]
     rule: RuleName,
 
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long)]
     shared_pool: bool,
 
-    /// What MAC and PHY hold, instead of the ASIC's 0.8 KiB
+    /// The bytes that MAC and PHY hold, instead of the ASIC's 0.8 KiB
     #[arg(long)]
     mac_phy: Option<Bytes>,
 
@@ -67,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "QUANTA")]
     peer_quanta: Option<u32>,
 
-    /// Also say how long this much buffer lasts when many send to one port
+    /// Also show how long this much buffer lasts when many hosts send to one port
     #[arg(long, value_name = "SIZE", default_value = "64MB")]
     buffer: Bytes,
 
@@ -131,7 +131,7 @@ impl From<RuleName> for Rule {
     }
 }
 
-/// Answers with a table.
+/// Computes the headroom of each port.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ports = ports(args);
     for port in &ports {

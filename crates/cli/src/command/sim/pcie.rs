@@ -4,26 +4,26 @@ use std::{ops::ControlFlow, process::ExitCode};
 
 use serde_json::Value;
 use straightway_core::Result;
-use straightway_pcie::{self as pcie, Outcome, Scenario};
+use straightway_pcie::{self as pcie, PcieOutcome, PcieScenario};
 use straightway_scenario::seed::Seed;
 
 use straightway_view::{self as view, pcie::More};
 
 use super::{
-    simulator::{SimAsk, Simulated},
-    stopwatch::{Stopwatch, Took},
+    simulator::{Simulated, SimulationArgs},
+    stopwatch::{Elapsed, Stopwatch},
 };
 use crate::command::{bar::Bar, library::Runner, output::say};
 
-/// Simulate streams over a tree of PCIe links, TLP by TLP: who gets what, and what is in the way
+/// Simulate streams over a tree of PCIe links, TLP by TLP: the rate of each stream, and the bottleneck
 ///
-/// Without --scenario it lists those that come with the program.
+/// Without --scenario, it lists the scenarios that come with the program.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    ask: SimAsk,
+    ask: SimulationArgs,
 
-    /// Switch the streams on one after another and find how many give the most
+    /// Switch the streams on one after another and find the number with the highest total rate
     #[arg(long, conflicts_with = "sweep")]
     streams_sweep: bool,
 
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     what_if: bool,
 }
 
-impl Simulated for Scenario {
+impl Simulated for PcieScenario {
     const RUNNER: Runner = Runner::Pcie;
     const NAME: &'static str = "PCIe";
     const USUAL: &'static [(&'static str, &'static str)] = &[
@@ -57,16 +57,16 @@ impl Simulated for Scenario {
         self.claims.clear();
     }
 
-    fn outcome(&self, look: &dyn Fn() -> ControlFlow<()>) -> Result<Value> {
-        let outcome = pcie::simulate(self, |_| look())?;
+    fn outcome(&self, check: &dyn Fn() -> ControlFlow<()>) -> Result<Value> {
+        let outcome = pcie::simulate(self, |_| check())?;
         Ok(serde_json::json!(outcome))
     }
 }
 
-/// Runs the simulation, or lists what can be run.
+/// Runs the simulation, or lists the scenarios.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Some(scenario) = args.ask.scenario::<Scenario>()? else {
-        return args.ask.list::<Scenario>();
+    let Some(scenario) = args.ask.scenario::<PcieScenario>()? else {
+        return args.ask.list::<PcieScenario>();
     };
     let ask = &args.ask.ask;
     if ask.sweep.is_asked() {
@@ -76,11 +76,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watch = Stopwatch::begin();
     let mut outcome = pcie::simulate(&scenario, |done| bar.show(done, "simulating"))?;
     let took = watch.took();
-    let origins = args.ask.origins::<Scenario>()?;
+    let origins = args.ask.origins::<PcieScenario>()?;
     outcome.basis.attribute(|path| origins.of(path));
     let more = more(args, &scenario, &outcome, &bar)?;
     drop(bar);
-    say_effort(&outcome, took);
+    print_effort(&outcome, took);
     let page = view::pcie::page(&scenario, &outcome, &more, ask.in_full());
     let json = serde_json::json!({
         "scenario": scenario, "outcome": outcome,
@@ -90,7 +90,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn more(args: &Args, scenario: &Scenario, outcome: &Outcome, bar: &Bar) -> anyhow::Result<More> {
+fn more(
+    args: &Args,
+    scenario: &PcieScenario,
+    outcome: &PcieOutcome,
+    bar: &Bar,
+) -> anyhow::Result<More> {
     let sweep = args
         .streams_sweep
         .then(|| pcie::sweep(scenario, |done| bar.show(done, "more and more streams")));
@@ -105,8 +110,8 @@ fn more(args: &Args, scenario: &Scenario, outcome: &Outcome, bar: &Bar) -> anyho
     })
 }
 
-/// Says on stderr what the run took.
-fn say_effort(outcome: &Outcome, took: Took) {
+/// Prints the effort of the run to stderr.
+fn print_effort(outcome: &PcieOutcome, took: Elapsed) {
     let audit = &outcome.audit;
     let rate = audit.tlps as f64 / took.wall_s / 1e6;
     say(&format!(

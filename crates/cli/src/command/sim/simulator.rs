@@ -1,63 +1,62 @@
-//! What the simulators have in common on the command line: where their scenario comes from, what
-//! the arguments change in it, and a sweep over it.
+//! The shared command line of the simulators: the source of the scenario, the changes by arguments, and sweeps.
 
 use std::{ops::ControlFlow, process::ExitCode};
 
 use anyhow::Context;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use straightway_core::{Kind, Result};
+use straightway_core::{ErrorKind, Result};
 use straightway_model::scenario::Topic;
 use straightway_report::{Block, Page};
 use straightway_scenario::{
-    check::{self, Checked, Refusals},
+    check::{self, Checkable, Refusals},
     origin::Origins,
     seed::Seed,
-    setting::{self, Setting},
+    setting::{self, ParameterSetting},
     sweep::SIMULATIONS_MAX,
 };
 
 use crate::command::{
-    ask::Ask,
     library::{self, Runner},
+    scenario_args::ScenarioArgs,
     source,
 };
 
 /// A simulator's scenario.
-pub(super) trait Simulated: Serialize + DeserializeOwned + Checked + Clone + Sync {
+pub(super) trait Simulated: Serialize + DeserializeOwned + Checkable + Clone + Sync {
     /// Which simulator it is for.
     const RUNNER: Runner;
-    /// What it simulates, in a word.
+    /// The name of what it simulates.
     const NAME: &'static str;
-    /// The figures a sweep shows where none are asked for: path and label.
+    /// The default figures of a sweep: path and label.
     const USUAL: &'static [(&'static str, &'static str)];
 
-    /// Starts its randomness elsewhere.
+    /// Sets the random seed.
     fn reseed(&mut self, seed: Seed);
 
     /// Its title.
     fn title_mut(&mut self) -> &mut String;
 
-    /// Forgets what was published: claims are about the case as it was.
+    /// Removes the claims, which apply only to the unchanged case.
     fn forget_claims(&mut self);
 
-    /// Simulates it, as one point of a sweep. `look` breaks it off.
-    fn outcome(&self, look: &dyn Fn() -> ControlFlow<()>) -> Result<Value>;
+    /// Simulates it as one point of a sweep. `check` can stop it.
+    fn outcome(&self, check: &dyn Fn() -> ControlFlow<()>) -> Result<Value>;
 }
 
-/// A question to a simulator
+/// The arguments of a simulation
 #[derive(Debug, clap::Args)]
-pub(super) struct SimAsk {
+pub(super) struct SimulationArgs {
     #[command(flatten)]
-    pub(super) ask: Ask,
+    pub(super) ask: ScenarioArgs,
 
-    /// Start the randomness elsewhere: paths, permutations, marks, the tails of latencies
+    /// The random seed of paths, permutations, marks and the tails of latencies
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 }
 
-impl SimAsk {
-    /// The scenario asked for, with what the command line changes; none where none was named.
+impl SimulationArgs {
+    /// The requested scenario with the changes of the command line; `None` if no scenario is named.
     pub(super) fn scenario<S: Simulated>(&self) -> anyhow::Result<Option<S>> {
         let Some(asked) = &self.ask.scenario else {
             return Ok(None);
@@ -75,7 +74,7 @@ impl SimAsk {
         }
         scenario.forget_claims();
         let mut changed = setting::set(scenario, &settings)?;
-        // A case that was changed is no longer the one of its file.
+        // The title shows that the case differs from its file.
         let set: Vec<String> = settings
             .iter()
             .map(|s| format!("{} = {}", s.path, s.value))
@@ -85,7 +84,7 @@ impl SimAsk {
         Ok(Some(changed))
     }
 
-    /// Who chose which parameter: the scenario's file, or the user.
+    /// The origin of each parameter: the scenario's file, or the user.
     pub(super) fn origins<S: Simulated>(&self) -> anyhow::Result<Origins> {
         let Some(asked) = &self.ask.scenario else {
             return Ok(Origins::default());
@@ -97,7 +96,7 @@ impl SimAsk {
         Ok(origins)
     }
 
-    /// Lists what can be run.
+    /// Lists the available scenarios.
     pub(super) fn list<S: Simulated>(&self) -> anyhow::Result<ExitCode> {
         let table = library::table_of(S::RUNNER)?;
         let json = table.to_json();
@@ -108,7 +107,7 @@ impl SimAsk {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Simulates every point of the sweep that was asked for.
+    /// Simulates every point of the sweep.
     pub(super) fn sweep<S: Simulated>(&self, mut scenario: S) -> anyhow::Result<ExitCode> {
         scenario.forget_claims();
         let (sweep, output) = (&self.ask.sweep, &self.ask.output);
@@ -123,9 +122,9 @@ impl SimAsk {
                     Ok(changed) => changed,
                     Err(refused) => return Ok(Err(refused)),
                 };
-                match changed.outcome(&|| bar.look()) {
+                match changed.outcome(&|| bar.check()) {
                     Ok(outcome) => Ok(Ok(outcome)),
-                    Err(error) if error.kind() == Kind::Invalid => {
+                    Err(error) if error.kind() == ErrorKind::Invalid => {
                         Ok(Err(refused(settings, &error)))
                     }
                     Err(error) => Err(error.into()),
@@ -137,20 +136,20 @@ impl SimAsk {
     }
 }
 
-/// A file with a topic of the planner is told where it belongs; what else is wrong stays.
+/// The error for a scenario of the planner names the right command; other refusals are unchanged.
 fn elsewhere(asked: &str, refused: Refusals) -> anyhow::Error {
     let is = |topic: &&Topic| refused.0.iter().any(|r| r.field == topic.name());
     match Topic::ALL.iter().find(is).map(|topic| topic.name()) {
         Some(topic) => anyhow::anyhow!(
-            "`{topic}` is for another command: ask `straightway plan {topic} --scenario {asked}`"
+            "`{topic}` is for another command: run `straightway plan {topic} --scenario {asked}`"
         ),
         None => refused.into(),
     }
 }
 
-/// What only the run itself can find wrong, as a refusal of the point.
-fn refused(settings: &[Setting], error: &straightway_core::Error) -> Refusals {
+/// An error of the simulation itself, as a refusal of the point.
+fn refused(settings: &[ParameterSetting], error: &straightway_core::Error) -> Refusals {
     let set = settings.iter().map(|s| format!("{}={}", s.path, s.value));
-    let allowed = format!("what can be simulated: {error}");
+    let allowed = format!("a scenario that can be simulated: {error}");
     Refusals::one("--sweep", set.collect::<Vec<_>>().join(", "), allowed)
 }

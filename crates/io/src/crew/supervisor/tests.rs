@@ -1,4 +1,4 @@
-//! Lanes that fail, hang or panic, and the jobs after them.
+//! Lanes that fail, hang or panic, and the jobs that follow.
 
 use std::{
     fs,
@@ -31,17 +31,17 @@ use crate::{
 const CHUNK_BYTES: u64 = 4096;
 const CHUNKS: u64 = 8;
 
-/// What an engine does wrong.
+/// The fault of an engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trouble {
     None,
-    /// The first I/O fails, and all others stay in flight until the gate opens.
+    /// The first I/O fails, and the others stay in flight until the gate opens.
     Hangs,
-    /// The first I/O that comes back is a panic.
+    /// The first poll panics.
     Panics,
 }
 
-/// An engine that keeps what is done behind a gate.
+/// An engine that holds completions back behind a gate.
 #[derive(Debug)]
 struct Gated {
     pool: Pool,
@@ -107,8 +107,11 @@ fn board() -> Arc<Board> {
     Arc::new(Board::new(Track::Cached, &Arc::new(Traffic::default())))
 }
 
-/// Posts a job, has the berth serve it, and answers what its lane counted.
-fn run<F: FnMut() -> Result<Lane>>(berth: &mut Berth<F>, job: Job) -> (Arc<Job>, Option<Tally>) {
+/// Posts a job, has the supervisor serve it, and returns the lane's tally.
+fn run<F: FnMut() -> Result<Lane>>(
+    supervisor: &mut LaneSupervisor<F>,
+    job: Job,
+) -> (Arc<Job>, Option<Tally>) {
     let job = Arc::new(job);
     let nothing = Arc::new(Reservations::new(None));
     let tenant = Tenant::new(Share::default(), Class::Soon, &nothing).unwrap();
@@ -120,15 +123,15 @@ fn run<F: FnMut() -> Result<Lane>>(berth: &mut Berth<F>, job: Job) -> (Arc<Job>,
         _urgent: None,
     };
     let (answers, inbox) = channel();
-    berth.board.post(posted, &answers, now_s());
+    supervisor.board.post(posted, &answers, now_s());
     drop(answers);
-    while let Wake::Work = berth.board.wait(0, Some(Duration::ZERO)) {
-        berth.serve();
+    while let Wake::Work = supervisor.board.wait(0, Some(Duration::ZERO)) {
+        supervisor.serve();
     }
     (job, inbox.recv().ok())
 }
 
-/// A read of a file that is filled with `byte`, and the region that it goes to.
+/// A read of a file filled with `byte`, and its region.
 fn job(folder: &Path, byte: u8) -> (Job, Arc<Region>) {
     let path = folder.join(byte.to_string());
     let bytes = CHUNKS * CHUNK_BYTES;
@@ -147,10 +150,14 @@ fn job(folder: &Path, byte: u8) -> (Job, Arc<Region>) {
     (job, region)
 }
 
-/// Runs a job that is expected to be whole.
-fn assert_runs<F: FnMut() -> Result<Lane>>(berth: &mut Berth<F>, folder: &Path, byte: u8) {
+/// Runs a job and asserts that it succeeds.
+fn assert_runs<F: FnMut() -> Result<Lane>>(
+    supervisor: &mut LaneSupervisor<F>,
+    folder: &Path,
+    byte: u8,
+) {
     let (job, mut region) = job(folder, byte);
-    let (job, tally) = run(berth, job);
+    let (job, tally) = run(supervisor, job);
     job.outcome().unwrap();
     assert_eq!(tally.unwrap().bytes(), CHUNKS * CHUNK_BYTES);
     drop(job);
@@ -159,51 +166,51 @@ fn assert_runs<F: FnMut() -> Result<Lane>>(berth: &mut Berth<F>, folder: &Path, 
 }
 
 #[test]
-fn ios_that_come_back_after_their_job_failed_are_not_taken_for_the_next_job_s() {
+fn late_completions_of_a_failed_job_are_not_taken_for_those_of_the_next() {
     let folder = tempfile::tempdir().unwrap();
     let open = Arc::new(AtomicBool::new(false));
     let mut troubles = [Trouble::Hangs, Trouble::None].into_iter();
     let make = || lane(troubles.next().unwrap_or(Trouble::None), &open);
-    let mut berth = Berth::new(0, &board(), make).unwrap();
+    let mut supervisor = LaneSupervisor::new(0, &board(), make).unwrap();
 
     let (failing, mut region) = job(folder.path(), 1);
-    let (failing, _) = run(&mut berth, failing);
+    let (failing, _) = run(&mut supervisor, failing);
     assert_eq!(failing.outcome().unwrap_err().os_code(), Some(5));
     drop(failing);
-    assert!(berth.has_late());
+    assert!(supervisor.has_late());
     assert!(
         Arc::get_mut(&mut region).is_none(),
         "the I/Os in flight own parts of the region"
     );
     for byte in 2..5 {
-        assert_runs(&mut berth, folder.path(), byte);
+        assert_runs(&mut supervisor, folder.path(), byte);
     }
     open.store(true, Ordering::Relaxed);
-    while berth.has_late() {
-        berth.reap();
+    while supervisor.has_late() {
+        supervisor.reap();
     }
     assert!(Arc::get_mut(&mut region).is_some());
-    assert_runs(&mut berth, folder.path(), 5);
+    assert_runs(&mut supervisor, folder.path(), 5);
 }
 
 #[test]
 fn lanes_set_aside_are_bounded_and_serve_again_when_storage_answers() {
     let folder = tempfile::tempdir().unwrap();
     let open = Arc::new(AtomicBool::new(false));
-    let mut berth = Berth::new(0, &board(), || lane(Trouble::Hangs, &open)).unwrap();
+    let mut supervisor = LaneSupervisor::new(0, &board(), || lane(Trouble::Hangs, &open)).unwrap();
     for _ in 0..LATE_MAX {
         let (job, _) = job(folder.path(), 1);
-        let (job, _) = run(&mut berth, job);
+        let (job, _) = run(&mut supervisor, job);
         assert_eq!(job.outcome().unwrap_err().os_code(), Some(5));
     }
     let (refused, _) = job(folder.path(), 2);
-    let (refused, _) = run(&mut berth, refused);
+    let (refused, _) = run(&mut supervisor, refused);
     let error = refused.outcome().unwrap_err();
-    assert!(error.to_string().contains("have not come back"), "{error}");
+    assert!(error.to_string().contains("have not completed"), "{error}");
     assert!(error.hint().is_some());
     open.store(true, Ordering::Relaxed);
     std::thread::sleep(Duration::from_millis(20));
-    assert_runs(&mut berth, folder.path(), 3);
+    assert_runs(&mut supervisor, folder.path(), 3);
 }
 
 #[test]
@@ -211,7 +218,7 @@ fn a_lane_that_panicked_fails_its_job_and_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let open = Arc::default();
     let made = AtomicU32::new(0);
-    let mut berth = Berth::new(0, &board(), || {
+    let mut supervisor = LaneSupervisor::new(0, &board(), || {
         let first = made.fetch_add(1, Ordering::Relaxed) == 0;
         let trouble = if first {
             Trouble::Panics
@@ -222,10 +229,10 @@ fn a_lane_that_panicked_fails_its_job_and_is_replaced() {
     })
     .unwrap();
     let (job, _) = job(folder.path(), 1);
-    let (job, _) = run(&mut berth, job);
+    let (job, _) = run(&mut supervisor, job);
     let error = job.outcome().unwrap_err();
     assert!(error.to_string().contains("for a test"), "{error}");
-    assert_runs(&mut berth, folder.path(), 2);
-    assert_runs(&mut berth, folder.path(), 3);
+    assert_runs(&mut supervisor, folder.path(), 2);
+    assert_runs(&mut supervisor, folder.path(), 3);
     assert_eq!(made.load(Ordering::Relaxed), 2);
 }

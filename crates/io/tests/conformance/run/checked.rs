@@ -1,4 +1,4 @@
-//! Portions that are inspected: some are packed, some refused, and what they hold goes to several regions.
+//! Inspected portions: some are packed, some refused, and their bytes go to several regions.
 
 use std::sync::{
     Arc, Mutex,
@@ -8,29 +8,29 @@ use std::sync::{
 use straightway_core::{Choice, Delivery, Error, Extent, Leg, Place, Portion, Result};
 use straightway_io::{Image, Inspect, Objects};
 
-use super::{Checked, Work, content, range, region_at};
+use super::{Checked, JobRun, content, range, region_at};
 use crate::content::BLANK;
 
-/// The most bytes of a portion, so that a ring of any case holds some.
+/// The most bytes of a portion, so that any case's ring holds some.
 const PORTION_BYTES_MAX: u64 = 200_000;
 
-/// What becomes of a portion.
+/// The kind of a portion.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fate {
-    /// It is stored as it is.
+enum PortionKind {
+    /// It is stored unpacked.
     Raw,
-    /// Each byte of it stands for two.
+    /// Each stored byte unpacks to two.
     Packed,
-    /// It is found to be bad.
+    /// The inspection fails.
     Bad,
-    /// It reaches past the end of its object.
+    /// It extends past the end of its object.
     PastEnd,
 }
 
-/// Unpacks, and refuses what is to be refused. It knows what every portion holds.
+/// Unpacks portions, refuses bad ones, and compares each with its expected content.
 #[derive(Debug)]
-struct Judge {
-    fates: Vec<Fate>,
+struct TestInspector {
+    kinds: Vec<PortionKind>,
     stored: Vec<Vec<u8>>,
     unpacks: bool,
     looks: AtomicUsize,
@@ -38,7 +38,7 @@ struct Judge {
     wrong: Mutex<Option<String>>,
 }
 
-impl Inspect for Judge {
+impl Inspect for TestInspector {
     fn unpacks(&self) -> bool {
         self.unpacks
     }
@@ -48,16 +48,16 @@ impl Inspect for Judge {
         if let Some(difference) = content::difference(stored, &self.stored[number]) {
             *self.wrong.lock().unwrap() = Some(format!("portion {number}: {difference}"));
         }
-        match self.fates[number] {
-            Fate::Raw => Ok(Image::Stored),
-            Fate::Packed => {
+        match self.kinds[number] {
+            PortionKind::Raw => Ok(Image::Stored),
+            PortionKind::Packed => {
                 unpacked.copy_from_slice(&unpack(stored));
                 Ok(Image::Unpacked)
             }
-            Fate::Bad | Fate::PastEnd => {
+            PortionKind::Bad | PortionKind::PastEnd => {
                 let message = "for a test";
                 Err(Error::new(
-                    straightway_core::Kind::Corrupt,
+                    straightway_core::ErrorKind::Corrupt,
                     "read",
                     "a portion",
                     message,
@@ -79,8 +79,8 @@ fn unpack(stored: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-impl Work<'_> {
-    /// Reads portions, has them inspected, and delivers parts of their images to several regions.
+impl JobRun<'_> {
+    /// Reads portions, inspects them, and delivers parts of their images to several regions.
     pub(super) fn checked(mut self) -> Checked {
         let (objects, contents, _) = self.sources();
         let unpacks = self.random.chance(2);
@@ -92,25 +92,25 @@ impl Work<'_> {
         if self.random.chance(2) {
             self.random.shuffle(&mut extents);
         }
-        let mut asked = Asked::new(1 + self.random.below(5) as usize);
+        let mut wanted = CheckedJob::new(1 + self.random.below(5) as usize);
         for (object, extent) in extents {
-            let fate = match self.random.below(20) {
-                0 => Fate::Bad,
-                1 => Fate::PastEnd,
-                _ if unpacks && self.random.chance(2) => Fate::Packed,
-                _ => Fate::Raw,
+            let kind = match self.random.below(20) {
+                0 => PortionKind::Bad,
+                1 => PortionKind::PastEnd,
+                _ if unpacks && self.random.chance(2) => PortionKind::Packed,
+                _ => PortionKind::Raw,
             };
             let source = &contents[object as usize];
-            asked.add(&mut self.random, object, extent, source, fate);
+            wanted.add(&mut self.random, object, extent, source, kind);
         }
-        self.run_checked(objects, asked, unpacks)
+        self.run_checked(objects, wanted, unpacks)
     }
 
-    fn run_checked(&self, objects: Objects, asked: Asked, unpacks: bool) -> Checked {
+    fn run_checked(&self, objects: Objects, wanted: CheckedJob, unpacks: bool) -> Checked {
         let mut regions = Vec::new();
-        for (number, expected) in asked.regions.iter().enumerate() {
+        for (number, expected) in wanted.regions.iter().enumerate() {
             let blank = vec![BLANK; expected.len().max(1)];
-            // Some of what goes to a GPU's neighbours stays in host memory.
+            // Every third region is in host memory.
             let place = if number % 3 == 2 {
                 Place::Host
             } else {
@@ -118,9 +118,9 @@ impl Work<'_> {
             };
             regions.push(region_at(place, &blank)?);
         }
-        let judge = Arc::new(Judge {
-            fates: asked.fates,
-            stored: asked.stored,
+        let inspector = Arc::new(TestInspector {
+            kinds: wanted.kinds,
+            stored: wanted.stored,
             unpacks,
             looks: AtomicUsize::new(0),
             refused: Mutex::default(),
@@ -129,30 +129,32 @@ impl Work<'_> {
         let job = self.executor.check(
             straightway_io::Checked {
                 from: objects,
-                portions: asked.portions,
-                deliveries: asked.deliveries,
+                portions: wanted.portions,
+                deliveries: wanted.deliveries,
                 to: regions.clone(),
-                inspect: Arc::clone(&judge) as _,
+                inspect: Arc::clone(&inspector) as _,
             },
             Choice::Auto,
         )?;
         let receipt = job.wait()?;
-        if let Some(wrong) = judge.wrong.lock().unwrap().take() {
+        if let Some(wrong) = inspector.wrong.lock().unwrap().take() {
             return Ok(Err(wrong));
         }
-        let mut refused = judge.refused.lock().unwrap().clone();
+        let mut refused = inspector.refused.lock().unwrap().clone();
         refused.sort_unstable();
-        let is_bad = |number: &usize| matches!(judge.fates[*number], Fate::Bad | Fate::PastEnd);
-        let bad: Vec<_> = (0..judge.fates.len()).filter(is_bad).collect();
+        let kinds = &inspector.kinds;
+        let is_bad = |n: &usize| matches!(kinds[*n], PortionKind::Bad | PortionKind::PastEnd);
+        let bad: Vec<_> = (0..kinds.len()).filter(is_bad).collect();
         if refused != bad {
             return Ok(Err(format!("refused {refused:?} instead of {bad:?}")));
         }
-        let past_end = judge.fates.iter().filter(|f| **f == Fate::PastEnd).count();
-        let looks = judge.looks.load(Ordering::Relaxed);
-        if looks + past_end != judge.fates.len() {
+        let is_past_end = |kind: &&PortionKind| **kind == PortionKind::PastEnd;
+        let past_end = kinds.iter().filter(is_past_end).count();
+        let looks = inspector.looks.load(Ordering::Relaxed);
+        if looks + past_end != kinds.len() {
             return Ok(Err(format!("{looks} portions were looked at")));
         }
-        for (number, (region, expected)) in regions.iter_mut().zip(&asked.regions).enumerate() {
+        for (number, (region, expected)) in regions.iter_mut().zip(&wanted.regions).enumerate() {
             let region = Arc::get_mut(region).expect("the transfer is over");
             let mut seen = vec![0; expected.len()];
             region.read_at(0, &mut seen)?;
@@ -162,54 +164,54 @@ impl Work<'_> {
         }
         let rows = receipt.routes.iter().filter(|r| r.leg == Leg::Read);
         let counted: u64 = rows.map(|r| r.bytes).sum();
-        if receipt.bytes != asked.bytes || counted != asked.bytes {
-            let wanted = asked.bytes;
+        if receipt.bytes != wanted.bytes || counted != wanted.bytes {
+            let wanted = wanted.bytes;
             return Ok(Err(format!(
                 "the receipt does not count {wanted}: {receipt:?}"
             )));
         }
-        Ok(Ok(asked.bytes))
+        Ok(Ok(wanted.bytes))
     }
 }
 
-/// What a job is asked for, and what its regions hold afterwards.
-struct Asked {
+/// The portions and deliveries of a job, and the expected content of its regions.
+struct CheckedJob {
     portions: Vec<Portion>,
     deliveries: Vec<Delivery>,
-    fates: Vec<Fate>,
+    kinds: Vec<PortionKind>,
     stored: Vec<Vec<u8>>,
     regions: Vec<Vec<u8>>,
     bytes: u64,
 }
 
-impl Asked {
+impl CheckedJob {
     fn new(regions: usize) -> Self {
         Self {
             portions: Vec::new(),
             deliveries: Vec::new(),
-            fates: Vec::new(),
+            kinds: Vec::new(),
             stored: Vec::new(),
             regions: vec![Vec::new(); regions],
             bytes: 0,
         }
     }
 
-    /// Adds a portion with up to four deliveries of parts of its image, which may overlap there.
+    /// Adds a portion with up to four deliveries of parts of its image, which may overlap in the image.
     fn add(
         &mut self,
         random: &mut crate::cover::Random,
         object: u32,
         extent: Extent,
         source: &[u8],
-        fate: Fate,
+        kind: PortionKind,
     ) {
         let stored = source[range(extent)].to_vec();
-        let image = match fate {
-            Fate::Packed => unpack(&stored),
+        let image = match kind {
+            PortionKind::Packed => unpack(&stored),
             _ => stored.clone(),
         };
         let mut extent = extent;
-        if fate == Fate::PastEnd {
+        if kind == PortionKind::PastEnd {
             extent = Extent::new(
                 extent.offset,
                 source.len() as u64 - extent.offset + 1 + random.below(9000),
@@ -223,7 +225,7 @@ impl Asked {
             let region = &mut self.regions[number];
             region.resize(region.len() + random.below(9) as usize, BLANK);
             let at = region.len() as u64;
-            if matches!(fate, Fate::Raw | Fate::Packed) {
+            if matches!(kind, PortionKind::Raw | PortionKind::Packed) {
                 region.extend_from_slice(&image[from as usize..(from + bytes) as usize]);
             } else {
                 region.resize(region.len() + bytes as usize, BLANK);
@@ -240,7 +242,7 @@ impl Asked {
         if deliveries == 0 {
             wanted_bytes = image.len() as u64;
         }
-        if matches!(fate, Fate::Raw | Fate::Packed) {
+        if matches!(kind, PortionKind::Raw | PortionKind::Packed) {
             self.bytes += wanted_bytes;
         }
         self.portions.push(Portion {
@@ -250,7 +252,7 @@ impl Asked {
             wanted_bytes,
             deliveries,
         });
-        self.fates.push(fate);
+        self.kinds.push(kind);
         self.stored.push(stored);
     }
 }

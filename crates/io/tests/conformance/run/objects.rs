@@ -1,4 +1,4 @@
-//! The objects of a job, in files or in the memory store: made, and read back when they were written.
+//! The objects of a job, in files or stores: creates them, and reads them back after a write.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,23 +15,23 @@ use straightway_io::{
 };
 use straightway_memory::Memory;
 
-use super::{Work, remote};
+use super::{JobRun, remote};
 use crate::{
     case::{Density, Residency},
     content,
     mounts::System,
 };
 
-/// Objects to write to. Those of the memory store are seen when they are committed.
+/// Objects to write to. Those of a store are visible after their commit.
 pub(super) struct Targets {
     pub(super) objects: Objects,
     drafts: Vec<Box<dyn Draft>>,
-    /// The store that they are in, where that is no file system.
+    /// Their store, if it is not a file system.
     store: Option<Arc<dyn Store>>,
 }
 
-impl Work<'_> {
-    /// Objects to read from, what is in them, and the files that they are. Pages are cached as the case says.
+impl JobRun<'_> {
+    /// Objects to read from, their contents, and their files. Pages are cached as the case requires.
     pub(super) fn sources(&mut self) -> (Objects, Vec<Vec<u8>>, Vec<Arc<File>>) {
         let mut contents = Vec::new();
         let mut files = Vec::new();
@@ -74,7 +74,7 @@ impl Work<'_> {
         }
     }
 
-    /// Brings the files' pages into the state that the case says.
+    /// Brings the files' pages into the state that the case requires.
     fn settle_pages(&mut self, files: &[Arc<File>]) {
         let residency = self.case.residency;
         if residency != Residency::Dirty {
@@ -95,7 +95,7 @@ impl Work<'_> {
         }
     }
 
-    /// New objects; files with their room set aside unless they are to have holes.
+    /// New objects. Space for files is reserved unless they are to have holes.
     pub(super) fn targets(&self, lengths: &[usize]) -> Result<Targets> {
         if self.case.system == System::Memory {
             return targets_in(Arc::new(Memory::new("targets")), lengths);
@@ -140,7 +140,7 @@ impl Work<'_> {
             };
             let mut seen = seen?;
             if self.case.system == System::NvmeFaulty {
-                // A namespace has whole blocks. What is behind the object was zero, and padding is zero.
+                // A namespace has whole blocks. The bytes behind the object were zero, and padding is zero.
                 let rest = seen.split_off(bytes.len().min(seen.len()));
                 if rest.iter().any(|byte| *byte != 0) {
                     return Err(format!("object {number}: there is data behind its end"));

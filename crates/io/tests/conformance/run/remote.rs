@@ -1,5 +1,4 @@
-//! Objects that come over a network: from a web server, SeaweedFS or a target of NVMe/TCP, on their own or behind what
-//! injects faults.
+//! Remote objects: from a web server, SeaweedFS or an NVMe/TCP target, directly or through fault injection.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -7,45 +6,45 @@ use straightway_cache::{BYTES_MIN, Cache, CachedStore};
 use straightway_core::{Choice, Extent, Move};
 use straightway_https::Https;
 use straightway_io::{Executor, Objects, Region, Store, store::Named};
-use straightway_lab::{Fault, Faults, Proxy, Weed, Wire};
-use straightway_net::{Network, Roots, Settings, Site, suited};
-use straightway_s3::{Access, S3};
+use straightway_lab::{ByteRelay, FaultProxy, ProxyFault, ProxyFaults, S3Server};
+use straightway_net::{Network, NetworkSettings, Roots, Site, suited};
+use straightway_s3::{S3, S3Access};
 use straightway_webserver::Server;
 
 use crate::{case::Case, cover::Random, mounts::System, nvme::Nvme};
 
-/// What serves objects. It ends with the job.
+/// The servers of objects. They end with the job.
 #[derive(Default)]
 pub(crate) struct Served {
     server: Option<Server>,
-    proxy: Option<Proxy>,
-    wire: Option<Wire>,
+    proxy: Option<FaultProxy>,
+    wire: Option<ByteRelay>,
     nvme: Vec<Nvme>,
 }
 
-/// What a client has to bear. Each of them passes when the request is sent again.
-const FAULTS: [Fault; 14] = [
-    Fault::CutHead,
-    Fault::CutInHead,
-    Fault::CutBody,
-    Fault::Reset,
-    Fault::Stall(Duration::from_millis(200)),
-    Fault::StallBody(Duration::from_millis(200)),
-    Fault::Drip,
-    Fault::Lose,
-    Fault::Status(500),
-    Fault::Status(503),
-    Fault::WrongRange,
-    Fault::WrongLength,
-    Fault::Twice,
-    Fault::Leftover,
+/// The faults that a client has to tolerate. Each disappears when the request is repeated.
+const FAULTS: [ProxyFault; 14] = [
+    ProxyFault::CutHead,
+    ProxyFault::CutInHead,
+    ProxyFault::CutBody,
+    ProxyFault::Reset,
+    ProxyFault::Stall(Duration::from_millis(200)),
+    ProxyFault::StallBody(Duration::from_millis(200)),
+    ProxyFault::Drip,
+    ProxyFault::Lose,
+    ProxyFault::Status(500),
+    ProxyFault::Status(503),
+    ProxyFault::WrongRange,
+    ProxyFault::WrongLength,
+    ProxyFault::Twice,
+    ProxyFault::Leftover,
 ];
 
-/// How often each of them comes, in 10,000 requests, and how many of 100 connections break.
+/// The frequency of each fault in 10,000 requests, and the percentage of connections that break.
 const SHARE: u32 = 70;
 const BROKEN_PERCENT: u64 = 40;
 
-/// Serves objects with these contents as the case says.
+/// Serves objects with these contents on the case's system.
 pub(crate) fn serve(
     case: &Case,
     folder: &Path,
@@ -60,31 +59,31 @@ pub(crate) fn serve(
     }
     let mut all = Served::default();
     let copies = contents.to_vec();
-    let answer = move |asked: &straightway_webserver::Asked| {
+    let answer = move |asked: &straightway_webserver::ReceivedRequest| {
         let number = asked.target.trim_start_matches("/source-").parse();
         let number: usize = number.expect("only sources are asked for");
-        asked.answer(&copies[number], &format!("\"{number}\""))
+        asked.response(&copies[number], &format!("\"{number}\""))
     };
-    let mut settings = impatient();
+    let mut settings = short_timeouts();
     let url = match case.system {
         System::TlsFaulty => {
             let server = Server::start_tls(answer);
             let path = folder.join("roots.pem");
             server.certificate().write(&path).unwrap();
             settings.roots = Roots::File(path);
-            let wire = Wire::start(server.address(), random.next(), BROKEN_PERCENT).unwrap();
+            let wire = ByteRelay::start(server.address(), random.next(), BROKEN_PERCENT).unwrap();
             let url = format!("https://{}/", wire.address());
             (all.server, all.wire) = (Some(server), Some(wire));
             url
         }
         System::Web => {
-            settings = Settings::default();
+            settings = NetworkSettings::default();
             let server = all.server.insert(Server::start(answer));
             server.url("/")
         }
         _ => {
             let server = all.server.insert(Server::start(answer));
-            let proxy = Proxy::start(&server.address().to_string(), faults(random)).unwrap();
+            let proxy = FaultProxy::start(&server.address().to_string(), faults(random)).unwrap();
             let url = proxy.url() + "/";
             all.proxy = Some(proxy);
             url
@@ -132,21 +131,21 @@ fn read_some(objects: &Objects, random: &mut Random) {
 
 /// Objects in a bucket of SeaweedFS, read through a proxy.
 fn on_s3(case: &Case, contents: &[Vec<u8>], random: &mut Random) -> (Served, Objects) {
-    let weed = Weed::shared().expect("the suite looked for it");
+    let weed = S3Server::shared().expect("the suite looked for it");
     let prefix = format!("conformance/{}-{:x}", case.number, random.next());
     for (number, content) in contents.iter().enumerate() {
         weed.put(&format!("{prefix}/{number}"), content.clone());
     }
-    let proxy = Proxy::start(&weed.address(), faults(random)).unwrap();
-    let mut access = Access::default();
+    let proxy = FaultProxy::start(&weed.address(), faults(random)).unwrap();
+    let mut access = S3Access::default();
     for (name, value) in [
         ("endpoint_url", proxy.url().as_str()),
-        ("access_key_id", Weed::ACCESS_KEY_ID),
-        ("secret_access_key", Weed::SECRET_ACCESS_KEY),
+        ("access_key_id", S3Server::ACCESS_KEY_ID),
+        ("secret_access_key", S3Server::SECRET_ACCESS_KEY),
     ] {
         access.set(name, value).unwrap();
     }
-    let store = S3::new(Weed::BUCKET, &access, &Network::new(impatient())).unwrap();
+    let store = S3::new(S3Server::BUCKET, &access, &Network::new(short_timeouts())).unwrap();
     let names = (0..contents.len()).map(|n| Named::new(format!("{prefix}/{n}")));
     let handles = store.open(&names.collect::<Vec<_>>()).unwrap();
     let served = Served {
@@ -156,14 +155,14 @@ fn on_s3(case: &Case, contents: &[Vec<u8>], random: &mut Random) -> (Served, Obj
     (served, Objects::new(Arc::new(store), handles))
 }
 
-/// Files that a target serves over connections that break.
+/// Files served by a target over connections that break.
 fn on_nvme(folder: &Path, contents: &[Vec<u8>], random: &mut Random) -> (Served, Objects) {
     let files = folder.join("served");
     std::fs::create_dir(&files).unwrap();
     for (number, content) in contents.iter().enumerate() {
         std::fs::write(files.join(format!("source-{number}")), content).unwrap();
     }
-    let source = straightway_nvme_target::Source::Path(files);
+    let source = straightway_nvme_target::NamespaceSource::Path(files);
     let nvme = Nvme::start(vec![source], Some((random.next(), BROKEN_PERCENT)));
     let store = nvme.store("served");
     let names = (0..contents.len()).map(|n| Named::new(format!("source-{n}")));
@@ -175,8 +174,8 @@ fn on_nvme(folder: &Path, contents: &[Vec<u8>], random: &mut Random) -> (Served,
     (served, Objects::new(store, handles))
 }
 
-fn faults(random: &mut Random) -> Faults {
-    Faults {
+fn faults(random: &mut Random) -> ProxyFaults {
+    ProxyFaults {
         seed: random.next(),
         shares: FAULTS.map(|fault| (fault, SHARE)).to_vec(),
         only: None,
@@ -184,30 +183,31 @@ fn faults(random: &mut Random) -> Faults {
     }
 }
 
-/// Settings of a network that notices soon that nothing comes.
-fn impatient() -> Settings {
-    Settings {
+/// Network settings with short timeouts.
+fn short_timeouts() -> NetworkSettings {
+    NetworkSettings {
         stall_max: Duration::from_secs(1),
         connect_max: Duration::from_secs(2),
         attempts_max: 20,
-        ..Settings::default()
+        ..NetworkSettings::default()
     }
 }
 
 impl Served {
-    /// How many faults were injected.
+    /// The number of injected faults.
     pub(crate) fn faults(&self) -> u64 {
         let proxy = self.proxy.as_ref().map_or(0, |proxy| proxy.counts().faults);
         let nvme: u64 = self.nvme.iter().map(Nvme::broken).sum();
-        proxy + self.wire.as_ref().map_or(0, Wire::broken) + nvme
+        proxy + self.wire.as_ref().map_or(0, ByteRelay::broken) + nvme
     }
 
     /// A store of zeroed namespaces with room for objects of these lengths, over connections that break.
     pub(crate) fn nvme_targets(&mut self, lengths: &[usize], seed: u64) -> Arc<dyn Store> {
-        let memory = |(number, length): (usize, &usize)| straightway_nvme_target::Source::Memory {
-            name: format!("target-{number}"),
-            bytes: (*length as u64).next_multiple_of(512),
-        };
+        let memory =
+            |(number, length): (usize, &usize)| straightway_nvme_target::NamespaceSource::Memory {
+                name: format!("target-{number}"),
+                bytes: (*length as u64).next_multiple_of(512),
+            };
         let sources = lengths.iter().enumerate().map(memory).collect();
         let nvme = Nvme::start(sources, Some((seed ^ lengths.len() as u64, BROKEN_PERCENT)));
         let store = nvme.store("");

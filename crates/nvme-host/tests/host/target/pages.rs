@@ -3,7 +3,8 @@
 use straightway_nvme::{
     Nqn, identify,
     log::{
-        AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind, Transport,
+        AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind,
+        TransportType,
     },
 };
 
@@ -52,7 +53,7 @@ impl Connection {
         );
         for (kind, nqn, address) in listed.iter().chain([&here]) {
             let entry = DiscoveryEntry {
-                transport: Transport::TCP,
+                transport: TransportType::TCP,
                 family: AddressFamily::V4,
                 kind: *kind,
                 requirements: 4,

@@ -1,55 +1,58 @@
-//! How a target is, and what it does wrong.
+//! The properties of a test target, and the faults that it injects.
 
 use std::net::SocketAddr;
 
 use straightway_nvme::log::{AnaState, SubsystemKind};
 
-/// What a target does wrong with I/O commands.
+/// A fault of a target in its I/O commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lie {
-    /// Fewer bytes than asked for, and success.
+pub(crate) enum InjectedFault {
+    /// Fewer bytes than requested, with success.
     ShortRead,
-    /// Data for a command that is not open.
+    /// Data for a command that is not outstanding.
     WrongCid,
-    /// Data that begins later than it should.
+    /// Data at a larger offset than expected.
     Gap,
-    /// More data than asked for.
+    /// More data than requested.
     LongRead,
     /// A wrong data digest.
     DataDigest,
     /// A wrong header digest.
     HeaderDigest,
-    /// A second answer to a command that is over.
+    /// A second completion of a command.
     LateAnswer,
-    /// A request for data beyond the command.
+    /// An R2T beyond the end of the command.
     ReadyBeyond,
-    /// A request for data of a read.
+    /// An R2T for a read.
     ReadyForRead,
-    /// Success before any data of a write was asked for.
+    /// Success before any data of a write was requested.
     WriteWithoutData,
-    /// The end of the connection, in so many words.
+    /// A termination request.
     Term,
-    /// The end of the connection.
+    /// A closed connection.
     Close,
-    /// Half of the data, then the end of the connection.
+    /// Half of the data, then a closed connection.
     CloseInside,
-    /// No answer.
+    /// No completion.
     Silence,
     /// A retryable error.
     Interrupted,
-    /// An error that is final.
+    /// A permanent error.
     Protected,
     /// A media error.
     Media,
-    /// Bytes that are no PDU.
+    /// Bytes that are not a PDU.
     Garbage,
-    /// The path is lost.
+    /// A path error.
     Path,
 }
 
-/// How a target is.
+/// The properties of a target.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a lie of its own")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent property"
+)]
 pub(crate) struct Script {
     pub(crate) block_shift: u8,
     pub(crate) transfer_shift: u8,
@@ -57,12 +60,12 @@ pub(crate) struct Script {
     pub(crate) host_data_bytes_max: u32,
     pub(crate) queues: u16,
     pub(crate) entries: u16,
-    /// Pieces in which the data of a read comes.
+    /// The maximum data length of one data PDU of a read.
     pub(crate) data_bytes_max: usize,
     pub(crate) has_success: bool,
     pub(crate) allows: bool,
     pub(crate) needs_auth: bool,
-    /// Whether connections that are to be I/O queues are cut.
+    /// Whether I/O queue connections are cut.
     pub(crate) cuts_queues: bool,
     pub(crate) uuid: [u8; 16],
     pub(crate) ana: Option<AnaState>,

@@ -1,11 +1,11 @@
-//! Everything that must hold in a manifest before anyone relies on it.
+//! The checks of a manifest.
 
 use std::sync::Arc;
 
-use straightway_core::{Alignment, Error, Kind, Result};
+use straightway_core::{Alignment, Error, ErrorKind, Result};
 
 use super::{
-    Manifest, ObjectVersion, PARITY_MAX, RANKS_MAX, Saved, SavedPart, ShardRecord, Stored,
+    ChunkLocation, Manifest, ObjectVersion, PARITY_MAX, RANKS_MAX, Saved, SavedPart, ShardRecord,
     Versions,
     overlap::{covers, overlapping},
 };
@@ -17,20 +17,20 @@ use crate::{
     weights::{Dtype, NAME_BYTES_MAX, RANK_MAX, TENSORS_MAX, quoted, whole_bytes},
 };
 
-/// The longest chunks: what a restore has to keep in memory, some times over.
+/// The maximum chunk size. A restore holds several chunks in memory.
 const CHUNK_BYTES_MAX: u64 = 64 << 20;
 
-/// The longest name of a store, and the longest version of an object. An `ETag` has some 40 characters.
+/// The maximum length of a store's address, and of an object's version. An `ETag` has some 40 characters.
 const STORE_CHARS_MAX: usize = 4096;
 const TAG_CHARS_MAX: usize = 256;
 
-/// No file has more bytes; sums of some of them stay far from the end of 64 bits.
+/// The maximum size of a file. Sums of a few such sizes do not overflow 64 bits.
 const BYTES_MAX: u64 = 1 << 60;
 
 impl Manifest {
-    /// The manifest itself, if all of it holds together.
+    /// Returns the manifest if all checks pass.
     pub(crate) fn checked(mut self, name: &str) -> Result<Self> {
-        let corrupt = |why: String| Error::new(Kind::Corrupt, "read", name, why);
+        let corrupt = |why: String| Error::new(ErrorKind::Corrupt, "read", name, why);
         self.check_figures().map_err(corrupt)?;
         for shard in &self.shards {
             check_shard(shard, self.world, self.chunk_bytes)
@@ -90,7 +90,7 @@ impl Manifest {
     }
 }
 
-/// Checks what is said of the versions of objects. Requests have tags in a header.
+/// Checks the versions of objects. Tags are sent in request headers, so they must be printable ASCII.
 fn check_versions(versions: &Versions) -> Result<(), String> {
     let is_text = |text: &str, most: usize| {
         (1..=most).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
@@ -102,12 +102,12 @@ fn check_versions(versions: &Versions) -> Result<(), String> {
         let file = quoted(&object.file);
         if object.step >= STEP_MAX || !is_file_name(&object.file) {
             return Err(format!(
-                "it has a version of {file}, which is no file of a step"
+                "it has a version of {file}, which is not a file of a step"
             ));
         }
         if !is_text(&object.tag, TAG_CHARS_MAX) {
             return Err(format!(
-                "the version of {file} is not one that a store tells"
+                "the version of {file} is not 1 to {TAG_CHARS_MAX} printable characters"
             ));
         }
     }
@@ -118,14 +118,14 @@ fn check_versions(versions: &Versions) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks how images are cut.
+/// Checks the chunk size.
 pub(crate) fn check_chunk_bytes(chunk_bytes: u64) -> Result<(), String> {
     let page = Alignment::PAGE_BYTES;
     if (page..=CHUNK_BYTES_MAX).contains(&chunk_bytes) && chunk_bytes.is_multiple_of(page) {
         return Ok(());
     }
     Err(format!(
-        "{chunk_bytes} bytes are no multiple of {page} up to {CHUNK_BYTES_MAX}"
+        "{chunk_bytes} bytes is not a multiple of {page} up to {CHUNK_BYTES_MAX}"
     ))
 }
 
@@ -134,7 +134,7 @@ fn check_shard(shard: &ShardRecord, world: u32, chunk_bytes: u64) -> Result<(), 
         return Err("its file's name is not one that a step may have".to_owned());
     }
     if shard.rank >= world || shard.bytes > BYTES_MAX {
-        return Err("its rank or its length is beyond all bounds".to_owned());
+        return Err("its rank or its length is out of range".to_owned());
     }
     let chunks = shard.bytes.div_ceil(chunk_bytes);
     let fits = |count: usize| count as u64 == chunks;
@@ -157,12 +157,12 @@ fn check_shard(shard: &ShardRecord, world: u32, chunk_bytes: u64) -> Result<(), 
     Ok(())
 }
 
-fn check_stored(place: &Stored, chunk_bytes: u64) -> Result<(), String> {
+fn check_stored(place: &ChunkLocation, chunk_bytes: u64) -> Result<(), String> {
     if place.step >= STEP_MAX || !is_file_name(&place.file) {
-        return Err("the place that it lies in has no name of a step's file".to_owned());
+        return Err("its step or its file name is not valid".to_owned());
     }
     if place.offset > BYTES_MAX {
-        return Err("it lies beyond all bounds".to_owned());
+        return Err("its offset is out of range".to_owned());
     }
     let fits = match place.codec {
         Codec::Raw => place.bytes == chunk_bytes,
@@ -173,7 +173,7 @@ fn check_stored(place: &Stored, chunk_bytes: u64) -> Result<(), String> {
     fits.then_some(()).ok_or_else(refuse)
 }
 
-/// Checks what a tensor says of itself.
+/// Checks a tensor by itself.
 pub(crate) fn check_tensor(tensor: &Saved) -> Result<(), String> {
     let name = quoted(&tensor.name);
     if tensor.name.len() > NAME_BYTES_MAX || tensor.shape.len() > RANK_MAX {
@@ -183,10 +183,10 @@ pub(crate) fn check_tensor(tensor: &Saved) -> Result<(), String> {
     let (shape, dtype) = (&tensor.shape, tensor.dtype);
     let Some(bytes) = shape.elements().and_then(|n| whole_bytes(n, dtype)) else {
         return Err(format!(
-            "tensor {name} of shape {shape} and dtype {dtype} is no whole number of bytes"
+            "tensor {name} of shape {shape} and dtype {dtype} is not a whole number of bytes"
         ));
     };
-    // One without elements has dimensions all the same, and who makes it multiplies them.
+    // A tensor without elements still has dimensions, and readers multiply them.
     let sides = shape.iter().filter(|side| **side > 0);
     let extent = sides.fold(u128::from(dtype.bits()), |all, side| {
         all.saturating_mul(u128::from(*side))
@@ -195,7 +195,7 @@ pub(crate) fn check_tensor(tensor: &Saved) -> Result<(), String> {
         return Err(format!("tensor {name} is longer than any file"));
     }
     if tensor.opaque && (dtype != Dtype::U8 || shape.len() != 1) {
-        return Err(format!("{name} is opaque and yet no list of bytes"));
+        return Err(format!("{name} is opaque but not a list of bytes"));
     }
     for part in &tensor.parts {
         if whole_bytes(part.rectangle.elements(), dtype).is_none() {
@@ -213,7 +213,7 @@ pub(crate) fn check_tensor(tensor: &Saved) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the parts of a tensor, which do not overlap, lie inside their shards and are all of it.
+/// Checks that the parts of a tensor, which do not overlap, lie inside their shards and cover the tensor.
 fn check_parts(tensor: &Saved, shards: &[ShardRecord]) -> Result<(), String> {
     let name = quoted(&tensor.name);
     for part in &tensor.parts {

@@ -1,11 +1,11 @@
-//! Whether parts of one tensor overlap, and whether they are all of it.
+//! Checks whether the parts of a tensor overlap, and whether they cover it.
 
 use super::SavedPart;
 
 /// Two parts that share an element, if there are any.
 ///
-/// Parts are walked in the order of one dimension, that along which they begin at the most places: a
-/// tensor that is cut into a thousand rows is then compared neighbour by neighbour, not a thousand squared.
+/// Parts are visited in the order of one dimension: the one along which they have the most distinct starts. A tensor
+/// that is cut into a thousand rows then needs about a thousand comparisons, not a thousand squared.
 pub(super) fn overlapping(parts: &[SavedPart]) -> Option<(&SavedPart, &SavedPart)> {
     let mut parts: Vec<_> = parts
         .iter()
@@ -42,7 +42,7 @@ pub(super) fn overlapping(parts: &[SavedPart]) -> Option<(&SavedPart, &SavedPart
     None
 }
 
-/// Whether parts that do not overlap have all `elements` of their tensor.
+/// Whether parts that do not overlap cover all `elements` of their tensor.
 pub(crate) fn covers(parts: &[SavedPart], elements: u64) -> bool {
     let held = parts.iter().map(|p| u128::from(p.rectangle.elements()));
     held.sum::<u128>() == u128::from(elements)

@@ -1,16 +1,16 @@
-//! The JSON of manifests and parts, just as it is written, and its way into what is checked.
+//! The JSON of manifests and shard reports, and its conversion into checked types.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use straightway_core::{Error, Kind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use super::{Manifest, ParityRecord, Saved, SavedPart, ShardRecord, VERSION, Versions};
 use crate::{
     checkpoint::{
         name::{Attempt, is_nonce},
-        part::Part,
+        shard_report::ShardReport,
         sum::{CHECKSUM, DIGEST},
     },
     weights::{Dtype, Rectangle, Shape},
@@ -19,7 +19,7 @@ use crate::{
 pub(crate) const MANIFEST_SCHEMA: &str = "straightway.checkpoint";
 pub(crate) const PART_SCHEMA: &str = "straightway.checkpoint.part";
 
-/// What any version begins with.
+/// The members that every version has.
 #[derive(Deserialize)]
 pub(super) struct Head {
     pub(super) schema: String,
@@ -69,10 +69,10 @@ struct RectangleWire {
     lengths: Vec<u64>,
 }
 
-/// What one rank says of its shard, as a part file has it.
+/// The JSON of a shard report, as in a `part-….json` file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct PartWire {
+pub(crate) struct ShardReportWire {
     schema: String,
     version: u32,
     step: u64,
@@ -110,7 +110,7 @@ impl ManifestWire {
         }
     }
 
-    /// The manifest, if all of it holds together.
+    /// Converts it into a checked manifest.
     pub(super) fn checked(self, name: &str) -> Result<Manifest> {
         let algorithms = (self.checksum.as_str(), self.digest.as_deref());
         if !matches!(algorithms, (CHECKSUM, None | Some(DIGEST))) {
@@ -118,7 +118,7 @@ impl ManifestWire {
                 "its checksums are {:?} and {:?}, and {CHECKSUM:?} and {DIGEST:?} are known",
                 self.checksum, self.digest
             );
-            return Err(Error::new(Kind::Unsupported, "read", name, message));
+            return Err(Error::new(ErrorKind::Unsupported, "read", name, message));
         }
         let tensors = self.tensors.into_iter().map(|t| t.checked(name));
         let manifest = Manifest {
@@ -156,7 +156,7 @@ impl TensorWire {
     }
 
     fn checked(self, name: &str) -> Result<Saved> {
-        let corrupt = |e: Error| Error::new(Kind::Corrupt, "read", name, e.to_string());
+        let corrupt = |e: Error| Error::new(ErrorKind::Corrupt, "read", name, e.to_string());
         let shape = Shape::from(&*self.shape);
         let part = |wire: RectangleWire| {
             let (start, lengths) = (Shape::from(&*wire.start), Shape::from(&*wire.lengths));
@@ -176,42 +176,43 @@ impl TensorWire {
             opaque: self.opaque,
             parts,
         };
-        super::check_tensor(&tensor).map_err(|why| Error::new(Kind::Corrupt, "read", name, why))?;
+        super::check_tensor(&tensor)
+            .map_err(|why| Error::new(ErrorKind::Corrupt, "read", name, why))?;
         Ok(tensor)
     }
 }
 
-impl PartWire {
-    pub(crate) fn of(part: &Part) -> Self {
+impl ShardReportWire {
+    pub(crate) fn of(report: &ShardReport) -> Self {
         Self {
             schema: PART_SCHEMA.to_owned(),
             version: VERSION,
-            step: part.attempt.step,
-            run: part.attempt.run.clone(),
-            sequence: part.attempt.sequence,
-            rank: part.shard.rank,
-            world: part.world,
-            chunk_bytes: part.chunk_bytes,
-            parent: part.parent,
-            writer: part.writer.clone(),
-            tensors: part.tensors.iter().map(TensorWire::of).collect(),
-            shard: part.shard.clone(),
+            step: report.attempt.step,
+            run: report.attempt.run.clone(),
+            sequence: report.attempt.sequence,
+            rank: report.shard.rank,
+            world: report.world,
+            chunk_bytes: report.chunk_bytes,
+            parent: report.parent,
+            writer: report.writer.clone(),
+            tensors: report.tensors.iter().map(TensorWire::of).collect(),
+            shard: report.shard.clone(),
         }
     }
 
-    /// The part, if its tensors hold together one by one.
-    pub(crate) fn checked(self, name: &str) -> Result<Part> {
-        let corrupt = |why: &str| Err(Error::new(Kind::Corrupt, "read", name, why));
+    /// Converts it into a report. Each tensor is checked by itself.
+    pub(crate) fn checked(self, name: &str) -> Result<ShardReport> {
+        let corrupt = |why: &str| Err(Error::new(ErrorKind::Corrupt, "read", name, why));
         let tensors = self.tensors.into_iter().map(|t| t.checked(name));
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
         let mut parts = tensors.iter().flat_map(|tensor| &tensor.parts);
         if parts.any(|part| part.shard != 0) {
-            return corrupt("it speaks of shards of other ranks");
+            return corrupt("it names shards of other ranks");
         }
         if !is_nonce(&self.writer) {
-            return corrupt("its writer has no name that a saver has");
+            return corrupt("the name of its writer is not 16 hexadecimal digits");
         }
-        Ok(Part {
+        Ok(ShardReport {
             attempt: Attempt {
                 step: self.step,
                 run: self.run,

@@ -1,23 +1,23 @@
-//! Dtypes of NumPy, without those that hold pointers.
+//! NumPy dtypes, except those that contain pointers.
 //!
-//! As JSON a dtype is a string such as `"<f8"` or `"<M8[ns]"`, `["ml", name]` for one of the package `ml_dtypes`,
-//! `["fields", item_bytes, [name, type, offset], …]` for a record, or `["rows", type, rows, …]` for one whose element is
-//! an array.
+//! As JSON, a dtype is a string such as `"<f8"` or `"<M8[ns]"`, `["ml", name]` for one of the package `ml_dtypes`,
+//! `["fields", item_bytes, [name, type, offset], …]` for a record, or `["rows", type, rows, …]` for one whose element
+//! is an array.
 
 use straightway_core::Result;
 
 use super::corrupt;
 
-/// How long one element may be.
+/// The maximum size of an element.
 const ITEM_BYTES_MAX: u64 = 1 << 30;
 
-/// How many fields a record may have.
+/// The maximum number of fields of a record.
 const FIELDS_MAX: usize = 1 << 12;
 
-/// How deep records may lie in each other.
+/// The maximum nesting depth of records.
 pub(super) const RECORDS_DEPTH_MAX: usize = 8;
 
-/// How long the elements of the dtypes of `ml_dtypes` are.
+/// The element sizes of the dtypes of `ml_dtypes`.
 const EXTENSIONS: [(u64, &str); 3] = [
     (
         1,
@@ -28,20 +28,20 @@ const EXTENSIONS: [(u64, &str); 3] = [
     (4, "complex32 bcomplex32"),
 ];
 
-/// The units of dates and of times between them.
+/// The units of dates and time differences.
 const UNITS: [&str; 15] = [
     "generic", "Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs", "as",
 ];
 
-/// What the elements of an array are. None of them holds a pointer.
+/// The type of an array's elements. None contains a pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NumpyType {
-    /// A number, a date or text: what `numpy.dtype` takes as a string.
+    /// A number, a date or text, which `numpy.dtype` accepts as a string.
     Basic(Basic),
     /// One of the package `ml_dtypes`, by name.
     Extension(&'static str),
-    /// A record: how long it is, and the name, type and offset of each field.
+    /// A record: its size, and the name, type and offset of each field.
     Fields(u64, Vec<(String, NumpyType, u64)>),
     /// An element that is an array.
     Rows(Box<NumpyType>, Vec<u64>),
@@ -50,7 +50,7 @@ pub enum NumpyType {
 /// A type that has a code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Basic {
-    /// As `numpy.dtype` takes it.
+    /// The code, as `numpy.dtype` accepts it.
     pub code: String,
     item_bytes: u64,
     kind: u8,
@@ -58,9 +58,9 @@ pub struct Basic {
 }
 
 impl NumpyType {
-    /// The type that a code such as `<f8`, `|S5` or `<M8[25us]` means.
+    /// The type of a code such as `<f8`, `|S5` or `<M8[25us]`.
     pub(super) fn basic(code: &str) -> Result<Self> {
-        let refuse = || corrupt(format!("{code:?} is no dtype"));
+        let refuse = || corrupt(format!("{code:?} is not a dtype"));
         let (order, rest) = match code.as_bytes().first() {
             Some(b'<' | b'>' | b'|' | b'=') => code.split_at(1),
             _ => ("=", code),
@@ -102,9 +102,9 @@ impl NumpyType {
         }))
     }
 
-    /// The type of `ml_dtypes` of a name.
+    /// The type of `ml_dtypes` with this name.
     pub(super) fn extension(name: &str) -> Result<Self> {
-        let refuse = || corrupt(format!("{name:?} is no dtype"));
+        let refuse = || corrupt(format!("{name:?} is not a dtype"));
         let (name, _) = extension(name).ok_or_else(refuse)?;
         Ok(Self::Extension(name))
     }
@@ -129,23 +129,24 @@ impl NumpyType {
             .try_fold(1_u64, |all, side| all.checked_mul(*side));
         let bytes = elements.and_then(|elements| elements.checked_mul(dtype.item_bytes()));
         if shape.len() > 32 || bytes.is_none_or(|bytes| bytes > ITEM_BYTES_MAX) {
-            return Err(corrupt("an element of an array is longer than any array"));
+            return Err(corrupt("an element of an array is too long"));
         }
         Ok(Self::Rows(Box::new(dtype), shape))
     }
 
-    /// How long an element is.
+    /// The size of an element.
     pub(super) fn item_bytes(&self) -> u64 {
         match self {
             Self::Basic(basic) => basic.item_bytes,
             Self::Extension(name) => extension(name).map_or(0, |(_, bytes)| bytes),
             Self::Fields(item_bytes, _) => *item_bytes,
-            // It was checked that this does not overflow.
+            // `rows` checked that this does not overflow.
             Self::Rows(dtype, shape) => shape.iter().product::<u64>() * dtype.item_bytes(),
         }
     }
 
-    /// Refuses bytes that no element of this type has: bools beside 0 and 1, and characters beyond Unicode.
+    /// Returns an error for values that the type does not have: bools other than 0 and 1, and characters beyond
+    /// Unicode.
     pub(super) fn check(&self, data: &[u8]) -> Result<()> {
         let item_bytes = usize::try_from(self.item_bytes()).unwrap_or(usize::MAX);
         if item_bytes == 0 {
@@ -189,7 +190,7 @@ impl Basic {
     }
 }
 
-/// A dtype of `ml_dtypes`, and how long its elements are.
+/// A dtype of `ml_dtypes`, and its element size.
 fn extension(name: &str) -> Option<(&'static str, u64)> {
     EXTENSIONS.iter().find_map(|(bytes, names)| {
         let name = names.split(' ').find(|known| *known == name)?;
@@ -197,7 +198,7 @@ fn extension(name: &str) -> Option<(&'static str, u64)> {
     })
 }
 
-/// Whether it is what stands in the brackets of a date's dtype: a unit, or a number of them.
+/// Whether a text is valid in the brackets of a date's dtype: a unit, optionally after a count.
 fn is_unit(text: &str) -> bool {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     digits <= 9 && UNITS.contains(&&text[digits..])

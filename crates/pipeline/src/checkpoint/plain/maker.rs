@@ -1,19 +1,19 @@
-//! What makes objects: a closed table of Python's classes, each with the arguments that it takes.
+//! The classes that objects may have: a closed table of Python classes, each with the arguments that it takes.
 
 use straightway_core::Result;
 
 use super::{Plain, Sequence, corrupt};
 
-/// A type or a constant: a module of Python and an attribute of it. Both stand in a table here, never in a file.
+/// A type or a constant: a Python module and an attribute of it. Both come from a table here, never from a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name {
+pub struct PythonName {
     /// The module.
     pub module: &'static str,
-    /// What it is called there.
+    /// The attribute of the module.
     pub attribute: &'static str,
 }
 
-/// What may be named, by module: Python's own types, and of PyTorch dtypes, memory formats and layouts.
+/// The allowed names, by module: Python's own types, and PyTorch's dtypes, memory formats and layouts.
 const NAMES: [(&str, &str); 3] = [
     (
         "builtins",
@@ -31,7 +31,7 @@ const NAMES: [(&str, &str); 3] = [
     ),
 ];
 
-impl Name {
+impl PythonName {
     /// The name, if it is in the table.
     pub(super) fn find(module: &str, attribute: &str) -> Option<Self> {
         let (module, attributes) = NAMES.iter().find(|(known, _)| *known == module)?;
@@ -78,11 +78,11 @@ makers! {
     TorchDevice = "torch" "device";
 }
 
-/// The longest numeral of a `Decimal`.
+/// The maximum length of a `Decimal`'s text.
 const NUMERAL_BYTES_MAX: usize = 1 << 16;
 
 impl Maker {
-    /// The maker of a tag: its name, behind `torch.` for those of PyTorch.
+    /// The maker of a tag, which is its name, with the prefix `torch.` for PyTorch.
     pub(super) fn of_tag(tag: &str) -> Option<Self> {
         let of_torch = tag.strip_prefix("torch.");
         let (is_torch, name) = (of_torch.is_some(), of_torch.unwrap_or(tag));
@@ -91,7 +91,7 @@ impl Maker {
 
     /// The maker that a pickle names.
     pub(super) fn of_global(module: &str, name: &str) -> Option<Self> {
-        // Where Python 3.13 keeps its paths, and what a path is here.
+        // Python 3.13 moved its paths, and `Path` means a POSIX path here.
         let wanted = match (module, name) {
             ("pathlib" | "pathlib._local", "Path" | "PosixPath") => ("pathlib", "PosixPath"),
             ("pathlib" | "pathlib._local", "PurePath" | "PurePosixPath") => {
@@ -102,26 +102,26 @@ impl Maker {
         Self::find(|module, known| (module, known) == wanted)
     }
 
-    fn find(is_meant: impl Fn(&str, &str) -> bool) -> Option<Self> {
+    fn find(matches: impl Fn(&str, &str) -> bool) -> Option<Self> {
         let found = MAKERS
             .iter()
-            .find(|(_, module, name)| is_meant(module, name));
+            .find(|(_, module, name)| matches(module, name));
         found.map(|(maker, ..)| *maker)
     }
 
-    /// Where Python has it.
-    pub fn name(self) -> Name {
+    /// Its module and attribute in Python.
+    pub fn name(self) -> PythonName {
         let found = MAKERS.iter().find(|(maker, ..)| *maker == self);
         let (_, module, attribute) = found.expect("every maker is in the table");
-        Name { module, attribute }
+        PythonName { module, attribute }
     }
 
-    /// How many of the last arguments are by keyword, and by which: that of a time that is there twice.
+    /// The keyword of its last argument, if that is passed by keyword: `fold` of a time.
     pub fn keyword(self) -> Option<&'static str> {
         matches!(self, Self::Time | Self::DateTime).then_some("fold")
     }
 
-    /// The object, if these are arguments that it takes.
+    /// Makes the object. An error if it does not take these arguments.
     pub(super) fn make(self, arguments: Vec<Plain>) -> Result<Plain> {
         use Plain::{Bytes, Float, Items, Name, None, Object, Pairs, Text};
         let is_whole = |value: &Plain| matches!(value, Plain::Int(_) | Plain::Long(_));
@@ -171,6 +171,6 @@ impl Maker {
             return Ok(Object(self, arguments));
         }
         let name = self.name().attribute;
-        Err(corrupt(format!("a {name} is made of other arguments")))
+        Err(corrupt(format!("a {name} does not take these arguments")))
     }
 }

@@ -1,18 +1,18 @@
-//! Pickles, read without running them.
+//! Reads pickles without running them.
 //!
-//! A pickle is a program for a machine with a stack and a memo. This machine has the instructions that pickles of plain
-//! values are made of, and no others. Where a program asks for a call, the machine notes the name and the arguments; what they
-//! stand for is decided by [`rebuild`](super::rebuild) when the program is over. Nothing is imported, called or assigned to.
+//! A pickle is a program for a stack machine with a memo. This machine has only the instructions that pickles of plain
+//! values use. For a call, it records the name and the arguments; [`rebuild`](super::rebuild) turns them into a value
+//! when the program is over. Nothing is imported, called or assigned to.
 //!
-//! Memory is bounded by the length of the pickle. What it refers to many times is made anew each time, within a budget;
-//! what contains itself is refused.
+//! Memory is bounded by the length of the pickle. A value that is used many times is copied each time, within a budget.
+//! A value that contains itself is an error.
 
 use std::collections::HashMap;
 
 use straightway_core::Result;
 
 use super::{
-    BUDGET_BYTES_MIN, BUDGET_PER_BYTE, DEPTH_MAX, Maker, Name, Plain, Sequence, VALUES_MAX,
+    BUDGET_BYTES_MIN, BUDGET_PER_BYTE, DEPTH_MAX, Maker, Plain, PythonName, Sequence, VALUES_MAX,
     corrupt,
     rebuild::{self, Call},
     untrusted,
@@ -21,11 +21,11 @@ use super::{
 /// The number of a node.
 type Id = usize;
 
-/// What a program has made so far.
+/// A value that the program has made so far.
 enum Node {
     /// A value that is complete.
     Leaf(Plain),
-    /// What a module has under a name. Only names that can be part of a value get here.
+    /// A name in a module. Only names that can be part of a value are accepted.
     Global(String, String),
     Items(Sequence, Vec<Id>),
     Pairs(Vec<(Id, Id)>),
@@ -33,7 +33,7 @@ enum Node {
     Call(Id, Call<Id>),
 }
 
-/// What stands on the stack.
+/// An entry of the stack.
 enum Slot {
     Value(Id),
     Mark,
@@ -60,7 +60,7 @@ pub(super) fn unpickle(data: &[u8]) -> Result<Plain> {
 }
 
 impl Machine<'_> {
-    /// Runs the program; the number of what it leaves.
+    /// Runs the program. Returns the number of its result.
     fn run(&mut self) -> Result<Id> {
         loop {
             let code = self.byte()?;
@@ -77,7 +77,7 @@ impl Machine<'_> {
 
     fn step(&mut self, code: u8) -> Result<()> {
         match code {
-            // The version, and how many bytes follow together: both only help who reads.
+            // The protocol version and the frame length, which are only hints.
             0x80 => self.take(1).map(drop),
             0x95 => self.take(8).map(drop),
             b'N' => self.leaf(Plain::None),
@@ -144,7 +144,7 @@ impl Machine<'_> {
         })
     }
 
-    /// Makes a tuple or a frozen set of what lies on the stack.
+    /// Makes a tuple or a frozen set of values from the stack.
     fn gather(&mut self, code: u8) -> Result<()> {
         let items = match code {
             b't' | 0x91 => self.since_mark()?,
@@ -175,7 +175,7 @@ impl Machine<'_> {
             Node::Items(Sequence::List, items) if code != 0x90 => items.extend(new),
             Node::Items(Sequence::Set, items) if code == 0x90 => items.extend(new),
             Node::Call(_, call) if code != 0x90 => call.items.extend(new),
-            _ => return Err(corrupt("a pickle appends to what is no list")),
+            _ => return Err(corrupt("a pickle appends to a value that is not a list")),
         }
         Ok(())
     }
@@ -194,7 +194,11 @@ impl Machine<'_> {
         let target = self.top()?;
         match &mut self.nodes[target] {
             Node::Pairs(pairs) | Node::Call(_, Call { pairs, .. }) => pairs.extend(new),
-            _ => return Err(corrupt("a pickle sets an item of what is no dictionary")),
+            _ => {
+                return Err(corrupt(
+                    "a pickle sets an item of a value that is not a dictionary",
+                ));
+            }
         }
         Ok(())
     }
@@ -212,13 +216,13 @@ impl Machine<'_> {
 
     fn recall(&mut self, code: u8) -> Result<()> {
         let place = self.unsigned(if code == b'h' { 1 } else { 4 })?;
-        let missing = || corrupt("a pickle recalls what it has not noted");
+        let missing = || corrupt("a pickle reads a memo entry that does not exist");
         let id = *self.memo.get(&place).ok_or_else(missing)?;
         self.stack.push(Slot::Value(id));
         Ok(())
     }
 
-    /// Notes a global. What can be part of no plain value is refused here, by name.
+    /// Records a global. A name that cannot be part of a plain value is an error that contains it.
     fn global(&mut self, code: u8) -> Result<()> {
         let (module, name) = if code == b'c' {
             (self.line()?, self.line()?)
@@ -227,7 +231,7 @@ impl Machine<'_> {
             (self.text()?, name)
         };
         let (today, short) = rebuild::modern(&module, &name);
-        let is_known = Name::find(today, short).is_some()
+        let is_known = PythonName::find(today, short).is_some()
             || Maker::of_global(today, short).is_some()
             || rebuild::is_function(today, short);
         if !is_known {
@@ -237,23 +241,25 @@ impl Machine<'_> {
         self.push(node)
     }
 
-    /// Notes a call of a global.
+    /// Records a call of a global.
     fn call(&mut self, code: u8) -> Result<()> {
         let (arguments, global) = (self.pop()?, self.pop()?);
         let Node::Items(Sequence::Tuple, arguments) = &self.nodes[arguments] else {
-            return Err(corrupt("a pickle calls with arguments that are no tuple"));
+            return Err(corrupt(
+                "a pickle calls with arguments that are not a tuple",
+            ));
         };
         let arguments = arguments.clone();
         self.spend(arguments.len() * size_of::<Id>())?;
         match &self.nodes[global] {
-            // Objects that are made without a call, to be given a state: identifiers alone are.
+            // Only a UUID may be made without a call and then be given a state.
             Node::Global(module, name)
                 if code == 0x81 && (&**module, &**name) != ("uuid", "UUID") =>
             {
                 return Err(untrusted(module, name));
             }
             Node::Global(..) => {}
-            _ => return Err(corrupt("a pickle calls what is no global")),
+            _ => return Err(corrupt("a pickle calls a value that is not a global")),
         }
         let call = Call {
             arguments,
@@ -264,7 +270,7 @@ impl Machine<'_> {
         self.push(Node::Call(global, call))
     }
 
-    /// Notes the state that an object is given.
+    /// Records the state that an object is given.
     fn build(&mut self) -> Result<()> {
         let given = self.pop()?;
         let target = self.top()?;
@@ -273,11 +279,11 @@ impl Machine<'_> {
                 call.state = Some(given);
                 Ok(())
             }
-            _ => Err(corrupt("a pickle gives a state to what takes none")),
+            _ => Err(corrupt("a pickle gives a state to a value that takes none")),
         }
     }
 
-    /// The value that a node is.
+    /// The value of a node.
     fn finish(&mut self, id: Id, depth: usize) -> Result<Plain> {
         if depth > DEPTH_MAX {
             return Err(corrupt(format!(
@@ -298,7 +304,7 @@ impl Machine<'_> {
                 Ok(value)
             }
             Node::Global(module, name) => {
-                let name = Name::find(module, name).ok_or_else(|| untrusted(module, name))?;
+                let name = PythonName::find(module, name).ok_or_else(|| untrusted(module, name))?;
                 Ok(Plain::Name(name))
             }
             Node::Items(kind, items) => {
@@ -311,7 +317,7 @@ impl Machine<'_> {
             }
             Node::Call(global, call) => {
                 let Node::Global(module, name) = &self.nodes[*global] else {
-                    return Err(corrupt("a pickle calls what is no global"));
+                    return Err(corrupt("a pickle calls a value that is not a global"));
                 };
                 let (module, name, call) = (module.clone(), name.clone(), call.clone());
                 let state = call.state.map(|state| self.finish(state, depth + 1));
@@ -338,7 +344,7 @@ impl Machine<'_> {
 
     fn spend(&mut self, bytes: usize) -> Result<()> {
         let left = self.budget.checked_sub(bytes);
-        self.budget = left.ok_or_else(|| corrupt("a small pickle stands for a large value"))?;
+        self.budget = left.ok_or_else(|| corrupt("a small pickle expands to a large value"))?;
         Ok(())
     }
 
@@ -387,7 +393,9 @@ impl Machine<'_> {
         let id = self.pop()?;
         match &self.nodes[id] {
             Node::Leaf(Plain::Text(text)) if text.len() <= 256 => Ok(text.clone()),
-            _ => Err(corrupt("a pickle names a global by what is no name")),
+            _ => Err(corrupt(
+                "a pickle names a global by a value that is not a name",
+            )),
         }
     }
 
@@ -403,7 +411,7 @@ impl Machine<'_> {
         Ok(self.take(1)?[0])
     }
 
-    /// A number of so many bytes.
+    /// A number of `bytes` bytes.
     fn unsigned(&mut self, bytes: usize) -> Result<u64> {
         let mut wide = [0; 8];
         wide[..bytes].copy_from_slice(self.take(bytes)?);
@@ -427,7 +435,7 @@ impl Machine<'_> {
 }
 
 fn ends() -> straightway_core::Error {
-    corrupt("a pickle ends before its time")
+    corrupt("a pickle ends too early")
 }
 
 #[cfg(test)]
@@ -460,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_plain_is_refused_by_its_name() {
+    fn a_global_that_is_not_plain_is_refused_by_name() {
         for (program, words) in [
             (&b"cos\nsystem\n\x8c\x01x\x85R."[..], "os.system"),
             (b"cbuiltins\neval\n.", "builtins.eval"),
@@ -479,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_pickle_makes_no_large_value_and_no_endless_one() {
+    fn a_small_pickle_cannot_expand_to_a_large_or_endless_value() {
         let mut laughs = b"]q\x000".to_vec();
         for i in 0..38 {
             laughs.extend([b']', b'(', b'h', i, b'h', i, b'e', b'q', i + 1, b'0']);
@@ -491,7 +499,7 @@ mod tests {
                 .to_string()
                 .contains("large value")
         );
-        // One string of 4 MiB, a hundred times.
+        // One string of 4 MiB, a thousand times.
         let long = [&b"X\x00\x00\x40\x00"[..], &vec![b'a'; 4 << 20], b"q\x000("].concat();
         let many = [&long[..], &b"h\x00".repeat(1000), b"t."].concat();
         assert!(read(&many).unwrap_err().to_string().contains("large value"));

@@ -1,10 +1,10 @@
-//! The calls of a pickle that plain values are made by, and what they stand for.
+//! Turns the recorded calls of a pickle into plain values.
 
 use straightway_core::Result;
 
 use super::{Array, Maker, NumpyType, Plain, Sequence, corrupt, untrusted};
 
-/// Functions that pickles call and that are themselves no values.
+/// Functions that pickles call, which are not values themselves.
 const FUNCTIONS: [(&str, &str); 10] = [
     ("_codecs", "encode"),
     ("builtins", "bytes"),
@@ -22,20 +22,20 @@ pub(super) fn is_function(module: &str, name: &str) -> bool {
     FUNCTIONS.contains(&(module, name))
 }
 
-/// A call that a pickle asks for, and what it does with the result. Its values are made, or still numbers of nodes.
+/// A recorded call, and the operations on its result. `T` is a value, or the number of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Call<T> {
     pub(super) arguments: Vec<T>,
-    /// What is appended to it.
+    /// Items that are appended to the result.
     pub(super) items: Vec<T>,
-    /// What is set in it.
+    /// Items that are set in the result.
     pub(super) pairs: Vec<(T, T)>,
-    /// The state it is given.
+    /// The state that the result is given.
     pub(super) state: Option<T>,
 }
 
 impl Call<Plain> {
-    /// The value that it stands for.
+    /// The value of the call.
     pub(super) fn value(self, module: &str, name: &str) -> Result<Plain> {
         if let Some(maker) = Maker::of_global(module, name) {
             return self.object(maker);
@@ -66,10 +66,12 @@ impl Call<Plain> {
         let has_items = matches!(maker, Maker::Deque);
         let has_pairs = matches!(maker, Maker::OrderedDict | Maker::DefaultDict);
         if (!has_items && !items.is_empty()) || (!has_pairs && !pairs.is_empty()) {
-            return Err(corrupt("a pickle fills what is no container"));
+            return Err(corrupt(
+                "a pickle adds items to a value that is not a container",
+            ));
         }
         if state.is_some() && maker != Maker::Uuid {
-            return Err(corrupt("a pickle gives a state to what takes none"));
+            return Err(corrupt("a pickle gives a state to a value that takes none"));
         }
         let arguments = match (maker, &mut arguments[..]) {
             (Maker::ByteArray, []) => vec![Plain::Bytes(Vec::new())],
@@ -112,7 +114,7 @@ impl Call<Plain> {
         match (self.arguments.pop(), &self.arguments[..]) {
             (None, []) => Ok(Plain::Items(kind, Vec::new())),
             (Some(Plain::Items(_, items)), []) => Ok(Plain::Items(kind, items)),
-            _ => Err(corrupt("a set is made of other arguments")),
+            _ => Err(corrupt("a set does not take these arguments")),
         }
     }
 
@@ -121,14 +123,14 @@ impl Call<Plain> {
             [Plain::Text(name)] => name.strip_prefix("torch."),
             _ => None,
         };
-        let name = name.and_then(|name| super::Name::find("torch", name));
-        let name = name.ok_or_else(|| corrupt("a layout has no such name"))?;
+        let name = name.and_then(|name| super::PythonName::find("torch", name));
+        let name = name.ok_or_else(|| corrupt("there is no layout of that name"))?;
         Ok(Plain::Name(name))
     }
 
-    /// `dtype(code, False, True)`, with a state that says more of it.
+    /// `dtype(code, False, True)`, with a state that has its details.
     fn dtype(self) -> Result<Plain> {
-        let refuse = || corrupt("a dtype is pickled otherwise");
+        let refuse = || corrupt("a dtype is pickled in an unknown form");
         let [Plain::Text(code), ..] = &self.arguments[..] else {
             return Err(refuse());
         };
@@ -161,9 +163,9 @@ impl Call<Plain> {
         Ok(Plain::Dtype(dtype))
     }
 
-    /// `_reconstruct(ndarray, (0,), b"b")`, with a state that is all of it.
+    /// `_reconstruct(ndarray, (0,), b"b")`, with a state that has the whole array.
     fn array(self) -> Result<Plain> {
-        let refuse = || corrupt("an array is pickled otherwise");
+        let refuse = || corrupt("an array is pickled in an unknown form");
         let [Plain::Name(class), ..] = &self.arguments[..] else {
             return Err(refuse());
         };
@@ -199,19 +201,19 @@ impl Call<Plain> {
             Ok([Plain::Dtype(dtype), Plain::Bytes(data)]) if self.state.is_none() => {
                 Array::scalar(dtype, data).checked()
             }
-            _ => Err(corrupt("a scalar is pickled otherwise")),
+            _ => Err(corrupt("a scalar is pickled in an unknown form")),
         }
     }
 }
 
-/// What a module of Python 2, as pickles of protocol 2 name them, and a name in it are today.
+/// The current module and name of a Python 2 global, as in pickles of protocol 2.
 pub(super) fn modern<'a>(module: &'a str, name: &'a str) -> (&'a str, &'a str) {
     match (module, name) {
         ("__builtin__", "xrange") => ("builtins", "range"),
         ("__builtin__", "long") => ("builtins", "int"),
         ("__builtin__", "unicode") => ("builtins", "str"),
         ("__builtin__", _) => ("builtins", name),
-        // PyTorch's constants name their module themselves.
+        // PyTorch's constants contain the module in their name.
         ("torch" | "torch._utils" | "torch.serialization", _) => {
             ("torch", name.strip_prefix("torch.").unwrap_or(name))
         }
@@ -219,9 +221,9 @@ pub(super) fn modern<'a>(module: &'a str, name: &'a str) -> (&'a str, &'a str) {
     }
 }
 
-/// Bytes as protocol 2 has them: characters up to 255, and the name of their encoding.
+/// Bytes of protocol 2: characters up to 255, and the name of their encoding.
 fn latin1(arguments: &[Plain]) -> Result<Vec<u8>> {
-    let refuse = || corrupt("bytes are pickled otherwise");
+    let refuse = || corrupt("bytes are pickled in an unknown form");
     match arguments {
         [Plain::Text(text), Plain::Text(encoding)]
             if matches!(&**encoding, "latin1" | "latin-1") =>
@@ -234,9 +236,9 @@ fn latin1(arguments: &[Plain]) -> Result<Vec<u8>> {
     }
 }
 
-/// The unit of a date's dtype in brackets, as its state has it; nothing for others.
+/// The unit of a date's dtype in brackets, from its state; empty for other dtypes.
 fn unit(more: &[Plain]) -> Result<String> {
-    let refuse = || corrupt("a dtype's unit is pickled otherwise");
+    let refuse = || corrupt("a dtype's unit is pickled in an unknown form");
     let parts = match more {
         [] | [Plain::None] => return Ok(String::new()),
         [parts] => parts.tuple(),
@@ -264,7 +266,7 @@ fn unit(more: &[Plain]) -> Result<String> {
 }
 
 fn record(item_bytes: u64, names: &[Plain], fields: &[(Plain, Plain)]) -> Result<NumpyType> {
-    let refuse = || corrupt("a record is pickled otherwise");
+    let refuse = || corrupt("a record is pickled in an unknown form");
     let field = |name: &Plain| {
         let found = fields.iter().find(|(key, _)| key == name);
         match (name, found.and_then(|(_, parts)| parts.tuple())) {
@@ -275,7 +277,7 @@ fn record(item_bytes: u64, names: &[Plain], fields: &[(Plain, Plain)]) -> Result
             _ => Err(refuse()),
         }
     };
-    // Each name is looked for among all.
+    // The search is quadratic, so the counts are limited.
     if names.len() > 1 << 12 || fields.len() > 1 << 13 {
         return Err(refuse());
     }
@@ -283,7 +285,7 @@ fn record(item_bytes: u64, names: &[Plain], fields: &[(Plain, Plain)]) -> Result
 }
 
 fn sides(shape: &Plain) -> Result<Vec<u64>> {
-    let refuse = || corrupt("a shape is pickled otherwise");
+    let refuse = || corrupt("a shape is pickled in an unknown form");
     match shape {
         Plain::Int(_) => Ok(vec![whole(shape).ok_or_else(refuse)?]),
         Plain::Items(Sequence::Tuple, sides) => sides
@@ -320,7 +322,7 @@ fn date(packed: &[u8]) -> Result<Vec<Plain>> {
     }
 }
 
-/// Hour, minute, second and microsecond, and whether it is the second such time of the day.
+/// Hour, minute, second and microsecond, and the fold: whether it is the second such time of the day.
 fn time(packed: &[u8]) -> Result<(Vec<Plain>, Plain)> {
     match *packed {
         [hour, minute, second, high, middle, low] => {
@@ -345,16 +347,16 @@ fn date_time(packed: &[u8]) -> Result<(Vec<Plain>, Plain)> {
 
 /// Both parts of `1/3`.
 fn fraction(text: &str) -> Result<Vec<Plain>> {
-    let refuse = || corrupt("a fraction is pickled otherwise");
+    let refuse = || corrupt("a fraction is pickled in an unknown form");
     let (above, below) = text.split_once('/').unwrap_or((text, "1"));
     let part = |digits: &str| digits.parse::<i128>().map_err(|_| refuse());
     let part = |digits: &str| part(digits).map(|part| Plain::integer(part.to_le_bytes().to_vec()));
     Ok(vec![part(above)?, part(below)?])
 }
 
-/// The digits of an identifier, whose state is its number.
+/// The digits of a UUID, whose state is its number.
 fn identifier(state: Option<Plain>) -> Result<Plain> {
-    let refuse = || corrupt("an identifier is pickled otherwise");
+    let refuse = || corrupt("a UUID is pickled in an unknown form");
     let Some(Plain::Pairs(pairs)) = state else {
         return Err(refuse());
     };

@@ -1,20 +1,20 @@
-//! The encoding, read.
+//! Decodes the JSON encoding.
 
 use serde_json::Value;
 use straightway_core::Result;
 
 use super::{
-    Array, DEPTH_MAX, Maker, Name, NumpyType, Plain, Sequence, VALUES_MAX, corrupt,
+    Array, DEPTH_MAX, Maker, NumpyType, Plain, PythonName, Sequence, VALUES_MAX, corrupt,
     dtype::RECORDS_DEPTH_MAX,
 };
 
 pub(super) fn decode(text: &str) -> Result<Plain> {
-    // Counted before any of them is made. Commas in strings count too, and strings that long are rare.
+    // Counted before any value is made. Commas in strings count too, but such long strings are rare.
     if text.bytes().filter(|byte| *byte == b',').count() > VALUES_MAX {
         return Err(corrupt(format!("it has more than {VALUES_MAX} values")));
     }
-    // The parser refuses what lies deeper than 128.
-    let value = serde_json::from_str(text).map_err(|e| corrupt(format!("it is no JSON: {e}")))?;
+    // The parser refuses nesting deeper than 128.
+    let value = serde_json::from_str(text).map_err(|e| corrupt(format!("it is not JSON: {e}")))?;
     plain(value, 0)
 }
 
@@ -27,18 +27,18 @@ fn plain(value: Value, depth: usize) -> Result<Plain> {
         Value::Bool(value) => Ok(Plain::Bool(value)),
         Value::String(text) => Ok(Plain::Text(text)),
         Value::Number(number) => {
-            let refuse = || corrupt(format!("{number} is no integer of 64 bits"));
+            let refuse = || corrupt(format!("{number} is not a 64-bit integer"));
             number.as_i64().map(Plain::Int).ok_or_else(refuse)
         }
         Value::Array(members) => tagged(members, depth),
-        Value::Object(_) => Err(corrupt("an object of JSON stands for nothing")),
+        Value::Object(_) => Err(corrupt("a JSON object is not a value")),
     }
 }
 
 fn tagged(members: Vec<Value>, depth: usize) -> Result<Plain> {
     let mut members = members.into_iter();
     let Some(Value::String(tag)) = members.next() else {
-        return Err(corrupt("an array of JSON begins with no tag"));
+        return Err(corrupt("a JSON array does not begin with a tag"));
     };
     let sequence = match &*tag {
         "list" => Some(Sequence::List),
@@ -76,14 +76,16 @@ fn leaf(tag: &str, members: &[Value]) -> Result<Plain> {
     match (tag, members) {
         ("int", [Value::String(digits)]) => Ok(Plain::integer(bytes(digits)?)),
         ("float", [Value::String(digits)]) => {
-            let refuse = |_| corrupt(format!("{digits:?} is no float"));
+            let refuse = |_| corrupt(format!("{digits:?} is not a float"));
             digits.parse().map(Plain::Float).map_err(refuse)
         }
         ("bytes", [Value::String(digits)]) => Ok(Plain::Bytes(bytes(digits)?)),
         ("surrogates", [Value::String(digits)]) => Ok(Plain::string(bytes(digits)?)),
         ("name", [Value::String(module), Value::String(name)]) => {
             let refuse = || corrupt(format!("{module:?} has no type {name:?}"));
-            Name::find(module, name).map(Plain::Name).ok_or_else(refuse)
+            PythonName::find(module, name)
+                .map(Plain::Name)
+                .ok_or_else(refuse)
         }
         ("dtype", [dtype]) => Ok(Plain::Dtype(numpy_type(dtype, 0)?)),
         ("scalar", [dtype, Value::String(digits)]) => {
@@ -92,12 +94,14 @@ fn leaf(tag: &str, members: &[Value]) -> Result<Plain> {
         ("array", [dtype, Value::Array(shape), Value::String(digits)]) => {
             Array::new(numpy_type(dtype, 0)?, sides(shape)?, bytes(digits)?).checked()
         }
-        _ => Err(corrupt(format!("{tag:?} is no tag, or has other members"))),
+        _ => Err(corrupt(format!(
+            "{tag:?} is not a tag, or has the wrong members"
+        ))),
     }
 }
 
 fn numpy_type(value: &Value, depth: usize) -> Result<NumpyType> {
-    let refuse = || corrupt("a dtype is written otherwise");
+    let refuse = || corrupt("a dtype has an unknown form");
     if depth > RECORDS_DEPTH_MAX {
         return Err(corrupt("records lie too deep in each other"));
     }
@@ -127,14 +131,14 @@ fn numpy_type(value: &Value, depth: usize) -> Result<NumpyType> {
 }
 
 fn sides(shape: &[Value]) -> Result<Vec<u64>> {
-    let refuse = || corrupt("a shape has a side that is no number");
+    let refuse = || corrupt("a shape has a length that is not a number");
     shape
         .iter()
         .map(|side| side.as_u64().ok_or_else(refuse))
         .collect()
 }
 
-/// The bytes that hexadecimal digits mean.
+/// Decodes hexadecimal digits.
 fn bytes(digits: &str) -> Result<Vec<u8>> {
     let refuse = || corrupt("bytes are not written in hexadecimal digits");
     let digit = |d: u8| (d as char).to_digit(16).and_then(|d| u8::try_from(d).ok());

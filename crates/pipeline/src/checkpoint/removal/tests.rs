@@ -1,9 +1,10 @@
-//! The protocol of removals, run in every order: each process may be overtaken, or die, before any access to the store.
+//! A model check of the removal protocol: runs processes in every order. Each may be overtaken, or die, before any
+//! access to the store.
 //!
-//! The processes run the real code on a store in memory. A process is a function of the answers that it got so far, so
-//! it is not suspended but run again from its start with those answers, until it asks for one more. A state is the
-//! store and the answers of all processes; every state that can be reached is visited once. In each of them nothing
-//! that was promised may be lost: not now, and not after all processes died and a sweep cleaned up.
+//! The processes run the real code on a memory store. A process is a function of the responses that it got so far. So
+//! it is not suspended, but run again from its start with those responses until it makes one more access. A state is
+//! the store and the responses of all processes. Every reachable state is visited once. In each of them, nothing that
+//! was promised may be lost, neither now nor after all processes died and a sweep ran.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,17 +16,17 @@ use std::{
 use super::*;
 use crate::checkpoint::name::{step_folder, step_of};
 
-/// The environment: makes the test take its longest case too.
+/// The environment variable that enables the longest case.
 const EVERY: &str = "STRAIGHTWAY_MODEL_ALL";
 
-/// What was saved once under a number.
+/// One save of a step number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Incarnation {
     step: u64,
     manifest: bool,
     files: bool,
     tags: BTreeSet<String>,
-    /// The step whose chunks it refers to, and which incarnation of it.
+    /// The incarnation of the step that it references.
     parent: Option<usize>,
 }
 
@@ -57,7 +58,7 @@ enum Access {
     ForgetAttempts,
 }
 
-/// What an access answers.
+/// The response to an access.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Answer {
     Done,
@@ -91,7 +92,7 @@ impl Memory {
         );
     }
 
-    /// Does one access, as one thing.
+    /// Performs one access atomically.
     fn answer(&mut self, access: &Access) -> Answer {
         match access {
             Access::Names => {
@@ -165,7 +166,7 @@ impl Memory {
         }
     }
 
-    /// The steps that a list shows, by the code that makes lists.
+    /// The listed steps, computed by the code that lists them.
     fn listed(&self) -> Vec<usize> {
         let direct = View::direct(self);
         let names = direct.names().unwrap();
@@ -178,7 +179,7 @@ impl Memory {
     }
 }
 
-/// The answers that a process got, and a mark that tells them from any others.
+/// The responses that a process got, and a hash of them.
 #[derive(Clone, Debug, Default)]
 struct History {
     answers: Vec<Rc<Answer>>,
@@ -198,14 +199,14 @@ impl Hash for History {
     }
 }
 
-/// The store as one process sees it: the answers that it got, and then the first access that it has no answer to.
+/// The store as one process sees it: replays the responses that it got, and then records the first new access.
 struct View {
     answers: Vec<Rc<Answer>>,
     next: Cell<usize>,
     pending: RefCell<Option<Access>>,
-    /// Where it asks no scheduler but a store of its own.
+    /// A store to access directly, without the scheduler.
     direct: Option<RefCell<Memory>>,
-    /// Makes its nonces its own.
+    /// The number of the process, which makes its nonces unique.
     process: u64,
     nonces: Cell<u64>,
 }
@@ -242,7 +243,7 @@ impl View {
         }
         self.pending.borrow_mut().get_or_insert(access);
         Err(Error::new(
-            Kind::Cancelled,
+            ErrorKind::Cancelled,
             "await",
             "an answer",
             "it has none yet",
@@ -291,10 +292,10 @@ impl Ledger for View {
         }
     }
 
-    fn identity(&self, held: &usize) -> Result<Identity> {
+    fn identity(&self, held: &usize) -> Result<StepIdentity> {
         let has_manifest = self.flag(Access::Identity(*held))?;
         let inode = *held as u64;
-        Ok(Identity {
+        Ok(StepIdentity {
             inode,
             manifest: has_manifest.then_some(Sum(inode)),
         })
@@ -312,7 +313,7 @@ impl Ledger for View {
         Ok(found.then(|| "a step refers to it".to_owned()))
     }
 
-    fn erase(&self, step: u64, held: &usize, _: &Identity) -> Result<()> {
+    fn erase(&self, step: u64, held: &usize, _: &StepIdentity) -> Result<()> {
         self.ask(Access::EraseManifest(*held))?;
         for _ in 0..3 {
             self.ask(Access::EraseFiles(*held))?;
@@ -321,7 +322,7 @@ impl Ledger for View {
             }
         }
         Err(Error::new(
-            Kind::Transient,
+            ErrorKind::Transient,
             "erase",
             step,
             "somebody writes to it",
@@ -329,7 +330,7 @@ impl Ledger for View {
     }
 }
 
-/// What a process does.
+/// The work of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Job {
     /// Removes step 1.
@@ -338,11 +339,11 @@ enum Job {
     Tag,
     /// Saves step 2, which refers to step 1.
     Save,
-    /// Removes step 2 if it can, then step 1.
+    /// Removes step 2 if possible, then step 1.
     Prune,
-    /// Saves step 1 anew once it is gone.
+    /// Saves step 1 again once it is gone.
     Resave,
-    /// Sweeps: a job that starts after all that save have ended or died.
+    /// Sweeps, as a job that starts after all saving processes have ended or died.
     Sweep,
 }
 
@@ -356,7 +357,7 @@ fn attempt(step: u64) -> Attempt {
 }
 
 impl Job {
-    /// Its life. Answers whether it was done what was asked for; an error is no promise.
+    /// Runs the job. Returns whether it succeeded; an error promises nothing.
     fn run(self, view: &View) -> Result<bool> {
         match self {
             Self::Remove => Ok(remove(view, 1, || view.nonce())? == Outcome::Removed),
@@ -365,7 +366,7 @@ impl Job {
                     if view.flag(Access::PutTag(*held))? {
                         Ok(())
                     } else {
-                        Err(Error::new(Kind::NotFound, "tag", "it", "it is gone"))
+                        Err(Error::new(ErrorKind::NotFound, "tag", "it", "it is gone"))
                     }
                 };
                 keep(view, 1, put)
@@ -382,7 +383,7 @@ impl Job {
                 Ok(done)
             }
             Self::Prune => {
-                // It may not be there yet.
+                // It may not exist yet.
                 let _ = remove(view, 2, || view.nonce());
                 Ok(remove(view, 1, || view.nonce())? == Outcome::Removed)
             }
@@ -403,7 +404,7 @@ impl Job {
     }
 }
 
-/// How far a process has come.
+/// The state of a process.
 #[derive(Clone, Debug, Hash)]
 enum Life {
     At(History),
@@ -415,12 +416,12 @@ enum Life {
 struct State {
     memory: Memory,
     lives: Vec<Life>,
-    /// Incarnations that a tag was promised for, or a save: by process.
+    /// Incarnations that a successful tag or save promised to keep.
     promised: BTreeSet<usize>,
 }
 
 impl State {
-    /// Whether all that was promised is there and listed, and all that is listed is whole.
+    /// Checks that everything promised is listed, and that every listed step is complete.
     fn check(&self, jobs: &[Job]) -> std::result::Result<(), String> {
         let listed = self.memory.listed();
         let whole = |number: usize| {
@@ -449,7 +450,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether somebody was told that step 1 is removed.
+    /// Whether a process was told that step 1 is removed.
     fn has_removed(&self, jobs: &[Job]) -> bool {
         let mut lives = jobs.iter().zip(&self.lives);
         lives.any(|(job, life)| {
@@ -457,7 +458,7 @@ impl State {
         })
     }
 
-    /// The same after all processes died and a job started.
+    /// The state after all processes died and a new job has swept.
     fn swept(&self) -> Self {
         let direct = View::direct(&self.memory);
         direct.ask(Access::ForgetAttempts).unwrap();
@@ -468,7 +469,7 @@ impl State {
         }
     }
 
-    /// What process `number` does next: itself one access later, or at its end.
+    /// The state after the next access of process `number`, or after its end.
     fn step(&self, jobs: &[Job], number: usize) -> Option<Self> {
         let Life::At(history) = &self.lives[number] else {
             return None;
@@ -478,7 +479,7 @@ impl State {
         if jobs[number] == Job::Sweep
             && others.any(|(job, life)| saves(job) && matches!(life, Life::At(_)))
         {
-            // The lock is taken.
+            // A saving process holds the lock.
             return None;
         }
         let mut next = self.clone();
@@ -498,10 +499,10 @@ impl State {
         if is_done {
             match jobs[number] {
                 Job::Tag => next.promised.insert(opened(&history.answers)),
-                // Pruning may remove it again, and with it what it refers to.
+                // Pruning may remove it again, and then the step that it references.
                 Job::Save if jobs.contains(&Job::Prune) => false,
                 Job::Save => next.promised.insert(next.memory.steps[&2]),
-                // The other may have begun later, and remove what was saved anew.
+                // The other remover may have begun later, and remove the new step.
                 Job::Resave if removers > 1 => false,
                 Job::Resave => next.promised.insert(next.memory.steps[&1]),
                 Job::Remove | Job::Prune | Job::Sweep => false,
@@ -511,7 +512,7 @@ impl State {
     }
 }
 
-/// What a process opened first.
+/// The incarnation that a process opened first.
 fn opened(answers: &[Rc<Answer>]) -> usize {
     match *answers[0] {
         Answer::Number(Some(number)) => number,
@@ -525,7 +526,7 @@ fn fingerprint(state: &impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Visits all states that these processes can reach. Answers how many there are, and what each process can come to.
+/// Visits all states that these processes can reach. Returns their number, and the possible results of each process.
 fn explore(jobs: &[Job]) -> (usize, Vec<BTreeSet<bool>>) {
     let mut memory = Memory::new();
     for (job, step) in [(Job::Save, 2), (Job::Resave, 1)] {
@@ -544,7 +545,7 @@ fn explore(jobs: &[Job]) -> (usize, Vec<BTreeSet<bool>>) {
     let mut checked = HashSet::new();
     while let Some(state) = open.pop() {
         let failed = |why: &str| panic!("{jobs:?}: {why}\n{state:#?}");
-        // What is checked, and what a sweep sees, is the store and what was promised.
+        // The checks depend only on the store and on what was promised.
         if checked.insert(fingerprint(&(
             &state.memory,
             &state.promised,
@@ -559,7 +560,7 @@ fn explore(jobs: &[Job]) -> (usize, Vec<BTreeSet<bool>>) {
         }
         for number in 0..jobs.len() {
             let mut nexts: Vec<_> = state.step(jobs, number).into_iter().collect();
-            // Only those whose lock the sweep waits for have to die in so many words.
+            // Deaths are modelled only for processes whose lock the sweep waits for.
             if matches!(jobs[number], Job::Save | Job::Resave)
                 && matches!(state.lives[number], Life::At(_))
                 && jobs.contains(&Job::Sweep)
@@ -582,10 +583,10 @@ fn explore(jobs: &[Job]) -> (usize, Vec<BTreeSet<bool>>) {
 }
 
 #[test]
-fn in_every_order_and_after_every_crash_nothing_promised_is_lost_and_nothing_listed_is_broken() {
+fn in_every_order_and_after_every_crash_promises_hold_and_listed_steps_are_whole() {
     use Job::{Prune, Remove, Resave, Save, Sweep, Tag};
     let mut all = 0;
-    // The last takes a minute, and is run by hand: half a million states.
+    // The last case has half a million states and takes a minute, so it runs only on request.
     let cases: [&[Job]; 10] = [
         &[Remove],
         &[Remove, Tag],

@@ -1,4 +1,4 @@
-//! Checkpoints in a store that has put-if-absent, list and remove and nothing else: no folder, lock or rename.
+//! Checkpoints in a store that has only put-if-absent, get, list and remove: no folder, lock or rename.
 
 mod stalled;
 
@@ -10,8 +10,8 @@ use straightway_memory::Memory;
 use super::{super::*, *};
 use crate::{
     checkpoint::{
-        meeting::{Allegiance, Meeting, Patience, announce, gather},
         name::{part_file, shard_draft, shard_file, tag_file, writer_file},
+        rendezvous::{Rendezvous, TrustedCoordinator, WaitLimit, announce, gather},
     },
     weights::{Dtype, Shape},
 };
@@ -25,16 +25,16 @@ fn all(steps: &Steps) -> Vec<String> {
 }
 
 /// Writes the shard of a rank to a folder, and then into an attempt of `steps`, as a rank would.
-fn write(steps: &Steps, attempt: &Attempt, rank: Rank, content: &[u8]) -> Part {
+fn write(steps: &Steps, attempt: &Attempt, rank: Rank, content: &[u8]) -> ShardReport {
     let folder = tempfile::tempdir().unwrap();
     let local = Steps::create(folder.path()).unwrap();
     let executor = Arc::new(Executor::new(Settings::default()).unwrap());
     let alone = Rank { rank: 0, world: 1 };
-    let options = Options::default();
-    let mut saver = Saver::new(local, alone, &attempt.run, executor, options).unwrap();
+    let options = SaverOptions::default();
+    let mut saver = CheckpointSaver::new(local, alone, &attempt.run, executor, options).unwrap();
     let name = format!("tensor-{}", rank.rank);
     let shape = Shape::from(&[content.len() as u64][..]);
-    let source = Source::whole(&name, Dtype::U8, shape, content);
+    let source = SaveSource::whole(&name, Dtype::U8, shape, content);
     saver.write_shard(attempt.step, &[source]).unwrap();
     let mut part = saver.wait_part().unwrap();
     let draft = shard_draft(0, &part.writer);
@@ -135,7 +135,7 @@ fn a_sweep_keeps_the_shards_of_a_save_that_was_killed_right_after_its_commit() {
     let part = write(&steps, &attempt, rank, b"content");
     let writer = part.writer.clone();
     steps.commit(vec![part], "null", 1).unwrap();
-    // Its records are still there.
+    // Its records still exist.
     let records = steps
         .root()
         .below(attempt.folder().as_ref(), Missing::Refuse)
@@ -180,7 +180,7 @@ fn of_many_commits_of_one_step_one_wins_and_is_whole() {
 }
 
 #[test]
-fn an_attempt_that_is_given_up_takes_its_own_objects_along_and_no_others() {
+fn an_abandoned_attempt_removes_its_own_objects_and_no_others() {
     let steps = memory();
     let (kept, given_up) = (attempt(7, 1), attempt(7, 2));
     let alone = Rank { rank: 0, world: 1 };
@@ -216,27 +216,27 @@ fn ranks_meet_in_a_store_without_folders() {
         )
     });
     let [first, second] = parts;
-    let patience = Patience {
+    let wait = WaitLimit {
         timeout: Duration::from_secs(20),
         progress: Arc::default(),
     };
-    let allegiance = Allegiance::default();
-    let meeting = Meeting {
+    let trusted = TrustedCoordinator::default();
+    let rendezvous = Rendezvous {
         store: &steps,
         attempt: &attempt,
         rank: 1,
-        allegiance: &allegiance,
-        patience: &patience,
+        trusted: &trusted,
+        wait: &wait,
     };
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| meeting.attend(&second));
+        let other = scope.spawn(|| rendezvous.attend(&second));
         let records = steps
             .root()
             .below(attempt.folder().as_ref(), Missing::Refuse)
             .unwrap();
         announce(&*records, &first.writer).unwrap();
         let coordinator = first.writer.clone();
-        let parts = gather(&*records, first, &patience).unwrap();
+        let parts = gather(&*records, first, &wait).unwrap();
         assert!(
             names(&*records)
                 .unwrap()
@@ -246,7 +246,7 @@ fn ranks_meet_in_a_store_without_folders() {
         other.join().unwrap().unwrap();
     });
     assert_eq!(all(&steps), ["step-3"]);
-    let error = meeting.attend(&second.clone()).err();
+    let error = rendezvous.attend(&second.clone()).err();
     assert!(
         error.is_none(),
         "a rank that comes late finds the step: {error:?}"
@@ -254,10 +254,10 @@ fn ranks_meet_in_a_store_without_folders() {
 }
 
 #[test]
-fn a_removal_that_was_broken_off_is_carried_out_by_the_next_save_of_that_step() {
+fn an_interrupted_removal_is_finished_by_the_next_save_of_that_step() {
     let steps = memory();
     save(&steps, 5).unwrap();
-    // A remover that decided and died.
+    // A remover that died after its decision.
     let held = Ledger::open(&steps, 5).unwrap().unwrap();
     let identity = steps.identity(&held).unwrap();
     let nonce = "0123456789abcdef".to_owned();
@@ -275,7 +275,7 @@ fn a_removal_that_was_broken_off_is_carried_out_by_the_next_save_of_that_step() 
 }
 
 /// A process carries out the removal of a step and stalls before it removes `name`. Others finish the removal, save the
-/// step again and tag it. Answers whether the new step and its tag are there when the first process is done.
+/// step again and tag it. Returns whether the new step and its tag exist when the first process is done.
 fn new_step_survives(name: &str, has_condition: bool) -> (bool, bool) {
     let store: Arc<dyn Store> = Arc::new(Memory::new("run"));
     let others = Steps::in_store(Arc::clone(&store));
@@ -287,7 +287,7 @@ fn new_step_survives(name: &str, has_condition: bool) -> (bool, bool) {
     Ledger::put(&others, &removal.intent(), "", Durability::Synced).unwrap();
     let text = format!("remove {identity}");
     Ledger::put(&others, &removal.decision(), &text, Durability::Synced).unwrap();
-    // A tagger that came too late.
+    // A tag that was put too late.
     assert!(put(&*held, &tag_file("best"), "best\n", Durability::Synced).unwrap());
     let meanwhile = {
         let others = others.clone();
@@ -314,13 +314,13 @@ fn a_step_that_is_saved_and_tagged_again_while_another_process_removes_the_old_o
     for name in [MANIFEST, &tag_file("best")] {
         assert_eq!(new_step_survives(name, true), (true, true), "{name}");
     }
-    // The gap that a store without the condition leaves.
+    // The gap in a store without remove-if-match.
     assert_eq!(new_step_survives(MANIFEST, false), (false, false));
     assert_eq!(new_step_survives(&tag_file("best"), false), (true, false));
 }
 
 #[test]
-fn what_killed_saves_left_in_a_store_without_locks_goes_when_it_is_old() {
+fn old_leftovers_of_killed_saves_are_swept_in_a_store_without_locks() {
     let steps = memory();
     save(&steps, 3).unwrap();
     let (left, alone) = (attempt(4, 1), Rank { rank: 0, world: 1 });
@@ -331,7 +331,7 @@ fn what_killed_saves_left_in_a_store_without_locks_goes_when_it_is_old() {
     };
     Ledger::put(&steps, &hold.name(), "", Durability::Unsynced).unwrap();
     let before = all(&steps);
-    // One that may be alive stays, with its hold.
+    // An attempt that may be alive is kept, with its hold.
     let now = SystemTime::now();
     steps.sweep_aged(now + LEFT_AFTER / 2, LEFT_AFTER).unwrap();
     assert_eq!(all(&steps), before);

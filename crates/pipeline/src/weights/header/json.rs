@@ -1,5 +1,5 @@
-//! The JSON of a header, read as it streams by: no value of it exists as a tree, and what breaks a
-//! bound is refused before the next byte is looked at.
+//! The general parser of a header's JSON. It streams: no tree of values is built, and a value over a limit is refused
+//! before the next byte is parsed.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -10,12 +10,12 @@ use serde::{
 use straightway_core::Extent;
 
 use super::{Count, Header, NAME_BYTES_MAX, TENSORS_MAX};
-use crate::weights::{Dtype, Name, RANK_MAX, Shape, Tensor, tensor::quoted};
+use crate::weights::{Dtype, RANK_MAX, Shape, Tensor, TensorName, tensor::quoted};
 
-/// The key under which a writer keeps what is not a tensor.
+/// The key of the writer's metadata.
 pub(super) const METADATA: &str = "__metadata__";
 
-/// Reads tensors, whose extents are still counted from the start of the data, and metadata.
+/// Parses the tensors and the metadata. Extents are relative to the start of the data.
 pub(super) fn parse(text: &str, count: &Count) -> serde_json::Result<Header> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let header = reader.deserialize_map(HeaderVisitor { count })?;
@@ -41,7 +41,7 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
             what: "the name of a tensor",
             make: |name: &str| {
                 if name.len() <= NAME_BYTES_MAX {
-                    return Ok(Name::from(name));
+                    return Ok(TensorName::from(name));
                 }
                 let name = quoted(name);
                 Err(format!(
@@ -77,9 +77,9 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
     }
 }
 
-/// A string, borrowed where nothing in it is escaped, of which `make` makes something.
+/// A string (borrowed if it has no escapes) that `make` converts.
 struct Text<F> {
-    /// What is expected.
+    /// The description of the expected string, for errors.
     what: &'static str,
     make: F,
 }
@@ -122,7 +122,7 @@ impl<'de> Visitor<'de> for Metadata {
         f.write_str("`__metadata__` as a map of strings")
     }
 
-    // Some writers put a null where they have nothing to say.
+    // Some writers write null for empty metadata.
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
         Ok(BTreeMap::new())
     }
@@ -143,7 +143,7 @@ impl<'de> Visitor<'de> for Metadata {
     }
 }
 
-/// What stands beside a name.
+/// The value of a tensor's name: its dtype, shape and offsets.
 struct Entry;
 
 struct Description {
@@ -218,7 +218,7 @@ impl<'de> Visitor<'de> for Entry {
                     }
                     extent = Some(Extent::between(start, end));
                 }
-                // The reference implementation passes over what it does not know, and so do we.
+                // The reference implementation ignores unknown fields, and so does this parser.
                 Field::Other => drop(map.next_value::<IgnoredAny>()?),
             }
         }

@@ -1,22 +1,20 @@
-//! The JSON of a header in the form that nearly every writer gives it, read at the speed of memory.
+//! A fast parser for the form of header that nearly every writer produces.
 //!
-//! A general reader of JSON takes a tenth of a second for two hundred thousand tensors, as long as
-//! their bytes take to arrive. This one knows what comes next: plain names, three fields, small
-//! numbers. It answers `None` to whatever is not exactly that, be it legal or not, and leaves it to
-//! the general reader, which also has the words for what is wrong. A property test and a fuzz target
-//! hold the two against each other.
+//! A general JSON parser takes 0.1 s for 200,000 tensors, as long as their bytes take to arrive. This parser expects a
+//! fixed form: names without escapes, three fields, small numbers. It returns `None` for anything else, valid or not,
+//! and the general parser then reads the header and reports errors. A property test and a fuzz target compare the two.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use straightway_core::Extent;
 
 use super::{Count, Header, NAME_BYTES_MAX, TENSORS_MAX, json::METADATA};
-use crate::weights::{Dtype, Name, RANK_MAX, Shape, Tensor};
+use crate::weights::{Dtype, RANK_MAX, Shape, Tensor, TensorName};
 
-/// About what a tensor takes in a header: room is made for as many as there may be.
+/// The approximate length of a tensor's entry, to reserve memory for the tensors.
 const ENTRY_BYTES: usize = 96;
 
-/// Reads a header, unless something in it is out of the ordinary.
+/// Parses a header; `None` if it is not in the common form.
 pub(super) fn parse(text: &Arc<String>, count: &Count) -> Option<Header> {
     let mut scanner = Scanner {
         text,
@@ -47,7 +45,7 @@ pub(super) fn parse(text: &Arc<String>, count: &Count) -> Option<Header> {
             }
             let (dtype, shape, extent) = scanner.entry()?;
             header.tensors.push(Tensor {
-                name: Name::within(text, name),
+                name: TensorName::within(text, name),
                 dtype,
                 shape,
                 file: 0,
@@ -65,7 +63,7 @@ pub(super) fn parse(text: &Arc<String>, count: &Count) -> Option<Header> {
     }
 }
 
-/// A place in a text.
+/// A position in a text.
 struct Scanner<'a> {
     text: &'a str,
     bytes: &'a [u8],
@@ -73,7 +71,7 @@ struct Scanner<'a> {
 }
 
 impl Scanner<'_> {
-    /// The next byte that is no white space, not taken yet.
+    /// The next byte that is not white space, without consuming it.
     fn peek(&mut self) -> Option<u8> {
         loop {
             match *self.bytes.get(self.at)? {
@@ -83,14 +81,14 @@ impl Scanner<'_> {
         }
     }
 
-    /// Takes the next byte that is no white space.
+    /// Consumes the next byte that is not white space.
     fn next(&mut self) -> Option<u8> {
         let byte = self.peek()?;
         self.at += 1;
         Some(byte)
     }
 
-    /// Takes this byte.
+    /// Consumes `expected`.
     fn take(&mut self, expected: u8) -> Option<()> {
         (self.next()? == expected).then_some(())
     }
@@ -100,7 +98,7 @@ impl Scanner<'_> {
         self.peek().is_none()
     }
 
-    /// Where a string stands that has nothing escaped in it.
+    /// The range of a string without escapes.
     fn string(&mut self) -> Option<std::ops::Range<usize>> {
         self.take(b'"')?;
         let start = self.at;
@@ -110,7 +108,7 @@ impl Scanner<'_> {
         (self.bytes[end] == b'"').then_some(start..end)
     }
 
-    /// A number of at most 19 digits, which 64 bits hold.
+    /// A number of at most 19 digits, which fits into 64 bits.
     fn number(&mut self) -> Option<u64> {
         const DIGITS_MAX: usize = 19;
         self.peek()?;
@@ -120,8 +118,8 @@ impl Scanner<'_> {
             .take(DIGITS_MAX + 1)
             .take_while(|d| d.is_ascii_digit())
             .count();
-        let has_idle_zero = len > 1 && digits[0] == b'0';
-        if len == 0 || len > DIGITS_MAX || has_idle_zero {
+        let has_leading_zero = len > 1 && digits[0] == b'0';
+        if len == 0 || len > DIGITS_MAX || has_leading_zero {
             return None;
         }
         self.at += len;
@@ -129,7 +127,7 @@ impl Scanner<'_> {
         Some(digits[..len].iter().fold(0, add))
     }
 
-    /// What stands beside a tensor's name: three fields in any order, each once.
+    /// The value of a tensor's name: three fields in any order, each once.
     fn entry(&mut self) -> Option<(Dtype, Shape, Extent)> {
         let (mut dtype, mut shape, mut extent) = (None, None, None);
         self.take(b'{')?;
@@ -213,7 +211,7 @@ mod tests {
     use super::*;
     use crate::weights::header::json;
 
-    /// Text that is nearly a header: pieces of one, put together and damaged.
+    /// Text that is almost a header: fragments of one, combined at random.
     fn texts() -> impl Strategy<Value = String> {
         let piece = prop::sample::select(
             &[
@@ -254,17 +252,17 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn what_is_read_in_haste_is_what_is_read_at_leisure(text in texts()) {
-            let hasty = parse(&Arc::new(text.clone()), &Count::default());
-            if let Some(hasty) = hasty {
+        fn the_fast_parser_agrees_with_the_general_one(text in texts()) {
+            let fast = parse(&Arc::new(text.clone()), &Count::default());
+            if let Some(fast) = fast {
                 let slow = json::parse(&text, &Count::default());
-                prop_assert_eq!(Some(hasty), slow.ok());
+                prop_assert_eq!(Some(fast), slow.ok());
             }
         }
     }
 
     #[test]
-    fn the_common_form_is_read_in_haste_and_anything_else_is_not() {
+    fn the_fast_parser_reads_the_common_form_and_nothing_else() {
         let parse = |text: &str| parse(&Arc::new(text.to_owned()), &Count::default());
         let entry = "\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}";
         let header = parse(&format!(

@@ -1,17 +1,15 @@
-//! A header as it is written: the first bytes of a file, padded so that its data begins on a page.
+//! Writes headers, padded so that the data begins on a page.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use straightway_core::{Alignment, Bytes, Error, Kind, Result, extent::up};
+use straightway_core::{Alignment, Bytes, Error, ErrorKind, Result, extent::up};
 
 use super::{HEADER_BYTES_MAX, PREFIX_BYTES, json::METADATA};
 use crate::weights::{Dtype, Shape};
 
-/// The first bytes of a file with these tensors, which follow each other in this order and have
-/// this many bytes each. Errors call the file `name`.
+/// The header of a file with these tensors, in this order and with this many bytes each. Errors call the file `name`.
 ///
-/// The JSON is padded with spaces, which the format allows: data that begins on 4 KiB can be read
-/// straight from the drive.
+/// The JSON is padded with spaces, which the format allows: data that begins on 4 KiB can be read by direct I/O.
 pub(crate) fn compose<'a>(
     name: &str,
     tensors: impl Iterator<Item = (&'a str, Dtype, &'a Shape, u64)>,
@@ -44,7 +42,7 @@ pub(crate) fn compose<'a>(
     if json_bytes > HEADER_BYTES_MAX {
         let most = Bytes(HEADER_BYTES_MAX);
         let message = format!("its header would be longer than the {most} that the format allows");
-        return Err(Error::new(Kind::Invalid, "write", name, message)
+        return Err(Error::new(ErrorKind::Invalid, "write", name, message)
             .with_hint("divide the tensors among several files"));
     }
     let mut start = json_bytes.to_le_bytes().to_vec();

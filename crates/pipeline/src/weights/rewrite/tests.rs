@@ -1,5 +1,5 @@
-//! A rewrite over another model that ends between any two changes of the folder: what is there then
-//! loads as one of the models, or is refused.
+//! Kills a rewrite over another model between any two changes of the folder. The folder then loads as one of the two
+//! models, or is refused.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use straightway_core::{Kind, Place};
+use straightway_core::{ErrorKind, Place};
 use straightway_io::{
     Executor, Settings, Store,
     engine::Engine,
@@ -22,25 +22,25 @@ use straightway_io::{
 use super::*;
 use crate::weights::{Dtype, Held, Holding, Loader, Selection, Shape};
 
-/// What makes a folder hold an old model.
+/// Writes the old model to a folder.
 type Before<'a> = &'a dyn Fn(&Path);
 
 const TENSORS: usize = 6;
 const TENSOR_BYTES: usize = 3000;
 
-/// What a folder shows.
+/// The result of loading a folder.
 #[derive(Debug, PartialEq, Eq)]
 enum Shown {
     /// All tensors are filled with this byte.
     Version(u8),
-    /// An error that says which file is missing and what to do.
+    /// An error that names the missing file and says what to do.
     Refused,
     /// There is no model.
     Nothing,
 }
 
-fn saver() -> Saver {
-    Saver::new(Arc::new(Executor::new(Settings::default()).unwrap()))
+fn saver() -> FileSaver {
+    FileSaver::new(Arc::new(Executor::new(Settings::default()).unwrap()))
 }
 
 /// A model of one file, all of whose bytes are `version`.
@@ -64,7 +64,7 @@ fn shown(folder: &Path) -> Shown {
         Ok(model) => model,
         Err(error) if error.to_string().contains("no .safetensors file") => return Shown::Nothing,
         Err(error) => {
-            assert_eq!(error.kind(), Kind::NotFound, "{error}");
+            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
             assert!(error.hint().unwrap().contains("run it again"), "{error}");
             return Shown::Refused;
         }
@@ -88,7 +88,7 @@ fn shown(folder: &Path) -> Shown {
     Shown::Version(seen[0])
 }
 
-/// The files of a process that is killed after so many changes of a folder. What it would do after that is not done.
+/// A store of a process that is killed after a number of changes. Later changes are not made.
 #[derive(Debug)]
 struct Dying {
     files: Files,
@@ -96,7 +96,7 @@ struct Dying {
 }
 
 impl Dying {
-    /// Does a change, if the process still lives.
+    /// Makes a change if the process is still alive.
     fn change(&self, change: impl FnOnce() -> Result<()>) -> Result<()> {
         let one_less = |left: usize| left.checked_sub(1);
         let order = Ordering::Relaxed;
@@ -104,7 +104,7 @@ impl Dying {
             return change();
         }
         Err(Error::new(
-            Kind::Cancelled,
+            ErrorKind::Cancelled,
             "go on",
             "the process",
             "it was killed",
@@ -145,13 +145,13 @@ impl Store for Dying {
         self.files.create(name, bytes, like)
     }
 
-    /// One after the other, as promised, and none is taken back.
+    /// Commits drafts one after the other, and does not undo any.
     fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
         let mut drafts = drafts.into_iter();
         let committed = drafts.try_for_each(|draft| {
             let mut draft = Some(draft);
             let done = self.change(|| self.files.commit(draft.take().into_iter().collect()));
-            // A process that is killed removes nothing.
+            // A killed process does not remove its drafts.
             std::mem::forget(draft);
             done
         });
@@ -168,8 +168,8 @@ impl Store for Dying {
     }
 }
 
-/// Makes `folder` hold version 1, then begins to rewrite version 2 into it and is killed after `done` changes.
-/// Answers whether there were more.
+/// Writes version 1 to the folder, then starts to rewrite version 2 into it and is killed after `done` changes. Returns
+/// whether there were more.
 fn interrupted(root: &Path, before: Before<'_>, shard_bytes: Option<u64>, done: usize) -> bool {
     let (source, folder) = (root.join("source"), root.join("folder"));
     for path in [&source, &folder] {
@@ -193,10 +193,10 @@ fn interrupted(root: &Path, before: Before<'_>, shard_bytes: Option<u64>, done: 
         name: folder,
     };
     match saver().rewrite(&model, target, shard_bytes) {
-        // What could not be removed is a warning.
+        // A file that could not be removed is a warning.
         Ok(receipt) => !receipt.warnings.is_empty(),
         Err(error) => {
-            assert_eq!(error.kind(), Kind::Cancelled, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
             true
         }
     }
@@ -268,7 +268,7 @@ fn a_rewrite_over_another_model_that_is_killed_shows_one_of_them_or_is_refused()
 }
 
 #[test]
-fn what_a_killed_rewrite_left_does_not_stop_the_next() {
+fn leftovers_of_a_killed_rewrite_do_not_stop_the_next_one() {
     let root = tempfile::tempdir().unwrap();
     let before = |folder: &Path| {
         let one = folder.with_file_name("one.safetensors");

@@ -13,7 +13,7 @@ from ._files import TYPES as _TYPES
 from ._files import dtype_named as _getdtype
 from ._files import load, load_file, load_model, save, save_file, save_model
 
-# Names that safetensors keeps to itself and that other programs use all the same.
+# Private names of safetensors that other programs use nevertheless.
 from ._sharing import end_ptr as _end_ptr
 from ._sharing import find_shared as _find_shared_tensors
 from ._sharing import is_complete as _is_complete
@@ -42,7 +42,7 @@ __all__ = [
     "storage_size",
 ]
 
-# They import torch.distributed, which takes time that loading weights does not need.
+# Lazy: they import torch.distributed, which is slow and not needed to load weights.
 _LAZY = {"StorageReader": "_reader", "StorageWriter": "_writer", "Stager": "_stager", "convert": "_foreign"}
 
 

@@ -1,4 +1,4 @@
-"""What ``safetensors.torch`` has."""
+"""The functions of ``safetensors.torch``."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ StrPath = str | os.PathLike[str]
 
 
 def load_file(filename: StrPath, device: Any = "cpu", *, backend: str = "mmap") -> Weights[torch.Tensor]:
-    """Loads a safetensors file into PyTorch's tensors. In host memory they are the pages of the file: see below.
+    """Loads a safetensors file into PyTorch tensors. In host memory they are mapped pages: see ``backend``.
 
     Arguments:
         filename: the file.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:N"``, a number, or a ``torch.device``.
-        backend: ``"mmap"`` maps the file where the device is the CPU, as safetensors does: bytes are read when they are
-            used, and a file that is changed in place changes the tensors. ``"pread"`` reads every byte into memory of
-            the process. Tensors on a GPU are read in both cases.
+        backend: ``"mmap"`` maps the file if the device is the CPU, as safetensors does: bytes are read at first use,
+            and a file that is modified in place changes the tensors. ``"pread"`` reads every byte into memory of the
+            process. Tensors on a GPU are always read.
     """
     return _weights.load_file(filename, device, framework="pt", route=route_of(backend))
 
 
 def save_file(tensors: Mapping[str, Any], filename: StrPath, metadata: Mapping[str, str] | None = None) -> Receipt:
-    """Saves PyTorch's tensors, of any device, to a safetensors file.
+    """Saves PyTorch tensors, on any device, to a safetensors file.
 
     Tensors that share memory or are not contiguous are refused, as safetensors refuses them (see ``save_model``).
 
     Arguments:
         tensors: the tensors by name.
         filename: the file. It appears when it is complete and durable; an existing file is replaced.
-        metadata: a dictionary of strings that the file keeps beside the tensors.
+        metadata: a dictionary of strings to store in the file.
     """
     return _saving.save_file(_checked(tensors), filename, metadata)
 
@@ -64,9 +64,9 @@ def load_model(
     Arguments:
         model: the module.
         filename: the file.
-        strict: raises ``RuntimeError`` where a name is missing or unexpected. A name that is left out because another
+        strict: raises ``RuntimeError`` if a name is missing or unexpected. A name that was not saved because another
             shares its memory is not missing.
-        device: where the tensors are loaded to before they are copied into the parameters.
+        device: the device that the tensors are loaded to before they are copied into the parameters.
         backend: as for ``load_file``.
     """
     state = load_file(filename, device=device, backend=backend)
@@ -91,16 +91,16 @@ def save_model(
     metadata: Mapping[str, str] | None = None,
     force_contiguous: bool = True,
 ) -> Receipt:
-    """Saves a module's parameters. Of those that share memory, one that has all of it is kept.
+    """Saves a module's parameters. Of those that share memory, one that covers all of it is saved.
 
     Arguments:
         model: the module.
         filename: the file.
-        metadata: texts by name that the file keeps. Under each name that is left out it gets the name that is kept,
-            unless it has that name already.
+        metadata: a dictionary of strings to store in the file. For each name that is left out, the name that is saved
+            instead is added, unless the dictionary has that key already.
         force_contiguous: saves contiguous copies of tensors that are not.
     """
-    # A conjugate view has the memory of another tensor and other values: it is saved as a tensor of its own.
+    # A conjugate view shares memory with another tensor but has other values: it is saved separately.
     state = {name: readable(name, tensor) for name, tensor in model.state_dict().items()}
     notes = None if metadata is None else dict(metadata)
     for kept, names in remove_duplicates(state).items():
@@ -120,7 +120,7 @@ def save_model(
 
 
 def _checked(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The tensors with memory that holds their values. Others are refused in the words of safetensors."""
+    """The tensors with memory that holds their values. Raises with the messages of safetensors for others."""
     if not isinstance(tensors, Mapping):
         raise ValueError(f"Expected a dict of [str, torch.Tensor] but received {type(tensors)}")
     sparse = []
@@ -153,14 +153,14 @@ def _checked(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return plain
 
 
-#: What PyTorch calls each type of a safetensors file, as far as this PyTorch has it.
+#: The PyTorch dtype of each safetensors dtype that this version of PyTorch has.
 TYPES: dict[str, torch.dtype] = {
     ours: getattr(torch, theirs) for theirs, ours in _saving.DTYPE_NAMES.items() if hasattr(torch, theirs)
 }
 
 
 def dtype_named(dtype: str) -> torch.dtype:
-    """PyTorch's type of a name of safetensors."""
+    """The PyTorch dtype of a safetensors dtype name."""
     return TYPES[dtype]
 
 
@@ -168,10 +168,10 @@ def _tensor(name: str, dtype: str, shape: list[int], data: bytearray) -> torch.T
     theirs = TYPES.get(dtype)
     if theirs is None:
         raise SafetensorError(
-            f"tensor {name!r} has elements of {dtype}, which PyTorch {torch.__version__} does not have"
+            f"tensor {name!r} has dtype {dtype}, which PyTorch {torch.__version__} does not have"
         )
     if dtype == "F4":
-        # PyTorch counts pairs.
+        # PyTorch counts bytes of two elements each.
         shape = [*shape[:-1], shape[-1] // 2]
     if not data:
         return torch.empty(shape, dtype=theirs)

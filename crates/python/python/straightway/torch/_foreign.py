@@ -1,7 +1,7 @@
-"""Checkpoints that PyTorch's own ``FileSystemWriter`` wrote: read, and converted.
+"""Reads and converts checkpoints of PyTorch's own ``FileSystemWriter``.
 
-PyTorch unpickles their ``.metadata``, and every value that is no tensor, with all that a pickle can do. Here the
-metadata is unpickled by a list of the classes that it is made of, and values as ``StorageReader`` does it.
+PyTorch unpickles their ``.metadata``, and every value that is not a tensor, without restrictions. Here the metadata may
+contain only classes of a fixed list, and values are checked as ``StorageReader`` checks them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.futures import Future
 from ._harmless import harmless
 from ._location import METADATA
 
-#: What the metadata of a checkpoint is made of.
+#: The classes that the metadata of a checkpoint may contain.
 _CLASSES = {
     "torch.distributed.checkpoint.metadata": {
         "BytesStorageMetadata",
@@ -35,7 +35,7 @@ _CLASSES = {
         "TensorStorageMetadata",
         "_MEM_FORMAT_ENCODING",
     },
-    # Where the properties of tensors were in older versions.
+    # Older versions of PyTorch.
     "torch.distributed._shard.sharded_tensor.metadata": {"MEM_FORMAT_ENCODING", "TensorProperties"},
     "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     "torch": {"Size", "device"},
@@ -64,7 +64,7 @@ class _Metadata(pickle.Unpickler):
         ):
             return super().find_class(module, name)
         raise ValueError(
-            f"the metadata names {module}.{name}, which is not loaded unless its writer is trusted\n"
+            f"the metadata contains {module}.{name}, which is not loaded unless its writer is trusted\n"
             "hint: StorageReader(path, trust=True), if the checkpoint is your own"
         )
 
@@ -77,7 +77,7 @@ class Foreign(FileSystemReader):
         self._trust = trust
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What is in it."""
+        """Reads the metadata."""
         if self._trust:
             return super().read_metadata(*args, **kwargs)
         with open(os.path.join(self.path, METADATA), "rb") as file:
@@ -90,12 +90,12 @@ class Foreign(FileSystemReader):
         return metadata
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Reads all that a plan wants."""
-        return super().read_data(plan, planner if self._trust else _Harmless(planner))  # type: ignore[arg-type]
+        """Reads all items of a plan."""
+        return super().read_data(plan, planner if self._trust else _Checked(planner))  # type: ignore[arg-type]
 
 
-class _Harmless:
-    """A planner that is given values without harm in them."""
+class _Checked:
+    """A planner that gets only checked values."""
 
     def __init__(self, planner: LoadPlanner) -> None:
         self._planner = planner
@@ -107,37 +107,37 @@ class _Harmless:
         self._planner.load_bytes(item, io.BytesIO(harmless(item.storage_index.fqn, value.getvalue())))
 
 
-class _Kept(DefaultSavePlanner):
-    """Saves a flat state with the planner's data of the checkpoint that it came from."""
+class _WithPlannerData(DefaultSavePlanner):
+    """Saves a flat state with the planner data of the checkpoint that it came from."""
 
     def __init__(self, planner_data: Any) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._kept = planner_data
+        self._planner_data = planner_data
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
         plans, metadata = super().create_global_plan(all_plans)
-        metadata.planner_data = self._kept
+        metadata.planner_data = self._planner_data
         return plans, metadata
 
 
 def convert(
     source: str | os.PathLike[str], target: str | os.PathLike[str], *, trust: bool = False, **options: Any
 ) -> None:
-    """Writes a checkpoint of ``FileSystemWriter`` as a step of this package, with all that is in it.
+    """Converts a checkpoint of ``FileSystemWriter`` to a step of this package.
 
     Arguments:
-        source: the folder with ``.metadata`` in it.
-        target: where it goes: ``runs/llama/step-100``, or a folder whose next step it becomes.
-        trust: unpickles what is not plain data, which runs whatever the checkpoint says: only for your own.
+        source: the folder that contains ``.metadata``.
+        target: the step, such as ``runs/llama/step-100``, or a folder, whose next step it becomes.
+        trust: unpickles values of any class, which can run code: only for checkpoints of your own.
         options: those of ``StorageWriter``.
 
-    The whole checkpoint is in host memory meanwhile.
+    The whole checkpoint is held in host memory.
     """
     from ._writer import StorageWriter
 
     if not is_foreign(source):
         raise ValueError(
-            f"{os.fspath(source)} is no checkpoint of FileSystemWriter: {METADATA} and *.distcp are not there"
+            f"{os.fspath(source)} is not a checkpoint of FileSystemWriter: it has no {METADATA} or no *.distcp"
         )
     reader = Foreign(source, trust)
     metadata = reader.read_metadata()
@@ -150,4 +150,4 @@ def convert(
     plain = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     load(state, storage_reader=reader, planner=plain, no_dist=True)
     writer = StorageWriter(target, **options)
-    save(state, storage_writer=writer, planner=_Kept(metadata.planner_data), no_dist=True)
+    save(state, storage_writer=writer, planner=_WithPlannerData(metadata.planner_data), no_dist=True)

@@ -1,4 +1,4 @@
-"""What ``torch.save`` wrote, made harmless: ``dcp.load`` unpickles it with all that a pickle can do."""
+"""Makes the output of ``torch.save`` safe for ``dcp.load``, which unpickles it without restrictions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .._straightway import plain_unpickled
 
 
 def harmless(name: str, data: bytes) -> bytes:
-    """The same value, saved anew by ``torch.save``. A value that is not plain data is refused by name.
+    """The same value, saved again by ``torch.save``. Raises an error with the name if it is not plain data.
 
-    The value is saved anew, because two programs that read a ZIP file need not find the same members in it.
+    It is saved again because two ZIP readers need not find the same members in one file.
     """
     try:
         value = _plain(data)
     except ValueError as error:
         try:
-            # Tensors inside of values: PyTorch's own list of what is safe, and bytes as trainers keep them.
+            # Values with tensors: PyTorch's list of safe classes, and `BytesIO`, which trainers use.
             with torch.serialization.safe_globals([io.BytesIO]):
                 value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception:
@@ -34,12 +34,12 @@ def harmless(name: str, data: bytes) -> bytes:
 
 
 def _plain(data: bytes) -> Any:
-    """The value of a file of ``torch.save`` that has only plain data in it."""
+    """The value of a file of ``torch.save`` that contains only plain data."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as file:
             pickles = [member for member in file.infolist() if member.filename.endswith("/data.pkl")]
             if len(pickles) != 1 or pickles[0].compress_type != zipfile.ZIP_STORED:
-                raise ValueError("it is no file of torch.save")
+                raise ValueError("it is not a file of torch.save")
             return plain_unpickled(file.read(pickles[0]))
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"it is no file of torch.save: {error}") from error
+        raise ValueError(f"it is not a file of torch.save: {error}") from error

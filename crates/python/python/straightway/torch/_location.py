@@ -1,4 +1,4 @@
-"""Where ``torch.distributed.checkpoint`` means a checkpoint to be."""
+"""The location of a checkpoint of ``torch.distributed.checkpoint``."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from .._straightway import is_local
 
 _STEP = re.compile(r"step-(0|[1-9]\d{0,17})")
 
-#: The file that programs look for to find the steps of PyTorch's own checkpoints.
+#: The file by which programs recognise checkpoints of PyTorch.
 METADATA = ".metadata"
 
 
 class Location(NamedTuple):
-    """A folder of steps, and which of them; without one, the next to be saved or the latest to be read."""
+    """A folder and a step. Without a step, a save makes the next one and a load reads the latest."""
 
     folder: str
     step: int | None
 
     @staticmethod
     def of(path: str | os.PathLike[str]) -> Location:
-        """What a ``checkpoint_id`` means: ``runs/llama/step-100`` is that step, ``runs/llama`` leaves it open."""
+        """The location of a ``checkpoint_id``: ``runs/llama/step-100`` is that step, ``runs/llama`` has no step."""
         text = os.fspath(path)
-        # In a URI two slashes are not one.
+        # In a URI, two slashes differ from one.
         text = os.path.normpath(text) if is_local(text) else text.rstrip("/")
         folder, name = os.path.split(text)
         found = _STEP.fullmatch(name)
@@ -32,5 +32,5 @@ class Location(NamedTuple):
 
     @property
     def path(self) -> str:
-        """It as a ``checkpoint_id``."""
+        """The ``checkpoint_id``."""
         return self.folder if self.step is None else os.path.join(self.folder, f"step-{self.step}")

@@ -40,22 +40,22 @@ class StorageReader(_StorageReader):
 
         dcp.load(state, storage_reader=StorageReader("runs/llama"))
 
-    A path that ends with ``step-N`` is that step; any other is a folder, of which the latest complete step is read.
-    Bytes are checked and written straight into the tensors. A tensor of another dtype than the saved one gets the values
-    converted, as with PyTorch's own reader; if that can change them, a warning names the tensors.
+    A path that ends with ``step-N`` is that step; any other is a folder, whose latest complete step is read. Bytes are
+    checked and written directly into the tensors. A tensor of another dtype gets the converted values, as with
+    PyTorch's own reader; if the conversion can change values, a warning names the tensors.
 
-    PyTorch unpickles values that are no tensors, which can run code of the checkpoint. Values other than plain data
-    and tensors are therefore refused by name unless ``trust=True``.
+    PyTorch unpickles values that are not tensors, which can run code of the checkpoint. Values other than plain data
+    and tensors are therefore an error, unless ``trust=True``.
 
-    A path that is a checkpoint of PyTorch's own ``FileSystemWriter`` is read too, under the same rules; ``convert``
-    makes a step of it.
+    A checkpoint of PyTorch's own ``FileSystemWriter`` can be read too, under the same rules; ``convert`` converts it to
+    a step.
 
     Arguments:
         path: ``…/step-N``, a folder of steps, or a checkpoint of ``FileSystemWriter``.
-        cast: what happens where a conversion of dtypes can change values. ``None`` does what the load planner allows
-            (``allow_unsafe_types``, where it has that), with a warning; ``True`` converts without one; ``False``
-            refuses before any tensor is written to.
-        trust: unpickles values of any class, which runs code of the checkpoint: only for checkpoints of your own.
+        cast: controls conversions of dtypes that can change values. ``None`` does what the load planner allows
+            (``allow_unsafe_types``, if it has that), with a warning; ``True`` converts without a warning; ``False``
+            raises before any tensor is written to.
+        trust: unpickles values of any class, which can run code: only for checkpoints of your own.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, cast: bool | None = None, trust: bool = False) -> None:
@@ -91,18 +91,18 @@ class StorageReader(_StorageReader):
             if is_opaque:
                 entries[name] = BytesStorageMetadata()
                 continue
-            # The last dimension of pairs is the two halves of a complex number.
+            # The last dimension of pairs holds the two halves of a complex number.
             kept = slice(None, -1) if name in pairs else slice(None)
             chunks = [
                 ChunkStorageMetadata(_size(dtype, start[kept]), _size(dtype, lengths[kept])) for start, lengths in parts
             ]
             properties = TensorProperties(dtype=getattr(torch, pairs.get(name) or torch_name(dtype)))
             entries[name] = TensorStorageMetadata(properties, _size(dtype, shape[kept]), chunks)
-        told = notes.get(PLANNER_DATA) if isinstance(notes, dict) else None
-        planner_data = None if told is None else _planner_data(told)
+        encoded = notes.get(PLANNER_DATA) if isinstance(notes, dict) else None
+        planner_data = None if encoded is None else _planner_data(encoded)
         meta = StorageMeta(checkpoint_id=self.checkpoint_id, save_id=details.get("save_id"), load_id=self.load_id)
         metadata = Metadata(entries, planner_data=planner_data, storage_data={}, storage_meta=meta)
-        # Older versions of PyTorch have no such field.
+        # Not an argument: older versions of PyTorch do not have this field.
         metadata.version = details.get("version", VERSION)
         return metadata
 
@@ -156,12 +156,12 @@ class StorageReader(_StorageReader):
 
     @property
     def checkpoint_id(self) -> str:
-        """Where it is."""
+        """The path of the checkpoint."""
         return self._location.path
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether it is a path, or a URI of a store that this package has."""
+        """Whether it is a path, or a URI of a store that this package supports."""
         return has_store(checkpoint_id)
 
     def _open(self) -> Checkpoint:
@@ -172,26 +172,26 @@ class StorageReader(_StorageReader):
 
 
 def _warn_narrowed(narrowed: dict[str, tuple[str, str]]) -> None:
-    """Says which tensors get values that may differ from those that were saved."""
+    """Warns of tensors whose loaded values may differ from the saved ones."""
     name, (saved, ours) = next(iter(narrowed.items()))
     more = f" and {len(narrowed) - 1} others" if len(narrowed) > 1 else ""
     warnings.warn(
         f"tensor {name!r}{more}: saved as {saved} and loaded as {ours}, which can change values\n"
-        "hint: StorageReader(path, cast=True) says that this is wanted, cast=False refuses it",
+        "hint: StorageReader(path, cast=True) silences this warning, cast=False makes it an error",
         stacklevel=2,
     )
 
 
-def _planner_data(told: Any) -> Any:
-    """What the planner wants to find again. It is plain data, whoever wrote it; 0.1.0 pickled it."""
-    match told:
+def _planner_data(encoded: Any) -> Any:
+    """The data of the save planner. It must be plain data, even with ``trust``; version 0.1.0 pickled it."""
+    match encoded:
         case str():
-            return unpickled(told, trust=False)
+            return unpickled(encoded, trust=False)
         case ["e" | "p", str()]:
-            return leaf_value(told, trust=False)
+            return leaf_value(encoded, trust=False)
     raise ValueError(f"the manifest's {PLANNER_DATA!r} is neither plain data nor a pickle")
 
 
 def _size(dtype: str, lengths: list[int]) -> torch.Size:
-    """A shape as PyTorch counts it: two elements of half a byte are one."""
+    """A shape as PyTorch counts it: two 4-bit elements count as one."""
     return torch.Size([*lengths[:-1], lengths[-1] // 2] if dtype == "F4" else lengths)

@@ -1,7 +1,7 @@
-"""Which tensors of a state share memory, and which of them is kept: the rules of safetensors.
+"""Finds tensors of a state that share memory, and selects the one to save, by the rules of safetensors.
 
-A file has no way to say that two tensors are the same memory. Of tensors that share it, one is saved that has all of
-it, and the others are noted in the metadata by its name.
+A file cannot express that two tensors share memory. Of those that do, one that covers all of it is saved, and the
+metadata maps the names of the others to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .._memory import Span
 
 
 def storage_ptr(tensor: torch.Tensor) -> int:
-    """The address of a tensor's storage; 0 where it has none."""
+    """The address of a tensor's storage; 0 if it has none."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):
@@ -23,7 +23,7 @@ def storage_ptr(tensor: torch.Tensor) -> int:
 
 
 def storage_size(tensor: torch.Tensor) -> int:
-    """How many bytes a tensor's storage has."""
+    """The size of a tensor's storage in bytes."""
     try:
         return tensor.untyped_storage().nbytes()
     except (NotImplementedError, RuntimeError):
@@ -31,18 +31,18 @@ def storage_size(tensor: torch.Tensor) -> int:
 
 
 def end_ptr(tensor: torch.Tensor) -> int:
-    """The address right behind a tensor's last element."""
+    """The address after a tensor's last element."""
     return Span.of(tensor).end if tensor.nelement() else tensor.data_ptr()
 
 
 def is_complete(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has all the bytes of its storage."""
+    """Whether a tensor covers all bytes of its storage."""
     has_all = tensor.nelement() * tensor.element_size() == storage_size(tensor)
     return has_all and tensor.data_ptr() == storage_ptr(tensor)
 
 
 def find_shared(state: Mapping[str, torch.Tensor]) -> list[set[str]]:
-    """The names in sets: those in one set share memory, directly or through others of the set."""
+    """The names, grouped into sets that share memory, directly or through others of the set."""
     storages: dict[tuple[torch.device, int, int], list[str]] = {}
     for name, tensor in state.items():
         if tensor.device.type != "meta" and storage_ptr(tensor) and storage_size(tensor):
@@ -67,10 +67,10 @@ def remove_duplicates(
     preferred_names: Iterable[str] | None = None,
     discard_names: Iterable[str] | None = None,
 ) -> dict[str, list[str]]:
-    """By the name of each tensor that is kept, the names of those that share its memory and are left out.
+    """Maps the name of each tensor that is kept to the names that share its memory and are left out.
 
-    Of those that have all of their storage the first by name is kept: one of ``preferred_names`` if there is one, else
-    one that is not among ``discard_names``.
+    The first name, in order, of those that cover all of their storage is kept: preferably one of ``preferred_names``,
+    else one that is not in ``discard_names``.
     """
     preferred, discarded = set(preferred_names or ()), set(discard_names or ())
     left_out: dict[str, list[str]] = {}
@@ -78,8 +78,8 @@ def remove_duplicates(
         complete = {name for name in names if is_complete(state[name])}
         if not complete:
             raise RuntimeError(
-                f"none of the tensors {sorted(names)} has all of the memory that they share, so none can be kept for"
-                " the others: a file would have less than the model\nhint: clone() them"
+                f"none of the tensors {sorted(names)} covers all of the memory that they share, so none can be saved"
+                " in place of the others\nhint: clone() them"
             )
         keep = min(complete & preferred or complete - discarded or complete)
         others = sorted(names - {keep})

@@ -1,8 +1,7 @@
-"""A copy of a state in pinned host memory, so that ``dcp.async_save`` stops the job for the copy alone.
+"""Copies a state to pinned host memory, so that ``dcp.async_save`` stops the job only for the copy.
 
-PyTorch's own stager copies to pageable memory unless it is told otherwise, at a fraction of the bus's speed. This one
-keeps an arena of pinned memory from save to save and copies all tensors into it, all copies queued before the first is
-waited for.
+PyTorch's own stager copies to pageable memory by default, at a fraction of the bus's speed. This one keeps an arena of
+pinned memory from save to save. It queues the copies of all tensors before it waits for the first.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.staging import AsyncStager
 
-#: Where tensors begin in an arena: what the widest copies of CPUs and GPUs like.
+#: The alignment of tensors in an arena, for the widest copies of CPUs and GPUs.
 _ALIGN_BYTES = 256
 
 
 class _Arena:
-    """Memory that is pinned where there is a GPU, and given back when it goes."""
+    """Memory that is pinned if there is a GPU, and unpinned when the arena is freed."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -36,9 +35,9 @@ class _Arena:
             self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._unpin: weakref.finalize[..., _Arena] | None = None
         if _has_gpu() and _pin(self.address, nbytes):
-            # Also where nobody calls `close`: memory that is unmapped while it is pinned cannot be pinned again.
+            # Also without `close`: memory that is unmapped while it is pinned cannot be pinned again.
             self._unpin = weakref.finalize(self, _unpin, self._memory, self.address)
-            # At the end of the process the driver gives it back, and may be gone already.
+            # At the end of the process the driver unpins it, and may be unloaded already.
             self._unpin.atexit = False
 
     def close(self) -> None:
@@ -55,26 +54,26 @@ def _runtime() -> Any:
 
 
 def _pin(address: int, nbytes: int) -> bool:
-    # 1: for all contexts of the process. Refused where the limit on locked memory is low: then copies are slower.
+    # 1: for all contexts of the process. Fails if the limit on locked memory is low: then copies are slower.
     return bool(nbytes) and int(_runtime().cudaHostRegister(address, nbytes, 1)) == 0
 
 
 def _unpin(memory: mmap.mmap, address: int) -> None:
-    """Unpins memory, which is kept mapped until then."""
+    """Unpins memory. The argument keeps it mapped until then."""
     _runtime().cudaHostUnregister(address)
 
 
 class Stager(AsyncStager):
-    """Copies the state that ``dcp.async_save`` is given, at the speed of the bus.
+    """Copies the state of ``dcp.async_save`` to host memory, at the speed of the bus.
 
         stager = Stager()
         future = dcp.async_save(state, storage_writer=writer, async_stager=stager)
         ...
         stager.close()
 
-    ``StorageWriter`` stages by one of its own where no ``async_stager`` is given. The memory is as large as the
-    state, is pinned at the first save, and is used again by later ones; a save that begins before the last one is
-    written gets memory of its own. ``prepare(state)`` pins it before the first save. ``close()`` gives it back.
+    ``StorageWriter`` uses a stager of its own if no ``async_stager`` is given. The memory is as large as the state, is
+    pinned at the first save, and is reused by later ones; a save that begins before the last one is written gets
+    additional memory. ``prepare(state)`` pins the memory before the first save. ``close()`` frees it.
     """
 
     def __init__(self) -> None:
@@ -84,30 +83,30 @@ class Stager(AsyncStager):
 
     @property
     def should_synchronize_after_execute(self) -> bool:
-        """``stage`` returns when the copy is whole."""
+        """``stage`` returns when the copy is complete."""
         return False
 
     def synchronize_staging(self) -> None:
-        """``stage`` returns when the copy is whole."""
+        """``stage`` returns when the copy is complete."""
 
     def prepare(self, state_dict: dict[str, Any]) -> None:
-        """Takes and pins memory for a state like this one."""
+        """Allocates and pins memory for a state of this size."""
         arena = self._take(sum(_padded(_local(tensor)) for tensor in _tensors(state_dict)))
         self._give_back(arena)
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """A copy of a state, its tensors in host memory. The state may change when this returns."""
+        """Returns a copy of a state in host memory. The state may change when this returns."""
         arena = self._take(sum(_padded(_local(tensor)) for tensor in _tensors(state_dict)))
-        # Every tensor keeps the lease alive, and whoever drops the last one gives the arena back.
+        # Every tensor keeps the lease alive. When the last one is freed, the arena is returned to the pool.
         lease = (ctypes.c_char * max(arena.nbytes, 1)).from_address(arena.address)
         weakref.finalize(lease, self._give_back, arena)
-        copying = _Copying(lease)
-        staged: dict[str, Any] = copying.copied(state_dict)
-        copying.wait()
+        copier = _Copier(lease)
+        staged: dict[str, Any] = copier.copied(state_dict)
+        copier.wait()
         return staged
 
     def close(self) -> None:
-        """Gives back the memory that is not in use, and the rest when the save that uses it is over."""
+        """Frees the memory that is not in use, and the rest when the save that uses it ends."""
         with self._lock:
             self._is_closed = True
             free, self._free = self._free, []
@@ -121,7 +120,7 @@ class Stager(AsyncStager):
             for arena in fitting[:1]:
                 self._free.remove(arena)
                 return arena
-            # What does not fit is of another state: it would only take up room.
+            # Arenas of another size belong to another state and would only waste memory.
             unfit, self._free = self._free, []
         for arena in unfit:
             arena.close()
@@ -135,8 +134,8 @@ class Stager(AsyncStager):
         arena.close()
 
 
-class _Copying:
-    """Copies of tensors into an arena, one behind the other. Those of a GPU are queued and waited for together."""
+class _Copier:
+    """Copies tensors into an arena, one after the other. Copies from a GPU are queued and waited for together."""
 
     def __init__(self, lease: Any) -> None:
         self._lease = lease
@@ -145,7 +144,7 @@ class _Copying:
         self._made: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def copied(self, value: Any) -> Any:
-        """A value that does not change with the one it was made of."""
+        """A copy that does not change with the original."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         kind = type(value)
@@ -158,13 +157,13 @@ class _Copying:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             made = copy.copy(value)
             for name, item in _fields(value):
-                # A frozen one refuses to be set the usual way.
+                # `setattr` fails on a frozen data class.
                 object.__setattr__(made, name, self.copied(item))
             return made
         return copy.deepcopy(value)
 
     def wait(self) -> None:
-        """Waits until all copies are whole."""
+        """Waits until all copies are complete."""
         for device in self._devices:
             torch.cuda.synchronize(device)
 
@@ -181,7 +180,7 @@ class _Copying:
             return made
         from torch.distributed.tensor import DTensor
 
-        assert isinstance(tensor, DTensor), "what has a local tensor of its own is one"
+        assert isinstance(tensor, DTensor), "only a DTensor has a local tensor of its own"
         return DTensor.from_local(
             made, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
         )
@@ -222,14 +221,14 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
-    """The fields of an object of a data class that are set."""
+    """The fields of a data class object that are set."""
     return [
         (field.name, getattr(value, field.name)) for field in dataclasses.fields(value) if hasattr(value, field.name)
     ]
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor | None:
-    """What this rank holds of a tensor; ``None`` where it is of a class that only copies itself."""
+    """The local part of a tensor; ``None`` if only the class itself can copy it."""
     if type(tensor) in (torch.Tensor, torch.nn.Parameter):
         is_plain = tensor.layout is torch.strided and (tensor.is_cpu or tensor.is_cuda) and not tensor.is_quantized
         return tensor if is_plain else None

@@ -30,21 +30,21 @@ from .._tree import leaf
 from ._location import METADATA, Location
 from ._stager import Stager
 
-#: The member of a manifest's metadata that is what a planner wants to find again.
+#: The key of the save planner's data in a manifest's metadata.
 PLANNER_DATA = "torch.distributed.checkpoint"
 
-#: The member that says by which version of the format, in which save, and of which names complex numbers are pairs.
+#: The key of the details: the version, the save's id, and the tensors whose complex numbers are stored as pairs.
 DETAILS = "torch.distributed.checkpoint.details"
 
-#: The version that PyTorch's own writer notes, whose fields these are.
+#: The version that PyTorch's own writer records for these fields.
 VERSION = "1.0.0"
 
-#: The result by which a rank tells the coordinator of its shard.
+#: The name of the result that reports a rank's shard to the coordinator.
 _PART = "straightway.part"
 
 
 class Assignment(NamedTuple):
-    """The step that a rank has to write: what the coordinator sends to each rank."""
+    """The step that a rank has to write. The coordinator sends one to each rank."""
 
     step: int
     run: str
@@ -61,16 +61,16 @@ class _Current(threading.local):
 _CURRENT = _Current()
 
 
-#: Which writer of this process holds a folder. It lets another have it between two saves.
+#: The writer of this process that has locked a folder. Another writer can take it over between two saves.
 _HOLDERS: weakref.WeakValueDictionary[str, StorageWriter] = weakref.WeakValueDictionary()
 
 
-class _Empty(SavePlan):
-    """Stands for a plan that did not change since the last save: ``DefaultSavePlanner(enable_plan_caching=True)``.
+class _UnchangedPlan(SavePlan):
+    """A plan that did not change since the last save, with ``DefaultSavePlanner(enable_plan_caching=True)``.
 
-    In its place the planner of a rank uses its plan of an earlier save, which has the assignment of that save. Before
-    that it reads ``usable`` of this one, on the thread that calls ``write_data`` next. That is when the assignment of
-    this save is noted.
+    The planner of a rank then uses its cached plan, which has the assignment of an earlier save. Before that it reads
+    ``usable`` of this plan, on the thread that calls ``write_data`` next. At that moment the assignment of this save is
+    recorded.
     """
 
     def __getattribute__(self, name: str) -> Any:
@@ -80,19 +80,19 @@ class _Empty(SavePlan):
 
 
 class StorageWriter(_StorageWriter, AsyncStager):
-    """Saves what ``dcp.save`` and ``dcp.async_save`` give it as a step of a folder of checkpoints.
+    """Saves the state of ``dcp.save`` and ``dcp.async_save`` as a step in a folder of checkpoints.
 
         dcp.save(state, storage_writer=StorageWriter("runs/llama/step-100"))
 
-    A path that does not end with ``step-N`` is a folder, and the step is the next one there. One writer may be used
-    for many saves (``checkpoint_id=`` says where each goes), and then its memory is used again. It is the stager of
-    ``dcp.async_save`` too, as ``FileSystemWriter`` is: see ``Stager``.
+    A path that does not end with ``step-N`` is a folder, and the next step is written there. One writer can be used for
+    many saves (``checkpoint_id=`` is the path of each) and then reuses its memory. It is also the stager of
+    ``dcp.async_save``, as ``FileSystemWriter`` is: see ``Stager``.
 
     Arguments:
         path: ``…/step-N`` or a folder of steps.
         single_file_per_rank, sync_files, thread_count, per_thread_copy_ahead, cache_staged_state_dict: options of
             ``FileSystemWriter``. They have no effect: a rank writes one file and syncs it.
-        overwrite: replaces an existing step of that number, which is refused otherwise. If the path is a folder, the
+        overwrite: replaces an existing step of that number, which is an error otherwise. If the path is a folder, the
             steps before the saved one are removed, except those with a tag.
         incremental, compression, parity, memory_bytes_max, rate_bytes_per_s: as for ``Checkpointer``.
         metadata: a dictionary that ``Checkpointer.metadata(step)`` returns.
@@ -133,14 +133,14 @@ class StorageWriter(_StorageWriter, AsyncStager):
         self._step: int | None = None
         self._stager: Stager | None = None
         self._metadata = dict(metadata or {})
-        # Refused here, and not when all ranks have written.
+        # Checked here, and not after all ranks have written.
         _metadata.text(self._metadata)
         self._saver: tuple[tuple[Any, ...], Saver] | None = None
         self._is_saving = False
         self._run: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process that saves by it takes locks and memory of its own.
+        # A process that unpickles it takes locks and memory of its own.
         return self.__dict__ | {"_saver": None, "_stager": None, "_run": None}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -173,7 +173,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
             if step in store.steps():
                 store.remove(step)
         self._step = step
-        # A save that failed may have been counted by some ranks and not by others: they begin anew.
+        # A failed save may have been counted by some ranks and not by others. A new run resets the count.
         self._run = self._run or fresh_run()
         run, self._run = self._run, None
         assignments = [Assignment(step, run, rank, len(plans)) for rank in range(len(plans))]
@@ -195,7 +195,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
             raise
         results = [WriteResult(item.index, tensor[0][4], None) for item, tensor in zip(plan.items, given)]
         results.append(WriteResult(MetadataIndex(_PART), 0, (part, assignment.run)))
-        # On the coordinator the save goes on until the commit.
+        # On the coordinator the save continues until the commit.
         self._is_saving = self._step is not None
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
@@ -203,40 +203,40 @@ class StorageWriter(_StorageWriter, AsyncStager):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """On the coordinator: commits the step."""
-        told = [result.storage_data for rank in results for result in rank if result.index.fqn == _PART]
+        reports = [result.storage_data for rank in results for result in rank if result.index.fqn == _PART]
         try:
             details = {"version": VERSION, "save_id": self.save_id, "complex": _complex_names(metadata)}
             notes = self._metadata | {PLANNER_DATA: leaf(metadata.planner_data), DETAILS: details}
             store = Store(self._location.folder)
-            store.commit([part for part, _ in told], json.dumps(notes), self._parity)
+            store.commit([part for part, _ in reports], json.dumps(notes), self._parity)
             self._write_metadata(metadata)
             if self._overwrite and self._location.step is None and self._step is not None:
                 store.prune(1, None, [self._step], store.steps())
         except BaseException:
             self._close_saver()
             raise
-        self._run = told[0][1]
+        self._run = reports[0][1]
         self._step, self._is_saving = None, False
 
     def storage_meta(self) -> StorageMeta | None:
-        """Where it goes."""
+        """The path of the checkpoint and the id of the save."""
         return StorageMeta(checkpoint_id=self.checkpoint_id, save_id=self.save_id)
 
     # Staging.
 
     @property
     def should_synchronize_after_execute(self) -> bool:
-        """``stage`` returns when the copy is whole."""
+        """``stage`` returns when the copy is complete."""
         return False
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """A copy of a state in host memory, for ``dcp.async_save``."""
+        """Returns a copy of a state in host memory, for ``dcp.async_save``."""
         if self._stager is None:
             self._stager = Stager()
         return self._stager.stage(state_dict)
 
     def synchronize_staging(self) -> None:
-        """``stage`` returns when the copy is whole."""
+        """``stage`` returns when the copy is complete."""
 
     def close(self) -> None:
         """Frees the memory for staging, and unlocks the folder."""
@@ -246,38 +246,38 @@ class StorageWriter(_StorageWriter, AsyncStager):
 
     @property
     def checkpoint_id(self) -> str:
-        """Where it goes."""
+        """The path of the checkpoint."""
         return self._location.path
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether it is a path, or a URI of a store that this package has."""
+        """Whether it is a path, or a URI of a store that this package can write to."""
         return has_store(checkpoint_id, writes=True)
 
     def _write_metadata(self, metadata: Metadata) -> None:
-        """Writes the file by which programs find checkpoints of ``torch.distributed.checkpoint``.
+        """Writes the file by which programs recognise checkpoints of ``torch.distributed.checkpoint``.
 
-        It has what PyTorch's own has, but for where the bytes are: the manifest says that.
+        It has the contents of PyTorch's own, except the locations of the bytes: those are in the manifest.
         """
         metadata.version = VERSION
         metadata.storage_meta = self.storage_meta()
         metadata.storage_data = {}
         folder = self._location.folder
         if not is_local(folder):
-            # Programs look for the file in folders only.
+            # Programs look for the file only in local folders.
             return
         data = pickle.dumps(metadata)
         for place in {os.path.join(folder, f"step-{self._step}"), self._location.path}:
             try:
                 _replace(os.path.join(place, METADATA), data)
             except FileNotFoundError:
-                # Another process removed the step. It was committed all the same.
+                # Another process removed the step after it was committed.
                 pass
             except OSError as error:
                 warnings.warn(f"step {self._step} is saved, but its {METADATA} is not: {error}", stacklevel=2)
 
     def _open_saver(self, assignment: Assignment) -> Saver:
-        """The saver of this run. Another's is let go of first, and with it its lock on the folder."""
+        """The saver of this run. A saver of another run is closed first, which unlocks the folder."""
         key = (self._location.folder, assignment.rank, assignment.world, assignment.run)
         if self._saver is None or self._saver[0] != key:
             self._close_saver()
@@ -291,13 +291,13 @@ class StorageWriter(_StorageWriter, AsyncStager):
         return self._saver[1]
 
     def _close_saver(self) -> None:
-        """Lets go of the folder at once: an exception's traceback would hold the saver, and its lock, for longer."""
+        """Unlocks the folder at once: the traceback of an exception would keep the saver and its lock alive."""
         self._is_saving = False
         if self._saver is not None:
             _, saver = self._saver
             self._saver = None
             if saver.is_own():
-                # What is still under way belongs to a save that failed.
+                # A save that is still under way has failed.
                 saver.cancel()
             saver.close()
 
@@ -306,21 +306,21 @@ def _with(plan: SavePlan, assignment: Assignment) -> SavePlan:
     """A plan with the assignment of its rank."""
     if plan.usable:
         return dataclasses.replace(plan, storage_data=assignment)
-    return _Empty([], storage_data=assignment, usable=False)
+    return _UnchangedPlan([], storage_data=assignment, usable=False)
 
 
 def _given(item: WriteItem, planner: SavePlanner) -> _parts.Given:
-    """What an item asks to be written."""
+    """The data of an item, as the saver takes it."""
     data: Any = planner.resolve_data(item)
     if item.type == WriteItemType.BYTE_IO:
         return _parts.opaque(item.index.fqn, data.getvalue())
-    assert item.tensor_data is not None, "what is no bytes is a tensor"
+    assert item.tensor_data is not None, "an item is bytes or a tensor"
     chunk, size = item.tensor_data.chunk, item.tensor_data.size
     return _parts.given(item.index.fqn, _parts.Part(readable(item.index.fqn, data), tuple(chunk.offsets), tuple(size)))
 
 
 def _replace(path: str, data: bytes) -> None:
-    """Writes a file that is there whole or not at all."""
+    """Writes a file atomically: it appears complete or not at all."""
     with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), prefix=METADATA, delete=False) as file:
         try:
             file.write(data)
@@ -335,7 +335,8 @@ def _replace(path: str, data: bytes) -> None:
 
 
 def _complex_names(metadata: Metadata) -> dict[str, str]:
-    """The tensors whose complex numbers a checkpoint has as pairs, and what PyTorch calls their type."""
+    """The tensors whose complex numbers are stored as pairs, with their PyTorch dtype."""
     entries = metadata.state_dict_metadata.items()
-    dtypes = {name: type_name(entry.properties.dtype) for name, entry in entries if isinstance(entry, TensorStorageMetadata)}
+    tensors = [(name, entry) for name, entry in entries if isinstance(entry, TensorStorageMetadata)]
+    dtypes = {name: type_name(entry.properties.dtype) for name, entry in tensors}
     return {name: dtype for name, dtype in dtypes.items() if dtype in _parts.HALVES}

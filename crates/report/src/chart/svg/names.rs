@@ -1,8 +1,8 @@
-//! The names of the curves: in the margin where they end, or listed under the plot.
+//! Draws the names of the curves: in the margin at their ends, or listed below the plot.
 
 use std::fmt::Write;
 
-use super::{COLOURS, HEIGHT, LINE, Sheet, text_width};
+use super::{COLOURS, HEIGHT, LINE, Layout, text_width};
 use crate::{
     Series,
     chart::{
@@ -14,11 +14,11 @@ use crate::{
     terminal::{clean, fit},
 };
 
-/// Longer names are cut; the whole name is in the tooltip.
+/// The most characters of a name. Longer names are truncated; the tooltip has the full name.
 const NAME_CHARACTERS: usize = 26;
 
-impl Sheet<'_> {
-    /// Writes the name of every curve, in its colour.
+impl Layout<'_> {
+    /// Draws the name of every curve, in its colour.
     pub(super) fn names(&self, svg: &mut String) {
         let named = |s: &&Series| !s.name.is_empty();
         if self.frame.chart.series.iter().filter(named).count() == 0 {
@@ -31,7 +31,7 @@ impl Sheet<'_> {
         }
     }
 
-    /// Names in the margin, each as near to the end of its curve as the others let it.
+    /// Draws names in the margin, each as close to the end of its curve as possible.
     fn direct_names(&self, svg: &mut String) {
         let Area { top, height, .. } = self.plot;
         let ends: Vec<_> = self.frame.traces.iter().map(Trace::end).collect();
@@ -60,7 +60,7 @@ impl Sheet<'_> {
         }
     }
 
-    /// Names under the plot, in columns.
+    /// Draws names below the plot, in columns.
     fn listed_names(&self, svg: &mut String) {
         let series = &self.frame.chart.series;
         let widest = series
@@ -85,7 +85,7 @@ impl Sheet<'_> {
     }
 }
 
-/// A curve's name in its colour; the whole of it is the tooltip.
+/// Draws a curve's name, with the full name as its tooltip.
 fn name(svg: &mut String, series: &Series, empty: bool, x: f64, y: f64) {
     let empty = if empty { " (no data)" } else { "" };
     let (x, y, whole) = (px(x), px(y), escape(&clean(&series.name)));
@@ -96,12 +96,12 @@ fn name(svg: &mut String, series: &Series, empty: bool, x: f64, y: f64) {
     );
 }
 
-/// A name as it is written.
+/// A name, truncated.
 pub(super) fn short(name: &str) -> String {
     fit(&clean(name), NAME_CHARACTERS)
 }
 
-/// How many names fit side by side under the plot.
+/// The number of names per row below the plot.
 pub(super) fn columns(widest: f64) -> usize {
     #[expect(
         clippy::cast_possible_truncation,

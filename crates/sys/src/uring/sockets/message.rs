@@ -1,4 +1,4 @@
-//! The header of a message in two pieces, at an address that stays.
+//! A message header for two pieces, at a stable address.
 
 use std::ptr;
 
@@ -9,8 +9,8 @@ pub(super) struct Message {
     pieces: [libc::iovec; 2],
 }
 
-// SAFETY: the pointers are only values here. What they lead to belongs to the operation of the same number, which is
-// itself `Send`, and nobody follows them but the kernel.
+// SAFETY: the pointers are only values here. They point to data of the operation with the same number, which is itself
+// `Send`, and only the kernel dereferences them.
 unsafe impl Send for Message {}
 
 const EMPTY: libc::iovec = libc::iovec {
@@ -29,8 +29,7 @@ impl Default for Message {
 }
 
 impl Message {
-    /// Makes it a message of these pieces, by address and length. The pointer is good for as long as this stays where
-    /// it is.
+    /// Sets the pieces, by address and length. The returned pointer is valid as long as `self` is not moved.
     pub(super) fn of(&mut self, pieces: [(*mut u8, usize); 2]) -> *mut libc::msghdr {
         self.pieces = pieces.map(|(start, bytes)| libc::iovec {
             iov_base: start.cast(),

@@ -1,4 +1,4 @@
-//! Operations on sockets, on loopback.
+//! Tests of socket operations, on loopback.
 
 use std::{
     io::{Read, Write},
@@ -7,19 +7,19 @@ use std::{
 
 use super::*;
 use crate::{
-    file::By,
+    file::IoPath,
     request::{Buf, Op},
     slot::Slot,
 };
 
 /// A ring, or a printed reason why there is none.
-fn ring() -> Option<Sockets<u8>> {
-    Sockets::new(8)
+fn ring() -> Option<SocketRing<u8>> {
+    SocketRing::new(8)
         .inspect_err(|error| eprintln!("skipped: {error}"))
         .ok()
 }
 
-fn one(ring: &mut Sockets<u8>) -> Landed<u8> {
+fn one(ring: &mut SocketRing<u8>) -> SocketCompletion<u8> {
     let mut landed = Vec::new();
     while landed.is_empty() {
         ring.poll(&mut landed, 1, Duration::from_secs(5)).unwrap();
@@ -29,7 +29,7 @@ fn one(ring: &mut Sockets<u8>) -> Landed<u8> {
 }
 
 /// A socket that is connected, and its other side.
-fn connected(ring: &mut Sockets<u8>) -> (Arc<Socket>, TcpStream) {
+fn connected(ring: &mut SocketRing<u8>) -> (Arc<Socket>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let socket = Arc::new(Socket::new(&address).unwrap());
@@ -40,7 +40,7 @@ fn connected(ring: &mut Sockets<u8>) -> (Arc<Socket>, TcpStream) {
 }
 
 /// Begins to receive up to eight bytes.
-fn receive(ring: &mut Sockets<u8>, socket: &Arc<Socket>) {
+fn receive(ring: &mut SocketRing<u8>, socket: &Arc<Socket>) {
     let payload = Payload::Receive {
         bytes: vec![0; 8],
         from: 0,
@@ -53,7 +53,7 @@ fn io(bytes: usize) -> Io<u8> {
     Io {
         op: Op::Read,
         object: 3,
-        by: By::Direct,
+        by: IoPath::Direct,
         offset: 0,
         buf: Buf::Slot(Slot::ring(1, 4096).unwrap().remove(0)),
         start: 96,
@@ -63,7 +63,7 @@ fn io(bytes: usize) -> Io<u8> {
 }
 
 #[test]
-fn what_is_sent_arrives_and_what_comes_lands_in_the_io() {
+fn sent_bytes_arrive_and_received_bytes_are_in_the_io() {
     let Some(mut ring) = ring() else { return };
     let (socket, mut peer) = connected(&mut ring);
     let payload = Payload::Send {
@@ -86,10 +86,10 @@ fn what_is_sent_arrives_and_what_comes_lands_in_the_io() {
     let landed = one(&mut ring);
     assert_eq!(landed.result.unwrap(), 6);
     let Payload::Fill { io, .. } = landed.payload else {
-        panic!("it went out with an I/O")
+        panic!("it was submitted with an I/O")
     };
     let Buf::Slot(slot) = &io.buf else {
-        panic!("it went out with a slot")
+        panic!("it was submitted with a slot")
     };
     assert_eq!(&slot.as_slice()[95..107], b"\0\0\0\0\0abcdef\0");
     let payload = Payload::Spill { io, from: 5, to: 9 };
@@ -106,7 +106,7 @@ fn what_is_sent_arrives_and_what_comes_lands_in_the_io() {
 }
 
 #[test]
-fn a_cancelled_operation_gives_its_buffer_back_when_it_lands() {
+fn a_cancelled_operation_returns_its_buffer_when_it_completes() {
     let Some(mut ring) = ring() else { return };
     let (socket, _peer) = connected(&mut ring);
     let operation = ring.begin(
@@ -132,7 +132,7 @@ fn a_cancelled_operation_gives_its_buffer_back_when_it_lands() {
 }
 
 #[test]
-fn dropping_a_ring_ends_what_is_in_flight() {
+fn dropping_a_ring_ends_operations_in_flight() {
     let Some(mut ring) = ring() else { return };
     let (socket, _peer) = connected(&mut ring);
     for key in 0..8 {
@@ -157,7 +157,7 @@ fn dropping_a_ring_ends_what_is_in_flight() {
 }
 
 #[test]
-fn a_refused_connection_says_so() {
+fn a_refused_connection_is_an_error() {
     let Some(mut ring) = ring() else { return };
     let listener = TcpListener::bind("[::1]:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -193,7 +193,7 @@ fn two_pieces_are_received_and_sent_as_one_stream() {
         let landed = one(&mut ring);
         assert_eq!(landed.result.unwrap(), sent.len());
         let Payload::FillThen { io, bytes, .. } = landed.payload else {
-            panic!("it went out as two pieces")
+            panic!("it was submitted as two pieces")
         };
         assert_eq!(&filled(&io)[2..8], into_io);
         let mut expected = vec![0xEE; 12];
@@ -216,7 +216,7 @@ fn two_pieces_are_received_and_sent_as_one_stream() {
 }
 
 #[test]
-fn a_cancelled_receive_of_two_pieces_gives_both_back() {
+fn a_cancelled_receive_of_two_pieces_returns_both() {
     let Some(mut ring) = ring() else { return };
     let (socket, _peer) = connected(&mut ring);
     let payload = Payload::FillThen {
@@ -237,7 +237,7 @@ fn a_cancelled_receive_of_two_pieces_gives_both_back() {
 }
 
 #[test]
-fn to_cancel_what_has_landed_does_not_hit_the_next_with_its_number() {
+fn cancelling_a_completed_operation_does_not_cancel_the_next_with_its_number() {
     let Some(mut ring) = ring() else { return };
     let (socket, mut peer) = connected(&mut ring);
     let receive = || Payload::Receive {
@@ -260,12 +260,12 @@ fn to_cancel_what_has_landed_does_not_hit_the_next_with_its_number() {
 }
 
 #[test]
-fn a_wait_ends_in_time_whatever_waits_came_before_it() {
+fn a_wait_ends_in_time_after_any_earlier_waits() {
     let Some(mut ring) = ring() else { return };
     let (socket, mut peer) = connected(&mut ring);
     receive(&mut ring, &socket);
     let mut landed = Vec::new();
-    let mut wait = |ring: &mut Sockets<u8>, milliseconds| {
+    let mut wait = |ring: &mut SocketRing<u8>, milliseconds| {
         let start = Instant::now();
         let timeout = Duration::from_millis(milliseconds);
         while let Some(left) = timeout.checked_sub(start.elapsed())
@@ -275,7 +275,7 @@ fn a_wait_ends_in_time_whatever_waits_came_before_it() {
         }
         (landed.drain(..).count(), start.elapsed())
     };
-    // The first one leaves an alarm that rings late: a shorter wait must not wait for it.
+    // The first wait leaves a late timeout pending: a shorter wait must not wait for it.
     peer.write_all(b"x").unwrap();
     let (count, took) = wait(&mut ring, 60_000);
     assert_eq!(count, 1);
@@ -290,7 +290,7 @@ fn a_wait_ends_in_time_whatever_waits_came_before_it() {
 }
 
 #[test]
-fn many_short_waits_take_one_call_each() {
+fn many_short_waits_take_one_system_call_each() {
     let Some(mut ring) = ring() else { return };
     let (socket, mut peer) = connected(&mut ring);
     let before = ring.system_calls();

@@ -1,4 +1,4 @@
-//! A store as a process sees it that stalls in the middle of a removal, while others go on.
+//! The store of a process that stalls in the middle of a removal, while others continue.
 
 use std::{
     ffi::OsStr,
@@ -10,15 +10,15 @@ use straightway_core::Result;
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, Listing, Missing, Named, Page, Store,
-        Tag, Verb, Verbs,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
+        Store, Tag, Verb, Verbs,
     },
 };
 
-/// What others do meanwhile.
+/// The work of the other processes.
 type Meanwhile = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
-/// A store in which the first removal of a name waits for `meanwhile`.
+/// A store in which the first removal of a name runs `meanwhile` before it.
 #[derive(Clone)]
 pub(super) struct Stalled {
     pub(super) inner: Arc<dyn Store>,
@@ -66,7 +66,7 @@ impl Store for Stalled {
         self.inner.family()
     }
 
-    fn list(&self, page: &Page) -> Result<Listing> {
+    fn list(&self, page: &ListPage) -> Result<Listing> {
         self.inner.list(page)
     }
 

@@ -1,0 +1,16 @@
+//! Hints as a user of the command line needs them: settings are options.
+
+use straightway_core::{Error, hint::Setting};
+
+/// The hint of an error, with options such as `--route auto`.
+pub(crate) fn hint(error: &Error) -> Option<String> {
+    error.hint_worded(option).map(Into::into)
+}
+
+fn option(setting: Setting<'_>) -> String {
+    let name = setting.name.replace('_', "-");
+    match setting.value {
+        Some(value) => format!("--{name} {value}"),
+        None => format!("--{name}"),
+    }
+}
