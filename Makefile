@@ -1,23 +1,24 @@
-# The two commands of the README are `make demo` and `make test`; the rest is for daily work.
-# What takes long to make (compiled dependencies) is kept outside the checkout, and made where missing. Not in
-# the home folder: tests run the binary as another user, who may not enter there.
+# The README uses `make demo` and `make test`; the other targets are for daily work.
+# The cache (compiled dependencies, Python environment) is outside the checkout. It is not in the home folder, because
+# tests run the binary as another user, who may not enter it.
 
 CACHE ?= $(or $(XDG_CACHE_HOME),/var/tmp/straightway-$(shell id -un))
 export CARGO_TARGET_DIR ?= $(CACHE)/target
 export CARGO_TERM_COLOR ?= auto
-# How long each part of `make test` took.
+# The times of the parts of `make test`.
 PARTS = $(CACHE)/parts
 STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
 
 .PHONY: demo test test-rgw check build wheel release setup claim bench bench-planner bench-weights clean
 
-## Builds, then moves real bytes and shows the receipts: about a minute after the build.
+## Builds the program, then moves real data and shows the receipts: about a minute after the build.
 demo: build
 	@STRAIGHTWAY="$(STRAIGHTWAY)" demo/run
 
-## Installs what the tests need and runs them all. On a bare machine PyTorch and the packages that load and save by
-## Straightway (transformers, accelerate, lightning, diffusers, sentence-transformers, jax) take about three minutes
-## to install; they are kept. The tests of those that cannot be installed are skipped with a reason.
+## Installs the dependencies of the tests and runs all tests. On a bare machine it takes about three minutes to install
+## PyTorch and the packages that load and save through Straightway (transformers, accelerate, lightning, diffusers,
+## sentence-transformers, jax). They stay in the cache. If a package cannot be installed, its tests are skipped with a
+## reason.
 test: setup claim
 	@rm -f "$(PARTS)"
 	tools/part "$(PARTS)" format cargo fmt --all --check
@@ -28,14 +29,14 @@ test: setup claim
 	tools/part "$(PARTS)" "Python: build, types and tests" tools/test-python "$(CACHE)"
 	@tools/part "$(PARTS)"
 
-## The tests of S3, of stores and of checkpoints in buckets on a second kind of server, Ceph's object gateway, in some four
-## minutes; skipped with a reason where Ceph cannot be installed.
+## The tests of S3, of stores and of checkpoints in buckets, on a second kind of server: Ceph's object gateway. Takes
+## about four minutes. Skipped with a reason if Ceph cannot be installed.
 test-rgw: claim
 	cargo test -q -p straightway-s3 -p straightway-io -p straightway-pipeline --no-run
 	tools/rgw sh -c 'cargo test -q -p straightway-s3 --test s3 && cargo test -q -p straightway-io --test conformance s3 \
 		&& cargo test -q -p straightway-pipeline --test checkpoint s3' || [ $$? = 77 ]
 
-## The inner loop: formatted, linted, and the quick tests.
+## For the inner loop: formatting, lints and the quick tests.
 check: claim
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -44,11 +45,12 @@ check: claim
 build: claim
 	cargo build --release -p straightway-cli
 
-## The Python package, for Python 3.10 and later, into dist/.
+## Builds the Python package, for Python 3.10 and later, into dist/.
 wheel: claim
 	tools/wheel "$$(tools/venv "$(CACHE)/venv")" dist --release
 
-## What is published, into dist/: wheels for glibc 2.28 and later and the sdist, each tested in a clean environment.
+## Builds the published files into dist/: wheels for glibc 2.28 and later and the sdist, each tested in a clean
+## environment. A wheel for another architecture is audited but not run.
 release: claim
 	tools/release "$(CACHE)" dist
 
@@ -58,16 +60,16 @@ setup:
 claim:
 	tools/claim
 
-## The figures in bench/results/: needs fio, root (to drop caches) and a quiet machine.
+## Compares Straightway with fio and writes bench/results/. Needs fio, root (to drop caches) and a quiet machine.
 bench: build
 	tools/setup fio
 	STRAIGHTWAY="$(STRAIGHTWAY)" python3 bench/fio.py
 
-## The simulators and the planner against their bars, each on one core: about three minutes.
+## Compares the speed of the simulators and the planner with their bars, each on one core: about three minutes.
 bench-planner: build
 	STRAIGHTWAY="$(STRAIGHTWAY)" python3 bench/planner.py
 
-## The loaders side by side in host memory, which needs no GPU. With one: see bench/README.md.
+## Compares the loaders in host memory, which needs no GPU. With a GPU: see bench/README.md.
 bench-weights: wheel
 	"$(CACHE)/venv/bin/pip" install -q --force-reinstall --no-deps dist/straightway-*.whl
 	"$(CACHE)/venv/bin/python" bench/peers.py --device cpu --bytes 4000000000

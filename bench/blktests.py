@@ -3,8 +3,9 @@
 
     python3 bench/blktests.py BLKTESTS [--cases 003 004 …] [--out FILE]
 
-BLKTESTS is a checkout of https://github.com/linux-blktests/blktests, which is GPL and no part of this repository. Its cases run as they are,
-with `NVME_TARGET_CONTROL` set to a program that starts `straightway target`. STRAIGHTWAY names the binary.
+BLKTESTS is a checkout of https://github.com/linux-blktests/blktests, which is GPL and not part of this repository. Its
+cases run unchanged, with `NVME_TARGET_CONTROL` set to a program that starts `straightway target`. $STRAIGHTWAY is the
+binary.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import tarfile
 from guest import boot
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Those that run with any target; see docs of blktests.
+# The cases that run with any target; see the documentation of blktests.
 CASES = ("003 004 005 006 008 010 012 014 018 019 021 022 023 025 026 027 028 029 030 031 033 040 041 042 043 044 045 047 048 049 050 051 052 "
          "053 054 055 056 057 058 060 061 062 063 065 067 068 069").split()
 MODULES = "loop nvme_tcp nvmet_tcp nvme_fabrics nvme_auth nvmet nvme_loop dh_generic hmac sha256 sha512 brd".split()
@@ -32,7 +33,7 @@ PROGRAMS = ("bash awk sed grep find sort stat truncate losetup blkdiscard blockd
 
 
 def sources(folder):
-    """The sources as base64 of a tar archive."""
+    """The sources of blktests as a tar archive in base64."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
         for name in ("check", "common", "tests/nvme", "tests/block/rc", "src"):

@@ -1,5 +1,5 @@
-# The nvme cases of blktests with Linux's host against our target. Run by bench/blktests.py in the guest, which puts CASES in front and the
-# sources in /tmp/blktests. Each line is "result: CASE LINE".
+# The nvme cases of blktests with Linux's host against our target. bench/blktests.py runs it in the guest, with CASES in
+# front and the sources in /tmp/blktests. Each line is "result: CASE LINE".
 mkdir -p /boot /tmp/results /var/tmp /usr/bin /root
 for m in loop nvme_tcp nvme_fabrics nvme_auth dh_generic hmac sha256 sha512 nvmet nvmet_tcp nvme_loop; do modprobe $m 2>/dev/null; done
 mount -t configfs config /sys/kernel/config 2>/dev/null
@@ -9,7 +9,7 @@ ln -sf /bin/env /usr/bin/env
 echo root:x:0:0:root:/root:/bin/sh >/etc/passwd
 cat >/bin/target-control <<'CONTROL'
 #!/bin/bash
-# What blktests asks of a target that is not nvmet.
+# The commands that blktests requires for a target other than nvmet.
 verb=$1
 shift
 nqn=blktests-subsystem-1 host=nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349 key= ctrkey=
@@ -59,7 +59,7 @@ exit 0
 CONTROL
 chmod +x /bin/target-control
 export NVME_TARGET_CONTROL=/bin/target-control
-# The identifier of the namespace follows from the names.
+# The UUID of the namespace is derived from the names, so it can be read once, here.
 target-control setup --subsysnqn blktests-subsystem-1
 nvme connect -t tcp -a 127.0.0.1 -s 4420 -n blktests-subsystem-1 -q nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349 -I 0f01fb42-9f7f-4856-b0b3-51e60b8de349
 sleep 1

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Checkpoints: the stop of the training loop, the time until durable and the time of a restore, compared with PyTorch.
 
-On a GPU every way of saving runs in a separate process, on the same state. The checkpoint is then read back into existing
-tensors, warm and with dropped caches. Stop is the time that the call blocks the loop; durable is the time until the bytes
-are synced. The limits are measured in the same run: the copy of the bytes to pinned memory, and plain O_DIRECT writes.
-`--device cpu` needs no GPU: it compares four ranks with host tensors with fio, and measures an incremental save. Results are
-written after each task, so that a failure loses only its own task. Needs root (to drop caches) and PyTorch; fio for
-`--device cpu`.
+On a GPU every way of saving runs in a separate process, on the same state. The checkpoint is then read back into
+existing tensors, warm and with dropped caches. Stop is the time that the call blocks the loop; durable is the time
+until the bytes are synced. The limits are measured in the same run: the copy of the bytes to pinned memory, and plain
+O_DIRECT writes. `--device cpu` needs no GPU: it compares four ranks with host tensors with fio, and measures an
+incremental save. Results are written after each task, so that a failure loses only its own task. Needs root (to drop
+caches) and PyTorch; fio for `--device cpu`.
 
     python3 bench/checkpoint.py --folder DIR [--device cuda:0|cpu] [--bytes N] [--only TASK,…] [--out FILE]
 """
@@ -95,8 +95,8 @@ def read_back(folder, state, wanted, restore):
 
 
 def remove(path):
-    """Removes a file or folder and waits until the file system has freed it. Discarding the blocks of 4 GB takes a second,
-    which would otherwise slow the next write down."""
+    """Removes a file or folder and waits until the file system has freed it. Discarding the blocks of 4 GB takes a
+    second, which would otherwise slow the next write down."""
     shutil.rmtree(path, ignore_errors=True)
     if os.path.isfile(path):
         os.remove(path)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""This package in the place of safetensors: `from_pretrained` and 20,000 tensors by `get_tensor`, in interleaved pairs.
+"""This package in place of safetensors: `from_pretrained`, `load_file` and 20,000 tensors by `get_tensor`, in pairs.
 
-Each side is one process that stays: it imports its libraries, loads once (`first_s`, for information), and then loads
-three times whenever it is told to, of which the fastest counts. A pair tells both sides once, in alternating order. The
-files are in the page cache. A figure is the median of the ratios of safetensors' time to ours (above 1: ours is
-faster), with the 2.5 % quantile of that median as its lower bound. Every load is timed twice: as the program sees it,
-and with every byte used after it, because mapped tensors are read when they are used. The tensors of both sides are
-compared by a digest. About two minutes on two cores.
+Each side is one process. It imports its libraries, loads once (`first_s`, for information), and then loads three times
+per command; the fastest counts. A pair is one command to each side, in alternating order. The files are in the page
+cache. A figure is the median of the ratios of safetensors' time to ours (above 1: ours is faster), with the 2.5 %
+quantile of that median as its lower bound. Every load is timed twice: until the call returns, and until every byte has
+been used, because mapped tensors are read when they are used. The tensors of both sides are compared by a digest. Takes
+about two minutes on two cores.
 
     python3 bench/drop_in.py --folder DIR [--pairs 11] [--only from_pretrained|get_tensor|load_file] [--out FILE]
 
@@ -32,12 +32,12 @@ from versions import lower_bound
 BARS = {"from_pretrained": 0.97, "get_tensor": 0.9, "load_file": 0.97}
 SIDES = ("safetensors", "straightway")
 SMALL_TENSORS = 20_000
-#: Loads of a turn, of which the fastest counts: what else runs on the machine makes the others slow.
+#: Loads per command. The fastest counts, because other load on the machine can only make a load slower.
 REPEATS = 3
 
 
 def digest(tensors):
-    """One number for the names, types and bytes of tensors."""
+    """A digest of the names, types, shapes and bytes of tensors."""
     import torch
 
     total = hashlib.sha256()
@@ -48,7 +48,7 @@ def digest(tensors):
 
 
 def loader(work, path):
-    """What is timed."""
+    """The function that is timed."""
     import safetensors
     import torch
 
@@ -71,9 +71,9 @@ def loader(work, path):
 
 
 def side(name, work, path):
-    """One side: a line of JSON for the first load, and one for each line that comes in."""
+    """One side. It prints a line of JSON for the first load, and one for each line on stdin."""
     if name == "straightway":
-        # The documented line.
+        # The line that the guide documents.
         import straightway
 
         sys.modules["safetensors"] = straightway
@@ -94,13 +94,13 @@ def side(name, work, path):
     for _ in sys.stdin:
         turns = []
         for _ in range(REPEATS):
-            # What was loaded goes before the next load begins.
+            # The loaded tensors are freed before the next load.
             turns.append(timed()[0])
         print(json.dumps({key: min(turn[key] for turn in turns) for key in turns[0]}), flush=True)
 
 
 def prepare(folder, work):
-    """The model or the file, where it is missing."""
+    """Writes the model or the file if it is missing, and returns its path."""
     os.makedirs(folder, exist_ok=True)
     if work == "get_tensor":
         path = os.path.join(folder, "many.safetensors")
@@ -127,7 +127,7 @@ LlamaForCausalLM(config).save_pretrained(sys.argv[1])
 
 
 def measure(work, path, pairs):
-    """Pairs of one work: a figure for the load, and one with every byte used."""
+    """Measures pairs of one kind of work: a figure for the load, and one with every byte used."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
     started = {
         name: subprocess.Popen(
@@ -149,7 +149,7 @@ def measure(work, path, pairs):
     try:
         first = {name: told(name) for name in SIDES}
         found = {name: {"loaded": [], "used": []} for name in SIDES}
-        # The first pair warms up, and is not counted.
+        # The first pair is a warm-up and is not counted.
         for pair in range(pairs + 1):
             for name in SIDES if pair % 2 else SIDES[::-1]:
                 started[name].stdin.write("go\n")
@@ -191,7 +191,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--folder", required=True)
     options.add_argument("--pairs", type=int, default=11)
-    options.add_argument("--only", choices=BARS, help="measures this alone")
+    options.add_argument("--only", choices=BARS, help="measure only this")
     options.add_argument("--out")
     args = options.parse_args()
     from importlib.metadata import version

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares Straightway with fio, on the same file, in one run.
 
-Every round runs each configuration once, so that a slow minute of a shared machine affects all of them. Medians over the
-rounds are compared. Caches are dropped before cold runs, which needs root.
+Every round runs each configuration once, so that a slow minute of a shared machine affects all of them. Medians over
+the rounds are compared. Caches are dropped before cold runs, which needs root.
 
     make bench                       # or
     STRAIGHTWAY=path/to/straightway python3 bench/fio.py [--folder DIR] [--size BYTES] [--rounds N]

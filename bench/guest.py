@@ -1,5 +1,5 @@
-"""A Linux guest under QEMU for scripts here: loopback, RAM disks, and programs of this machine. As `NetworkGuest` of crates/lab, but with the
-TSC as its clock, as real machines have it."""
+"""A Linux guest under QEMU for the scripts here: loopback, RAM disks, and programs of this machine. It is like
+`NetworkGuest` of crates/lab, but its clock is the TSC, as on real machines."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ FOLDERS = ["proc", "sys", "dev", "tmp", "run", "mnt", "sbin", "bin", "etc", "etc
 
 
 class Archive:
-    """A cpio archive in the `newc` form that Linux unpacks."""
+    """A cpio archive in the `newc` format that Linux unpacks."""
 
     def __init__(self):
         self.parts, self.names = [], set()
@@ -32,7 +32,7 @@ class Archive:
             self.add(name, 0o100755, file.read())
 
     def program(self, name, path):
-        """A program below /bin, with the libraries that it is linked with."""
+        """Adds a program to /bin, with the shared libraries that it needs."""
         self.file(f"bin/{name}", path)
         listed = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
         for word in listed.split():
@@ -40,7 +40,7 @@ class Archive:
                 self.file(word[1:], word)
 
     def modules(self, kernel, version, wanted):
-        """Those of the wanted modules that are not built in, with what they need."""
+        """Adds those of the wanted modules that are not built in, with their dependencies."""
         with open(f"{kernel}/modules/modules.dep") as file:
             needs = {path: rest.split() for path, _, rest in (line.strip().partition(":") for line in file)}
         own = set()
@@ -62,14 +62,14 @@ class Archive:
 
 
 def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
-    """Boots the newest kernel, runs a shell script in it, and answers what it printed."""
+    """Boots the newest kernel, runs a shell script in it, and returns its output."""
     kernel = subprocess.run([f"{ROOT}/tools/guest-kernel"], check=True, capture_output=True, text=True).stdout.strip()
     with open(f"{kernel}/version") as file:
         version = file.read().strip()
     archive = Archive()
     for folder in FOLDERS:
         archive.add(folder, 0o040755)
-    # Before busybox, whose programs give way to those of the same name.
+    # Before busybox: of two programs with the same name, the first one added stays.
     for name, path in programs.items():
         archive.program(name, path)
     busybox = shutil.which("busybox")
@@ -81,10 +81,10 @@ def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
     archive.add("run.sh", 0o100644, script.encode())
     with tempfile.TemporaryDirectory() as folder:
         archive.write(f"{folder}/initrd")
-        # The emulated TSC runs as that of this machine, and the guest would measure it wrongly where it gets little time.
+        # The emulated TSC has the rate of this machine's. A guest that gets little CPU time would measure it wrongly.
         with open("/proc/cpuinfo") as file:
             khz = round(1000 * next((float(line.split(":")[1]) for line in file if line.startswith("cpu MHz")), 0))
-        # Strings are copied byte by byte where the emulated processor claims to do that fast.
+        # Without erms: with it, Linux copies by `rep movsb`, which QEMU emulates byte by byte.
         command = ["timeout", str(seconds), "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,-erms", "-smp", str(cpus),
                    "-M", "q35", "-m", str(memory_mib), "-nodefaults", "-display", "none", "-no-reboot", "-monitor", "none",
                    "-serial", f"file:{folder}/serial", "-initrd", f"{folder}/initrd", "-kernel", f"{kernel}/kernel",

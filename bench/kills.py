@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Kills processes that save, remove, tag and prune checkpoints, 2,000 times through Python, and keeps what came of it.
+"""Kills processes that save, remove, tag and prune checkpoints, 2,000 times through Python, and writes the result.
 
-It is `crates/python/tests/kills.py`, which `make test` runs with 500 kills: after each round every step that is listed must be what
-one round saved, and nothing that was acknowledged or tagged may be gone. With `--rust N` the test `kill` of the Rust checkpoint suite
-runs as well, with N kills. Needs the wheel installed for the Python that runs this. Takes about ten minutes.
+It runs `crates/python/tests/kills.py`, which `make test` runs with 500 kills. After each round every listed step must
+be one that a round saved, and no acknowledged or tagged step may be missing. With `--rust N` it also runs the test
+`kill` of the Rust checkpoint suite, with N kills. Needs the wheel installed for the Python that runs this script. Takes
+about ten minutes.
 
     python3 bench/kills.py [--kills N] [--rust N] [--seed S] [--out FILE]
 """
@@ -54,7 +55,7 @@ def main():
 
 
 def versions():
-    """What was tested, and with what."""
+    """The versions of this package and of its environment."""
     code = "import json, sys, straightway, numpy, torch; print(json.dumps({'straightway': straightway.__version__, 'python': sys.version.split()[0], 'numpy': numpy.__version__, 'torch': torch.__version__}))"
     return json.loads(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout)
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Cold reads into fresh host memory without a profile, beside fio's best, in one run.
+"""Compares cold reads into fresh host memory without a profile with fio's best, in one run.
 
     TRANSFER=target/release/examples/transfer python3 bench/learning.py --folder DIR [--size BYTES] [--rounds N] [--out FILE]
 
-Each round runs every configuration of fio once (three block sizes, three depths, with and without registered buffers),
-and straightway three times: with nothing known of the drive (it learns), with what that run has kept, and by the direct
-route, which it took before it learnt. Caches are dropped before each run, which needs root. fio reads into buffers that
-it uses again and again; straightway reads into new memory of the size of the file.
+Each round runs every configuration of fio once (three block sizes, three depths, with and without registered buffers).
+It runs straightway three times: without knowledge of the drive (it learns), with what the first run learnt, and by the
+direct route, which it took before it could learn. Caches are dropped before each run, which needs root. fio reads into
+buffers that it reuses; straightway reads into new memory of the size of the file.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main():
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--blocks", nargs="+", default=BLOCKS, help="block sizes of fio")
     options.add_argument("--depths", nargs="+", default=DEPTHS, type=int, help="depths of fio")
-    options.add_argument("--build", default="release", help="how the program was built, for the result")
+    options.add_argument("--build", default="release", help="the build profile of the program, for the result")
     options.add_argument("--out")
     args = options.parse_args()
     program = os.environ.get("TRANSFER")

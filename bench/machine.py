@@ -1,11 +1,11 @@
-"""The machine that figures are taken on, for all scripts here."""
+"""Describes the machine that figures are measured on, for all scripts here."""
 
 import os
 import platform
 
 
 def about():
-    """What a reader of a result has to know of it."""
+    """The properties of the machine that matter for a result."""
     with open("/proc/cpuinfo") as f:
         processor = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "unknown")
     return {"processor": processor, "cores": os.cpu_count(), "kernel": platform.release(),
@@ -13,7 +13,7 @@ def about():
 
 
 def drop_caches():
-    """Lets the page cache forget everything, which needs root."""
+    """Drops the page cache, which needs root."""
     os.sync()
     with open("/proc/sys/vm/drop_caches", "w") as f:
         f.write("3\n")

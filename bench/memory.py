@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""Memory: PyTorch's allocator compared with the driver's, freeing single tensors, and mapped files compared with safetensors.
+"""Memory: PyTorch's allocator against the driver's, freeing single tensors, and mapped files against safetensors.
 
     python3 bench/memory.py --folder /dev/shm/bench [--out FILE] [--only gpu|small|cpu|prepare] [--gb 16] [--rounds 5]
     python3 bench/memory.py --folder /dev/shm/bench --timeline [--only gpu|small] [--gb 16]
 
-- gpu: a model of 291 tensors (the shapes of Llama 3 8B, bfloat16, in 8 files, scaled to --gb) in the page cache or tmpfs.
-  Fresh processes load it to the GPU, alternately with memory="framework" and memory="driver". Each process has a first load
-  and three later ones. The limit is a copy from pinned memory. Afterwards nine of ten tensors are deleted, and
-  `memory_allocated` is read again.
+- gpu: a model of 291 tensors (the shapes of Llama 3 8B, bfloat16, in 8 files, scaled to --gb) in the page cache or
+  tmpfs. Fresh processes load it to the GPU, alternately with memory="framework" and memory="driver". Each process has a
+  first load and three later ones. The limit is a copy from pinned memory. Afterwards nine of ten tensors are deleted,
+  and `memory_allocated` is read again.
 - small: the same with 200,000 tensors of 33 KiB.
-- cpu: a file of 2 GiB in the page cache, `load_file` of both packages in 11 alternating pairs. One part loads the file and
-  uses every byte, the other loads it and copies it into existing parameters. Ratios are safetensors' time over ours.
-- --timeline: compares nothing. It prints the stages of a first and a later load in ms since the call: imports, lanes, rings,
-  memory, the first chunk of each lane, the last byte. Without a GPU the load is into host memory.
+- cpu: a file of 2 GiB in the page cache, `load_file` of both packages in 11 alternating pairs. One part loads the file
+  and uses every byte, the other loads it and copies it into existing parameters. Ratios are safetensors' time over
+  ours.
+- --timeline: compares nothing. It prints the stages of a first and a later load in ms since the call: imports, lanes,
+  rings, memory, the first chunk of each lane, the last byte. Without a GPU the load is into host memory.
 - prepare: the stop of the first three saves of 8 GiB on the GPU, with and without `Checkpointer.prepare`.
 
-One JSON object goes to --out, a table to stdout. Needs PyTorch and safetensors. Without a GPU only cpu and --timeline run.
-Takes less than 200 s on an H200.
+One JSON object goes to --out, a table to stdout. Needs PyTorch and safetensors. Without a GPU only cpu and --timeline
+run. Takes less than 200 s on an H200.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""NVMe/TCP under faults: one of four paths reset or blackholed under load, and kill -9 of target or host during verified writes.
+"""NVMe/TCP under faults: one of four paths reset or blackholed under load, and kill -9 of target or host during writes.
 
-Both are tests that `make test` runs with small counts: `cuts` of `--test host` and `--test kills` in crates/nvme-host. Every read is compared,
-every write is read back, and after each death of a host the file is compared with what was flushed. Writes bench/results/nvme-faults-DATE.json.
+Both are tests that `make test` runs with small counts: `cuts` of `--test host` and `--test kills` in crates/nvme-host.
+Every read is compared and every write is read back. After each kill of a host the file is compared with the flushed
+data. Writes bench/results/nvme-faults-DATE.json.
 
     python3 bench/nvme_faults.py [--cuts 24] [--kills 200] [--out FILE]
 
@@ -24,7 +25,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def test(name, filters, environment):
-    """Runs a test. Answers what it printed, and the seconds."""
+    """Runs a test. Returns its output and its seconds."""
     start = time.monotonic()
     done = subprocess.run(["cargo", "test", "-q", "--workspace", "--test", name, "--", *filters, "--nocapture"], cwd=ROOT,
                           env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -46,7 +47,7 @@ def cuts(count):
 
 
 def kills(count):
-    """What came of the kills."""
+    """The counts of the kill test."""
     said, seconds = test("kills", [], {"STRAIGHTWAY_NVME_KILLS": str(count)})
     told = re.search(r"(\d+) kills: (\d+) of the target, (\d+) of the host; (\d+) writes, (\d+) flushes; (\d+) hosts ended", said)
     names = ["kills", "of_target", "of_host", "writes", "flushes", "hosts_that_ended_with_an_error"]
@@ -62,7 +63,7 @@ def main():
     parser.add_argument("--out", default=os.path.join(ROOT, "bench", "results", f"nvme-faults-{date}.json"))
     args = parser.parse_args()
     result = {"date": date, "machine": about(), "load": round(os.getloadavg()[0], 1), "note": args.note}
-    # Both end at the first wrong, lost or stale byte: there is no count of them.
+    # Both fail at the first wrong, lost or stale byte, so there is no count of them.
     result |= {"checked": "each read was compared and each flushed write read back", "cuts": cuts(args.cuts), "kills": kills(args.kills)}
     with open(args.out, "w") as file:
         json.dump(result, file, indent=1)

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""NVMe/TCP in a guest: our host, a plain C host (`tcpbench.c`) and Linux's host on Linux's target over a RAM disk; and Linux's host on our
-target. All in one boot, interleaved, over the guest's loopback. Ratios are taken within a round, and their medians are compared.
+"""NVMe/TCP in a guest: our host, a C host (`tcpbench.c`) and Linux's host on Linux's target; Linux's and ours on ours.
+
+Both targets serve the same RAM disk. All run in one boot, interleaved, over the guest's loopback. Ratios are taken
+within a round, and their medians are compared with the bars.
 
     python3 bench/nvme_guest.py [--rounds 7] [--seconds 3] [--cpus 2] [--out FILE]
 
-CPU time is that of the guest, both ends together. Linux's host is driven by io_uring with O_DIRECT and registered buffers (`tcpbench blk`).
-Builds what it needs into CARGO_TARGET_DIR. A round is 15 runs of --seconds; with the boot the defaults take about 7 minutes.
+CPU time is that of the guest, both ends together. Linux's host is driven by io_uring with O_DIRECT and registered
+buffers (`tcpbench blk`). The script builds its programs into CARGO_TARGET_DIR. A round is 15 runs of --seconds; with
+the boot the defaults take about 7 minutes.
 """
 
 import argparse
@@ -25,7 +28,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 MODULES = ["brd", "nvmet_tcp", "nvme_tcp"]
 LINE = re.compile(r"^run: (\d+) (\S+) .*?(\d+) B depth +(\d+): +(\d+) IOPS +([\d.]+) MiB/s, ([\d.]+) CPU-s/s, ([\d.]+) us CPU an I/O", re.M)
-# What is compared: the name, whose figure by whose, of what, the block, whether more is better, and the bar.
+# The comparisons: the name, the run divided, the run that divides, the figure, the block size, and the bar.
 BARS = [
     ("CPU per I/O, our host by tcpbench.c", "ours-nvmet", "tcpbench-nvmet", "cpu_us", 4096, 1.2),
     ("CPU per I/O, our host by Linux's host", "ours-nvmet", "kernel-nvmet", "cpu_us", 4096, 0.65),
@@ -40,7 +43,7 @@ BARS = [
 
 
 def build(folder):
-    """Builds the programs, or takes those in the folder PROGRAMS, and answers where they are, by name."""
+    """Builds the programs, or takes those in the folder $PROGRAMS. Returns their paths by name."""
     release = os.environ.get("PROGRAMS")
     if not release:
         for package, example in (("straightway-nvme-host", "nvme-read"), ("straightway-nvme-target", "nvme-serve")):
@@ -52,7 +55,7 @@ def build(folder):
 
 
 def compare(runs):
-    """One row per bar: the ratio of each round, and their median."""
+    """One row per comparison: the ratio of each round, and their median."""
     rows = []
     for name, ours, theirs, what, block, bar in BARS:
         pairs = [(r[ours, block][what], r[theirs, block][what]) for r in runs if (ours, block) in r and (theirs, block) in r]
@@ -73,7 +76,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--cpus", type=int, default=2, help="processors of the guest")
-    parser.add_argument("--limit", type=int, help="seconds after which the guest is ended")
+    parser.add_argument("--limit", type=int, help="time limit of the guest, in seconds")
     parser.add_argument("--note", default="")
     date = datetime.date.today().isoformat()
     parser.add_argument("--out", default=os.path.join(HERE, "results", f"nvme-guest-{date}.json"))

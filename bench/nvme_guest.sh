@@ -1,5 +1,5 @@
-# Hosts and targets of NVMe/TCP on one RAM disk, over the guest's loopback, interleaved. Run by bench/nvme_guest.py, which puts ROUNDS and
-# SECONDS in front. Each line is "run: ROUND WHAT LINE-OF-THE-PROGRAM".
+# Hosts and targets of NVMe/TCP on one RAM disk, over the guest's loopback, interleaved. bench/nvme_guest.py runs it and
+# puts ROUNDS and SECONDS_EACH in front. Each line is "run: ROUND WHAT LINE-OF-THE-PROGRAM".
 modprobe brd rd_nr=1 rd_size=65536
 modprobe nvmet_tcp
 modprobe nvme_tcp

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Reads over NVMe/TCP on loopback against `sendfile` and `recv` of the same file over as many sockets.
+"""Compares reads over NVMe/TCP on loopback with `sendfile` and `recv` of the same file over as many sockets.
 
     STRAIGHTWAY=target/release/straightway NVME_READ=target/release/examples/nvme-read \\
         python3 bench/nvme_tcp.py [--seconds 3] [--rounds 5]
 
-The target is `straightway target`. The host is our engine (`nvme-read`, one lane per socket); `tcpbench.c`, a small C host with one
-connection per process, shows the target alone. All ways are interleaved, and ratios are taken within a round. CPU time is that of the
-processes on both ends. Writes bench/results/nvme-tcp-DATE.{json,txt}. Takes rounds × sockets × 3 × --seconds: 2.5 minutes.
+The target is `straightway target`. The host is our engine (`nvme-read`, one lane per socket). `tcpbench.c`, a small C
+host with one connection per process, shows the target alone. The three alternate, and ratios are taken within a round.
+CPU time is that of the processes on both ends. Writes bench/results/nvme-tcp-DATE.{json,txt}. A run takes --rounds × 3
+× --seconds for each of the three socket counts: 2.5 minutes.
 """
 import argparse, datetime, json, os, platform, re, signal, socket, statistics, subprocess, sys, tempfile, threading, time
 
@@ -20,7 +21,7 @@ def cpu_of(pid):
 
 
 def sendfile_server(path, listener, count):
-    """Sends 1 MiB pieces of the file at random places until the other side closes, a thread for each connection."""
+    """Sends 1 MiB pieces of the file from random offsets until the other side closes, with a thread per connection."""
     size = os.path.getsize(path)
 
     def serve(connection):
@@ -58,7 +59,7 @@ def receiver(port, seconds, out):
 
 
 def by_sendfile(path, sockets, seconds):
-    """Answers MiB/s and CPU seconds per GiB of both ends."""
+    """Returns MiB/s, and CPU seconds per GiB of both ends."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     read, write = os.pipe()
@@ -99,7 +100,7 @@ class Target:
         return self.run([[program, f"127.0.0.1:{self.port}", "nqn.bench", "1", str(size), str(depth), str(seconds), str(sockets)]], seconds)
 
     def run(self, commands, seconds):
-        """Answers MiB/s and CPU seconds per GiB of both ends."""
+        """Returns MiB/s, and CPU seconds per GiB of both ends."""
         before = cpu_of(self.process.pid)
         runs = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
         rate, cpu = 0.0, 0.0
@@ -125,7 +126,7 @@ def main():
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--sockets", type=int, nargs="*", default=[1, 2, 4])
-    parser.add_argument("--note", default="", help="what else a reader has to know, such as the kind of build")
+    parser.add_argument("--note", default="", help="a remark for the result, such as the kind of build")
     args = parser.parse_args()
     program = os.environ.get("STRAIGHTWAY", "straightway")
     host = os.environ.get("NVME_READ") or os.path.join(os.path.dirname(program), "examples", "nvme-read")

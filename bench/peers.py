@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares Straightway with other loaders of weights, on the same files, in one run.
 
-Each loader runs in a separate process, and each round runs all of them, so that a slow minute affects all. A process first
-loads from tmpfs (its first load, timed from the import of the loader, with CUDA initialised), then again, then from a warm
-page cache, then cold. Every tensor is summed, on the GPU if there is one, and the sums must agree; loaders of raw bytes are
-not checked. Needs root (to drop caches), PyTorch and a GPU. `--device cpu` needs no GPU, and compares with the readers of
-safetensors and NumPy.
+Each loader runs in a separate process, and each round runs all of them, so that a slow minute affects all. A process
+first loads from tmpfs (its first load, timed from the import of the loader, with CUDA initialised), then again, then
+from a warm page cache, then cold. Every tensor is summed, on the GPU if there is one, and the sums must agree; loaders
+of raw bytes are not checked. Needs root (to drop caches), PyTorch and a GPU. `--device cpu` needs no GPU, and compares
+with the readers of safetensors and NumPy.
 
     python3 bench/peers.py --folder DIR [--tmpfs DIR] [--rounds N] [--device cuda:0|cpu]
 """

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 """Compares the speed of the simulators and the planner with their bars, each on one core.
 
-The script builds nothing. Every run is a separate process, pinned to one core. Each round runs every case once, so that a
-slow minute of a shared machine affects all of them. The medians of the rounds are compared with the bars.
+The script builds nothing. Every run is a separate process, pinned to one core. Each round runs every case once, so that
+a slow minute of a shared machine affects all of them. The medians of the rounds are compared with the bars.
 
 A simulator has one thread, and its bars are for one core. They apply to the CPU seconds of the simulation, which the
-simulator prints on stderr: wall-clock time would include other work on that core. Wall-clock seconds are recorded too. Two
-bars apply to them: the 60 s of the large fabric and the planner's 10 ms. The growth of the cost is the ratio of two sizes
-within a round, which run one after the other.
+simulator prints on stderr: wall-clock time would include other work on that core. Wall-clock seconds are recorded too.
+Two bars apply to them: the 60 s of the large fabric and the planner's 10 ms. The growth of the cost is the ratio of two
+sizes within a round, which run one after the other.
 
     make bench-planner               # or
     python3 bench/planner.py --new path/to/straightway [--rounds N] [--out FILE]
 
 With `--against OLD` it compares two builds instead, on the same scenario files. A pair runs the two alternately, three
-times each, every other pair in the opposite order. The fastest run of each counts, because other load on the core or the
-processor's cache can only make a run slower. The bar applies to the CPU time while simulating: the ratios old / new of all
-pairs give a geometric mean and its lower 95 % bound.
+times each, every other pair in the opposite order. The fastest run of each counts, because other load on the core or
+the processor's cache can only make a run slower. The bar applies to the CPU time while simulating: the ratios old / new
+of all pairs give a geometric mean and its lower 95 % bound.
 
     python3 bench/planner.py --new path/to/new --against path/to/old --seconds 40
 
@@ -130,8 +130,8 @@ class Bench:
 
 
 def said(talk):
-    """The figures that a simulator prints on stderr: CPU seconds, events or TLPs per second of CPU time and of wall-clock
-    time, and microseconds of CPU time per packet."""
+    """The figures that a simulator prints on stderr: CPU seconds, events or TLPs per second of CPU time and of
+    wall-clock time, and microseconds of CPU time per packet."""
     found = re.search(r"in [\d.]+ s \(([\d.]+) s of CPU\): ([\d.]+) M (events|TLP)/s", talk)
     if not found:
         return {}
@@ -163,7 +163,7 @@ COUNTED = {
 }
 # The bar for the lower 95 % bound; with `--count`, for the ratio of instructions.
 SPEED_BAR = 0.93
-# Student's t for a one-sided 95 % bound, by degrees of freedom. Values in between use the next row, values beyond the last.
+# Student's t for a one-sided 95 % bound, by degrees of freedom. A missing value uses the next row, or else the last.
 STUDENT = {10: 1.812, 11: 1.796, 12: 1.782, 13: 1.771, 14: 1.761, 15: 1.753, 16: 1.746, 18: 1.734, 20: 1.725, 24: 1.711, 30: 1.697}
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Shares and classes on a drive, beside fio.
+"""Measures shares and classes on a drive, and compares them with fio.
 
-Short reads of class *now* beside the flush of a checkpoint, in rounds: our reads beside our flush, then fio's reads of
-64 KiB beside fio's writes of 1 MiB at the depth that our flush has then. The bars: our p99 is at most 1.3 times fio's,
-and the flush keeps 0.85 of its speed beside the reads and 0.97 after them. Then jobs by weight, limit and reservation,
-each within 10 % of what it should get. Needs fio, and the example:
+Each round runs short reads of class *now* during the flush of a checkpoint, and then fio's reads of 64 KiB during fio's
+writes of 1 MiB. fio's writes have the depth that our flush has during the reads. The bars: our p99 is at most 1.3 times
+fio's, and the flush keeps 0.85 of its speed during the reads and 0.97 after them. Then come jobs with a weight, a limit
+and a reservation; each must get its share within 10 %. Needs fio, and the example:
 
     cargo build --release -p straightway-io --example qos
     python3 bench/qos.py --program target/release/examples/qos --folder DIR [--bytes N] [--rounds 5] [--out FILE]
@@ -19,18 +19,18 @@ import subprocess
 
 from peers import machine
 
-# What a background job may have in flight beside one of class now, in writes of 1 MiB.
+# The queue depth of a background job while one of class now runs, in writes of 1 MiB.
 BACKGROUND_DEPTH = 2
 
 
 def fio(folder, flush_bytes):
-    """The p99 of reads beside writes, in seconds."""
+    """The p99 of fio's reads during writes, in seconds, and the rate of the writes."""
     common = ["--direct=1", "--ioengine=io_uring", "--group_reporting=0", "--time_based=0"]
     writes = ["--name=writes", f"--filename={folder}/fio-writes", "--rw=write", "--bs=1m",
               f"--iodepth={BACKGROUND_DEPTH}", f"--size={flush_bytes}", *common]
     reads = ["--name=reads", f"--filename={folder}/source", "--rw=randread", "--bs=64k", "--iodepth=1",
              "--size=1g", "--direct=1", "--ioengine=io_uring", "--time_based=1", "--runtime=600"]
-    # The reads end with the writes.
+    # The reads stop when the writes end.
     command = ["fio", "--output-format=json", "--exitall", *writes, *reads]
     answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     jobs = {job["jobname"]: job for job in answer["jobs"]}

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Verified restores beside unverified loads of the same file, in alternating rounds of one process.
+"""Compares verified restores with unverified loads of the same file, in alternating rounds of one process.
 
-A restore checks every chunk before any byte of it arrives; `load_model` checks nothing. Both read the step's own shard.
-The ratio of their median times says what the checks cost. The bars are 0.95 warm and 0.92 cold. A load of a second file
-with the same tensors is the control: its ratio to the load of the shard says how much the place of a file on the drive
-matters. Dropping caches needs root.
+A restore checks every chunk before its bytes reach the destination; `load_model` checks nothing. Both read the step's
+own shard. The ratio of their median times is the cost of the checks. The bars are 0.95 warm and 0.92 cold. A load of a
+second file with the same tensors is the control: its ratio to the load of the shard shows the effect of the file's
+place on the drive. Dropping caches needs root.
 
     python3 bench/restore.py --folder DIR [--device cuda:0] [--bytes N,…] [--rounds 5] [--out FILE]
 """
@@ -60,14 +60,14 @@ def measure(folder, total, device, rounds):
     times = {cache: {way: [] for way in ways} for cache in BARS}
     for cache in BARS:
         if cache == "warm":
-            # What was written by O_DIRECT is not in the page cache yet.
+            # Files written by O_DIRECT are not in the page cache yet.
             warm(folder)
         for number in range(-1, rounds):
             for way in ways if number % 2 else reversed(ways):
                 if cache == "cold":
                     drop_caches()
                 seconds = ways[way]()
-                # The first round of each is not counted: lanes and rings are made in it.
+                # The first round is not counted: it creates lanes and rings.
                 if number >= 0:
                     times[cache][way].append(seconds)
     shutil.rmtree(folder)

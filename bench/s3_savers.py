@@ -1,7 +1,8 @@
 """One rank of a save that bench/s3_writes.py measures: `s3_savers.py NAME PREFIX BYTES PORT RANK WORLD`.
 
-Each rank has a state of tensors of its own, of so many bytes. All ranks meet before each save. It prints when its save began
-and when it was durable, by the monotonic clock, which all processes share. A small save before it is not counted.
+Each rank has its own state of tensors, BYTES in size. All ranks wait for each other before the save. A rank prints the
+start of its save and the time at which it was durable, by the monotonic clock, which all processes share. A small save
+before it is not counted.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def main() -> None:
     count = int(size) // TENSORS // 4
     state = {f"rank{rank}.{number}": torch.randn(count) for number in range(TENSORS)}
     save = SAVERS[name](prefix, state)
-    # Makes connections and loads modules.
+    # The first save opens connections and loads modules.
     save(0, {f"first{rank}": next(iter(state.values()))[: count // 64].clone()})
     dist.barrier()
     start = time.monotonic()

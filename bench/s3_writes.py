@@ -1,16 +1,18 @@
-"""Writes to S3 on loopback beside other clients: CPU of uploads, and saves by several ranks.
+"""Compares writes to S3 on loopback with other clients: CPU of uploads, and saves by several ranks.
 
     python3 bench/s3_writes.py --programs target/release [--python PYTHON] [--only NAME,…] [--small] [--bytes N] [--out FILE]
 
-As in bench/s3.py, SeaweedFS serves, pinned to one core; each client runs on the other, in turns. It prints each requirement,
-what was measured and whether it is met, and keeps all of it in bench/results/. `--bytes` is how much a save has over all
-ranks [default: 4 GiB] or an upload [default: 1 GiB]. Each round has a server of its own, and a save each client, since a
-server keeps the room of removed objects. `--data /dev/shm` keeps its data in memory, so that the clients are compared and
-not the drive; 4 GiB then need 14 GB of memory. A run takes some ten minutes.
+As in bench/s3.py, the server is SeaweedFS, pinned to one core. The clients run on the other core, one after another.
+The script prints each requirement, the measured value and whether it is met, and writes all figures to bench/results/.
+`--bytes` is the size of a save over all ranks [default: 4 GiB] or of an upload [default: 1 GiB]. Each round of uploads
+and each save has a new server, because a server does not free the space of removed objects. `--data /dev/shm` keeps its
+data in memory, so that the drive does not limit the clients; 4 GiB then need 14 GB of memory. A run takes about ten
+minutes.
 
-The programs: `cargo build --release -p straightway-cli -p straightway-s3 --bins --examples`, and for object_store
-`cargo build --release --manifest-path bench/object_store/Cargo.toml`.
-The peers (pip): boto3, torch, s3torchconnector[dcp], s3fs; `--python` is one that has them and this package.
+To build the programs: `cargo build --release -p straightway-cli -p straightway-s3 --bins --examples`, and for
+object_store `cargo build --release --manifest-path bench/object_store/Cargo.toml`.
+The other clients (pip): boto3, torch, s3torchconnector[dcp], s3fs. `--python` is an interpreter that has them and this
+package.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ RANKS = 4
 
 
 def part_urls(bench: Bench, key: str, count: int) -> tuple[list[str], str]:
-    """URLs that parts of a new upload can be put to, and its number."""
+    """Presigned URLs for the parts of a new upload, and its id."""
     client = s3.client(bench.server)
     upload = client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"]
 
@@ -46,7 +48,7 @@ def part_urls(bench: Bench, key: str, count: int) -> tuple[list[str], str]:
 
 
 def bare(bench: Bench, size: int, connections: int) -> Row:
-    """The bare loop, with its parts put to an upload that is aborted afterwards."""
+    """Runs the bare loop. Its parts go to an upload that is aborted afterwards."""
     urls, upload = part_urls(bench, "bare", size // PART_BYTES)
     with tempfile.NamedTemporaryFile("w") as file:
         file.write("\n".join(urls))
@@ -57,7 +59,7 @@ def bare(bench: Bench, size: int, connections: int) -> Row:
 
 
 def figures(done: Row) -> Row:
-    """CPU and wall seconds as the programs print them."""
+    """The CPU and wall seconds that a program printed."""
     if "error" in done:
         return done
     return dict(zip(("cpu_s", "wall_s"), map(float, done["out"].split())))
@@ -85,7 +87,7 @@ def put(bench: Bench) -> Row:
 
 @contextlib.contextmanager
 def fresh_server(bench: Bench) -> Iterator[None]:
-    """A new server in the place of the bench's. It goes with its data."""
+    """Replaces the bench's server with a new one, and removes it with its data at the end."""
     first = bench.server
     with tempfile.TemporaryDirectory(dir=bench.args.data) as folder:
         bench.server = Weed(Path(folder), BUCKET, [s3.IDENTITY], before=tuple(s3.ON_SERVER))
@@ -97,7 +99,7 @@ def fresh_server(bench: Bench) -> Iterator[None]:
 
 
 def ranks(bench: Bench, name: str, size: int) -> Row:
-    """Saves by ranks in processes of their own: from the first that begins to the last that is done."""
+    """Saves with one process per rank. The time is from the first start to the last end."""
     port, prefix = str(free_port()), f"saves-{name.replace(':', '')}-{os.getpid()}"
     script = [bench.args.python, str(HERE / "s3_savers.py"), name, prefix, str(size // RANKS), port]
     children = [
@@ -126,12 +128,12 @@ def ranks(bench: Bench, name: str, size: int) -> Row:
 
 
 def upload(bench: Bench, name: str, size: int) -> Row:
-    """One client's save, or the bare loop with as many connections as all ranks have."""
+    """One client's save, or the bare loop with as many connections as all ranks together."""
     return bare(bench, size, 8 * RANKS) if name == "bare send" else ranks(bench, name, size)
 
 
 def save(bench: Bench) -> Row:
-    """A save by 4 ranks beside a bare upload of the same bytes and beside torch.distributed.checkpoint."""
+    """A save by 4 ranks, compared with a bare upload of the same bytes and with torch.distributed.checkpoint."""
     size = 64 * MIB if bench.small else bench.args.bytes or 4 << 30
     rounds = 1 if bench.small else bench.args.rounds or 2
     rows: dict[str, list[Row]] = {}
@@ -140,14 +142,14 @@ def save(bench: Bench) -> Row:
             with fresh_server(bench):
                 done = s3.with_server(bench, lambda name=name: upload(bench, name, size))  # type: ignore[misc]
             rows.setdefault(name, []).append(done)
-            # A round takes minutes, and the table comes at the end.
+            # Progress: a round takes minutes, and the table is printed at the end.
             print(f"save, {name}: {done}", file=sys.stderr, flush=True)
     answer = s3.summary(rows, ("wall_s", "server_cpu_s"))
     wall = {name: answer[name]["wall_s"] for name in rows}
     work = f"save of {size / (1 << 30):g} GiB by {RANKS} ranks"
     bench.require(f"{work}: rate / bare upload", ratio(wall["bare send"], wall["straightway"]), 0.9, None)
     peers = [wall[name] for name in ("DCP s3torchconnector", "DCP s3fs") if wall[name]]
-    # The better of the two.
+    # The faster of the two.
     bench.require(f"{work}: speed / DCP", ratio(min(peers, default=None), wall["straightway"]), 2.0, None)
     return {"bytes": size, "ranks": RANKS, "clients": answer, "rounds": rows}
 

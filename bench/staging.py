@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""How long `dcp.async_save` stops the job with our stager, beside the copy of the same bytes to pinned memory.
+"""Compares the stop of `dcp.async_save` with our stager with a copy of the same bytes to pinned memory.
 
-Each round takes every figure once, on the same state in GPU memory, and waits for what it began; medians over the
-rounds are compared. The pinned copy goes into memory that is pinned already, tensor by tensor, as does the stager's
-from its second save on. `first_save_s` is the stop of the first save, which pins the memory, and `prepare_s` what
-`Stager.prepare` takes to do that before. The last step is loaded and compared with the state. Every step is removed
-when it is written: the drive holds two at most. The result is kept after each round.
+Each round takes every figure once, on the same state in GPU memory, and waits for each save to finish. Medians over the
+rounds are compared. The pinned copy goes into memory that is already pinned, tensor by tensor, as the stager's copy
+does from its second save on. `first_save_s` is the stop of the first save, which pins the memory. `prepare_s` is the
+time that `Stager.prepare` takes to pin it in advance. The last step is loaded and compared with the state. Every step
+is removed once it is written, so the drive holds at most two. The result is written after each round.
 
     python3 bench/staging.py --folder DIR [--bytes 8600000000] [--rounds 7] [--out FILE]
 
-Needs a GPU and PyTorch; six times the bytes in host memory, and twice on the drive. `--device cpu` tries the script
-without a GPU, and its figures mean nothing then.
+Needs a GPU and PyTorch, six times the bytes in host memory, and twice the bytes on the drive. `--device cpu` tries the
+script without a GPU; its figures then mean nothing.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import time
 from checkpoint import make_state
 from machine import about
 
-#: The longest stop, as a multiple of the pinned copy.
+#: The longest allowed stop, as a multiple of the pinned copy.
 BAR = 1.2
 
 
@@ -70,7 +70,7 @@ def main():
     step = 0
 
     def save(name, keep=False):
-        """Saves a step and waits for it; answers how long the call took, and where the step is."""
+        """Saves a step and waits for it. Returns the seconds of the call, and the folder of the step."""
         nonlocal step
         step += 1
         place = os.path.join(args.folder, name, f"step-{step}")
@@ -102,7 +102,7 @@ def main():
             try:
                 stops[name] = save(name)[0]
             except KeyError as error:
-                # PyTorch's own fails in some versions, at the second save of one state at the latest.
+                # PyTorch's own stager fails in some versions, at the latest at the second save of one state.
                 if name != "async_save_with_default_stager_pinned":
                     raise
                 print(f"left out: PyTorch's own stager fails with KeyError {error}", flush=True)
@@ -155,7 +155,7 @@ def main():
 
 
 def default_stager(has_gpu):
-    """PyTorch's own stager, with pinned memory where there is a GPU; `None` where this PyTorch has none."""
+    """PyTorch's own stager, with pinned memory if there is a GPU; `None` if this PyTorch has no stager."""
     try:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
     except ImportError:

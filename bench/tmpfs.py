@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Copies between files of a tmpfs, beside cp and parallel writes through a mapping, in one run.
+"""Compares copies between files of a tmpfs with cp and with parallel writes through a mapping, in one run.
 
     TRANSFER=target/release/examples/transfer python3 bench/tmpfs.py [--folder /dev/shm] [--size BYTES] [--rounds N] [--out FILE]
-    python3 bench/tmpfs.py --gpu [--folder /dev/shm] …      # a GPU's memory to a file in memory, beside the same mapping
+    python3 bench/tmpfs.py --gpu [--folder /dev/shm] …      # GPU memory to a file, against the same mapping
 
-Each round runs each of them once, and checks that the copies are the same. Times are those of whole processes, of the
-copy through a mapping that of the copy alone: a thread for each core copies every so many MiB from one mapping to the
-other. With --gpu, `straightway.save_file` of one tensor is compared with a copy to pinned memory and on into a mapping
-by a thread for each core.
+Each round runs each of them once, and compares the copies. Times are those of whole processes; for the copy through a
+mapping, the time of the copy alone. That copy has a thread per core, and moves pieces of 4 MiB from one mapping to the
+other. With --gpu, `straightway.save_file` of one tensor is compared with a copy to pinned memory and from there into a
+mapping, by a thread per core.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def address(mapping):
 
 
 def through_mapping(source, target, size):
-    """Copies by a thread for each core; the C library's copy runs without Python's lock."""
+    """Copies with a thread per core; the C library's `memcpy` runs without Python's lock. Returns the seconds."""
     copy = ctypes.CDLL(None).memcpy
     copy.argtypes, copy.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t], ctypes.c_void_p
     start = time.monotonic()
@@ -146,7 +146,7 @@ def main():
     options.add_argument("--folder", default="/dev/shm")
     options.add_argument("--size", type=int, default=2 << 30)
     options.add_argument("--rounds", type=int, default=5)
-    options.add_argument("--build", default="release", help="how the program was built, for the result")
+    options.add_argument("--build", default="release", help="the build profile of the program, for the result")
     options.add_argument("--gpu", action="store_true")
     options.add_argument("--out")
     args = options.parse_args()

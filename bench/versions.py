@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Compares two versions of Straightway: the same work by both, in pairs, on the same files, in one run.
 
-Each pair runs the old and the new version once, in alternating order, so that a slow minute of the machine affects both.
-A figure is the median of the ratios old time / new time (above 1: the new version is faster). Its lower bound is the 2.5 %
-quantile of that median over 10,000 bootstrap samples of the pairs. The bars are 0.97 for work in memory and 0.92 for work
-on a drive. Dropping caches needs root.
+Each pair runs the old and the new version once, in alternating order, so that a slow minute of the machine affects
+both. A figure is the median of the ratios old time / new time (above 1: the new version is faster). Its lower bound is
+the 2.5 % quantile of that median over 10,000 bootstrap samples of the pairs. The bars are 0.97 for work in memory and
+0.92 for work on a drive. Dropping caches needs root.
 
     python3 bench/versions.py --old-binary A --new-binary B --old-package DIR --new-package DIR --folder DIR [--device cuda:0]
 
@@ -175,8 +175,8 @@ class Bench:
         return os.path.join(self.folder, *names)
 
     def figure(self, what, medium, run, before=lambda side: None, pairs=None):
-        """Runs pairs of `run(side)`, each after `before(side)`, and keeps the ratio of their times. The first pair is not
-        counted."""
+        """Runs pairs of `run(side)`, each after `before(side)`, and keeps the ratio of their times. The first pair is
+        not counted."""
         if self.args.only and not any(word in what for word in self.args.only.split(",")):
             return
         times = {side: [] for side in SIDES}

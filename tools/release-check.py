@@ -1,4 +1,4 @@
-"""Imports the package that was installed, loads and saves with it. For `tools/release`, and for old distributions."""
+"""Imports the installed package, and saves and loads with it. Used by `tools/release` and `tools/release-old`."""
 
 import ctypes
 import os
@@ -8,10 +8,10 @@ import tempfile
 
 import straightway
 
-# The time of the processor, in which what else runs on the machine does not count.
+# CPU time, which does not include other work of the machine.
 TIMED = "import time; start = time.process_time(); import straightway; print(time.process_time() - start)"
 isolated = ["-I"] if sys.flags.isolated else []
-# The best of five: the first reads the files.
+# The best of five, because the first one reads the files from the drive.
 took = min(float(subprocess.check_output([sys.executable, *isolated, "-c", TIMED])) for _ in range(5))
 assert took < 0.015, f"the import took {took * 1000:.1f} ms"
 for name in straightway.__all__:

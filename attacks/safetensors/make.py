@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the files of this folder: safetensors files and models that must be refused.
 
-`refusals.txt` says in which words. Files that are too large to keep are made by the test itself.
+`refusals.txt` has a part of the message for each. The test itself makes the files that are too large to keep here.
 """
 import json
 import pathlib

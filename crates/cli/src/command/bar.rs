@@ -1,4 +1,4 @@
-//! The progress bar of a simulation or a sweep, which also stops on Ctrl-C.
+//! Progress bars. All are drawn to stderr, and hidden if that is not a terminal.
 
 use std::{
     ops::ControlFlow,
@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -13,7 +14,35 @@ use straightway_core::text::shown;
 
 use super::interrupt::on_interrupt;
 
-/// A progress bar on stderr (hidden if that is not a terminal) that also watches for Ctrl-C.
+/// The interval between updates of a bar.
+pub(crate) const TICK: Duration = Duration::from_millis(100);
+
+/// A bar of `bytes` bytes, with their rate.
+pub(crate) fn bytes_bar(bytes: u64) -> ProgressBar {
+    let template =
+        "{bar:32} {binary_bytes:>10} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left";
+    ProgressBar::new(bytes).with_style(style(template))
+}
+
+/// A bar of `points` measurements, with the name of the current one.
+pub(crate) fn points_bar(points: usize) -> ProgressBar {
+    ProgressBar::new(points as u64).with_style(style("{bar:32} {pos} of {len}  {msg}"))
+}
+
+/// Shows a spinner while `work` runs.
+pub(crate) fn spin<T>(work: impl FnOnce() -> T) -> T {
+    let spinner = ProgressBar::new_spinner().with_message("reading");
+    spinner.enable_steady_tick(TICK);
+    let result = work();
+    spinner.finish_and_clear();
+    result
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("the template is a constant")
+}
+
+/// The bar of a simulation or a sweep. It also watches for Ctrl-C.
 #[derive(Debug)]
 pub(crate) struct Bar {
     bar: ProgressBar,
@@ -30,8 +59,7 @@ impl Bar {
         let stopped = Arc::clone(&stop);
         // Only the first handler of a process is installed: a second bar does not stop on Ctrl-C.
         on_interrupt(move || stopped.store(true, Ordering::Relaxed));
-        let template = "{bar:32} {percent:>3} %  {msg}  {eta} left";
-        let style = ProgressStyle::with_template(template).expect("the template is a constant");
+        let style = style("{bar:32} {percent:>3} %  {msg}  {eta} left");
         let bar = ProgressBar::new(STEPS).with_style(style);
         Self { bar, stop }
     }

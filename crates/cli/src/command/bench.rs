@@ -5,7 +5,6 @@ mod remote;
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
 use straightway_core::{Bytes, Place, Route, Scheme, Uri, text::shown};
 use straightway_io::Progress;
 use straightway_probe::{
@@ -14,6 +13,7 @@ use straightway_probe::{
 };
 
 use super::{
+    bar::points_bar,
     interrupt::on_interrupt,
     output::{Output, say},
     stores::StoreArgs,
@@ -129,10 +129,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) if !args.no_profile => Some((Profile::read(&path)?, path)),
         _ => None,
     };
-    let bar = ProgressBar::new(0).with_style(
-        ProgressStyle::with_template("{bar:32} {pos} of {len}  {msg}")
-            .expect("the template is a constant"),
-    );
+    let bar = points_bar(0);
     let progress = Arc::new(Progress::default());
     let stopped = Arc::clone(&progress);
     on_interrupt(move || stopped.cancel());

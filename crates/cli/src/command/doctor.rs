@@ -6,11 +6,9 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::ExitCode,
-    time::Duration,
 };
 
 use anyhow::Context;
-use indicatif::ProgressBar;
 use straightway_core::{Scheme, Uri};
 use straightway_probe::doctor::{
     self, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, Style,
@@ -19,6 +17,7 @@ use straightway_s3::doctor::{CheckState, StoreCheck};
 use straightway_sys::root::Root;
 
 use super::{
+    bar::spin,
     output::{print, print_coloured, print_json, terminal},
     stores::StoreArgs,
 };
@@ -116,10 +115,7 @@ fn print_checks(
         args.root.is_none(),
         "cannot examine {uri}: --root is a captured machine without a network"
     );
-    let spinner = ProgressBar::new_spinner().with_message("reading");
-    spinner.enable_steady_tick(Duration::from_millis(100));
-    let checks = examine();
-    spinner.finish_and_clear();
+    let checks = spin(examine);
     if args.json {
         let value = |check: &StoreCheck| {
             serde_json::json!({
@@ -160,10 +156,7 @@ fn examine(args: &Args) -> anyhow::Result<Diagnosis> {
         environment = BTreeMap::new();
     } else {
         std::fs::metadata(path).with_context(|| format!("cannot examine {}", path.display()))?;
-        let spinner = ProgressBar::new_spinner().with_message("reading");
-        spinner.enable_steady_tick(Duration::from_millis(100));
-        (root, measured) = (Root::machine(), Measurements::here(path));
-        spinner.finish_and_clear();
+        (root, measured) = (Root::machine(), spin(|| Measurements::here(path)));
         environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();

@@ -9,7 +9,10 @@ use straightway_io::{
     store::{ListPage, Location, Missing, Named, open_one},
 };
 
-use super::{output::print, stores::StoreArgs};
+use super::{
+    output::{print, print_json_line},
+    stores::StoreArgs,
+};
 
 /// The maximum depth of --recursive.
 const DEPTH_MAX: usize = 256;
@@ -119,7 +122,7 @@ fn show(args: &Args, before: &str, object: &Named) -> anyhow::Result<()> {
         let since = object
             .modified
             .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        return print_line(&json!({
+        return print_json_line(&json!({
             "name": name,
             "bytes": object.bytes,
             "modified_s": since.map(|since| since.as_secs()),
@@ -133,11 +136,7 @@ fn show(args: &Args, before: &str, object: &Named) -> anyhow::Result<()> {
 
 fn show_folder(args: &Args, name: &str) -> anyhow::Result<()> {
     if args.json {
-        return print_line(&json!({ "folder": name }));
+        return print_json_line(&json!({ "folder": name }));
     }
     print(&format!("{:>10}  {name}\n", ""))
-}
-
-fn print_line(value: &serde_json::Value) -> anyhow::Result<()> {
-    print(&format!("{value}\n"))
 }

@@ -121,6 +121,11 @@ pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     is_written(written)
 }
 
+/// Writes a result as one line of JSON to stdout.
+pub(crate) fn print_json_line(value: &serde_json::Value) -> anyhow::Result<()> {
+    written(&shown_json(&format!("{value}\n")))
+}
+
 /// Escapes JSON text while it is written: a result may be too large to hold as text.
 struct EscapedJson<W>(W);
 

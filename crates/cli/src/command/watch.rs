@@ -6,16 +6,14 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
 use straightway_io::Progress;
 
-use super::interrupt::on_interrupt;
-
-/// The interval between updates of the bar.
-const TICK: Duration = Duration::from_millis(100);
+use super::{
+    bar::{TICK, bytes_bar},
+    interrupt::on_interrupt,
+};
 
 /// Shows the progress of a transfer until it is dropped.
 #[derive(Debug)]
@@ -31,8 +29,7 @@ impl Watch {
         on_interrupt(move || watched.cancel());
         let over = Arc::new(AtomicBool::new(false));
         let (is_over, progress) = (Arc::clone(&over), Arc::clone(progress));
-        // indicatif draws to stderr, and nothing if that is not a terminal.
-        let bar = ProgressBar::new(bytes).with_style(style());
+        let bar = bytes_bar(bytes);
         let show = move || {
             while !is_over.load(Ordering::Relaxed) {
                 bar.set_position(progress.moved_bytes());
@@ -56,11 +53,4 @@ impl Drop for Watch {
             let _ = thread.join();
         }
     }
-}
-
-fn style() -> ProgressStyle {
-    ProgressStyle::with_template(
-        "{bar:32} {binary_bytes:>10} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left",
-    )
-    .expect("the template is a constant")
 }

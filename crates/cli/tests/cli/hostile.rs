@@ -127,6 +127,16 @@ fn no_name_of_a_file_or_tensor_reaches_the_terminal() {
     for file in &folder {
         fs::copy(dir.path(file), dir.path("folder").join(file)).unwrap();
     }
+    let listed = run(&dir, &["ls", "folder", "--json"]);
+    assert_eq!(listed.out.lines().count(), NAMES.len(), "{}", listed.out);
+    for line in listed.out.lines() {
+        let object: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(
+            folder
+                .iter()
+                .any(|name| object["name"].as_str().unwrap().ends_with(name))
+        );
+    }
     // Two files with one tensor: the error names both.
     run(&dir, &["load", "folder"]);
 }

@@ -2,7 +2,6 @@
 
 use std::{process::ExitCode, sync::Arc};
 
-use indicatif::ProgressBar;
 use serde_json::json;
 use straightway_core::{Bytes, Choice, Extent, Move, Rate, Receipt, Seconds, Uri};
 use straightway_io::{Executor, Handle, Objects, Region, Settings, Store, store::open_one};
@@ -10,6 +9,7 @@ use straightway_net::suited;
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
 use super::Args;
+use crate::command::bar::points_bar;
 
 /// The default request sizes and requests in flight.
 const BLOCKS: [Bytes; 3] = [Bytes(1 << 20), Bytes(8 << 20), Bytes(32 << 20)];
@@ -22,7 +22,7 @@ pub(super) fn run(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
     let bytes = object.object().bytes.min(args.size.0);
     anyhow::ensure!(bytes > 0, "cannot measure {uri}: it is empty");
     let (blocks, depths) = (or_else(&args.block, &BLOCKS), or_else(&args.depth, &DEPTHS));
-    let bar = ProgressBar::new((blocks.len() * depths.len()) as u64);
+    let bar = points_bar(blocks.len() * depths.len());
     let columns = [
         Column::new("request", Unit::Bytes),
         Column::new("in flight", Unit::Count),
