@@ -226,7 +226,7 @@ fn a_simulator_refers_scenarios_of_the_planner_to_it() {
     std::fs::write(&file, "[checkpoint.cluster]\ngpus = 5\n").unwrap();
     let (code, _, talk) = straightway(&["sim", "pcie", "--scenario", file.to_str().unwrap()]);
     assert_eq!(code, 2);
-    assert!(talk.contains("ask `straightway plan checkpoint"), "{talk}");
+    assert!(talk.contains("run `straightway plan checkpoint"), "{talk}");
 }
 
 #[test]

@@ -292,7 +292,6 @@ struct Work<'a, 's> {
 impl Work<'_, '_> {
     fn run(&mut self, fault: Option<ProxyFault>, answer: &mut Head) -> io::Result<After> {
         let mut client = self.client;
-        let at = self.draw % self.body_bytes.max(1);
         match fault {
             Some(ProxyFault::CutInHead) => {
                 let head = answer.to_bytes();
@@ -318,6 +317,12 @@ impl Work<'_, '_> {
             _ => {}
         }
         client.write_all(&answer.to_bytes())?;
+        self.send_body(fault, answer)
+    }
+
+    fn send_body(&mut self, fault: Option<ProxyFault>, answer: &Head) -> io::Result<After> {
+        let mut client = self.client;
+        let at = self.draw % self.body_bytes.max(1);
         match fault {
             Some(ProxyFault::CutBody) => {
                 pass(self.answers, client, at)?;
