@@ -14,7 +14,7 @@ use crate::{
     bucket::{BucketRequest, RequestContent},
     endpoint::in_path,
     store::S3,
-    upload::Completion,
+    upload::{Completion, PART_STEP_BYTES, PARTS_MAX},
     writing::{RESPONSE_BYTES_MAX, fresh_nonce},
     xml::{CopyPart, escaped, parse},
 };
@@ -22,8 +22,8 @@ use crate::{
 /// S3's limit on an object that one request copies.
 const WHOLE_BYTES_MAX: u64 = 5 << 30;
 
-/// The part size of a longer copy: 5 TiB have about 10,000 parts.
-const PART_BYTES: u64 = 512 << 20;
+/// The part size of a longer copy, unless it would have too many parts.
+const COPY_PART_BYTES: u64 = 512 << 20;
 
 /// The most parallel requests.
 const COPIERS_MAX: usize = 16;
@@ -173,12 +173,13 @@ impl S3 {
     fn copy_in_parts(&self, copied: &CopySource<'_>, bytes: u64) -> Result<()> {
         let nonce = fresh_nonce();
         let id = self.initiate(copied.key, copied.name, &nonce, false)?;
-        let starts: Vec<_> = (0..bytes.div_ceil(PART_BYTES))
-            .map(|number| number * PART_BYTES)
+        let part_bytes = copy_part_bytes(bytes);
+        let starts: Vec<_> = (0..bytes.div_ceil(part_bytes))
+            .map(|number| number * part_bytes)
             .collect();
         let tags = run_parallel(&starts, COPIERS_MAX, |start| {
-            let range = format!("bytes={start}-{}", bytes.min(start + PART_BYTES) - 1);
-            let number = (start / PART_BYTES + 1).to_string();
+            let range = format!("bytes={start}-{}", bytes.min(start + part_bytes) - 1);
+            let number = (start / part_bytes + 1).to_string();
             let query = [("partNumber", number.as_str()), ("uploadId", &id)];
             self.copy_part(copied, &query, Some(&range))
         });
@@ -211,4 +212,34 @@ struct CopySource<'a> {
     /// The name of the source in errors.
     name: &'a str,
     key: &'a str,
+}
+
+/// The part size of a copy of `bytes`.
+fn copy_part_bytes(bytes: u64) -> u64 {
+    bytes
+        .div_ceil(PARTS_MAX)
+        .next_multiple_of(PART_STEP_BYTES)
+        .max(COPY_PART_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_never_has_too_many_parts() {
+        for bytes in [
+            WHOLE_BYTES_MAX + 1,
+            PARTS_MAX * COPY_PART_BYTES,
+            5 << 40,
+            (48 << 40) + 7,
+        ] {
+            let part = copy_part_bytes(bytes);
+            assert!(bytes.div_ceil(part) <= PARTS_MAX, "{bytes}");
+            assert!(
+                part <= WHOLE_BYTES_MAX,
+                "a copied part has at most 5 GiB: {bytes}"
+            );
+        }
+    }
 }

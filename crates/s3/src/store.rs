@@ -442,8 +442,8 @@ impl Store for S3 {
     }
 
     fn sweep(&self) {
-        // Best effort: credentials that may write need not be allowed to list uploads.
-        let _ = self.sweep_uploads(STALE_AFTER);
+        // Only our own probes: an old upload below the prefix may belong to another program that will resume it.
+        // Best effort: credentials that may write need not be allowed to list.
         let _ = self.sweep_probes(STALE_AFTER);
     }
 

@@ -31,10 +31,10 @@ use crate::{
 pub(crate) const PART_BYTES: u64 = straightway_net::TUNING.chunk_bytes;
 
 /// Longer parts are multiples of this size.
-const PART_STEP_BYTES: u64 = 1 << 20;
+pub(crate) const PART_STEP_BYTES: u64 = 1 << 20;
 
 /// S3's limit on the parts of an object.
-const PARTS_MAX: u64 = 10_000;
+pub(crate) const PARTS_MAX: u64 = 10_000;
 
 /// The longest part: the limit of one write over a socket.
 const PART_BYTES_MAX: u64 = 1 << 30;

@@ -84,11 +84,10 @@ fn remove_one(args: &Args, at: &Location) -> anyhow::Result<()> {
         }
         Err(error) => return Err(error.into()),
     };
-    print_removal(args, &at.describe(), opened.object().bytes)?;
     if !args.dry_run {
         at.store.remove(at.name.as_os_str(), Durability::Synced)?;
     }
-    Ok(())
+    print_removal(args, &at.describe(), opened.object().bytes)
 }
 
 fn remove_below(args: &Args, at: &Location) -> anyhow::Result<()> {
@@ -100,8 +99,9 @@ fn remove_below(args: &Args, at: &Location) -> anyhow::Result<()> {
         return Err(error.with_hint("name a prefix in it").into());
     }
     let inside = at.below(Missing::Refuse)?;
-    let count = print_below(args, &*inside, DEPTH_MAX)?;
-    if count == 0 {
+    let mut found = Vec::new();
+    collect_below(&*inside, DEPTH_MAX, &mut found)?;
+    if found.is_empty() {
         let message = "nothing is below it";
         return Err(
             Error::new(ErrorKind::NotFound, "remove", at.describe(), message)
@@ -112,24 +112,30 @@ fn remove_below(args: &Args, at: &Location) -> anyhow::Result<()> {
     if !args.dry_run {
         at.store.clear(name.as_ref())?;
     }
+    for (name, bytes) in &found {
+        print_removal(args, name, *bytes)?;
+    }
     Ok(())
 }
 
-/// Prints the objects below a store. Returns their number.
-fn print_below(args: &Args, store: &dyn Store, depth: usize) -> anyhow::Result<u64> {
+/// Adds the names and lengths of the objects below a store.
+fn collect_below(
+    store: &dyn Store,
+    depth: usize,
+    found: &mut Vec<(String, u64)>,
+) -> anyhow::Result<()> {
     if depth == 0 {
         anyhow::bail!("prefixes are nested deeper than {DEPTH_MAX}");
     }
     let listing = list_all(store)?;
-    let mut count = listing.objects.len() as u64;
     for object in &listing.objects {
         let bytes = object.bytes.unwrap_or_default();
-        print_removal(args, &store.describe(&object.name), bytes)?;
+        found.push((store.describe(&object.name), bytes));
     }
     for folder in &listing.folders {
-        count += print_below(args, &*store.below(folder, Missing::Refuse)?, depth - 1)?;
+        collect_below(&*store.below(folder, Missing::Refuse)?, depth - 1, found)?;
     }
-    Ok(count)
+    Ok(())
 }
 
 fn print_removal(args: &Args, name: &str, bytes: u64) -> anyhow::Result<()> {

@@ -17,7 +17,7 @@ use straightway_sys::Folder;
 use super::{
     home::Home,
     manifest::{Manifest, ObjectVersion},
-    name::{Attempt, BEGUN, MANIFEST, mark, shard_draft, step_folder, writer_of},
+    name::{Attempt, BEGUN, MANIFEST, UNDECIDED, mark, shard_draft, step_folder, writer_of},
     parity, removal,
     shard_report::{ShardReport, merge},
     steps::{Steps, if_there, names, put},
@@ -126,7 +126,13 @@ impl Steps {
         let put_manifest = || put(&*home.store, MANIFEST, &manifest.text(), Durability::Synced);
         let Some(root) = self.root().folder() else {
             self.check_new(step)?;
-            if !put_manifest()? {
+            let is_first = put_manifest().inspect_err(|error| {
+                // A request that got no response may still be carried out. The shards must outlive that.
+                if error.kind() == ErrorKind::Transient {
+                    self.note_undecided(attempt);
+                }
+            })?;
+            if !is_first {
                 return Err(self.taken(step));
             }
             // Ranks look for the manifest, so leftover records do no harm.
@@ -142,6 +148,23 @@ impl Steps {
             _ => error,
         })?;
         root.sync()
+    }
+
+    /// Records that the manifest of an attempt may still appear. Only a sweep by age removes such an attempt.
+    pub(crate) fn note_undecided(&self, attempt: &Attempt) {
+        let folder = self
+            .root()
+            .below(attempt.folder().as_ref(), Missing::Refuse);
+        // Without the record the same service would have to answer the requests that remove the objects.
+        let _ = folder.and_then(|folder| put(&*folder, UNDECIDED, "", Durability::Synced));
+    }
+
+    fn is_undecided(&self, attempt: &Attempt) -> bool {
+        let folder = self
+            .root()
+            .below(attempt.folder().as_ref(), Missing::Refuse);
+        let names = folder.and_then(|folder| names(&*folder));
+        names.is_ok_and(|names| names.iter().any(|name| name == UNDECIDED))
     }
 
     /// Protects the steps that a manifest references from removal.
@@ -195,11 +218,19 @@ impl Steps {
 
     /// Removes everything that an attempt wrote. It will not be committed.
     pub fn abandon(&self, attempt: &Attempt) {
-        // Leftovers are never read again. In a local folder, the next run sweeps them.
-        if self.root().folder().is_none() {
-            let _ = self.abandon_objects(attempt);
+        // Leftovers are never read again, and a sweep removes them later.
+        if !self.is_undecided(attempt) {
+            let _ = self.erase_attempt(attempt);
         }
-        let _ = self.root().clear(attempt.folder().as_ref());
+    }
+
+    /// Removes everything that an attempt wrote, even if its manifest may still appear. On a store without folders, a
+    /// sweep finds objects by the records of their writers, so the records go last.
+    pub(crate) fn erase_attempt(&self, attempt: &Attempt) -> Result<()> {
+        if self.root().folder().is_none() {
+            self.abandon_objects(attempt)?;
+        }
+        self.root().clear(attempt.folder().as_ref())
     }
 
     /// Removes the objects that the writers of an attempt put below its step, except those that the step's manifest

@@ -70,6 +70,9 @@ pub(crate) fn mark(writer: &str, attempt: &Attempt) -> String {
 /// The record that each rank of an attempt puts first.
 pub(crate) const BEGUN: &str = "begun";
 
+/// The record of an attempt whose manifest was put without a response.
+pub(crate) const UNDECIDED: &str = "undecided";
+
 /// The record of a writer of an attempt's objects.
 pub(crate) fn writer_file(writer: &str) -> String {
     format!("writer-{writer}")

@@ -204,12 +204,12 @@ impl Rendezvous<'_> {
     /// Whether the step was committed, and with this rank's shard. A rename is atomic: once the attempt's folder is
     /// gone, the step exists or the attempt was abandoned.
     fn find_step(&self, report: &ShardReport) -> Result<Found> {
-        match self.store.manifest(self.attempt.step) {
-            Ok(manifest) => match manifest.shards.get(self.rank as usize) {
+        match self.store.find_manifest(self.attempt.step) {
+            Ok(Some(manifest)) => match manifest.shards.get(self.rank as usize) {
                 Some(shard) if *shard == report.shard => Ok(Found::With),
                 _ => Ok(Found::Without),
             },
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Found::None),
+            Ok(None) => Ok(Found::None),
             // Asked again later, because the step may exist.
             Err(error) if error.kind() == ErrorKind::Transient => Ok(Found::Unknown),
             Err(error) => Err(error),

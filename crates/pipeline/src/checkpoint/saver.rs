@@ -127,6 +127,9 @@ impl CheckpointSaver {
             leftovers = store.attempts(run)?;
         } else if lock.is_some() && store.root().folder().is_none() {
             store.sweep_aged(SystemTime::now(), LEFT_AFTER)?;
+            // Unfinished uploads below a folder of checkpoints are those of killed savers. Best effort: credentials
+            // that may write need not be allowed to list uploads.
+            let _ = store.root().sweep_drafts(LEFT_AFTER);
         }
         let writer = ShardWriter {
             executor,

@@ -146,13 +146,25 @@ impl Steps {
         self.read_manifest(step)
     }
 
+    /// The manifest of a step, if it exists. Ranks poll for it, so this makes as few requests as possible.
+    pub(crate) fn find_manifest(&self, step: u64) -> Result<Option<Manifest>> {
+        if removal::is_removed(self, &names(self.root())?, step)? {
+            return Ok(None);
+        }
+        if_there(self.checked_manifest(step))
+    }
+
     /// The manifest of a step that is known to be listed.
     pub(crate) fn read_manifest(&self, step: u64) -> Result<Manifest> {
-        let read = self.step(step).and_then(|held| Manifest::read(&*held));
-        let manifest = read.map_err(|error| match error.kind() {
+        let read = self.checked_manifest(step);
+        read.map_err(|error| match error.kind() {
             ErrorKind::NotFound => self.unknown(step),
             _ => error,
-        })?;
+        })
+    }
+
+    fn checked_manifest(&self, step: u64) -> Result<Manifest> {
+        let manifest = Manifest::read(&*self.step(step)?)?;
         if manifest.step != step {
             let path = self.step_path(step).join(MANIFEST);
             let message = format!("it says that it is step {}", manifest.step);
@@ -245,8 +257,8 @@ impl Steps {
             let times: Option<Vec<_>> = records.map(|record| record.modified).collect();
             let last = times.and_then(|times| times.into_iter().max());
             let age = last.and_then(|last| now.duration_since(last).ok());
-            if age.is_some_and(|age| age >= age_min) {
-                self.abandon(&attempt);
+            // What cannot be removed now stays for the next sweep.
+            if age.is_some_and(|age| age >= age_min) && self.erase_attempt(&attempt).is_ok() {
                 swept.push(attempt.folder());
             }
         }

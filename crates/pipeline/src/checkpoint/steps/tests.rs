@@ -149,6 +149,44 @@ fn a_sweep_keeps_the_shards_of_a_save_that_was_killed_right_after_its_commit() {
 }
 
 #[test]
+fn shards_outlive_a_commit_whose_manifest_may_still_appear() {
+    let steps = memory();
+    let (late, rank) = (attempt(1, 2), Rank { rank: 0, world: 1 });
+    let part = write(&steps, &late, rank, b"content");
+    let records = steps.root().below(late.folder().as_ref(), Missing::Refuse);
+    let records = records.unwrap();
+    put(
+        &*records,
+        &writer_file(&part.writer),
+        "",
+        Durability::Unsynced,
+    )
+    .unwrap();
+    steps.note_undecided(&late);
+    steps.abandon(&late);
+    // The request of the first attempt is carried out now.
+    steps.commit(vec![part], "null", 0).unwrap();
+    let chunk = steps.open_latest().unwrap().read_chunk(0, 0).unwrap();
+    assert!(chunk.ends_with(b"content"), "{chunk:?}");
+    // Without a manifest, only a sweep by age removes the attempt.
+    let lost = attempt(3, 4);
+    let part = write(&steps, &lost, rank, b"lost");
+    let records = steps.root().below(lost.folder().as_ref(), Missing::Refuse);
+    put(
+        &*records.unwrap(),
+        &writer_file(&part.writer),
+        "",
+        Durability::Unsynced,
+    )
+    .unwrap();
+    steps.note_undecided(&lost);
+    steps.abandon(&lost);
+    assert!(all(&steps).contains(&"step-3".to_owned()));
+    steps.sweep_left(Duration::ZERO).unwrap();
+    assert_eq!(all(&steps), ["step-1"]);
+}
+
+#[test]
 fn of_many_commits_of_one_step_one_wins_and_is_whole() {
     let steps = memory();
     let race = |sequence: u64| {
