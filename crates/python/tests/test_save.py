@@ -45,7 +45,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
     array = numpy.arange(12).reshape(3, 4)
     for tensors, error, words in [
         ({"t": array.T}, ValueError, "contiguous"),
-        ({"t": "text"}, TypeError, "no tensor"),
+        ({"t": "text"}, TypeError, "not a tensor"),
         ({3: array}, TypeError, "strings"),
         ({"t": array.astype(object)}, ValueError, "object"),
         ({"__metadata__": array}, ValueError, "__metadata__"),
