@@ -46,7 +46,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
     for tensors, error, words in [
         ({"t": array.T}, ValueError, "contiguous"),
         ({"t": "text"}, TypeError, "not a tensor"),
-        ({3: array}, TypeError, "strings"),
+        ({3: array}, TypeError, "is a string"),
         ({"t": array.astype(object)}, ValueError, "object"),
         ({"__metadata__": array}, ValueError, "__metadata__"),
     ]:
