@@ -1,12 +1,14 @@
 //! Exports a checkpoint as plain safetensors files in the layout of Hugging Face: whole tensors, and an index if there
 //! are several files. Any safetensors reader can read them.
+//!
+//! All files are hidden until the last tensor was read, checked and written ([`ModelDraft`]).
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use straightway_core::{ErrorKind, Place, Result};
 use straightway_io::{
     Region,
-    store::{Condition, Durability, Listing, Location, Missing, list_all},
+    store::{Listing, Location, Missing, list_all},
 };
 
 use super::{
@@ -15,7 +17,7 @@ use super::{
     restorer::{Fetched, Restorer},
     scatter::Wanted,
 };
-use crate::weights::{self, Placed};
+use crate::weights::{self, Entry, IndexPlan, ModelDraft, ModelFile, Placed};
 
 /// The default maximum file size, unless a tensor is larger. Model hubs accept it.
 pub const EXPORT_BYTES: u64 = 5_000_000_000;
@@ -78,7 +80,7 @@ impl Restorer {
     }
 
     /// Writes the tensors of a checkpoint to `folder`, which must be new or empty, in files of at most `shard_bytes`
-    /// each.
+    /// each. A failed export leaves no file.
     pub fn export(
         &self,
         checkpoint: &Checkpoint,
@@ -93,40 +95,30 @@ impl Restorer {
             return Err(folder.error(ErrorKind::Invalid, "export to", message));
         }
         let manifest = checkpoint.manifest();
-        let mut exported = Exported::default();
         let (opaque, tensors): (Vec<_>, Vec<_>) = manifest.tensors.iter().partition(|t| t.opaque);
-        exported.left_out = opaque.iter().map(|t| t.name.to_string()).collect();
-        let groups = weights::divide(tensors, |tensor| tensor.bytes(), shard_bytes);
+        let mut exported = Exported {
+            left_out: opaque.iter().map(|t| t.name.to_string()).collect(),
+            ..Exported::default()
+        };
         let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-        let name = |number: usize| weights::shard_name(number, groups.len());
-        if groups.len() > 1 {
-            // The index is written first: until the last file exists, readers report which one is missing.
-            let index = index(&groups, &name);
-            let (name, always) = (weights::INDEX_NAME.as_ref(), &Condition::Always);
-            inside.put(name, index.as_bytes(), always, Durability::Synced)?;
-        }
-        for (number, group) in groups.iter().enumerate() {
-            let file = name(number);
-            let gathered = self.gather(checkpoint, group, Place::Host)?;
-            let target = folder.join(&file);
-            saver.save(target, &gathered.region, &gathered.tensors, &metadata)?;
+        let files = ModelFile::divided(&folder, tensors, &metadata, shard_bytes);
+        let index = (files.len() > 1).then(IndexPlan::default);
+        let draft = ModelDraft::create(&folder, files, index)?;
+        for file in &draft.files {
+            let gathered = self.gather(checkpoint, &file.tensors, Place::Host)?;
+            saver.write_tensors(file, &gathered.region, &gathered.tensors)?;
             exported.tensors += gathered.tensors.len();
             exported.bytes += gathered.tensors.iter().map(|t| t.bytes).sum::<u64>();
-            exported.files.push(file);
+            exported.files.push(file.name());
         }
+        // The folder was empty: there are no old files that could be left.
+        draft.commit()?;
         Ok(exported)
     }
 }
 
-/// The index of the files to write. `name` returns the file name of each group.
-fn index(groups: &[Vec<&Saved>], name: &impl Fn(usize) -> String) -> String {
-    let mut weight_map = serde_json::Map::new();
-    for (number, group) in groups.iter().enumerate() {
-        let place = |tensor: &&Saved| (tensor.name.to_string(), name(number).into());
-        weight_map.extend(group.iter().map(place));
+impl<'a> From<&'a Saved> for Entry<'a> {
+    fn from(tensor: &'a Saved) -> Self {
+        Self::new(&tensor.name, tensor.dtype, &tensor.shape, tensor.bytes())
     }
-    let bytes: u64 = groups.iter().flatten().map(|t| t.bytes()).sum();
-    let mut metadata = serde_json::Map::new();
-    metadata.insert("total_size".to_owned(), bytes.into());
-    weights::index_text(&metadata, &weight_map)
 }

@@ -6,7 +6,7 @@ use hashbrown::HashSet;
 use straightway_core::{Error, ErrorKind, Extent, Result};
 
 use super::{
-    Dtype, Shape,
+    Dtype, Shape, Tensor,
     header::{NAME_BYTES_MAX, TENSORS_MAX, compose},
     shape::RANK_MAX,
     tensor::{quoted, whole_bytes},
@@ -29,6 +29,13 @@ impl<'a> Entry<'a> {
             shape,
             bytes,
         }
+    }
+}
+
+impl<'a> From<&'a Tensor> for Entry<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        let (shape, bytes) = (&tensor.shape, tensor.extent.bytes);
+        Self::new(&tensor.name, tensor.dtype, shape, bytes)
     }
 }
 

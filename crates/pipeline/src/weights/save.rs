@@ -237,7 +237,7 @@ pub(crate) fn windows(data: Extent) -> impl Iterator<Item = Extent> {
 
 /// The moves of tensors that are at `at` in a region. Tensors that are adjacent in both the region and the file share a
 /// move.
-fn moves(outline: &Outline, at: impl Fn(usize) -> u64) -> Vec<Move> {
+pub(crate) fn moves(outline: &Outline, at: impl Fn(usize) -> u64) -> Vec<Move> {
     let mut moves: Vec<Move> = Vec::new();
     for &(number, extent) in &outline.places {
         let at = at(number);

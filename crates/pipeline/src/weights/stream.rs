@@ -15,7 +15,7 @@ use std::{
 use straightway_core::{Error, Place, Result};
 use straightway_io::Progress;
 
-use super::{Loaded, Loader, Model, Selection};
+use super::{Loaded, Loader, Model, Selection, sharded::divide};
 
 /// The batches of a model, in order. An error ends the stream.
 ///
@@ -36,7 +36,7 @@ impl Loader {
         batch_bytes: u64,
     ) -> Result<Vec<Selection>> {
         let picks = selection.picks().iter().cloned();
-        let groups = super::divide(picks, |pick| pick.bytes(pick.of(model)), batch_bytes);
+        let groups = divide(picks, |pick| pick.bytes(pick.of(model)), batch_bytes);
         let groups = groups.into_iter().filter(|group| !group.is_empty());
         groups.map(|group| Selection::of(model, group)).collect()
     }

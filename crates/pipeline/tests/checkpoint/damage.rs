@@ -8,11 +8,11 @@ use straightway_pipeline::{
     checkpoint::{
         CheckpointSaver, Codec, Manifest, Rank, Restorer, SaverOptions, Steps, Sum, fresh_run,
     },
-    weights::Dtype,
+    weights::{Dtype, FileSaver, Model},
 };
 
 use crate::fixture::{
-    State, assert_holds, options, restore, save, save_ranks, saver, settings, sources,
+    State, assert_holds, executor, options, restore, save, save_ranks, saver, settings, sources,
 };
 
 fn flip(file: &fs::File, bit: u64) {
@@ -88,6 +88,34 @@ fn a_damaged_chunk_is_named_with_its_file_and_tensor_and_nothing_of_it_is_delive
     // Tensors in other chunks are not affected.
     let whole = restore(&checkpoint, &state.cut(0, 0, 1)[1..]).unwrap();
     assert!(whole[0] == state.tensors[1].bytes);
+}
+
+#[test]
+fn a_failed_export_leaves_neither_files_nor_an_index_and_can_be_run_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (run, target) = (folder.path().join("run"), folder.path().join("model"));
+    let state = State::of(1, &[("a", Dtype::U8, &[9000]), ("b", Dtype::U8, &[9000])]);
+    save(&mut saver(&run, options()).unwrap(), 1, &state).unwrap();
+    let restorer = Restorer::new(settings()).unwrap();
+    let writer = FileSaver::new(executor());
+    let export = || {
+        let checkpoint = Steps::open(&run).unwrap().checkpoint(1).unwrap();
+        restorer.export(&checkpoint, &writer, &target, 9000)
+    };
+    // The damage is in `b`. It is found after the file of `a` was written.
+    let shard = open(&run.join("step-1/rank-00000-of-00001.safetensors"));
+    let bit = (4096 + 9000 + 4500) * 8;
+    flip(&shard, bit);
+    let error = export().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("tensor \"b\""), "{error}");
+    let left = fs::read_dir(&target).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    flip(&shard, bit);
+    assert_eq!(export().unwrap().files.len(), 2);
+    let model = Model::open(&target).unwrap();
+    assert_eq!((model.shards.len(), model.tensors.len()), (2, 2));
 }
 
 #[test]

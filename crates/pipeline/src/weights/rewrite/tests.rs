@@ -16,11 +16,11 @@ use straightway_core::{ErrorKind, Place};
 use straightway_io::{
     Executor, Settings, Store,
     engine::Engine,
-    store::{Durability, Files, LaneSpec, Named, Verbs},
+    store::{Draft, Durability, Files, LaneSpec, Like, Named, Verbs},
 };
 
 use super::*;
-use crate::weights::{Dtype, Held, Holding, Loader, Selection, Shape};
+use crate::weights::{Dtype, Held, Holding, INDEX_NAME, Loader, Selection, Shape};
 
 /// Writes the old model to a folder.
 type Before<'a> = &'a dyn Fn(&Path);
