@@ -8,7 +8,11 @@ pub(crate) fn hint(error: &Error) -> Option<String> {
 }
 
 fn option(setting: Setting<'_>) -> String {
-    let name = setting.name.replace('_', "-");
+    let name = match setting.name {
+        // A secret on a command line would be visible to all users of the machine.
+        "nvme_secret" => "nvme-secret-file".to_owned(),
+        name => name.replace('_', "-"),
+    };
     match setting.value {
         Some(value) => format!("--{name} {value}"),
         None => format!("--{name}"),

@@ -10,6 +10,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use http::{Method, Request, Response, Uri};
@@ -30,6 +31,11 @@ const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// The most idle connections that are kept.
 const IDLE_MAX: usize = 64;
+
+/// An extension of a request: the time that the server may work on it before it responds, in addition to the timeout on
+/// progress.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WorkTime(pub Duration);
 
 /// Sends requests. Clones share their connections.
 #[derive(Clone)]
@@ -97,12 +103,16 @@ impl Client {
         let url = request.uri().clone();
         let site = Site::of(&url)?;
         let agent = self.agent(&site)?;
+        let stall_max = self.network().settings().stall_max;
+        let work_time = request.extensions().get::<WorkTime>().copied();
+        let read_max = stall_max + work_time.unwrap_or_default().0;
         let takes_body = !matches!(
             *request.method(),
             Method::GET | Method::HEAD | Method::DELETE | Method::OPTIONS
         );
         let response = if takes_body || !request.body().is_empty() {
-            agent.run(request)
+            let request = agent.configure_request(request);
+            agent.run(request.timeout_per_read(Some(read_max)).build())
         } else {
             agent.run(request.map(|_| ()))
         };

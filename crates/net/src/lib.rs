@@ -40,7 +40,7 @@ mod validator;
 
 pub use backoff::Backoff;
 pub use checksum::{Algorithm, Checksum};
-pub use client::{Client, run_parallel};
+pub use client::{Client, WorkTime, run_parallel};
 pub use engine::{FAMILY, HttpEngine, TUNING, engine, threads};
 pub use network::{Network, NetworkSettings};
 pub use origin::{Origin, Site};

@@ -136,7 +136,8 @@ impl Upload {
         }
     }
 
-    /// Buffers bytes written at `offset`, such as a header.
+    /// Writes bytes at `offset`, such as a header. Sends the parts that they complete, and returns once these are
+    /// stored.
     pub fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let end = offset.checked_add(bytes.len() as u64);
         if end.is_none_or(|end| end > self.bytes) {
@@ -147,9 +148,23 @@ impl Upload {
                 "begin the upload with a larger size",
             ));
         }
-        self.buffer(offset, bytes.len(), |from, there| {
-            there.copy_from_slice(&bytes[from..from + there.len()]);
-        })
+        // Part by part, so that at most one complete part is buffered at a time.
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let number = u32::try_from(at / self.part_bytes).expect("it is inside the object");
+            let part_end = (u64::from(number) + 1) * self.part_bytes;
+            let left = usize::try_from(part_end - at).expect("a part fits into memory");
+            let piece = &bytes[done..bytes.len().min(done + left)];
+            self.buffer(at, piece.len(), |from, there| {
+                there.copy_from_slice(&piece[from..from + there.len()]);
+            })?;
+            if let Some(whole) = self.take_whole(number) {
+                self.send(number, &whole)?;
+            }
+            done += piece.len();
+        }
+        Ok(())
     }
 
     /// Takes the bytes of a buffered object, which its commit stores.

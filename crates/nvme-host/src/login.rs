@@ -35,9 +35,9 @@ pub(crate) fn authenticate(
     }
     let Some(secret) = settings.secret.clone() else {
         let why = if connected.needs_auth {
-            "the target requires authentication, and this host has no secret (--nvme-secret-file)"
+            "the target requires authentication, and this host has no secret"
         } else {
-            "a target can only prove itself to a host that has a secret (--nvme-secret-file)"
+            "a target can only prove itself to a host that has a secret"
         };
         return Err(Refusal::permanent(why));
     };

@@ -232,8 +232,7 @@ impl Path {
         let (kind, hint) = if is_final {
             (
                 ErrorKind::Invalid,
-                "check the NQN, the host's name (--nvme-hostnqn), its secret (--nvme-secret-file) and the target's \
-                 list of hosts",
+                "check the NQN, the host's name (⟦nvme_hostnqn⟧), its secret (⟦nvme_secret⟧) and the target's list of hosts",
             )
         } else {
             (

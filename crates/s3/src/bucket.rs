@@ -14,7 +14,7 @@ use reqsign_aws_v4::RequestSigner;
 use reqsign_core::{Context, SignRequest};
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_net::{
-    Backoff, Checksum, Client, Head, HttpResponse, Judgement, Network, Next, Service,
+    Backoff, Checksum, Client, Head, HttpResponse, Judgement, Network, Next, Service, WorkTime,
 };
 
 use crate::{
@@ -86,7 +86,6 @@ impl Bucket {
     /// are retried. A status that is not in `expected` is an error.
     pub(crate) fn request(&self, request: &BucketRequest<'_>) -> Result<Response<Vec<u8>>> {
         self.send(request, &RequestContent::default())
-            .map(|sent| sent.response)
     }
 
     /// Requests a page of a listing of the bucket. Errors call it `name`.
@@ -112,18 +111,13 @@ impl Bucket {
         &self,
         request: &BucketRequest<'_>,
         content: &RequestContent<'_>,
-    ) -> Result<BucketResponse> {
+    ) -> Result<Response<Vec<u8>>> {
         let mut backoff = Backoff::unique(self.client.network().settings());
-        let (mut renewed, mut may_be_done) = (false, false);
+        let mut renewed = false;
         loop {
             let known = self.credentials.get()?;
             let Judgement { next, error } = match self.send_once(request, content, &known) {
-                Ok(response) => {
-                    return Ok(BucketResponse {
-                        response,
-                        may_be_done,
-                    });
-                }
+                Ok(response) => return Ok(response),
                 Err(judgement) => judgement,
             };
             let wait = match next {
@@ -139,7 +133,6 @@ impl Bucket {
                     wait.map(|wait| wait.max(least.unwrap_or_default()))
                 }
             };
-            may_be_done = true;
             match wait {
                 Some(wait) => std::thread::sleep(wait),
                 None => return Err(error),
@@ -154,7 +147,8 @@ impl Bucket {
         known: &KnownCredentials,
     ) -> Result<Response<Vec<u8>>, Judgement> {
         let parts = self.signed(request, content.headers, known);
-        let sent = Request::from_parts(parts.map_err(Judgement::of)?, content.body.to_vec());
+        let mut sent = Request::from_parts(parts.map_err(Judgement::of)?, content.body.to_vec());
+        sent.extensions_mut().insert(WorkTime(content.work_time));
         match self.client.send_bounded(sent, request.body_bytes_max) {
             Ok(response) => {
                 let refusal = Refusal::of_response(&response);
@@ -195,6 +189,11 @@ impl Bucket {
             source,
             has_customer_key: self.has_customer_key(),
         }
+    }
+
+    /// Whether requests are sent over TLS, which detects damage.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.endpoint.origin.starts_with("https:")
     }
 
     /// Whether its objects are encrypted with a customer's key.
@@ -283,14 +282,8 @@ pub(crate) struct RequestContent<'a> {
     /// Headers that are signed.
     pub(crate) headers: &'a [(&'static str, &'a str)],
     pub(crate) body: &'a [u8],
-}
-
-/// The response to a request.
-#[derive(Debug)]
-pub(crate) struct BucketResponse {
-    pub(crate) response: Response<Vec<u8>>,
-    /// Whether the service may have carried out an earlier attempt of the request, whose response was lost.
-    pub(crate) may_be_done: bool,
+    /// The time that the service may need for the request before it responds.
+    pub(crate) work_time: Duration,
 }
 
 /// A request to a bucket.

@@ -3,7 +3,7 @@
 //! One request copies an object of up to 5 GiB. A longer object is copied in parts by a multipart upload. Both name the
 //! version to copy.
 
-use std::{any::Any, ffi::OsString};
+use std::{any::Any, ffi::OsString, time::Duration};
 
 use http::Method;
 use straightway_core::{Error, ErrorKind, Result};
@@ -21,6 +21,10 @@ use crate::{
 
 /// S3's limit on an object that one request copies.
 const WHOLE_BYTES_MAX: u64 = 5 << 30;
+
+/// The least rate of a service. Many respond only after the whole copy, and a response that does not begin in time
+/// counts as lost.
+const COPY_RATE_MIN: f64 = 16e6;
 
 /// The part size of a longer copy, unless it would have too many parts.
 const COPY_PART_BYTES: u64 = 512 << 20;
@@ -63,7 +67,7 @@ impl S3 {
             return Ok(true);
         };
         self.bucket().write_support.copies_versions(|| {
-            let (source_key, _) = from.key(&named.name)?;
+            let source = from.copy_source(named)?;
             let key = self.probe_key();
             let full_name = self.bucket().describe(&key);
             let request = BucketRequest {
@@ -76,7 +80,6 @@ impl S3 {
                 expected: &[200, 412],
                 body_bytes_max: RESPONSE_BYTES_MAX,
             };
-            let source = format!("/{}/{}", from.bucket().name, in_path(&source_key));
             let content = RequestContent {
                 headers: &[
                     ("x-amz-copy-source", &source),
@@ -85,9 +88,9 @@ impl S3 {
                         "\"00000000000000000000000000000000\"",
                     ),
                 ],
-                body: b"",
+                ..RequestContent::default()
             };
-            let is_refused = self.bucket().send(&request, &content)?.response.status() == 412;
+            let is_refused = self.bucket().send(&request, &content)?.status() == 412;
             if !is_refused {
                 self.remove_key(&key, &full_name, None)?;
             }
@@ -112,20 +115,26 @@ impl S3 {
         let Some(Tag::Text(tag)) = tag else {
             return Err(from.not_s3("copy", &named.name));
         };
-        let mut place = format!("/{}/{}", from.bucket().name, in_path(&source_key));
-        if let Some(version) = version {
-            place = format!("{place}?versionId={version}");
-        }
         let copied = CopySource {
-            source: &place,
+            source: &from.copy_source(named)?,
             tag: &tag,
             name: &source_name,
             key: &key,
         };
         if bytes <= WHOLE_BYTES_MAX {
-            return self.copy_part(&copied, &[], None).map(drop);
+            return self.copy_part(&copied, &[], None, bytes).map(drop);
         }
         self.copy_in_parts(&copied, bytes)
+    }
+
+    /// An object of this store in the form of the header `x-amz-copy-source`.
+    fn copy_source(&self, named: &Named) -> Result<String> {
+        let (key, version) = self.key(&named.name)?;
+        let mut source = format!("/{}/{}", self.bucket().name, in_path(&key));
+        if let Some(version) = version {
+            source = format!("{source}?versionId={version}");
+        }
+        Ok(source)
     }
 
     /// Copies a whole object, or a range of it as a part of an upload. Returns the `ETag` of the copy.
@@ -134,6 +143,7 @@ impl S3 {
         copied: &CopySource<'_>,
         query: &[(&str, &str)],
         range: Option<&str>,
+        bytes: u64,
     ) -> Result<String> {
         let mut headers = vec![
             ("x-amz-copy-source", copied.source),
@@ -152,9 +162,10 @@ impl S3 {
         };
         let content = RequestContent {
             headers: &headers,
-            body: b"",
+            work_time: Duration::from_secs_f64(bytes as f64 / COPY_RATE_MIN),
+            ..RequestContent::default()
         };
-        let response = self.bucket().send(&request, &content)?.response;
+        let response = self.bucket().send(&request, &content)?;
         if response.status() == 412 {
             let message = "it was replaced while it was copied";
             let error = Error::new(ErrorKind::Corrupt, "copy", copied.name, message);
@@ -181,7 +192,7 @@ impl S3 {
             let range = format!("bytes={start}-{}", bytes.min(start + part_bytes) - 1);
             let number = (start / part_bytes + 1).to_string();
             let query = [("partNumber", number.as_str()), ("uploadId", &id)];
-            self.copy_part(copied, &query, Some(&range))
+            self.copy_part(copied, &query, Some(&range), part_bytes)
         });
         let done = tags.and_then(|tags| {
             let part = |(number, tag): (usize, &String)| {

@@ -205,8 +205,8 @@ impl Credentials {
         }
         let what = format!("requests to S3 with profile {}", self.profile);
         Err(Error::new(ErrorKind::Invalid, "sign", what, message).with_hint(
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile (--profile), or read a public bucket with \
-             --anonymous",
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile (⟦profile⟧), or read a public bucket with \
+             ⟦anonymous⟧",
         ))
     }
 }

@@ -193,6 +193,11 @@ impl Refusal {
     /// Explains a documented code of a write.
     fn explain_write(&self) -> Option<Explanation> {
         Some(match (self.code(), self.status) {
+            _ if self.is_unimplemented() => explanation(
+                ErrorKind::Unsupported,
+                "the service does not implement a part of the request",
+                "write to a service with conditional puts, multipart uploads and server-side copies, or to a file system",
+            ),
             _ if self.is_full() => explanation(
                 ErrorKind::Transient,
                 "the service has no space for it, or does not accept objects of this size",
@@ -305,10 +310,10 @@ impl Refusal {
                     format!("access is denied to {source}"),
                     if context.writes() {
                         "grant s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and \
-                         s3:ListBucketMultipartUploads, or use credentials that may write (--profile, AWS_ACCESS_KEY_ID)"
+                         s3:ListBucketMultipartUploads, or use credentials that may write (⟦profile⟧, AWS_ACCESS_KEY_ID)"
                     } else {
-                        "grant s3:GetObject and s3:ListBucket, or use other credentials (--profile, \
-                         AWS_ACCESS_KEY_ID); for a public bucket --anonymous"
+                        "grant s3:GetObject and s3:ListBucket, or use other credentials (⟦profile⟧, AWS_ACCESS_KEY_ID); \
+                         for a public bucket ⟦anonymous⟧"
                     },
                 )
             }
@@ -326,6 +331,11 @@ impl Refusal {
                 ErrorKind::NotFound,
                 "there is no such object",
                 format!("`straightway ls s3://{bucket}/` lists what is there"),
+            ),
+            _ if self.is_unimplemented() => explanation(
+                ErrorKind::Unsupported,
+                "the service does not implement a part of the request",
+                "use a service that implements the S3 protocol",
             ),
             (_, 429 | 500..) => explanation(
                 ErrorKind::Transient,

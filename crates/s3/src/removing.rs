@@ -164,9 +164,10 @@ impl S3 {
             let content = RequestContent {
                 headers: &[("content-md5", &digest)],
                 body: body.as_bytes(),
+                ..RequestContent::default()
             };
             let sent = self.bucket().send(&request, &content)?;
-            let deleted: Deleted = parse(sent.response.body(), "DeleteResult")
+            let deleted: Deleted = parse(sent.body(), "DeleteResult")
                 .ok_or_else(|| self.not_s3("remove", OsStr::new("")))?;
             if let Some(error) = deleted.errors.first() {
                 let message = format!("the service refused ({}: {})", error.code, error.message);

@@ -19,7 +19,7 @@ use straightway_net::{
 };
 
 use crate::{
-    bucket::{Bucket, BucketRequest, BucketResponse, RequestContent},
+    bucket::{Bucket, BucketRequest, RequestContent},
     refusal::Refusal,
     store::S3,
     whole_sum::whole_sum,
@@ -78,7 +78,7 @@ impl S3 {
             bucket: Arc::clone(self.bucket()),
             key: key.clone(),
             // For objects put by one request, `put_object` adds the digest.
-            needs_digest: id.is_some() && self.needs_digest(),
+            needs_digest: id.is_some() && self.needs_digest(true),
             id: id.clone().unwrap_or_default(),
         });
         let upload = Upload::new(
@@ -112,7 +112,7 @@ impl S3 {
             ("x-amz-checksum-algorithm", "CRC64NVME"),
             ("x-amz-checksum-type", "FULL_OBJECT"),
         ];
-        let initiate_with = |expected: &[u16], headers: &[_]| {
+        let initiate_with = |expected: &[u16], has_sums: bool| {
             let request = BucketRequest {
                 method: Method::POST,
                 operation: "write",
@@ -123,12 +123,17 @@ impl S3 {
                 expected,
                 body_bytes_max: RESPONSE_BYTES_MAX,
             };
-            self.bucket()
-                .send(&request, &RequestContent { headers, body: b"" })
+            let content = RequestContent {
+                headers: &headers[..if has_sums { 3 } else { 1 }],
+                ..RequestContent::default()
+            };
+            self.bucket().send(&request, &content)
         };
-        let with_sums = &headers[..if has_sums { 3 } else { 1 }];
-        let BucketResponse { response, .. } =
-            self.with_or_without_sums(&[200], with_sums, &headers[..1], initiate_with)?;
+        let response = if has_sums {
+            self.with_or_without_sums(&[200], initiate_with)?
+        } else {
+            initiate_with(&[200], false)?
+        };
         let initiated: Option<Initiated> = parse(response.body(), "InitiateMultipartUploadResult");
         initiated
             .map(|initiated| initiated.upload_id)
@@ -227,23 +232,24 @@ impl S3 {
         let content = RequestContent {
             headers,
             body: body.as_bytes(),
+            ..RequestContent::default()
         };
-        let sent = self.bucket().send(&request, &content)?;
-        if sent.response.status() == 200 {
-            let body = sent.response.body();
+        let response = self.bucket().send(&request, &content)?;
+        if response.status() == 200 {
+            let body = response.body();
             if body.windows(RESULT.len()).any(|window| window == RESULT) {
                 return Ok(());
             }
             return Err(self.not_s3("write", OsStr::new(done.key)));
         }
-        if self.is_own(done.key, done.name, done.nonce, &sent)? {
+        if self.is_own(done.key, done.name, done.nonce)? {
             return Ok(());
         }
         let known = self.bucket().credentials.get()?;
         let request = self
             .bucket()
             .request_context("write", done.name, known.source);
-        Err(Refusal::of_response(&sent.response).error(&request))
+        Err(Refusal::of_response(&response).error(&request))
     }
 }
 
@@ -385,7 +391,7 @@ impl Service for PartService {
     }
 
     fn wants_digest(&self) -> bool {
-        self.needs_digest
+        self.needs_digest || !(self.bucket.has_tls() || self.bucket.write_support.takes_sums())
     }
 
     fn stored(
@@ -416,7 +422,15 @@ impl Service for PartService {
             refusal.judge(&self.bucket.request_context("write", name, source));
         if refusal.is_unimplemented() && self.bucket.write_support.takes_sums() {
             self.bucket.write_support.refuse_sums();
-            return Judgement::new(Next::Retry, error);
+            // A part that has no MD5 is not sent again without a checksum. Later parts have an MD5.
+            let is_protected = self.bucket.has_tls() || self.needs_digest;
+            let next = if is_protected {
+                Next::Retry
+            } else {
+                Next::Fail
+            };
+            let hint = "write it again: from now on an MD5 is sent instead of the checksum";
+            return Judgement::new(next, error.with_hint(hint));
         }
         let next = if refusal.is_damage() {
             Next::Retry

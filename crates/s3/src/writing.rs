@@ -1,14 +1,14 @@
 //! Puts of small objects, with or without a condition.
 //!
-//! A response may be lost after the service has put the object. The request is then retried, and a condition that held
-//! the first time does not hold any more. So each put carries a nonce in the object's metadata. If a retry is refused,
-//! the writer checks whether the stored nonce is its own.
+//! A response may be lost after the service has put the object. The request is then retried, by this client or by a
+//! proxy, and a condition that held the first time does not hold any more. So each put carries a nonce in the object's
+//! metadata. If a put is refused, the writer checks whether the stored nonce is its own.
 
 use std::ffi::OsStr;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::{
-    HeaderName, Method,
+    HeaderName, Method, Response,
     header::{IF_MATCH, IF_NONE_MATCH},
 };
 use md5::{Digest as _, Md5};
@@ -17,8 +17,8 @@ use straightway_io::store::{Condition, Store, Tag};
 use straightway_net::run_parallel;
 
 use crate::{
-    bucket::{BucketRequest, BucketResponse, RequestContent},
-    refusal::header,
+    bucket::{BucketRequest, RequestContent},
+    refusal::{Refusal, header},
     store::S3,
 };
 
@@ -77,14 +77,13 @@ impl S3 {
             Condition::IfMatch(_) => &[200, 404, 412],
         };
         let (nonce, sum) = (fresh_nonce(), sum_of(bytes));
-        let digest = self
-            .needs_digest()
-            .then(|| BASE64_STANDARD.encode(Md5::digest(bytes)));
-        let mut headers = vec![(NONCE, nonce.as_str())];
-        headers.extend(digest.as_ref().map(|digest| (DIGEST, digest.as_str())));
-        let without_sum = headers.len();
-        headers.push((SUM, &sum));
-        let put_with = |expected: &[u16], headers: &[_]| {
+        let put_with = |expected: &[u16], has_sum: bool| {
+            let digest = self
+                .needs_digest(has_sum)
+                .then(|| BASE64_STANDARD.encode(Md5::digest(bytes)));
+            let mut headers = vec![(NONCE, nonce.as_str())];
+            headers.extend(digest.as_ref().map(|digest| (DIGEST, digest.as_str())));
+            headers.extend(has_sum.then_some((SUM, sum.as_str())));
             let request = BucketRequest {
                 method: Method::PUT,
                 operation: "write",
@@ -95,33 +94,31 @@ impl S3 {
                 expected,
                 body_bytes_max: RESPONSE_BYTES_MAX,
             };
-            let body = bytes;
-            self.bucket()
-                .send(&request, &RequestContent { headers, body })
+            let content = RequestContent {
+                headers: &headers,
+                body: bytes,
+                ..RequestContent::default()
+            };
+            self.bucket().send(&request, &content)
         };
-        let without = &headers[..without_sum];
-        let sent = self.with_or_without_sums(expected, &headers, without, put_with)?;
-        match sent.response.status().as_u16() {
-            200 => Ok(true),
-            404 if !matches!(on, Condition::IfMatch(_)) => unreachable!("it is not expected"),
-            _ => self.is_own(key, name, &nonce, &sent),
-        }
+        let response = self.with_or_without_sums(expected, put_with)?;
+        Ok(response.status() == 200 || self.is_own(key, name, &nonce)?)
     }
 
-    /// Whether writes need an MD5. Without TLS only a checksum detects damage on the network, and some services accept
-    /// the usual checksum without comparing it. A put with a wrong checksum tests this, once per bucket. If the test
-    /// cannot be run, an MD5 is sent.
-    pub(crate) fn needs_digest(&self) -> bool {
-        let has_tls = self.bucket().endpoint.origin.starts_with("https:");
+    /// Whether writes with or without the usual checksum need an MD5. Without TLS only a checksum detects damage on the
+    /// network, and some services accept the usual checksum without comparing it. A put with a wrong checksum tests
+    /// this, once per bucket. If the test cannot be run, an MD5 is sent.
+    pub(crate) fn needs_digest(&self, has_sum: bool) -> bool {
         let compares = || {
             self.bucket()
                 .write_support
                 .compares_sums(|| self.try_wrong_sum())
         };
-        !has_tls && !compares().unwrap_or(false)
+        let is_protected = self.bucket().has_tls() || has_sum && compares().unwrap_or(false);
+        !is_protected
     }
 
-    /// Puts an object with a wrong checksum. Returns whether it is refused.
+    /// Puts an object with a wrong checksum. Returns whether it is refused for that reason.
     fn try_wrong_sum(&self) -> Result<bool> {
         let key = self.probe_key();
         let full_name = self.bucket().describe(&key);
@@ -139,49 +136,40 @@ impl S3 {
         let content = RequestContent {
             headers: &[(SUM, &sum)],
             body: b"probe",
+            ..RequestContent::default()
         };
-        let status = self.bucket().send(&request, &content)?.response.status();
-        if status == 200 {
+        let response = self.bucket().send(&request, &content)?;
+        if response.status() == 200 {
             self.remove_key(&key, &full_name, None)?;
-        } else if status == NOT_IMPLEMENTED {
+        } else if response.status() == NOT_IMPLEMENTED {
             self.bucket().write_support.refuse_sums();
         }
-        Ok(status == 400)
+        Ok(Refusal::of_response(&response).is_damage())
     }
 
     /// Sends a request with checksums. If the service does not implement them, this request and all later ones are sent
     /// without.
-    pub(crate) fn with_or_without_sums<'h>(
+    pub(crate) fn with_or_without_sums(
         &self,
         expected: &[u16],
-        with: &'h [(&'static str, &'h str)],
-        without: &'h [(&'static str, &'h str)],
-        send: impl Fn(&[u16], &'h [(&'static str, &'h str)]) -> Result<BucketResponse>,
-    ) -> Result<BucketResponse> {
+        send: impl Fn(&[u16], bool) -> Result<Response<Vec<u8>>>,
+    ) -> Result<Response<Vec<u8>>> {
         let write_support = &self.bucket().write_support;
-        if !write_support.takes_sums() || with.len() == without.len() {
-            return send(expected, without);
+        if !write_support.takes_sums() {
+            return send(expected, false);
         }
-        let first = send(&[expected, &[NOT_IMPLEMENTED]].concat(), with)?;
-        if first.response.status() != NOT_IMPLEMENTED {
+        let first = send(&[expected, &[NOT_IMPLEMENTED]].concat(), true)?;
+        if first.status() != NOT_IMPLEMENTED {
             return Ok(first);
         }
-        // The checksum may be the header that is not implemented.
+        // If this fails too, the checksum was not the header that is not implemented.
+        let second = send(expected, false)?;
         write_support.refuse_sums();
-        send(expected, without)
+        Ok(second)
     }
 
-    /// Whether the object was put by an earlier attempt of this request, whose response was lost.
-    pub(crate) fn is_own(
-        &self,
-        key: &str,
-        name: &str,
-        nonce: &str,
-        sent: &BucketResponse,
-    ) -> Result<bool> {
-        if !sent.may_be_done {
-            return Ok(false);
-        }
+    /// Whether the object was put with this nonce: by an earlier attempt of a request, whose response was lost.
+    pub(crate) fn is_own(&self, key: &str, name: &str, nonce: &str) -> Result<bool> {
         let response = self.bucket().request(&BucketRequest {
             method: Method::HEAD,
             operation: "check",

@@ -17,7 +17,9 @@ use straightway_sys::Folder;
 use super::{
     home::Home,
     manifest::{Manifest, ObjectVersion},
-    name::{Attempt, BEGUN, MANIFEST, UNDECIDED, mark, shard_draft, step_folder, writer_of},
+    name::{
+        Attempt, BEGUN, MANIFEST, UNDECIDED, mark, shard_draft, step_folder, writer_file, writer_of,
+    },
     parity, removal,
     shard_report::{ShardReport, merge},
     steps::{Steps, if_there, names, put},
@@ -99,6 +101,7 @@ impl Steps {
             file: report.shard.file.clone(),
         };
         let shards: Vec<_> = reports.iter().map(shard).collect();
+        let writers: HashSet<_> = reports.iter().map(|report| report.writer.clone()).collect();
         let mut manifest = merge(reports, metadata)?;
         self.check_new(step)?;
         let home = self.home(&attempt, &writer)?;
@@ -116,6 +119,10 @@ impl Steps {
         manifest.versions = self.versions(versions);
         manifest = manifest.checked(&home.store.describe(OsStr::new("")))?;
         self.publish(&attempt, &home, &manifest)?;
+        if self.root().folder().is_none() {
+            // Ranks look for the manifest, so leftover records do no harm.
+            let _ = self.remove_records(&attempt, |writer| writers.contains(writer));
+        }
         drop(held);
         Ok(manifest)
     }
@@ -135,8 +142,6 @@ impl Steps {
             if !is_first {
                 return Err(self.taken(step));
             }
-            // Ranks look for the manifest, so leftover records do no harm.
-            let _ = self.root().clear(attempt.folder().as_ref());
             return Ok(());
         };
         put_manifest()?;
@@ -160,11 +165,8 @@ impl Steps {
     }
 
     fn is_undecided(&self, attempt: &Attempt) -> bool {
-        let folder = self
-            .root()
-            .below(attempt.folder().as_ref(), Missing::Refuse);
-        let names = folder.and_then(|folder| names(&*folder));
-        names.is_ok_and(|names| names.iter().any(|name| name == UNDECIDED))
+        let records = self.records(attempt);
+        records.is_ok_and(|names| names.iter().any(|name| name == UNDECIDED))
     }
 
     /// Protects the steps that a manifest references from removal.
@@ -228,19 +230,76 @@ impl Steps {
     /// sweep finds objects by the records of their writers, so the records go last.
     pub(crate) fn erase_attempt(&self, attempt: &Attempt) -> Result<()> {
         if self.root().folder().is_none() {
-            self.abandon_objects(attempt)?;
+            let records = self.records(attempt)?;
+            self.abandon_objects(attempt, records.iter().filter_map(|name| writer_of(name)))?;
         }
         self.root().clear(attempt.folder().as_ref())
     }
 
+    /// As [`abandon`](Self::abandon), by the coordinator `own` while other ranks may still write. They find that the
+    /// attempt is over, and [`withdraw`](Self::withdraw) their objects.
+    pub(crate) fn give_up(&self, attempt: &Attempt, own: &str) {
+        if self.root().folder().is_some() {
+            return self.abandon(attempt);
+        }
+        if self.is_undecided(attempt) {
+            return;
+        }
+        let _ = self.records(attempt).and_then(|records| {
+            self.abandon_objects(attempt, records.iter().filter_map(|name| writer_of(name)))?;
+            self.remove_records(attempt, |writer| writer == own)
+        });
+    }
+
+    /// Removes the objects of one writer if its attempt is over. Until then the coordinator may still commit them.
+    pub(crate) fn withdraw(&self, attempt: &Attempt, writer: &str) {
+        let withdraw = || {
+            let is_over = !self.records(attempt)?.iter().any(|name| name == BEGUN);
+            if self.root().folder().is_some() || !is_over {
+                return Ok(());
+            }
+            self.abandon_objects(attempt, std::iter::once(writer))?;
+            let folder = attempt.folder();
+            let folder = self.root().below(folder.as_ref(), Missing::Refuse)?;
+            folder.remove(writer_file(writer).as_ref(), Durability::Unsynced)
+        };
+        // Objects that cannot be removed now are swept by the record of their writer.
+        let _: Result<()> = withdraw();
+    }
+
+    /// The names of an attempt's records.
+    fn records(&self, attempt: &Attempt) -> Result<Vec<String>> {
+        let folder = attempt.folder();
+        let folder = self.root().below(folder.as_ref(), Missing::Refuse);
+        Ok(if_there(folder.and_then(|folder| names(&*folder)))?.unwrap_or_default())
+    }
+
+    /// Removes the records of an attempt that is over, in a store without folders. The records of writers that may
+    /// still write stay: if such a writer is killed, a sweep finds its objects by its record.
+    fn remove_records(&self, attempt: &Attempt, is_done: impl Fn(&str) -> bool) -> Result<()> {
+        let records = self.records(attempt)?;
+        let stays = |name: &String| writer_of(name).is_some_and(|writer| !is_done(writer));
+        let folder = attempt.folder();
+        if !records.iter().any(stays) {
+            return self.root().clear(folder.as_ref());
+        }
+        let folder = self.root().below(folder.as_ref(), Missing::Refuse)?;
+        for name in records.iter().filter(|name| !stays(name)) {
+            folder.remove(name.as_ref(), Durability::Unsynced)?;
+        }
+        Ok(())
+    }
+
     /// Removes the objects that the writers of an attempt put below its step, except those that the step's manifest
     /// names: a process that was killed, or did not get its last response, may have committed the attempt.
-    fn abandon_objects(&self, attempt: &Attempt) -> Result<()> {
-        let below = |name: String| self.root().below(name.as_ref(), Missing::Refuse);
-        let writers = names(&*below(attempt.folder())?)?;
-        let marks = writers.iter().filter_map(|name| writer_of(name));
-        let marks: Vec<_> = marks.map(|w| format!("-{}.", mark(w, attempt))).collect();
-        let step = below(step_folder(attempt.step))?;
+    fn abandon_objects<'a>(
+        &self,
+        attempt: &Attempt,
+        writers: impl Iterator<Item = &'a str>,
+    ) -> Result<()> {
+        let marks: Vec<_> = writers.map(|w| format!("-{}.", mark(w, attempt))).collect();
+        let step = step_folder(attempt.step);
+        let step = self.root().below(step.as_ref(), Missing::Refuse)?;
         // If it cannot be read, nothing is removed.
         let committed = if_there(Manifest::read(&*step))?;
         let shards = committed.iter().flat_map(|manifest| &manifest.shards);

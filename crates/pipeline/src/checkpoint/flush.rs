@@ -82,8 +82,11 @@ impl Flush {
     ) -> (Vec<Region>, Result<Flushed>) {
         let mut regions = Vec::new();
         let outcome = self.flush(&mut regions, image, segments);
-        if outcome.is_err() && self.rank.rank == 0 {
-            self.store.abandon(&self.attempt);
+        if outcome.is_err() {
+            match self.rank.rank {
+                0 => self.store.give_up(&self.attempt, &self.nonce),
+                _ => self.store.withdraw(&self.attempt, &self.nonce),
+            }
         }
         (regions, outcome)
     }

@@ -62,7 +62,12 @@ impl Store {
         let commit = || {
             let parse = |text: &String| ShardReport::parse("the part of a rank", text.as_bytes());
             let parts = parts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-            self.0.commit(parts, metadata, parity)
+            let attempt = parts.first().map(|part| part.attempt.clone());
+            self.0.commit(parts, metadata, parity).inspect_err(|_| {
+                if let Some(attempt) = &attempt {
+                    self.0.abandon(attempt);
+                }
+            })
         };
         py.detach(commit).or_raise().map(drop)
     }

@@ -34,7 +34,7 @@ impl Doctor<'_> {
             // If nothing can be written, the first put says why.
             Err(error) => return self.fail("conditional put", &error),
         }
-        if place.needs_digest() {
+        if place.needs_digest(true) {
             let seen =
                 "the service does not verify checksums of writes: parts are sent with their MD5";
             let mend = "use https, or a service that supports CRC64NVME: an MD5 costs seconds of CPU per GiB";

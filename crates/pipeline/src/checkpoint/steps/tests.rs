@@ -187,6 +187,51 @@ fn shards_outlive_a_commit_whose_manifest_may_still_appear() {
 }
 
 #[test]
+fn the_shard_of_a_rank_that_comes_after_the_coordinator_gave_up_goes() {
+    let steps = memory();
+    let given_up = attempt(3, 1);
+    let rank = |rank| Rank { rank, world: 2 };
+    let first = write(&steps, &given_up, rank(0), b"first");
+    let late = write(&steps, &given_up, rank(1), b"late");
+    let shards = || {
+        let step = steps.root().below("step-3".as_ref(), Missing::Refuse);
+        names(&*step.unwrap()).unwrap().len()
+    };
+    // While the coordinator may commit it, a rank that gives up must not remove its shard.
+    steps.withdraw(&given_up, &late.writer);
+    assert_eq!(shards(), 2);
+    for is_killed in [true, false] {
+        steps.give_up(&given_up, &first.writer);
+        assert_eq!(shards(), 0);
+        // The shard of the slow rank becomes visible only now. If the rank is killed, a sweep finds the shard.
+        let step = steps.root().below("step-3".as_ref(), Missing::Refuse);
+        let always = Condition::Always;
+        let file = late.shard.file.as_ref();
+        let put = step
+            .unwrap()
+            .put(file, b"late", &always, Durability::Unsynced);
+        put.unwrap();
+        assert_eq!(shards(), 1);
+        if is_killed {
+            steps.sweep_left(Duration::ZERO).unwrap();
+        } else {
+            steps.withdraw(&given_up, &late.writer);
+        }
+        assert_eq!(all(&steps), Vec::<String>::new());
+        write(&steps, &given_up, rank(0), b"again");
+        let records = steps
+            .root()
+            .below(given_up.folder().as_ref(), Missing::Refuse);
+        let name = writer_file(&late.writer);
+        put_record(&*records.unwrap(), &name);
+    }
+}
+
+fn put_record(records: &dyn Store, name: &str) {
+    put(records, name, "", Durability::Unsynced).unwrap();
+}
+
+#[test]
 fn of_many_commits_of_one_step_one_wins_and_is_whole() {
     let steps = memory();
     let race = |sequence: u64| {
