@@ -6,6 +6,8 @@
 //! Data flows one way. An [`Object`] and its [`Extent`]s become a [`Transfer`]. The transfer becomes
 //! a [`Plan`] of chunks, each with a [`Route`] and a [`Reason`]. Lanes run the plan and return a
 //! [`Receipt`].
+//!
+//! [`random`] has the seeded generator of simulators, injected faults and tests.
 
 pub mod error;
 pub mod extent;
@@ -15,6 +17,7 @@ pub mod pci;
 pub mod plan;
 pub mod policy;
 pub mod quantity;
+pub mod random;
 pub mod receipt;
 pub mod route;
 pub mod share;

@@ -134,7 +134,7 @@ pub(crate) struct Engine<'a> {
     overhead_bytes: u64,
     latency_ps: u64,
     timeout_ps: u64,
-    rng: straightway_scenario::seed::Rng,
+    rng: straightway_core::random::Rng,
     pub(crate) pauses: Vec<Pauses>,
     /// By link: the cause of the pause that its far end requested.
     pause_roots: Vec<u32>,

@@ -3,8 +3,7 @@
 use std::ops::ControlFlow;
 
 use serde::Serialize;
-use straightway_core::{Bytes, Result, Seconds};
-use straightway_scenario::seed::Seed;
+use straightway_core::{Bytes, Result, Seconds, random::Seed};
 
 use crate::{
     Control, FabricScenario, FabricTopology, FabricTransport, Incast, LeafSpine, Switch, Traffic,

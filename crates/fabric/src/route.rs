@@ -9,7 +9,7 @@ use super::{
     topology::{Network, narrow},
     traffic::Flow,
 };
-use straightway_scenario::seed::Seed;
+use straightway_core::random::Seed;
 
 /// The paths of all flows, concatenated in one table.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 mod check;
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Bytes, Rate, Seconds};
+use straightway_core::{Bytes, Rate, Seconds, random::Seed};
 
 use super::{
     topology::{FabricTopology, Network, Wire},
@@ -13,7 +13,7 @@ use crate::{
     dcqcn::{Dcqcn, Ecn, ParameterSet},
     headroom,
 };
-use straightway_scenario::{claim::Claim, seed::Seed};
+use straightway_scenario::claim::Claim;
 
 /// A fabric, its traffic, and the duration of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,17 +4,14 @@
 //! one does not change the others.
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Bytes, Seconds};
+use straightway_core::{Bytes, Seconds, random::Seed};
 
 use super::{
     bounds::{DURATION_MAX, FLOWS_MAX, HOPS_MAX},
     topology::{Network, narrow},
 };
 use crate::dcqcn::picoseconds;
-use straightway_scenario::{
-    check::{Checkable, Checker},
-    seed::Seed,
-};
+use straightway_scenario::check::{Checkable, Checker};
 
 /// A pattern of flows. Without `bytes` a flow sends until the run ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

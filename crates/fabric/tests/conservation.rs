@@ -4,13 +4,12 @@
 use std::ops::ControlFlow;
 
 use proptest::prelude::*;
-use straightway_core::{Bytes, Rate, Seconds};
+use straightway_core::{Bytes, Rate, Seconds, random::Seed};
 use straightway_fabric::{
     Burst, Control, FabricOutcome, FabricScenario, FabricTopology, FabricTransport, Incast,
     LeafSpine, Permutation, Pfc, Rail, Shift, SlowReceiver, Switch, Traffic, dcqcn::ParameterSet,
     simulate,
 };
-use straightway_scenario::seed::Seed;
 
 fn run(scenario: &FabricScenario) -> FabricOutcome {
     simulate(scenario, |_| ControlFlow::Continue(())).expect("a sound scenario")

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Choice, Class, Extent, Move, Rate, Route, Share};
+use straightway_core::{Choice, Class, Extent, Move, Rate, Route, Share, random::Seed};
 use straightway_io::{Ask, Executor, File, FileDraft, Region, Settings};
 
 const BLOCK_BYTES: u64 = 64 << 10;
@@ -61,13 +61,10 @@ fn settle_drive(draft: FileDraft) {
 /// Reads single blocks at random offsets until `stop`. Returns the sorted latencies in seconds.
 fn short_reads(executor: &Executor, file: &Arc<File>, stop: &AtomicBool) -> Vec<f64> {
     let region = Arc::new(Region::host(BLOCK_BYTES).unwrap());
-    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut rng = Seed::default().rng();
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        let offset = random % (READ_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
+        let offset = rng.below(READ_BYTES / BLOCK_BYTES) * BLOCK_BYTES;
         let one = vec![Move {
             object: 0,
             extent: Extent::new(offset, BLOCK_BYTES),

@@ -17,7 +17,10 @@ use std::{fs, path::Path, sync::Arc};
 
 use files::{bytes_of, folder, write_file};
 use gpu::{context, small, whole};
-use straightway_core::{Choice, Class, ErrorKind, Extent, Rate, Result, Route, Share};
+use straightway_core::{
+    Choice, Class, ErrorKind, Extent, Rate, Result, Route, Share,
+    random::{Rng, Seed},
+};
 use straightway_io::{
     Executor, File, FileDraft, Region, Settings, Ticket, settings::DriveEngine,
     wrapper::faulty::Faults,
@@ -25,18 +28,6 @@ use straightway_io::{
 use straightway_standin::Standin;
 
 const SIZES: [usize; 6] = [0, 1, 4096, 33_000, 200_001, 1 << 20];
-
-/// A seeded random number generator.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % bound as u64) as usize
-    }
-}
 
 /// The memory of jobs, and its possible routes.
 #[derive(Clone, Copy)]
@@ -97,13 +88,13 @@ fn any_job(
     };
     let share = Share {
         limit,
-        weight: [1.0, 2.0, 8.0][rng.below(3)],
+        weight: *rng.pick(&[1.0, 2.0, 8.0]),
         ..Share::default()
     };
     let executor = executor.sharing(share, class).unwrap();
-    let file = &files[rng.below(files.len())];
+    let file = rng.pick(files);
     let bytes = file.bytes();
-    let route = memory.routes[rng.below(3)];
+    let route = *rng.pick(&memory.routes);
     let kind = rng.below(3);
     let region = (kind < 2).then(|| (memory.make)(bytes).unwrap());
     let region = region.map(|mut region| {
@@ -127,7 +118,7 @@ fn any_job(
         Some(region) => executor.write(region, to, whole(file), route),
         None => {
             // A copy goes between files, independent of the other jobs' memory.
-            let route = HOST.routes[rng.below(3)];
+            let route = *rng.pick(&HOST.routes);
             executor.relay(from, to, vec![(0, Extent::new(0, bytes))], route)
         }
     };
@@ -146,7 +137,7 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
         .iter()
         .map(|bytes| write_file(&folder.path().join(bytes.to_string()), *bytes))
         .collect();
-    let mut rng = Rng(seed * 0x9E37_79B9);
+    let mut rng = Seed(seed).rng();
     let settings = Settings { engine, ..small() };
     let executor = Executor::new(Settings {
         faults: Some(Faults {
@@ -163,7 +154,7 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
         .map(|_| any_job(&mut rng, &executor, memory, &files, folder.path()))
         .collect();
     for _ in 0..30 {
-        jobs[rng.below(100)].ticket.cancel();
+        rng.pick(&jobs).ticket.cancel();
     }
     let mut ended = [0; 3];
     let mut left = Vec::new();

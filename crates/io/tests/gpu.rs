@@ -17,7 +17,7 @@ use std::{fs, path::Path, sync::Arc};
 
 use files::{bytes_of, folder, write_file};
 use gpu::{context, read, small, whole, write};
-use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Reason, Result, Route};
+use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Reason, Result, Route, random::Seed};
 use straightway_io::{Executor, File, FileDraft, Region, Settings, settings::DriveEngine};
 use straightway_standin::Standin;
 
@@ -86,24 +86,23 @@ fn every_size_is_written_whole_by_every_route_with_late_copies() {
 /// Random extents from a seed: anywhere in the file, overlapping there, some of them adjacent in the region and some
 /// not.
 fn ragged(seed: u64, file_bytes: u64) -> (Vec<Move>, u64) {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut draw = |bound: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 33) % bound
-    };
-    let mut at = draw(5000);
+    let mut rng = Seed(seed).rng();
+    let mut at = rng.below(5000);
     let moves = (0..60).map(|_| {
-        let offset = draw(file_bytes - 1);
-        let longest = if draw(4) == 0 { 60_000 } else { 900 };
-        let bytes = (1 + draw(longest)).min(file_bytes - offset);
+        let offset = rng.below(file_bytes - 1);
+        let longest = if rng.below(4) == 0 { 60_000 } else { 900 };
+        let bytes = (1 + rng.below(longest)).min(file_bytes - offset);
         let m = Move {
             object: 0,
             extent: Extent::new(offset, bytes),
             at,
         };
-        at += bytes + if draw(3) == 0 { draw(3000) } else { 0 };
+        at += bytes
+            + if rng.below(3) == 0 {
+                rng.below(3000)
+            } else {
+                0
+            };
         m
     });
     let moves = moves.collect();

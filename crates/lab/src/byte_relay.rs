@@ -13,8 +13,7 @@ use std::{
 };
 
 use rustix::net::sockopt::set_socket_linger;
-
-use crate::fault::random;
+use straightway_core::random::Seed;
 
 /// The maximum number of bytes from the server before a connection breaks. A handshake has a few thousand.
 const PLACE_MAX: u64 = 400_000;
@@ -105,15 +104,14 @@ impl Drop for ByteRelay {
 impl Shared {
     /// The way a connection breaks, and the number of bytes from the server before that.
     fn planned_break(&self, number: u64) -> Option<(Break, u64)> {
-        let draw = random(self.seed, number);
-        if draw % 100 >= self.broken_percent {
+        let mut rng = Seed(self.seed).part(number).rng();
+        if rng.below(100) >= self.broken_percent {
             return None;
         }
-        let kinds = [Break::Cut, Break::Reset, Break::Flip, Break::Pause];
-        let kind = kinds[usize::try_from(draw >> 8).unwrap_or(0) % kinds.len()];
+        let kind = *rng.pick(&[Break::Cut, Break::Reset, Break::Flip, Break::Pause]);
         // About as many breaks in the handshake as after it.
-        let most = PLACE_MAX >> ((draw >> 16) % 10);
-        Some((kind, (draw >> 24) % most))
+        let most = PLACE_MAX >> rng.below(10);
+        Some((kind, rng.below(most)))
     }
 
     fn relay(&self, client: &TcpStream) -> io::Result<()> {

@@ -2,6 +2,8 @@
 
 use std::{str::FromStr, time::Duration};
 
+use straightway_core::random::Seed;
+
 use crate::head::Head;
 
 /// A fault.
@@ -87,8 +89,8 @@ impl ProxyFaults {
         if number < self.after || is_other || !request.target().contains(only) {
             return None;
         }
-        let mut draw =
-            u32::try_from(random(self.seed, number) % 10_000).expect("it is below 10,000");
+        let draw = Seed(self.seed).part(number).0 % 10_000;
+        let mut draw = u32::try_from(draw).expect("it is below 10,000");
         for (fault, share) in &self.shares {
             match draw.checked_sub(*share) {
                 None => return Some(*fault).filter(|fault| fault.is_of_writes() == is_write),
@@ -139,12 +141,4 @@ impl FromStr for ProxyFault {
             _ => return Err(format!("unknown fault {text}")),
         })
     }
-}
-
-/// A pseudorandom number from a seed and a number: splitmix64.
-pub(crate) fn random(seed: u64, number: u64) -> u64 {
-    let mut x = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

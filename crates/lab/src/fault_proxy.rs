@@ -14,9 +14,10 @@ use std::{
 };
 
 use rustix::net::sockopt::set_socket_linger;
+use straightway_core::random::Seed;
 
 use crate::{
-    fault::{ProxyFault, ProxyFaults, random},
+    fault::{ProxyFault, ProxyFaults},
     head::{Head, Reader},
 };
 
@@ -152,7 +153,7 @@ impl Shared {
             if fault.is_some() {
                 self.injected.fetch_add(1, Ordering::Relaxed);
             }
-            let draw = random(seed ^ 0x5eed, number);
+            let draw = Seed(seed ^ 0x5eed).part(number).0;
             expect(&mut request, client)?;
             requests.tell_length(&mut request)?;
             if let Some(After::Close | After::Reset) = before(fault, &mut request, client)? {

@@ -9,7 +9,10 @@ mod request_queue;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use straightway_core::Seconds;
+use straightway_core::{
+    Seconds,
+    random::{Rng, Seed},
+};
 
 use self::request_queue::{RequestQueue, Rule};
 use crate::question::Question;
@@ -17,7 +20,6 @@ use crate::queue;
 use straightway_scenario::{
     check::{Checkable, Checker, Refusals},
     provenance::{Basis, Citation, Formula},
-    seed::{Rng, Seed},
 };
 
 /// The input of the topic `qos`.

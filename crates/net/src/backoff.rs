@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use straightway_core::random::{Rng, Seed};
 use straightway_sys::nonce::nonce;
 
 use crate::network::NetworkSettings;
@@ -16,7 +17,7 @@ pub struct Backoff {
     failing_since: Option<Instant>,
     /// The longest time without progress.
     failing_max: Duration,
-    random: u64,
+    rng: Rng,
 }
 
 /// The bound of the first wait, and of every wait.
@@ -25,19 +26,19 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 impl Backoff {
     /// A back-off with the limits of `settings` and random waits from `seed`. Ten waits take about 15 s on average.
-    pub fn new(settings: &NetworkSettings, seed: u64) -> Self {
+    pub fn new(settings: &NetworkSettings, seed: Seed) -> Self {
         Self {
             attempts: 0,
             attempts_max: settings.attempts_max,
             failing_since: None,
             failing_max: settings.failing_max,
-            random: seed | 1,
+            rng: seed.rng(),
         }
     }
 
     /// The same with a random seed.
     pub fn unique(settings: &NetworkSettings) -> Self {
-        Self::new(settings, nonce())
+        Self::new(settings, Seed(nonce()))
     }
 
     /// The wait before the next attempt, after a failure at `now`; `None` after too many failures or too long a time.
@@ -58,12 +59,7 @@ impl Backoff {
             .saturating_mul(1 << self.attempts.min(10))
             .min(LONGEST);
         self.attempts += 1;
-        // xorshift64: enough to keep clients apart.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let share = (self.random >> 11) as f64 / (1_u64 << 53) as f64;
-        Some(bound.mul_f64(share))
+        Some(bound.mul_f64(self.rng.unit()))
     }
 
     /// Starts again with short waits, after progress.
@@ -81,7 +77,7 @@ mod tests {
     fn waits_are_bounded_in_length_and_number_and_follow_from_the_seed() {
         let now = Instant::now();
         let waits = |seed| {
-            let mut backoff = Backoff::new(&NetworkSettings::default(), seed);
+            let mut backoff = Backoff::new(&NetworkSettings::default(), Seed(seed));
             std::iter::from_fn(|| backoff.next_wait(now)).collect::<Vec<_>>()
         };
         let some = waits(7);
@@ -94,7 +90,10 @@ mod tests {
 
     #[test]
     fn reset_starts_again_with_short_waits() {
-        let (mut backoff, now) = (Backoff::new(&NetworkSettings::default(), 3), Instant::now());
+        let (mut backoff, now) = (
+            Backoff::new(&NetworkSettings::default(), Seed(3)),
+            Instant::now(),
+        );
         while backoff.next_wait(now).is_some() {}
         backoff.reset();
         assert!(backoff.next_wait(now).is_some_and(|wait| wait <= FIRST));
@@ -103,7 +102,7 @@ mod tests {
     #[test]
     fn slow_failures_end_after_the_time_limit() {
         let settings = NetworkSettings::default();
-        let (mut backoff, mut now) = (Backoff::new(&settings, 3), Instant::now());
+        let (mut backoff, mut now) = (Backoff::new(&settings, Seed(3)), Instant::now());
         let start = now;
         let mut failures = 0;
         while backoff.next_wait(now).is_some() {

@@ -35,7 +35,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{
+    Error, ErrorKind, Result,
+    random::{Rng, Seed},
+};
 use straightway_io::{
     Handle,
     engine::{Capabilities, Engine},
@@ -98,7 +101,8 @@ pub struct HttpEngine {
     renewal: Option<Renewal>,
     finished: Vec<Done>,
     landed: Vec<SocketCompletion<Object>>,
-    seed: u64,
+    /// Draws the seeds of the requests' back-offs.
+    rng: Rng,
     gauge: Gauge,
 }
 
@@ -119,7 +123,7 @@ impl HttpEngine {
             renewal: None,
             finished: Vec::with_capacity(depth as usize),
             landed: Vec::with_capacity(room as usize),
-            seed: nonce(),
+            rng: Seed(nonce()).rng(),
             gauge: Gauge::default(),
         })
     }
@@ -141,12 +145,8 @@ impl HttpEngine {
         self.queue(request);
     }
 
-    fn next_seed(&mut self) -> u64 {
-        self.seed = self
-            .seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        self.seed
+    fn next_seed(&mut self) -> Seed {
+        Seed(self.rng.bits())
     }
 
     fn queue(&mut self, request: Request) {

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use straightway_core::random::{Rng, Seed};
 use straightway_io::{
     Handle,
     engine::Engine as _,
@@ -25,17 +26,14 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// Random block offsets of reads.
 struct Places {
-    state: u64,
+    rng: Rng,
     blocks: u64,
     bytes: u64,
 }
 
 impl Places {
     fn next(&mut self) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.state % self.blocks * self.bytes
+        self.rng.below(self.blocks) * self.bytes
     }
 }
 
@@ -136,7 +134,7 @@ fn main() -> Result<(), Failure> {
     let lane = |lane: u64| {
         let object = Arc::clone(&object);
         let places = Places {
-            state: 88_172_645_463_325_252 + lane,
+            rng: Seed::default().part(lane).rng(),
             blocks,
             bytes,
         };

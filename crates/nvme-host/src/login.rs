@@ -1,13 +1,13 @@
 //! In-band authentication by DH-HMAC-CHAP, if a target requires it or the user requires proof from the target.
 
-use std::time::Instant;
+use std::{io, time::Instant};
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use straightway_nvme::{
     Nqn,
     auth::{AuthHost, AuthRandom, Names},
     fabrics::{AUTH_PROTOCOL, AUTH_SPECIFIC, Connected, Fabrics},
 };
+use straightway_sys::nonce::fill_random;
 
 use crate::{
     controller::Refusal,
@@ -101,12 +101,9 @@ fn receive(link: &mut Link, deadline: Instant) -> Result<Vec<u8>, LinkError> {
 }
 
 /// Fresh random bytes from the system.
-fn random() -> Result<AuthRandom, rustix::io::Errno> {
+fn random() -> io::Result<AuthRandom> {
     let mut bytes = [0; 132];
-    let mut filled = 0;
-    while filled < bytes.len() {
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
-    }
+    fill_random(&mut bytes)?;
     let (challenge, rest) = bytes.split_first_chunk::<64>().expect("there are 132");
     let (exponent, rest) = rest.split_first_chunk::<64>().expect("there are 132");
     let sequence = rest.first_chunk::<4>().expect("there are 132");

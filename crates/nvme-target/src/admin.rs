@@ -5,7 +5,6 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use straightway_nvme::{
     Cqe, Frame, Pdu, Sgl, Sqe, Status,
     admin::{Admin, Feature, QueueCounts},
@@ -13,6 +12,7 @@ use straightway_nvme::{
     entry::FLAGS_SGL,
     fabrics::{self, AUTH_PROTOCOL, AUTH_SPECIFIC, ControllerCapabilities, Fabrics, Property},
 };
+use straightway_sys::nonce::fill_random;
 
 use crate::{
     connection::{Arrived, Connection, End, sequence},
@@ -391,11 +391,11 @@ fn transferred(sqe: &Sqe, data: Vec<u8>) -> Result<Answer, Status> {
 /// Fresh random bytes from the system's generator.
 fn random() -> Option<AuthRandom> {
     let mut bytes = [0; 132];
-    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
+    fill_random(&mut bytes).ok()?;
     let (challenge, rest) = bytes.split_first_chunk::<64>()?;
     let (exponent, rest) = rest.split_first_chunk::<64>()?;
     let sequence = u32::from_le_bytes(*rest.first_chunk()?);
-    (filled == bytes.len()).then(|| AuthRandom {
+    Some(AuthRandom {
         challenge: *challenge,
         exponent: *exponent,
         sequence: sequence.max(1),

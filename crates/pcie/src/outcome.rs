@@ -1,7 +1,7 @@
 //! The result of a simulation. Every figure has its unit in its name and is ready for JSON.
 
 use serde::Serialize;
-use straightway_core::{Rate, Seconds};
+use straightway_core::{Rate, Seconds, random::Seed};
 
 use super::{
     article,
@@ -13,10 +13,7 @@ use super::{
     scenario::{Mode, PcieScenario},
     topology::{PcieTopology, PortName},
 };
-use straightway_scenario::{
-    provenance::{Basis, Citation},
-    seed::Seed,
-};
+use straightway_scenario::provenance::{Basis, Citation};
 
 /// The result of one simulation.
 #[derive(Clone, Debug, Serialize)]

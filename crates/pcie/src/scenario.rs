@@ -47,7 +47,7 @@ mod limits;
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Bytes, Seconds};
+use straightway_core::{Bytes, Seconds, random::Seed};
 
 use super::{
     machine::{GPUS, MachineSpec},
@@ -55,7 +55,7 @@ use super::{
 };
 
 pub use super::node::{Arbiter, NodeKind, NodeSpec};
-use straightway_scenario::{claim::Claim, seed::Seed};
+use straightway_scenario::claim::Claim;
 
 /// The maximum number of nodes after groups are expanded: ten racks of the largest existing machine.
 pub const NODES_MAX: usize = 4096;

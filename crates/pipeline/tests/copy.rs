@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Choice, ErrorKind, Result, Scheme};
+use straightway_core::{Choice, ErrorKind, Result, Scheme, random::Seed};
 use straightway_io::{
     Executor, Settings, Store,
     store::{Condition, Durability, Location, Missing, Registry, list_all},
@@ -27,14 +27,7 @@ fn folder() -> TempDir {
 }
 
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[3]
-    };
-    (0..bytes).map(|_| next()).collect()
+    Seed(seed).bytes(bytes)
 }
 
 /// Objects by name: odd sizes, nested, and many.

@@ -3,7 +3,7 @@
 //! An input is a plain serde struct that checks its own ranges ([`check`]). Any parameter can be changed by its path
 //! ([`setting`]) or swept over many values ([`sweep`]). An answer lists its formulas and constants ([`provenance`]) and
 //! judges the figures published about its case ([`claim`]). This crate reads no file, no clock and no environment.
-//! Randomness comes from a [`seed::Seed`] that the caller passes in.
+//! Randomness comes from a [`straightway_core::random::Seed`] that the caller passes in.
 
 pub mod check;
 pub mod claim;
@@ -11,6 +11,5 @@ pub mod library;
 pub mod near;
 pub mod origin;
 pub mod provenance;
-pub mod seed;
 pub mod setting;
 pub mod sweep;

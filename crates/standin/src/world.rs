@@ -158,7 +158,8 @@ impl World {
         } as u64)
     }
 
-    /// The next number of the seeded sequence (`SplitMix64`), below `bound`.
+    /// The next number of the seeded sequence (`SplitMix64`), below `bound`. It is not that of `straightway_core`,
+    /// because the shared object depends on no crate of this workspace.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.random;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use straightway_cache::{Cache, CachedStore};
-use straightway_core::{Choice, Extent, Move, Reason, Receipt, Result, Route};
+use straightway_core::{Choice, Extent, Move, Reason, Receipt, Result, Route, random::Seed};
 use straightway_https::Https;
 use straightway_io::{
     Executor, Objects, Region, Settings, Ticket,
@@ -36,15 +36,7 @@ type Made = (u64, Arc<Vec<u8>>);
 
 /// The bytes of an object, derived from its number and version.
 pub(crate) fn content(number: usize, seed: u64, bytes: usize) -> Vec<u8> {
-    let mut state = (number as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ seed;
-    let mut content = vec![0; bytes];
-    for place in content.chunks_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        place.copy_from_slice(&state.to_le_bytes()[..place.len()]);
-    }
-    content
+    Seed(seed).part(number as u64).bytes(bytes)
 }
 
 impl Web {

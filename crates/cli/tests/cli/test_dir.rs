@@ -13,6 +13,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
+use straightway_core::random::Seed;
 use tempfile::TempDir;
 
 /// The suffix of temporary files.
@@ -252,16 +253,7 @@ pub(crate) fn in_memory() -> Option<TempDir> {
 
 /// `len` incompressible bytes from `seed`.
 pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
+    Seed(seed).bytes(len)
 }
 
 /// The bytes that took `route` on `leg`, by a receipt.

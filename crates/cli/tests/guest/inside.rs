@@ -6,7 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Choice, Extent, Leg, Move, PciAddress, Place, Receipt, extent::up};
+use straightway_core::{
+    Choice, Extent, Leg, Move, PciAddress, Place, Receipt,
+    extent::up,
+    random::{Rng, Seed},
+};
 use straightway_io::{
     Executor, File, Objects, Peers, Region, Settings,
     wrapper::traced::{Trace, TraceEvent},
@@ -23,18 +27,6 @@ const PAGE: u64 = 4096;
 const SECTOR: u64 = 512;
 /// The maximum size of the region and file of a mix.
 const BYTES_MAX: u64 = 400 << 10;
-
-/// A pseudo-random number generator.
-struct SeededRng(u64);
-
-impl SeededRng {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit.max(1)
-    }
-}
 
 struct Fixture {
     provider: PciAddress,
@@ -65,7 +57,7 @@ impl Fixture {
         assert_eq!(done.result.unwrap(), PAGE as usize);
     }
 
-    fn executor(&self, rng: &mut SeededRng, through: bool) -> (Executor, Trace) {
+    fn executor(&self, rng: &mut Rng, through: bool) -> (Executor, Trace) {
         let trace = Trace::default();
         let depth = 1 + u32::try_from(rng.below(32)).unwrap();
         let settings = Settings {
@@ -82,7 +74,7 @@ impl Fixture {
     }
 
     /// Creates a file with holes on the drive. Returns its path and content.
-    fn sparse_file(&self, rng: &mut SeededRng, name: &str) -> (PathBuf, Vec<u8>) {
+    fn sparse_file(&self, rng: &mut Rng, name: &str) -> (PathBuf, Vec<u8>) {
         use std::os::unix::fs::FileExt;
         let bytes = 1 + rng.below(BYTES_MAX);
         let mut content = vec![0; bytes as usize];
@@ -102,13 +94,12 @@ impl Fixture {
     }
 
     /// Extents that overlap neither in the object nor in the region, aligned or not, and the region's length.
-    fn moves(rng: &mut SeededRng, object_bytes: u64) -> (Vec<Move>, u64) {
+    fn moves(rng: &mut Rng, object_bytes: u64) -> (Vec<Move>, u64) {
         let (mut moves, mut offset, mut at) = (Vec::new(), 0, 0);
         loop {
             let ragged = rng.below(2) == 1;
-            let skip = |rng: &mut SeededRng| {
-                rng.below(3) * if ragged { 1 + rng.below(5000) } else { PAGE }
-            };
+            let skip =
+                |rng: &mut Rng| rng.below(3) * if ragged { 1 + rng.below(5000) } else { PAGE };
             offset += skip(rng);
             at += skip(rng);
             let bytes = (1 + rng.below(40)) * if ragged { 1 + rng.below(9000) } else { PAGE };
@@ -171,7 +162,7 @@ struct Mixed {
 
 impl Fixture {
     /// Reads unaligned extents of a drive or of a file with holes into BAR memory.
-    fn read(&self, rng: &mut SeededRng, number: u64, marks: bool) -> Mixed {
+    fn read(&self, rng: &mut Rng, number: u64, marks: bool) -> Mixed {
         let name = format!("in-{number}");
         let (path, content) = match rng.below(2) {
             0 => (self.source.clone(), self.content.clone()),
@@ -208,7 +199,7 @@ impl Fixture {
     }
 
     /// Writes unaligned parts of BAR memory to a new file.
-    fn write(&self, rng: &mut SeededRng, number: u64, marks: bool) -> Mixed {
+    fn write(&self, rng: &mut Rng, number: u64, marks: bool) -> Mixed {
         let name = format!("out-{number}");
         let (moves, bytes) = Self::moves(rng, BYTES_MAX);
         let mut region = Region::at(Place::P2p(self.provider), bytes).unwrap();
@@ -239,7 +230,7 @@ impl Fixture {
     }
 
     /// Copies the data of a file with holes to another, through a ring in BAR memory.
-    fn copy(&self, rng: &mut SeededRng, number: u64, marks: bool) -> Mixed {
+    fn copy(&self, rng: &mut Rng, number: u64, marks: bool) -> Mixed {
         let names = [format!("from-{number}"), format!("to-{number}")];
         let (path, content) = self.sparse_file(rng, &names[0]);
         let source = Arc::new(File::open(&path).unwrap());
@@ -300,10 +291,10 @@ fn mixes() {
         .zip([3, 7, 11])
         .chain(kinds.iter().zip([4, 8, 12]))
     {
-        kind(&fixture, &mut SeededRng(seed), 1000 + seed, false);
+        kind(&fixture, &mut Seed(seed).rng(), 1000 + seed, false);
     }
     for number in 0..MIXES {
-        let mut rng = SeededRng((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut rng = Seed(number).rng();
         let kind = number as usize % kinds.len();
         let mixed = kinds[kind](&fixture, &mut rng, number, true);
         let case = Case {

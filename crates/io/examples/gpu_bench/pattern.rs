@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use straightway_core::{Error, ErrorKind, Move, Result};
+use straightway_core::{Error, ErrorKind, Move, Result, random::mix};
 use straightway_io::Region;
 
 /// The bytes that are read back at a time.
@@ -10,10 +10,7 @@ const STEP_BYTES: usize = 64 << 20;
 
 /// The word at position `i` of a file.
 fn word(i: u64) -> [u8; 8] {
-    let mut z = i.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (z ^ (z >> 31)).to_le_bytes()
+    mix(i).to_le_bytes()
 }
 
 fn byte(at: u64) -> u8 {

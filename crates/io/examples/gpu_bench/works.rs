@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use straightway_core::{Choice, Extent, Leg, Move, Receipt, Result};
+use straightway_core::{Choice, Extent, Leg, Move, Receipt, Result, random::Seed};
 use straightway_io::{Executor, File, GdsUse, Settings};
 use straightway_sys::cuda::CopyDirection;
 
@@ -87,21 +87,12 @@ fn with_receipt(row: Row, receipt: Option<Receipt>) -> Row {
 /// Many small random extents of the file, adjacent in the region, and then scattered there too.
 fn scattered(bench: &mut Bench, file: &Arc<File>, sequential: &Row) -> Result<Vec<Row>> {
     let count = EXTENTS.min(bench.region.bytes() / EXTENT_BYTES);
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut draw = |bound: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 11) % bound
-    };
+    let mut rng = Seed::default().rng();
     let mut places: Vec<u64> = (0..count).collect();
     let gathered = places.clone();
-    for i in (1..places.len()).rev() {
-        let other = usize::try_from(draw(i as u64 + 1)).expect("it is an index");
-        places.swap(i, other);
-    }
+    rng.shuffle(&mut places);
     let offsets: Vec<u64> = (0..count)
-        .map(|_| draw(file.bytes() - EXTENT_BYTES))
+        .map(|_| rng.below(file.bytes() - EXTENT_BYTES))
         .collect();
     let mut rows = Vec::new();
     for (work, places) in [

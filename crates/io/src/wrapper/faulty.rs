@@ -4,7 +4,10 @@
 
 use std::{io, time::Duration};
 
-use straightway_core::Result;
+use straightway_core::{
+    Result,
+    random::{Rng, Seed},
+};
 
 use crate::{
     engine::{Capabilities, Engine},
@@ -32,7 +35,7 @@ pub struct Faults {
 pub struct Faulty {
     engine: Box<dyn Engine>,
     faults: Faults,
-    state: u64,
+    rng: Rng,
     /// Completions held back.
     held: Vec<Done>,
     /// The lengths of I/Os that were shortened, by tag.
@@ -42,11 +45,10 @@ pub struct Faulty {
 impl Faulty {
     /// Makes `engine` fail according to `faults`.
     pub fn new(engine: Box<dyn Engine>, faults: Faults) -> Self {
-        let state = faults.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         Self {
             engine,
             faults,
-            state,
+            rng: Seed(faults.seed).rng(),
             held: Vec::new(),
             shortened: Vec::new(),
         }
@@ -54,15 +56,7 @@ impl Faulty {
 
     /// Returns true with a probability of `per_mille` in 1000.
     fn chance(&mut self, per_mille: u32) -> bool {
-        self.draw(1000) < per_mille as usize
-    }
-
-    /// A random number below `bound`, by xorshift.
-    fn draw(&mut self, bound: usize) -> usize {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        usize::try_from(self.state >> 33).expect("it has 31 bits") % bound
+        self.rng.below(1000) < u64::from(per_mille)
     }
 }
 
@@ -80,7 +74,7 @@ impl Engine for Faulty {
         let blocks = whole / block;
         let short = blocks > 1 && self.chance(self.faults.short_per_mille);
         if short {
-            io.bytes = (1 + self.draw(blocks - 1)) * block;
+            io.bytes = (1 + self.rng.index(blocks - 1)) * block;
         }
         match self.engine.submit(io) {
             Ok(()) => {
@@ -116,11 +110,7 @@ impl Engine for Faulty {
             }
         }
         if self.faults.late_per_mille > 0 {
-            let fresh = &mut done[before..];
-            for i in (1..fresh.len()).rev() {
-                let other = self.draw(i + 1);
-                fresh.swap(i, other);
-            }
+            self.rng.shuffle(&mut done[before..]);
         }
         Ok(done.len() - before)
     }

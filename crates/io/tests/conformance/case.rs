@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use straightway_core::{Choice, Place, Route};
+use straightway_core::{Choice, Place, Route, random::Seed};
 use straightway_io::{GdsUse, Settings, settings::DriveEngine, wrapper::faulty::Faults};
 
-use crate::{cover::Random, extents::Shape, mounts::System};
+use crate::{extents::Shape, mounts::System};
 
 /// The kind of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -163,7 +163,7 @@ impl Case {
 
     /// The settings of its executor.
     pub(crate) fn settings(&self) -> Settings {
-        let mut random = Random::part(self.seed, self.number);
+        let mut rng = Seed(self.seed).part(self.number).rng();
         let least = self.chunk_bytes * u64::from(self.lanes);
         let room = if self.is_ample {
             least.max(16 << 20)
@@ -171,7 +171,7 @@ impl Case {
             least
         };
         let faults = Faults {
-            seed: random.next(),
+            seed: rng.bits(),
             short_per_mille: 150,
             late_per_mille: 150,
             ..Faults::default()
@@ -184,11 +184,11 @@ impl Case {
             depth: self.depth,
             write_depth: self.depth,
             chunk_bytes: self.chunk_bytes,
-            cached_chunk_bytes: self.chunk_bytes * random.pick(&[1, 4]),
+            cached_chunk_bytes: self.chunk_bytes * *rng.pick(&[1, 4]),
             gpu_chunk_bytes: self.chunk_bytes,
             staging_bytes: room,
             pinned_bytes: room * 4,
-            ring_first: random.chance(3),
+            ring_first: rng.below(3) == 0,
             engine: self.engine,
             faults: self.is_faulty.then_some(faults),
             gds: self.gds.into(),

@@ -1,6 +1,6 @@
 //! Bytes that identify their object and their offset.
 
-use crate::cover::mix;
+use straightway_core::random::mix;
 
 /// The content of regions before a transfer. No transfer brings a run of these.
 pub(crate) const BLANK: u8 = 0xA5;

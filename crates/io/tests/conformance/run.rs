@@ -6,7 +6,10 @@ mod remote;
 
 use std::{cell::RefCell, path::Path, sync::Arc};
 
-use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Place, Receipt, Result, Route};
+use straightway_core::{
+    Choice, ErrorKind, Extent, Leg, Move, Place, Receipt, Result, Route,
+    random::{Rng, Seed},
+};
 use straightway_io::{Executor, File, Region};
 use straightway_sys::cuda::Driver;
 
@@ -15,7 +18,6 @@ use remote::Served;
 use crate::{
     case::{Case, Density, Verb},
     content::{self, BLANK},
-    cover::Random,
     mounts::System,
 };
 
@@ -47,7 +49,9 @@ pub(crate) fn run(case: &Case, base: &Path) -> Result<Outcome, String> {
             executor: &executor,
             folder: folder.path(),
             served: &served,
-            random: Random::part(case.seed, (case.number << 8) + u64::from(number) + 1),
+            rng: Seed(case.seed)
+                .part((case.number << 8) + u64::from(number) + 1)
+                .rng(),
         };
         let verb = case.verb_of(number);
         let done = match verb {
@@ -76,7 +80,7 @@ struct JobRun<'a> {
     folder: &'a Path,
     /// The servers of remote objects.
     served: &'a RefCell<Served>,
-    random: Random,
+    rng: Rng,
 }
 
 /// The result of a job: the bytes that it moved, or what is wrong with them.
@@ -88,7 +92,7 @@ impl JobRun<'_> {
         let (objects, contents, _) = self.sources();
         let mut extents = self.extents(&contents.iter().map(Vec::len).collect::<Vec<_>>());
         // Extents may be read twice.
-        let again = extents.iter().copied().filter(|_| self.random.chance(10));
+        let again = extents.iter().copied().filter(|_| self.rng.chance(0.1));
         let again: Vec<_> = again.collect();
         extents.extend(again);
         let (moves, region_bytes) = self.moves(extents);
@@ -116,7 +120,7 @@ impl JobRun<'_> {
         let lengths: Vec<_> = (0..self.case.objects).map(|_| self.length()).collect();
         let extents = self.extents(&lengths);
         let (moves, region_bytes) = self.moves(extents);
-        let source = content::bytes(self.random.next(), region_bytes as usize);
+        let source = content::bytes(self.rng.bits(), region_bytes as usize);
         let region = self.region(&source)?;
         let targets = self.targets(&lengths)?;
         let mut expected: Vec<_> = lengths.iter().map(|len| vec![0; *len]).collect();
@@ -139,7 +143,7 @@ impl JobRun<'_> {
         let (objects, contents, files) = self.sources();
         let lengths: Vec<_> = contents.iter().map(Vec::len).collect();
         let extents = match self.case.density {
-            Density::Sparse(_) if !files.is_empty() && self.random.chance(2) => {
+            Density::Sparse(_) if !files.is_empty() && self.rng.chance(0.5) => {
                 let data = |(n, file): (u32, &Arc<File>)| {
                     let extents = file.data_extents();
                     extents.map(|all| all.into_iter().map(move |extent| (n, extent)))
@@ -169,10 +173,10 @@ impl JobRun<'_> {
     fn length(&mut self) -> usize {
         let share = JOB_BYTES / u64::from(self.case.objects);
         let most = share.clamp(OBJECT_BYTES_MIN, OBJECT_BYTES_MAX);
-        let bytes = match self.random.below(4) {
-            0 => 1 + self.random.below(4096),
-            1 => (1 + self.random.below(most / 4096)) * 4096,
-            _ => 1 + self.random.below(most),
+        let bytes = match self.rng.below(4) {
+            0 => 1 + self.rng.below(4096),
+            1 => (1 + self.rng.below(most / 4096)) * 4096,
+            _ => 1 + self.rng.below(most),
         };
         bytes as usize
     }
@@ -181,7 +185,7 @@ impl JobRun<'_> {
     fn extents(&mut self, lengths: &[usize]) -> Vec<(u32, Extent)> {
         let mut extents = Vec::new();
         for (object, len) in (0..).zip(lengths) {
-            let own = self.case.shape.extents(*len as u64, &mut self.random);
+            let own = self.case.shape.extents(*len as u64, &mut self.rng);
             extents.extend(own.into_iter().map(|extent| (object, extent)));
         }
         extents
@@ -189,8 +193,8 @@ impl JobRun<'_> {
 
     /// Gives each extent its own place in a region. Returns the moves and the region's length.
     fn moves(&mut self, mut extents: Vec<(u32, Extent)>) -> (Vec<Move>, u64) {
-        if self.random.chance(2) {
-            self.random.shuffle(&mut extents);
+        if self.rng.chance(0.5) {
+            self.rng.shuffle(&mut extents);
         }
         let mut end = 0;
         let mut moves = Vec::new();
@@ -199,12 +203,12 @@ impl JobRun<'_> {
                 let ahead = (extent.offset + 4096 - end % 4096) % 4096;
                 end + ahead
             } else {
-                end + self.random.below(7)
+                end + self.rng.below(7)
             };
             end = at + extent.bytes;
             moves.push(Move { object, extent, at });
         }
-        (moves, end + self.random.below(100) + 1)
+        (moves, end + self.rng.below(100) + 1)
     }
 
     /// A region that holds `bytes`.

@@ -11,10 +11,11 @@ use std::{
 };
 
 use rustix::process::{Resource, geteuid, getrlimit, setrlimit};
+use straightway_core::random::Seed;
 
 use crate::{
     case::Case,
-    cover::{Random, pairwise},
+    cover::pairwise,
     mounts::{Mounts, System},
     run::{self, Outcome},
 };
@@ -79,15 +80,15 @@ impl Request {
 
     /// The number of cases in the first cover.
     fn cover(self) -> usize {
-        pairwise(&Case::SIZES, &mut Random::part(self.seed, 0)).len()
+        pairwise(&Case::SIZES, &mut Seed(self.seed).part(0).rng()).len()
     }
 
     /// The cases: as many covers as are needed.
     pub(crate) fn cases(self) -> Vec<Case> {
         let mut cases = Vec::new();
         for round in 0.. {
-            let mut random = Random::part(self.seed, round);
-            for row in pairwise(&Case::SIZES, &mut random) {
+            let mut rng = Seed(self.seed).part(round).rng();
+            for row in pairwise(&Case::SIZES, &mut rng) {
                 cases.push(Case::new(self.seed, cases.len() as u64, &row));
             }
             if cases.len() as u64 >= self.only.map_or(self.cases, |only| only + 1) {

@@ -7,10 +7,8 @@
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use straightway_scenario::{
-    check::{Checkable, Checker},
-    seed::Seed,
-};
+use straightway_core::random::Seed;
+use straightway_scenario::check::{Checkable, Checker};
 
 /// The size of the simulation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

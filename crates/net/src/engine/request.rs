@@ -2,6 +2,7 @@
 
 use std::{ops::Range, sync::Arc, time::Instant};
 
+use straightway_core::random::Seed;
 use straightway_io::request::Io;
 use straightway_sys::Tries;
 
@@ -59,7 +60,7 @@ pub(super) enum State {
 
 impl Request {
     /// An I/O of `remote` that ends at `end` in the object.
-    pub(super) fn new(io: Io, remote: Arc<Remote>, end: u64, seed: u64, now: Instant) -> Self {
+    pub(super) fn new(io: Io, remote: Arc<Remote>, end: u64, seed: Seed, now: Instant) -> Self {
         let backoff = Backoff::new(remote.origin().network().settings(), seed);
         Self {
             start: io.offset,

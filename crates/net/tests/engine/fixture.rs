@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, Result};
+use straightway_core::{Error, Result, random::Seed};
 use straightway_io::{
     Handle,
     engine::Engine,
@@ -139,14 +139,7 @@ pub(crate) fn impatient() -> NetworkSettings {
 
 /// Pseudo-random bytes.
 pub(crate) fn content(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let next = |_| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random.to_le_bytes()[4]
-    };
-    (0..bytes).map(next).collect()
+    Seed(seed).bytes(bytes)
 }
 
 /// The result of a read, with its retries and hedges.

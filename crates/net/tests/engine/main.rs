@@ -14,7 +14,10 @@ use std::{
 };
 
 use fixture::{Lab, content, io, read_all};
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{
+    Error, ErrorKind, Result,
+    random::{Rng, Seed},
+};
 use straightway_io::{engine::Engine, request::Op};
 use straightway_net::{
     Head, HttpEngine, HttpResponse, Judgement, NetworkSettings, Next, Service, judge_status,
@@ -875,24 +878,15 @@ fn a_read_past_the_end_is_short_and_a_write_is_refused() {
     fixture::writes_are_refused(&mut engine, &remote);
 }
 
-/// The next number of a seeded generator.
-fn next(random: &AtomicUsize) -> usize {
-    let step = |seed: usize| {
-        Some(
-            seed.wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407),
-        )
-    };
-    let seed = random.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
-    seed.unwrap_or_default() >> 33
-}
-
 /// The random response of a faulty server to one request.
-fn trouble(request: &ReceivedRequest, object: &[u8], random: &AtomicUsize) -> Vec<ServerStep> {
+fn trouble(request: &ReceivedRequest, object: &[u8], rng: &Mutex<Rng>) -> Vec<ServerStep> {
     let bytes = request.response_bytes(object, TAG);
-    let cut = next(random) % bytes.len();
+    let (cut, kind) = {
+        let mut rng = rng.lock().unwrap();
+        (rng.index(bytes.len()), rng.below(24))
+    };
     let (front, back) = (bytes[..cut].to_vec(), bytes[cut..].to_vec());
-    match next(random) % 24 {
+    match kind {
         0 => vec![ServerStep::Bytes(front), ServerStep::Close],
         1 => vec![
             ServerStep::Bytes(front),
@@ -931,15 +925,15 @@ fn trouble(request: &ReceivedRequest, object: &[u8], random: &AtomicUsize) -> Ve
 
 #[test]
 fn with_random_faults_of_every_kind_no_byte_is_wrong() {
-    for seed in 0..12 {
+    for seed in 0..12_usize {
         let tls = seed % 4 == 3;
         let object = content(150_000, seed as u64);
-        let (copy, random) = (object.clone(), AtomicUsize::new(seed));
+        let (copy, rng) = (object.clone(), Mutex::new(Seed(seed as u64).rng()));
         let server = start(tls, move |request| {
             if request.nth == 0 && request.connection == 0 {
                 return request.response(&copy, TAG);
             }
-            trouble(request, &copy, &random)
+            trouble(request, &copy, &rng)
         });
         let settings = NetworkSettings {
             stall_max: Duration::from_millis(250),

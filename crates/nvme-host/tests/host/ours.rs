@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, sync::Arc, time::Duration};
 
-use straightway_core::ErrorKind;
+use straightway_core::{ErrorKind, random::Seed};
 use straightway_io::{
     Handle, Store,
     request::Op,
@@ -42,14 +42,6 @@ fn memory(bytes: u64) -> Vec<NamespaceSource> {
     vec![NamespaceSource::Memory { name, bytes }]
 }
 
-/// A random number below `bound`.
-fn draw(state: &mut u64, bound: usize) -> usize {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1);
-    (*state >> 33) as usize % bound
-}
-
 #[test]
 fn thousands_of_extents_are_right_at_every_depth_with_and_without_digests() {
     const BYTES: usize = 4 << 20;
@@ -59,15 +51,13 @@ fn thousands_of_extents_are_right_at_every_depth_with_and_without_digests() {
         let store = store(&target, settings(digests));
         let object = open(&store, "1");
         let block = 1_usize << block_shift;
-        let mut state = 7;
+        let mut rng = Seed(7).rng();
         for depth in [1, 2, 3, 5, 8, 16, 32, 64, 128] {
             let Some(mut engine) = engine(depth) else {
                 return;
             };
             // Everything is written in pieces of odd lengths in random order, and read back in other pieces.
-            let mut cuts: Vec<usize> = (0..40)
-                .map(|_| draw(&mut state, BYTES / block) * block)
-                .collect();
+            let mut cuts: Vec<usize> = (0..40).map(|_| rng.index(BYTES / block) * block).collect();
             cuts.extend([0, BYTES]);
             cuts.sort_unstable();
             cuts.dedup();
@@ -83,8 +73,8 @@ fn thousands_of_extents_are_right_at_every_depth_with_and_without_digests() {
             }
             let reads = (0..120).map(|tag| {
                 let longest = [1, 3, 20, 300][tag as usize % 4].min(BYTES / block);
-                let blocks = 1 + draw(&mut state, longest);
-                let at = draw(&mut state, BYTES / block - blocks + 1) * block;
+                let blocks = 1 + rng.index(longest);
+                let at = rng.index(BYTES / block - blocks + 1) * block;
                 io(Op::Read, &object, at as u64, blocks * block, tag)
             });
             for done in run(&mut engine, reads.collect()) {

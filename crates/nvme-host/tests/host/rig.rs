@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::Result;
+use straightway_core::{Result, random::Seed};
 use straightway_io::{
     Handle,
     engine::Engine,
@@ -22,16 +22,7 @@ use crate::target::{NQN, Target};
 
 /// Bytes that differ everywhere.
 pub(crate) fn content(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let mut all = Vec::with_capacity(bytes);
-    while all.len() < bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        all.extend(state.to_le_bytes());
-    }
-    all.truncate(bytes);
-    all
+    Seed::default().bytes(bytes)
 }
 
 /// Settings with short timeouts.

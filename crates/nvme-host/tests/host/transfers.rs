@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, sync::atomic::Ordering};
 
-use straightway_core::ErrorKind;
+use straightway_core::{ErrorKind, random::Seed};
 use straightway_io::{
     Store,
     request::Op,
@@ -20,18 +20,12 @@ const BYTES: usize = 3 << 20;
 /// Offsets and lengths in whole blocks, spread over the namespace.
 fn extents(block: usize, count: usize) -> Vec<(u64, usize)> {
     let blocks = BYTES / block;
-    let mut state = 12345_u64;
-    let mut next = |bound: usize| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (state >> 33) as usize % bound
-    };
+    let mut rng = Seed(12_345).rng();
     let mut all = Vec::new();
     for index in 0..count {
         let longest = [1, 4, 40, 700][index % 4].min(blocks);
-        let length = 1 + next(longest);
-        let start = next(blocks - length + 1);
+        let length = 1 + rng.index(longest);
+        let start = rng.index(blocks - length + 1);
         all.push(((start * block) as u64, length * block));
     }
     all

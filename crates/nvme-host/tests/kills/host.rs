@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use straightway_core::random::{Rng, Seed};
 use straightway_io::{
     Handle, Store as _,
     engine::Engine as _,
@@ -23,7 +24,7 @@ use straightway_sys::{Buf, IoPath, Slot};
 
 use crate::{
     NQN,
-    model::{BLOCK, BLOCKS, BLOCKS_MAX, block, draw},
+    model::{BLOCK, BLOCKS, BLOCKS_MAX, block},
 };
 
 const DEPTH: u32 = 16;
@@ -57,9 +58,9 @@ pub(crate) fn run(port: u16, first: u64, folder: &Path) -> ! {
         object,
         log,
     };
-    let mut state = first;
+    let mut rng = Seed(first).rng();
     for generation in first.. {
-        let extents = extents(&mut state);
+        let extents = extents(&mut rng);
         let mut text = String::new();
         for extent in &extents {
             let (from, to) = (extent.start, extent.end);
@@ -68,7 +69,7 @@ pub(crate) fn run(port: u16, first: u64, folder: &Path) -> ! {
         host.log.write_all(text.as_bytes()).unwrap();
         host.transfer(Op::Write, generation, &extents);
         host.transfer(Op::Read, generation, &extents);
-        if draw(&mut state, 3) == 0 {
+        if rng.below(3) == 0 {
             if let Err(error) = store.sync(&[Arc::clone(&host.object)]) {
                 end(&mut host.log, &format!("cannot flush: {error}"));
             }
@@ -87,11 +88,11 @@ fn end(log: &mut File, why: &str) -> ! {
 }
 
 /// Random extents that do not overlap.
-fn extents(state: &mut u64) -> Vec<Range<usize>> {
+fn extents(rng: &mut Rng) -> Vec<Range<usize>> {
     let mut extents: Vec<Range<usize>> = Vec::new();
-    for _ in 0..=draw(state, u64::from(DEPTH) - 1) {
-        let count = 1 + draw(state, BLOCKS_MAX) as usize;
-        let from = draw(state, (BLOCKS - count) as u64) as usize;
+    for _ in 0..=rng.below(u64::from(DEPTH) - 1) {
+        let count = 1 + rng.below(BLOCKS_MAX) as usize;
+        let from = rng.index(BLOCKS - count);
         let is_free = |other: &Range<usize>| from >= other.end || other.start >= from + count;
         if extents.iter().all(is_free) {
             extents.push(from..from + count);

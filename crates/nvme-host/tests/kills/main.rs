@@ -25,10 +25,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use straightway_core::random::Seed;
 use straightway_nvme::Nqn;
 use straightway_nvme_target::{Config, NamespaceSource, Target};
 
-use model::{BLOCK, BLOCKS, Model, draw};
+use model::{BLOCK, BLOCKS, Model};
 
 /// The number of kills, unless the environment variable sets another.
 const KILLS: u64 = 8;
@@ -189,15 +190,15 @@ fn no_flushed_write_is_lost_and_no_block_is_stale_when_either_side_is_killed() {
     let kills = std::env::var(COUNT).map_or(KILLS, |count| count.parse().unwrap());
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut rig = Rig::new(folder.path());
-    let mut state = 0x5eed_u64;
+    let mut rng = Seed(0x5eed).rng();
     let (mut targets, mut hosts, mut ends) = (0, 0, Vec::new());
     for _ in 0..kills {
         rig.go_on();
-        sleep(Duration::from_millis(draw(&mut state, 300)));
-        if draw(&mut state, 2) == 0 {
+        sleep(Duration::from_millis(rng.below(300)));
+        if rng.below(2) == 0 {
             targets += 1;
             rig.kill_target();
-            sleep(Duration::from_millis(draw(&mut state, 200)));
+            sleep(Duration::from_millis(rng.below(200)));
             rig.start_target();
         } else {
             hosts += 1;

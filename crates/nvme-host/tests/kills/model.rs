@@ -7,14 +7,6 @@ pub(crate) const BLOCK: usize = 4096;
 pub(crate) const BLOCKS: usize = 4096;
 pub(crate) const BLOCKS_MAX: u64 = 48;
 
-/// A random number below `bound`.
-pub(crate) fn draw(state: &mut u64, bound: u64) -> u64 {
-    *state = state
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % bound
-}
-
 /// A block of a generation; generation 0 is zeros.
 pub(crate) fn block(number: usize, generation: u64) -> Vec<u8> {
     if generation == 0 {

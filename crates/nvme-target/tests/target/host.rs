@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use straightway_core::random::Seed;
 use straightway_nvme::{
     Cqe, DIGEST_BYTES, Decoded, Digests, Framing, Nqn, Pdu, Role, Sgl, Sqe, Status,
     TRANSFER_BYTES_MAX,
@@ -53,16 +54,7 @@ pub(crate) fn start(config: &Config) -> (Target, SocketAddr) {
 
 /// Bytes that differ everywhere.
 pub(crate) fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut out = Vec::with_capacity(bytes + 8);
-    while out.len() < bytes {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        out.extend((state ^ (state >> 31)).to_le_bytes());
-    }
-    out.truncate(bytes);
-    out
+    Seed(seed).bytes(bytes)
 }
 
 pub(crate) fn file(folder: &Path, name: &str, content: &[u8]) -> PathBuf {

@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use straightway_core::random::Seed;
 use straightway_nvme::{
     Nqn, Status, identify,
     log::{DiscoveryEntry, DiscoveryHeader, SubsystemKind},
@@ -71,20 +72,14 @@ fn unaligned_extents_at_every_depth_on_several_queues_are_right() {
                 let (host, content) = (&host, &content);
                 scope.spawn(move || {
                     let mut queue = host.queue(number);
-                    let mut state = u64::from(number);
-                    let mut draw = |below: u64| {
-                        state = state
-                            .wrapping_mul(6_364_136_223_846_793_005)
-                            .wrapping_add(11);
-                        (state >> 33) % below
-                    };
+                    let mut rng = Seed(u64::from(number)).rng();
                     let mut commands = 0;
                     for round in 0..120_u64 {
                         let depth = 1 + round % 32;
                         let extents: Vec<_> = (0..depth)
                             .map(|_| {
-                                let start = draw(10_240);
-                                (start, 1 + draw((10_240 - start).min(300)) as u32)
+                                let start = rng.below(10_240);
+                                (start, 1 + rng.below((10_240 - start).min(300)) as u32)
                             })
                             .collect();
                         let cids: Vec<_> = extents

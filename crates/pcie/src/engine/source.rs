@@ -12,7 +12,7 @@ use super::{
     wake::NEVER,
 };
 use crate::{scenario::Mode, topology::WORD_BYTES};
-use straightway_scenario::seed::Rng;
+use straightway_core::random::Rng;
 
 /// One I/O of the application.
 #[derive(Clone, Copy, Debug, Default)]

@@ -69,19 +69,14 @@ impl Codec {
 
 #[cfg(test)]
 mod tests {
+    use straightway_core::random::Seed;
+
     use super::*;
 
     #[test]
     fn a_chunk_comes_back_and_one_that_does_not_shrink_is_left_alone() {
         let even: Vec<u8> = (0..100_u8).flat_map(|i| [i; 1000]).collect();
-        let mut noise = even.clone();
-        let mut state = 1_u64;
-        for byte in &mut noise {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            *byte = state.to_be_bytes()[0];
-        }
+        let noise = Seed(1).bytes(even.len());
         for codec in [Codec::Zstd, Codec::Lz4] {
             let small = codec.shrink(&even).unwrap();
             assert!(small.len() < even.len() / 10);

@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use straightway_core::Result;
+use straightway_core::{Result, random::Seed};
 use straightway_io::{Executor, Region, Settings};
 use straightway_pipeline::{
     checkpoint::{
@@ -29,14 +29,7 @@ pub(crate) struct State {
 
 /// Pseudo-random bytes from a seed.
 pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 24) as u8
-    };
-    (0..bytes).map(|_| next()).collect()
+    Seed(seed).bytes(bytes)
 }
 
 impl State {

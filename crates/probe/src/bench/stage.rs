@@ -18,11 +18,9 @@ use std::{
 
 use rustix::fs::{Advice, fadvise};
 use serde::{Deserialize, Serialize};
-use straightway_core::{Error, ErrorKind, Extent, Result};
+use straightway_core::{Error, ErrorKind, Extent, Result, random::Seed};
 use straightway_io::{File, Region};
 use straightway_sys::{Buf, Io, IoPath, Op, Slot, Uring, Window};
-
-use super::work::fill;
 
 /// The timeout of one poll for completions.
 const POLL: std::time::Duration = std::time::Duration::from_secs(1);
@@ -154,7 +152,7 @@ pub(super) fn drive(file: &Arc<File>, op: Op, slots: usize, load: &StageLoad) ->
         let mut slots = Slot::ring(slots, load.block())?;
         if op == Op::Write {
             for (number, slot) in slots.iter_mut().enumerate() {
-                fill(slot.as_mut_slice(), number as u64);
+                Seed(number as u64).rng().fill(slot.as_mut_slice());
             }
         }
         Ok((Uring::new(load.depth)?, slots))
@@ -314,8 +312,7 @@ mod tests {
 
     /// A file of random bytes, opened for reading, and its content.
     fn noise(folder: &tempfile::TempDir) -> (Arc<File>, Vec<u8>) {
-        let mut bytes = vec![0; usize::try_from(LOAD.bytes).unwrap()];
-        fill(&mut bytes, 7);
+        let bytes = Seed(7).bytes(usize::try_from(LOAD.bytes).unwrap());
         let path = folder.path().join("noise");
         std::fs::write(&path, &bytes).unwrap();
         (Arc::new(File::open(&path).unwrap()), bytes)

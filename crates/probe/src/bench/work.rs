@@ -4,6 +4,7 @@ use std::{cell::OnceCell, path::PathBuf, sync::Arc};
 
 use straightway_core::{
     Bytes, Choice, Error, ErrorKind, Extent, Move, Receipt, Result, Route, extent::down,
+    random::Seed,
 };
 use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, draft};
 use straightway_sys::{Folder, limit::available_memory, root::Root};
@@ -234,17 +235,12 @@ impl<'a> Bench<'a> {
     /// Blocks at random offsets of the file, adjacent in the region. Each run has its own offsets.
     fn scattered(&self, block: u64, run: u32) -> Vec<Move> {
         let blocks = (self.file.bytes() / block).max(1);
-        let mut state = self.spec.seed ^ (u64::from(run) << 32) | 1;
+        let mut rng = Seed(self.spec.seed).part(u64::from(run)).rng();
         let place = |i: u64| {
-            // xorshift64*: the offsets must be scattered, not unpredictable.
-            state ^= state >> 12;
-            state ^= state << 25;
-            state ^= state >> 27;
-            let random = state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11;
             let bytes = block.min(self.file.bytes());
             Move {
                 object: 0,
-                extent: Extent::new(random % blocks * block, bytes),
+                extent: Extent::new(rng.below(blocks) * block, bytes),
                 at: i * block,
             }
         };
@@ -305,7 +301,7 @@ fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<FileDraft> {
     let bytes = down(spec.bytes.max(4096), 4096);
     let window = bytes.min(64 << 20);
     let mut region = Region::host(window)?;
-    fill(region.as_mut_slice(), spec.seed);
+    Seed(spec.seed).rng().fill(region.as_mut_slice());
     let region = Arc::new(region);
     let executor = Executor::new(Settings::default())?;
     let draft = FileDraft::new(&spec.path.join("straightway-bench"), bytes)?;
@@ -319,15 +315,4 @@ fn make_file(spec: &Spec, progress: &Arc<Progress>) -> Result<FileDraft> {
         at = extent.end();
     }
     Ok(draft)
-}
-
-/// Fills `bytes` with pseudo-random bytes from `seed`.
-pub(super) fn fill(bytes: &mut [u8], seed: u64) {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    for word in bytes.chunks_exact_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        word.copy_from_slice(&state.to_le_bytes());
-    }
 }

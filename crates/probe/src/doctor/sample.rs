@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use straightway_core::{Error, Result};
+use straightway_core::{Error, Result, random::Seed};
 
 /// The length of the temporary file.
 pub(super) const FILE_BYTES: usize = 16 << 20;
@@ -19,17 +19,7 @@ pub(super) fn write_sample(folder: &Path) -> Result<tempfile::NamedTempFile> {
         .prefix(".straightway-doctor-")
         .tempfile_in(folder)
         .map_err(failed)?;
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let bytes: Vec<u8> = std::iter::repeat_with(|| {
-        // xorshift: any sequence without repeats will do.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    })
-    .take(FILE_BYTES / 8)
-    .flatten()
-    .collect();
+    let bytes = Seed::default().bytes(FILE_BYTES);
     sample.write_all(&bytes).map_err(failed)?;
     sample.as_file().sync_all().map_err(failed)?;
     Ok(sample)

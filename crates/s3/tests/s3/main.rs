@@ -18,6 +18,7 @@ mod writes;
 
 use std::{ffi::OsStr, sync::Arc};
 
+use straightway_core::random::Seed;
 use straightway_io::{Handle, Store, store::open_one};
 use straightway_lab::S3Server;
 use straightway_net::{Network, NetworkSettings};
@@ -68,14 +69,5 @@ fn read(store: &dyn Store, name: &str) -> straightway_core::Result<Vec<u8>> {
 
 /// Pseudo-random bytes of a seed.
 fn content(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x.to_le_bytes()
-    };
-    let mut content: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| next()).collect();
-    content.truncate(bytes);
-    content
+    Seed(seed).bytes(bytes)
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use serde::Serialize;
-use straightway_core::{Bytes, Error, ErrorKind, Place, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Place, Result, random::Seed};
 use straightway_io::{Executor, File, Progress, Region, Settings};
 use straightway_pipeline::{
     checkpoint::{
@@ -229,7 +229,9 @@ enum Memory {
 
 impl Tensor {
     fn new(rank: u32, number: u64, bytes: u64, place: Place) -> Result<Self> {
-        let noise = noise(u64::from(rank) << 32 | (number + 1), bytes);
+        // Bytes that a drive cannot compress.
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let noise = Seed(u64::from(rank)).part(number).bytes(len);
         let memory = match place {
             Place::Host => Memory::Host(noise),
             Place::Gpu(_) => {
@@ -339,17 +341,4 @@ impl RankBench {
         self.restorer.restore(&checkpoint, &wanted)?;
         Ok(start.elapsed().as_secs_f64())
     }
-}
-
-/// Bytes that a drive cannot compress.
-fn noise(seed: u64, bytes: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut noise = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
-    for word in noise.chunks_mut(8) {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
-    }
-    noise
 }

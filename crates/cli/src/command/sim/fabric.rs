@@ -3,10 +3,8 @@
 use std::{ops::ControlFlow, process::ExitCode};
 
 use serde_json::Value;
-use straightway_core::Result;
+use straightway_core::{Result, random::Seed};
 use straightway_fabric::{FabricOutcome, FabricScenario, SimulationProgress, simulate};
-use straightway_scenario::seed::Seed;
-
 use straightway_view as view;
 
 use super::{

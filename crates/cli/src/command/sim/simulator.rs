@@ -5,13 +5,12 @@ use std::{ops::ControlFlow, process::ExitCode};
 use anyhow::Context;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
-use straightway_core::{ErrorKind, Result};
+use straightway_core::{ErrorKind, Result, random::Seed};
 use straightway_model::scenario::Topic;
 use straightway_report::{Block, Page};
 use straightway_scenario::{
     check::{self, Checkable, Refusals},
     origin::Origins,
-    seed::Seed,
     setting::{self, ParameterSetting},
     sweep::SIMULATIONS_MAX,
 };

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use straightway_core::{Choice, Delivery, Error, Extent, Leg, Place, Portion, Result};
+use straightway_core::{Choice, Delivery, Error, Extent, Leg, Place, Portion, Result, random::Rng};
 use straightway_io::{Image, Inspect, Objects};
 
 use super::{Checked, JobRun, content, range, region_at};
@@ -83,25 +83,25 @@ impl JobRun<'_> {
     /// Reads portions, inspects them, and delivers parts of their images to several regions.
     pub(super) fn checked(mut self) -> Checked {
         let (objects, contents, _) = self.sources();
-        let unpacks = self.random.chance(2);
+        let unpacks = self.rng.chance(0.5);
         let lengths: Vec<_> = contents.iter().map(Vec::len).collect();
         let mut extents = self.extents(&lengths);
         for (_, extent) in &mut extents {
             extent.bytes = extent.bytes.min(PORTION_BYTES_MAX);
         }
-        if self.random.chance(2) {
-            self.random.shuffle(&mut extents);
+        if self.rng.chance(0.5) {
+            self.rng.shuffle(&mut extents);
         }
-        let mut wanted = CheckedJob::new(1 + self.random.below(5) as usize);
+        let mut wanted = CheckedJob::new(1 + self.rng.below(5) as usize);
         for (object, extent) in extents {
-            let kind = match self.random.below(20) {
+            let kind = match self.rng.below(20) {
                 0 => PortionKind::Bad,
                 1 => PortionKind::PastEnd,
-                _ if unpacks && self.random.chance(2) => PortionKind::Packed,
+                _ if unpacks && self.rng.chance(0.5) => PortionKind::Packed,
                 _ => PortionKind::Raw,
             };
             let source = &contents[object as usize];
-            wanted.add(&mut self.random, object, extent, source, kind);
+            wanted.add(&mut self.rng, object, extent, source, kind);
         }
         self.run_checked(objects, wanted, unpacks)
     }
@@ -199,7 +199,7 @@ impl CheckedJob {
     /// Adds a portion with up to four deliveries of parts of its image, which may overlap in the image.
     fn add(
         &mut self,
-        random: &mut crate::cover::Random,
+        rng: &mut Rng,
         object: u32,
         extent: Extent,
         source: &[u8],
@@ -214,16 +214,16 @@ impl CheckedJob {
         if kind == PortionKind::PastEnd {
             extent = Extent::new(
                 extent.offset,
-                source.len() as u64 - extent.offset + 1 + random.below(9000),
+                source.len() as u64 - extent.offset + 1 + rng.below(9000),
             );
         }
         let (mut deliveries, mut wanted_bytes) = (0, 0);
-        for _ in 0..random.below(5) {
-            let from = random.below(image.len() as u64);
-            let bytes = 1 + random.below(image.len() as u64 - from);
-            let number = random.below(self.regions.len() as u64) as usize;
+        for _ in 0..rng.below(5) {
+            let from = rng.below(image.len() as u64);
+            let bytes = 1 + rng.below(image.len() as u64 - from);
+            let number = rng.index(self.regions.len());
             let region = &mut self.regions[number];
-            region.resize(region.len() + random.below(9) as usize, BLANK);
+            region.resize(region.len() + rng.below(9) as usize, BLANK);
             let at = region.len() as u64;
             if matches!(kind, PortionKind::Raw | PortionKind::Packed) {
                 region.extend_from_slice(&image[from as usize..(from + bytes) as usize]);

@@ -37,7 +37,7 @@ impl JobRun<'_> {
         let mut files = Vec::new();
         for number in 0..self.case.objects {
             let len = self.length();
-            let mut bytes = content::bytes(self.random.next(), len);
+            let mut bytes = content::bytes(self.rng.bits(), len);
             if self.case.system != System::Memory && !self.case.system.is_remote() {
                 let path = self.folder.join(format!("source-{number}"));
                 match self.case.density {
@@ -52,8 +52,7 @@ impl JobRun<'_> {
             return (in_memory(&contents), contents, files);
         }
         if self.case.system.is_remote() {
-            let (served, objects) =
-                remote::serve(self.case, self.folder, &contents, &mut self.random);
+            let (served, objects) = remote::serve(self.case, self.folder, &contents, &mut self.rng);
             *self.served.borrow_mut() = served;
             return (objects, contents, files);
         }
@@ -66,7 +65,7 @@ impl JobRun<'_> {
         let file = fs::File::create(path).unwrap();
         file.set_len(bytes.len() as u64).unwrap();
         for (n, part) in bytes.chunks_mut(unit).enumerate() {
-            if self.random.chance(2) {
+            if self.rng.chance(0.5) {
                 part.fill(0);
             } else {
                 file.write_all_at(part, (n * unit) as u64).unwrap();
@@ -86,9 +85,9 @@ impl JobRun<'_> {
             }
         }
         for file in files {
-            if residency == Residency::Mixed && self.random.chance(2) {
-                let offset = self.random.below(file.bytes());
-                let len = (1 + self.random.below(100_000)).min(file.bytes() - offset);
+            if residency == Residency::Mixed && self.rng.chance(0.5) {
+                let offset = self.rng.below(file.bytes());
+                let len = (1 + self.rng.below(100_000)).min(file.bytes() - offset);
                 file.read_exact_at(offset, &mut vec![0; len as usize])
                     .unwrap();
             }

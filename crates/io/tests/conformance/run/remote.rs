@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use straightway_cache::{BYTES_MIN, Cache, CachedStore};
-use straightway_core::{Choice, Extent, Move};
+use straightway_core::{Choice, Extent, Move, random::Rng};
 use straightway_https::Https;
 use straightway_io::{Executor, Objects, Region, Store, store::Named};
 use straightway_lab::{ByteRelay, FaultProxy, ProxyFault, ProxyFaults, S3Server};
@@ -11,7 +11,7 @@ use straightway_net::{Network, NetworkSettings, Roots, Site, suited};
 use straightway_s3::{S3, S3Access};
 use straightway_webserver::Server;
 
-use crate::{case::Case, cover::Random, mounts::System, nvme::Nvme};
+use crate::{case::Case, mounts::System, nvme::Nvme};
 
 /// The servers of objects. They end with the job.
 #[derive(Default)]
@@ -49,13 +49,13 @@ pub(crate) fn serve(
     case: &Case,
     folder: &Path,
     contents: &[Vec<u8>],
-    random: &mut Random,
+    rng: &mut Rng,
 ) -> (Served, Objects) {
     if case.system == System::S3Faulty {
-        return on_s3(case, contents, random);
+        return on_s3(case, contents, rng);
     }
     if case.system == System::NvmeFaulty {
-        return on_nvme(folder, contents, random);
+        return on_nvme(folder, contents, rng);
     }
     let mut all = Served::default();
     let copies = contents.to_vec();
@@ -71,7 +71,7 @@ pub(crate) fn serve(
             let path = folder.join("roots.pem");
             server.certificate().write(&path).unwrap();
             settings.roots = Roots::File(path);
-            let wire = ByteRelay::start(server.address(), random.next(), BROKEN_PERCENT).unwrap();
+            let wire = ByteRelay::start(server.address(), rng.bits(), BROKEN_PERCENT).unwrap();
             let url = format!("https://{}/", wire.address());
             (all.server, all.wire) = (Some(server), Some(wire));
             url
@@ -83,7 +83,7 @@ pub(crate) fn serve(
         }
         _ => {
             let server = all.server.insert(Server::start(answer));
-            let proxy = FaultProxy::start(&server.address().to_string(), faults(random)).unwrap();
+            let proxy = FaultProxy::start(&server.address().to_string(), faults(rng)).unwrap();
             let url = proxy.url() + "/";
             all.proxy = Some(proxy);
             url
@@ -101,20 +101,20 @@ pub(crate) fn serve(
     let handles = store.open(&names.collect::<Vec<_>>()).unwrap();
     let objects = Objects::new(store, handles);
     if case.system == System::CachedFaulty {
-        read_some(&objects, random);
+        read_some(&objects, rng);
     }
     (all, objects)
 }
 
 /// Reads parts of some objects, so that a cache has them.
-fn read_some(objects: &Objects, random: &mut Random) {
+fn read_some(objects: &Objects, rng: &mut Rng) {
     let mut moves = Vec::new();
     let mut end = 0;
     for (object, handle) in (0..).zip(objects.handles()) {
         let bytes = handle.object().bytes;
-        let start = random.below(bytes);
-        let extent = Extent::new(start, 1 + random.below(bytes - start));
-        if random.chance(2) {
+        let start = rng.below(bytes);
+        let extent = Extent::new(start, 1 + rng.below(bytes - start));
+        if rng.chance(0.5) {
             moves.push(Move {
                 object,
                 extent,
@@ -130,13 +130,13 @@ fn read_some(objects: &Objects, random: &mut Random) {
 }
 
 /// Objects in a bucket of SeaweedFS, read through a proxy.
-fn on_s3(case: &Case, contents: &[Vec<u8>], random: &mut Random) -> (Served, Objects) {
+fn on_s3(case: &Case, contents: &[Vec<u8>], rng: &mut Rng) -> (Served, Objects) {
     let weed = S3Server::shared().expect("the suite looked for it");
-    let prefix = format!("conformance/{}-{:x}", case.number, random.next());
+    let prefix = format!("conformance/{}-{:x}", case.number, rng.bits());
     for (number, content) in contents.iter().enumerate() {
         weed.put(&format!("{prefix}/{number}"), content.clone());
     }
-    let proxy = FaultProxy::start(&weed.address(), faults(random)).unwrap();
+    let proxy = FaultProxy::start(&weed.address(), faults(rng)).unwrap();
     let mut access = S3Access::default();
     for (name, value) in [
         ("endpoint_url", proxy.url().as_str()),
@@ -156,14 +156,14 @@ fn on_s3(case: &Case, contents: &[Vec<u8>], random: &mut Random) -> (Served, Obj
 }
 
 /// Files served by a target over connections that break.
-fn on_nvme(folder: &Path, contents: &[Vec<u8>], random: &mut Random) -> (Served, Objects) {
+fn on_nvme(folder: &Path, contents: &[Vec<u8>], rng: &mut Rng) -> (Served, Objects) {
     let files = folder.join("served");
     std::fs::create_dir(&files).unwrap();
     for (number, content) in contents.iter().enumerate() {
         std::fs::write(files.join(format!("source-{number}")), content).unwrap();
     }
     let source = straightway_nvme_target::NamespaceSource::Path(files);
-    let nvme = Nvme::start(vec![source], Some((random.next(), BROKEN_PERCENT)));
+    let nvme = Nvme::start(vec![source], Some((rng.bits(), BROKEN_PERCENT)));
     let store = nvme.store("served");
     let names = (0..contents.len()).map(|n| Named::new(format!("source-{n}")));
     let handles = store.open(&names.collect::<Vec<_>>()).unwrap();
@@ -174,9 +174,9 @@ fn on_nvme(folder: &Path, contents: &[Vec<u8>], random: &mut Random) -> (Served,
     (served, Objects::new(store, handles))
 }
 
-fn faults(random: &mut Random) -> ProxyFaults {
+fn faults(rng: &mut Rng) -> ProxyFaults {
     ProxyFaults {
-        seed: random.next(),
+        seed: rng.bits(),
         shares: FAULTS.map(|fault| (fault, SHARE)).to_vec(),
         only: None,
         after: 0,

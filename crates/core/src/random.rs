@@ -1,13 +1,15 @@
-//! A seeded random number generator.
+//! The seeded random number generator of simulators, injected faults and tests.
 //!
-//! A simulation must replay from its seed alone, on any machine and any number of threads. The generator is therefore
+//! A run must replay from its seed alone, on any machine and any number of threads. The generator is therefore
 //! implemented here: `SplitMix64` expands the seed, xoshiro256++ draws (both by Blackman and Vigna, public domain).
 //! Parallel tasks do not share a generator: each derives its own seed with [`Seed::part`], which depends on the task's
 //! number and not on the order of execution.
+//!
+//! The numbers are predictable. Secrets and unique names take random bits from the kernel (`straightway_sys::nonce`).
 
 use serde::{Deserialize, Serialize};
 
-/// The seed of a simulation.
+/// The seed of a generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seed(pub u64);
@@ -28,8 +30,7 @@ impl Seed {
     /// Derives the seed of one of many independent tasks.
     #[must_use]
     pub fn part(self, number: u64) -> Self {
-        let mut x = self.0 ^ split_mix(&mut number.wrapping_add(1)).rotate_left(17);
-        Self(split_mix(&mut x))
+        Self(mix(self.0 ^ mix(number.wrapping_add(1)).rotate_left(17)))
     }
 
     /// A new generator with this seed.
@@ -38,6 +39,15 @@ impl Seed {
         Rng {
             state: std::array::from_fn(|_| split_mix(&mut x)),
         }
+    }
+
+    /// `len` random bytes. Those of a shorter length are the beginning of these.
+    // Inlined: tests that make megabytes run in crates that are optimised even in development.
+    #[inline]
+    pub fn bytes(self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.rng().fill(&mut bytes);
+        bytes
     }
 }
 
@@ -67,6 +77,18 @@ impl Rng {
         (wide >> 64) as u64
     }
 
+    /// A uniform index of a slice with `len` items.
+    #[inline]
+    pub fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).expect("below a usize")
+    }
+
+    /// A uniform choice of an item.
+    #[inline]
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.index(items.len())]
+    }
+
     /// An exponential waiting time with the given mean, as between independent failures.
     #[inline]
     pub fn exponential(&mut self, mean: f64) -> f64 {
@@ -82,13 +104,32 @@ impl Rng {
     /// Shuffles `items`.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
-            let j = usize::try_from(self.below(i as u64 + 1)).expect("below a usize");
-            items.swap(i, j);
+            items.swap(i, self.index(i + 1));
+        }
+    }
+
+    /// Fills `bytes` with random bytes.
+    #[inline]
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        let (words, rest) = bytes.as_chunks_mut::<8>();
+        for word in words {
+            *word = self.bits().to_le_bytes();
+        }
+        if !rest.is_empty() {
+            let last = self.bits().to_le_bytes();
+            rest.copy_from_slice(&last[..rest.len()]);
         }
     }
 }
 
+/// Hashes a number: the first output of `SplitMix64` with that seed. Different numbers have different hashes.
+#[inline]
+pub fn mix(mut number: u64) -> u64 {
+    split_mix(&mut number)
+}
+
 /// One step of `SplitMix64`.
+#[inline]
 fn split_mix(x: &mut u64) -> u64 {
     *x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *x;
@@ -99,6 +140,8 @@ fn split_mix(x: &mut u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -107,6 +150,7 @@ mod tests {
         let mut x = 1_234_567;
         assert_eq!(split_mix(&mut x), 6_457_827_717_110_365_317);
         assert_eq!(split_mix(&mut x), 3_203_168_211_198_807_973);
+        assert_eq!(mix(1_234_567), 6_457_827_717_110_365_317);
     }
 
     #[test]
@@ -154,5 +198,21 @@ mod tests {
         assert_ne!(items, (0..100).collect::<Vec<_>>());
         items.sort_unstable();
         assert_eq!(items, (0..100).collect::<Vec<_>>());
+    }
+    #[test]
+    fn an_index_is_inside_and_every_item_is_picked() {
+        let mut rng = Seed(6).rng();
+        assert!((1..200).all(|len| rng.index(len) < len));
+        let picked: BTreeSet<_> = (0..100).map(|_| *rng.pick(&[1, 2, 3])).collect();
+        assert_eq!(picked, BTreeSet::from([1, 2, 3]));
+    }
+
+    #[test]
+    fn bytes_are_the_drawn_words_in_little_endian_order() {
+        let mut rng = Seed(9).rng();
+        let words: Vec<u8> = (0..5).flat_map(|_| rng.bits().to_le_bytes()).collect();
+        for len in 0..=words.len() {
+            assert_eq!(Seed(9).bytes(len), words[..len]);
+        }
     }
 }
