@@ -376,7 +376,7 @@ pub fn incast_corrections() -> Vec<Correction> {
             holds: (fifty.0 / 500e-6 - 1.0).abs() <= 0.5,
             fitted: false,
             why: "64 MB behind one 400 Gb/s port fill at (senders − 1) × 50 GB/s: \
-                  500 µs is 19 to 400 times too long to react in"
+                  500 µs is 19 to 400 times too long"
                 .to_owned(),
         },
     ]

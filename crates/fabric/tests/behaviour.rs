@@ -67,7 +67,7 @@ fn a_ring_deadlocks_and_the_reported_cycle_is_the_ring() {
     let happened = outcome.deadlock.happened.expect("it stood still");
     for cycle in [
         happened.cycle,
-        outcome.deadlock.possible.expect("the paths make a circle"),
+        outcome.deadlock.possible.expect("the paths form a cycle"),
     ] {
         let start = ring
             .iter()

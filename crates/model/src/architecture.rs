@@ -170,14 +170,14 @@ const FORMULAS: [Formula; 4] = [
     },
     queue::MMC,
     Formula {
-        gives: "who waits in a storm",
-        text: "one M/M/c line before servers that share all names; else c lines of M/M/1, each with λ/c",
-        source: Citation::computed("a shard is a line of its own", ""),
+        gives: "wait in a storm",
+        text: "one M/M/c queue for servers that share all names; else c M/M/1 queues, each with λ/c",
+        source: Citation::computed("each shard has its own queue", ""),
     },
     Formula {
         gives: "end of a storm",
         text: "max(N/λ, N/(c·μ))",
-        source: Citation::computed("operations end when the last has come and been served", ""),
+        source: Citation::computed("ends when all have arrived and been served", ""),
     },
 ];
 

@@ -112,7 +112,7 @@ const QUEUE_MAX: usize = 10_000;
 const OPERATIONS_MAX: f64 = 50e6;
 
 const MCLOCK: Formula = Formula {
-    gives: "who is next",
+    gives: "scheduling",
     text: "tags max(previous + cost/r, now) for reservation, limit and weight; reservations due first, then weight within the limit",
     source: Citation::quoted("mClock, OSDI 2010", "tag assignment and scheduling"),
 };
@@ -438,9 +438,9 @@ impl Question for QosQuestion {
     fn verdict(answer: &QosAnswer) -> String {
         let kept = |rows: &[QosRow]| rows.iter().all(|row| row.promise_kept != Some(false));
         match (kept(&answer.fifo), kept(&answer.tags)) {
-            (true, true) => "promises kept in line and by tags",
+            (true, true) => "promises kept by FIFO and by tags",
             (false, true) => "promises kept by tags alone",
-            (true, false) => "promises kept in line alone",
+            (true, false) => "promises kept by FIFO alone",
             (false, false) => "promises broken",
         }
         .to_owned()

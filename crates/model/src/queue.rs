@@ -9,7 +9,7 @@ use straightway_scenario::provenance::{Citation, Formula};
 
 /// The M/M/c formula.
 pub const MMC: Formula = Formula {
-    gives: "wait in a shared line",
+    gives: "wait, shared queue",
     text: "P(wait) = ErlangC(c, λ/μ); W_q = P(wait)/(cμ − λ); p-quantile = ln(P(wait)/(1−p))/(cμ − λ)",
     source: Citation::quoted("Erlang 1917", "M/M/c queue"),
 };
@@ -17,7 +17,7 @@ pub const MMC: Formula = Formula {
 /// The Pollaczek–Khinchine formula.
 pub const MG1: Formula = Formula {
     gives: "wait behind one server",
-    text: "W_q = Σλ·E[S²] / (2·(1−ρ)), ρ = Σλ·E[S], summed over those who share the line",
+    text: "W_q = Σλ·E[S²] / (2·(1−ρ)), ρ = Σλ·E[S], summed over all in the queue",
     source: Citation::quoted("Pollaczek 1930, Khinchine 1932", "M/G/1 mean wait"),
 };
 

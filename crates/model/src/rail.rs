@@ -197,9 +197,9 @@ impl Question for RailQuestion {
     fn verdict(answer: &RailAnswer) -> String {
         let enough = answer.rate_bytes_per_s >= answer.wanted_bytes_per_s;
         if enough {
-            "what is wanted is reached"
+            "wanted rate reached"
         } else {
-            "what is wanted is not reached"
+            "wanted rate not reached"
         }
         .to_owned()
     }

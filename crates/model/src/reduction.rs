@@ -120,7 +120,7 @@ const SILESIA: Citation = Citation::read(
 const FORMULAS: [Formula; 3] = [
     Formula {
         gives: "deduplication table",
-        text: "data / (block · ratio) · entry: one entry for blocks that are the same",
+        text: "data / (block · ratio) · entry: one entry for equal blocks",
         source: OPENZFS,
     },
     Formula {

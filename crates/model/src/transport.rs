@@ -131,10 +131,7 @@ const CORE_IOPS: Citation = Citation::quoted(
     "SPDK 24.05 report",
     "1.37 M reads of 4 KiB a core over RDMA",
 );
-const TCP: Citation = Citation::read(
-    "SIGCOMM'21, host network stacks",
-    "10 to 42 Gb/s for a core",
-);
+const TCP: Citation = Citation::read("SIGCOMM'21, host network stacks", "10 to 42 Gb/s per core");
 const ASPLOS: Citation = Citation::read(
     "ASPLOS'25, CXL devices",
     "140 to 410 ns across real devices",

@@ -97,7 +97,7 @@ fn rates() -> Vec<Correction> {
                 Rate(uplink)
             ),
             near(gen5, 128e9, ROUNDED),
-            "128 counts both directions, and before encoding and headers",
+            "128 counts both directions, before encoding and headers",
         ),
         correction(
             "a full x16 link is 16 GB/s",
@@ -115,8 +115,8 @@ fn rates() -> Vec<Correction> {
             "50 to 100 ns each",
             format!("{} to {} on any link", switched(100e-9), switched(50e-9)),
             switched(50e-9).0 >= 6.3e9,
-            "paid per TLP it would cap every link far below what the article measured; a crossbar \
-             pipelines, its latency is not its cycle",
+            "paid per TLP it would cap every link far below what the article measured; a crossbar is \
+             pipelined, so its latency does not limit it",
         ),
     ]
 }
@@ -149,8 +149,8 @@ fn arbitration() -> Vec<Correction> {
             "reads pass writes, a configuration write fences",
             "a read never passes a posted write on its way; a flush is a read".to_owned(),
             false,
-            "PCIe's ordering rules forbid it in a path; a fence costs what a read behind a write \
-             costs: 613 ns against 506 for a read alone (pcie-bench)",
+            "PCIe's ordering rules forbid it in a path; a fence costs as much as a read behind \
+             a write: 613 ns against 506 for a read alone (pcie-bench)",
         ),
     ]
 }
@@ -181,7 +181,7 @@ fn fences() -> Vec<Correction> {
                 range(all, 500, 1500)
             ),
             near(all as f64 * 500e-9, 65e-3, ROUNDED),
-            "that is one drive's share; the drives wait at the same time",
+            "that is one drive's share; the drives wait in parallel",
         ),
         correction(
             "fences add 5 to 15 % to the load",
@@ -200,7 +200,7 @@ fn fences() -> Vec<Correction> {
             "5 to 12 ms",
             format!("{} per drive", range(DRIVE.0 / BATCH.0, 200, 500)),
             near((DRIVE.0 / BATCH.0) as f64 * 200e-9, 5e-3, ROUNDED),
-            "32,768 batches per drive; and a flush is a read, which takes 506 ns at best",
+            "32,768 batches per drive; a flush is a read, which takes at least 506 ns",
         ),
     ]
 }

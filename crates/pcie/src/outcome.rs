@@ -284,7 +284,7 @@ fn basis(scenario: &PcieScenario, topology: &PcieTopology) -> Basis {
     let settings = &scenario.pcie;
     let given = Citation::quoted(
         "PCI Express base specification",
-        "values that machines of today train to",
+        "values that current machines train to",
     );
     basis.parameter(
         "pcie.mps",

@@ -176,7 +176,7 @@ fn dismiss_unneeded(findings: &mut [Finding], ways: &[CufilePathState], measured
         let is_about_others = !finding.ways.is_empty() && !finding.ways.contains(&open.way);
         if is_trouble && is_about_others {
             finding.state = State::NotApplicable;
-            finding.seen = format!("{} (no matter for {})", finding.seen, open.way.title());
+            finding.seen = format!("{} (irrelevant to {})", finding.seen, open.way.title());
             finding.mend = None;
             finding.closes = Vec::new();
         }
@@ -206,7 +206,7 @@ fn summarize(
     if !open.is_empty() {
         let open = open.join(" and ");
         return format!(
-            "not proven: nothing stands in the way of {open} for {path}, but no transfer has shown it"
+            "not proven: no obstacle to {open} was found for {path}, but no transfer has proven it"
         );
     }
     format!("not direct: {}", reasons(findings))

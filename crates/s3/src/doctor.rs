@@ -124,7 +124,7 @@ impl Doctor<'_> {
         self.add(
             "endpoint",
             CheckState::Fine,
-            format!("{service} in region {region}, asked at {place}"),
+            format!("{service} in region {region}, at {place}"),
             None,
         );
         match bucket.credentials.get() {
@@ -162,11 +162,11 @@ impl Doctor<'_> {
     /// Measures reads of an object.
     fn look_at(&mut self, object: Option<&Arc<dyn Handle>>) {
         let Some(object) = object else {
-            let mend = "name an object, or a prefix below which there is one";
+            let mend = "name an object, or a prefix that contains one";
             return self.add(
                 "access",
                 CheckState::Note,
-                "it can be listed, and is empty".to_owned(),
+                "it can be listed but is empty".to_owned(),
                 Some(mend),
             );
         };
@@ -267,7 +267,7 @@ impl Doctor<'_> {
             None => self.add(
                 "clock",
                 CheckState::Note,
-                "the server does not tell its time".to_owned(),
+                "the server does not report its time".to_owned(),
                 None,
             ),
         }
@@ -313,9 +313,9 @@ impl Doctor<'_> {
         self.add("throughput", CheckState::Fine, seen, None);
         let cpu = (many.cpu_user_s + many.cpu_system_s) / many.seconds.max(1e-9);
         let seen = match many.bound_by {
-            Bound::Network if cpu > 0.8 => format!("receiving: {cpu:.1} cores are busy with it"),
+            Bound::Network if cpu > 0.8 => format!("receiving: it keeps {cpu:.1} cores busy"),
             Bound::Network if gain > GAIN_MIN => {
-                "the service's rate for each connection: more connections are faster".to_owned()
+                "the service's rate per connection: more connections are faster".to_owned()
             }
             Bound::Network => {
                 "the network or the service: more connections are no faster".to_owned()
@@ -338,12 +338,12 @@ pub fn connections(seen: &Sockets) -> StoreCheck {
         (0, 0) => (CheckState::Fine, None),
         (_, 0) => (
             CheckState::Note,
-            Some("packets were lost or late on the way: look at the counters of the switches"),
+            Some("packets were lost or delayed: check the counters of the switches"),
         ),
         _ => (
             CheckState::Note,
             Some(
-                "an interface of this machine drops packets: look at `ethtool -S` and its ring sizes",
+                "an interface of this machine drops packets: check `ethtool -S` and its ring sizes",
             ),
         ),
     };

@@ -28,10 +28,7 @@ fn fill(comparisons: &[Comparison]) -> Page {
         .sum();
     let bound = MISS * 100.0;
     let (tone, text) = match (total, missed) {
-        (0, _) => (
-            Tone::Neutral,
-            "Nothing was measured that a model predicts.".to_owned(),
-        ),
+        (0, _) => (Tone::Neutral, "No measurement has a prediction.".to_owned()),
         (_, 0) => (
             Tone::Good,
             format!("All {total} predictions are within {bound:.0} %."),
@@ -41,10 +38,10 @@ fn fill(comparisons: &[Comparison]) -> Page {
             format!("{missed} of {total} predictions miss by more than {bound:.0} %."),
         ),
     };
-    let mut page = Page::new("Prediction beside measurement").verdict(tone, text);
+    let mut page = Page::new("Predictions and measurements").verdict(tone, text);
     for comparison in comparisons {
         let missing = comparison.missing.join(", ");
-        let note = format!("Not measured, and assumed instead or left out: {missing}.");
+        let note = format!("Not measured, so assumed or left out: {missing}.");
         let note = if missing.is_empty() {
             String::new()
         } else {
@@ -64,7 +61,7 @@ fn fill(comparisons: &[Comparison]) -> Page {
         let from = comparison.rows.iter();
         let from = from.map(|row| format!("{}: {}.", row.what, row.calibrated_from));
         let from = format!(
-            "What each calibrated prediction is made of:\n{}",
+            "Inputs of each calibrated prediction:\n{}",
             from.collect::<Vec<_>>().join("\n")
         );
         let from = if comparison.rows.is_empty() {
@@ -83,8 +80,8 @@ fn fill(comparisons: &[Comparison]) -> Page {
     }
     // The assumed figures are those of another machine and must not look like a promise.
     let assumed = "As assumed: the planner's default node, with the media, network and cores of a \
-                   training cluster. Calibrated: this machine's drive and copies in their place, \
-                   never the measurement beside it; only this one is held to the measurement. \
+                   training cluster. Calibrated: this machine's drive and copies instead, never the \
+                   measurement in the same row; only this column is compared with the measurement. \
                    Spread: the middle half of the measurements over their median.";
     if total > 0 {
         page = page.section("", [assumed.to_owned().into()]);

@@ -53,7 +53,7 @@ fn fill(answer: &EcnAnswer<'_>) -> Page {
     }
     let (tone, text) = verdict(answer);
     let rate = format!(
-        "Moved a tenth from its fixed point and left alone, each flow gets {} of the {} that are its share.",
+        "After a displacement by a tenth, each flow gets {} of its share of {}.",
         settled.rate_mean, choice.fixed.rate
     );
     let title = format!(
@@ -65,7 +65,7 @@ fn fill(answer: &EcnAnswer<'_>) -> Page {
         .verdict(tone, text)
         .section("", [table.into(), rule(answer).into()])
         .section(
-            "The queue, as a fluid and packet by packet",
+            "The queue, by fluid model and by packets",
             [queues(answer).into(), rate.into()],
         )
         .section("Thresholds tried", [tried.into()])
@@ -75,14 +75,14 @@ fn fill(answer: &EcnAnswer<'_>) -> Page {
 fn rule(answer: &EcnAnswer<'_>) -> String {
     let rule = format!(
         "the shortest queue, of {} tried, that has at least {:.0} dB of gain margin, stays stable with {DELAY_FACTOR} \
-         times the feedback delay of {}, and stays within a tenth of where it stands {SETTLE} after it was moved",
+         times the feedback delay of {}, and stays within a tenth of its fixed point {SETTLE} after a displacement",
         answer.tuned.choices.len(),
         decibels(GAIN_MARGIN_MIN),
         answer.fluid.delay
     );
     match answer.tuned.best {
         Some(_) => format!("Best is {rule}."),
-        None => format!("None is recommended: there is none like {rule}."),
+        None => format!("None is recommended. The best would be {rule}."),
     }
 }
 
@@ -143,8 +143,8 @@ fn verdict(answer: &EcnAnswer<'_>) -> (Tone, String) {
         None => (
             Tone::Bad,
             format!(
-                "{} flows need {:.2} % of packets marked and pmax is {:.2} %: the queue swings about \
-                 kmax, {}. Raise pmax.",
+                "{} flows need {:.2} % of packets marked and pmax is {:.2} %: the queue oscillates \
+                 around kmax, {}. Raise pmax.",
                 fluid.flows,
                 fixed.marked * 100.0,
                 fluid.ecn.pmax * 100.0,
@@ -154,8 +154,8 @@ fn verdict(answer: &EcnAnswer<'_>) -> (Tone, String) {
         Some(margin) if !settled.is_still(fixed) => (
             Tone::Caution,
             format!(
-                "The queue would settle at {}, but {margin:.1}° of phase margin do not hold it there: \
-                 it swings between {} and {}.",
+                "The queue would settle at {}, but {margin:.1}° of phase margin are not enough: it \
+                 oscillates between {} and {}.",
                 fixed.queue, settled.queue_min, settled.queue_max
             ),
         ),

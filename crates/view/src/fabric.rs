@@ -42,11 +42,11 @@ fn fill(scenario: &FabricScenario, outcome: &FabricOutcome) -> Page {
     if !outcome.series.is_empty() {
         page = page.section("Queues", queues(outcome));
     }
-    page = page.section("Links, the fullest first", [links(outcome).into()]);
+    page = page.section("Links, busiest first", [links(outcome).into()]);
     if outcome.pauses.frames > 0 {
         page = page.section("Pauses", spreading(outcome));
     }
-    page = page.section("Every byte", [ledger(outcome).into()]);
+    page = page.section("All bytes", [ledger(outcome).into()]);
     page.fact("simulated", outcome.simulated.to_string())
         .fact("seed", outcome.seed.to_string())
 }
@@ -71,7 +71,7 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
     let flows: usize = outcome.traffic.iter().map(|t| t.flows).sum();
     if dropped == 0 && outcome.effort.packets < PACKETS_MIN * flows as u64 {
         let text = format!(
-            "{} are too short to say anything: {} packets were sent by {flows} flows, and {} flows finished.",
+            "{} are too short for a verdict: {} packets were sent by {flows} flows, and {} flows finished.",
             outcome.simulated,
             outcome.effort.packets,
             outcome.traffic.iter().map(|t| t.finished).sum::<usize>()
@@ -82,7 +82,7 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
     if innocent > 0 {
         let worst = &outcome.spreading.victims[0];
         let text = format!(
-            "Congestion spread: {innocent} of {} flows were held for congestion that is not on \
+            "Congestion spread: {innocent} of {} flows were held by congestion that is not on \
              their path. {} was held longest and got {}.",
             outcome.traffic.iter().map(|t| t.flows).sum::<usize>(),
             worst.flow,
@@ -96,7 +96,7 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
     }
     let possible = match &outcome.deadlock.possible {
         Some(cycle) => format!(
-            " A deadlock is possible: the paths make a circle of {} buffers.",
+            " A deadlock is possible: the paths form a cycle of {} buffers.",
             cycle.len()
         ),
         None => String::new(),
@@ -109,7 +109,7 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
     } else {
         Tone::Caution
     };
-    let text = format!("Nothing was lost, and nobody was held for another's congestion.{possible}");
+    let text = format!("Nothing was lost, and no flow was held by others' congestion.{possible}");
     (tone, text)
 }
 
@@ -120,8 +120,8 @@ fn still_filling(outcome: &FabricOutcome) -> Option<String> {
     let share = ledger.in_flight_bytes as f64 / ledger.injected_bytes.max(1) as f64;
     (share > IN_FLIGHT_MAX).then(|| {
         format!(
-            "Nothing was lost so far, but {} are too short for a verdict: {:.0} % of what was sent is still \
-             on its way.",
+            "Nothing was lost so far, but {} are too short for a verdict: {:.0} % of the bytes sent are still \
+             in flight.",
             outcome.simulated,
             share * 100.0
         )
@@ -185,7 +185,7 @@ fn queues(outcome: &FabricOutcome) -> Vec<Block> {
     let paused: Vec<String> = outcome.series.iter().filter_map(paused).collect();
     let span = outcome.series.first().map_or(0, |s| s.span_ns);
     let mut text = format!(
-        "The most each queue held in every {}.",
+        "Each queue's maximum in every {}.",
         Seconds(span as f64 / 1e9)
     );
     if !paused.is_empty() {
@@ -235,7 +235,7 @@ fn spreading(outcome: &FabricOutcome) -> Vec<Block> {
     );
     let columns = [
         Column::text("congested egress"),
-        Column::new("silenced others for", Unit::Seconds),
+        Column::new("paused others for", Unit::Seconds),
     ];
     let mut roots = Table::new("", columns);
     for root in outcome.spreading.roots.iter().take(ROWS_MAX) {
@@ -250,7 +250,7 @@ fn spreading(outcome: &FabricOutcome) -> Vec<Block> {
 
 fn victims(outcome: &FabricOutcome) -> Table {
     let columns = [
-        Column::text("held for others"),
+        Column::text("held by others"),
         Column::new("hop time held", Unit::Seconds),
         Column::new("goodput", Unit::Rate),
         Column::new("slowdown", Unit::Count),
@@ -280,12 +280,12 @@ fn ledger(outcome: &FabricOutcome) -> Table {
         ("sent", ledger.injected_bytes),
         ("delivered", ledger.delivered_bytes),
         ("dropped by switches", ledger.dropped_bytes),
-        ("thrown away by receivers", ledger.discarded_bytes),
-        ("under way at the end", ledger.in_flight_bytes),
-        ("most of a shared buffer", outcome.buffer.shared_peak_bytes),
+        ("discarded by receivers", ledger.discarded_bytes),
+        ("in flight at the end", ledger.in_flight_bytes),
+        ("peak of a shared buffer", outcome.buffer.shared_peak_bytes),
         ("of", outcome.buffer.shared_bytes),
         (
-            "most of a port's headroom",
+            "peak of a port's headroom",
             outcome.buffer.headroom_peak_bytes,
         ),
     ] {

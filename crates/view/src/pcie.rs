@@ -33,12 +33,12 @@ fn fill(scenario: &PcieScenario, outcome: &PcieOutcome, more: &More) -> Page {
         page = page.section("", [about.into()]);
     }
     page = page.section("Streams", [streams(outcome).into(), total(outcome).into()]);
-    page = page.section("Links, the fullest first", links(outcome));
+    page = page.section("Links, busiest first", links(outcome));
     if let Some(sweep) = &more.sweep {
         page = page.section("How many streams", how_many(sweep));
     }
     if let Some(changes) = &more.what_if {
-        page = page.section("What one change would bring", what_if(changes));
+        page = page.section("Effect of single changes", what_if(changes));
     }
     page.fact("simulated", outcome.simulated_s.to_string())
         .fact("seed", outcome.seed.0.to_string())
@@ -108,14 +108,14 @@ fn stream_row(stream: &StreamOutcome, fenced: bool) -> Vec<Cell> {
 
 fn total(outcome: &PcieOutcome) -> String {
     let measured = if outcome.measured_s.is_some() {
-        "A rate is that of the time in which all streams run, without its start and end"
+        "Rates are measured while all streams run, without start and end"
     } else {
-        "The streams have too little time in common for a steady rate, so each is taken over its own \
-         time, and all over all time"
+        "The streams overlap too little for a steady rate, so each rate is over the stream's own time, \
+         and the total over all time"
     };
     format!(
-        "In all {}, and {} with start and end; with every link shared out evenly it would be {}. \
-         {measured}; a latency is from issue to the last byte.",
+        "In total {}, or {} with start and end; with every link shared evenly it would be {}. \
+         {measured}; latency is from issue to the last byte.",
         outcome.total_bytes_per_s, outcome.overall_bytes_per_s, outcome.fair_bytes_per_s
     )
 }
@@ -176,7 +176,7 @@ fn how_many(sweep: &StreamSweep) -> Vec<Block> {
     let y = Axis::linear("together", Unit::Rate);
     let chart = Chart::new("", x, y).with(Series::new("together", curve));
     let best = format!(
-        "{} give the most; beyond that another stream only takes from the others.",
+        "{} give the highest rate; more streams only take from each other.",
         match sweep.best_streams {
             1 => "One stream".to_owned(),
             n => format!("{n} streams"),
@@ -208,7 +208,7 @@ fn what_if(changes: &[WhatIf]) -> Vec<Block> {
     }
     let mut text = format!("{} single changes were tried.", changes.len());
     if changes.iter().all(|c| c.gain < GAIN_WORTH) {
-        text.push_str(" None brings a percent: it takes more than one.");
+        text.push_str(" None gains a percent: more than one is needed.");
     }
     vec![table.into(), text.into()]
 }

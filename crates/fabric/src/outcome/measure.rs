@@ -301,7 +301,7 @@ const MODELLED: [Formula; 3] = [
     },
     Formula {
         gives: "slowdown",
-        text: "completion ÷ the same packets over the same hops, each sent on when it is there",
+        text: "completion ÷ the same packets over the same hops, each forwarded when complete",
         source: Citation::computed("store and forward", "an empty fabric"),
     },
 ];

@@ -75,7 +75,7 @@ impl CheckpointQuestion {
         }
         if self.model.size.is_none() {
             let bytes = self.model.bytes_per_parameter();
-            basis.parameter("model", "bytes for a parameter", bytes, "B", ADAM);
+            basis.parameter("model", "bytes per parameter", bytes, "B", ADAM);
         }
         let mtbf = cluster.mtbf_per_gpu.0;
         basis

@@ -30,7 +30,7 @@ pub const FORMULAS: [Formula; 6] = [
         source: Citation::quoted("Daly 2006", "complete cost function"),
     },
     Formula {
-        gives: "share of time that trains, kept or thrown away",
+        gives: "share of time spent training, kept or lost",
         text: "e^(−R/μ)·(1 − e^(−W/μ))/(1 − e^(−(W+C)/μ)); the rest waits: for saves and for restarts",
         source: Citation::computed(
             "a failure every μ of wall time, each followed by a restart that can fail",

@@ -26,7 +26,7 @@ impl Checkable for CheckpointQuestion {
             } else if model.bytes_per_parameter() <= 0.0 {
                 c.refuse(
                     "weight_bytes",
-                    "0 bytes for a parameter in all",
+                    "0 bytes per parameter in all",
                     "more than 0 in all",
                 );
             }

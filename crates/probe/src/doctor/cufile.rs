@@ -111,7 +111,7 @@ impl Config {
         } else if named.is_some() {
             let path = path.display();
             Content::Broken(format!(
-                "CUFILE_ENV_PATH_JSON names {path}, which is not there"
+                "CUFILE_ENV_PATH_JSON names {path}, which is missing"
             ))
         } else {
             Content::Missing
@@ -177,7 +177,7 @@ impl Config {
 fn parse(text: &str) -> Content {
     match serde_json::from_str(&without_comments(text)) {
         Ok(settings @ Value::Object(_)) => Content::Settings(settings),
-        Ok(_) => Content::Broken("it holds no object".to_owned()),
+        Ok(_) => Content::Broken("not a JSON object".to_owned()),
         Err(e) => Content::Broken(e.to_string()),
     }
 }

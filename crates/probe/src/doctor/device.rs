@@ -21,8 +21,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "drives",
         ways: DIRECT,
-        why: "a GPU's memory is reached by NVMe on PCIe and by RDMA; paravirtual, SATA, SCSI and USB \
-              disks, and NVMe over TCP, move bytes through host memory",
+        why: "only NVMe on PCIe and RDMA reach GPU memory; paravirtual, SATA, SCSI and USB disks and NVMe \
+              over TCP copy through host memory",
         mend: "put the data on a local NVMe drive; in a virtual machine pass one through",
         look: look_transport,
     },
@@ -31,7 +31,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "NVMe metadata",
         ways: DIRECT,
-        why: "blocks formatted with metadata are refused by GPUDirect Storage",
+        why: "GPUDirect Storage refuses drives formatted with block metadata",
         mend: "format with a metadata size of 0 (this erases the drive): sudo nvme format --lbaf=0 \
                /dev/DRIVE",
         look: look_metadata,
@@ -50,8 +50,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "drives' PCIe links",
         ways: ADVICE,
-        why: "a drive on fewer lanes than it has gives that much less",
-        mend: "reseat the drive or its cable, then look at `sudo lspci -vv` for LnkSta",
+        why: "a drive that uses fewer lanes than it has is slower",
+        mend: "reseat the drive or its cable, then check LnkSta in `sudo lspci -vv`",
         look: look_link,
     },
     Check {
@@ -59,9 +59,9 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "distance to the GPU",
         ways: ADVICE,
-        why: "bytes between a drive and a GPU on two sockets cross the link between them: 3.9 instead \
-              of 6.5 GB/s a drive on a DGX-2",
-        mend: "use the drives on the GPU's socket, or move them there; `nvidia-smi topo -m`",
+        why: "traffic between a drive and a GPU on two sockets crosses the link between them: 3.9 \
+              instead of 6.5 GB/s per drive on a DGX-2",
+        mend: "use drives on the GPU's socket, or move them there; see `nvidia-smi topo -m`",
         look: look_distance,
     },
 ];
@@ -86,7 +86,7 @@ fn look_transport(facts: &Facts<'_>) -> Outcome {
     match far.map_or(first.kind, |drive| drive.kind) {
         DriveKind::Nvme => Outcome::pass(names),
         DriveKind::NvmeRdma => {
-            Outcome::fail(format!("{names}: nvidia-fs takes it, P2PDMA does not")).closes(P2PDMA)
+            Outcome::fail(format!("{names}: works with nvidia-fs, not P2PDMA")).closes(P2PDMA)
         }
         kind => {
             let name = far.map_or(&first.name, |drive| &drive.name);
@@ -104,7 +104,7 @@ fn look_metadata(facts: &Facts<'_>) -> Outcome {
         .filter_map(|drive| Some((drive, drive.metadata_bytes?)))
         .collect();
     if known.is_empty() {
-        return Outcome::skip("no NVMe drive that says");
+        return Outcome::skip("no drive reports it");
     }
     match known.iter().find(|(_, bytes)| *bytes > 0) {
         None => Outcome::pass("none"),
@@ -168,7 +168,7 @@ fn look_link(facts: &Facts<'_>) -> Outcome {
         })
         .collect();
     if links.is_empty() {
-        Outcome::skip("no NVMe drive, or the bus does not say")
+        Outcome::skip("no NVMe drive, or link not reported")
     } else if narrow.is_empty() {
         Outcome::pass("all lanes in use")
     } else {
@@ -200,8 +200,5 @@ fn look_distance(facts: &Facts<'_>) -> Outcome {
         .filter(|(_, distance)| *distance == Distance::Across)
         .map(|(drive, _)| drive.name.clone())
         .collect::<Vec<_>>();
-    Outcome::warn(format!(
-        "{} and every GPU are on two sockets",
-        list(far.into_iter())
-    ))
+    Outcome::warn(format!("no GPU on the socket of {}", list(far.into_iter())))
 }

@@ -27,8 +27,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "NVIDIA GPU",
         ways: ALL_PATHS,
-        why: "there is no GPU memory to move bytes to without one",
-        mend: "run where a GPU is, or pass one in: `docker run --gpus all …`",
+        why: "without a GPU there is no memory to transfer into",
+        mend: "use a GPU machine; in a container: `docker run --gpus all …`",
         look: look_present,
     },
     Check {
@@ -36,7 +36,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "NVIDIA driver",
         ways: ALL_PATHS,
-        why: "CUDA and cuFile talk to the GPU through it",
+        why: "CUDA and cuFile access the GPU through it",
         mend: "sudo apt install nvidia-open && sudo modprobe nvidia",
         look: look_loaded,
     },
@@ -45,7 +45,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "device nodes",
         ways: ALL_PATHS,
-        why: "without its nodes under /dev a process cannot open the GPU, whatever the driver says",
+        why: "a process opens the GPU by its nodes under /dev; a loaded driver is not enough",
         mend: "sudo nvidia-modprobe -c 0 -u; in a container: `docker run --gpus all …`",
         look: look_nodes,
     },
@@ -63,7 +63,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "driver version",
         ways: P2PDMA,
-        why: "drivers before 565.47 cannot lend GPU memory to the kernel's P2PDMA",
+        why: "drivers before 565.47 do not support the kernel's P2PDMA",
         mend: "install an open driver of 565.47 or later",
         look: look_version,
     },
@@ -82,9 +82,9 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "GPU class",
         ways: DIRECT,
-        why: "GPUDirect Storage works on data-centre and professional GPUs, not on GeForce; P2PDMA \
-              from Ampere on",
-        mend: "none on this GPU: bytes go through the pinned ring, which reaches the speed of the bus",
+        why: "GPUDirect Storage supports data-centre and professional GPUs, not GeForce; P2PDMA needs \
+              Ampere or later",
+        mend: "none on this GPU: the pinned ring is used instead and reaches the speed of the bus",
         look: look_class,
     },
     Check {
@@ -92,8 +92,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "BAR1 size",
         ways: P2PDMA,
-        why: "drives and NICs reach GPU memory through BAR1; a small one cannot hold all of it, and \
-              bounds what can be registered at once",
+        why: "drives and NICs reach GPU memory through BAR1; a small one cannot map all of it and \
+              limits what can be registered at once",
         mend: "enable `Above 4G Decoding` and `Resizable BAR` in the firmware; in a virtual machine \
                give the guest a large MMIO window",
         look: look_bar1,
@@ -103,8 +103,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "GPU's PCIe link",
         ways: ADVICE,
-        why: "a link that trained with fewer lanes than it has moves that much less, both ways",
-        mend: "reseat the card or riser, then look at `sudo lspci -vv` for LnkSta",
+        why: "a link that trained with fewer lanes than it has is slower in both directions",
+        mend: "reseat the card or riser, then check LnkSta in `sudo lspci -vv`",
         look: look_link,
     },
 ];
@@ -148,7 +148,7 @@ fn look_nodes(facts: &Facts<'_>) -> Outcome {
         missing.push("/dev/nvidia0");
     }
     if missing.is_empty() {
-        Outcome::pass("nvidiactl, nvidia-uvm and the GPU's are there")
+        Outcome::pass("nvidiactl, nvidia-uvm and a GPU node exist")
     } else {
         Outcome::fail(format!("{} missing", missing.join(", ")))
     }
@@ -180,7 +180,7 @@ fn look_version(facts: &Facts<'_>) -> Outcome {
             Outcome::fail(format!("driver {} is too old for P2PDMA", driver.version))
         }
         Some(_) => Outcome::pass(driver.version.clone()),
-        None => Outcome::skip("the driver does not say"),
+        None => Outcome::skip("version not reported"),
     }
 }
 
@@ -216,16 +216,14 @@ fn look_class(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("the model is not known");
     }
     if let Some(model) = models.iter().find(|model| model.contains("GeForce")) {
-        return Outcome::fail(format!("{model} is no data-centre GPU"));
+        return Outcome::fail(format!("{model} is a consumer GPU"));
     }
     let is_served = |model: &&&str| {
         let mut words = model.split([' ', '-']);
         words.any(|word| P2PDMA_MODELS.contains(&word))
     };
     match models.iter().find(|model| !is_served(model)) {
-        Some(model) => {
-            Outcome::fail(format!("{model} is not among those that P2PDMA serves")).closes(P2PDMA)
-        }
+        Some(model) => Outcome::fail(format!("{model} is not supported by P2PDMA")).closes(P2PDMA),
         None => Outcome::pass(tally(models.into_iter())),
     }
 }
@@ -237,7 +235,7 @@ fn look_bar1(facts: &Facts<'_>) -> Outcome {
         .filter_map(|gpu| Some((gpu, gpu.bar1_bytes?)))
         .collect();
     let Some((gpu, least)) = sizes.iter().min_by_key(|(_, bytes)| *bytes) else {
-        return Outcome::skip("the bus does not say");
+        return Outcome::skip("size not reported");
     };
     let seen = format!("{} on {}", Bytes(*least), gpu.address);
     if *least < BAR1_BYTES_MIN {
@@ -259,7 +257,7 @@ fn look_link(facts: &Facts<'_>) -> Outcome {
         })
         .collect();
     let Some((_, first)) = links.first() else {
-        return Outcome::skip("the bus does not say");
+        return Outcome::skip("link not reported");
     };
     match links.iter().find(|(_, link)| link.is_narrow()) {
         Some((address, link)) => Outcome::warn(format!(

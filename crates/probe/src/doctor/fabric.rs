@@ -36,8 +36,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Fabric,
         title: "RDMA links",
         ways: ADVICE,
-        why: "a port that is down carries nothing, and its traffic moves to others or stops",
-        mend: "look at the cable and the switch port; `ibstat`, `rdma link`",
+        why: "the traffic of a port that is down moves to other ports or stops",
+        mend: "check the cable and the switch port; see `ibstat`, `rdma link`",
         look: look_links,
     },
     Check {
@@ -45,7 +45,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Fabric,
         title: "RDMA rate",
         ways: ADVICE,
-        why: "a port that came up slower than its fellows slows every collective and every stripe",
+        why: "a port slower than the others slows every collective and every striped transfer",
         mend: "reseat or replace the cable; `mlxlink -d DEVICE` shows why it trained down",
         look: look_rate,
     },
@@ -65,7 +65,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "NVMe over fabrics",
         ways: ADVICE,
         why: "a controller that is not live is reconnecting: I/O to it waits",
-        mend: "nvme list-subsys, then nvme connect again or look at the target",
+        mend: "nvme list-subsys, then nvme connect again or check the target",
         look: look_nvmeof,
     },
     Check {
@@ -75,7 +75,7 @@ pub(super) const CHECKS: &[Check] = &[
         ways: ADVICE,
         why: "small frames cost more headers and interrupts: RoCE then sends 1 KiB payloads, and \
               NVMe over TCP splits each block",
-        mend: "sudo ip link set dev INTERFACE mtu 9000, with the switches set alike",
+        mend: "sudo ip link set dev INTERFACE mtu 9000, also on the switches",
         look: look_mtu,
     },
     Check {
@@ -83,9 +83,9 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Fabric,
         title: "loss and errors",
         ways: ADVICE,
-        why: "RDMA goes back and sends again for every lost packet: a few cost most of the rate",
-        mend: "check cables for symbol errors, and PFC and ECN on every hop for the others; counters \
-               run since boot, so look whether they grow",
+        why: "RDMA resends everything since a lost packet: a few losses cost most of the rate",
+        mend: "for symbol errors check cables, for others PFC and ECN on every hop; counters start at \
+               boot, so check whether they grow",
         look: look_loss,
     },
     Check {
@@ -93,7 +93,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Fabric,
         title: "pause frames",
         ways: ADVICE,
-        why: "pause frames say that a receiver or switch could not keep up and stopped the sender",
+        why: "a pause frame means that a receiver or switch could not keep up and paused the sender",
         mend: "find the slow receiver (PCIe link, NUMA node, small buffers); use ECN before PFC",
         look: look_pause,
     },
@@ -268,7 +268,7 @@ fn look_mtu(facts: &Facts<'_>) -> Outcome {
         }
     }
     match (checked, small.is_empty()) {
-        (0, _) => Outcome::skip("no interface that carries storage"),
+        (0, _) => Outcome::skip("no interface carries storage"),
         (_, true) => Outcome::pass(format!("large on {checked} interfaces")),
         (_, false) => {
             let mend = small
@@ -277,7 +277,7 @@ fn look_mtu(facts: &Facts<'_>) -> Outcome {
                 .collect::<Vec<_>>()
                 .join("; ");
             let seen = small.iter().map(|(name, mtu)| format!("{name} has {mtu}"));
-            Outcome::warn(list(seen)).mend(format!("{mend}, with the switches set alike"))
+            Outcome::warn(list(seen)).mend(format!("{mend}, also on the switches"))
         }
     }
 }
@@ -310,10 +310,10 @@ fn look_pause(facts: &Facts<'_>) -> Outcome {
     // InfiniBand uses credits instead; waits for credits are counted in ticks, not frames.
     let has_roce = Port::all(facts.root).iter().any(|port| port.is_ethernet);
     if counts.is_empty() && !has_roce {
-        return Outcome::skip("no Ethernet adapter that counts them");
+        return Outcome::skip("no Ethernet adapter counts them");
     }
     if counts.is_empty() {
-        return Outcome::skip("only to be seen on the machine itself");
+        return Outcome::skip("visible only on the live machine");
     }
     let heavy: Vec<String> = counts
         .iter()

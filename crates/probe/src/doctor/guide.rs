@@ -7,17 +7,17 @@ use super::{catalogue::all, check::Layer, cufile_path::CufilePath};
 const PREFACE: &str = "\
 # The doctor's checks
 
-`straightway doctor [PATH]` says whether bytes of PATH can go straight into GPU memory and, if not,
-what is in the way and what mends it. Two ways are direct: **nvidia-fs** (NVIDIA's kernel module) and
-**P2PDMA** (the kernel's own). One is enough. **Compat mode** is cuFile copying through host memory:
-it works, and is not direct. A check that fails closes the ways named with it; one that closes none
-costs speed. No check proves that direct works: only the live transfer at the end does.
+`straightway doctor [PATH]` reports whether bytes of PATH can be transferred directly into GPU memory
+and, if not, what prevents it and how to fix it. Two paths are direct: **nvidia-fs** (NVIDIA's kernel
+module) and **P2PDMA** (the kernel's own). One is enough. In **compat mode** cuFile copies through host
+memory, which is not direct. A failed check closes the paths listed with it; one that closes none costs
+speed. No check proves that transfers are direct: only the live transfer at the end does.
 
-Exit status: 0 direct is proven, 1 it is not, 2 the examination itself failed. `--json` gives the
-same for programs, `--verbose` the checks that passed, `--root DIR` examines a captured machine: a
-folder with its /sys, /proc, /run, /etc and /dev.
+Exit status: 0 if the direct path is proven, 1 if not, 2 on an error. `--json` prints the diagnosis as
+JSON, `--verbose` also shows the checks that passed, `--root DIR` examines a captured machine: a folder
+with its /sys, /proc, /run, /etc and /dev.
 
-This page is written by `straightway doctor --checks`.
+This page is the output of `straightway doctor --checks`.
 ";
 
 /// The guide.

@@ -24,8 +24,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "kernel version",
         ways: P2PDMA,
-        why: "P2PDMA from user space came with Linux 6.2; Linux 6.16 reports success and moves wrong bytes",
-        mend: "boot a kernel of 6.2 or later but not 6.16, or use nvidia-fs",
+        why: "P2PDMA from user space needs Linux 6.2; Linux 6.16 reports success but moves wrong bytes",
+        mend: "boot Linux 6.2 or later, but not 6.16, or use nvidia-fs",
         look: look_version,
     },
     Check {
@@ -44,7 +44,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "P2PDMA symbol",
         ways: P2PDMA,
-        why: "p2pdma_pgmap_ops in the running kernel is the proof that its P2PDMA is really there",
+        why: "p2pdma_pgmap_ops in the running kernel proves that it has P2PDMA",
         mend: "boot a kernel built with CONFIG_PCI_P2PDMA=y",
         look: look_symbols,
     },
@@ -53,8 +53,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "IOMMU",
         ways: DIRECT,
-        why: "on x86 a translating IOMMU sends peer-to-peer traffic up through the processor or \
-              refuses it; on Grace it must translate",
+        why: "on x86 a translating IOMMU routes peer-to-peer traffic through the processor or blocks \
+              it; on Grace it must translate",
         mend: "add `iommu=off`, or `iommu=pt` where the platform needs it, to GRUB_CMDLINE_LINUX, \
                then sudo update-grub && sudo reboot",
         look: look_iommu,
@@ -64,7 +64,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "NVMe multipath",
         ways: P2PDMA,
-        why: "the kernel's multipath layer for NVMe does not pass P2PDMA on",
+        why: "the kernel's multipath layer for NVMe does not support P2PDMA",
         mend: "echo 'options nvme_core multipath=N' | sudo tee /etc/modprobe.d/nvme.conf && \
                sudo update-initramfs -u && sudo reboot",
         look: look_multipath,
@@ -85,7 +85,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "locked memory",
         ways: ADVICE,
-        why: "registered buffers count against RLIMIT_MEMLOCK; too little of it means a smaller ring",
+        why: "registered buffers count against RLIMIT_MEMLOCK; a low limit means a smaller ring",
         mend: "ulimit -l unlimited, LimitMEMLOCK=infinity in the unit, or \
                `docker run --ulimit memlock=-1 …`",
         look: look_memlock,
@@ -104,7 +104,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "huge pages",
         ways: ADVICE,
-        why: "buffers on huge pages cost fewer page-table walks and fewer pieces per DMA",
+        why: "buffers on huge pages need fewer page-table walks and fewer DMA segments",
         mend: "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
         look: look_huge_pages,
     },
@@ -115,11 +115,11 @@ fn look_version(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("no GPU");
     }
     let Some(release) = &facts.kernel.release else {
-        return Outcome::skip("the kernel does not say");
+        return Outcome::skip("not reported");
     };
     match major_minor(release) {
         Some(version) if version < P2PDMA_KERNEL => {
-            Outcome::fail(format!("Linux {release} is before P2PDMA"))
+            Outcome::fail(format!("Linux {release} predates P2PDMA"))
         }
         Some(version) if is_broken(version) => Outcome::fail(format!(
             "Linux {release} gives drives wrong addresses for BAR memory and reports success"
@@ -146,7 +146,7 @@ fn look_p2pdma(facts: &Facts<'_>) -> Outcome {
     } else if facts.kernel.option("CONFIG_PCI_P2PDMA").is_some() {
         Outcome::pass("built in")
     } else {
-        Outcome::skip("the kernel's configuration is not to be found")
+        Outcome::skip("the kernel configuration was not found")
     }
 }
 
@@ -158,7 +158,7 @@ fn look_symbols(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("the kernel is built without it");
     }
     match facts.root.contains("/proc/kallsyms", "p2pdma_pgmap_ops") {
-        Ok(true) => Outcome::pass("p2pdma_pgmap_ops is there"),
+        Ok(true) => Outcome::pass("p2pdma_pgmap_ops exists"),
         // Only kernels with CONFIG_KALLSYMS_ALL list data symbols.
         Ok(false) if facts.kernel.option("CONFIG_KALLSYMS_ALL") == Some(false) => {
             Outcome::skip("this kernel lists no data symbols")
@@ -177,10 +177,10 @@ fn look_iommu(facts: &Facts<'_>) -> Outcome {
     let is_on = facts.root.exists(&group) || !facts.root.list("/sys/class/iommu").is_empty();
     if !facts.kernel.is_x86 {
         return if is_on && kind.as_deref() != Some("identity") {
-            Outcome::pass("on, as Grace needs it")
+            Outcome::pass("on, as Grace needs")
         } else {
             Outcome::fail("the IOMMU is off or passes through, but Grace needs it on")
-                .mend("take iommu.passthrough=1 and iommu=off out of the kernel's command line")
+                .mend("remove iommu.passthrough=1 and iommu=off from the kernel command line")
         };
     }
     match (is_on, kind.as_deref()) {
@@ -190,7 +190,7 @@ fn look_iommu(facts: &Facts<'_>) -> Outcome {
         (true, None) if facts.kernel.command_line.contains("iommu=pt") => {
             Outcome::pass("on, passing through (iommu=pt)")
         }
-        (true, None) => Outcome::warn("the IOMMU is on; whether it translates is not to be seen"),
+        (true, None) => Outcome::warn("the IOMMU is on; whether it translates is unknown"),
     }
 }
 
@@ -220,7 +220,7 @@ fn look_io_uring(facts: &Facts<'_>) -> Outcome {
         (Some(Err(error)), _) => Outcome::warn(error.clone()),
         (None, Some(0)) => Outcome::pass("kernel.io_uring_disabled=0"),
         (None, Some(level)) => Outcome::warn(format!("kernel.io_uring_disabled={level}")),
-        (None, None) => Outcome::skip("the kernel does not say"),
+        (None, None) => Outcome::skip("not reported"),
     }
 }
 
@@ -230,7 +230,7 @@ fn look_memlock(facts: &Facts<'_>) -> Outcome {
         .lines()
         .find_map(|line| line.strip_prefix("Max locked memory"));
     let Some(soft) = line.and_then(|line| line.split_whitespace().next()) else {
-        return Outcome::skip("the kernel does not say");
+        return Outcome::skip("not reported");
     };
     let status = facts.root.text("/proc/self/status").unwrap_or_default();
     let capabilities = status
@@ -258,14 +258,14 @@ fn look_dirty(facts: &Facts<'_>) -> Outcome {
         line.split_whitespace().next()?.parse().ok()
     };
     let Some(dirty) = kib("Dirty:") else {
-        return Outcome::skip("the kernel does not say");
+        return Outcome::skip("not reported");
     };
     let waiting = dirty.saturating_add(kib("Writeback:").unwrap_or(0));
     let bytes = waiting.saturating_mul(1024);
     if bytes > DIRTY_BYTES_MAX {
-        Outcome::warn(format!("{} wait to be written", Bytes(bytes)))
+        Outcome::warn(format!("{} not yet written", Bytes(bytes)))
     } else {
-        Outcome::pass(format!("{} wait to be written", Bytes(bytes)))
+        Outcome::pass(format!("{} not yet written", Bytes(bytes)))
     }
 }
 
@@ -280,6 +280,6 @@ fn look_huge_pages(facts: &Facts<'_>) -> Outcome {
     match chosen {
         Some("never") => Outcome::warn("transparent huge pages are off"),
         Some(other) => Outcome::pass(other.to_owned()),
-        None => Outcome::skip("the kernel does not say"),
+        None => Outcome::skip("not reported"),
     }
 }

@@ -22,7 +22,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "libcufile",
         ways: ALL_PATHS,
-        why: "it is the only door to GPUDirect Storage",
+        why: "it is the only API of GPUDirect Storage",
         mend: "sudo apt install libcufile-13-0, or pip install nvidia-cufile and add its folder to \
                LD_LIBRARY_PATH",
         look: look_library,
@@ -32,8 +32,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "cufile.json",
         ways: ALL_PATHS,
-        why: "a configuration that cannot be read makes cuFile fail to open, or run on defaults",
-        mend: "mend the line named, or point CUFILE_ENV_PATH_JSON to a good file",
+        why: "if the configuration is unreadable, cuFile fails to open or uses defaults",
+        mend: "fix the line named, or set CUFILE_ENV_PATH_JSON to a valid file",
         look: look_config,
     },
     Check {
@@ -49,9 +49,9 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "cufile.p2pdma",
         layer: Layer::Machine,
-        title: "P2PDMA switch",
+        title: "P2PDMA option",
         ways: P2PDMA,
-        why: "cuFile takes the kernel's P2PDMA only when told to; the default is off",
+        why: "cuFile uses the kernel's P2PDMA only if enabled; the default is off",
         mend: "set properties.use_pci_p2pdma to true in cufile.json, or export \
                CUFILE_USE_PCIP2PDMA=true",
         look: look_p2pdma,
@@ -61,8 +61,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "deny list",
         ways: DIRECT,
-        why: "what is on the deny list of cufile.json is never read directly",
-        mend: "take the entry out of `denylist` in cufile.json",
+        why: "entries of the deny list in cufile.json are never read directly",
+        mend: "remove the entry from `denylist` in cufile.json",
         look: look_denylist,
     },
     Check {
@@ -70,8 +70,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "compat pool",
         ways: COMPAT,
-        why: "in compat mode each entry of a batch holds one pool buffer; a batch deeper than the \
-              pool blocks for ever, without an error",
+        why: "in compat mode each entry of a batch holds one pool buffer; a batch larger than the \
+              pool blocks forever, without an error",
         mend: "raise properties.posix_pool_slab_count to at least io_batchsize in cufile.json, or \
                submit smaller batches",
         look: look_pool,
@@ -81,8 +81,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "cuFile's sizes",
         ways: ADVICE,
-        why: "sizes off their step are refused or rounded, and a device cache smaller than the \
-              batch stalls it",
+        why: "misaligned sizes are refused or rounded, and a device cache smaller than the batch \
+              stalls it",
         mend: "use multiples of 64 KiB, and a device cache of at least io_batchsize × \
                per_buffer_cache_size_kb, in cufile.json",
         look: look_limits,
@@ -92,7 +92,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "cuFile's logging",
         ways: ADVICE,
-        why: "at DEBUG and TRACE cuFile writes lines for each I/O, and is slow",
+        why: "at DEBUG and TRACE cuFile logs every I/O, which is slow",
         mend: "unset CUFILE_LOGGING_LEVEL and set logging.level to ERROR in cufile.json",
         look: look_logging,
     },
@@ -114,7 +114,7 @@ fn look_library(facts: &Facts<'_>) -> Outcome {
                 None => Outcome::pass(path.to_string()),
             }
         }
-        None => Outcome::fail("libcufile.so.0 is not where the loader looks"),
+        None => Outcome::fail("the loader does not find libcufile.so.0"),
     }
 }
 
@@ -153,7 +153,7 @@ fn look_compat(facts: &Facts<'_>) -> Outcome {
     let allowed = config.switch("CUFILE_ALLOW_COMPAT_MODE", "properties.allow_compat_mode");
     match (forced, allowed) {
         (Some(true), _) => Outcome::fail("compat mode is forced"),
-        (_, Some(true)) => Outcome::pass("allowed: cuFile may fall back without a word"),
+        (_, Some(true)) => Outcome::pass("allowed: cuFile may fall back silently"),
         (_, Some(false)) => Outcome::pass("forbidden: a fallback is an error"),
         (_, None) => Outcome::pass("not set: the default differs by version"),
     }
@@ -165,14 +165,14 @@ fn look_p2pdma(facts: &Facts<'_>) -> Outcome {
     };
     match config.switch("CUFILE_USE_PCIP2PDMA", "properties.use_pci_p2pdma") {
         Some(true) => Outcome::pass("on"),
-        Some(false) => Outcome::fail("cuFile is told not to use P2PDMA"),
-        None => Outcome::fail("cuFile is not told to use P2PDMA"),
+        Some(false) => Outcome::fail("P2PDMA is disabled in cuFile"),
+        None => Outcome::fail("P2PDMA is not enabled in cuFile"),
     }
 }
 
 fn look_denylist(facts: &Facts<'_>) -> Outcome {
     let (Some(config), Some(backing)) = (config(facts), facts.backing()) else {
-        return Outcome::skip("no GPU, or no device to look for");
+        return Outcome::skip("no GPU, or no known device");
     };
     let listed = |kind: &str, name: &str| {
         let words = config.words(&format!("denylist.{kind}"));

@@ -17,7 +17,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Live,
         title: "host read",
         ways: ADVICE,
-        why: "a real O_DIRECT read shows what the drive gives before any GPU is involved",
+        why: "a real O_DIRECT read measures the rate of the drive without a GPU",
         mend: "read the error; a file system without O_DIRECT is read through the page cache",
         look: look_host,
     },
@@ -26,9 +26,9 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Live,
         title: "GPU transfer",
         ways: DIRECT,
-        why: "cuFile falls back to host memory without a word; only its own counters during a real \
-              transfer prove which path the bytes took",
-        mend: "mend the failures above, then run the doctor again",
+        why: "cuFile falls back to host memory silently; only its own counters during a real transfer \
+              prove which path the bytes took",
+        mend: "fix the failures above, then run the doctor again",
         look: look_gpu,
     },
 ];

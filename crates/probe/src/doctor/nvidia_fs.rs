@@ -17,7 +17,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "nvidia-fs module",
         ways: NVIDIA_FS,
-        why: "without it, and without P2PDMA, cuFile copies through host memory and says nothing",
+        why: "without it and without P2PDMA, cuFile silently copies through host memory",
         mend: "sudo apt install nvidia-fs && sudo modprobe nvidia-fs",
         look: look_module,
     },
@@ -46,9 +46,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "nvidia-fs and storage",
         ways: NVIDIA_FS,
-        why: "nvidia-fs reaches storage only through drivers that were built to know it and have \
-              registered; the kernel's own nvme driver is not one, which gdscheck shows as \
-              `NVMe : Unsupported`",
+        why: "nvidia-fs reaches storage only through drivers that support it and have registered; the \
+              kernel's own nvme driver does not, which gdscheck shows as `NVMe : Unsupported`",
         mend: "install MLNX_OFED or DOCA-OFED with --with-nvmf --with-nfsrdma --enable-gds (or the file \
                system's own client), sudo update-initramfs -u && sudo reboot",
         look: look_storage,
@@ -58,8 +57,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "nvidia-fs counters",
         ways: ADVICE,
-        why: "failed mappings and transfers that cross root ports are counted there and nowhere else",
-        mend: "look at /proc/driver/nvidia-fs/stats and `dmesg | grep nvidia-fs`",
+        why: "only these counters show failed mappings and transfers that cross root ports",
+        mend: "see /proc/driver/nvidia-fs/stats and `dmesg | grep nvidia-fs`",
         look: look_errors,
     },
 ];
@@ -78,7 +77,7 @@ fn look_node(facts: &Facts<'_>) -> Outcome {
     if facts.driver.is_none() || !facts.has_nvidia_fs() {
         Outcome::skip("the module is not loaded")
     } else if facts.root.exists("/dev/nvidia-fs0") {
-        Outcome::pass("/dev/nvidia-fs0 is there")
+        Outcome::pass("/dev/nvidia-fs0 exists")
     } else {
         Outcome::fail("nvidia-fs is loaded but /dev/nvidia-fs0 is missing")
     }
@@ -101,7 +100,7 @@ fn look_version(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("the module is not loaded");
     }
     let Some(version) = version(facts) else {
-        return Outcome::skip("the module does not say");
+        return Outcome::skip("not reported");
     };
     let is_open = facts.driver.as_ref().is_some_and(|driver| driver.is_open);
     match major_minor(&version) {
@@ -136,10 +135,10 @@ fn look_storage(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("the module is not loaded");
     }
     let Some(modules) = facts.root.text("/proc/driver/nvidia-fs/modules") else {
-        return Outcome::skip("the module does not say");
+        return Outcome::skip("not reported");
     };
     let Some(driver) = facts.backing().and_then(storage_driver) else {
-        return Outcome::skip("no driver that could register is behind the path");
+        return Outcome::skip("no driver of the path could register");
     };
     let registered = modules.lines().filter_map(|line| line.split(':').next());
     let registered: Vec<String> = registered.map(|name| name.trim().to_owned()).collect();

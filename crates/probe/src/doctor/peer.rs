@@ -26,7 +26,7 @@ pub(super) const CHECKS: &[Check] = &[
         ways: ADVICE,
         why: "drives reach memory in a BAR of another device by peer-to-peer DMA, without cuFile: the controller \
               memory buffer of an NVMe drive, or GPU memory that its driver offers as p2pmem",
-        mend: "a drive with a controller memory buffer (`nvme show-regs`, CMBSZ), on Linux 6.2 or later with \
+        mend: "use a drive with a controller memory buffer (`nvme show-regs`, CMBSZ), on Linux 6.2 or later with \
                CONFIG_PCI_P2PDMA=y",
         look: look_memory,
     },
@@ -35,8 +35,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "drive and BAR memory",
         ways: ADVICE,
-        why: "only the driver of NVMe on PCIe takes peer-to-peer DMA: virtio, loop devices, ram disks, LVM and NVMe \
-              over fabrics answer EREMOTEIO. md passes it on since Linux 7.2; 6.18 refuses",
+        why: "only the driver of NVMe on PCIe supports peer-to-peer DMA: virtio, loop devices, RAM disks, LVM and NVMe \
+              over fabrics return EREMOTEIO. md supports it since Linux 7.2; 6.18 refuses",
         mend: "keep the files on an NVMe drive of this machine, without LVM or a loop device",
         look: look_drive,
     },
@@ -45,8 +45,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "path to BAR memory",
         ways: ADVICE,
-        why: "Linux lets two devices talk below a common PCIe switch; through the root complex only on processors that \
-              it knows to forward that (AMD Zen, some of Intel's). Else the first I/O fails, with EREMOTEIO or, in \
+        why: "Linux allows peer-to-peer DMA below a common PCIe switch; through the root complex, only on processors \
+              known to forward it (AMD Zen, some of Intel's). Otherwise the first I/O fails, with EREMOTEIO or, in \
               later kernels, EINVAL",
         mend: "put the drive and the device with the memory below one switch",
         look: look_path,
@@ -75,7 +75,7 @@ fn between<'a>(facts: &'a Facts<'_>) -> Result<(&'a Backing, Vec<Provider>), Out
     }
     match facts.backing() {
         Some(backing) if !backing.drives.is_empty() => Ok((backing, providers)),
-        _ => Err(Outcome::skip("the path is on no drive")),
+        _ => Err(Outcome::skip("no drive for the path")),
     }
 }
 
@@ -128,7 +128,7 @@ fn look_path(facts: &Facts<'_>) -> Outcome {
     };
     let drives: Vec<PciAddress> = backing.drives.iter().filter_map(|d| d.pci).collect();
     if drives.is_empty() {
-        return Outcome::skip("the drive is on no PCI device");
+        return Outcome::skip("the drive is not a PCI device");
     }
     let is_near = |provider: &&Provider| {
         let distance = |drive: &PciAddress| facts.topology.distance(*drive, provider.address());
@@ -144,9 +144,9 @@ fn look_path(facts: &Facts<'_>) -> Outcome {
         Forwarding::Perhaps => Outcome::warn(
             "no common switch: Linux allows the root complex only with Intel bridges on its list",
         ),
-        Forwarding::Unknown => Outcome::warn(
-            "no common switch, and Linux does not know that this processor forwards it",
-        ),
+        Forwarding::Unknown => {
+            Outcome::warn("no common switch, and this processor is not known to forward it")
+        }
     }
 }
 

@@ -26,10 +26,10 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "virtual machine",
         ways: ADVICE,
-        why: "between two devices passed through, the host's IOMMU and ACS decide whether DMA works \
-              and how fast, and the guest cannot see them; NVIDIA supports cuFile in clouds in compat \
-              mode only",
-        mend: "trust the live probe alone; on the host put both below one switch and enable ATS",
+        why: "the host's IOMMU and ACS, which the guest cannot see, decide whether DMA between two \
+              passed-through devices works and how fast; NVIDIA supports cuFile in clouds in compat mode \
+              only",
+        mend: "rely only on the live probe; on the host put both below one switch and enable ATS",
         look: look_virtual,
     },
     Check {
@@ -37,8 +37,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Machine,
         title: "container",
         ways: ADVICE,
-        why: "a container hides what cuFile looks for: udev's database, /dev/nvidia-fs*, and the real \
-              file system under overlayfs; the checks for those say what is missing",
+        why: "a container hides what cuFile needs: udev's database, /dev/nvidia-fs*, and the real file \
+              system under overlayfs; the checks of these report what is missing",
         mend: "docker run --gpus all -v /run/udev:/run/udev:ro -v /data:/data --ulimit memlock=-1 …",
         look: look_container,
     },
@@ -123,7 +123,7 @@ fn look_acs(facts: &Facts<'_>) -> Outcome {
         ))
         .mend(mend)
     } else if seen_count == 0 {
-        Outcome::skip("the configuration space can be read by root only")
+        Outcome::skip("only root can read the configuration space")
     } else {
         Outcome::pass(format!("no ACS redirection on {seen_count} ports"))
     }

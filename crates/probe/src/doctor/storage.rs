@@ -19,7 +19,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "path",
         ways: ALL_PATHS,
-        why: "everything below is about the file system and the drives behind it",
+        why: "the other checks examine its file system and its drives",
         mend: "give a path that exists: straightway doctor PATH",
         look: look_path,
     },
@@ -28,9 +28,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "file system",
         ways: DIRECT,
-        why: "direct works on ext4 and XFS over NVMe, on NFS over RDMA, and on parallel file systems \
-              with support of their own; memory, overlay and FUSE file systems have no device to \
-              read from",
+        why: "the direct path works on ext4 and XFS on NVMe, on NFS over RDMA, and on parallel file \
+              systems that support it; memory, overlay and FUSE file systems have no device to read from",
         mend: "put the data on ext4 or XFS on an NVMe drive; in a container mount it as a volume \
                (`-v /data:/data`) instead of reading the image's overlay",
         look: look_file_system,
@@ -68,8 +67,8 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "O_DIRECT",
         ways: DIRECT,
-        why: "what cannot be opened with O_DIRECT goes through the page cache",
-        mend: "put the data on a file system that takes O_DIRECT",
+        why: "a file that refuses O_DIRECT is read through the page cache",
+        mend: "put the data on a file system that supports O_DIRECT",
         look: look_direct,
     },
     Check {
@@ -77,7 +76,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "file attributes",
         ways: ALL_PATHS,
-        why: "cuFile refuses compressed and encrypted files: the drive's bytes are not the file's",
+        why: "cuFile refuses compressed and encrypted files: the drive holds different bytes",
         mend: "copy the file to a folder without compression or encryption",
         look: look_attributes,
     },
@@ -86,9 +85,9 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "block layers",
         ways: DIRECT,
-        why: "encryption, LVM, parity RAID and loop devices handle each byte or hide the drive; RAID \
+        why: "encryption, LVM, parity RAID and loop devices process each byte or hide the drive; RAID \
               0 and 1 work with nvidia-fs, and with P2PDMA since Linux 7.2",
-        mend: "put the file system straight on an NVMe drive or partition, or on RAID 0 with \
+        mend: "put the file system directly on an NVMe drive or partition, or on RAID 0 with \
                nvidia-fs",
         look: look_layers,
     },
@@ -97,7 +96,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "RAID in udev",
         ways: NVIDIA_FS,
-        why: "cuFile learns a RAID's level from MD_LEVEL in udev's database and refuses it otherwise",
+        why: "cuFile reads a RAID's level from MD_LEVEL in udev's database and refuses it if missing",
         mend: "add `IMPORT{program}=\"/usr/sbin/mdadm --detail --export $devnode\"` for md devices to \
                /lib/udev/rules.d/63-md-raid-arrays.rules, then sudo udevadm trigger",
         look: look_raid_rule,
@@ -107,7 +106,7 @@ pub(super) const CHECKS: &[Check] = &[
         layer: Layer::Storage,
         title: "udev database",
         ways: ALL_PATHS,
-        why: "cuFile asks udev's database for ID_FS_USAGE of the device; without the entry \
+        why: "cuFile reads ID_FS_USAGE of the device from udev's database; without the entry \
               cuFileHandleRegister fails with 5027 on every file, compat mode included",
         mend: "sudo udevadm trigger --action=change --subsystem-match=block; in a container add \
                -v /run/udev:/run/udev:ro",
@@ -119,7 +118,7 @@ pub(super) const CHECKS: &[Check] = &[
 fn behind<'a>(facts: &'a Facts<'_>) -> Result<&'a Backing, Outcome> {
     facts
         .backing()
-        .ok_or_else(|| Outcome::skip("the path could not be followed"))
+        .ok_or_else(|| Outcome::skip("the path could not be resolved"))
 }
 
 fn look_path(facts: &Facts<'_>) -> Outcome {
@@ -157,7 +156,7 @@ fn support(file_system: &str) -> Support {
             Support::Vendor
         }
         "tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs" => Support::None("it is memory"),
-        "overlay" | "aufs" => Support::None("it is a stack of folders, as in a container"),
+        "overlay" | "aufs" => Support::None("it is an overlay, as in a container"),
         "squashfs" | "erofs" => Support::None("it is compressed"),
         name if name.starts_with("fuse") => Support::None("it is served by a process"),
         "9p" | "cifs" | "smb3" | "ceph" => Support::None("its client copies through host memory"),
@@ -244,33 +243,33 @@ fn look_nfs(facts: &Facts<'_>) -> Outcome {
     match mount.option("proto") {
         Some("rdma") => Outcome::pass("proto=rdma"),
         Some(other) => Outcome::fail(format!("NFS is mounted over {other}")).mend(mend),
-        None => Outcome::warn("the mount does not say its transport").mend(mend),
+        None => Outcome::warn("the transport is not reported").mend(mend),
     }
 }
 
 fn look_direct(facts: &Facts<'_>) -> Outcome {
     let Some(read) = &facts.measured.host else {
-        return Outcome::skip("only to be seen on the machine itself");
+        return Outcome::skip("visible only on the live machine");
     };
     match (
         &read.error,
         read.memory_align_bytes,
         read.offset_align_bytes,
     ) {
-        (_, Some(0), _) | (_, _, Some(0)) => Outcome::fail("the file takes no O_DIRECT"),
+        (_, Some(0), _) | (_, _, Some(0)) => Outcome::fail("the file refuses O_DIRECT"),
         (Some(error), ..) if read.is_refused => Outcome::fail(error.clone()),
         // A file that cannot be opened at all says nothing about O_DIRECT.
         (Some(error), ..) => Outcome::skip(error.clone()),
         (None, Some(memory), Some(offset)) => Outcome::pass(format!(
             "aligned to {memory} in memory, {offset} in the file"
         )),
-        (None, ..) => Outcome::pass("works; this kernel does not say the alignment"),
+        (None, ..) => Outcome::pass("works; the alignment is not reported"),
     }
 }
 
 fn look_attributes(facts: &Facts<'_>) -> Outcome {
     let Some(read) = &facts.measured.host else {
-        return Outcome::skip("only to be seen on the machine itself");
+        return Outcome::skip("visible only on the live machine");
     };
     let refused: Vec<&str> = ["compressed", "encrypted"]
         .into_iter()
@@ -300,7 +299,7 @@ fn look_layers(facts: &Facts<'_>) -> Outcome {
                 let kernel = facts.kernel.release.as_deref().and_then(major_minor);
                 if kernel.is_none_or(|version| version < MD_MIN) {
                     raid = Some(format!(
-                        "{name} is {level}: nvidia-fs takes it, P2PDMA does not before Linux 7.2"
+                        "{name} is {level}: works with nvidia-fs; P2PDMA needs Linux 7.2"
                     ));
                 }
             }
@@ -318,7 +317,7 @@ fn look_layers(facts: &Facts<'_>) -> Outcome {
     }
     match raid {
         Some(seen) => Outcome::fail(seen).closes(P2PDMA),
-        None => Outcome::pass("the file system is straight on the drive"),
+        None => Outcome::pass("file system directly on the drive"),
     }
 }
 
@@ -379,8 +378,8 @@ fn look_udev(facts: &Facts<'_>) -> Outcome {
         (true, true) => format!("{entry} has no ID_FS_USAGE"),
     };
     Outcome::fail(seen).mend(if facts.is_container.is_some() {
-        format!("docker run -v /run/udev:/run/udev:ro …; where no udev runs at all: {by_hand}")
+        format!("docker run -v /run/udev:/run/udev:ro …; if no udev runs: {by_hand}")
     } else {
-        format!("sudo udevadm trigger --action=change; where no udev runs at all: {by_hand}")
+        format!("sudo udevadm trigger --action=change; if no udev runs: {by_hand}")
     })
 }

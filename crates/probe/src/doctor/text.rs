@@ -47,7 +47,7 @@ impl Diagnosis {
             let other = DIRECT.iter().find(|way| **way != nearest);
             let other = other.map_or("", |way| way.title());
             page.line(&format!(
-                "\nin place of {}, {other} would take:",
+                "\ninstead of {}, {other} would need:",
                 nearest.title()
             ));
             for finding in far {

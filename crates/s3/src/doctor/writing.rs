@@ -28,7 +28,7 @@ impl Doctor<'_> {
         };
         match place.race(RACERS) {
             Ok(()) => {
-                let seen = format!("exactly one of {} puts of one object won", RACERS + 1);
+                let seen = format!("exactly one of {} puts of one object succeeded", RACERS + 1);
                 self.add("conditional put", CheckState::Fine, seen, None);
             }
             // If nothing can be written, the first put says why.
@@ -70,8 +70,8 @@ impl Doctor<'_> {
                 self.add("unfinished uploads", CheckState::Note, seen, Some(mend));
             }
             Err(error) => {
-                let seen = format!("they cannot be listed: {error}");
-                let mend = "grant s3:ListBucketMultipartUploads: uploads of killed writers are swept with it";
+                let seen = format!("cannot list them: {error}");
+                let mend = "grant s3:ListBucketMultipartUploads: needed to abort uploads of killed writers";
                 self.add("unfinished uploads", CheckState::Note, seen, Some(mend));
             }
         }

@@ -108,9 +108,8 @@ fn verdict(answer: &CheckpointAnswer) -> (Tone, String) {
     };
     let kept = percent(best.goodput);
     let every = Seconds(best.interval_s);
-    let says = format!(
-        "{keeps}: {kept} of all time is training that counts, at a checkpoint every {every}."
-    );
+    let says =
+        format!("{keeps}: {kept} of all time is useful training, at a checkpoint every {every}.");
     (tone, says)
 }
 

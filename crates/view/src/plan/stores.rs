@@ -107,7 +107,7 @@ fn s3(page: Page, answer: &S3Answer) -> Page {
             answer.prefixes_to_read
         ),
     )
-    .section("The flight", [table.into(), chart.into()])
+    .section("Requests", [table.into(), chart.into()])
 }
 
 /// `2384 to 4768`, or one number if both are equal.
@@ -198,7 +198,7 @@ fn qos(page: Page, answer: &QosAnswer) -> Page {
     ];
     let mut table = Table::new("", columns);
     for (fifo, tags) in answer.fifo.iter().zip(&answer.tags) {
-        for (rule, row) in [("in line", fifo), ("by tags", tags)] {
+        for (rule, row) in [("FIFO", fifo), ("by tags", tags)] {
             table.push([
                 row.name.as_str().into(),
                 rule.into(),

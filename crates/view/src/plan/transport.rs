@@ -185,7 +185,7 @@ fn rails(page: Page, answer: &RailAnswer) -> Page {
         "",
     )
     .figure(
-        "rails for what is wanted",
+        "rails needed",
         Cell::count(answer.rails_for_wanted),
         "of the first kind, as used",
     )
@@ -282,8 +282,8 @@ const WAIT_S_MIN: f64 = 1e-7;
 /// A wait as text. A queue that grows has no wait, and a very short one is not shown as a number.
 pub(super) fn wait(seconds: Option<f64>) -> String {
     match seconds {
-        None => "grows for ever".to_owned(),
-        Some(seconds) if seconds < WAIT_S_MIN => "none to speak of".to_owned(),
+        None => "grows forever".to_owned(),
+        Some(seconds) if seconds < WAIT_S_MIN => "negligible".to_owned(),
         Some(seconds) => Seconds(seconds).to_string(),
     }
 }

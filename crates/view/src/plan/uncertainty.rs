@@ -28,7 +28,7 @@ pub(super) fn fill(page: Page, uncertainty: &Uncertainty) -> Page {
     if !uncertainty.figures.is_empty() {
         blocks.push(figures(uncertainty).into());
     }
-    page.section("How sure this is", blocks)
+    page.section("Uncertainty", blocks)
 }
 
 fn flip(flip: &Flip) -> String {
