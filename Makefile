@@ -65,7 +65,7 @@ bench: build
 	tools/setup fio
 	STRAIGHTWAY="$(STRAIGHTWAY)" python3 bench/fio.py
 
-## Compares the speed of the simulators and the planner with their bars, each on one core: about three minutes.
+## Compares the speed of the simulators and the cluster planner with their bars, each on one core: about three minutes.
 bench-planner: build
 	STRAIGHTWAY="$(STRAIGHTWAY)" python3 bench/planner.py
 

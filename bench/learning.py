@@ -4,8 +4,8 @@
     TRANSFER=target/release/examples/transfer python3 bench/learning.py --folder DIR [--size BYTES] [--rounds N] [--out FILE]
 
 Each round runs every configuration of fio once (three block sizes, three depths, with and without registered buffers).
-It runs straightway three times: without knowledge of the drive (it learns), with what the first run learnt, and by the
-direct route, which it took before it could learn. Caches are dropped before each run, which needs root. fio reads into
+It runs straightway three times: without knowledge of the drive (it learns), with the result of that run, and by the
+direct route, which versions without learning take. Caches are dropped before each run, which needs root. fio reads into
 buffers that it reuses; straightway reads into new memory of the size of the file.
 """
 

@@ -367,8 +367,8 @@ def main():
             print(
                 f"{row['work']:22} {row['memory']:10} first {row['first_s']:.3f} s ({row['first_of_pinned']:.3f} of "
                 f"pinned), later {row['later_s']:.3f} s ({row['later_of_pinned']:.3f}), memory_allocated "
-                f"{row['allocated_of_bytes']:.3f} of the model, dropped {row['dropped_of_deleted']:.3f} of what was "
-                f"deleted, same bytes: {row['same_bytes']}"
+                f"{row['allocated_of_bytes']:.3f} of the model, freed {row['dropped_of_deleted']:.3f} of the "
+                f"deleted bytes, same bytes: {row['same_bytes']}"
             )
     later = {row["memory"]: row["later_s"] for row in result["rows"] if row["work"] == f"{args.gb} GB model"}
     if later:

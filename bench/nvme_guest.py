@@ -28,7 +28,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 MODULES = ["brd", "nvmet_tcp", "nvme_tcp"]
 LINE = re.compile(r"^run: (\d+) (\S+) .*?(\d+) B depth +(\d+): +(\d+) IOPS +([\d.]+) MiB/s, ([\d.]+) CPU-s/s, ([\d.]+) us CPU an I/O", re.M)
-# The comparisons: the name, the run divided, the run that divides, the figure, the block size, and the bar.
+# The comparisons: the name, the two runs whose ratio is taken, the figure, the block size, and the bar.
 BARS = [
     ("CPU per I/O, our host by tcpbench.c", "ours-nvmet", "tcpbench-nvmet", "cpu_us", 4096, 1.2),
     ("CPU per I/O, our host by Linux's host", "ours-nvmet", "kernel-nvmet", "cpu_us", 4096, 0.65),

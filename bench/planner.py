@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compares the speed of the simulators and the planner with their bars, each on one core.
+"""Compares the speed of the simulators and the cluster planner with their bars, each on one core.
 
 The script builds nothing. Every run is a separate process, pinned to one core. Each round runs every case once, so that
 a slow minute of a shared machine affects all of them. The medians of the rounds are compared with the bars.
 
 A simulator has one thread, and its bars are for one core. They apply to the CPU seconds of the simulation, which the
 simulator prints on stderr: wall-clock time would include other work on that core. Wall-clock seconds are recorded too.
-Two bars apply to them: the 60 s of the large fabric and the planner's 10 ms. The growth of the cost is the ratio of two
-sizes within a round, which run one after the other.
+Two bars apply to them: the 60 s of the large fabric and the cluster planner's 10 ms. The growth of the cost is the
+ratio of two sizes within a round, which run one after the other.
 
     make bench-planner               # or
     python3 bench/planner.py --new path/to/straightway [--rounds N] [--out FILE]

@@ -1,8 +1,8 @@
 //! Reads an object into memory by object_store: `object-store-get KEY BYTES ROUNDS`, 8 ranges of 8 MiB at a time. With a
 //! fourth word, `put`, it writes one from memory in 8 parts of 8 MiB at a time, unsigned and with CRC-64/NVME.
 //!
-//! Each body that is read is taken as a stream and copied to its place. The service and the credentials come from the environment.
-//! Prints the CPU seconds and the wall seconds of each round but the first, which makes the connections.
+//! Each body is read as a stream and copied to its place. The service and the credentials come from the environment.
+//! Prints the CPU seconds and the wall seconds of each round but the first, which opens the connections.
 
 use std::{env, fs, ops::Range, time::Instant};
 

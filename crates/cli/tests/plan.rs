@@ -1,4 +1,4 @@
-//! The planner's commands as a user sees them.
+//! The commands of the cluster planner as a user sees them.
 
 use std::{collections::BTreeSet, path::Path, process::Command};
 
@@ -98,7 +98,7 @@ fn verdicts_name_the_bottleneck_and_a_tie_has_no_winner() {
         "schedule.interval=610s",
     ]);
     assert!(
-        late.contains("Saving through host memory and directly keeps the same"),
+        late.contains("Saving through host memory and directly has the same goodput"),
         "{late}"
     );
     assert!(late.contains("both are bound by the storage"), "{late}");
@@ -121,7 +121,7 @@ fn a_job_that_fails_too_often_gets_no_recommendation() {
         page.contains("✗ The job fails every 977 µs, too often"),
         "{page}"
     );
-    assert!(!page.contains("keeps most"), "{page}");
+    assert!(!page.contains("has the highest goodput"), "{page}");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn a_run_without_failures_has_no_margin() {
         "--set",
         "schedule.interval=1min",
     ]);
-    assert!(page.contains("played out – – –"), "{page}");
+    assert!(page.contains("simulated – – –"), "{page}");
 }
 
 #[test]

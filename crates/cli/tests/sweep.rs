@@ -1,4 +1,4 @@
-//! `--sweep` of the planner and both simulators: one table, one JSON, any number of threads.
+//! `--sweep` of the cluster planner and both simulators: one table, one JSON, any number of threads.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -117,7 +117,7 @@ fn a_sweep_is_a_table_a_plot_csv_and_a_page() {
     let page = swept(&PCIE, &[]);
     assert!(page.starts_with("PCIe over pcie.mps"), "{page}");
     assert!(
-        page.contains("held by") && page.contains("DMA engine"),
+        page.contains("bound by") && page.contains("DMA engine"),
         "{page}"
     );
     let csv = swept(&PCIE, &["--csv", "--show", "total_bytes_per_s"]);

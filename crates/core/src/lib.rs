@@ -1,7 +1,8 @@
-//! The vocabulary of Straightway and its planner.
+//! The basic types of Straightway and the transfer planner ([`Plan`]).
 //!
-//! Everything here is pure: no unsafe code, no I/O, no clock, no threads. The executor and the
-//! simulators can therefore share one plan, and property tests can cover the planner.
+//! Everything here is pure: no unsafe code, no I/O, no clock, no threads. So property tests can run the
+//! transfer planner. The cluster planner (crate `model`) and the simulators use the quantities, and the model of
+//! a shared store schedules its tenants by the same [`share`] as the lanes; they have no transfers and no plans.
 //!
 //! Data flows one way. An [`Object`] and its [`Extent`]s become a [`Transfer`]. The transfer becomes
 //! a [`Plan`] of chunks, each with a [`Route`] and a [`Reason`]. Lanes run the plan and return a

@@ -1,4 +1,4 @@
-//! The settings of the planner: the user's choice of a route, and sizes that suit the machine.
+//! The settings of the transfer planner: the user's choice of a route, and sizes that suit the machine.
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -7,7 +7,7 @@ use crate::{
     survey::Alignment,
 };
 
-/// The settings of the planner.
+/// The settings of the transfer planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The user's choice of a route.

@@ -1,6 +1,6 @@
 //! Facts about an object that planning needs.
 //!
-//! The planner is pure. Facts that take a system call (whether the file system supports O_DIRECT,
+//! The transfer planner is pure. Facts that take a system call (whether the file system supports O_DIRECT,
 //! which pages are in the page cache) are therefore collected first and passed in as a value.
 
 use crate::{
@@ -40,7 +40,7 @@ impl Alignment {
     }
 }
 
-/// The facts about one object that the planner needs.
+/// The facts about one object that the transfer planner needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// The alignment that O_DIRECT requires; `None` if the file system does not support it.

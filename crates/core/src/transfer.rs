@@ -1,7 +1,7 @@
 //! A transfer: a list of moves in one direction.
 //!
-//! A transfer is checked when it is made. The planner and the lanes rely on three facts: every extent
-//! lies inside its object, every byte of the other side is in bounds, and no byte is written twice.
+//! A transfer is checked when it is made. The transfer planner and the lanes rely on three facts: every
+//! extent lies inside its object, every byte of the other side is in bounds, and no byte is written twice.
 //! Because of the last, its chunks can run in any order on many lanes.
 
 use crate::{

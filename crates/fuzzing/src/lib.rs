@@ -10,8 +10,8 @@ mod doctor;
 mod fabrics;
 mod pdu;
 mod plain;
-mod planner;
 mod profile;
+mod scenarios;
 mod storage;
 mod web;
 
@@ -28,7 +28,7 @@ pub type FuzzTarget = fn(&[u8]);
 /// Every target by its name, which is also the folder name of its corpus.
 pub const TARGETS: &[(&str, FuzzTarget)] = &[
     ("doctor", doctor::captured_machine),
-    ("fabric", planner::fabric),
+    ("fabric", scenarios::fabric),
     ("head", web::head),
     ("index", storage::index),
     ("manifest", storage::manifest),
@@ -36,12 +36,12 @@ pub const TARGETS: &[(&str, FuzzTarget)] = &[
     ("nvme_index", fabrics::index),
     ("nvme_page", pdu::page),
     ("nvme_pdu", pdu::pdu),
-    ("pcie", planner::pcie),
+    ("pcie", scenarios::pcie),
     ("pickle", plain::pickle),
     ("plain", plain::encoded),
     ("profile", profile::profile),
     ("safetensors", storage::safetensors),
-    ("scenario", planner::scenario),
+    ("scenario", scenarios::scenario),
     ("tags", storage::tags),
     ("text", text),
     ("uri", uri),

@@ -2,7 +2,7 @@
 //!
 //! The first large transfer of a kind runs its first chunks by both methods in turn, and the rest by the faster one
 //! (`executor/trial.rs`). The caller that makes a [`Learning`] stores the results: this module knows no drives and
-//! writes no files. The planner receives the answer like any other setting.
+//! writes no files. The transfer planner receives the answer like any other setting.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! The buffer a lossless Ethernet port needs beyond its pause threshold, as a topic of the planner.
+//! The buffer a lossless Ethernet port needs beyond its pause threshold, as a topic of the cluster planner.
 
 use straightway_fabric::headroom::{Headroom, Port};
 use straightway_scenario::check::Refusals;

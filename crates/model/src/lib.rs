@@ -1,4 +1,4 @@
-//! The planner: predicts what a cluster would do before it is bought.
+//! The cluster planner: predicts what a cluster would do before it is bought.
 //!
 //! Each topic is a [`question::Question`]: a plain serde input that checks its own ranges, and an answer that
 //! lists the formulas and constants it was computed from. [`topic`] lists the topics, one row each. A

@@ -1,4 +1,4 @@
-//! A question to the planner: the interface of every topic.
+//! A question to the cluster planner: the interface of every topic.
 
 use serde::{Serialize, de::DeserializeOwned};
 use straightway_scenario::check::{Checkable, Refusals};

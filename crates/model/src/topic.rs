@@ -1,4 +1,4 @@
-//! The topics of the planner: one table with one row each.
+//! The topics of the cluster planner: one table with one row each.
 //!
 //! A row has the topic's help text, its name as a variant and as a field, and its input type. The scenario's
 //! tables, the answers, the pages and the commands are expanded from it. A new topic needs a row here, a

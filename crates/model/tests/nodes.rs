@@ -14,7 +14,7 @@ use straightway_model::{
 use straightway_pcie::machine::{LinkSpec, MachineSpec, Ports};
 use straightway_scenario::check;
 
-/// Computes the direct rate in three ways: the planner's direct path with unlimited storage, `plan rail`, and `sim
+/// Computes the direct rate in three ways: the path model with unlimited storage, `plan rail`, and `sim
 /// pcie` with one stream per port.
 fn three_ways(machine: &MachineSpec, gpus: u64) -> [f64; 3] {
     let mut node = ComputeNode {

@@ -1,4 +1,4 @@
-//! The planner's answers over grids of values.
+//! The cluster planner's answers over grids of values.
 
 use straightway_model::scenario::{Scenario, ScenarioAnswer, Topic};
 use straightway_scenario::{

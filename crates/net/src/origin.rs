@@ -19,7 +19,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// The planner's view of its objects.
+    /// The facts about its objects that the transfer planner needs.
     pub fn survey(&self) -> Survey {
         Survey::socket(if self.is_tls {
             Reason::Tls

@@ -298,7 +298,7 @@ impl Remote {
         any.downcast().ok()
     }
 
-    /// The planner's view of it.
+    /// The facts about it that the transfer planner needs.
     pub fn survey(&self) -> Survey {
         self.origin.site().survey()
     }

@@ -128,7 +128,7 @@ impl Upload {
         self.stored.is_empty()
     }
 
-    /// The planner's view of it. Chunks that are exactly one part are sent without a copy.
+    /// The facts about it that the transfer planner needs. Chunks that are exactly one part are sent without a copy.
     pub fn survey(&self) -> Survey {
         Survey {
             part_bytes: (!self.is_buffered()).then_some(self.part_bytes),

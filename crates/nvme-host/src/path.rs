@@ -195,7 +195,7 @@ impl Path {
         tracing::warn!("{}: {}", self.portal, self.status_of(state));
     }
 
-    /// The text of its reconnection state: "…; attempt 3 of 20, next in 4 s".
+    /// The text of its reconnection state: "…; attempt 3 of 20, next in 1.0 s".
     fn status_of(&self, state: &State) -> String {
         let Some(failure) = &state.failure else {
             return "connected".to_owned();

@@ -1,8 +1,8 @@
 //! A machine described by counts: its GPUs, ports, drives and switches, and the links between them.
 //!
-//! It is the only description of a cluster node, for all topics. The planner and `plan rail` compute the minimum
-//! [cut](crate::cut) between its ports or drives and its GPUs; `sim pcie` simulates streams on its tree. So all three
-//! use the same links.
+//! It is the only description of a cluster node, for all topics. The direct path of the cluster planner and `plan rail`
+//! compute the minimum [cut](crate::cut) between its ports or drives and its GPUs; `sim pcie` simulates streams on its
+//! tree. So all three use the same links.
 //!
 //! GPUs, ports and drives are spread evenly over the switches, as on a DGX. A group with `on = "host"` has root ports
 //! of its own, as the storage ports of many nodes have.

@@ -30,7 +30,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Extents need not be aligned: the planner moves aligned interiors directly, stages the edges inside
+//! Extents need not be aligned: the transfer planner moves aligned interiors directly, stages the edges inside
 //! aligned supersets, and coalesces neighbours.
 //!
 //! # An atomic file
@@ -125,11 +125,11 @@
 //!
 //! # The crates
 //!
-//! - [`core`]: the basic types and the planner of transfers; pure.
+//! - [`core`]: the basic types and the transfer planner; pure.
 //! - [`io`]: engines, wrappers, lanes, the executor.
 //! - [`pipeline`]: copying files and folders, the weights of models, checkpoints.
-//! - [`model`]: the planner, which predicts what a cluster would do; [`pcie`] and [`fabric`]: the simulators;
-//!   [`scenario`]: reads, checks and sweeps their scenarios. Pure and seeded.
+//! - [`model`]: the cluster planner, which predicts what a cluster would do; [`pcie`] and [`fabric`]: the
+//!   simulators; [`scenario`]: reads, checks and sweeps their scenarios. Pure and seeded.
 //! - [`probe`]: the capabilities of this machine, and what is missing.
 
 pub use straightway_core as core;

@@ -272,7 +272,7 @@ fn dependencies(package: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Crates that perform I/O. The planner, the simulators and the pages are pure.
+/// Crates that perform I/O. The cluster planner, the simulators and the pages are pure.
 const IO: &[&str] = &["libc", "sys", "io", "pipeline", "probe", "tokio", "cudarc"];
 
 /// Crates that plan and simulate. The I/O path does not depend on them. scenario <- pcie, fabric <- model <- view.

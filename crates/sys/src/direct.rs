@@ -38,7 +38,7 @@ const EXTENTS: u32 = 0x8_0000;
 const VERIFIED: u32 = 0x10_0000;
 const INLINE: u32 = 0x1000_0000;
 
-/// The largest alignment that fits the planner's blocks.
+/// The largest alignment that fits the blocks of the transfer planner.
 const ALIGN_BYTES_MAX: u32 = 65_536;
 
 /// The properties of O_DIRECT on a file.

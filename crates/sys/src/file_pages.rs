@@ -29,7 +29,7 @@ impl FilePages {
     pub fn map(file: &File) -> Result<Self> {
         let failed = |errno: rustix::io::Errno| {
             Error::os("map", file.path().display(), errno.into())
-                .with_hint("read it instead: backend=\"pread\", or a route")
+                .with_hint("read the file into memory instead of mapping it")
         };
         let bytes = usize::try_from(file.bytes()).map_err(|_| failed(rustix::io::Errno::NOMEM))?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;

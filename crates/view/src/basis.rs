@@ -18,7 +18,7 @@ pub fn with_basis(mut page: Page, basis: &Basis, in_full: bool) -> Page {
         let constants = count(basis.assumptions.len(), "constant");
         return page.fact(
             "rests on",
-            format!("{formulas} and {constants}; --basis shows them with their sources"),
+            format!("{formulas} and {constants}; the full basis lists them with their sources"),
         );
     }
     page = page.section("Formulas", [formulas(basis).into()]);

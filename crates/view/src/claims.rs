@@ -13,7 +13,7 @@ pub fn page(judged: &[Judged]) -> Page {
         count(FigureVerdict::DoesNotFollow),
         count(FigureVerdict::Undecided)
     );
-    let mut page = Page::new("What the articles say").verdict(Tone::Neutral, says);
+    let mut page = Page::new("Figures of the articles").verdict(Tone::Neutral, says);
     for (i, name) in ARTICLES.iter().enumerate() {
         let rows = judged.iter().filter(|row| row.article == i + 1);
         page = page.section(format!("Article {}: {name}", i + 1), [table(rows).into()]);

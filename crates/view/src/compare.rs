@@ -5,6 +5,13 @@ use straightway_report::{self as report, Cell, Column, Page, Table, Tone};
 
 use crate::basis::with_basis;
 
+/// The meaning of the columns. The assumed figures are those of another machine and must not look like a promise.
+const COLUMNS_NOTE: &str = "As assumed: the default node of the cluster planner, with the media, network and cores of \
+                            a training cluster. Calibrated: the same with this machine's measured drive and copies, \
+                            never with the measurement in the same row. Only the calibrated prediction must agree \
+                            with the measurement. Spread: the interquartile range of the measurements over their \
+                            median.";
+
 /// The page of comparisons; `in_full` adds every formula and constant.
 pub fn page(comparisons: &[Comparison], in_full: bool) -> Page {
     let page = fill(comparisons);
@@ -28,7 +35,10 @@ fn fill(comparisons: &[Comparison]) -> Page {
         .sum();
     let bound = MISS * 100.0;
     let (tone, text) = match (total, missed) {
-        (0, _) => (Tone::Neutral, "No measurement has a prediction.".to_owned()),
+        (0, _) => (
+            Tone::Neutral,
+            "No measured figure has a prediction.".to_owned(),
+        ),
         (_, 0) => (
             Tone::Good,
             format!("All {total} predictions are within {bound:.0} %."),
@@ -41,7 +51,7 @@ fn fill(comparisons: &[Comparison]) -> Page {
     let mut page = Page::new("Predictions and measurements").verdict(tone, text);
     for comparison in comparisons {
         let missing = comparison.missing.join(", ");
-        let note = format!("Not measured, so assumed or left out: {missing}.");
+        let note = format!("Not measured (assumed instead, or left out): {missing}.");
         let note = if missing.is_empty() {
             String::new()
         } else {
@@ -53,7 +63,7 @@ fn fill(comparisons: &[Comparison]) -> Page {
         let noisy = comparison.rows.iter().filter(|row| row.is_noisy());
         let noisy = noisy.map(|row| {
             format!(
-                "{}: the measurements themselves are spread by more than {bound:.0} %; this row proves little.",
+                "{}: the spread of the measurements exceeds {bound:.0} %; this row proves little.",
                 row.what
             )
         });
@@ -78,13 +88,8 @@ fn fill(comparisons: &[Comparison]) -> Page {
         ];
         page = page.section(&*comparison.machine, blocks);
     }
-    // The assumed figures are those of another machine and must not look like a promise.
-    let assumed = "As assumed: the planner's default node, with the media, network and cores of a \
-                   training cluster. Calibrated: this machine's drive and copies instead, never the \
-                   measurement in the same row; only this column is compared with the measurement. \
-                   Spread: the middle half of the measurements over their median.";
     if total > 0 {
-        page = page.section("", [assumed.to_owned().into()]);
+        page = page.section("", [COLUMNS_NOTE.to_owned().into()]);
     }
     page
 }

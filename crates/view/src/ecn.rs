@@ -53,7 +53,7 @@ fn fill(answer: &EcnAnswer<'_>) -> Page {
     }
     let (tone, text) = verdict(answer);
     let rate = format!(
-        "After a displacement by a tenth, each flow gets {} of its share of {}.",
+        "After a displacement by a tenth from the fixed point, each flow gets {} on average; its share is {}.",
         settled.rate_mean, choice.fixed.rate
     );
     let title = format!(
@@ -65,7 +65,7 @@ fn fill(answer: &EcnAnswer<'_>) -> Page {
         .verdict(tone, text)
         .section("", [table.into(), rule(answer).into()])
         .section(
-            "The queue, by fluid model and by packets",
+            "The queue by the fluid model and by the packet simulator",
             [queues(answer).into(), rate.into()],
         )
         .section("Thresholds tried", [tried.into()])
@@ -74,15 +74,15 @@ fn fill(answer: &EcnAnswer<'_>) -> Page {
 /// The rule by which thresholds are the best, as text.
 fn rule(answer: &EcnAnswer<'_>) -> String {
     let rule = format!(
-        "the shortest queue, of {} tried, that has at least {:.0} dB of gain margin, stays stable with {DELAY_FACTOR} \
-         times the feedback delay of {}, and stays within a tenth of its fixed point {SETTLE} after a displacement",
-        answer.tuned.choices.len(),
+        "at least {:.0} dB of gain margin, is stable with {DELAY_FACTOR} times the feedback delay of {}, and is within \
+         a tenth of its fixed point {SETTLE} after a displacement",
         decibels(GAIN_MARGIN_MIN),
         answer.fluid.delay
     );
+    let tried = answer.tuned.choices.len();
     match answer.tuned.best {
-        Some(_) => format!("Best is {rule}."),
-        None => format!("None is recommended. The best would be {rule}."),
+        Some(_) => format!("Best of {tried} choices: the shortest queue that has {rule}."),
+        None => format!("None is recommended: none of {tried} choices has {rule}."),
     }
 }
 
@@ -90,12 +90,12 @@ fn rule(answer: &EcnAnswer<'_>) -> String {
 fn queues(answer: &EcnAnswer<'_>) -> Table {
     let columns = [
         Column::text("thresholds"),
-        Column::new("fluid, least", Unit::Bytes),
+        Column::new("fluid, min", Unit::Bytes),
         Column::new("mean", Unit::Bytes),
-        Column::new("most", Unit::Bytes),
-        Column::new("packets, least", Unit::Bytes),
+        Column::new("max", Unit::Bytes),
+        Column::new("packets, min", Unit::Bytes),
         Column::new("mean", Unit::Bytes),
-        Column::new("most", Unit::Bytes),
+        Column::new("max", Unit::Bytes),
     ];
     let mut table = Table::new("", columns);
     let mut push = |name: &str, fluid: &Settled, played: Option<QueueRange>| {
@@ -137,14 +137,14 @@ fn verdict(answer: &EcnAnswer<'_>) -> (Tone, String) {
     let fixed = &choice.fixed;
     let packets = played.map_or_else(String::new, |played| {
         let (least, most) = (played.queue_min, played.queue_max);
-        format!(" Packet by packet it ranges from {least} to {most}.")
+        format!(" In the packet simulator it ranges from {least} to {most}.")
     });
     match choice.margins.map(|margins| margins.phase_deg) {
         None => (
             Tone::Bad,
             format!(
-                "{} flows need {:.2} % of packets marked and pmax is {:.2} %: the queue oscillates \
-                 around kmax, {}. Raise pmax.",
+                "{} flows need {:.2} % of packets marked and pmax is {:.2} %: the queue oscillates around \
+                 kmax, {}. Raise pmax.",
                 fluid.flows,
                 fixed.marked * 100.0,
                 fluid.ecn.pmax * 100.0,
@@ -154,8 +154,8 @@ fn verdict(answer: &EcnAnswer<'_>) -> (Tone, String) {
         Some(margin) if !settled.is_still(fixed) => (
             Tone::Caution,
             format!(
-                "The queue would settle at {}, but {margin:.1}° of phase margin are not enough: it \
-                 oscillates between {} and {}.",
+                "The queue does not settle at its fixed point of {} (phase margin {margin:.1}°): it oscillates \
+                 between {} and {}.",
                 fixed.queue, settled.queue_min, settled.queue_max
             ),
         ),

@@ -46,7 +46,7 @@ fn fill(scenario: &FabricScenario, outcome: &FabricOutcome) -> Page {
     if outcome.pauses.frames > 0 {
         page = page.section("Pauses", spreading(outcome));
     }
-    page = page.section("All bytes", [ledger(outcome).into()]);
+    page = page.section("Bytes", [ledger(outcome).into()]);
     page.fact("simulated", outcome.simulated.to_string())
         .fact("seed", outcome.seed.to_string())
 }
@@ -71,7 +71,7 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
     let flows: usize = outcome.traffic.iter().map(|t| t.flows).sum();
     if dropped == 0 && outcome.effort.packets < PACKETS_MIN * flows as u64 {
         let text = format!(
-            "{} are too short for a verdict: {} packets were sent by {flows} flows, and {} flows finished.",
+            "{} is too short for a verdict: {flows} flows sent {} packets, and {} flows finished.",
             outcome.simulated,
             outcome.effort.packets,
             outcome.traffic.iter().map(|t| t.finished).sum::<usize>()
@@ -82,8 +82,8 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
     if innocent > 0 {
         let worst = &outcome.spreading.victims[0];
         let text = format!(
-            "Congestion spread: {innocent} of {} flows were held by congestion that is not on \
-             their path. {} was held longest and got {}.",
+            "Congestion spread: {innocent} of {} flows were delayed by congestion that is not on \
+             their path. {} was delayed longest and got {}.",
             outcome.traffic.iter().map(|t| t.flows).sum::<usize>(),
             worst.flow,
             worst.goodput
@@ -109,7 +109,8 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
     } else {
         Tone::Caution
     };
-    let text = format!("Nothing was lost, and no flow was held by others' congestion.{possible}");
+    let text =
+        format!("Nothing was lost, and no flow was delayed by congestion off its path.{possible}");
     (tone, text)
 }
 
@@ -120,7 +121,7 @@ fn still_filling(outcome: &FabricOutcome) -> Option<String> {
     let share = ledger.in_flight_bytes as f64 / ledger.injected_bytes.max(1) as f64;
     (share > IN_FLIGHT_MAX).then(|| {
         format!(
-            "Nothing was lost so far, but {} are too short for a verdict: {:.0} % of the bytes sent are still \
+            "Nothing was lost so far, but {} is too short for a verdict: {:.0} % of the sent bytes are still \
              in flight.",
             outcome.simulated,
             share * 100.0
@@ -138,7 +139,7 @@ fn flows(outcome: &FabricOutcome) -> Table {
         Column::new("slowdown p50", Unit::Count),
         Column::new("max ×", Unit::Count),
         Column::new("goodput each", Unit::Rate),
-        Column::new("least", Unit::Rate),
+        Column::new("lowest", Unit::Rate),
     ];
     let mut table = Table::new("", columns);
     for group in outcome.traffic.iter().take(ROWS_MAX * 2) {
@@ -185,7 +186,7 @@ fn queues(outcome: &FabricOutcome) -> Vec<Block> {
     let paused: Vec<String> = outcome.series.iter().filter_map(paused).collect();
     let span = outcome.series.first().map_or(0, |s| s.span_ns);
     let mut text = format!(
-        "Each queue's maximum in every {}.",
+        "The longest length of each queue in every interval of {}.",
         Seconds(span as f64 / 1e9)
     );
     if !paused.is_empty() {
@@ -229,8 +230,8 @@ fn spreading(outcome: &FabricOutcome) -> Vec<Block> {
     let pauses = &outcome.pauses;
     let first = pauses.first.unwrap_or_default();
     let text = format!(
-        "{} pause frames on {} links, {} of them hosts'; the first took effect after {first}, the \
-         longest pause lasted {}. {} notifications.",
+        "{} pause frames on {} links, {} of them links of hosts; the first took effect after {first}, the \
+         longest pause lasted {}. {} congestion notifications.",
         pauses.frames, pauses.links, pauses.hosts, pauses.longest, pauses.notifications
     );
     let columns = [
@@ -250,8 +251,8 @@ fn spreading(outcome: &FabricOutcome) -> Vec<Block> {
 
 fn victims(outcome: &FabricOutcome) -> Table {
     let columns = [
-        Column::text("held by others"),
-        Column::new("hop time held", Unit::Seconds),
+        Column::text("delayed flow"),
+        Column::new("delay, all hops", Unit::Seconds),
         Column::new("goodput", Unit::Rate),
         Column::new("slowdown", Unit::Count),
     ];
@@ -282,10 +283,13 @@ fn ledger(outcome: &FabricOutcome) -> Table {
         ("dropped by switches", ledger.dropped_bytes),
         ("discarded by receivers", ledger.discarded_bytes),
         ("in flight at the end", ledger.in_flight_bytes),
-        ("peak of a shared buffer", outcome.buffer.shared_peak_bytes),
-        ("of", outcome.buffer.shared_bytes),
         (
-            "peak of a port's headroom",
+            "peak use of a shared buffer",
+            outcome.buffer.shared_peak_bytes,
+        ),
+        ("size of a shared buffer", outcome.buffer.shared_bytes),
+        (
+            "peak use of a port's headroom",
             outcome.buffer.headroom_peak_bytes,
         ),
     ] {

@@ -1,8 +1,8 @@
 //! Renders answers as pages: the verdict, the figures, the published figures, and the formulas and constants.
 //!
-//! [`plan`] shows the planner's answers; [`pcie`], [`fabric`], [`ecn`] and [`headroom`] those of the simulators;
-//! [`compare`] predictions and measurements; [`sweep`] one question over many values. The crate is pure: a page is data
-//! of the crate `report`, and the caller shows it in a terminal, a file or a server.
+//! [`plan`] shows the answers of the cluster planner; [`pcie`], [`fabric`], [`ecn`] and [`headroom`] those of the
+//! simulators; [`compare`] predictions and measurements; [`sweep`] one question over many values. The crate is pure: a
+//! page is data of the crate `report`, and the caller shows it in a terminal or writes it to a file.
 
 mod basis;
 mod cells;

@@ -35,7 +35,7 @@ fn fill(scenario: &PcieScenario, outcome: &PcieOutcome, more: &More) -> Page {
     page = page.section("Streams", [streams(outcome).into(), total(outcome).into()]);
     page = page.section("Links, busiest first", links(outcome));
     if let Some(sweep) = &more.sweep {
-        page = page.section("How many streams", how_many(sweep));
+        page = page.section("Number of streams", how_many(sweep));
     }
     if let Some(changes) = &more.what_if {
         page = page.section("Effect of single changes", what_if(changes));
@@ -48,20 +48,20 @@ fn verdict(outcome: &PcieOutcome) -> (Tone, String) {
     let count = outcome.streams.len();
     if outcome.steady_bytes_per_s.is_none() && count > 1 {
         let says = format!(
-            "No steady state: the {count} streams are too short for their depth, so no rate is reported. They moved \
-             their bytes at {} over all time, start and end included. Make `size` larger.",
+            "No steady state: the {count} streams are too short for their depth, so no rate is reported. The mean rate \
+             is {} with start and end included. Make `size` larger.",
             outcome.total_bytes_per_s
         );
         return (Tone::Caution, says);
     }
     let rates = match count {
         1 => format!("The stream gets {}", outcome.total_bytes_per_s),
-        _ => format!("{count} streams get {} together", outcome.total_bytes_per_s),
+        _ => format!("{count} streams get {} in total", outcome.total_bytes_per_s),
     };
     let limit = &outcome.bottleneck;
     (
         Tone::Neutral,
-        format!("{rates}, held by {}: {}.", limit.what, limit.why),
+        format!("{rates}, bound by {}: {}.", limit.what, limit.why),
     )
 }
 
@@ -80,7 +80,7 @@ fn streams(outcome: &PcieOutcome) -> Table {
         columns.push(Column::new("fences", Unit::Count));
         columns.push(Column::new("each", Unit::Seconds));
     }
-    columns.push(Column::text("held by"));
+    columns.push(Column::text("bound by"));
     let mut table = Table::new("", columns);
     for stream in &outcome.streams {
         table.push(stream_row(stream, fenced));
@@ -108,14 +108,14 @@ fn stream_row(stream: &StreamOutcome, fenced: bool) -> Vec<Cell> {
 
 fn total(outcome: &PcieOutcome) -> String {
     let measured = if outcome.measured_s.is_some() {
-        "Rates are measured while all streams run, without start and end"
+        "Rates are those of the time in which all streams run, without start and end"
     } else {
-        "The streams overlap too little for a steady rate, so each rate is over the stream's own time, \
-         and the total over all time"
+        "The streams overlap too briefly for a steady rate, so each rate is that of the stream's own time, and \
+         the total that of all time"
     };
     format!(
-        "In total {}, or {} with start and end; with every link shared evenly it would be {}. \
-         {measured}; latency is from issue to the last byte.",
+        "Total: {}, or {} with start and end included; with every link shared evenly it would be {}. \
+         {measured}; a latency is from issue to the last byte.",
         outcome.total_bytes_per_s, outcome.overall_bytes_per_s, outcome.fair_bytes_per_s
     )
 }
@@ -123,7 +123,7 @@ fn total(outcome: &PcieOutcome) -> String {
 fn links(outcome: &PcieOutcome) -> Vec<Block> {
     let columns = [
         Column::text("link"),
-        Column::text("is"),
+        Column::text("width"),
         Column::new("carries", Unit::Rate),
         Column::new("busy", Unit::Share),
         Column::new("no credits", Unit::Share),
@@ -146,7 +146,10 @@ fn links(outcome: &PcieOutcome) -> Vec<Block> {
     }
     let mut blocks = vec![table.into()];
     if links.len() > ROWS_MAX {
-        let text = format!("{} more in --json.", links.len() - ROWS_MAX);
+        let text = format!(
+            "{} more links are in the JSON answer.",
+            links.len() - ROWS_MAX
+        );
         blocks.push(text.into());
     }
     blocks
@@ -155,9 +158,9 @@ fn links(outcome: &PcieOutcome) -> Vec<Block> {
 fn how_many(sweep: &StreamSweep) -> Vec<Block> {
     let columns = [
         Column::new("streams", Unit::Count),
-        Column::new("together", Unit::Rate),
+        Column::new("total", Unit::Rate),
         Column::new("each", Unit::Rate),
-        Column::text("held by"),
+        Column::text("bound by"),
     ];
     let mut table = Table::new("", columns);
     for point in &sweep.points {
@@ -173,13 +176,13 @@ fn how_many(sweep: &StreamSweep) -> Vec<Block> {
         .iter()
         .map(|p| (p.streams as f64, p.total_bytes_per_s.0));
     let x = Axis::linear("streams", Unit::Count);
-    let y = Axis::linear("together", Unit::Rate);
-    let chart = Chart::new("", x, y).with(Series::new("together", curve));
+    let y = Axis::linear("total", Unit::Rate);
+    let chart = Chart::new("", x, y).with(Series::new("total", curve));
     let best = format!(
-        "{} give the highest rate; more streams only take from each other.",
+        "{} the highest total rate; more streams only share it.",
         match sweep.best_streams {
-            1 => "One stream".to_owned(),
-            n => format!("{n} streams"),
+            1 => "One stream has".to_owned(),
+            n => format!("{n} streams have"),
         }
     );
     let mut blocks = vec![table.into()];
@@ -193,9 +196,9 @@ fn how_many(sweep: &StreamSweep) -> Vec<Block> {
 fn what_if(changes: &[WhatIf]) -> Vec<Block> {
     let columns = [
         Column::text("change"),
-        Column::new("together", Unit::Rate),
+        Column::new("total", Unit::Rate),
         Column::new("gain", Unit::Share),
-        Column::text("then held by"),
+        Column::text("then bound by"),
     ];
     let mut table = Table::new("", columns);
     for change in changes.iter().take(ROWS_MAX) {
@@ -208,7 +211,7 @@ fn what_if(changes: &[WhatIf]) -> Vec<Block> {
     }
     let mut text = format!("{} single changes were tried.", changes.len());
     if changes.iter().all(|c| c.gain < GAIN_WORTH) {
-        text.push_str(" None gains a percent: more than one is needed.");
+        text.push_str(" None gains 1 % or more: a gain needs several changes at once.");
     }
     vec![table.into(), text.into()]
 }

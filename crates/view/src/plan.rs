@@ -1,4 +1,4 @@
-//! The pages of the planner's answers: one [`Shown`] per topic.
+//! The pages of the cluster planner's answers: one [`Shown`] per topic.
 
 mod architecture;
 mod checkpoint;

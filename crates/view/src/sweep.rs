@@ -42,7 +42,7 @@ impl Grid {
                 let known = fields(&points).join(", ");
                 let path = &headline.path;
                 return Err(Refusals::one(
-                    "--show",
+                    "show",
                     path,
                     format!("a figure of the answer; it has {known}"),
                 ));

@@ -31,11 +31,11 @@ pub struct ReceivedRequest {
     pub headers: Vec<(String, String)>,
     /// The body, if the request has a length.
     pub body: Vec<u8>,
-    /// How many requests came before it.
+    /// The number of requests that the server received before it.
     pub number: usize,
-    /// How many connections were made before its own.
+    /// The number of connections that were accepted before its own.
     pub connection: usize,
-    /// How many requests came before it on its connection.
+    /// The number of requests before it on its connection.
     pub nth: usize,
 }
 

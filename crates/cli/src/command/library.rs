@@ -8,7 +8,7 @@ use straightway_report::{Cell, Column, Table, Unit};
 use straightway_scenario::check;
 use straightway_scenario::library::Entry;
 
-/// The command that runs a scenario: the planner, or one of the simulators.
+/// The command that runs a scenario: the cluster planner, or one of the simulators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// `straightway plan TOPIC`.

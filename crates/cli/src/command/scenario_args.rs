@@ -1,4 +1,4 @@
-//! The arguments that the planner and the simulators share.
+//! The arguments that the cluster planner and the simulators share.
 
 use straightway_scenario::{check::Refusals, setting::ParameterSetting};
 

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let proxy = FaultProxy::start_at(listen, upstream, faults)?;
     std::io::stdin().read_to_end(&mut Vec::new())?;
     let counts = proxy.counts();
-    #[expect(clippy::print_stdout, reason = "it is what the program is for")]
+    #[expect(clippy::print_stdout, reason = "the counters are the program's result")]
     {
         println!(
             "{{\"requests\": {}, \"faults\": {}}}",

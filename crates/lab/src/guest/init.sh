@@ -29,7 +29,7 @@ done
 P=$(readlink -f "/sys/block/${B##*/}/device/device")
 P=${P##*/}
 export A C D E M P V
-# Marks the begin or the end of case $1 in QEMU's trace, by a read.
+# Marks the beginning or the end of case $1 in QEMU's trace, by a read.
 mark() { dd if="$M" of=/dev/null bs=4096 skip="$1" count=1 iflag=direct 2>/dev/null; }
 mount -t ext4 -o noatime "$D" /mnt/ext4
 echo "guest: up after $(cut -d' ' -f1 /proc/uptime) s, Linux $(uname -r), provider $P"

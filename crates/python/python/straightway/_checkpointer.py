@@ -77,8 +77,8 @@ class Checkpointer:
             checkpointer.save(step, state)
 
     A state is tensors (of PyTorch, NumPy or CuPy), plain values, anything that can be pickled, and objects with
-    ``state_dict`` and ``load_state_dict``, in dictionaries, lists and tuples of any depth. Each rank of a job makes a
-    ``Checkpointer`` and calls ``save`` for the same steps in the same order.
+    ``state_dict`` and ``load_state_dict``, in dictionaries, lists and tuples up to 200 deep. Each rank of a job makes
+    a ``Checkpointer`` and calls ``save`` for the same steps in the same order.
     """
 
     def __init__(

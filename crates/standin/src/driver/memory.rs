@@ -67,7 +67,7 @@ pub(super) extern "C" fn cuMemFree_v2(address: u64) -> u32 {
         return INVALID_VALUE;
     };
     if world.fatal.is_none() && world.is_device_in_flight(address, len) {
-        world.misuse(format!("{address:#x} was freed under a copy"));
+        world.misuse(format!("{address:#x} was freed during a copy"));
         return INVALID_VALUE;
     }
     if world.cufile.buffers.contains_key(&address) {
@@ -114,7 +114,7 @@ pub(super) extern "C" fn cuMemHostUnregister(address: *mut c_void) -> u32 {
         return INVALID_VALUE;
     };
     if world.fatal.is_none() && world.is_host_in_flight(start, len) {
-        world.misuse(format!("{start:#x} was unregistered under a copy"));
+        world.misuse(format!("{start:#x} was unregistered during a copy"));
         return INVALID_VALUE;
     }
     world.pinned.remove(&start);

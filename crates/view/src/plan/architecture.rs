@@ -30,7 +30,9 @@ fn fill(page: Page, answer: &ArchitectureAnswer) -> Page {
         "write the checkpoint",
         |row| row.write_s,
     );
-    let calm = first(rows, "ends the storm", "end the storm", |row| row.storm_s);
+    let calm = first(rows, "finishes the storm", "finish the storm", |row| {
+        row.storm_s
+    });
     page.verdict(
         Tone::Neutral,
         format!("With the same hardware {fast}, and {calm}."),
@@ -38,7 +40,7 @@ fn fill(page: Page, answer: &ArchitectureAnswer) -> Page {
     .figure(
         "a remote metadata operation takes at least",
         time(answer.metadata_floor_s),
-        "round trip and one service",
+        "a round trip and one service time",
     )
     .section("Checkpoint and ingest", [loads(answer).into()])
     .section("Metadata storm", [storm(answer).into()])
@@ -95,8 +97,8 @@ fn storm(answer: &ArchitectureAnswer) -> Table {
         Column::new("servers", Unit::Count),
         Column::new("load", Unit::Share),
         Column::new("mean wait", Unit::Seconds),
-        Column::new("99 of 100 below", Unit::Seconds),
-        Column::new("until all is done", Unit::Seconds),
+        Column::new("p99 wait", Unit::Seconds),
+        Column::new("all done after", Unit::Seconds),
     ];
     let mut table = Table::new("", columns);
     for row in &answer.systems {

@@ -54,9 +54,13 @@ fn fill(page: Page, answer: &CheckpointAnswer) -> Page {
         .figure(
             "asynchronous stop",
             maybe_time(ways.asynchronous.as_ref().map(|way| way.stop_s)),
-            "copying to host memory, and the barrier",
+            "the copy to host memory, and the barrier",
         )
-        .figure("failure every", time(answer.mtbf_s), "mean, all of the job")
+        .figure(
+            "failure every",
+            time(answer.mtbf_s),
+            "mean time between failures of the job",
+        )
         .figure(
             "rate for the target availability",
             answer
@@ -69,7 +73,7 @@ fn fill(page: Page, answer: &CheckpointAnswer) -> Page {
             [ways_table(answer).into(), curve(answer).into()],
         )
         .section(
-            "Where one node's time goes",
+            "The path of one node, by stage",
             [
                 path_table(&answer.standard, &answer.direct).into(),
                 path_note(&answer.standard, &answer.direct).into(),
@@ -101,15 +105,16 @@ fn verdict(answer: &CheckpointAnswer) -> (Tone, String) {
     } else {
         Tone::Caution
     };
-    let keeps = if names.len() == 1 {
-        format!("Saving {} keeps most", names[0])
+    let best_way = if names.len() == 1 {
+        format!("Saving {} has the highest goodput", names[0])
     } else {
-        format!("Saving {} keeps the same", listed(&names))
+        format!("Saving {} has the same goodput", listed(&names))
     };
     let kept = percent(best.goodput);
     let every = Seconds(best.interval_s);
-    let says =
-        format!("{keeps}: {kept} of all time is useful training, at a checkpoint every {every}.");
+    let says = format!(
+        "{best_way}: {kept} of the time is training that is kept, with a checkpoint every {every}."
+    );
     (tone, says)
 }
 
@@ -168,7 +173,7 @@ fn ways_table(answer: &CheckpointAnswer) -> Table {
     row("best interval (Young)", &|way| time(way.young_s));
     row("best interval (Daly)", &|way| time(way.daly_s));
     row("interval used", &|way| time(way.interval_s));
-    row("done before the next", &|way| yes(way.fits));
+    row("done before the next save", &|way| yes(way.fits));
     row("availability", &|way| Cell::share(way.availability));
     row("goodput with failures", &|way| Cell::share(way.goodput));
     // Runs without failures say nothing about failures.
@@ -176,11 +181,11 @@ fn ways_table(answer: &CheckpointAnswer) -> Table {
         let played = way.played.as_ref().filter(|played| played.failures > 0.0);
         played.map_or(Cell::Missing, |played| Cell::share(of(played)))
     };
-    row("  played out", &|way| played(way, |p| p.goodput));
-    row("  one run in twenty below", &|way| {
+    row("  simulated", &|way| played(way, |p| p.goodput));
+    row("  simulated, 5th percentile", &|way| {
         played(way, |p| p.goodput_p5)
     });
-    row("  one run in twenty above", &|way| {
+    row("  simulated, 95th percentile", &|way| {
         played(way, |p| p.goodput_p95)
     });
     row("rate the flush needs", &|way| {
@@ -266,7 +271,7 @@ pub(super) fn path_table(standard: &PathEstimate, direct: &PathEstimate) -> Tabl
         table.push([name.into(), latency, limit, direct_latency, direct_limit]);
     }
     table.push([
-        "together".into(),
+        "whole path".into(),
         time(standard.latency_s),
         rate(standard.rate_bytes_per_s),
         time(direct.latency_s),

@@ -34,20 +34,47 @@ fn fill(page: Page, answer: &IngestAnswer) -> Page {
     page.verdict(
         tone,
         format!(
-            "GPUs compute {} of the time by the standard path (bound by {}), {} by the direct one (bound by {}).",
+            "GPUs compute {} of the time by the standard path (bound by {}), \
+             {} by the direct one (bound by {}).",
             percent(standard.utilisation),
             standard.bound_by,
             percent(direct.utilisation),
             direct.bound_by
         ),
     )
-    .figure("one GPU takes", rate(answer.per_gpu_bytes_per_s), "when it never waits")
+    .figure(
+        "one GPU takes",
+        rate(answer.per_gpu_bytes_per_s),
+        "when it never waits",
+    )
     .figure("all take", rate(answer.all_bytes_per_s), "")
-    .figure("one GPU needs", rate(answer.per_gpu_at_target_bytes_per_s), "for the target")
-    .figure("lookups a second", Cell::count(answer.lookups_per_s), format!("metadata servers {} busy, mean wait {}", percent(answer.metadata.load), wait(answer.metadata.mean_s)))
-    .figure("cores to decode", Cell::count(answer.decode_cores_per_node), "in each node")
+    .figure(
+        "one GPU needs",
+        rate(answer.per_gpu_at_target_bytes_per_s),
+        "for the target",
+    )
+    .figure(
+        "lookups a second",
+        Cell::count(answer.lookups_per_s),
+        format!(
+            "metadata servers {} busy, mean wait {}",
+            percent(answer.metadata.load),
+            wait(answer.metadata.mean_s)
+        ),
+    )
+    .figure(
+        "cores to decode",
+        Cell::count(answer.decode_cores_per_node),
+        "in each node",
+    )
     .section("Paths", [paths(standard, direct).into()])
-    .section("Where one node's time goes", [path_table(&standard.path, &direct.path).into(), path_note(&standard.path, &direct.path).into()])
+    .section(
+        "The path of one node, by stage",
+        [
+            path_table(&standard.path, &direct.path).into(),
+            path_note(&standard.path, &direct.path).into(),
+        ],
+    )
 }
 
 fn paths(standard: &IngestOutcome, direct: &IngestOutcome) -> Table {
@@ -66,8 +93,6 @@ fn paths(standard: &IngestOutcome, direct: &IngestOutcome) -> Table {
     row("utilisation", &|path| Cell::share(path.utilisation));
     row("target met", &|path| yes(path.target_met));
     row("bound by", &|path| path.bound_by.into());
-    row("GPUs it would feed", &|path| {
-        Cell::count(path.gpus_at_target)
-    });
+    row("GPUs it can feed", &|path| Cell::count(path.gpus_at_target));
     table
 }

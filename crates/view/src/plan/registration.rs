@@ -32,14 +32,16 @@ fn fill(page: Page, answer: &RegistrationAnswer) -> Page {
     } else {
         Tone::Caution
     };
-    let crossover = answer
-        .crossover
-        .map_or("never".to_owned(), |n| format!("at I/O {n}"));
+    let each_io = "faster than registering for every I/O";
+    let gds = match answer.crossover {
+        Some(io) => format!("{each_io} from I/O {io} on"),
+        None => format!("never {each_io}"),
+    };
     page.verdict(
         tone,
         format!(
             "Registering for every I/O leaves {} of the time for transfer; registering once, {}. \
-             GDS, its GPU pages counted, overtakes registering for every I/O {crossover}.",
+             GDS, with the cost of its GPU pages, is {gds}.",
             percent(each),
             percent(answer.efficiency.persistent)
         ),
@@ -161,7 +163,7 @@ fn frontier(answer: &RegistrationAnswer, buffers: Vec<f64>, links: Vec<f64>) -> 
     .with("host memory", |x, y| {
         at(x, y).map_or(f64::NAN, |at| at.ios_persistent)
     })
-    .with("GDS, its GPU pages counted", |x, y| {
+    .with("GDS, with the cost of its GPU pages", |x, y| {
         at(x, y).map_or(f64::NAN, |at| at.ios_gds)
     })
 }

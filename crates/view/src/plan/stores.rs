@@ -38,7 +38,7 @@ impl Shown for ReductionAnswer {
 
 impl Shown for QosAnswer {
     const USUAL: &'static [(&'static str, &'static str)] = &[
-        ("fifo[0].latency_s_p99", "{}: p99 in line"),
+        ("fifo[0].latency_s_p99", "{}: p99 FIFO"),
         ("tags[0].latency_s_p99", "{}: p99 by tags"),
         ("tags[2].operations_per_s", "{}: operations a second"),
     ];
@@ -107,7 +107,7 @@ fn s3(page: Page, answer: &S3Answer) -> Page {
             answer.prefixes_to_read
         ),
     )
-    .section("Requests", [table.into(), chart.into()])
+    .section("Requests in flight", [table.into(), chart.into()])
 }
 
 /// `2384 to 4768`, or one number if both are equal.
@@ -174,14 +174,14 @@ fn reduction(page: Page, answer: &ReductionAnswer) -> Page {
     .figure(
         "lookups in flight",
         Cell::count(answer.lookups_in_flight),
-        "to write at the rate asked",
+        "to write at the requested rate",
     )
     .figure(
         "space the table takes",
         Cell::share(answer.dedup_ratio_to_break_even - 1.0),
-        "of the data: duplicates below it gain nothing",
+        "of the data; a smaller share of duplicates saves nothing",
     )
-    .section("Storing less", [table.into()])
+    .section("Deduplication and compression", [table.into()])
 }
 
 /// The page of quality of service.
@@ -191,7 +191,7 @@ fn qos(page: Page, answer: &QosAnswer) -> Page {
         Column::text("served"),
         Column::new("operations a second", Unit::Count),
         Column::new("mean latency", Unit::Seconds),
-        Column::new("99 of 100 below", Unit::Seconds),
+        Column::new("p99 latency", Unit::Seconds),
         Column::new("still waiting", Unit::Count),
         Column::new("refused", Unit::Count),
         Column::text("promise"),
@@ -225,14 +225,14 @@ fn qos(page: Page, answer: &QosAnswer) -> Page {
         (_, true, Some(row)) => (
             Tone::Good,
             format!(
-                "By reservation, limit and weight the promises hold; {}: {}.",
+                "With reservations, limits and weights every promise is kept; p99 of {}: {}.",
                 row.name,
                 maybe_time(row.latency_s_p99).show()
             ),
         ),
         (_, false, Some(_)) => (
             Tone::Bad,
-            "A promise is broken even by reservation, limit and weight.".to_owned(),
+            "A promise is broken even with reservations, limits and weights.".to_owned(),
         ),
     };
     page.verdict(tone, text)

@@ -67,13 +67,10 @@ fn fill(page: Page, answer: &TransportAnswer) -> Page {
     let carried = Rate(best.rate_bytes_per_s);
     let says = match names.as_slice() {
         [name] => format!(
-            "{name} carries most here: {carried}, bound by {}.",
+            "{name} has the highest rate: {carried}, bound by {}.",
             best.bound_by
         ),
-        _ => format!(
-            "{} carry most here, and the same: {carried}.",
-            listed(&names)
-        ),
+        _ => format!("{} share the highest rate: {carried}.", listed(&names)),
     };
     page.verdict(Tone::Neutral, says)
         .section("Transports", [fabrics_table(answer).into()])
@@ -185,7 +182,7 @@ fn rails(page: Page, answer: &RailAnswer) -> Page {
         "",
     )
     .figure(
-        "rails needed",
+        "rails for the wanted rate",
         Cell::count(answer.rails_for_wanted),
         "of the first kind, as used",
     )
@@ -213,7 +210,7 @@ fn dpu(page: Page, answer: &DpuAnswer) -> Page {
     page.verdict(
         if slower { Tone::Caution } else { Tone::Good },
         format!(
-            "The card gives back {:.1} cores, {} of the host, and carries {}, bound by {}.",
+            "The card frees {:.1} cores, {} of the host, and carries {}, bound by {}.",
             answer.cores_freed,
             percent(answer.share_freed),
             Rate(answer.rate_with_bytes_per_s),
@@ -248,7 +245,7 @@ fn headroom(page: Page, answer: &Headroom) -> Page {
     for (part, bytes) in [
         ("on the cable, both ways", answer.cable),
         ("sent while the neighbour reacts", answer.peer_response),
-        ("all that arrives after XOFF", answer.propagation),
+        ("all bytes that arrive after XOFF", answer.propagation),
         ("headroom (xoff)", answer.xoff),
         ("below it (xon)", answer.xon),
         ("reserved in all (size)", answer.size),
@@ -270,9 +267,13 @@ fn headroom(page: Page, answer: &Headroom) -> Page {
     .figure(
         "cells taken",
         Cell::number(answer.occupancy, Unit::named("×")),
-        "the bytes that arrive, at the share of small packets",
+        "the bytes that arrive, with this share of small packets",
     )
-    .figure("longest pause", answer.pause_max, "one frame can ask for")
+    .figure(
+        "longest pause",
+        answer.pause_max,
+        "that one frame can request",
+    )
     .section("Parts", [table.into()])
 }
 
@@ -282,7 +283,7 @@ const WAIT_S_MIN: f64 = 1e-7;
 /// A wait as text. A queue that grows has no wait, and a very short one is not shown as a number.
 pub(super) fn wait(seconds: Option<f64>) -> String {
     match seconds {
-        None => "grows forever".to_owned(),
+        None => "unbounded".to_owned(),
         Some(seconds) if seconds < WAIT_S_MIN => "negligible".to_owned(),
         Some(seconds) => Seconds(seconds).to_string(),
     }

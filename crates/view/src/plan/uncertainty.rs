@@ -14,7 +14,7 @@ pub(super) fn fill(page: Page, uncertainty: &Uncertainty) -> Page {
     let verdict = &uncertainty.verdict;
     if !uncertainty.flips.is_empty() {
         let flips: Vec<String> = uncertainty.flips.iter().map(flip).collect();
-        let says = format!("The verdict “{verdict}” flips within the ranges of its constants:");
+        let says = format!("The verdict “{verdict}” changes within the ranges of its constants:");
         blocks.push(format!("{says}\n{}", flips.join("\n")).into());
     } else if !verdict.is_empty() {
         let count = uncertainty.banded;
@@ -39,10 +39,10 @@ fn flip(flip: &Flip) -> String {
 fn figures(uncertainty: &Uncertainty) -> Table {
     let columns = [
         Column::text("figure"),
-        Column::mixed("from"),
-        Column::mixed("here"),
-        Column::mixed("to"),
-        Column::text("mostly by"),
+        Column::mixed("low"),
+        Column::mixed("value"),
+        Column::mixed("high"),
+        Column::text("main cause"),
     ];
     let mut table = Table::new("", columns);
     for spread in &uncertainty.figures {

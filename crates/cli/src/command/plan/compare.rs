@@ -19,10 +19,10 @@ use crate::command::{output::Output, source};
 
 /// Compare the models' predictions with the measurements of a machine
 ///
-/// Each prediction is made twice: with the constants that the planner assumes, and with the machine's own measurements
-/// of the stages (drive, copies) instead. It never uses the measurement that it is compared with. The measurements are
-/// this machine's profile, written by `straightway bench`, or a file. Exits with 1 if a calibrated prediction misses
-/// the measurement by more than 15 %, unless it is one row in ten that says why.
+/// Each prediction is made twice: with the constants that the cluster planner assumes, and with the machine's own
+/// measurements of the stages (drive, copies) instead. It never uses the measurement that it is compared with. The
+/// measurements are this machine's profile, written by `straightway bench`, or a file. Exits with 1 if a calibrated
+/// prediction misses the measurement by more than 15 %, except for at most one row in ten with a stated reason.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The measurements, as TOML [default: this machine's profile]

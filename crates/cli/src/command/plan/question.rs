@@ -1,4 +1,4 @@
-//! A scenario of the planner with its text, which gives refusals their line numbers.
+//! A scenario of the cluster planner with its text, which gives refusals their line numbers.
 
 use anyhow::{Context, bail};
 use straightway_model::scenario::{Scenario, Topic};

@@ -34,13 +34,13 @@ impl Simulated for PcieScenario {
     const RUNNER: Runner = Runner::Pcie;
     const NAME: &'static str = "PCIe";
     const USUAL: &'static [(&'static str, &'static str)] = &[
-        ("steady_bytes_per_s", "together"),
+        ("steady_bytes_per_s", "total"),
         ("mean_bytes_per_s", "each"),
         ("fair_bytes_per_s", "fair share"),
         ("ios_per_s", "I/O a second"),
         ("streams[0].latency.median_s", "first: p50"),
         ("streams[0].latency.p99_s", "first: p99"),
-        ("bottleneck.what", "held by"),
+        ("bottleneck.what", "bound by"),
     ];
 
     fn reseed(&mut self, seed: Seed) {

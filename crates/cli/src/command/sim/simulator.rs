@@ -135,7 +135,7 @@ impl SimulationArgs {
     }
 }
 
-/// The error for a scenario of the planner names the right command; other refusals are unchanged.
+/// The error for a scenario of the cluster planner names the right command; other refusals are unchanged.
 fn elsewhere(asked: &str, refused: Refusals) -> anyhow::Error {
     let is = |topic: &&Topic| refused.0.iter().any(|r| r.field == topic.name());
     match Topic::ALL.iter().find(is).map(|topic| topic.name()) {

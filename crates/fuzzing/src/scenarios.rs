@@ -1,4 +1,4 @@
-//! Scenarios for the planner and the simulators.
+//! Scenarios for the cluster planner and the simulators.
 
 use std::ops::ControlFlow;
 
