@@ -51,7 +51,8 @@ impl Rate {
     }
 }
 
-/// An error for text that is not a valid quantity.
+/// An error for text that is not a valid quantity. Its alternate form (`{:#}`) is the expected form alone, for messages
+/// that show the text themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantityError {
     text: String,
@@ -60,6 +61,9 @@ pub struct QuantityError {
 
 impl fmt::Display for QuantityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            return f.write_str(self.want);
+        }
         write!(f, "`{}` is not {}", self.text, self.want)
     }
 }
@@ -377,6 +381,16 @@ mod tests {
             assert!(error.contains("4MiB"), "{text}: {error}");
             assert!(text.parse::<Rate>().is_err() || text == "1e30", "{text}");
         }
+    }
+
+    #[test]
+    fn the_alternate_form_of_an_error_is_the_expected_form_alone() {
+        let error = "fast".parse::<Rate>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "`fast` is not a rate such as 3.2GB/s, 400Gb/s or 2GiB/s"
+        );
+        assert_eq!(format!("{error:#}"), WANT_RATE);
     }
 
     #[test]

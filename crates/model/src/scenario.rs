@@ -379,7 +379,7 @@ mod tests {
                 "cluster.gpus.x = 1: allowed is a path that ends before `x`: the value there has no fields",
             ),
             ("node.io=nan", "node.io = nan"),
-            ("cluster", "--set = cluster: allowed is path=value"),
+            ("cluster", "setting = cluster: allowed is path=value"),
             ("node.media.rate=-5", "node.media.rate = -5"),
         ] {
             let refused = changed(Topic::Checkpoint, &[text]).unwrap_err().to_string();

@@ -8,16 +8,22 @@
 //! A range excludes only impossible values, such as a bandwidth of zero or a checkpoint of 10^40 bytes. An unwise but
 //! possible value is accepted, and the answer shows its effect.
 
+mod misfit;
 mod place;
+mod tree;
 
 use std::{fmt, ops::RangeInclusive};
 
 use serde::{Serialize, de::DeserializeOwned};
 use straightway_core::{Bytes, Rate, Seconds, text::shown};
-use toml::de::DeTable;
+use toml::{Table, de::DeValue};
 
 pub use self::place::{PathStep, steps};
-use self::place::{line_at, offset_of, path_at, path_of_key, path_of_table};
+use self::{
+    misfit::Misfit,
+    place::{dotted, find, line_at, recorded},
+    tree::{TreeValue, parse},
+};
 
 /// The largest text accepted. The largest real topology so far takes 60 KiB.
 pub const TEXT_BYTES_MAX: usize = 1 << 20;
@@ -79,10 +85,18 @@ pub fn read<T: DeserializeOwned + Checkable>(text: &str) -> Result<T, Refusals> 
             format!("at most {TEXT_BYTES_MAX} bytes"),
         ));
     }
-    let tree = DeTable::parse(text).map_err(|e| syntax(text, &e))?;
-    let input: T = toml::from_str(text).map_err(|e| mistyped(text, tree.get_ref(), &e))?;
-    checked(&input).map_err(|refusals| refusals.with_lines(text, tree.get_ref()))?;
+    let tree = parse(text).map_err(|e| syntax(text, &e))?;
+    let input: T = serde_path_to_error::deserialize(TreeValue(&tree))
+        .map_err(|e| mistyped(text, &tree, &e))?;
+    checked(&input).map_err(|refusals| refusals.with_lines(text, &tree))?;
     Ok(input)
+}
+
+/// Reads an input from a table without checking it. The error is what is allowed instead.
+pub(crate) fn fit<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
+    let text = toml::to_string(table).map_err(|e| e.to_string())?;
+    let tree = parse(&text).map_err(|e| first_line(&e).to_owned())?;
+    T::deserialize(TreeValue(&tree)).map_err(|misfit| misfit.allowed())
 }
 
 /// Checks an input that did not come from text. The refusals have no lines.
@@ -230,16 +244,17 @@ impl Refusals {
     /// Adds the lines of the fields in `text` to refusals that a model made after reading.
     #[must_use]
     pub fn located(self, text: &str) -> Self {
-        match DeTable::parse(text) {
-            Ok(tree) => self.with_lines(text, tree.get_ref()),
+        match parse(text) {
+            Ok(tree) => self.with_lines(text, &tree),
             Err(_) => self,
         }
     }
 
     /// Sets the line of each refusal to that of its field, or of the nearest enclosing table in the text.
-    fn with_lines(mut self, text: &str, tree: &DeTable<'_>) -> Self {
+    fn with_lines(mut self, text: &str, tree: &DeValue<'_>) -> Self {
         for refusal in &mut self.0 {
-            refusal.line = Some(line_at(text, offset_of(tree, &refusal.field)));
+            let place = find(tree, steps(&refusal.field));
+            refusal.line = Some(line_at(text, place.span.start));
         }
         self
     }
@@ -319,69 +334,48 @@ fn syntax(text: &str, error: &toml::de::Error) -> Refusals {
 }
 
 /// The refusal of TOML that does not fit the input: a wrong type, a missing or an unknown key.
-fn mistyped(text: &str, tree: &DeTable<'_>, error: &toml::de::Error) -> Refusals {
-    let message = first_line(error);
-    let span = error.span().unwrap_or(0..0);
-    let missing = quoted(message.strip_prefix("missing field "));
-    let unknown = quoted(message.strip_prefix("unknown field "));
-    // Look up the key itself: one header may open several tables.
-    let on_key = || path_of_key(tree, &span);
-    let (field, value) = match (missing, unknown) {
-        // A key that is missing at the top level is in no table.
-        (Some(key), _) => (
-            join(&path_of_table(tree, &span).unwrap_or_default(), key),
-            "nothing",
-        ),
-        (_, Some(key)) => (on_key().unwrap_or_else(|| key.to_owned()), "an unknown key"),
-        (None, None) if message.starts_with(ONE_KIND) => {
-            (on_key().unwrap_or_default(), "several kinds")
-        }
-        (None, None) => (
-            path_at(tree, span.start, span.end),
-            text.get(span.clone()).unwrap_or_default(),
-        ),
+fn mistyped(
+    text: &str,
+    tree: &DeValue<'_>,
+    error: &serde_path_to_error::Error<Misfit>,
+) -> Refusals {
+    let misfit = error.inner();
+    let mut path = recorded(error.path());
+    // The recorded path ends before an unknown kind, which is a key if a table names it.
+    if let Misfit::UnknownKind { kind, .. } = misfit {
+        path.push(PathStep::Key(kind));
+    }
+    let place = find(tree, path.iter().copied());
+    let is_at_key = match misfit {
+        Misfit::UnknownKey(_) => true,
+        Misfit::UnknownKind { .. } => place.depth == path.len(),
+        _ => false,
     };
-    let field = if field.is_empty() {
-        "(text)".to_owned()
-    } else {
-        field
+    let span = if is_at_key { place.key } else { place.span };
+    // A kind that a string names is a step of the recorded path, but not of the text.
+    path.truncate(place.depth);
+    if let Misfit::Missing(key) = misfit {
+        path.push(PathStep::Key(key));
+    }
+    let value = match misfit {
+        Misfit::Missing(_) => "nothing",
+        Misfit::UnknownKey(_) => "an unknown key",
+        Misfit::Kinds(0) => "no kind",
+        Misfit::Kinds(_) => "several kinds",
+        _ => text.get(span.clone()).unwrap_or_default(),
     };
-    let allowed = wanted(message);
-    let mut refusals = Refusals::one(field, value, allowed);
+    let mut field = dotted(&path);
+    if field.is_empty() {
+        "(text)".clone_into(&mut field);
+    }
+    let mut refusals = Refusals::one(field, value, misfit.allowed());
     refusals.0[0].line = Some(line_at(text, span.start));
     refusals
-}
-
-/// The start of the parser's message if an enum has several variants, or none.
-const ONE_KIND: &str = "wanted exactly 1 element";
-
-/// The allowed values according to a parser's message: "invalid type: string, expected u64" gives a whole number.
-pub(crate) fn wanted(message: &str) -> String {
-    let line = message.lines().next().unwrap_or_default();
-    let after = |word: &str| line.split_once(word).map(|(_, rest)| rest.trim());
-    if line.starts_with("missing field") {
-        return "a value".to_owned();
-    }
-    if line.starts_with(ONE_KIND) {
-        return "exactly one kind".to_owned();
-    }
-    match after("expected ").or_else(|| after("` is not ")) {
-        Some("u64" | "usize" | "u32" | "u16" | "u8") => "a whole number".to_owned(),
-        Some("f64") => "a number".to_owned(),
-        Some("there are no fields") | None => line.to_owned(),
-        Some(rest) if rest.starts_with("struct ") => "a table".to_owned(),
-        Some(rest) => rest.to_owned(),
-    }
 }
 
 /// The first line of a parser's message.
 fn first_line(error: &toml::de::Error) -> &str {
     error.message().lines().next().unwrap_or("unreadable")
-}
-
-/// The text between the first pair of backticks.
-fn quoted(text: Option<&str>) -> Option<&str> {
-    text?.split('`').nth(1)
 }
 
 #[cfg(test)]
@@ -478,12 +472,35 @@ mod tests {
 
     #[test]
     fn a_wrong_type_names_its_field_and_line() {
-        let refusal = refused(&GOOD.replace("200Gb/s", "200 furlongs"));
-        assert_eq!(
-            (refusal.field.as_str(), refusal.line),
-            ("cluster.links[1].rate", Some(8))
-        );
-        assert!(refusal.allowed.contains("400Gb/s"), "{refusal}");
+        for (from, to, says) in [
+            (
+                "200Gb/s",
+                "200 furlongs",
+                "line 8: cluster.links[1].rate = \"200 furlongs\": allowed is a rate such as 3.2GB/s, 400Gb/s or 2GiB/s",
+            ),
+            (
+                "\"200Gb/s\"",
+                "true",
+                "line 8: cluster.links[1].rate = true: allowed is a rate such as 3.2GB/s, 400Gb/s or 2GiB/s",
+            ),
+            (
+                "= 8",
+                "= -8",
+                "line 2: cluster.gpus = -8: allowed is a whole number",
+            ),
+            (
+                "0.5",
+                "[]",
+                "line 9: cluster.links[1].share = []: allowed is a number",
+            ),
+            (
+                "gpus = 8",
+                "[cluster.gpus]",
+                "line 2: cluster.gpus = [cluster.gpus]: allowed is a whole number",
+            ),
+        ] {
+            assert_eq!(refused(&GOOD.replace(from, to)).to_string(), says);
+        }
     }
 
     #[test]
@@ -542,11 +559,49 @@ mod tests {
             (refusal.field.as_str(), refusal.line),
             ("checkpoint", Some(2))
         );
-        let refusal = refused("title = \"x\"\n[shape.round]\n[shape.square]\n");
-        assert_eq!(
-            (refusal.field.as_str(), refusal.allowed.as_str()),
-            ("shape", "exactly one kind")
-        );
+    }
+
+    #[test]
+    fn a_wrong_kind_is_named_with_its_place() {
+        #[derive(Debug, Deserialize)]
+        struct Root {
+            #[expect(dead_code, reason = "only its errors are looked at")]
+            shapes: Vec<Shape>,
+        }
+        #[derive(Debug, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        enum Shape {
+            Round {},
+            Square {},
+        }
+        impl Checkable for Root {
+            fn check(&self, _: &mut Checker) {}
+        }
+        for (text, says) in [
+            (
+                "[[shapes]]\n[shapes.round]\n[shapes.square]\n",
+                "line 1: shapes[0] = several kinds: allowed is exactly one kind",
+            ),
+            (
+                "shapes = [\n{ round = {} },\n{}]",
+                "line 3: shapes[1] = no kind: allowed is exactly one kind",
+            ),
+            (
+                "[[shapes]]\noval = {}",
+                "line 2: shapes[0].oval = oval: allowed is `round` or `square`",
+            ),
+            (
+                "shapes = ['oval']",
+                "line 1: shapes[0] = 'oval': allowed is `round` or `square`",
+            ),
+            (
+                "shapes = ['round']",
+                "line 1: shapes[0] = 'round': allowed is a table",
+            ),
+        ] {
+            let refused = read::<Root>(text).unwrap_err();
+            assert_eq!(refused.to_string(), says);
+        }
     }
 
     #[test]

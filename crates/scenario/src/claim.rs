@@ -88,7 +88,7 @@ pub enum FigureKind {
 
 /// A figure in TOML: a number or a string.
 #[derive(Deserialize, Serialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a figure such as 0.23, 45s, 50TB or 200GB/s")]
 enum Written {
     Number(f64),
     Text(String),
@@ -103,9 +103,10 @@ const fn yes() -> bool {
 }
 
 impl TryFrom<Written> for Figure {
-    type Error = String;
+    /// The allowed figures.
+    type Error = &'static str;
 
-    fn try_from(written: Written) -> Result<Self, String> {
+    fn try_from(written: Written) -> Result<Self, &'static str> {
         let text = match written {
             Written::Number(value) => {
                 return Ok(Self {
@@ -123,9 +124,7 @@ impl TryFrom<Written> for Figure {
         } else if let Ok(Bytes(value)) = text.parse::<Bytes>() {
             (value as f64, FigureKind::Bytes)
         } else {
-            return Err(format!(
-                "`{text}` is not a figure such as 0.23, 45s, 50TB or 200GB/s"
-            ));
+            return Err("a figure such as 0.23, 45s, 50TB or 200GB/s");
         };
         Ok(Self {
             value: parsed.0,

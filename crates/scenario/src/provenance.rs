@@ -19,7 +19,7 @@ pub enum Confidence {
     Quoted,
     /// Computed from other sources.
     Computed,
-    /// Given by the user, in a scenario or by `--set`.
+    /// Given by the user, in a scenario or by a setting.
     Given,
     /// Measured on this machine.
     Measured,
@@ -38,7 +38,7 @@ pub enum ValueOrigin {
     Default,
     /// The scenario's file.
     Scenario,
-    /// The user, by `--set` or `--sweep`.
+    /// The user, by a setting or a sweep.
     User,
     /// Derived from other values.
     Derived,
@@ -180,7 +180,7 @@ impl Citation {
     /// A value given by the user.
     pub const USER: Self = Self {
         name: "the user",
-        place: "--set or --sweep",
+        place: "a setting or a sweep",
         confidence: Confidence::Given,
     };
 }

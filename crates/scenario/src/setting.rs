@@ -31,7 +31,7 @@ impl ParameterSetting {
                 })
             }
             _ => Err(Refusals::one(
-                "--set",
+                "setting",
                 text,
                 "path=value, such as cluster.gpus=2048",
             )),
@@ -80,11 +80,12 @@ fn set_one<T>(input: &T, setting: &ParameterSetting, path: &str) -> Result<T, Re
 where
     T: Serialize + DeserializeOwned + Checkable,
 {
-    let written = Table::try_from(input).map_err(|e| refusal(setting, &e.to_string()))?;
+    let refuse = |allowed| Refusals::one(setting.path.clone(), setting.value.clone(), allowed);
+    let written = Table::try_from(input).map_err(|e| refuse(e.to_string()))?;
     let with = |value: Value| {
         let mut table = written.clone();
-        put(&mut table, path, value).map_err(|allowed| refusal(setting, &allowed))?;
-        T::deserialize(table).map_err(|e| refusal(setting, &e.to_string()))
+        put(&mut table, path, value).map_err(refuse)?;
+        check::fit(&table).map_err(refuse)
     };
     let value = typed(&setting.value);
     with(value.clone()).or_else(|refused| match value {
@@ -95,9 +96,7 @@ where
                 let most = LARGEST
                     .iter()
                     .find_map(|n| Some((n, with(Value::Integer(*n)).ok()?)));
-                most.map_or(refused, |(n, input)| {
-                    refusal(setting, &counts(&input, path, *n))
-                })
+                most.map_or(refused, |(n, input)| refuse(counts(&input, path, *n)))
             })
         }
         _ => Err(refused),
@@ -124,14 +123,6 @@ fn counts(input: &impl Checkable, path: &str, largest: i64) -> String {
     of_path.next().map_or_else(
         || format!("a whole number from 0 to {largest}"),
         |refusal| refusal.allowed,
-    )
-}
-
-fn refusal(setting: &ParameterSetting, message: &str) -> Refusals {
-    Refusals::one(
-        setting.path.clone(),
-        setting.value.clone(),
-        check::wanted(message),
     )
 }
 

@@ -38,7 +38,7 @@ pub struct GridPoint<A> {
 impl ParameterSweep {
     /// Reads `path=a,b,c` or `path=from..to:steps[:log]`.
     pub fn parse(text: &str) -> Result<Self, Refusals> {
-        let refuse = |allowed: String| Refusals::one("--sweep", text, allowed);
+        let refuse = |allowed: String| Refusals::one("sweep", text, allowed);
         let setting = ParameterSetting::parse(text).map_err(|_| {
             refuse(
                 "path=a,b,c or path=from..to:steps[:log], such as cluster.gpus=512..8192:5:log"
@@ -91,7 +91,7 @@ pub fn points(sweeps: &[ParameterSweep], points_max: usize) -> Result<usize, Ref
         let asked = sweeps.iter().map(|sweep| sweep.values.len().to_string());
         let asked = asked.collect::<Vec<_>>().join(" × ");
         Refusals::one(
-            "--sweep",
+            "sweep",
             format!("{asked} points"),
             format!("at most {points_max} points in all"),
         )
@@ -243,14 +243,14 @@ mod tests {
             "a=1..2:3:lin",
         ] {
             let refused = ParameterSweep::parse(text).unwrap_err().to_string();
-            assert!(refused.starts_with("--sweep = "), "{text}: {refused}");
+            assert!(refused.starts_with("sweep = "), "{text}: {refused}");
         }
     }
 
     #[test]
     fn an_error_ends_the_sweep() {
         let sweep = [ParameterSweep::parse("cluster.gpus=1..8:8").unwrap()];
-        let stopped = Refusals::one("--sweep", "it", "nothing more");
+        let stopped = Refusals::one("sweep", "it", "nothing more");
         let ended = run(&sweep, 8, |settings| match settings[0].value.as_str() {
             "5" => Err(stopped.clone()),
             _ => Ok(Ok(())),

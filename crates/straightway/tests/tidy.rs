@@ -347,6 +347,65 @@ fn dependencies_point_in_one_direction() {
     assert_none(&complaints);
 }
 
+/// The names in a table of a `Cargo.toml`.
+fn names_in(manifest: &toml::Table, table: &str) -> Vec<String> {
+    let table = manifest.get(table).and_then(toml::Value::as_table);
+    table
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name.clone())
+        .collect()
+}
+
+/// The name of a package in code, where it is not the package's own.
+const LIBRARIES: &[(&str, &str)] = &[("md-5", "md5"), ("rust-ini", "ini")];
+
+#[test]
+fn every_dependency_is_used() {
+    let read = |file: &str| -> toml::Table {
+        toml::from_str(&fs::read_to_string(root().join(file)).unwrap()).unwrap()
+    };
+    let mut complaints = Vec::new();
+    let mut used = BTreeSet::new();
+    for file in files() {
+        let Some(folder) = file
+            .strip_suffix("/Cargo.toml")
+            .filter(|f| f.starts_with("crates/"))
+        else {
+            continue;
+        };
+        let manifest = read(&file);
+        let code: String = sources()
+            .filter(|(f, _)| f.starts_with(&format!("{folder}/")))
+            .map(|(_, text)| text)
+            .collect();
+        for name in ["dependencies", "dev-dependencies", "build-dependencies"]
+            .iter()
+            .flat_map(|table| names_in(&manifest, table))
+        {
+            let library = LIBRARIES.iter().find(|(package, _)| *package == name);
+            let library = library.map_or_else(
+                || name.replace('-', "_"),
+                |(_, library)| (*library).to_owned(),
+            );
+            if !code
+                .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+                .any(|word| word == library)
+            {
+                complaints.push(format!("{file}: {name}"));
+            }
+            used.insert(name);
+        }
+    }
+    let workspace = read("Cargo.toml");
+    let shared = workspace["workspace"].as_table().unwrap();
+    let shared = names_in(shared, "dependencies")
+        .into_iter()
+        .filter(|name| !used.contains(name));
+    complaints.extend(shared.map(|name| format!("Cargo.toml: {name}")));
+    assert_none(&complaints);
+}
+
 #[test]
 fn standard_files_exist() {
     let wanted = [
