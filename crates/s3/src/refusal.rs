@@ -115,7 +115,11 @@ impl Refusal {
                 | "OperationAborted"
                 | "ConditionalRequestConflict"
                 | "IncompleteBody"
-                | "BadDigest",
+                | "BadDigest"
+                // The list of parts is sent without a checksum, and may have been damaged.
+                | "MalformedXML"
+                | "InvalidPart"
+                | "InvalidPartOrder",
             )
             | (408 | 500 | 502 | 504, _) => Next::Retry,
             _ => Next::Fail,

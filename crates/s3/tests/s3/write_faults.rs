@@ -1,13 +1,17 @@
 //! Writes through a proxy that injects faults: every object is complete or absent, and every result is true.
 
-use std::{ffi::OsStr, sync::Arc, time::Duration};
+use std::{
+    ffi::OsStr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use md5::Digest as _;
 use straightway_core::{Error, ErrorKind};
 use straightway_io::{
     Settings, Store,
-    store::{Condition, Durability, Like, Missing},
+    store::{Condition, Durability, Like, Missing, Tag},
 };
 use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_net::{Network, suited};
@@ -291,6 +295,74 @@ fn writes_to_a_service_that_does_not_compare_checksums_carry_an_md5() {
 fn put(store: &S3, name: &str) -> Result<bool, Error> {
     let name = OsStr::new(name);
     store.put(name, b"x", &Condition::Always, Durability::Synced)
+}
+
+#[test]
+fn a_put_that_a_proxy_sent_twice_counts_as_won() {
+    let nonce = Mutex::new(None);
+    let server = Server::start(move |_, request: &ReceivedRequest| {
+        let mut nonce = nonce.lock().unwrap();
+        match (request.method.as_str(), &*nonce) {
+            ("PUT", _) if request.target.contains("probe") => Reply::error(400, "BadDigest"),
+            ("PUT", None) => {
+                // The proxy sends the first put again, and forwards the response to the second one.
+                *nonce = request
+                    .header("x-amz-meta-straightway-nonce")
+                    .map(str::to_owned);
+                Reply::error(412, "PreconditionFailed")
+            }
+            ("PUT", Some(_)) => Reply::error(412, "PreconditionFailed"),
+            (_, nonce) => {
+                let nonce = nonce.clone().unwrap_or_default();
+                Reply::new(200, &[("x-amz-meta-straightway-nonce", &nonce)], "")
+            }
+        }
+    });
+    let store = store(&access(&server.url()));
+    let on = Condition::IfMatch(Tag::Text("\"old\"".into()));
+    let put = || store.put(OsStr::new("step"), b"x", &on, Durability::Synced);
+    assert!(put().unwrap(), "the object has the nonce of this put");
+    assert!(!put().unwrap(), "the object has the nonce of another put");
+}
+
+#[test]
+fn a_service_without_conditional_puts_is_named_as_such() {
+    let server =
+        Server::start(
+            |_, request: &ReceivedRequest| match request.header("if-none-match") {
+                Some(_) => Reply::error(501, "NotImplemented"),
+                None if request.target.contains("probe") => Reply::error(400, "BadDigest"),
+                None => Reply::new(200, &[("ETag", "\"x\"")], ""),
+            },
+        );
+    let store = store(&access(&server.url()));
+    let name = OsStr::new("step");
+    let put = |on| store.put(name, b"x", on, Durability::Synced);
+    let error = put(&Condition::IfAbsent).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    let hint = error.hint().unwrap_or_default();
+    assert!(hint.contains("conditional puts"), "{hint}");
+    // The checksum was not the reason, so it is sent later too.
+    let before = server.requests();
+    assert!(put(&Condition::Always).unwrap());
+    assert_eq!(server.requests(), before + 1);
+}
+
+#[test]
+fn a_service_that_refuses_checksums_only_of_objects_gets_an_md5_instead() {
+    let has_sum = |request: &ReceivedRequest| request.header("x-amz-checksum-crc64nvme").is_some();
+    let server = Server::start(move |_, request: &ReceivedRequest| {
+        match (request.target.contains("probe"), has_sum(request)) {
+            (true, _) => Reply::error(400, "BadDigest"),
+            (false, true) => Reply::error(501, "NotImplemented"),
+            (false, false) if request.header("content-md5").is_none() => {
+                Reply::error(400, "MissingContentMD5")
+            }
+            (false, false) => Reply::new(200, &[("ETag", "\"x\"")], ""),
+        }
+    });
+    let store = store(&access(&server.url()));
+    assert!(put(&store, "a").unwrap() && put(&store, "b").unwrap());
 }
 
 #[test]
