@@ -274,19 +274,19 @@ fn any_valid_tuning_copies_the_same_bytes() {
 #[test]
 fn a_rate_limit_holds_on_every_route_and_the_receipt_names_it() {
     let dir = TestDir::new();
-    dir.file("source", 1_000_000, 1);
+    dir.file("source", 300_000, 1);
     for target in ["host:", "target"] {
         for route in ["auto", "direct", "buffered"] {
-            let args = ["source", target, "--route", route, "--limit", "4MB/s"];
-            // On a busy machine the copy may be slower than the limit: then it is tried again.
-            let kept = (0..5).any(|_| {
+            // A low limit, which a busy machine reaches too. If a copy is slower still, it is tried again.
+            let args = ["source", target, "--route", route, "--limit", "1MB/s"];
+            let kept = (0..20).any(|_| {
                 let receipt = dir.receipt(&[&args[..], &["--chunk", "16KiB"]].concat());
                 let moved = receipt["bytes"].as_f64().unwrap();
                 let rate = moved / receipt["seconds"].as_f64().unwrap();
                 // The initial burst of 50 ms may be added.
-                assert!(rate < 5.5e6, "{target} by {route}: {rate}");
+                assert!(rate < 1.4e6, "{target} by {route}: {rate}");
                 // The limit does not slow the copy down further.
-                receipt["bound_by"] == "throttle" && rate > 3.5e6
+                receipt["bound_by"] == "throttle" && rate > 0.85e6
             });
             assert!(kept, "{target} by {route}");
         }

@@ -191,7 +191,7 @@ fn the_shard_of_a_rank_that_comes_after_the_coordinator_gave_up_goes() {
     let steps = memory();
     let given_up = attempt(3, 1);
     let rank = |rank| Rank { rank, world: 2 };
-    let first = write(&steps, &given_up, rank(0), b"first");
+    let mut coordinator = write(&steps, &given_up, rank(0), b"first").writer;
     let late = write(&steps, &given_up, rank(1), b"late");
     let shards = || {
         let step = steps.root().below("step-3".as_ref(), Missing::Refuse);
@@ -201,7 +201,7 @@ fn the_shard_of_a_rank_that_comes_after_the_coordinator_gave_up_goes() {
     steps.withdraw(&given_up, &late.writer);
     assert_eq!(shards(), 2);
     for is_killed in [true, false] {
-        steps.give_up(&given_up, &first.writer);
+        steps.give_up(&given_up, &coordinator);
         assert_eq!(shards(), 0);
         // The shard of the slow rank becomes visible only now. If the rank is killed, a sweep finds the shard.
         let step = steps.root().below("step-3".as_ref(), Missing::Refuse);
@@ -218,7 +218,7 @@ fn the_shard_of_a_rank_that_comes_after_the_coordinator_gave_up_goes() {
             steps.withdraw(&given_up, &late.writer);
         }
         assert_eq!(all(&steps), Vec::<String>::new());
-        write(&steps, &given_up, rank(0), b"again");
+        coordinator = write(&steps, &given_up, rank(0), b"again").writer;
         let records = steps
             .root()
             .below(given_up.folder().as_ref(), Missing::Refuse);
