@@ -199,6 +199,7 @@ mod tests {
         items.sort_unstable();
         assert_eq!(items, (0..100).collect::<Vec<_>>());
     }
+
     #[test]
     fn an_index_is_inside_and_every_item_is_picked() {
         let mut rng = Seed(6).rng();

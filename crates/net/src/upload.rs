@@ -140,29 +140,22 @@ impl Upload {
     /// stored.
     pub fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let end = offset.checked_add(bytes.len() as u64);
-        if end.is_none_or(|end| end > self.bytes) {
+        let Some(end) = end.filter(|end| *end <= self.bytes) else {
             let why = format!("it ends at byte {}", self.bytes);
             return Err(self.remote.failed(
                 ErrorKind::Invalid,
                 &why,
                 "begin the upload with a larger size",
             ));
-        }
-        // Part by part, so that at most one complete part is buffered at a time.
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = offset + done as u64;
-            let number = u32::try_from(at / self.part_bytes).expect("it is inside the object");
-            let part_end = (u64::from(number) + 1) * self.part_bytes;
-            let left = usize::try_from(part_end - at).expect("a part fits into memory");
-            let piece = &bytes[done..bytes.len().min(done + left)];
-            self.buffer(at, piece.len(), |from, there| {
-                there.copy_from_slice(&piece[from..from + there.len()]);
-            })?;
+        };
+        self.buffer(offset, bytes.len(), |from, there| {
+            there.copy_from_slice(&bytes[from..from + there.len()]);
+        })?;
+        for number in offset / self.part_bytes..end.div_ceil(self.part_bytes) {
+            let number = u32::try_from(number).expect("it is inside the object");
             if let Some(whole) = self.take_whole(number) {
                 self.send(number, &whole)?;
             }
-            done += piece.len();
         }
         Ok(())
     }

@@ -102,14 +102,7 @@ fn receive(link: &mut Link, deadline: Instant) -> Result<Vec<u8>, LinkError> {
 
 /// Fresh random bytes from the system.
 fn random() -> io::Result<AuthRandom> {
-    let mut bytes = [0; 132];
+    let mut bytes = [0; AuthRandom::BYTES];
     fill_random(&mut bytes)?;
-    let (challenge, rest) = bytes.split_first_chunk::<64>().expect("there are 132");
-    let (exponent, rest) = rest.split_first_chunk::<64>().expect("there are 132");
-    let sequence = rest.first_chunk::<4>().expect("there are 132");
-    Ok(AuthRandom {
-        challenge: *challenge,
-        exponent: *exponent,
-        sequence: u32::from_le_bytes(*sequence).max(1),
-    })
+    Ok(AuthRandom::new(&bytes))
 }

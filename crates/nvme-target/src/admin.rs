@@ -390,14 +390,7 @@ fn transferred(sqe: &Sqe, data: Vec<u8>) -> Result<Answer, Status> {
 
 /// Fresh random bytes from the system's generator.
 fn random() -> Option<AuthRandom> {
-    let mut bytes = [0; 132];
+    let mut bytes = [0; AuthRandom::BYTES];
     fill_random(&mut bytes).ok()?;
-    let (challenge, rest) = bytes.split_first_chunk::<64>()?;
-    let (exponent, rest) = rest.split_first_chunk::<64>()?;
-    let sequence = u32::from_le_bytes(*rest.first_chunk()?);
-    Some(AuthRandom {
-        challenge: *challenge,
-        exponent: *exponent,
-        sequence: sequence.max(1),
-    })
+    Some(AuthRandom::new(&bytes))
 }

@@ -37,6 +37,23 @@ pub struct AuthRandom {
     pub sequence: u32,
 }
 
+impl AuthRandom {
+    /// The number of random bytes that it is made of.
+    pub const BYTES: usize = 132;
+
+    /// Divides fresh random bytes.
+    pub fn new(bytes: &[u8; Self::BYTES]) -> Self {
+        let (challenge, rest) = bytes.split_first_chunk().expect("there are 132");
+        let (exponent, rest) = rest.split_first_chunk().expect("there are 132");
+        let sequence = rest.first_chunk().expect("there are 132");
+        Self {
+            challenge: *challenge,
+            exponent: *exponent,
+            sequence: u32::from_le_bytes(*sequence).max(1),
+        }
+    }
+}
+
 impl std::fmt::Debug for AuthRandom {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("AuthRandom")

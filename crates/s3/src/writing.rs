@@ -78,9 +78,13 @@ impl S3 {
         };
         let (nonce, sum) = (fresh_nonce(), sum_of(bytes));
         // Tested first, because the test also finds out whether checksums are sent.
-        let sum_is_enough = !self.needs_digest(true);
+        let needs_both = self.needs_digest(true);
         let put_with = |expected: &[u16], has_sum: bool| {
-            let needs_digest = !(has_sum && sum_is_enough) && self.needs_digest(has_sum);
+            let needs_digest = if has_sum {
+                needs_both
+            } else {
+                self.needs_digest(false)
+            };
             let digest = needs_digest.then(|| BASE64_STANDARD.encode(Md5::digest(bytes)));
             let mut headers = vec![(NONCE, nonce.as_str())];
             headers.extend(digest.as_ref().map(|digest| (DIGEST, digest.as_str())));

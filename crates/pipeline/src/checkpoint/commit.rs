@@ -230,8 +230,7 @@ impl Steps {
     /// sweep finds objects by the records of their writers, so the records go last.
     pub(crate) fn erase_attempt(&self, attempt: &Attempt) -> Result<()> {
         if self.root().folder().is_none() {
-            let records = self.records(attempt)?;
-            self.abandon_objects(attempt, records.iter().filter_map(|name| writer_of(name)))?;
+            self.abandon_all_objects(attempt)?;
         }
         self.root().clear(attempt.folder().as_ref())
     }
@@ -245,17 +244,19 @@ impl Steps {
         if self.is_undecided(attempt) {
             return;
         }
-        let _ = self.records(attempt).and_then(|records| {
-            self.abandon_objects(attempt, records.iter().filter_map(|name| writer_of(name)))?;
-            self.remove_records(attempt, |writer| writer == own)
-        });
+        // Leftovers are never read again, and a sweep removes them later.
+        let _ = self
+            .abandon_all_objects(attempt)
+            .and_then(|()| self.remove_records(attempt, |writer| writer == own));
     }
 
     /// Removes the objects of one writer if its attempt is over. Until then the coordinator may still commit them.
     pub(crate) fn withdraw(&self, attempt: &Attempt, writer: &str) {
+        if self.root().folder().is_some() {
+            return;
+        }
         let withdraw = || {
-            let is_over = !self.records(attempt)?.iter().any(|name| name == BEGUN);
-            if self.root().folder().is_some() || !is_over {
+            if self.records(attempt)?.iter().any(|name| name == BEGUN) {
                 return Ok(());
             }
             self.abandon_objects(attempt, std::iter::once(writer))?;
@@ -290,7 +291,13 @@ impl Steps {
         Ok(())
     }
 
-    /// Removes the objects that the writers of an attempt put below its step, except those that the step's manifest
+    /// Removes the objects of all writers of an attempt.
+    fn abandon_all_objects(&self, attempt: &Attempt) -> Result<()> {
+        let records = self.records(attempt)?;
+        self.abandon_objects(attempt, records.iter().filter_map(|name| writer_of(name)))
+    }
+
+    /// Removes the objects that these writers of an attempt put below its step, except those that the step's manifest
     /// names: a process that was killed, or did not get its last response, may have committed the attempt.
     fn abandon_objects<'a>(
         &self,
