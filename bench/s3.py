@@ -2,8 +2,8 @@
 
     python3 bench/s3.py --programs target/release [--python PYTHON] [--only NAME,…] [--small] [--out FILE]
 
-The server is SeaweedFS, pinned to one core. The clients run on the other core, one after another. CPU is the client's
-`rusage`. The script prints each requirement, the measured value and whether it is met, and writes all figures to
+The server is SeaweedFS, pinned to core 0, or to `--server-cores`. The clients run one after another on core 1, or on
+`--client-cores`. With `--device cuda:0` models are loaded into GPU memory. CPU is the client's `rusage`. The script prints each requirement, the measured value and whether it is met, and writes all figures to
 bench/results/. A run takes up to 12 minutes. Clients that are not installed are reported and left out. `--small` is a
 quick check whose figures mean nothing. `--realtime` gives server and clients priority over other work of the machine.
 
@@ -286,20 +286,22 @@ def safetensors(name: str, size: int) -> bytes:
 
 
 def model(bench: Bench) -> Row:
-    """A model of 4 GB in 8 objects into host memory, compared with other loaders."""
+    """A model of 4 GB in 8 objects into host or GPU memory, compared with other loaders."""
     size = 8 * MIB if bench.small else 500_000_000
     for number in range(8):
         bench.server.put(f"model/model-{number}.safetensors", safetensors(f"layer.{number}", size))
     rows: dict[str, list[Row]] = {}
     for _ in range(1 if bench.small else 3):
         for name in ("straightway", "Run:ai", "s3torchconnector"):
-            done = with_server(bench, lambda: bench.client(name, "model", "8"))
+            done = with_server(bench, lambda: bench.client(name, "model", "8", bench.args.device))
             rows.setdefault(name, []).append(done)
     answer = summary(rows, ("wall_s", "cpu_s", "server_cpu_s", "before_bytes", "peak_bytes"))
     for client, least in (("Run:ai", 3.0), ("s3torchconnector", 2.0)):
         speed = ratio(answer[client]["wall_s"], answer["straightway"]["wall_s"])
         bench.require(f"model of 4 GB: speed / {client}", speed, least, None)
     own = answer["straightway"]
+    if bench.args.device != "cpu":
+        return answer
     beyond = None if own["peak_bytes"] is None else (own["peak_bytes"] - own["before_bytes"] - 8 * size) / MIB
     bench.require("model of 4 GB: MiB beyond the model", beyond, None, 256)
     return answer
@@ -474,10 +476,14 @@ def main(text: str | None, parts: dict[str, Callable[[Bench], Row]], name: str) 
     parser.add_argument("--bytes", type=int, help="size of the measured data, where it can be chosen")
     parser.add_argument("--rounds", type=int, help="number of rounds, where it can be chosen")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--device", default="cpu", help="the memory of models and of saved states")
+    parser.add_argument("--server-cores", default="0", help="as taskset takes them")
+    parser.add_argument("--client-cores", default="1", help="as taskset takes them")
     parser.add_argument("--realtime", action="store_true", help="real-time priority for server and clients (root)")
     date = datetime.date.today().isoformat()
     parser.add_argument("--out", default=str(HERE / "results" / f"{name}-{date}.json"))
     args = parser.parse_args()
+    ON_SERVER[-1], ON_CLIENT[-1] = args.server_cores, args.client_cores
     if args.realtime:
         ON_SERVER[:0] = ON_CLIENT[:0] = REALTIME
     with tempfile.TemporaryDirectory(dir=args.data) as folder:
@@ -485,7 +491,8 @@ def main(text: str | None, parts: dict[str, Callable[[Bench], Row]], name: str) 
         try:
             bench = Bench(args, server)
             result: Row = {"date": date, "machine": machine.about(), "versions": versions(bench)}
-            result |= {"small": args.small, "realtime": args.realtime}
+            result |= {"small": args.small, "realtime": args.realtime, "device": args.device}
+            result |= {"server_cores": args.server_cores, "client_cores": args.client_cores}
             for part in args.only.split(","):
                 start = time.monotonic()
                 result[part] = parts[part](bench)

@@ -98,14 +98,33 @@ def crt(key: str, size: str) -> dict[str, float]:
     return measured(read)
 
 
-def straightway(prefix: str, _: str) -> dict[str, float]:
+def in_gpu_memory(device: str, read: Callable[[], object]) -> Callable[[], object]:
+    """The read, followed by a wait for the GPU's copies. The GPU's context is made before: all loaders need it."""
+    if device == "cpu":
+        return read
+    import torch
+
+    torch.empty(1, device=device)
+
+    def read_all() -> object:
+        kept = read()
+        torch.cuda.synchronize()
+        return kept
+
+    return read_all
+
+
+def straightway(prefix: str, _: str, device: str) -> dict[str, float]:
     """This package."""
     import straightway as client
 
-    return measured(lambda: client.load_model(f"s3://{BUCKET}/{prefix}", framework="np"))
+    source = f"s3://{BUCKET}/{prefix}"
+    if device == "cpu":
+        return measured(lambda: client.load_model(source, framework="np"))
+    return measured(in_gpu_memory(device, lambda: client.load_model(source, device=device)))
 
 
-def runai(prefix: str, count: str) -> dict[str, float]:
+def runai(prefix: str, count: str, device: str) -> dict[str, float]:
     """Run:ai's streamer. It reuses its buffers, so a tensor is copied to be kept."""
     from runai_model_streamer import SafetensorsStreamer
 
@@ -114,12 +133,12 @@ def runai(prefix: str, count: str) -> dict[str, float]:
     def read() -> object:
         with SafetensorsStreamer() as streamer:
             streamer.stream_files(names)
-            return {name: tensor.clone() for name, tensor in streamer.get_tensors()}
+            return {name: tensor.to(device, copy=True) for name, tensor in streamer.get_tensors()}
 
-    return measured(read)
+    return measured(in_gpu_memory(device, read))
 
 
-def s3torchconnector(prefix: str, count: str) -> dict[str, float]:
+def s3torchconnector(prefix: str, count: str, device: str) -> dict[str, float]:
     """s3torchconnector: whole objects, parsed by safetensors."""
     import safetensors.torch
     from s3torchconnector import S3Checkpoint, S3ClientConfig
@@ -134,10 +153,11 @@ def s3torchconnector(prefix: str, count: str) -> dict[str, float]:
         kept = {}
         for number in range(int(count)):
             with store.reader(f"s3://{BUCKET}/{prefix}/model-{number}.safetensors") as reader:
-                kept.update(safetensors.torch.load(reader.read()))
+                loaded = safetensors.torch.load(reader.read())
+                kept.update({name: tensor.to(device) for name, tensor in loaded.items()})
         return kept
 
-    return measured(read)
+    return measured(in_gpu_memory(device, read))
 
 
 CLIENTS = {

@@ -1,4 +1,4 @@
-"""One rank of a save that bench/s3_writes.py measures: `s3_savers.py NAME PREFIX BYTES PORT RANK WORLD`.
+"""One rank of a save that bench/s3_writes.py measures: `s3_savers.py NAME PREFIX BYTES PORT DEVICE RANK WORLD`.
 
 Each rank has its own state of tensors, BYTES in size. All ranks wait for each other before the save. A rank prints the
 start of its save and the time at which it was durable, by the monotonic clock, which all processes share. A small save
@@ -64,11 +64,11 @@ SAVERS = {"straightway": straightway, "DCP s3torchconnector": s3torchconnector, 
 
 
 def main() -> None:
-    name, prefix, size, port, rank, world = sys.argv[1:]
+    name, prefix, size, port, device, rank, world = sys.argv[1:]
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world))
     torch.manual_seed(int(rank))
     count = int(size) // TENSORS // 4
-    state = {f"rank{rank}.{number}": torch.randn(count) for number in range(TENSORS)}
+    state = {f"rank{rank}.{number}": torch.randn(count, device=device) for number in range(TENSORS)}
     save = SAVERS[name](prefix, state)
     # The first save opens connections and loads modules.
     save(0, {f"first{rank}": next(iter(state.values()))[: count // 64].clone()})

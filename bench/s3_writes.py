@@ -3,6 +3,7 @@
     python3 bench/s3_writes.py --programs target/release [--python PYTHON] [--only NAME,…] [--small] [--bytes N] [--out FILE]
 
 As in bench/s3.py, the server is SeaweedFS, pinned to one core. The clients run on the other core, one after another.
+With `--device cuda:0` saved states are in GPU memory; `--server-cores` and `--client-cores` are for larger machines.
 The script prints each requirement, the measured value and whether it is met, and writes all figures to bench/results/.
 `--bytes` is the size of a save over all ranks [default: 4 GiB] or of an upload [default: 1 GiB]. Each round of uploads
 and each save has a new server, because a server does not free the space of removed objects. `--data /dev/shm` keeps its
@@ -101,7 +102,7 @@ def fresh_server(bench: Bench) -> Iterator[None]:
 def ranks(bench: Bench, name: str, size: int) -> Row:
     """Saves with one process per rank. The time is from the first start to the last end."""
     port, prefix = str(free_port()), f"saves-{name.replace(':', '')}-{os.getpid()}"
-    script = [bench.args.python, str(HERE / "s3_savers.py"), name, prefix, str(size // RANKS), port]
+    script = [bench.args.python, str(HERE / "s3_savers.py"), name, prefix, str(size // RANKS), port, bench.args.device]
     children = [
         subprocess.Popen(
             [*s3.ON_CLIENT, *script, str(rank), str(RANKS)],

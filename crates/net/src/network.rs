@@ -51,6 +51,14 @@ impl Default for NetworkSettings {
     }
 }
 
+impl NetworkSettings {
+    /// The longest wait for the response to a part. It is longer than that for other responses: a busy service has
+    /// received the part quickly, but responds only after its drives have written it.
+    pub(crate) fn stored_max(&self) -> Duration {
+        3 * self.stall_max
+    }
+}
+
 /// The settings, the trusted certificates, and the origins in use.
 pub struct Network {
     settings: NetworkSettings,

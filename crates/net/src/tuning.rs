@@ -1,4 +1,4 @@
-//! Executor settings for reads over a network.
+//! Executor settings for transfers over a network.
 
 use straightway_io::Settings;
 
@@ -13,10 +13,14 @@ const LANES_MAX: u32 = 4;
 /// The largest queue depth of a lane, used for small requests.
 const DEPTH_MAX: u64 = 64;
 
+/// The queue depth of writes on a lane. Several ranks often write to one service at once: with more parts in flight
+/// each of them waits longer, and none is stored sooner.
+const WRITE_DEPTH: u32 = 8;
+
 /// The smallest slot size.
 const CHUNK_BYTES_MIN: u64 = 64 << 10;
 
-/// Adapts executor settings to reads over a network.
+/// Adapts executor settings to transfers over a network.
 #[must_use]
 pub fn suited(usual: Settings) -> Settings {
     suited_for(usual, [])
@@ -34,6 +38,7 @@ pub fn suited_for(usual: Settings, sizes: impl IntoIterator<Item = u64>) -> Sett
     Settings {
         chunk_bytes,
         depth: u32::try_from(depth).expect("it was bounded"),
+        write_depth: WRITE_DEPTH.min(usual.write_depth),
         drive_lanes: lanes,
         ring_lanes: lanes,
         staging_bytes,

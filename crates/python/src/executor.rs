@@ -52,6 +52,17 @@ pub(crate) fn of_name(name: &Path) -> Result<Arc<Executor>> {
     }
 }
 
+/// The executor of this process for transfers between these paths or URIs.
+pub(crate) fn of_names<'a>(
+    names: impl Iterator<Item = &'a PathBuf> + Clone,
+) -> Result<Arc<Executor>> {
+    let remote = names.clone().find(|name| !is_local(PathBuf::from(name)));
+    match remote.or(names.clone().next()) {
+        Some(name) => of_name(name),
+        None => plain(),
+    }
+}
+
 /// The executor of this process with default settings, for work without a path.
 pub(crate) fn plain() -> Result<Arc<Executor>> {
     SHARED.get(None, Settings::default)

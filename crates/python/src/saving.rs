@@ -28,7 +28,7 @@ pub(crate) fn save(
         // SAFETY: the package's own code describes tensors that it holds: see `BorrowedTensor::new`.
         .map(|described| unsafe { BorrowedTensor::new(described) })
         .collect::<PyResult<_>>()?;
-    let saver = FileSaver::new(executor::of(&path).or_raise()?);
+    let saver = FileSaver::new(executor::of_name(&path).or_raise()?);
     let progress = Arc::clone(&saver.progress);
     let receipt = waiting::run(py, &progress, move || {
         let held = tensors.iter().map(held);

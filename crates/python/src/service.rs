@@ -45,7 +45,7 @@ pub(crate) fn copy(
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
-        let executor = executor::of_name(sources.first().unwrap_or(&target))?;
+        let executor = executor::of_names(sources.iter().chain([&target]))?;
         let job = CopyJob::find(&*stores_with(storage_options)?, &sources, &target)?;
         let copier = Copier {
             executor: &executor,

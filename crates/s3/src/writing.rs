@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::{
-    HeaderName, Method, Response,
+    HeaderMap, HeaderName, Method, Response,
     header::{IF_MATCH, IF_NONE_MATCH},
 };
 use md5::{Digest as _, Md5};
@@ -55,6 +55,16 @@ fn sum_of(bytes: &[u8]) -> String {
     encoded(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes))
 }
 
+/// A put of a whole object.
+struct Put<'a> {
+    key: &'a str,
+    name: &'a str,
+    bytes: &'a [u8],
+    nonce: String,
+    /// The statuses that are not errors: 200, and those of a condition that does not hold.
+    expected: &'a [u16],
+}
+
 impl S3 {
     /// Puts an object if the condition holds. Returns whether it did.
     pub(crate) fn put_object(
@@ -76,7 +86,36 @@ impl S3 {
             // For a missing key AWS sends 404, other services 412.
             Condition::IfMatch(_) => &[200, 404, 412],
         };
-        let (nonce, sum) = (fresh_nonce(), sum_of(bytes));
+        let put = Put {
+            key,
+            name,
+            bytes,
+            nonce: fresh_nonce(),
+            expected,
+        };
+        if self.send_put(&put, condition.as_ref())? {
+            return Ok(true);
+        }
+        let Some(headers) = self.headers_of(key, name)? else {
+            return Ok(false);
+        };
+        if header(&headers, NONCE) == Some(&put.nonce) {
+            return Ok(true);
+        }
+        // Ceph 16 compares the condition, with its quotes, to the tag without quotes: it refuses the version that is
+        // there.
+        match condition {
+            Some((IF_MATCH, tag)) if header(&headers, "etag") == Some(tag) => {
+                let bare = (IF_MATCH, tag.trim_matches('"'));
+                Ok(self.send_put(&put, Some(&bare))? || self.is_own(key, name, &put.nonce)?)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Sends a put. Returns whether its condition held.
+    fn send_put(&self, put: &Put<'_>, condition: Option<&(HeaderName, &str)>) -> Result<bool> {
+        let sum = sum_of(put.bytes);
         // Tested first, because the test also finds out whether checksums are sent.
         let needs_both = self.needs_digest(true);
         let put_with = |expected: &[u16], has_sum: bool| {
@@ -85,29 +124,29 @@ impl S3 {
             } else {
                 self.needs_digest(false)
             };
-            let digest = needs_digest.then(|| BASE64_STANDARD.encode(Md5::digest(bytes)));
-            let mut headers = vec![(NONCE, nonce.as_str())];
+            let digest = needs_digest.then(|| BASE64_STANDARD.encode(Md5::digest(put.bytes)));
+            let mut headers = vec![(NONCE, put.nonce.as_str())];
             headers.extend(digest.as_ref().map(|digest| (DIGEST, digest.as_str())));
             headers.extend(has_sum.then_some((SUM, sum.as_str())));
             let request = BucketRequest {
                 method: Method::PUT,
                 operation: "write",
-                name,
-                key,
+                name: put.name,
+                key: put.key,
                 query: &[],
-                unsigned: condition.as_slice(),
+                unsigned: condition.map_or(&[], std::slice::from_ref),
                 expected,
                 body_bytes_max: RESPONSE_BYTES_MAX,
             };
             let content = RequestContent {
                 headers: &headers,
-                body: bytes,
+                body: put.bytes,
                 ..RequestContent::default()
             };
             self.bucket().send(&request, &content)
         };
-        let response = self.with_or_without_sums(expected, put_with)?;
-        Ok(response.status() == 200 || self.is_own(key, name, &nonce)?)
+        let response = self.with_or_without_sums(put.expected, put_with)?;
+        Ok(response.status() == 200)
     }
 
     /// Whether writes with or without the usual checksum need an MD5. Without TLS only a checksum detects damage on the
@@ -175,6 +214,12 @@ impl S3 {
 
     /// Whether the object was put with this nonce: by an earlier attempt of a request, whose response was lost.
     pub(crate) fn is_own(&self, key: &str, name: &str, nonce: &str) -> Result<bool> {
+        let headers = self.headers_of(key, name)?;
+        Ok(headers.is_some_and(|headers| header(&headers, NONCE) == Some(nonce)))
+    }
+
+    /// The headers of an object, if it exists.
+    fn headers_of(&self, key: &str, name: &str) -> Result<Option<HeaderMap>> {
         let response = self.bucket().request(&BucketRequest {
             method: Method::HEAD,
             operation: "check",
@@ -185,7 +230,7 @@ impl S3 {
             expected: &[200, 404],
             body_bytes_max: RESPONSE_BYTES_MAX,
         })?;
-        Ok(response.status() == 200 && header(response.headers(), NONCE) == Some(nonce))
+        Ok((response.status() == 200).then(|| response.into_parts().0.headers))
     }
 
     /// Fails unless concurrent puts with `If-None-Match: *` have exactly one winner. Tested once per bucket, with an

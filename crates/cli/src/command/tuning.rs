@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use straightway_core::{Alignment, Bytes, Choice, Rate, Route, Scheme, Uri, extent::down};
 use straightway_io::{Peers, Settings, settings::DriveEngine};
-use straightway_net::suited_for;
+use straightway_net::{suited, suited_for};
 use straightway_probe::{learned::Learned, profile};
 
 /// The file with proofs of peer-to-peer DMA, kept until the next boot. Only root can use memory in a BAR.
@@ -110,9 +110,15 @@ impl Tuning {
         })
     }
 
-    /// The settings for transfers that are mostly writes. The profile has no data about those.
-    pub(crate) fn write_settings(&self) -> Settings {
-        self.over(Settings::default())
+    /// The settings for transfers with these paths that are mostly writes. The profile has no data about those.
+    pub(crate) fn write_settings(&self, paths: &[&Path]) -> Settings {
+        let usual = Settings::default();
+        let is_over_network = paths.iter().any(|path| is_remote(path));
+        self.over(if is_over_network {
+            suited(usual)
+        } else {
+            usual
+        })
     }
 
     /// The options of the user on top of `usual`.

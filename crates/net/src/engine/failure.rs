@@ -238,6 +238,9 @@ impl HttpEngine {
                 format!("the server accepted no data for {:?}", settings.stall_max)
             }
             Phase::ReceivingBody(_) => format!("no data came for {:?}", settings.stall_max),
+            Phase::Awaiting(number) if self.requests[number].sending.is_some() => {
+                format!("no response to a part within {:?}", settings.stored_max())
+            }
             _ => format!("no response within {:?}", settings.stall_max),
         };
         let judgement = self.broken(key, &why);

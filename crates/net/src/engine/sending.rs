@@ -131,14 +131,19 @@ impl HttpEngine {
     /// Sends the rest of a request. If nothing is left, waits for its response.
     pub(super) fn send_rest(&mut self, key: u32, number: u32, now: Instant) {
         let connection = &mut self.connections[key];
-        let stall_max = connection.origin.network().settings().stall_max;
+        let settings = connection.origin.network().settings();
+        let (stall_max, stored_max) = (settings.stall_max, settings.stored_max());
         connection.expect_within(stall_max, now);
         let request = &mut self.requests[number];
+        let is_write = request.sending.is_some();
         let Some(sending) = request
             .sending
             .as_mut()
             .filter(|sending| sending.sent < sending.end())
         else {
+            if is_write {
+                connection.expect_within(stored_max, now);
+            }
             connection.phase = Phase::Awaiting(number);
             return self.receive(key, now);
         };

@@ -8,6 +8,7 @@ use super::{ERROR_BYTES_MAX, RENEWALS_MAX, Remote};
 use crate::{
     backoff::Backoff,
     checksum::{Checksum, MISMATCHES_MAX, Running},
+    client::WorkTime,
     response::HttpResponse,
     service::{Head, Judgement, Next},
     validator::Validator,
@@ -209,10 +210,15 @@ impl Remote {
         head: &[u8],
         body: Vec<u8>,
     ) -> Result<http::Response<ureq::Body>, Judgement> {
-        let request = self.request(head, body).ok_or_else(|| {
+        let mut request = self.request(head, body).ok_or_else(|| {
             let why = "its name cannot be sent in a request";
             Judgement::fail(self.failed(ErrorKind::Invalid, why, "check the name"))
         })?;
+        if !request.body().is_empty() {
+            let settings = self.origin.network().settings();
+            let more = settings.stored_max().saturating_sub(settings.stall_max);
+            request.extensions_mut().insert(WorkTime(more));
+        }
         self.client.run(request).map_err(Judgement::of)
     }
 

@@ -21,7 +21,7 @@ use crate::{
     loading::place,
     memory::Memory,
     receipt::Receipt,
-    stores::stores,
+    stores::{is_local, stores},
     waiting,
 };
 
@@ -41,32 +41,36 @@ type Listed<'a> = (
 /// An open step. It can be read to the end even if it is removed meanwhile.
 #[pyclass(frozen, module = "straightway._straightway")]
 #[derive(Debug)]
-pub(crate) struct Checkpoint(pub(super) Arc<checkpoint::Checkpoint>);
+pub(crate) struct Checkpoint {
+    pub(super) opened: Arc<checkpoint::Checkpoint>,
+    /// The location of its folder.
+    pub(super) folder: PathBuf,
+}
 
 #[pymethods]
 impl Checkpoint {
     /// The number of the step.
     #[getter]
     fn step(&self) -> u64 {
-        self.0.manifest().step
+        self.opened.manifest().step
     }
 
     /// The number of ranks that saved it.
     #[getter]
     fn world(&self) -> u32 {
-        self.0.manifest().world
+        self.opened.manifest().world
     }
 
     /// The metadata that was passed to `save`, as JSON.
     #[getter]
     fn metadata(&self) -> &str {
-        &self.0.manifest().metadata
+        &self.opened.manifest().metadata
     }
 
     /// The size of its shards, without chunks that are in other steps.
     #[getter]
     fn written_bytes(&self) -> u64 {
-        self.0.manifest().written_bytes()
+        self.opened.manifest().written_bytes()
     }
 
     /// The entries of the step.
@@ -78,7 +82,7 @@ impl Checkpoint {
             });
             (tensor.shape.to_vec(), tensor.opaque, parts.collect())
         };
-        let tensors = self.0.manifest().tensors.iter();
+        let tensors = self.opened.manifest().tensors.iter();
         tensors
             .map(|tensor| {
                 let (shape, is_opaque, parts) = list(tensor);
@@ -140,8 +144,8 @@ impl Checkpoint {
             })
             .collect::<PyResult<_>>()?;
         check_apart(&targets)?;
-        let checkpoint = Arc::clone(&self.0);
-        let (fetched, seconds) = run(py, move |restorer| {
+        let checkpoint = Arc::clone(&self.opened);
+        let (fetched, seconds) = self.run(py, move |restorer| {
             let wanted = targets
                 .iter()
                 .map(|(to, start)| wanted(&checkpoint, to, start));
@@ -152,16 +156,16 @@ impl Checkpoint {
 
     /// Reads and checks all bytes. Returns a line for each damage, and whether parity can repair it.
     fn verify(&self, py: Python<'_>) -> PyResult<(Vec<String>, bool)> {
-        let checkpoint = Arc::clone(&self.0);
-        let (verdict, _) = run(py, move |restorer| restorer.verify(&checkpoint))?;
+        let checkpoint = Arc::clone(&self.opened);
+        let (verdict, _) = self.run(py, move |restorer| restorer.verify(&checkpoint))?;
         Ok((verdict.damage, verdict.is_mendable))
     }
 
     /// Writes its tensors to a new folder as plain safetensors files. Returns the names of the files.
     fn export(&self, py: Python<'_>, folder: PathBuf) -> PyResult<Vec<String>> {
-        let checkpoint = Arc::clone(&self.0);
-        let (exported, _) = run(py, move |restorer| {
-            let saver = weights::FileSaver::new(executor::of(&folder)?);
+        let checkpoint = Arc::clone(&self.opened);
+        let (exported, _) = self.run(py, move |restorer| {
+            let saver = weights::FileSaver::new(executor::of_name(&folder)?);
             let target = stores()?.find(&Uri::parse(&folder)?)?;
             restorer.export(&checkpoint, &saver, target, EXPORT_BYTES)
         })?;
@@ -170,21 +174,43 @@ impl Checkpoint {
 }
 
 impl Checkpoint {
+    /// Runs `work` with a restorer while this thread checks for Ctrl-C. Returns the result and the duration in
+    /// seconds.
+    fn run<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&checkpoint::Restorer) -> Result<T> + Send + 'static,
+    ) -> PyResult<(T, f64)> {
+        let progress = Arc::new(Progress::default());
+        let watched = Arc::clone(&progress);
+        let is_local = is_local(self.folder.clone());
+        waiting::run(py, &progress, move || {
+            let start = Instant::now();
+            let executor = if is_local {
+                executor::plain()?
+            } else {
+                executor::remote()?
+            };
+            let done = work(&checkpoint::Restorer::on(&executor).with_progress(&watched))?;
+            Ok((done, start.elapsed().as_secs_f64()))
+        })
+    }
+
     fn gathered(
         &self,
         py: Python<'_>,
         names: Vec<String>,
         place: Place,
     ) -> PyResult<(Gathered, f64)> {
-        let manifest = self.0.manifest();
+        let manifest = self.opened.manifest();
         for name in &names {
             if manifest.tensor(name).is_none() {
                 let message = format!("step {} has no entry {name:?}", manifest.step);
                 return Err(PyKeyError::new_err(message));
             }
         }
-        let checkpoint = Arc::clone(&self.0);
-        run(py, move |restorer| {
+        let checkpoint = Arc::clone(&self.opened);
+        self.run(py, move |restorer| {
             let manifest = checkpoint.manifest();
             let tensors: Vec<_> = names
                 .iter()
@@ -193,21 +219,6 @@ impl Checkpoint {
             restorer.gather(&checkpoint, &tensors, place)
         })
     }
-}
-
-/// Runs `work` with a restorer while this thread checks for Ctrl-C. Returns the result and the duration in seconds.
-fn run<T: Send + 'static>(
-    py: Python<'_>,
-    work: impl FnOnce(&checkpoint::Restorer) -> Result<T> + Send + 'static,
-) -> PyResult<(T, f64)> {
-    let progress = Arc::new(Progress::default());
-    let watched = Arc::clone(&progress);
-    waiting::run(py, &progress, move || {
-        let start = Instant::now();
-        let executor = executor::plain()?;
-        let done = work(&checkpoint::Restorer::on(&executor).with_progress(&watched))?;
-        Ok((done, start.elapsed().as_secs_f64()))
-    })
 }
 
 fn wanted(

@@ -81,7 +81,7 @@ impl Saver {
                 limit: rate_bytes_per_s.map(Rate),
                 ..Share::of(Class::Background)
             };
-            let executor = executor::of(&folder)?.sharing(share, Class::Background)?;
+            let executor = executor::of_name(&folder)?.sharing(share, Class::Background)?;
             let store = steps(&folder, Missing::Create)?;
             checkpoint::CheckpointSaver::new(
                 store,

@@ -21,7 +21,10 @@ pub(super) fn steps(folder: &Path, missing: Missing) -> Result<checkpoint::Steps
 /// A folder of checkpoints.
 #[pyclass(frozen, module = "straightway._straightway")]
 #[derive(Debug)]
-pub(crate) struct Store(checkpoint::Steps);
+pub(crate) struct Store {
+    steps: checkpoint::Steps,
+    folder: PathBuf,
+}
 
 #[pymethods]
 impl Store {
@@ -34,21 +37,25 @@ impl Store {
         } else {
             Missing::Refuse
         };
-        steps(&folder, missing).or_raise().map(Self)
+        let steps = steps(&folder, missing).or_raise()?;
+        Ok(Self { steps, folder })
     }
 
     /// The complete steps, in order.
     fn steps(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
-        py.detach(|| self.0.steps()).or_raise()
+        py.detach(|| self.steps.steps()).or_raise()
     }
 
     /// Opens a step, or the latest complete one.
     fn open(&self, py: Python<'_>, step: Option<u64>) -> PyResult<Checkpoint> {
         let opened = py.detach(|| match step {
-            Some(step) => self.0.checkpoint(step),
-            None => self.0.open_latest(),
+            Some(step) => self.steps.checkpoint(step),
+            None => self.steps.open_latest(),
         });
-        opened.or_raise().map(|opened| Checkpoint(Arc::new(opened)))
+        Ok(Checkpoint {
+            opened: Arc::new(opened.or_raise()?),
+            folder: self.folder.clone(),
+        })
     }
 
     /// Commits a step from the shards of all ranks. Each part is the result of a rank's `Saver.wait_part`.
@@ -63,9 +70,9 @@ impl Store {
             let parse = |text: &String| ShardReport::parse("the part of a rank", text.as_bytes());
             let parts = parts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
             let attempt = parts.first().map(|part| part.attempt.clone());
-            self.0.commit(parts, metadata, parity).inspect_err(|_| {
+            self.steps.commit(parts, metadata, parity).inspect_err(|_| {
                 if let Some(attempt) = &attempt {
-                    self.0.abandon(attempt);
+                    self.steps.abandon(attempt);
                 }
             })
         };
@@ -90,7 +97,7 @@ impl Store {
             saved,
             known,
         };
-        let pruned = py.detach(|| self.0.prune(&retention)).or_raise()?;
+        let pruned = py.detach(|| self.steps.prune(&retention)).or_raise()?;
         let left = pruned.left.iter();
         let left = left.map(|(step, why)| format!("step {step} stays: {why}"));
         Ok((pruned.removed, left.collect()))
@@ -98,22 +105,22 @@ impl Store {
 
     /// Gives a step a tag, which keeps it from being pruned.
     fn tag(&self, py: Python<'_>, step: u64, tag: &str) -> PyResult<()> {
-        py.detach(|| self.0.tag(step, tag)).or_raise()
+        py.detach(|| self.steps.tag(step, tag)).or_raise()
     }
 
     /// Removes a tag from a step.
     fn untag(&self, py: Python<'_>, step: u64, tag: &str) -> PyResult<()> {
-        py.detach(|| self.0.untag(step, tag)).or_raise()
+        py.detach(|| self.steps.untag(step, tag)).or_raise()
     }
 
     /// The tags of a step.
     fn tags(&self, py: Python<'_>, step: u64) -> PyResult<Vec<String>> {
-        py.detach(|| self.0.tags(step)).or_raise()
+        py.detach(|| self.steps.tags(step)).or_raise()
     }
 
     /// Removes a step that no other step references.
     fn remove(&self, py: Python<'_>, step: u64) -> PyResult<()> {
-        py.detach(|| self.0.remove(step)).or_raise()
+        py.detach(|| self.steps.remove(step)).or_raise()
     }
 }
 

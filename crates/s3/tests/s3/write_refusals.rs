@@ -12,7 +12,7 @@ use std::{
 use straightway_core::{Choice, ErrorKind, Extent};
 use straightway_io::{
     Ask, Executor, Objects, Progress, Region, Settings, Store,
-    store::{Condition, Durability, Like, Missing, list_all},
+    store::{Condition, Durability, Like, Missing, Tag, list_all},
 };
 use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_net::{Network, suited};
@@ -107,8 +107,8 @@ fn a_bucket_with_object_lock_accepts_objects_and_the_doctor_notes_the_lock() {
     );
 }
 
-/// A service that accepts only parts, and rejects checksums.
-fn simple(numbers: &Arc<Mutex<Vec<u32>>>) -> Server {
+/// A service that accepts only parts, rejects checksums, and stores each part in `takes`.
+fn simple(numbers: &Arc<Mutex<Vec<u32>>>, takes: Duration) -> Server {
     let numbers = Arc::clone(numbers);
     Server::start(move |_, request: &ReceivedRequest| {
         let has_sums = |name: &str| request.header(name).is_some();
@@ -128,6 +128,7 @@ fn simple(numbers: &Arc<Mutex<Vec<u32>>>) -> Server {
             }
             ("PUT", Some(number)) => {
                 numbers.lock().unwrap().push(number);
+                std::thread::sleep(takes);
                 Reply::new(200, &[("ETag", "\"x\"")], "")
             }
             ("POST", _) => Reply::new(200, &[], "<CompleteMultipartUploadResult/>"),
@@ -139,7 +140,7 @@ fn simple(numbers: &Arc<Mutex<Vec<u32>>>) -> Server {
 #[test]
 fn uploads_are_sent_without_checksums_if_they_are_not_implemented() {
     let numbers = Arc::default();
-    let server = simple(&numbers);
+    let server = simple(&numbers, Duration::ZERO);
     let store = store(&access(&server.url()));
     upload(&store, "object", &content(3, 2 * PART as usize + 5)).unwrap();
     let mut numbers = numbers.lock().unwrap().clone();
@@ -152,6 +153,49 @@ fn uploads_are_sent_without_checksums_if_they_are_not_implemented() {
         .unwrap_err();
     assert!(error.to_string().contains("NotImplemented"), "{error}");
     assert!(server.requests() < 30);
+}
+
+#[test]
+fn parts_that_a_busy_service_stores_slowly_are_sent_once() {
+    let numbers = Arc::default();
+    let server = simple(&numbers, Duration::from_secs(3));
+    // Without the longer wait for parts every part would be sent again.
+    let network = Network::new(straightway_net::NetworkSettings {
+        stall_max: Duration::from_secs(2),
+        ..straightway_net::NetworkSettings::default()
+    });
+    let store = S3::new(S3Server::BUCKET, &access(&server.url()), &network).unwrap();
+    upload(&store, "object", &content(4, 2 * PART as usize + 5)).unwrap();
+    let mut numbers = numbers.lock().unwrap().clone();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2, 3]);
+}
+
+#[test]
+fn a_service_that_compares_tags_without_quotes_accepts_the_version_that_is_there() {
+    // As Ceph 16 does: its puts compare the header to the tag without quotes.
+    let puts = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&puts);
+    let server = Server::start(move |_, request: &ReceivedRequest| {
+        let tag = ("ETag", "\"abc\"");
+        match (request.method.as_str(), request.header("if-match")) {
+            ("PUT", Some("abc")) => {
+                count.fetch_add(1, Ordering::Relaxed);
+                Reply::new(200, &[tag], "")
+            }
+            ("PUT", Some(_)) => Reply::error(412, "PreconditionFailed"),
+            ("HEAD", _) => Reply::new(200, &[tag], ""),
+            _ => Reply::new(200, &[], ""),
+        }
+    });
+    let store = store(&access(&server.url()));
+    let put = |tag: &str| {
+        let on = Condition::IfMatch(Tag::Text(tag.to_owned()));
+        store.put(OsStr::new("record"), b"x", &on, NOW).unwrap()
+    };
+    assert!(put("\"abc\""), "the version that is there matches");
+    assert!(!put("\"older\""), "another version does not match");
+    assert_eq!(puts.load(Ordering::Relaxed), 1);
 }
 
 #[test]

@@ -39,7 +39,9 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let checkpoint = args.step.open()?;
-    let settings = args.tuning.write_settings();
+    let settings = args
+        .tuning
+        .write_settings(&[&args.step.folder, &args.target]);
     let mut saver = FileSaver::new(Arc::new(Executor::new(settings.clone())?));
     let restorer = Restorer::new(settings)?;
     saver.progress = Arc::clone(restorer.progress());
