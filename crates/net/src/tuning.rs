@@ -13,9 +13,9 @@ const LANES_MAX: u32 = 4;
 /// The largest queue depth of a lane, used for small requests.
 const DEPTH_MAX: u64 = 64;
 
-/// The queue depth of writes on a lane. Several ranks often write to one service at once: with more parts in flight
-/// each of them waits longer, and none is stored sooner.
-const WRITE_DEPTH: u32 = 8;
+/// The bytes of writes in flight on all lanes: 16 parts of 8 MiB. Several ranks often write to one service at once. With
+/// more parts in flight each of them waits longer, and none is stored sooner.
+const WRITING_BYTES: u64 = 128 << 20;
 
 /// The smallest slot size.
 const CHUNK_BYTES_MIN: u64 = 64 << 10;
@@ -35,10 +35,12 @@ pub fn suited_for(usual: Settings, sizes: impl IntoIterator<Item = u64>) -> Sett
     let chunk_bytes = chunk_bytes(sizes);
     let depth = staging_bytes / u64::from(lanes) / chunk_bytes;
     let depth = depth.clamp(TUNING.depth.into(), DEPTH_MAX);
+    let write_depth = WRITING_BYTES / u64::from(lanes) / chunk_bytes;
+    let write_depth = write_depth.clamp(1, usual.write_depth.into());
     Settings {
         chunk_bytes,
         depth: u32::try_from(depth).expect("it was bounded"),
-        write_depth: WRITE_DEPTH.min(usual.write_depth),
+        write_depth: u32::try_from(write_depth).expect("it was bounded"),
         drive_lanes: lanes,
         ring_lanes: lanes,
         staging_bytes,
@@ -77,6 +79,11 @@ mod tests {
         let sizes = |settings: &Settings| (settings.chunk_bytes, settings.depth);
         let large = sizes(&suited(usual()));
         assert_eq!(large, (8 << 20, 16));
+        assert_eq!(suited(usual()).write_depth, 8);
+        assert_eq!(
+            suited_for(usual(), [64 << 10]).write_depth,
+            usual().write_depth
+        );
         assert_eq!(sizes(&suited_for(usual(), [5 << 30])), large);
         assert_eq!(sizes(&suited_for(usual(), [0, 0])), large);
         let small = || vec![64 << 10; 50_000];
