@@ -148,7 +148,7 @@ fn a_restore_keeps_its_rate_limit_with_any_number_of_threads() {
     let checkpoint = Steps::open(folder.path()).unwrap().open_latest().unwrap();
     let tensors: Vec<_> = checkpoint.manifest().tensors.iter().collect();
     let limited = Settings {
-        rate_max: Some(Rate(16e6)),
+        rate_max: Some(Rate(4e6)),
         cached_lanes: 4,
         ..settings()
     };
@@ -157,10 +157,10 @@ fn a_restore_keeps_its_rate_limit_with_any_number_of_threads() {
         let gathered = restorer.gather(&checkpoint, &tensors, Place::Host).unwrap();
         let receipt = gathered.fetched.receipt;
         // The burst allowance of 50 ms and the last chunk may come on top.
-        assert!(receipt.seconds > 0.3, "{receipt}");
-        receipt.seconds < 1.5 && receipt.bound_by == Bound::Throttle
+        assert!(receipt.seconds > 1.2, "{receipt}");
+        receipt.seconds < 6.0 && receipt.bound_by == Bound::Throttle
     };
-    // It takes 0.5 s, and a busy machine may be slower than the limit.
+    // It takes 2 s, and a busy machine may be slower than the limit.
     assert!((0..5).any(|_| restore()));
 }
 
