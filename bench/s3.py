@@ -3,9 +3,10 @@
     python3 bench/s3.py --programs target/release [--python PYTHON] [--only NAME,…] [--small] [--out FILE]
 
 The server is SeaweedFS, pinned to core 0, or to `--server-cores`. The clients run one after another on core 1, or on
-`--client-cores`. With `--device cuda:0` models are loaded into GPU memory. CPU is the client's `rusage`. The script prints each requirement, the measured value and whether it is met, and writes all figures to
-bench/results/. A run takes up to 12 minutes. Clients that are not installed are reported and left out. `--small` is a
-quick check whose figures mean nothing. `--realtime` gives server and clients priority over other work of the machine.
+`--client-cores`. With `--device cuda:0` models are loaded into GPU memory. CPU is the client's `rusage`. The script
+prints each requirement, the measured value and whether it is met, and writes all figures to bench/results/. A run takes
+up to 12 minutes. Clients that are not installed are reported and left out. `--small` is a quick check whose figures
+mean nothing. `--realtime` gives server and clients priority over other work of the machine.
 
 To build the programs:
 `cargo build --release -p straightway-cli -p straightway-lab -p straightway-net --bins --examples`, and for object_store
@@ -299,9 +300,9 @@ def model(bench: Bench) -> Row:
     for client, least in (("Run:ai", 3.0), ("s3torchconnector", 2.0)):
         speed = ratio(answer[client]["wall_s"], answer["straightway"]["wall_s"])
         bench.require(f"model of 4 GB: speed / {client}", speed, least, None)
-    own = answer["straightway"]
     if bench.args.device != "cpu":
         return answer
+    own = answer["straightway"]
     beyond = None if own["peak_bytes"] is None else (own["peak_bytes"] - own["before_bytes"] - 8 * size) / MIB
     bench.require("model of 4 GB: MiB beyond the model", beyond, None, 256)
     return answer

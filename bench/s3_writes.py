@@ -7,8 +7,8 @@ With `--device cuda:0` saved states are in GPU memory; `--server-cores` and `--c
 The script prints each requirement, the measured value and whether it is met, and writes all figures to bench/results/.
 `--bytes` is the size of a save over all ranks [default: 4 GiB] or of an upload [default: 1 GiB]. Each round of uploads
 and each save has a new server, because a server does not free the space of removed objects. `--data /dev/shm` keeps its
-data in memory, so that the drive does not limit the clients; 4 GiB then need 14 GB of memory. A run takes about ten
-minutes.
+data in memory, so that the drive does not limit the clients; 4 GiB then need 14 GB of memory. A run takes about
+twenty minutes.
 
 To build the programs: `cargo build --release -p straightway-cli -p straightway-s3 --bins --examples`, and for
 object_store `cargo build --release --manifest-path bench/object_store/Cargo.toml`.

@@ -56,11 +56,10 @@ pub(crate) fn of_name(name: &Path) -> Result<Arc<Executor>> {
 pub(crate) fn of_names<'a>(
     names: impl Iterator<Item = &'a PathBuf> + Clone,
 ) -> Result<Arc<Executor>> {
-    let remote = names.clone().find(|name| !is_local(PathBuf::from(name)));
-    match remote.or(names.clone().next()) {
-        Some(name) => of_name(name),
-        None => plain(),
+    if names.clone().all(|name| is_local(name.clone())) {
+        return names.clone().next().map_or_else(plain, |first| of(first));
     }
+    remote()
 }
 
 /// The executor of this process with default settings, for work without a path.
