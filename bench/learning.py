@@ -6,7 +6,8 @@
 Each round runs every configuration of fio once (three block sizes, three depths, with and without registered buffers).
 It runs straightway three times: without knowledge of the drive (it learns), with the result of that run, and by the
 direct route, which versions without learning take. Caches are dropped before each run, which needs root. fio reads into
-buffers that it reuses; straightway reads into new memory of the size of the file.
+buffers that it reuses; straightway reads into new memory of the size of the file. Before each run a process uses that
+much memory once: see `machine.touch_memory`. --untouched leaves that out.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import sys
 import tempfile
 
 from fio import BLOCKS, DEPTHS, fio, ours, sh
-from machine import about, drop_caches
+from machine import about, drop_caches, touch_memory
 
 BAR = 0.95
 
@@ -32,6 +33,7 @@ def main():
     options.add_argument("--blocks", nargs="+", default=BLOCKS, help="block sizes of fio")
     options.add_argument("--depths", nargs="+", default=DEPTHS, type=int, help="depths of fio")
     options.add_argument("--build", default="release", help="the build profile of the program, for the result")
+    options.add_argument("--untouched", action="store_true")
     options.add_argument("--out")
     args = options.parse_args()
     program = os.environ.get("TRANSFER")
@@ -41,8 +43,13 @@ def main():
     file, state = os.path.join(folder, "file"), os.path.join(folder, "state")
     runs, learnt = {}, []
 
-    def straight(name, *more):
+    def prepare():
         drop_caches()
+        if not args.untouched:
+            touch_memory(args.size)
+
+    def straight(name, *more):
+        prepare()
         environment = dict(os.environ, XDG_STATE_HOME=state)
         receipt = json.loads(sh(program, "read", file, *more, env=environment))
         runs.setdefault(name, []).append(ours(receipt))
@@ -60,7 +67,7 @@ def main():
             for block in args.blocks:
                 for depth in args.depths:
                     for fixed in ([], ["--fixedbufs", "--registerfiles"]):
-                        drop_caches()
+                        prepare()
                         run = fio(file, args.size, "--rw=read", "--ioengine=io_uring", "--direct=1", f"--bs={block}",
                                   f"--iodepth={depth}", *fixed)
                         runs.setdefault(f"fio {block} x {depth}{' fixed' if fixed else ''}", []).append(run)
@@ -72,7 +79,7 @@ def main():
     result = {
         "date": datetime.date.today().isoformat(), "machine": about(),
         "versions": {"fio": sh("fio", "--version").strip()}, "build": args.build,
-        "file_bytes": args.size, "rounds": args.rounds, "bar": BAR, "fio_best": best, "learnt": learnt,
+        "file_bytes": args.size, "untouched": args.untouched, "rounds": args.rounds, "bar": BAR, "fio_best": best, "learnt": learnt,
         "ratios": ratios, "rates_bytes_per_s": median, "runs": runs,
     }  # fmt: skip
     if args.out:

@@ -208,10 +208,9 @@ impl Executor {
         let known = self.settings();
         let ring_first = method.filter(|method| WorkKind::Read.methods().contains(method));
         let mut job = match ring_first.map(|method| method == Method::Ring) {
-            Some(ring_first) if ring_first != known.ring_first => make(&Settings {
-                ring_first,
-                ..known.clone()
-            }),
+            Some(ring_first) if ring_first != known.ring_first => {
+                make(&known.with_ring_first(ring_first))
+            }
             _ => make(known),
         }?;
         if let Some(method) = method {

@@ -57,7 +57,7 @@ type Load = Box<dyn Fn() -> Lessons + Send + Sync>;
 type Keep = Box<dyn Fn(WorkKind, Method) + Send + Sync>;
 
 /// Shorter transfers neither look up a method nor learn one: the lookup takes a millisecond.
-const BYTES_MIN: u64 = 256 << 20;
+const BYTES_MIN: u64 = 512 << 20;
 
 /// The known faster methods for one drive. Clones share them.
 #[derive(Clone)]

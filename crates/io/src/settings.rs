@@ -115,7 +115,7 @@ impl Default for Settings {
             depth: 16,
             // 2.46 GB/s, and 2.23 with 16 of 1 MiB, on the disk of an H200 host, medians of four.
             write_depth: 64,
-            chunk_bytes: 1 << 20,
+            chunk_bytes: CHUNK_BYTES,
             // Each chunk is mapped, copied and unmapped: 4 MiB is the knee on two cores.
             cached_chunk_bytes: 4 << 20,
             request_bytes_max: Policy::REQUEST_BYTES_MAX,
@@ -140,6 +140,13 @@ impl Default for Settings {
         }
     }
 }
+
+/// The largest I/O where nothing is known about the drive.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+/// The same for reads through the ring into host memory. The slots of 36 such reads stay in the CPU cache: 4.2 GB/s from
+/// a virtual drive, and 3.4 GB/s with 1 MiB.
+const RING_CHUNK_BYTES: u64 = 256 << 10;
 
 /// The drive lanes of a GPU have 1/4 of its pinned memory. Its page-cache lanes, which run at the same time, have the
 /// rest.
@@ -244,6 +251,20 @@ impl Settings {
         let message = format!("each lane needs one chunk, {} in all", Bytes(least));
         let target = format!("pinned memory of {}", Bytes(self.pinned_bytes));
         Err(Error::new(ErrorKind::Invalid, "run with", target, message))
+    }
+
+    /// The same settings for a drive of which only this is known: whether reads through the ring are faster.
+    pub(crate) fn with_ring_first(&self, ring_first: bool) -> Self {
+        let is_default = self.chunk_bytes == CHUNK_BYTES;
+        Self {
+            ring_first,
+            chunk_bytes: if ring_first && is_default {
+                RING_CHUNK_BYTES
+            } else {
+                self.chunk_bytes
+            },
+            ..self.clone()
+        }
     }
 
     /// The most lanes that serve a track and a place.
