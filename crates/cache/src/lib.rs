@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`Cache`] | the folder: its permissions, its size limit, its eviction |
 //! | [`CachedStore`] | a store on web servers whose reads go through a cache |
+//! | `asked` | the versions of objects that the server was asked for, so that it is asked once |
 //! | `object` | an open object of such a store: finds its bytes in the cache |
 //! | `entry` | one file of the cache: a range of one version of an object, with checksums |
 //! | `engine` | reads entries, fetches missing ranges, and stores fetched ranges |
@@ -17,8 +18,12 @@
 //! that is damaged, truncated or foreign is removed, and its range is fetched again. Checksums are not signatures:
 //! anyone who can write to the folder could forge an entry, so a folder that others can write to is refused.
 //!
+//! A cache does not replace permissions: the server is asked for each object when it is opened, even if all its bytes
+//! are cached.
+//!
 //! A cache never makes a load fail. Bytes that cannot be cached are delivered all the same, with a note in the receipt.
 
+mod asked;
 mod cache;
 mod engine;
 mod entry;

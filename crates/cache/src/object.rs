@@ -91,6 +91,11 @@ impl CachedObject {
         any.downcast().ok()
     }
 
+    /// The hash that identifies its version.
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
     /// The cache.
     pub(crate) fn cache(&self) -> &Cache {
         &self.cache

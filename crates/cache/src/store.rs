@@ -1,17 +1,21 @@
 //! Stores on web servers whose reads go through a cache.
 
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::Arc};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::Arc, time::Instant};
 
 use straightway_core::{Direction, Extent, Result, Survey};
 use straightway_io::{
     engine::Engine,
     store::{Handle, LaneSpec, ListPage, Listing, Missing, Named, Store, Tuning, Verb, Verbs},
 };
+use straightway_net::run_parallel;
 
-use crate::{cache::Cache, engine::CacheEngine, object::CachedObject};
+use crate::{asked::AskedVersions, cache::Cache, engine::CacheEngine, object::CachedObject};
 
 /// The family of these stores. All of them use engines of `net`.
 const FAMILY: &str = "cached http";
+
+/// The most objects that the server is asked for in parallel, as when S3 opens objects without a cache.
+const ASKED_MAX: usize = 32;
 
 /// A read-only store whose reads go through a cache.
 #[derive(Clone, Debug)]
@@ -20,6 +24,7 @@ pub struct CachedStore {
     cache: Arc<Cache>,
     /// The location of the store, if its names do not include it.
     site: Arc<str>,
+    asked: Arc<AskedVersions>,
 }
 
 impl CachedStore {
@@ -34,6 +39,7 @@ impl CachedStore {
             inner,
             cache: Arc::clone(cache),
             site: site.into(),
+            asked: Arc::default(),
         }
     }
 
@@ -50,6 +56,33 @@ impl CachedStore {
             Some(cached) => Arc::new(cached),
             None => handle,
         }
+    }
+
+    /// Asks the server for each object that was opened without a request.
+    ///
+    /// Objects from a listing have a known length and version, and stores open them without a request. If all their
+    /// bytes are cached, no other request shows that they may no longer be read, or that they were replaced.
+    fn ask_server(&self, objects: &[Named], opened: &[Arc<dyn Handle>]) -> Result<()> {
+        let now = Instant::now();
+        let mut unasked = Vec::new();
+        for (named, handle) in objects.iter().zip(opened) {
+            // The bytes of other objects come from the server.
+            let Some(object) = CachedObject::of(handle) else {
+                continue;
+            };
+            let is_known = named.bytes.is_some() && named.tag.is_some();
+            if !is_known {
+                self.asked.add(*object.key(), now);
+            } else if !self.asked.has(object.key(), now) {
+                unasked.push(object);
+            }
+        }
+        run_parallel(&unasked, ASKED_MAX, |object| {
+            object.remote.check_unchanged()?;
+            self.asked.add(*object.key(), now);
+            Ok(())
+        })?;
+        Ok(())
     }
 }
 
@@ -70,7 +103,9 @@ impl Store for CachedStore {
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
         let opened = self.inner.open(objects)?;
         let wrap = |(named, handle)| self.wrap(named, handle);
-        Ok(objects.iter().zip(opened).map(wrap).collect())
+        let opened: Vec<_> = objects.iter().zip(opened).map(wrap).collect();
+        self.ask_server(objects, &opened)?;
+        Ok(opened)
     }
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {

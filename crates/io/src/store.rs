@@ -10,6 +10,7 @@
 
 pub mod files;
 mod location;
+mod pages;
 pub(crate) mod pair;
 mod registry;
 mod verb;
@@ -33,6 +34,7 @@ pub use crate::handle::{Handle, Tag, file};
 
 pub use files::Files;
 pub use location::Location;
+pub use pages::pages;
 pub use registry::Registry;
 pub use verb::{Verb, Verbs};
 
@@ -375,34 +377,18 @@ pub fn read_whole<S: Store + ?Sized>(
 
 /// Lists all names in a store, page by page. Pages that do not advance, or too many names, are an error.
 pub fn list_all<S: Store + ?Sized>(store: &S) -> Result<Listing> {
-    let refuse = |kind, why: String| {
-        let store = store.describe(OsStr::new(""));
-        Err(Error::new(kind, "list", store, why))
-    };
-    let (mut all, mut after) = (Listing::default(), None);
-    loop {
-        let names_max = NAMES_MAX;
-        let page = store.list(&ListPage {
-            after: after.clone(),
-            names_max,
-        })?;
+    let mut all = Listing::default();
+    for page in pages(store, NAMES_MAX) {
+        let page = page?;
         all.objects.extend(page.objects);
         all.folders.extend(page.folders);
         if all.objects.len() + all.folders.len() > NAMES_MAX {
-            return refuse(
-                ErrorKind::Invalid,
-                format!("it has more than {NAMES_MAX} entries"),
-            );
-        }
-        match page.next {
-            None => return Ok(all),
-            next if next <= after => {
-                let why = "its pages do not advance";
-                return refuse(ErrorKind::Corrupt, why.to_owned());
-            }
-            next => after = next,
+            let store = store.describe(OsStr::new(""));
+            let message = format!("it has more than {NAMES_MAX} entries");
+            return Err(Error::new(ErrorKind::Invalid, "list", store, message));
         }
     }
+    Ok(all)
 }
 
 fn clear_below<S: Store + ?Sized>(store: &S, folder: &OsStr, depth: usize) -> Result<()> {

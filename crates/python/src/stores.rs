@@ -3,7 +3,8 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    process,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use pyo3::prelude::*;
@@ -12,21 +13,53 @@ use straightway_core::{Result, Scheme, Uri};
 use straightway_io::store::{Registry, Verb};
 
 /// The environment variables that a registry was made from, and the registry.
-type Shared = (Vec<(String, String)>, Arc<Registry>);
+type Made = (Vec<(String, String)>, Arc<Registry>);
 
-/// The registry of calls without options.
-static SHARED: Mutex<Option<Shared>> = Mutex::new(None);
+/// The registry of calls without options, in one process.
+///
+/// A forked child makes its own. Threads that the child does not have may hold locks of the parent's registry, for
+/// example while they wait for credentials. Nobody would release these locks in the child, so it neither waits for them
+/// nor drops the registry.
+struct Shared {
+    process: u32,
+    made: Mutex<Option<Made>>,
+    /// The one of a forked child.
+    child: OnceLock<Box<Shared>>,
+}
+
+static SHARED: OnceLock<Shared> = OnceLock::new();
+
+impl Shared {
+    fn new(process: u32) -> Self {
+        Self {
+            process,
+            made: Mutex::new(None),
+            child: OnceLock::new(),
+        }
+    }
+
+    /// The one of process `process`, which is this process. It is made if it is missing.
+    fn of(&self, process: u32) -> &Self {
+        let mut shared = self;
+        while shared.process != process {
+            shared = shared.child.get_or_init(|| Box::new(Self::new(process)));
+        }
+        shared
+    }
+}
 
 /// The registry of this process. It is made again when the environment has changed.
 pub(crate) fn stores() -> Result<Arc<Registry>> {
     let now = variables();
-    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    match &*shared {
+    let process = process::id();
+    let shared = SHARED.get_or_init(|| Shared::new(process)).of(process);
+    let mut made = shared.made.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*made {
         Some((then, registry)) if *then == now => Ok(Arc::clone(registry)),
         _ => {
-            let made = Arc::new(registry(&[])?);
-            *shared = Some((now, Arc::clone(&made)));
-            Ok(made)
+            let fresh = Arc::new(registry(&[])?);
+            *made = Some((now, Arc::clone(&fresh)));
+            Ok(fresh)
         }
     }
 }

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,6 +179,54 @@ def test_a_child_that_is_forked_after_a_load_loads_too(options: dict[str, str | 
         # The connections of the parent still work.
         check_loaded(options)
     assert ends == [0] * 4
+
+
+#: Prints keys. Its first call waits for a file, as a helper does that waits for the user or the network.
+HELPER = """#!/bin/sh
+if mkdir "{folder}/first" 2>/dev/null; then
+    while [ ! -e "{folder}/go" ]; do sleep 0.05; done
+fi
+echo '{{"Version": 1, "AccessKeyId": "{access_key_id}", "SecretAccessKey": "{secret_access_key}"}}'
+"""
+
+
+def test_a_child_that_is_forked_while_its_parent_waits_for_credentials_loads(bucket: str, tmp_path: Path) -> None:
+    helper = tmp_path / "helper"
+    helper.write_text(HELPER.format(folder=tmp_path, **KEYS))
+    helper.chmod(0o755)
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = {helper}\n")
+    # In a process of its own: it forks, and this one has threads.
+    code = """
+        import os, pathlib, signal, sys, threading, time
+        import straightway
+        folder = pathlib.Path(sys.argv[1])
+        load = lambda: straightway.load_model("s3://lab/model/model-1.safetensors", framework="np")
+        found = []
+        thread = threading.Thread(target=lambda: found.append(load()))
+        thread.start()
+        deadline = time.monotonic() + 60
+        while not (folder / "first").exists():
+            assert time.monotonic() < deadline, "the helper was not called"
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(45)
+            os._exit(0 if set(load().keys()) == {"layer.1.weight", "layer.1.bias"} else 1)
+        end = os.waitpid(child, 0)[1]
+        (folder / "go").touch()
+        thread.join()
+        assert end == 0, end
+        assert len(found) == 1
+    """
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    variables |= {
+        "AWS_ENDPOINT_URL_S3": bucket,
+        "AWS_CONFIG_FILE": str(tmp_path / "config"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
+    }
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ use std::{
     fmt,
     future::Future,
     pin::pin,
+    process,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     task::{Context as Task, Poll, Wake, Waker},
     thread::{self, Thread},
@@ -38,7 +39,7 @@ const MARGIN: Duration = Duration::from_mins(7);
 /// The remaining validity down to which credentials are used if newer ones cannot be obtained.
 const MARGIN_MIN: Duration = Duration::from_secs(10);
 
-/// The pause after a failed renewal, while the old credentials are still valid.
+/// The pause after a renewal that failed, or that returned credentials below [`MARGIN`]. They are used meanwhile.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// The source of the credentials of an assumed role.
@@ -80,15 +81,17 @@ pub(crate) struct Credentials {
     providers: Vec<(&'static str, Provider)>,
     profile: String,
     latest: RwLock<Latest>,
-    /// Held while providers are called.
+    /// Held while providers are called, which may take a minute.
     asking: Mutex<()>,
+    /// The process that it was made in. A forked child does not wait for `asking`.
+    process: u32,
 }
 
 /// The result of the last renewal.
 #[derive(Clone, Default)]
 struct Latest {
     known: Option<Arc<KnownCredentials>>,
-    /// No renewal before this time, after one failed.
+    /// No renewal before this time, unless the service refuses the credentials.
     pause_until: Option<Instant>,
 }
 
@@ -108,6 +111,7 @@ impl Credentials {
             context,
             latest: RwLock::default(),
             asking: Mutex::new(()),
+            process: process::id(),
         }
     }
 
@@ -130,25 +134,25 @@ impl Credentials {
     /// Renews the credentials, unless another thread did so since generation `refused`. It may block.
     pub(crate) fn renew(&self, refused: Option<u64>) -> Result<Arc<KnownCredentials>> {
         let before = self.latest().known.map(|known| known.generation);
-        let _asking: MutexGuard<'_, ()> =
-            self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _asking = self.lock_asking();
         let latest = self.latest().known;
         let is_newer = |known: &Arc<KnownCredentials>| match refused {
             Some(refused) => known.generation > refused,
-            None => Some(known.generation) > before || known.lasts(MARGIN),
+            None => Some(known.generation) > before || self.ready().is_some(),
         };
         if let Some(known) = latest.as_ref().filter(|known| is_newer(known)) {
             return Ok(Arc::clone(known));
         }
         let generation = latest.as_ref().map_or(0, |known| known.generation) + 1;
-        let (known, pause_until) = match (self.find(generation), latest) {
-            (Ok(found), _) => (Arc::new(found), None),
+        let known = match (self.find(generation), latest) {
+            (Ok(found), _) => Arc::new(found),
             // The service did not refuse the old ones, and they are still valid.
-            (Err(_), Some(old)) if refused.is_none() && old.lasts(MARGIN_MIN) => {
-                (old, Some(Instant::now() + PAUSE))
-            }
+            (Err(_), Some(old)) if refused.is_none() && old.lasts(MARGIN_MIN) => old,
             (Err(error), _) => return Err(error),
         };
+        // A provider may return a cached token until shortly before it expires. That token is used meanwhile, and the
+        // provider is not called for every request.
+        let pause_until = (!known.lasts(MARGIN)).then(|| Instant::now() + PAUSE);
         let mut latest = self.latest.write().unwrap_or_else(PoisonError::into_inner);
         *latest = Latest {
             known: Some(Arc::clone(&known)),
@@ -161,6 +165,18 @@ impl Credentials {
     pub(crate) fn source(&self) -> &'static str {
         let known = self.latest().known;
         known.map_or("no source yet", |known| known.source)
+    }
+
+    /// Lets one thread at a time call the providers.
+    ///
+    /// If a thread of the parent held the lock when this process was forked, nobody releases it here. So a forked child
+    /// only tries it. Without the lock several of its threads may call the providers, which is harmless.
+    fn lock_asking(&self) -> Option<MutexGuard<'_, ()>> {
+        if self.process == process::id() {
+            let asking = self.asking.lock();
+            return Some(asking.unwrap_or_else(PoisonError::into_inner));
+        }
+        self.asking.try_lock().ok()
     }
 
     fn latest(&self) -> Latest {
@@ -325,13 +341,35 @@ mod tests {
         (credentials, asked)
     }
 
+    /// Ends the pause between renewals.
+    fn end_pause(credentials: &Credentials) {
+        credentials.latest.write().unwrap().pause_until = None;
+    }
+
+    #[test]
+    fn credentials_that_expire_soon_are_used_and_not_renewed_at_once() {
+        let (credentials, asked) = failing(MARGIN / 2);
+        assert!(credentials.ready().is_none());
+        let known = credentials.get().unwrap();
+        let ready = credentials.ready().expect("they are valid");
+        assert_eq!(ready.generation, known.generation);
+        credentials.get().unwrap();
+        credentials.renew(None).unwrap();
+        assert_eq!(
+            asked.load(Ordering::Relaxed),
+            1,
+            "no renewal during the pause"
+        );
+        end_pause(&credentials);
+        assert!(credentials.ready().is_none(), "they expire soon");
+    }
+
     #[test]
     fn valid_credentials_are_used_while_renewal_fails() {
         let (credentials, asked) = failing(MARGIN / 2);
-        assert!(credentials.ready().is_none());
         credentials.get().unwrap();
-        assert!(credentials.ready().is_none(), "they expire soon");
-        credentials.renew(None).unwrap();
+        end_pause(&credentials);
+        credentials.get().unwrap();
         assert!(
             credentials.ready().is_some(),
             "the renewal failed, and they are still valid"
@@ -343,6 +381,23 @@ mod tests {
             2,
             "no renewal during the pause"
         );
+    }
+
+    #[test]
+    fn credentials_that_are_about_to_expire_are_not_used() {
+        let (credentials, _) = failing(MARGIN_MIN / 2);
+        let error = credentials.get().unwrap_err();
+        assert!(error.to_string().contains("have expired"), "{error}");
+    }
+
+    #[test]
+    fn a_forked_child_does_not_wait_for_a_lock_that_a_thread_of_its_parent_held() {
+        let (mut credentials, asked) = failing(Duration::from_hours(1));
+        // No process has this id, so this one counts as a child.
+        credentials.process = 0;
+        let _held = credentials.asking.lock().unwrap();
+        credentials.get().unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
     #[test]

@@ -258,6 +258,31 @@ impl S3 {
         ListBucketResult::parse(response.body()).map_err(|_| self.not_s3("list", OsStr::new("")))
     }
 
+    /// The start of the page after `page`, from the continuation token that the service sent with it.
+    fn start_after(&self, page: &ListPage, token: Option<String>) -> Result<OsString> {
+        let refuse = |why: &str| {
+            let name = self.describe(OsStr::new(""));
+            Err(Error::new(ErrorKind::Corrupt, "list", name, why).with_hint(
+                "the service or a gateway in front of it is faulty: list a prefix with fewer than 1,000 names, or \
+                 check ⟦endpoint⟧",
+            ))
+        };
+        let sent = page
+            .after
+            .as_ref()
+            .and_then(|after| after.to_str()?.split_once(' '));
+        let Some(token) = token else {
+            return refuse("the listing is truncated, but the service sent no continuation token");
+        };
+        // A service that ignores the token sends the same page forever.
+        if sent.is_some_and(|(_, sent)| sent == token) {
+            return refuse("the service sent the same continuation token again");
+        }
+        // Continuation tokens have no order, but pages need one: the number in front orders them.
+        let number: Option<u64> = sent.and_then(|(number, _)| number.parse().ok());
+        Ok(format!("{:012} {token}", number.unwrap_or(0) + 1).into())
+    }
+
     /// The name of a listed key; `None` for the folder itself.
     fn listed<'a>(&self, key: &'a str) -> Result<Option<&'a str>> {
         let refuse = |why: &str| {
@@ -377,21 +402,7 @@ impl Store for S3 {
                 .extend(name.map(|name| OsString::from(name.trim_end_matches('/'))));
         }
         if found.is_truncated {
-            // Continuation tokens have no order, but pages need one: the number in front orders them.
-            let before = page
-                .after
-                .as_ref()
-                .and_then(|after| after.to_str()?.split_once(' ')?.0.parse().ok());
-            let number: u64 = before.unwrap_or(0);
-            listing.next = found
-                .next_continuation_token
-                .map(|token| format!("{:012} {token}", number + 1).into());
-            if listing.next.is_none() {
-                let message =
-                    "the listing is truncated, but the service sent no continuation token";
-                let name = self.describe(OsStr::new(""));
-                return Err(Error::new(ErrorKind::Corrupt, "list", name, message));
-            }
+            listing.next = Some(self.start_after(page, found.next_continuation_token)?);
         }
         Ok(listing)
     }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod fixture;
+mod listed;
 mod processes;
 
 use std::{

@@ -22,7 +22,7 @@ mod trial;
 mod trial_dir;
 mod verify;
 
-use super::{output::print, stores::stores};
+use super::{output::print, stores::StoreArgs};
 
 /// List, check, compare, prune, export, restore and benchmark checkpoints.
 #[derive(Debug, clap::Args)]
@@ -66,8 +66,8 @@ fn print_lines(lines: &[String]) -> anyhow::Result<()> {
 }
 
 /// Opens the checkpoints in a folder, or below a URI.
-fn steps(folder: &Path) -> Result<Steps> {
-    Steps::find(&stores()?, &Uri::parse(folder)?, Missing::Refuse)
+fn steps(folder: &Path, store: &StoreArgs) -> Result<Steps> {
+    Steps::find(&store.stores()?, &Uri::parse(folder)?, Missing::Refuse)
 }
 
 /// A folder of checkpoints, and one of its steps.
@@ -80,11 +80,14 @@ struct StepArgs {
     /// The step [default: the latest].
     #[arg(long, value_name = "N")]
     step: Option<u64>,
+
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 impl StepArgs {
     fn open(&self) -> Result<Checkpoint> {
-        let store = steps(&self.folder)?;
+        let store = steps(&self.folder, &self.store)?;
         match self.step {
             Some(step) => store.checkpoint(step),
             None => store.open_latest(),

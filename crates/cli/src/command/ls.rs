@@ -6,7 +6,7 @@ use serde_json::json;
 use straightway_core::{Bytes, Error, ErrorKind, Uri};
 use straightway_io::{
     Store,
-    store::{ListPage, Location, Missing, Named, open_one},
+    store::{Location, Missing, Named, open_one, pages},
 };
 
 use super::{
@@ -16,6 +16,9 @@ use super::{
 
 /// The maximum depth of --recursive.
 const DEPTH_MAX: usize = 256;
+
+/// The most names on a page, as in S3.
+const PAGE_NAMES: usize = 1000;
 
 /// List the objects below a URI or folder, with their sizes.
 ///
@@ -82,12 +85,8 @@ fn list(
     depth: usize,
     count: &mut u64,
 ) -> anyhow::Result<()> {
-    let mut after = None;
-    loop {
-        let page = store.list(&ListPage {
-            after,
-            names_max: 1000,
-        })?;
+    for page in pages(store, PAGE_NAMES) {
+        let page = page?;
         for object in &page.objects {
             *count += 1;
             show(args, before, object)?;
@@ -109,11 +108,8 @@ fn list(
                 )?;
             }
         }
-        after = page.next;
-        if after.is_none() {
-            return Ok(());
-        }
     }
+    Ok(())
 }
 
 fn show(args: &Args, before: &str, object: &Named) -> anyhow::Result<()> {

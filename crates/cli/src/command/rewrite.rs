@@ -8,7 +8,7 @@ use straightway_pipeline::weights::{FileSaver, Model};
 
 use super::{
     output::print_receipt,
-    stores::stores,
+    stores::{CacheArgs, StoreArgs},
     tuning::{RouteChoice, Tuning, is_remote},
     watch::Watch,
 };
@@ -42,10 +42,20 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     tuning: Tuning,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    #[command(flatten)]
+    cache: CacheArgs,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let stores = stores()?;
+    let sources = args.store.stores_through(&args.cache)?;
+    // Stores behind a cache are read-only.
+    let apart = args.cache.is_given().then(|| args.store.stores());
+    let apart = apart.transpose()?;
+    let targets = apart.as_ref().unwrap_or(&sources);
     let mut sides = [&args.target, &args.source].into_iter();
     let remote = sides.find(|path| is_remote(path));
     let settings = args.tuning.settings(remote.unwrap_or(&args.source))?;
@@ -54,10 +64,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         choice: Choice::from(args.route),
         ..FileSaver::new(executor)
     };
-    let model = Model::find(&stores, &Uri::parse(&args.source)?)?;
+    let model = Model::find(&sources, &Uri::parse(&args.source)?)?;
     // Every byte is read and written.
     let watch = Watch::begin(&saver.progress, model.bytes() * 2);
-    let target = stores.find(&Uri::parse(&args.target)?)?;
+    let target = targets.find(&Uri::parse(&args.target)?)?;
     let receipt = saver.rewrite(&model, target, args.shard_size.map(|size| size.0))?;
     drop(watch);
     print_receipt(&receipt, args.json)?;

@@ -92,6 +92,13 @@ pub(crate) struct CacheArgs {
     cache_size: Option<Bytes>,
 }
 
+impl CacheArgs {
+    /// Whether there is a cache.
+    pub(crate) fn is_given(&self) -> bool {
+        self.cache.is_some()
+    }
+}
+
 impl StoreArgs {
     /// The registry of all stores.
     pub(crate) fn stores(&self) -> Result<Registry> {
@@ -146,9 +153,4 @@ impl StoreArgs {
 fn secret(path: &Path) -> Result<String> {
     let text = Files::default().get(path.as_os_str(), KEY_BYTES_MAX)?;
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
-}
-
-/// The registry of stores for commands without these options.
-pub(crate) fn stores() -> Result<Registry> {
-    StoreArgs::default().stores()
 }

@@ -382,3 +382,36 @@ fn models_are_rewritten_to_a_bucket() {
     let bytes = fs::read(target).unwrap();
     assert!(bytes.ends_with(&tensor), "{} bytes", bytes.len());
 }
+
+#[test]
+fn rewrite_and_checkpoint_take_the_options_of_object_stores() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    let tensor = content(5, 300_007);
+    weed.put("options/model.safetensors", safetensors("weight", &tensor));
+    let cache = home.path().join("cache");
+    let (url, cache) = (weed.url(), cache.to_str().unwrap());
+    // Nothing listens at the service of the environment.
+    let run = |args: &[&str]| {
+        let options = ["--endpoint", url.as_str()];
+        let output = run_at("http://127.0.0.1:9", &[args, &options].concat());
+        let text = told(&output);
+        assert!(output.status.success(), "{args:?}: {text}");
+        text
+    };
+    let names = [
+        "s3://lab/options/model.safetensors",
+        "s3://lab/options/rewritten.safetensors",
+    ];
+    // The target is written although its store is read through a cache.
+    for _ in 0..2 {
+        run(&["rewrite", names[0], names[1], "--cache", cache]);
+    }
+    let target = home.path().join("model.safetensors");
+    run(&["copy", names[1], target.to_str().unwrap()]);
+    assert!(fs::read(&target).unwrap().ends_with(&tensor));
+    let text = run(&["checkpoint", "ls", "--json", "s3://lab/no-steps"]);
+    assert!(text.contains("\"steps\": []"), "{text}");
+}

@@ -53,21 +53,25 @@ pub(super) fn has_instance_metadata(environment: &Environment) -> bool {
         || vendor("/sys/class/dmi/id/bios_vendor")
 }
 
-/// A value of the profile in AWS's configuration file.
+/// A value of the profile in AWS's configuration files. The credentials file takes precedence, as in AWS's clients.
 pub(crate) fn config_value(environment: &Environment, profile: &str, name: &str) -> Option<String> {
-    let path = match (environment.get("AWS_CONFIG_FILE"), &environment.home) {
-        (Some(path), _) => PathBuf::from(path),
-        (None, Some(home)) => home.join(".aws/config"),
-        (None, None) => return None,
-    };
-    let text = String::from_utf8(read(&path).ok()?).ok()?;
-    let file = ini::Ini::load_from_str(&text).ok()?;
     let section = match profile {
         "default" => profile.to_owned(),
         other => format!("profile {other}"),
     };
-    let value = file.section(Some(section))?.get(name)?.trim();
-    (!value.is_empty()).then(|| value.to_owned())
+    let value = |variable: &str, usual: &str, section: &str| {
+        let path = match (environment.get(variable), &environment.home) {
+            (Some(path), _) => PathBuf::from(path),
+            (None, Some(home)) => home.join(usual),
+            (None, None) => return None,
+        };
+        let text = String::from_utf8(read(&path).ok()?).ok()?;
+        let file = ini::Ini::load_from_str(&text).ok()?;
+        let value = file.section(Some(section))?.get(name)?.trim();
+        (!value.is_empty()).then(|| value.to_owned())
+    };
+    value("AWS_SHARED_CREDENTIALS_FILE", ".aws/credentials", profile)
+        .or_else(|| value("AWS_CONFIG_FILE", ".aws/config", &section))
 }
 
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {

@@ -1,13 +1,15 @@
-//! Profiles that assume a role: `role_arn` with `source_profile` or `credential_source`.
+//! Profiles that assume a role: `role_arn` with `source_profile`, `credential_source` or `web_identity_token_file`.
 //!
 //! If the role cannot be assumed, no other credentials are used instead.
 
 use reqsign_aws_v4::{
-    AssumeRoleCredentialProvider, Credential, ECSCredentialProvider, EnvCredentialProvider,
-    IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider, RequestSigner,
-    SSOCredentialProvider,
+    AssumeRoleCredentialProvider, AssumeRoleWithWebIdentityCredentialProvider, Credential,
+    ECSCredentialProvider, EnvCredentialProvider, IMDSv2CredentialProvider,
+    ProcessCredentialProvider, ProfileCredentialProvider, RequestSigner, SSOCredentialProvider,
 };
-use reqsign_core::{Context, Error, ProvideCredential, ProvideCredentialChain, Result, Signer};
+use reqsign_core::{
+    Context, Error, ErrorKind, ProvideCredential, ProvideCredentialChain, Result, Signer,
+};
 
 use super::context::config_value;
 use crate::access::{Environment, REGION_DEFAULT};
@@ -18,8 +20,13 @@ const CHAIN_MAX: usize = 5;
 /// The provider of a profile's role.
 #[derive(Debug)]
 pub(super) enum Role {
-    /// Assumes the role.
+    /// Assumes the role with other credentials.
     Provider(Box<AssumeRoleCredentialProvider>),
+    /// Assumes the role with the token in a file, as in Kubernetes.
+    WebIdentity {
+        provider: Box<AssumeRoleWithWebIdentityCredentialProvider>,
+        token_file: String,
+    },
     /// The role cannot be assumed, and why.
     Refused(&'static str),
 }
@@ -38,13 +45,14 @@ impl Role {
     ) -> Option<Self> {
         let value = |name: &str| config_value(environment, profile, name);
         let role_arn = value("role_arn")?;
-        if value("web_identity_token_file").is_some() {
-            let why = "web_identity_token_file of a profile is not read: set AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN";
-            return Some(Self::Refused(why));
+        let region = value("region").or_else(|| environment.get("AWS_REGION").map(str::to_owned));
+        let region = region.unwrap_or_else(|| REGION_DEFAULT.to_owned());
+        if let Some(token_file) = value("web_identity_token_file") {
+            return Some(Self::with_token(role_arn, token_file, region, value));
         }
         if value("mfa_serial").is_some() {
-            let why =
-                "the role of the profile asks for a second factor: get a session by other means";
+            let why = "it needs a second factor (mfa_serial), which is not supported; get a session by other means \
+                       and set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN";
             return Some(Self::Refused(why));
         }
         let chain = ProvideCredentialChain::new();
@@ -59,8 +67,8 @@ impl Role {
                     ));
                 }
                 match Self::of_chain(environment, &source, context, left - 1) {
-                    Some(Self::Provider(role)) => chain.push(*role),
-                    Some(refused) => return Some(refused),
+                    Some(Self::Refused(why)) => return Some(Self::Refused(why)),
+                    Some(role) => chain.push(role),
                     None => of_profile(chain, &source),
                 }
             }
@@ -70,12 +78,11 @@ impl Role {
             (None, Some("EcsContainer")) => chain.push(ECSCredentialProvider::new()),
             (None, Some("Ec2InstanceMetadata")) => chain.push(IMDSv2CredentialProvider::new()),
             (None, _) => {
-                let why = "the profile has a role_arn, but neither a source_profile nor a known credential_source";
+                let why = "the profile has a role_arn, but no source_profile, no web_identity_token_file and no known \
+                           credential_source";
                 return Some(Self::Refused(why));
             }
         };
-        let region = value("region").or_else(|| environment.get("AWS_REGION").map(str::to_owned));
-        let region = region.unwrap_or_else(|| REGION_DEFAULT.to_owned());
         let signer = Signer::new(context.clone(), source, RequestSigner::new("sts", &region));
         let mut role = AssumeRoleCredentialProvider::new(role_arn, signer)
             .with_region(region)
@@ -91,6 +98,30 @@ impl Role {
         }
         Some(Self::Provider(Box::new(role)))
     }
+
+    /// The role that the token in a file assumes. Such a request is not signed. `value` returns a setting of the
+    /// profile.
+    fn with_token(
+        role_arn: String,
+        token_file: String,
+        region: String,
+        value: impl Fn(&str) -> Option<String>,
+    ) -> Self {
+        let path = token_file.clone().into();
+        let mut provider = AssumeRoleWithWebIdentityCredentialProvider::with_config(role_arn, path)
+            .with_region(region)
+            .with_regional_sts_endpoint();
+        if let Some(name) = value("role_session_name") {
+            provider = provider.with_role_session_name(name);
+        }
+        if let Some(seconds) = value("duration_seconds").and_then(|text| text.parse().ok()) {
+            provider = provider.with_duration_seconds(seconds);
+        }
+        Self::WebIdentity {
+            provider: Box::new(provider),
+            token_file,
+        }
+    }
 }
 
 impl ProvideCredential for Role {
@@ -99,6 +130,19 @@ impl ProvideCredential for Role {
     async fn provide_credential(&self, context: &Context) -> Result<Option<Credential>> {
         match self {
             Self::Provider(role) => role.provide_credential(context).await,
+            Self::WebIdentity {
+                provider,
+                token_file,
+            } => {
+                let provided = provider.provide_credential(context).await;
+                // The provider's own message does not name the file.
+                provided.map_err(|error| match error.kind() {
+                    ErrorKind::ConfigInvalid => Error::config_invalid(format!(
+                        "{error} (web_identity_token_file is {token_file})"
+                    )),
+                    _ => error,
+                })
+            }
             Self::Refused(why) => Err(Error::config_invalid(*why)),
         }
     }
@@ -142,20 +186,48 @@ role_arn = arn:aws:iam::123456789012:role/pool
 source_profile = loop
 [profile bare]
 role_arn = arn:aws:iam::123456789012:role/bare
+[profile identity]
+role_arn = arn:aws:iam::123456789012:role/identity
+web_identity_token_file = FOLDER/token
+role_session_name = night
+[profile third]
+role_arn = arn:aws:iam::123456789012:role/third
+source_profile = identity
+[profile tokenless]
+role_arn = arn:aws:iam::123456789012:role/tokenless
+web_identity_token_file = FOLDER/missing
+[profile mixed]
+role_arn = arn:aws:iam::123456789012:role/replaced
+region = eu-west-3
 [profile factor]
 role_arn = arn:aws:iam::123456789012:role/factor
 source_profile = base
 mfa_serial = arn:aws:iam::123456789012:mfa/me
 ";
 
+    const CREDENTIALS: &str = "
+[stored]
+role_arn = arn:aws:iam::123456789012:role/stored
+source_profile = keys
+[keys]
+aws_access_key_id = STOREDACCESSKEY
+aws_secret_access_key = stored-secret
+[mixed]
+role_arn = arn:aws:iam::123456789012:role/mixed
+source_profile = keys
+";
+
     /// Gets the credentials of a profile. Returns them, and the target and signature of each request.
     fn ask(profile: &str) -> (Result<Option<Credential>>, Vec<(String, String)>) {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("config");
-        std::fs::write(&path, CONFIG).unwrap();
+        let path = |name: &str| format!("{}/{name}", folder.path().display());
+        let (config, credentials) = (path("config"), path("credentials"));
+        std::fs::write(&config, CONFIG.replace("FOLDER/", &path(""))).unwrap();
+        std::fs::write(&credentials, CREDENTIALS).unwrap();
+        std::fs::write(path("token"), "a-token\n").unwrap();
         let variables = [
-            ("AWS_CONFIG_FILE", path.to_str().unwrap()),
-            ("AWS_SHARED_CREDENTIALS_FILE", "/none"),
+            ("AWS_CONFIG_FILE", config.as_str()),
+            ("AWS_SHARED_CREDENTIALS_FILE", credentials.as_str()),
         ];
         let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
         let environment = Environment {
@@ -165,18 +237,22 @@ mfa_serial = arn:aws:iam::123456789012:mfa/me
         let asked = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&asked);
         let http: Http = Arc::new(move |request| {
-            let signed = request.headers()["authorization"]
-                .to_str()
-                .unwrap()
-                .to_owned();
+            let signed = request.headers().get("authorization");
+            let signed = signed.map_or("", |signed| signed.to_str().unwrap());
             let body = String::from_utf8_lossy(request.body()).into_owned();
+            let target = format!("{} {body}", request.uri());
+            let action = if target.contains("AssumeRoleWithWebIdentity") {
+                "AssumeRoleWithWebIdentity"
+            } else {
+                "AssumeRole"
+            };
             let mut log = log.lock().unwrap();
-            log.push((format!("{} {body}", request.uri()), signed));
+            log.push((target, signed.to_owned()));
             let id = format!("ASSUMEDACCESSKEY{}", log.len());
             let response = format!(
-                "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>{id}</AccessKeyId>\
+                "<{action}Response><{action}Result><Credentials><AccessKeyId>{id}</AccessKeyId>\
                  <SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>\
-                 <Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
+                 <Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></{action}Result></{action}Response>"
             );
             Ok(http::Response::new(response.into_bytes()))
         });
@@ -224,6 +300,67 @@ mfa_serial = arn:aws:iam::123456789012:mfa/me
             asked[1].1.contains("Credential=ASSUMEDACCESSKEY1/"),
             "{asked:?}"
         );
+    }
+
+    #[test]
+    fn the_token_in_the_file_of_a_profile_assumes_the_role_without_a_signature() {
+        let (credential, asked) = ask("identity");
+        assert_eq!(
+            credential.unwrap().unwrap().access_key_id,
+            "ASSUMEDACCESSKEY1"
+        );
+        let [(target, signed)] = asked.as_slice() else {
+            panic!("{asked:?}")
+        };
+        for part in [
+            "sts.us-east-1.amazonaws.com",
+            "role%2Fidentity",
+            "WebIdentityToken=a-token",
+            "RoleSessionName=night",
+        ] {
+            assert!(target.contains(part), "{part}: {target}");
+        }
+        assert_eq!(signed, "");
+        // As the source of another role.
+        let (credential, asked) = ask("third");
+        assert_eq!(
+            credential.unwrap().unwrap().access_key_id,
+            "ASSUMEDACCESSKEY2"
+        );
+        assert!(
+            asked[1].1.contains("Credential=ASSUMEDACCESSKEY1/"),
+            "{asked:?}"
+        );
+    }
+
+    #[test]
+    fn a_role_in_the_credentials_file_is_assumed_and_takes_precedence() {
+        for (profile, role, region) in [
+            ("stored", "role%2Fstored", "us-east-1"),
+            ("mixed", "role%2Fmixed", "eu-west-3"),
+        ] {
+            let (credential, asked) = ask(profile);
+            assert!(credential.unwrap().is_some(), "{profile}");
+            let [(target, signed)] = asked.as_slice() else {
+                panic!("{asked:?}")
+            };
+            assert!(
+                target.contains(role) && target.contains(&format!("sts.{region}.")),
+                "{target}"
+            );
+            assert!(signed.contains("Credential=STOREDACCESSKEY/"), "{signed}");
+        }
+    }
+
+    #[test]
+    fn the_error_of_a_missing_token_names_its_file() {
+        let (credential, asked) = ask("tokenless");
+        let error = credential.unwrap_err().to_string();
+        assert!(
+            error.contains("web_identity_token_file") && error.contains("/missing"),
+            "{error}"
+        );
+        assert!(asked.is_empty(), "{asked:?}");
     }
 
     #[test]

@@ -250,6 +250,25 @@ fn wrong_listings_are_refused() {
 }
 
 #[test]
+fn a_service_that_ignores_continuation_tokens_is_an_error_and_not_an_endless_listing() {
+    for contents in ["", "<Contents><Key>x</Key><Size>1</Size></Contents>"] {
+        let page = format!(
+            "<ListBucketResult><IsTruncated>true</IsTruncated>\
+             <NextContinuationToken>again and again</NextContinuationToken>{contents}</ListBucketResult>"
+        );
+        let server = Server::start(move |_, _| Reply::new(200, &[], page.clone()));
+        let error = list_all(&store(&access(&server.url()))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        let text = full_text(&error);
+        assert!(
+            text.contains("s3://lab/") && text.contains("same continuation token"),
+            "{text}"
+        );
+        assert_eq!(server.requests(), 2);
+    }
+}
+
+#[test]
 fn invalid_names_are_refused_without_a_request() {
     let server = Server::start(|_, _| Reply::error(404, "NoSuchKey"));
     let store = store(&access(&server.url()));

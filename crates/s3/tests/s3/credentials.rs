@@ -7,8 +7,10 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
+use reqsign_core::time::Timestamp;
 use straightway_s3::{Environment, S3, S3Access};
 
 use super::{
@@ -124,9 +126,14 @@ fn the_region_and_endpoint_of_a_profile_are_used() {
 
 /// Temporary credentials in the format of AWS's services, valid until 2099.
 fn temporary(id: &str) -> String {
+    temporary_until(id, "2099-01-01T00:00:00Z")
+}
+
+/// The same, valid until a given time.
+fn temporary_until(id: &str, expiration: &str) -> String {
     format!(
         r#"{{"Version": 1, "AccessKeyId": "{id}", "SecretAccessKey": "s", "Token": "t", "SessionToken": "t",
-        "Code": "Success", "Expiration": "2099-01-01T00:00:00Z"}}"#
+        "Code": "Success", "Expiration": "{expiration}"}}"#
     )
 }
 
@@ -191,6 +198,27 @@ fn keys_come_from_the_instance() {
         &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &service.url())],
         &[],
     );
+}
+
+#[test]
+fn a_cached_token_with_some_minutes_left_is_used_and_not_requested_for_every_read() {
+    let given = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&given);
+    let service = Server::start(move |_, _| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let expiration = Timestamp::now() + Duration::from_mins(5);
+        let expiration = expiration.format_rfc3339_zulu();
+        Reply::new(200, &[], temporary_until("SHORT", &expiration))
+    });
+    let server = server_of("SHORT");
+    let url = format!("{}/credentials", service.url());
+    let mut access = S3Access::of(environment(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]));
+    access.set("endpoint_url", &server.url()).unwrap();
+    let store = S3::new("lab", &access, &network()).unwrap();
+    for name in ["x", "y", "z"] {
+        assert_eq!(read(&store, name).unwrap(), b"ok");
+    }
+    assert_eq!(given.load(Ordering::Relaxed), 1);
 }
 
 #[test]

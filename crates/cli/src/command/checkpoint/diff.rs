@@ -6,14 +6,14 @@ use serde_json::json;
 use straightway_pipeline::checkpoint::{Checkpoint, Restorer, StepChange};
 
 use super::print_lines;
-use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
+use crate::command::{output::print_json, stores::StoreArgs, tuning::Tuning, watch::Watch};
 
 /// Compare two steps, tensor by tensor.
 ///
 /// Exits with 0 if they are equal, 1 if not.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of checkpoints.
+    /// The folder of checkpoints, or its URI.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 
@@ -31,10 +31,13 @@ pub(super) struct Args {
 
     #[command(flatten)]
     tuning: Tuning,
+
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = super::steps(&args.folder)?;
+    let store = super::steps(&args.folder, &args.store)?;
     let restorer = Restorer::new(args.tuning.settings(&args.folder)?)?;
     let (before, after) = (
         store.checkpoint(args.before)?,

@@ -11,7 +11,7 @@ use straightway_pipeline::{
 };
 
 use super::{StepArgs, print_lines};
-use crate::command::{output::print_json, stores::stores, tuning::Tuning, watch::Watch};
+use crate::command::{output::print_json, tuning::Tuning, watch::Watch};
 
 /// Write a checkpoint as plain safetensors files in the layout of Hugging Face.
 ///
@@ -49,7 +49,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         restorer.progress(),
         checkpoint.manifest().bytes().saturating_mul(2),
     );
-    let target = stores()?.find(&Uri::parse(&args.target)?)?;
+    let target = args.step.store.stores()?.find(&Uri::parse(&args.target)?)?;
     let exported = restorer.export(&checkpoint, &saver, target, args.shard_size.0)?;
     drop(watch);
     if args.json {

@@ -7,23 +7,26 @@ use straightway_core::{Bytes, Error, ErrorKind, Result};
 use straightway_pipeline::checkpoint::{Manifest, Steps};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
-use crate::command::output::Output;
+use crate::command::{output::Output, stores::StoreArgs};
 
 /// List the complete checkpoints of a folder.
 ///
 /// Saves that are under way or crashed are not listed. A step with a damaged manifest or tags is listed with the error.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of checkpoints.
+    /// The folder of checkpoints, or its URI.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 
     #[command(flatten)]
     output: Output,
+
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = super::steps(&args.folder)?;
+    let store = super::steps(&args.folder, &args.store)?;
     let columns = [
         Column::new("step", Unit::Count),
         Column::new("ranks", Unit::Count),

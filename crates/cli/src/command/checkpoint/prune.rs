@@ -6,7 +6,7 @@ use serde_json::json;
 use straightway_pipeline::checkpoint::Retention;
 
 use super::print_lines;
-use crate::command::output::print_json;
+use crate::command::{output::print_json, stores::StoreArgs};
 
 /// Remove checkpoints that are not kept, and leftovers of crashed saves.
 ///
@@ -14,7 +14,7 @@ use crate::command::output::print_json;
 /// disturbed. An unreadable step is kept, with every step that it may reference, and is reported.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of checkpoints.
+    /// The folder of checkpoints, or its URI.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 
@@ -33,10 +33,13 @@ pub(super) struct Args {
     /// Write the result as JSON.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = super::steps(&args.folder)?;
+    let store = super::steps(&args.folder, &args.store)?;
     let retention = Retention {
         last: args.keep as usize,
         every: args.every,

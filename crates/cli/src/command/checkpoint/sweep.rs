@@ -6,7 +6,7 @@ use serde_json::json;
 use straightway_core::Seconds;
 
 use super::print_lines;
-use crate::command::output::print_json;
+use crate::command::{output::print_json, stores::StoreArgs};
 
 /// Remove what crashed saves and removals left behind: shards and records without a step, and unfinished uploads.
 ///
@@ -26,11 +26,14 @@ pub(super) struct Args {
     /// Write the result as JSON.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let age = Duration::try_from_secs_f64(args.age.0)?;
-    let swept = super::steps(&args.folder)?.sweep_left(age)?;
+    let swept = super::steps(&args.folder, &args.store)?.sweep_left(age)?;
     if args.json {
         print_json(&json!({ "swept": swept }))?;
         return Ok(ExitCode::SUCCESS);

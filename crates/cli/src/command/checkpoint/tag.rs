@@ -4,12 +4,12 @@ use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
 
-use crate::command::output::print_json;
+use crate::command::{output::print_json, stores::StoreArgs};
 
 /// Give a step a tag, which keeps it from being pruned.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The folder of checkpoints.
+    /// The folder of checkpoints, or its URI.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 
@@ -28,10 +28,13 @@ pub(super) struct Args {
     /// Write the step and its resulting tags as JSON.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let store = super::steps(&args.folder)?;
+    let store = super::steps(&args.folder, &args.store)?;
     if args.remove {
         store.untag(args.step, &args.tag)?;
     } else {
