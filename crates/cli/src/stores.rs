@@ -27,14 +27,14 @@ pub type StoreOptions = [(String, String)];
 pub fn registry(options: &StoreOptions) -> Result<Registry> {
     let StoreConfig {
         access,
-        network,
-        token,
+        web,
         cache,
         nvme,
-    } = StoreConfig::new(options)?;
-    let (shared, kept) = (Arc::clone(&network), cache.clone());
+    } = StoreConfig::new(options, environment())?;
+    let web = Arc::new(web);
+    let (shared, kept) = (Arc::clone(&web), cache.clone());
     let mut stores = Registry::default().with(Scheme::S3, move |bucket| {
-        let store = Arc::new(S3::new(bucket, &access, &shared)?);
+        let store = Arc::new(S3::new(bucket, &access, &shared.network()?)?);
         let endpoint = store.endpoint().to_owned();
         Ok(cached(kept.as_ref(), store, &endpoint))
     });
@@ -43,20 +43,11 @@ pub fn registry(options: &StoreOptions) -> Result<Registry> {
         Ok(Arc::new(store))
     });
     for (scheme, prefix) in [(Scheme::Https, "https"), (Scheme::Http, "http")] {
-        let (network, token, cache) = (Arc::clone(&network), token.clone(), cache.clone());
+        let (web, cache) = (Arc::clone(&web), cache.clone());
         stores = stores.with(scheme, move |host| {
-            let site = site(prefix, host)?;
-            let is_for = |given: &&ScopedToken| given.only.is_none_or(|only| only == host);
-            let token = token
-                .as_ref()
-                .filter(is_for)
-                .map(|given| given.token.clone());
+            let store = Https::new(&web.network()?, site(prefix, host)?, web.token(host)?)?;
             // The names of objects are complete URLs: no site is needed.
-            Ok(cached(
-                cache.as_ref(),
-                Arc::new(Https::new(&network, site, token)?),
-                "",
-            ))
+            Ok(cached(cache.as_ref(), Arc::new(store), ""))
         });
     }
     Ok(stores)
@@ -72,8 +63,8 @@ fn cached(cache: Option<&Arc<Cache>>, store: Arc<dyn Store>, site: &str) -> Arc<
 
 /// Opens a bucket, for the doctor.
 pub(crate) fn bucket(options: &StoreOptions, name: &str) -> Result<S3> {
-    let config = StoreConfig::new(options)?;
-    S3::new(name, &config.access, &config.network)
+    let config = StoreConfig::new(options, environment())?;
+    S3::new(name, &config.access, &config.web.network()?)
 }
 
 /// The environment variables that stores depend on, to detect changes.
@@ -93,44 +84,50 @@ pub fn variables() -> Vec<(String, String)> {
     all
 }
 
-/// A token, and the only host that it is for; `None` for a token that was given as an option.
-#[derive(Clone)]
-struct ScopedToken {
-    only: Option<&'static str>,
-    token: Token,
+/// The network and the tokens. An error in a variable of the environment is reported when a store needs that variable:
+/// an unusable proxy does not stop a command on local files.
+struct Web {
+    network: Result<Arc<Network>>,
+    /// The token that was given as an option, for all hosts.
+    token: Option<Token>,
+    /// The token in `HF_TOKEN`, for the hub.
+    hub_token: Option<Result<Token>>,
+}
+
+impl Web {
+    fn network(&self) -> Result<Arc<Network>> {
+        let network = self.network.as_ref();
+        network.map(Arc::clone).map_err(Error::again)
+    }
+
+    /// The token for a host.
+    fn token(&self, host: &str) -> Result<Option<Token>> {
+        if self.token.is_some() {
+            return Ok(self.token.clone());
+        }
+        let token = self.hub_token.as_ref().filter(|_| host == HUB);
+        let token = token.map(|token| token.as_ref().cloned().map_err(Error::again));
+        token.transpose()
+    }
 }
 
 /// The configuration from options and the environment.
 struct StoreConfig {
     access: S3Access,
-    network: Arc<Network>,
-    token: Option<ScopedToken>,
+    web: Web,
     cache: Option<Arc<Cache>>,
     nvme: straightway_nvme_host::HostSettings,
 }
 
 impl StoreConfig {
-    fn new(options: &StoreOptions) -> Result<Self> {
-        let mut access = S3Access::of(environment());
-        let hub = access.environment.variables.get("HF_TOKEN");
-        let hub = hub.filter(|token| !token.is_empty()).cloned();
-        let mut token = match hub {
-            Some(token) => Some(ScopedToken {
-                only: Some(HUB),
-                token: Token::new(token)?,
-            }),
-            None => None,
-        };
+    fn new(options: &StoreOptions, environment: Environment) -> Result<Self> {
+        let mut access = S3Access::of(environment);
+        let mut token = None;
         let (mut folder, mut cache_bytes) = (None, Bytes(BYTES_DEFAULT));
         let mut nvme = nvme_host();
         for (name, value) in options {
             match name.as_str() {
-                "token" => {
-                    token = Some(ScopedToken {
-                        only: None,
-                        token: Token::new(value.as_str())?,
-                    });
-                }
+                "token" => token = Some(Token::new(value.trim())?),
                 "cache" => folder = Some(PathBuf::from(value)),
                 "cache_size" => {
                     let parsed: Result<Bytes, _> = value.parse();
@@ -147,21 +144,36 @@ impl StoreConfig {
             Some(folder) => Some(open_cache(&folder, cache_bytes, &access)?),
             None => None,
         };
-        let variable = |name: &str| access.environment.variables.get(name).cloned();
-        let bundle = variable("AWS_CA_BUNDLE").filter(|path| !path.is_empty());
-        let network = Network::new(NetworkSettings {
-            proxies: Proxies::from_variables(variable)?,
-            roots: bundle.map_or(Roots::System, |path| Roots::File(PathBuf::from(path))),
-            ..NetworkSettings::default()
-        });
+        let web = Web {
+            network: network(&access.environment),
+            token,
+            hub_token: hub_token(&access.environment),
+        };
         Ok(Self {
             access,
-            network,
-            token,
+            web,
             cache,
             nvme,
         })
     }
+}
+
+/// The network with the proxies and certificates of the environment.
+fn network(environment: &Environment) -> Result<Arc<Network>> {
+    let variable = |name: &str| environment.variables.get(name).cloned();
+    let bundle = variable("AWS_CA_BUNDLE").filter(|path| !path.is_empty());
+    Ok(Network::new(NetworkSettings {
+        proxies: Proxies::from_variables(variable)?,
+        roots: bundle.map_or(Roots::System, |path| Roots::File(PathBuf::from(path))),
+        ..NetworkSettings::default()
+    }))
+}
+
+/// The token of the hub in the environment. Editors and shells often leave a blank or a line end after it.
+fn hub_token(environment: &Environment) -> Option<Result<Token>> {
+    let text = environment.variables.get("HF_TOKEN")?.trim();
+    let token = || Token::new(text).map_err(|error| error.with_hint("check HF_TOKEN"));
+    (!text.is_empty()).then(token)
 }
 
 /// The NVMe host identity of this machine: that of nvme-cli, else a new one in each process.
@@ -207,5 +219,41 @@ fn environment() -> Environment {
     Environment {
         variables: std::env::vars_os().filter_map(text).collect(),
         home: std::env::home_dir(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn web(variables: &[(&str, &str)]) -> Web {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let environment = Environment {
+            variables: variables.iter().map(own).collect(),
+            home: None,
+        };
+        StoreConfig::new(&[], environment).unwrap().web
+    }
+
+    #[test]
+    fn an_unusable_proxy_or_token_is_reported_only_to_stores_that_need_it() {
+        let web = web(&[
+            ("ALL_PROXY", "socks5h://127.0.0.1:1080"),
+            ("HF_TOKEN", "two words"),
+        ]);
+        let error = web.network().unwrap_err();
+        assert!(error.to_string().contains("the proxy"), "{error}");
+        assert_eq!(web.token("files.example").unwrap(), None);
+        let error = web.token(HUB).unwrap_err();
+        assert_eq!(error.hint(), Some("check HF_TOKEN"));
+    }
+
+    #[test]
+    fn blanks_around_the_token_of_the_hub_are_ignored() {
+        let web = web(&[("HF_TOKEN", " hf_abc \n")]);
+        let token = Token::new("hf_abc").unwrap();
+        assert_eq!(web.token(HUB).unwrap(), Some(token));
+        assert_eq!(web.token("files.example").unwrap(), None);
+        assert!(web.network().is_ok());
     }
 }

@@ -1,9 +1,10 @@
 //! Objects on web servers: `https://HOST/PATH` and `http://HOST/PATH`, read in ranges of one version.
 //!
 //! An object is opened by one request for its first bytes, whose response has its length and its version (`ETag`, or
-//! `Last-Modified`). All later requests are conditional on that version. Redirects are followed when the object is
-//! opened, and ranges are requested from the final address. So a model hub gets one request per file, and its content
-//! network serves the data. A token is sent only to its own host.
+//! `Last-Modified`). All later requests are conditional on that version. An object without a version is read in one
+//! response if it is short, and refused otherwise. Redirects are followed when the object is opened, and ranges are
+//! requested from the final address. So a model hub gets one request per file, and its content network serves the data.
+//! A token is sent only to its own host.
 //!
 //! A web server has no listing that programs could rely on, and its objects are read-only.
 
@@ -20,7 +21,7 @@ use straightway_io::{
 };
 use straightway_net::{Client, FAMILY, Network, Remote, Site, TUNING, engine, run_parallel};
 
-use page::Page;
+use page::{FrontLimits, Page};
 
 pub use token::Token;
 
@@ -29,6 +30,9 @@ const OPENERS_MAX: usize = 16;
 
 /// The first bytes of an object that stay in memory: they hold the header of most weight files.
 const FRONT_BYTES: u32 = 64 << 10;
+
+/// The longest object without a version that is read: all of it stays in memory.
+const UNVERSIONED_BYTES_MAX: u32 = 8 << 20;
 
 /// The limit of these bytes for all objects of one call.
 const FRONTS_BYTES_MAX: u32 = 64 << 20;
@@ -57,15 +61,25 @@ impl Https {
         })
     }
 
-    fn open_one(&self, named: &Named, front_bytes: u32) -> Result<Remote> {
+    /// Opens an object. If its version or its length is known, only that one is opened.
+    fn open_one(&self, named: &Named, limits: FrontLimits) -> Result<Remote> {
         let name = self.describe(&named.name);
         let target = format!("/{}", text(self, &named.name)?);
-        let wanted = match &named.tag {
-            Some(Tag::Text(tag)) => Some(tag.as_str()),
-            _ => None,
-        };
         let page = Page::new(self.site.clone(), &target, self.token.clone());
-        page.open(&name, wanted, &self.client, front_bytes)
+        let remote = page.open(&name, &self.client, limits)?;
+        let refuse = |why: String| {
+            Err(Error::new(ErrorKind::Corrupt, "open", &name, why).with_hint("open it again"))
+        };
+        // The version is compared, not requested: a server that redirects may have different tags.
+        let wanted = named.tag.as_ref().filter(|tag| matches!(tag, Tag::Text(_)));
+        if wanted.is_some() && remote.tag().as_ref() != wanted {
+            return refuse("it is another version".to_owned());
+        }
+        let bytes = remote.object().bytes;
+        match named.bytes.filter(|known| *known != bytes) {
+            Some(known) => refuse(format!("its length changed from {known} to {bytes} bytes")),
+            None => Ok(remote),
+        }
     }
 }
 
@@ -90,9 +104,13 @@ impl Store for Https {
 
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
         let count = u32::try_from(objects.len()).unwrap_or(u32::MAX).max(1);
-        let front_bytes = FRONT_BYTES.min(FRONTS_BYTES_MAX / count).max(1);
+        let most = FRONTS_BYTES_MAX / count;
+        let limits = FrontLimits {
+            bytes: FRONT_BYTES.min(most).max(1),
+            unversioned_bytes: UNVERSIONED_BYTES_MAX.min(most).max(1),
+        };
         run_parallel(objects, OPENERS_MAX, |named| {
-            Ok(Arc::new(self.open_one(named, front_bytes)?) as Arc<dyn Handle>)
+            Ok(Arc::new(self.open_one(named, limits)?) as Arc<dyn Handle>)
         })
     }
 

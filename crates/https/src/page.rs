@@ -7,8 +7,7 @@ use std::{
 
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_net::{
-    Client, FirstResponse, Head, HttpResponse, Judgement, Next, Remote, Service, Site, Validator,
-    judge_status,
+    Client, FirstResponse, Head, HttpResponse, Judgement, Next, Remote, Service, Site, judge_status,
 };
 
 use crate::{redirect::Place, token::Token};
@@ -24,14 +23,25 @@ pub(crate) struct Page {
     token: Option<Token>,
 }
 
+/// The limits on the first bytes of an object, which stay in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FrontLimits {
+    /// The bytes to request.
+    pub(crate) bytes: u32,
+    /// The same if the server states no version of the object. It is then read in one response or not at all.
+    pub(crate) unversioned_bytes: u32,
+}
+
 /// The service of an object at its final address.
 struct PageService {
     page: Page,
     client: Client,
     name: String,
-    /// The final address. An address from a redirect may be signed and expire; it is then resolved again.
+    /// The final address.
     place: Place,
-    is_redirected: bool,
+    /// Whether the address may have expired, and is then resolved again: it came from a redirect, and was valid once. A
+    /// request that resolves an address is never repeated this way, or it would resolve itself without end.
+    is_renewable: bool,
     /// The head of a request. It changes only at a renewal, so readers do not wait.
     head: RwLock<Vec<u8>>,
 }
@@ -45,42 +55,41 @@ impl Page {
         }
     }
 
-    /// Opens the object and follows redirects. If a version is wanted, only that one is opened.
-    pub(crate) fn open(
-        &self,
-        name: &str,
-        wanted: Option<&str>,
-        client: &Client,
-        front_bytes: u32,
-    ) -> Result<Remote> {
+    /// Opens the object and follows redirects.
+    pub(crate) fn open(&self, name: &str, client: &Client, limits: FrontLimits) -> Result<Remote> {
+        let mut front_bytes = limits.bytes;
+        let most = limits.unversioned_bytes;
         let mut place = self.named.clone();
         for _ in 0..=REDIRECTS_MAX {
-            // The version is compared, not requested: a server that redirects may have different tags.
-            let remote = self.remote(name, place.clone(), client)?;
+            let remote = self.remote(name, place.clone(), client, false)?;
             match remote.first_response(front_bytes)? {
-                FirstResponse::Found { validator, .. }
-                    if wanted.is_some() && validator.as_ref().map(Validator::text) != wanted =>
-                {
-                    let why = "it is another version";
-                    return Err(Error::new(ErrorKind::Corrupt, "open", name, why)
-                        .with_hint("open it again"));
+                FirstResponse::Found {
+                    bytes,
+                    validator: None,
+                    ..
+                } if bytes > u64::from(front_bytes) && bytes <= u64::from(most) => {
+                    front_bytes = most;
                 }
                 FirstResponse::Found {
                     bytes,
                     validator,
                     front,
-                } => return Ok(remote.found(bytes, validator, front)),
+                } => {
+                    let remote = self.remote(name, place, client, true)?;
+                    return Ok(remote.found(bytes, validator, front));
+                }
                 FirstResponse::Redirect(location) => place = place.follow(&location, name)?,
             }
         }
         Err(too_many(name))
     }
 
-    fn remote(&self, name: &str, place: Place, client: &Client) -> Result<Remote> {
+    /// The object at an address. With `renews`, an address from a redirect is resolved again when it has expired.
+    fn remote(&self, name: &str, place: Place, client: &Client, renews: bool) -> Result<Remote> {
         let origin = client.network().origin(&place.site)?;
         let head = self.head(&place);
         let service = PageService {
-            is_redirected: place != self.named,
+            is_renewable: renews && place != self.named,
             page: self.clone(),
             client: client.clone(),
             name: name.to_owned(),
@@ -122,7 +131,7 @@ impl Page {
     fn find_again(&self, name: &str, client: &Client) -> Result<Place> {
         let mut place = self.named.clone();
         for _ in 0..=REDIRECTS_MAX {
-            let remote = self.remote(name, place.clone(), client)?;
+            let remote = self.remote(name, place.clone(), client, false)?;
             match remote.first_response(1)? {
                 FirstResponse::Found { .. } => return Ok(place),
                 FirstResponse::Redirect(location) => place = place.follow(&location, name)?,
@@ -148,7 +157,7 @@ impl Service for PageService {
         let judgement = judge_status(name, response);
         // The signed addresses of a hub expire after about an hour.
         let may_be_stale = matches!(response.status, 400 | 401 | 403 | 404 | 410);
-        if self.is_redirected && may_be_stale {
+        if self.is_renewable && may_be_stale {
             return Judgement {
                 next: Next::Renew,
                 ..judgement

@@ -25,17 +25,19 @@ impl Place {
         let path = target
             .split_once('?')
             .map_or(target.as_str(), |(path, _)| path);
-        let url = if location.contains("://") {
-            location.to_owned()
+        let url = if let Some((scheme, rest)) = split_scheme(location) {
+            format!("{}:{rest}", scheme.to_ascii_lowercase())
         } else if let Some(rest) = location.strip_prefix("//") {
             format!("{}://{rest}", site.scheme())
-        } else if location.starts_with('/') {
-            format!("{site}{location}")
+        } else if location.is_empty() {
+            format!("{site}{target}")
         } else if location.starts_with('?') {
             format!("{site}{path}{location}")
+        } else if location.starts_with('/') {
+            format!("{site}{}", without_dots(location))
         } else {
             let folder = path.rfind('/').map_or("/", |end| &path[..=end]);
-            format!("{site}{folder}{location}")
+            format!("{site}{}", without_dots(&format!("{folder}{location}")))
         };
         let url: http::Uri = url
             .parse()
@@ -50,6 +52,39 @@ impl Place {
             target: target.to_owned(),
         })
     }
+}
+
+/// Splits an absolute URL after its scheme; `None` for a relative reference. A colon in a path or a query does not end
+/// a scheme.
+fn split_scheme(location: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = location.split_once(':')?;
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let begins = scheme.starts_with(|first: char| first.is_ascii_alphabetic());
+    (begins && scheme.bytes().all(fits)).then_some((scheme, rest))
+}
+
+/// Resolves the parts `.` and `..` of an absolute path, which a query may follow.
+fn without_dots(target: &str) -> String {
+    let query_at = target.find('?').unwrap_or(target.len());
+    let (path, query) = target.split_at(query_at);
+    let mut parts = Vec::new();
+    for part in path.split('/').skip(1) {
+        match part {
+            "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    // Such a part at the end names a folder.
+    let is_folder = path.ends_with("/.") || path.ends_with("/..");
+    let end = if is_folder && !parts.is_empty() {
+        "/"
+    } else {
+        ""
+    };
+    format!("/{}{end}{query}", parts.join("/"))
 }
 
 #[cfg(test)]
@@ -76,6 +111,21 @@ mod tests {
             ("/z#part", "https://hub.example/z"),
             ("other", "https://hub.example/a/b/other"),
             ("?y=2", "https://hub.example/a/b/file?y=2"),
+            ("#part", "https://hub.example/a/b/file?x=1"),
+            (
+                "/z?u=https://cdn.example/y",
+                "https://hub.example/z?u=https://cdn.example/y",
+            ),
+            (
+                "z?u=https://cdn.example/../y",
+                "https://hub.example/a/b/z?u=https://cdn.example/../y",
+            ),
+            ("HTTPS://cdn.example/z", "https://cdn.example/z"),
+            ("../z", "https://hub.example/a/z"),
+            ("./z", "https://hub.example/a/b/z"),
+            ("/a/./b/../../../z/..", "https://hub.example/"),
+            ("..", "https://hub.example/a/"),
+            ("/a//b/", "https://hub.example/a//b/"),
         ] {
             assert_eq!(
                 from.follow(location, "name").unwrap(),
@@ -91,6 +141,7 @@ mod tests {
         for location in [
             "http://cdn.example/secret",
             "ftp://x/secret",
+            "mailto:secret",
             "https://u:secret@h/",
             "https://h/ secret",
         ] {

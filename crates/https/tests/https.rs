@@ -6,7 +6,7 @@ use std::{
     ffi::OsStr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -143,6 +143,134 @@ fn a_requested_version_is_opened_or_refused() {
 }
 
 #[test]
+fn an_object_of_another_length_than_the_known_one_is_refused() {
+    let object = content(1000);
+    let server = Server::start(move |request| request.response(&object, TAG));
+    let store = store(&server, None);
+    let named = |bytes| Named {
+        bytes: Some(bytes),
+        ..Named::new("object")
+    };
+    assert!(store.open(&[named(1000)]).is_ok());
+    let error = store.open(&[named(999)]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("from 999 to 1000"), "{error}");
+}
+
+/// Reads a whole object by the executor.
+fn transfer(
+    store: &Arc<dyn Store>,
+    handle: &Arc<dyn straightway_io::Handle>,
+) -> straightway_core::Result<Vec<u8>> {
+    let executor = Executor::new(straightway_io::Settings::default())?;
+    let bytes = handle.object().bytes;
+    let mut region = Arc::new(Region::host(bytes)?);
+    let moves = vec![Move {
+        object: 0,
+        extent: Extent::new(0, bytes),
+        at: 0,
+    }];
+    let objects = Objects::new(Arc::clone(store), vec![Arc::clone(handle)]);
+    executor
+        .read(objects, moves, &region, Choice::Auto)?
+        .wait()?;
+    let region = Arc::get_mut(&mut region).expect("the transfer is over");
+    Ok(region.as_slice()[..usize::try_from(bytes).unwrap()].to_vec())
+}
+
+#[test]
+fn a_short_object_without_a_version_is_read_in_one_response() {
+    for (bytes, requests) in [(1000, 1), (300_000, 2)] {
+        let object = content(bytes);
+        let (copy, is_new) = (object.clone(), Arc::new(AtomicBool::new(false)));
+        let replaced = Arc::clone(&is_new);
+        let server = Server::start(move |request| {
+            let mut object = copy.clone();
+            object[700] ^= u8::from(replaced.load(Ordering::Relaxed));
+            request.response(&object, "")
+        });
+        let store: Arc<dyn Store> = Arc::new(store(&server, None));
+        let handle = store.open(&[Named::new("object")]).unwrap().remove(0);
+        assert_eq!(server.requests(), requests);
+        handle.check_unchanged().unwrap();
+        let requests = server.requests();
+        is_new.store(true, Ordering::Relaxed);
+        let mut read = vec![0; bytes];
+        handle.read_exact_at(0, &mut read).unwrap();
+        assert!(read == object);
+        assert!(transfer(&store, &handle).unwrap() == object);
+        assert_eq!(server.requests(), requests, "no other response was used");
+        // The object that was replaced is another version.
+        assert!(handle.check_unchanged().is_err());
+        let named = Named {
+            tag: handle.tag(),
+            ..Named::new("object")
+        };
+        let error = store.open(std::slice::from_ref(&named)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        is_new.store(false, Ordering::Relaxed);
+        assert!(store.open(&[named]).is_ok());
+    }
+}
+
+#[test]
+fn a_long_object_without_a_version_is_refused_beyond_its_first_bytes() {
+    let object = content(9 << 20);
+    let copy = object.clone();
+    let server = Server::start(move |request| request.response(&copy, ""));
+    let store: Arc<dyn Store> = Arc::new(store(&server, None));
+    let handle = store.open(&[Named::new("object")]).unwrap().remove(0);
+    let mut bytes = [0; 1000];
+    handle.read_exact_at(0, &mut bytes).unwrap();
+    assert!(bytes == object[..1000]);
+    let by_call = handle.read_exact_at(1 << 20, &mut bytes).unwrap_err();
+    let by_executor = transfer(&store, &handle).unwrap_err();
+    for error in [by_call, by_executor] {
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("neither an ETag"), "{error}");
+        assert!(error.hint().is_some(), "{error}");
+    }
+    assert_eq!(server.requests(), 1);
+}
+
+#[test]
+fn an_object_with_only_a_date_is_compared_after_a_transfer() {
+    const MODIFIED: [&str; 2] = [
+        "Sun, 15 Nov 2026 10:00:00 GMT",
+        "Sun, 15 Nov 2026 10:00:01 GMT",
+    ];
+    let object = content(200_000);
+    // A date that the next version may share is compared too.
+    for (date, condition) in [
+        ("Sun, 15 Nov 2026 12:00:00 GMT", Some(MODIFIED[0])),
+        (MODIFIED[0], None),
+    ] {
+        let (copy, conditions) = (object.clone(), Arc::new(Mutex::new(Vec::new())));
+        let seen = Arc::clone(&conditions);
+        let server = Server::start(move |request| {
+            // The first request opens the object, and the second one transfers it.
+            let modified = MODIFIED[usize::from(request.number > 1)];
+            let sent = request.header("if-unmodified-since").map(str::to_owned);
+            seen.lock().unwrap().push(sent);
+            let mut bytes = request.response_bytes(&copy, "");
+            let line_end = bytes.windows(2).position(|w| w == b"\r\n").unwrap() + 2;
+            let headers = format!("Last-Modified: {modified}\r\nDate: {date}\r\n");
+            bytes.splice(line_end..line_end, headers.into_bytes());
+            vec![ServerStep::Bytes(bytes)]
+        });
+        let store: Arc<dyn Store> = Arc::new(store(&server, None));
+        let handle = store.open(&[Named::new("object")]).unwrap().remove(0);
+        assert_eq!(handle.tag(), Some(Tag::Text(MODIFIED[0].to_owned())));
+        assert!(!handle.pins_reads());
+        let error = transfer(&store, &handle).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("replaced"), "{error}");
+        let conditions = conditions.lock().unwrap();
+        assert_eq!(conditions[1].as_deref(), condition);
+    }
+}
+
+#[test]
 fn a_token_is_sent_only_to_its_own_host() {
     let object = content(100_000);
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -217,6 +345,39 @@ fn an_expired_address_is_resolved_again() {
         assert!(bytes == object[at..at + 1000]);
     }
     assert!(hub.requests() > 1);
+}
+
+#[test]
+fn an_address_that_is_refused_after_a_redirect_is_one_error_after_a_few_requests() {
+    for (status, kind) in [
+        ("400 Bad Request", ErrorKind::Unsupported),
+        ("401 Unauthorized", ErrorKind::Invalid),
+        ("403 Forbidden", ErrorKind::Invalid),
+        ("404 Not Found", ErrorKind::NotFound),
+        ("410 Gone", ErrorKind::NotFound),
+    ] {
+        let object = content(200_000);
+        let is_valid = Arc::new(AtomicBool::new(false));
+        let valid = Arc::clone(&is_valid);
+        let server = Server::start(move |request| match &*request.target {
+            "/file" => redirect("/blob"),
+            _ if valid.load(Ordering::Relaxed) => request.response(&object, TAG),
+            _ => short(status, ""),
+        });
+        let store = store(&server, None);
+        let error = open(&store, "file").unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains("/file"), "{error}");
+        assert_eq!(server.requests(), 2, "{status}");
+        // The same if the address becomes invalid after the object was opened.
+        is_valid.store(true, Ordering::Relaxed);
+        let handle = open(&store, "file").unwrap();
+        is_valid.store(false, Ordering::Relaxed);
+        let before = server.requests();
+        let error = handle.read_exact_at(100_000, &mut [0; 10]).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert_eq!(server.requests() - before, 3, "{status}");
+    }
 }
 
 /// A safetensors file with one tensor of bytes.

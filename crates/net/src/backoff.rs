@@ -17,6 +17,9 @@ pub struct Backoff {
     failing_since: Option<Instant>,
     /// The longest time without progress.
     failing_max: Duration,
+    /// The bytes that arrived since the last progress, and the number that counts as progress.
+    progress_bytes: usize,
+    progress_bytes_min: usize,
     rng: Rng,
 }
 
@@ -32,6 +35,8 @@ impl Backoff {
             attempts_max: settings.attempts_max,
             failing_since: None,
             failing_max: settings.failing_max,
+            progress_bytes: 0,
+            progress_bytes_min: settings.progress_bytes_min,
             rng: seed.rng(),
         }
     }
@@ -62,10 +67,15 @@ impl Backoff {
         Some(bound.mul_f64(self.rng.unit()))
     }
 
-    /// Starts again with short waits, after progress.
-    pub fn reset(&mut self) {
-        self.attempts = 0;
-        self.failing_since = None;
+    /// Notes that bytes arrived. Once they count as progress, it starts again with short waits. Fewer bytes do not
+    /// count: a server that sends one byte and closes the connection would be asked millions of times.
+    pub fn note_bytes(&mut self, bytes: usize) {
+        self.progress_bytes = self.progress_bytes.saturating_add(bytes);
+        if self.progress_bytes >= self.progress_bytes_min {
+            self.attempts = 0;
+            self.failing_since = None;
+            self.progress_bytes = 0;
+        }
     }
 }
 
@@ -89,13 +99,13 @@ mod tests {
     }
 
     #[test]
-    fn reset_starts_again_with_short_waits() {
-        let (mut backoff, now) = (
-            Backoff::new(&NetworkSettings::default(), Seed(3)),
-            Instant::now(),
-        );
+    fn enough_bytes_start_again_with_short_waits() {
+        let settings = NetworkSettings::default();
+        let (mut backoff, now) = (Backoff::new(&settings, Seed(3)), Instant::now());
         while backoff.next_wait(now).is_some() {}
-        backoff.reset();
+        backoff.note_bytes(settings.progress_bytes_min - 1);
+        assert_eq!(backoff.next_wait(now), None);
+        backoff.note_bytes(1);
         assert!(backoff.next_wait(now).is_some_and(|wait| wait <= FIRST));
     }
 
@@ -111,7 +121,7 @@ mod tests {
         }
         assert_eq!((failures, now - start), (3, Duration::from_secs(75)));
         assert!(backoff.next_asked_wait().is_some());
-        backoff.reset();
+        backoff.note_bytes(settings.progress_bytes_min);
         assert!(backoff.next_wait(now).is_some());
     }
 }

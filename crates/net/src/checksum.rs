@@ -12,7 +12,7 @@ const PIECE_BYTES: usize = 16 << 10;
 /// The most reads with a wrong checksum before the error is final.
 pub(crate) const MISMATCHES_MAX: u32 = 4;
 
-/// A checksum of a whole object.
+/// A checksum of a whole object, or of a stored part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum {
     algorithm: Algorithm,
@@ -47,6 +47,9 @@ impl Checksum {
     pub(crate) fn fits_io<H>(self, io: &Io<H>, bytes: usize) -> bool {
         if self.algorithm == Algorithm::Crc64Nvme {
             return crc64nvme_of_io(io, bytes) == self.value;
+        }
+        if let Buf::Slot(slot) = &io.buf {
+            return self.fits(&slot.as_slice()[io.start..io.start + bytes]);
         }
         let mut digest = self.digest();
         add_io(io, bytes, |piece| digest.update(piece));

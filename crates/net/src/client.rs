@@ -26,6 +26,10 @@ use crate::{network::Network, origin::Site, proxy::ProxyUrl};
 /// The longest body that [`Client::send`] accepts. An S3 listing page of 1,000 names is under 2 MiB.
 const BODY_BYTES_MAX: u64 = 16 << 20;
 
+/// The longest time for such a body, in stall timeouts: 10 minutes. S3 sends blanks while it completes an upload, which
+/// may take some minutes. A listing page needs 28 KB/s at most.
+const BODY_STALLS_MAX: u32 = 30;
+
 /// The longest head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
@@ -85,7 +89,9 @@ impl Client {
         body_bytes_max: u64,
     ) -> Result<Response<Vec<u8>>> {
         let url = request.uri().clone();
-        let (parts, mut body) = self.run(request)?.into_parts();
+        let body_time_max = BODY_STALLS_MAX * self.network().settings().stall_max;
+        let response = self.run_within(request, Some(body_time_max))?;
+        let (parts, mut body) = response.into_parts();
         // ureq rejects a body whose length equals its limit.
         let limit = body_bytes_max.saturating_add(1);
         let body = match body.with_config().limit(limit).read_to_vec() {
@@ -98,23 +104,39 @@ impl Client {
         Ok(Response::from_parts(parts, body))
     }
 
-    /// Sends a request and returns the response with its body unread.
+    /// Sends a request and returns the response with its body unread. The caller limits the time for the body.
     pub(crate) fn run(&self, request: Request<Vec<u8>>) -> Result<Response<ureq::Body>> {
+        self.run_within(request, None)
+    }
+
+    /// The same, with a limit on the time for the whole body of the response, to which the work time is added.
+    fn run_within(
+        &self,
+        request: Request<Vec<u8>>,
+        body_time_max: Option<Duration>,
+    ) -> Result<Response<ureq::Body>> {
         let url = request.uri().clone();
         let site = Site::of(&url)?;
         let agent = self.agent(&site)?;
         let stall_max = self.network().settings().stall_max;
         let work_time = request.extensions().get::<WorkTime>().copied();
-        let read_max = stall_max + work_time.unwrap_or_default().0;
+        let WorkTime(work_time) = work_time.unwrap_or_default();
+        let read_max = stall_max + work_time;
+        let body_time_max = body_time_max.map(|most| most + work_time);
         let takes_body = !matches!(
             *request.method(),
             Method::GET | Method::HEAD | Method::DELETE | Method::OPTIONS
         );
         let response = if takes_body || !request.body().is_empty() {
             let request = agent.configure_request(request);
-            agent.run(request.timeout_per_read(Some(read_max)).build())
+            let request = request
+                .timeout_per_read(Some(read_max))
+                .timeout_recv_response(Some(read_max))
+                .timeout_recv_body(body_time_max);
+            agent.run(request.build())
         } else {
-            agent.run(request.map(|_| ()))
+            let request = agent.configure_request(request.map(|_| ()));
+            agent.run(request.timeout_recv_body(body_time_max).build())
         };
         response.map_err(|error| request_error(&url, error))
     }
@@ -222,6 +244,7 @@ fn agent(network: &Network, proxy: Option<&ProxyUrl>) -> Result<Agent> {
         .timeout_connect(Some(settings.connect_max))
         .timeout_per_read(Some(settings.stall_max))
         .timeout_per_write(Some(settings.stall_max))
+        .timeout_recv_response(Some(settings.stall_max))
         .build();
     Ok(config.new_agent())
 }

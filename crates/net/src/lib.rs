@@ -23,12 +23,14 @@
 mod backoff;
 mod checksum;
 mod client;
+mod date;
 mod engine;
 pub mod head;
 mod lookup;
 mod network;
 mod origin;
 mod pace;
+mod progress;
 mod proxy;
 mod remote;
 mod response;

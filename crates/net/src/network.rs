@@ -22,8 +22,10 @@ pub struct NetworkSettings {
     pub roots: Roots,
     /// Proxies.
     pub proxies: Proxies,
-    /// The longest time without a byte before a request counts as failed.
+    /// The longest time without progress before a request counts as failed.
     pub stall_max: Duration,
+    /// The fewest bytes of a body within `stall_max` that count as progress, unless fewer are missing.
+    pub progress_bytes_min: usize,
     /// The timeout of a connection and its TLS handshake.
     pub connect_max: Duration,
     /// The most connections of one lane.
@@ -42,6 +44,8 @@ impl Default for NetworkSettings {
             roots: Roots::default(),
             proxies: Proxies::default(),
             stall_max: Duration::from_secs(20),
+            // A request of 8 MiB takes at most 43 minutes then. 64 connections need 1.7 Mbit/s together.
+            progress_bytes_min: 64 << 10,
             connect_max: Duration::from_secs(10),
             connections_max: 64,
             attempts_max: 10,

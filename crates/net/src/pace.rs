@@ -100,8 +100,8 @@ impl Pace {
         Ok(())
     }
 
-    /// Counts a good response whose first byte arrived `first_byte` after the request.
-    pub fn note_response(&self, first_byte: Duration) {
+    /// Counts a good response: it shortens the interval.
+    pub(crate) fn note_good(&self) {
         let interval = self.interval_ns.load(Relaxed);
         if interval > 0 {
             let less = interval - (interval >> RECOVERY_SHIFT).max(1);
@@ -111,6 +111,11 @@ impl Pace {
                 .interval_ns
                 .compare_exchange(interval, less, Relaxed, Relaxed);
         }
+    }
+
+    /// Counts a good response whose first byte arrived `first_byte` after the request.
+    pub fn note_response(&self, first_byte: Duration) {
+        self.note_good();
         let ns = u64::try_from(first_byte.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket(ns)].fetch_add(1, Relaxed);
         let samples = self.samples.fetch_add(1, Relaxed) + 1;

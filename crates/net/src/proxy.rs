@@ -23,7 +23,7 @@ pub struct Proxies {
 
 impl Proxies {
     /// Reads the usual variables: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`, in lower or upper case.
-    /// `variable` looks one up.
+    /// `variable` looks one up. With `no_proxy=*` the proxies are not read.
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let value = |name: &str| {
             let found = variable(name).or_else(|| variable(&name.to_ascii_uppercase()));
@@ -31,12 +31,21 @@ impl Proxies {
         };
         let proxy = |name: &str| {
             let found = value(name).or_else(|| value("all_proxy"));
-            found.map(|url| ProxyUrl::parse(&url)).transpose()
+            let parsed = found.map(|url| ProxyUrl::parse(&url)).transpose();
+            let hint = format!("{FORM}: check {name} and all_proxy, or set no_proxy");
+            parsed.map_err(|error| error.with_hint(hint))
         };
+        let except = NoProxy::parse(&value("no_proxy").unwrap_or_default());
+        if except.0.contains(&Entry::All) {
+            return Ok(Self {
+                except,
+                ..Self::default()
+            });
+        }
         Ok(Self {
             http: proxy("http_proxy")?,
             https: proxy("https_proxy")?,
-            except: NoProxy::parse(&value("no_proxy").unwrap_or_default()),
+            except,
         })
     }
 
@@ -46,6 +55,9 @@ impl Proxies {
         proxy.as_ref().filter(|_| !self.except.has(site))
     }
 }
+
+/// The form of a proxy, for hints.
+const FORM: &str = "a proxy is http://[USER:PASSWORD@]HOST[:PORT]";
 
 /// A proxy. Its password is never shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -60,10 +72,8 @@ impl ProxyUrl {
     /// Parses `[http://][USER:PASSWORD@]HOST[:PORT]`.
     pub fn parse(url: &str) -> Result<Self> {
         // The URL may hold a password, so no error repeats it.
-        let refuse = |why: &str| {
-            Error::new(ErrorKind::Invalid, "use", "the proxy", why)
-                .with_hint("a proxy is http://[USER:PASSWORD@]HOST[:PORT]")
-        };
+        let refuse =
+            |why: &str| Error::new(ErrorKind::Invalid, "use", "the proxy", why).with_hint(FORM);
         let rest = match url.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
             Some(_) => return Err(refuse("only HTTP proxies are supported")),
@@ -231,6 +241,21 @@ mod tests {
         ] {
             assert!(proxies.of(&site(with)).is_some(), "{with}");
         }
+    }
+
+    #[test]
+    fn an_unusable_proxy_is_an_error_unless_no_host_needs_one() {
+        let read = |exceptions: &'static str| {
+            Proxies::from_variables(move |name| match name {
+                "ALL_PROXY" => Some("socks5h://127.0.0.1:1080".to_owned()),
+                "no_proxy" => Some(exceptions.to_owned()),
+                _ => None,
+            })
+        };
+        let error = read("localhost").unwrap_err();
+        assert!(error.hint().is_some_and(|hint| hint.contains("all_proxy")));
+        let proxies = read("localhost, *").unwrap();
+        assert_eq!(proxies.of(&site("https://s3.example/")), None);
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! An open object on a web server: one version of it, read in ranges.
 //!
 //! Each request names the version (`If-Match`), and each response is checked: status, range, length and version. So a
-//! read returns bytes of the opened version or an error.
+//! read returns bytes of the opened version or an error. If the server states no version, only the bytes of the first
+//! response can be read: a second response might be of another version.
 
 mod blocking;
 
-use std::{any::Any, fmt, ops::Range, sync::Arc};
+use std::{any::Any, fmt, ops::Range, sync::Arc, time::Duration};
 
 use straightway_core::{Error, ErrorKind, Object, Result, Survey};
 use straightway_io::{Handle, store::Tag};
 
 use crate::{
-    checksum::Checksum,
+    checksum::{Checksum, crc64nvme},
     client::Client,
     origin::Origin,
     response::{BadHeader, HttpResponse},
@@ -24,6 +25,9 @@ pub(crate) use blocking::headers;
 
 /// The most bytes of an error's body that are read for [`Service::judge`].
 pub(crate) const ERROR_BYTES_MAX: usize = 16 << 10;
+
+/// The timeout for the body of an error.
+pub(crate) const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The most renewals of credentials for one request.
 pub(crate) const RENEWALS_MAX: u32 = 2;
@@ -134,6 +138,21 @@ impl Remote {
         offset..end.max(offset)
     }
 
+    /// The bytes of a range that were received when the object was opened, if only those can be read: the server states
+    /// no version of the object. `None` if a request is needed.
+    pub(crate) fn kept(&self, range: &Range<u64>) -> Result<Option<&[u8]>> {
+        if self.validator.is_some() {
+            return Ok(None);
+        }
+        let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
+        let bytes = self.front.get(at(range.start)..at(range.end));
+        bytes.map(Some).ok_or_else(|| {
+            let why = "the server sends neither an ETag nor a Last-Modified for it, so two versions could be mixed";
+            let hint = "let the server send one of them, or download it by other means";
+            self.failed(ErrorKind::Unsupported, why, hint)
+        })
+    }
+
     /// Writes the head of a request for a range into `out`.
     pub(crate) fn write_head(&self, range: &Range<u64>, out: &mut Vec<u8>) -> Result<Head> {
         use std::io::Write as _;
@@ -159,14 +178,23 @@ impl Remote {
         *range == (0..self.bytes)
     }
 
-    /// The checksum of the body that follows, if that is the whole object and the response states it.
+    /// The checksum of the body that follows, if the response states it: of the whole object, or of a stored part that
+    /// is exactly this range.
     pub(crate) fn checksum(
         &self,
         response: &HttpResponse<'_>,
         range: &Range<u64>,
     ) -> Option<Checksum> {
-        let is_stated = self.is_whole(range) && self.bytes > 0;
-        is_stated.then(|| self.service.checksum(response)).flatten()
+        if range.is_empty() {
+            return None;
+        }
+        if self.is_whole(range) {
+            return self.service.checksum(response);
+        }
+        let is_range = response.status == 206;
+        is_range
+            .then(|| self.service.part_checksum(response))
+            .flatten()
     }
 
     /// The error of a checksum mismatch.
@@ -190,17 +218,16 @@ impl Remote {
         let bad = |BadHeader(name): BadHeader| wrong(format!("the server's {name} cannot be read"));
         let is_whole = self.is_whole(range);
         let is_object = matches!(response.status, 200 | 206);
-        let differs = |validator: &Validator| validator.contradicts(response);
-        if is_object && self.validator.as_ref().is_some_and(differs) {
+        let doubt = self.validator.as_ref().and_then(|v| v.doubt(response));
+        if let Some(why) = doubt.filter(|_| is_object) {
             // The request was conditional on this version, so this may be the response to another request. On a new
             // connection, a server whose object was replaced rejects the condition.
-            let why = "it was replaced while it was read";
             let error = self.failed(ErrorKind::Corrupt, why, "read it again");
             return Err(Judgement::new(Next::Retry, error));
         }
         match response.status {
             206 => {}
-            200 if is_whole => {}
+            200 if is_whole => self.check_encoding(response)?,
             _ => return Err(self.service.judge(&self.name, response)),
         }
         if response.status == 206 {
@@ -223,7 +250,22 @@ impl Remote {
         }
     }
 
-    /// The same for a body that is received unchanged: it must be neither compressed nor chunked.
+    /// Fails if the server encoded a whole object on the way, which was not requested: the bytes would be others. The
+    /// bytes of a range are those of the stored object, whose length and version are checked.
+    fn check_encoding(&self, response: &HttpResponse<'_>) -> Result<(), Judgement> {
+        if !response.is_encoded() || self.service.stores_encoded() {
+            return Ok(());
+        }
+        let why = "the server sent it compressed, which was not requested";
+        let hint = "download it by other means";
+        Err(Judgement::fail(self.failed(
+            ErrorKind::Unsupported,
+            why,
+            hint,
+        )))
+    }
+
+    /// The same as [`check`](Self::check) for a body that is received unchanged: it must not be chunked.
     pub(crate) fn check_plain(
         &self,
         response: &HttpResponse<'_>,
@@ -233,7 +275,7 @@ impl Remote {
         if response.is_plain() && response.content_length() == Ok(Some(range.end - range.start)) {
             return Ok(());
         }
-        let why = "the server sends ranges in chunks, compressed, or without their length";
+        let why = "the server sends ranges in chunks or without their length";
         let hint = "download it by other means";
         Err(Judgement::fail(self.failed(
             ErrorKind::Unsupported,
@@ -253,9 +295,15 @@ impl Handle for Remote {
         Object::new(self.name.clone(), self.bytes)
     }
 
+    /// Without a stated version, an object that is in memory is identified by its bytes.
     fn tag(&self) -> Option<Tag> {
-        let validator = self.validator.as_ref()?;
-        Some(Tag::Text(validator.text().to_owned()))
+        let is_kept = self.bytes > 0 && self.front.len() as u64 == self.bytes;
+        let sum = || format!("crc64nvme:{:016x}", crc64nvme(&self.front));
+        let text = match &self.validator {
+            Some(validator) => Some(validator.text().to_owned()),
+            None => is_kept.then(sum),
+        };
+        text.map(Tag::Text)
     }
 
     fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
@@ -272,20 +320,30 @@ impl Handle for Remote {
             bytes.copy_from_slice(&self.front[start..start + bytes.len()]);
             return Ok(());
         }
+        self.kept(&(offset..end))?;
         self.fetch(&(offset..end), bytes)
     }
 
     fn pins_reads(&self) -> bool {
-        let is_condition = |validator: &Validator| !validator.is_weak();
-        self.validator.as_ref().is_some_and(is_condition)
+        match &self.validator {
+            Some(validator) => validator.pins_reads(),
+            // All that can be read is in memory.
+            None => self.bytes > 0,
+        }
     }
 
     fn check_unchanged(&self) -> Result<()> {
-        if self.bytes > 0 {
+        if self.bytes > 0 && self.validator.is_some() {
             return self.fetch(&(0..1), &mut [0]);
         }
-        match self.first_response(1)? {
-            FirstResponse::Found { bytes: 0, .. } => Ok(()),
+        // An object without a version is compared by its bytes.
+        let front_bytes = u32::try_from(self.front.len()).unwrap_or(u32::MAX);
+        match self.first_response(front_bytes)? {
+            FirstResponse::Found { bytes, front, .. }
+                if bytes == self.bytes && front == self.front =>
+            {
+                Ok(())
+            }
             _ => Err(self.failed(ErrorKind::Corrupt, "it was replaced", "read it again")),
         }
     }

@@ -2,6 +2,8 @@
 
 use std::{ops::Range, time::Duration};
 
+use crate::date::seconds_of;
+
 /// A response's head, and for an error the beginning of its body.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpResponse<'a> {
@@ -75,10 +77,14 @@ impl<'a> HttpResponse<'a> {
         read.flatten().map(Some).ok_or(BadHeader("Content-Range"))
     }
 
-    /// Whether the body is neither chunked nor compressed.
+    /// Whether the body is sent without a transfer encoding: neither in chunks nor compressed on the way.
     pub fn is_plain(&self) -> bool {
-        let identity = |value: &[u8]| value.eq_ignore_ascii_case(b"identity");
-        self.all("transfer-encoding").all(identity) && self.all("content-encoding").all(identity)
+        self.all("transfer-encoding").all(is_identity)
+    }
+
+    /// Whether the body is an encoded form of the resource, for example compressed.
+    pub fn is_encoded(&self) -> bool {
+        !self.all("content-encoding").all(is_identity)
     }
 
     /// Whether the server closes the connection after this response.
@@ -91,11 +97,22 @@ impl<'a> HttpResponse<'a> {
         says(b"close")
     }
 
-    /// The time to wait before the next request, if the server states it in seconds; at most a minute.
+    /// The time to wait before the next request, if the server states it in seconds or as a date; at most a minute. A
+    /// date is compared with the server's own clock.
     pub fn retry_after(&self) -> Option<Duration> {
-        let seconds = decimal(self.header("retry-after")?)?;
+        let until = || Some(self.date("retry-after")?.saturating_sub(self.date("date")?));
+        let seconds = decimal(self.header("retry-after")?).or_else(until)?;
         Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
     }
+
+    /// The seconds since 1970 of a header with a date.
+    pub(crate) fn date(&self, name: &str) -> Option<u64> {
+        self.text(name).and_then(seconds_of)
+    }
+}
+
+fn is_identity(encoding: &[u8]) -> bool {
+    encoding.eq_ignore_ascii_case(b"identity")
 }
 
 /// A malformed header, by name.
@@ -220,7 +237,26 @@ mod tests {
             header("Retry-After", "3600"),
         ];
         let response = HttpResponse::new(503, &headers, b"");
-        assert!(!response.closes() && response.is_plain());
+        assert!(!response.closes() && response.is_plain() && !response.is_encoded());
         assert_eq!(response.retry_after(), Some(RETRY_AFTER_MAX));
+        let headers = [header("Content-Encoding", "gzip")];
+        let response = HttpResponse::new(206, &headers, b"");
+        assert!(response.is_plain() && response.is_encoded());
+    }
+
+    #[test]
+    fn a_retry_after_date_is_compared_with_the_clock_of_the_server() {
+        let wait = |until: &str, date: &str| {
+            let headers = [header("Retry-After", until), header("Date", date)];
+            HttpResponse::new(503, &headers, b"").retry_after()
+        };
+        let now = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let soon = "Sun, 06 Nov 1994 08:49:44 GMT";
+        assert_eq!(wait(soon, now), Some(Duration::from_secs(7)));
+        assert_eq!(wait(now, soon), Some(Duration::ZERO));
+        let tomorrow = "Mon, 07 Nov 1994 08:49:37 GMT";
+        assert_eq!(wait(tomorrow, now), Some(RETRY_AFTER_MAX));
+        assert_eq!(wait(soon, "today"), None);
+        assert_eq!(wait("later", now), None);
     }
 }

@@ -33,6 +33,18 @@ pub trait Service: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The checksum of exactly the bytes of a response with status 206, if the range is one stored part and the
+    /// response states the checksum of that part.
+    fn part_checksum(&self, _: &HttpResponse<'_>) -> Option<Checksum> {
+        None
+    }
+
+    /// Whether `Content-Encoding` describes the stored bytes. If not, a whole object with that header was encoded by
+    /// the server on the way, and is refused.
+    fn stores_encoded(&self) -> bool {
+        false
+    }
+
     /// Whether [`put_head`](Self::put_head) needs the MD5 of a part.
     fn wants_digest(&self) -> bool {
         false

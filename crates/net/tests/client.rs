@@ -145,6 +145,41 @@ fn a_stall_is_an_error_and_slow_progress_is_not() {
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
+/// One byte every 50 ms.
+fn drip(bytes: &[u8]) -> Vec<ServerStep> {
+    let steps = bytes.chunks(1).flat_map(|byte| {
+        [
+            ServerStep::Bytes(byte.to_vec()),
+            ServerStep::Wait(Duration::from_millis(50)),
+        ]
+    });
+    steps.collect()
+}
+
+#[test]
+fn a_head_and_a_body_that_come_byte_by_byte_time_out() {
+    let server = Server::start(|request| {
+        let head = head("200 OK", &[("Content-Length", "1000")]);
+        if request.target == "/head" {
+            return drip(&head);
+        }
+        let mut steps = vec![ServerStep::Bytes(head)];
+        steps.extend(drip(&[b'a'; 1000]));
+        steps
+    });
+    let client = client(NetworkSettings {
+        stall_max: Duration::from_millis(200),
+        ..NetworkSettings::default()
+    });
+    for (path, limit) in [("/head", "receive response"), ("/body", "receive body")] {
+        let start = Instant::now();
+        let error = client.send(get(&server.url(path))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+        assert!(error.to_string().contains(limit), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{path}");
+    }
+}
+
 /// Starts a proxy that opens tunnels. Returns its port and the count of its tunnels.
 fn proxy() -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -16,12 +16,19 @@ use straightway_nvme::{
 };
 
 use crate::{
-    controller::{Controller, read_ana},
+    controller::Controller,
     link::{Link, LinkError, get_log},
+    opening::read_ana,
 };
 
 /// The polling interval of the admin queue.
 const INTERVAL: Duration = Duration::from_millis(50);
+
+/// The maximum number of events that are received within [`EVENTS_PAUSE`]. A target could send them endlessly.
+const EVENTS_MAX: usize = 8;
+
+/// The pause after so many events. Meanwhile commands are served, and namespaces can be verified again.
+const EVENTS_PAUSE: Duration = Duration::from_secs(1);
 
 /// An admin command of another thread.
 #[derive(Debug)]
@@ -39,8 +46,12 @@ struct Control {
     page: identify::Controller,
     keep_alive: Duration,
     idle: Duration,
-    /// The time of the target's last answer.
-    heard: Instant,
+    /// The time of the last answered keep-alive. Only Keep Alive counts: some targets restart their timer by no other
+    /// command.
+    kept_alive: Instant,
+    /// The number of events since a time, and the time from which events are received again.
+    events: (usize, Instant),
+    events_from: Instant,
     /// The time when the controller was last seen in use, and its activity count then.
     used: (Instant, u64),
 }
@@ -58,7 +69,9 @@ pub(crate) fn start(
         page,
         keep_alive: controller.settings.keep_alive,
         idle: controller.settings.idle,
-        heard: now,
+        kept_alive: now,
+        events: (0, now),
+        events_from: now,
         used: (now, 0),
         controller: Arc::downgrade(controller),
     };
@@ -107,7 +120,6 @@ impl Control {
         };
         let deadline = Instant::now() + wait_max;
         let ran = self.link.run(ask.sqe, &[], &mut bytes, deadline);
-        self.heard = Instant::now();
         let ended = match &ran {
             Err(LinkError::Broken(why)) => Err(why.clone()),
             _ => Ok(()),
@@ -120,22 +132,11 @@ impl Control {
     /// Receives events, sends keep-alives, and ends an idle controller.
     fn look(&mut self, controller: &Controller) -> Result<(), String> {
         let now = Instant::now();
-        let mut wants_ana = controller.take_ana_request();
-        while let Some(event) = self.link.next_event().map_err(|error| error.to_string())? {
-            self.heard = now;
-            if event == AsyncEvent::ANA {
-                wants_ana = true;
-            } else if event == AsyncEvent::NAMESPACES {
-                controller.verdicts.clear();
-                self.read_changed()?;
-            }
-            let again = self.link.request_event(now + self.keep_alive);
-            again.map_err(|error| error.to_string())?;
-        }
+        let has_ana = self.take_events(controller, now)?;
+        let wants_ana = controller.take_ana_request() || has_ana;
         if wants_ana && self.page.has_ana() {
             let log = read_ana(&mut self.link, &self.page, now + self.keep_alive);
             controller.set_ana(log.map_err(|refusal| refusal.why)?);
-            self.heard = now;
         }
         let activity = controller.activity();
         if activity != self.used.1 {
@@ -147,20 +148,54 @@ impl Control {
         self.send_keep_alive()
     }
 
+    /// Receives events, unless there were too many. Returns whether ANA states changed.
+    fn take_events(&mut self, controller: &Controller, now: Instant) -> Result<bool, String> {
+        let failed = |error: LinkError| error.to_string();
+        let (mut has_ana, mut has_namespaces) = (false, false);
+        while now >= self.events_from {
+            let Some(event) = self.link.next_event().map_err(failed)? else {
+                break;
+            };
+            self.count_event(now);
+            has_ana |= event == AsyncEvent::ANA;
+            has_namespaces |= event == AsyncEvent::NAMESPACES;
+            let again = self.link.request_event(now + self.keep_alive);
+            again.map_err(failed)?;
+        }
+        if has_namespaces {
+            controller.verdicts.clear();
+            self.read_changed()?;
+        }
+        Ok(has_ana)
+    }
+
+    /// Counts an event. After too many, a pause begins.
+    fn count_event(&mut self, now: Instant) {
+        if now.duration_since(self.events.1) > EVENTS_PAUSE {
+            self.events = (0, now);
+        }
+        self.events.0 += 1;
+        if self.events.0 >= EVENTS_MAX {
+            self.events_from = now + EVENTS_PAUSE;
+            self.events = (0, self.events_from);
+        }
+    }
+
     /// Sends a keep-alive after a third of the timeout. A target that does not answer within the rest is lost.
     fn send_keep_alive(&mut self) -> Result<(), String> {
-        let silence = self.heard.elapsed();
+        let silence = self.kept_alive.elapsed();
         if self.keep_alive.is_zero() || silence < self.keep_alive / 3 {
             return Ok(());
         }
         // On a busy machine this thread may be late. The target still gets time to answer.
-        let deadline = (self.heard + self.keep_alive).max(Instant::now() + self.keep_alive / 3);
+        let rest = self.kept_alive + self.keep_alive;
+        let deadline = rest.max(Instant::now() + self.keep_alive / 3);
         match self
             .link
             .run(Admin::KeepAlive.sqe(), &[], &mut [], deadline)
         {
             Ok(_) => {
-                self.heard = Instant::now();
+                self.kept_alive = Instant::now();
                 Ok(())
             }
             Err(error) => {

@@ -1,7 +1,7 @@
 //! An association with a controller: its limits, its queue identifiers, and its end.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -12,67 +12,32 @@ use std::{
 };
 
 use straightway_nvme::{
-    Nqn, Sqe, Status, TRANSFER_BYTES_MAX,
-    admin::{ALL_NAMESPACES, Admin, EventMask, Feature, Identify, QueueCounts},
-    fabrics::{
-        CSTS_FATAL, CSTS_READY, Connect, ConnectData, Connected, ControllerCapabilities,
-        DYNAMIC_CONTROLLER, Fabrics, Property, config,
-    },
-    identify::{self, IDENTIFY_BYTES, page},
-    log::{self, AnaLog, AnaState},
+    Nqn, Sqe, TRANSFER_BYTES_MAX,
+    fabrics::{Connect, Connected},
+    identify,
+    log::{AnaLog, AnaState},
 };
 
 use crate::{
     control::{self, AdminRequest},
-    link::{Link, LinkError, get_log},
+    history::History,
+    index::IndexCache,
+    link::{Link, LinkError},
     login,
+    opening::{Opening, connect_data, read_ana},
+    refusal::Refusal,
     settings::HostSettings,
     verify::Verdicts,
 };
 
-/// The number of I/O queues to request: more than a machine has lanes.
-const QUEUES_MAX: u16 = 64;
-
-/// The number of entries of the admin queue, as in Linux.
-const ADMIN_ENTRIES: u16 = 32;
-
-/// The polling interval while a controller becomes ready.
-const READY_INTERVAL: Duration = Duration::from_millis(5);
-
 /// The time that the control thread may take in addition to the timeout of a command.
 const CONTROL_SLACK: Duration = Duration::from_secs(1);
 
-/// The cause of a failed connection attempt.
-#[derive(Debug)]
-pub(crate) struct Refusal {
-    pub(crate) why: String,
-    /// Whether a retry would fail in the same way.
-    pub(crate) is_final: bool,
-}
+/// The time that an inaccessible namespace is waited for if the controller reports no ANATT. Linux reports this value.
+const TRANSITION_DEFAULT: Duration = Duration::from_secs(10);
 
-impl Refusal {
-    pub(crate) fn transient(why: impl Into<String>) -> Self {
-        Self {
-            why: why.into(),
-            is_final: false,
-        }
-    }
-
-    pub(crate) fn permanent(why: impl Into<String>) -> Self {
-        Self {
-            why: why.into(),
-            is_final: true,
-        }
-    }
-
-    fn of(doing: &str, error: &LinkError) -> Self {
-        let is_final = matches!(error, LinkError::Refused(status, _) if !status.is_retryable());
-        Self {
-            why: format!("{doing}: {error}"),
-            is_final,
-        }
-    }
-}
+/// The maximum of that time: about as long as a lost connection is retried by default.
+const TRANSITION_MAX: Duration = Duration::from_mins(2);
 
 /// The limits of a controller.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +50,35 @@ pub(crate) struct Limits {
     pub(crate) commands: u16,
     /// Command retry delays 1 to 3, in units of 100 ms.
     pub(crate) retry_delays: [u16; 3],
+    /// The time that a namespace may stay inaccessible before its I/O fails: ANATT.
+    transition: Duration,
+}
+
+impl Limits {
+    /// The limits of a controller whose queues have up to `entries` entries.
+    fn new(page: &identify::Controller, entries: u32, settings: &HostSettings) -> Self {
+        let most = match page.commands_max {
+            0 => u16::MAX,
+            commands => commands,
+        };
+        let entries = u16::try_from(entries.min(u32::from(most))).unwrap_or(u16::MAX);
+        let entries = entries.min(settings.queue_entries).max(2);
+        let transfer = page
+            .transfer_bytes_max()
+            .unwrap_or(u64::from(TRANSFER_BYTES_MAX));
+        let transfer = transfer.min(u64::from(TRANSFER_BYTES_MAX));
+        let transition = match page.ana_transition_s {
+            0 => TRANSITION_DEFAULT,
+            seconds => Duration::from_secs(seconds.into()).min(TRANSITION_MAX),
+        };
+        Self {
+            transfer_bytes: u32::try_from(transfer).expect("at most 4 MiB"),
+            capsule_bytes: page.capsule_bytes_max().min(TRANSFER_BYTES_MAX),
+            commands: entries - 1,
+            retry_delays: page.retry_delays,
+            transition,
+        }
+    }
 }
 
 /// An association with a controller.
@@ -94,10 +88,9 @@ pub(crate) struct Controller {
     pub(crate) number: u64,
     pub(crate) limits: Limits,
     pub(crate) settings: Arc<HostSettings>,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     subsystem: Nqn,
     id: u16,
-    queue_entries: u16,
     queue_ids: Mutex<VecDeque<u16>>,
     ended: OnceLock<String>,
     asks: Mutex<mpsc::Sender<AdminRequest>>,
@@ -107,7 +100,12 @@ pub(crate) struct Controller {
     has_served: AtomicBool,
     ana: Mutex<Option<AnaLog>>,
     wants_ana: AtomicBool,
+    /// The times since which I/O has waited for inaccessible namespaces.
+    waits: Mutex<BTreeMap<u32, Instant>>,
     pub(crate) verdicts: Verdicts,
+    pub(crate) index: IndexCache,
+    /// The history of its path.
+    pub(crate) history: Arc<History>,
 }
 
 /// The identifier of an I/O queue. It is released on drop.
@@ -128,11 +126,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Controller {
-    /// Connects to a subsystem at an address and starts the control thread.
+    /// Connects to a subsystem at an address of a path and starts the control thread.
     pub(crate) fn connect(
         address: SocketAddr,
         subsystem: &Nqn,
         settings: &Arc<HostSettings>,
+        history: &Arc<History>,
     ) -> Result<Arc<Self>, Refusal> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let mut admin = Opening::new(address, subsystem, settings)?;
@@ -146,30 +145,14 @@ impl Controller {
         let queues = admin.ask_for_queues()?;
         admin.ask_for_events(page.events)?;
         let entries = u32::from(admin.capabilities.size_max()) + 1;
-        let most = match page.commands_max {
-            0 => u16::MAX,
-            commands => commands,
-        };
-        let queue_entries = u16::try_from(entries.min(u32::from(most))).unwrap_or(u16::MAX);
-        let queue_entries = queue_entries.min(settings.queue_entries).max(2);
-        let transfer = page
-            .transfer_bytes_max()
-            .unwrap_or(u64::from(TRANSFER_BYTES_MAX));
-        let transfer = transfer.min(u64::from(TRANSFER_BYTES_MAX));
         let (asks, asked) = mpsc::channel();
         let controller = Arc::new(Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            limits: Limits {
-                transfer_bytes: u32::try_from(transfer).expect("at most 4 MiB"),
-                capsule_bytes: page.capsule_bytes_max().min(TRANSFER_BYTES_MAX),
-                commands: queue_entries - 1,
-                retry_delays: page.retry_delays,
-            },
+            limits: Limits::new(&page, entries, settings),
             settings: Arc::clone(settings),
             address,
             subsystem: subsystem.clone(),
             id: admin.id,
-            queue_entries,
             queue_ids: Mutex::new((1..=queues).collect()),
             ended: OnceLock::new(),
             asks: Mutex::new(asks),
@@ -177,7 +160,10 @@ impl Controller {
             has_served: AtomicBool::new(false),
             ana: Mutex::new(ana),
             wants_ana: AtomicBool::new(false),
+            waits: Mutex::default(),
             verdicts: Verdicts::default(),
+            index: IndexCache::default(),
+            history: Arc::clone(history),
         });
         let started = control::start(&controller, admin.link, page, asked);
         started.map_err(|error| Refusal::transient(format!("no control thread: {error}")))?;
@@ -225,8 +211,27 @@ impl Controller {
         self.wants_ana.swap(false, Ordering::Relaxed)
     }
 
+    /// Takes over new ANA states. A namespace that is or was accessible is waited for from the start next time.
     pub(crate) fn set_ana(&self, log: AnaLog) {
-        *lock(&self.ana) = Some(log);
+        let mut ana = lock(&self.ana);
+        let is_usable =
+            |log: &AnaLog, nsid: u32| log.state_of(nsid).is_some_and(AnaState::is_usable);
+        lock(&self.waits).retain(|nsid, _| {
+            let was_usable = ana.as_ref().is_some_and(|before| is_usable(before, *nsid));
+            !was_usable && !is_usable(&log, *nsid)
+        });
+        *ana = Some(log);
+    }
+
+    /// Whether an inaccessible namespace has been waited for longer than a change of its state may take.
+    pub(crate) fn is_overdue(&self, nsid: u32, now: Instant) -> bool {
+        let since = *lock(&self.waits).entry(nsid).or_insert(now);
+        now.saturating_duration_since(since) > self.limits.transition
+    }
+
+    /// Lets inaccessible namespaces be waited for again.
+    pub(crate) fn restart_waits(&self) {
+        lock(&self.waits).clear();
     }
 
     /// Runs an admin command on the control thread and returns its data.
@@ -248,13 +253,27 @@ impl Controller {
         }
     }
 
-    /// Makes another association with the same subsystem at the same address.
-    pub(crate) fn another(&self) -> Result<Arc<Self>, Refusal> {
-        Self::connect(self.address, &self.subsystem, &self.settings)
+    /// Connects an I/O queue. If all granted queues are in use, makes another association for this queue.
+    pub(crate) fn any_queue(self: &Arc<Self>) -> Result<(Arc<Self>, Link, QueueId), Refusal> {
+        // A controller that fails to connect a queue is unusable.
+        let queue = self.queue();
+        let queue = queue.inspect_err(|refusal| self.end(refusal.why.as_str()))?;
+        if let Some((link, id)) = queue {
+            return Ok((Arc::clone(self), link, id));
+        }
+        let own = Self::connect(self.address, &self.subsystem, &self.settings, &self.history)?;
+        if own.limits.transfer_bytes < self.limits.transfer_bytes {
+            let why = "another association permits only shorter transfers";
+            return Err(Refusal::transient(why));
+        }
+        let queue = own.queue()?;
+        let (link, id) =
+            queue.ok_or_else(|| Refusal::transient("the target grants no I/O queue"))?;
+        Ok((own, link, id))
     }
 
     /// Connects an I/O queue; `None` if all granted queues are in use.
-    pub(crate) fn queue(self: &Arc<Self>) -> Result<Option<(Link, QueueId)>, Refusal> {
+    fn queue(self: &Arc<Self>) -> Result<Option<(Link, QueueId)>, Refusal> {
         self.touch();
         let id = lock(&self.queue_ids).pop_front();
         let Some(id) = id else {
@@ -267,229 +286,21 @@ impl Controller {
         let settings = &self.settings;
         let deadline = Instant::now() + settings.connect_max;
         let failed = |error: LinkError| Refusal::of("connect an I/O queue", &error);
-        let mut link = Link::open(self.address, settings.digests, settings.connect_max);
+        let mut link = Link::open(self.address, settings.digests, settings.connect_max)?;
         let connect = Connect {
             queue: id,
-            size: self.queue_entries - 1,
+            size: self.limits.commands,
             is_uncontrolled: true,
             keep_alive_ms: 0,
         };
         let data = connect_data(settings, &self.subsystem, self.id);
-        let open = link.as_mut();
-        let open = open.map_err(|error| Refusal::transient(error.to_string()))?;
-        let result = open.connect(connect, &data, deadline).map_err(failed)?;
+        let result = link.connect(connect, &data, deadline).map_err(failed)?;
         // Linux requires authentication on the admin queue only.
         if Connected::from_result(result).needs_auth {
             let connected = Connected::from_result(result);
-            login::authenticate(open, connected, &self.subsystem, settings, deadline)?;
+            login::authenticate(&mut link, connected, &self.subsystem, settings, deadline)?;
         }
         self.has_served.store(true, Ordering::Relaxed);
-        link.map(|link| Some((link, lease))).map_err(failed)
+        Ok(Some((link, lease)))
     }
-}
-
-fn connect_data(settings: &HostSettings, subsystem: &Nqn, controller: u16) -> ConnectData {
-    ConnectData {
-        host_id: settings.host_id,
-        controller,
-        subsystem: subsystem.clone(),
-        host: settings.host.clone(),
-    }
-}
-
-/// A controller during the setup of its admin queue.
-#[derive(Debug)]
-pub(crate) struct Opening {
-    pub(crate) link: Link,
-    pub(crate) deadline: Instant,
-    id: u16,
-    capabilities: ControllerCapabilities,
-}
-
-impl Opening {
-    /// Connects the admin queue and enables the controller.
-    pub(crate) fn new(
-        address: SocketAddr,
-        subsystem: &Nqn,
-        settings: &HostSettings,
-    ) -> Result<Self, Refusal> {
-        let deadline = Instant::now() + settings.connect_max;
-        let link = Link::open(address, settings.digests, settings.connect_max);
-        let mut link = link.map_err(|error| Refusal::transient(error.to_string()))?;
-        let keep_alive = u32::try_from(settings.keep_alive.as_millis()).unwrap_or(u32::MAX);
-        let connect = Connect {
-            queue: 0,
-            size: ADMIN_ENTRIES - 1,
-            is_uncontrolled: true,
-            keep_alive_ms: keep_alive,
-        };
-        let data = connect_data(settings, subsystem, DYNAMIC_CONTROLLER);
-        let result = link
-            .connect(connect, &data, deadline)
-            .map_err(|error| refused(&error, subsystem, settings))?;
-        let connected = Connected::from_result(result);
-        login::authenticate(&mut link, connected, subsystem, settings, deadline)?;
-        let mut opening = Self {
-            link,
-            deadline,
-            id: connected.controller,
-            capabilities: ControllerCapabilities(0),
-        };
-        opening.enable()?;
-        Ok(opening)
-    }
-
-    fn enable(&mut self) -> Result<(), Refusal> {
-        self.capabilities = ControllerCapabilities(self.property(Property::CAP)?);
-        let value = config::ENTRIES | config::ENABLE;
-        let set = Fabrics::PropertySet {
-            property: Property::CC,
-            value,
-        };
-        let enabled = self.link.run(set.sqe(), &[], &mut [], self.deadline);
-        enabled.map_err(|error| Refusal::of("enable the controller", &error))?;
-        loop {
-            let status = self.property(Property::CSTS)?;
-            if status & CSTS_FATAL != 0 {
-                return Err(Refusal::transient("the controller reports a fatal error"));
-            }
-            if status & CSTS_READY != 0 {
-                return Ok(());
-            }
-            if Instant::now() >= self.deadline {
-                return Err(Refusal::transient("the controller does not become ready"));
-            }
-            std::thread::sleep(READY_INTERVAL);
-        }
-    }
-
-    fn property(&mut self, property: Property) -> Result<u64, Refusal> {
-        let get = Fabrics::PropertyGet { property }.sqe();
-        let got = self.link.run(get, &[], &mut [], self.deadline);
-        let got = got.map_err(|error| Refusal::of("read a property", &error))?;
-        Ok(got.result)
-    }
-
-    /// Reads Identify Controller.
-    pub(crate) fn identify(&mut self) -> Result<identify::Controller, Refusal> {
-        let failed = |error: &dyn std::fmt::Display| {
-            Refusal::transient(format!("identify the controller: {error}"))
-        };
-        let mut bytes = vec![0; IDENTIFY_BYTES];
-        let sqe = Admin::Identify(Identify {
-            page: page::CONTROLLER,
-            nsid: 0,
-            controller: 0,
-            command_set: 0,
-        });
-        let run = self.link.run(sqe.sqe(), &[], &mut bytes, self.deadline);
-        run.map_err(|error| failed(&error))?;
-        identify::Controller::decode(&bytes).map_err(|error| failed(&error))
-    }
-
-    /// Refuses the same invalid controllers as Linux.
-    fn check(&self, page: &identify::Controller) -> Result<(), Refusal> {
-        let rules = [
-            (
-                page.id == self.id,
-                "its identifier is not the one that Connect returned",
-            ),
-            (
-                page.command_capsule_16 >= 4,
-                "its capsules are shorter than a command",
-            ),
-            (
-                page.response_capsule_16 >= 1,
-                "its capsules are shorter than a completion",
-            ),
-            (
-                page.capsule_offset_16 == 0,
-                "its in-capsule data is at an offset",
-            ),
-            (page.sgl & 3 != 0, "it does not support SGLs"),
-        ];
-        match rules.iter().find(|(holds, _)| !holds) {
-            None => Ok(()),
-            Some((_, why)) => Err(Refusal::permanent(format!(
-                "the controller is unusable: {why}"
-            ))),
-        }
-    }
-
-    fn ask_for_queues(&mut self) -> Result<u16, Refusal> {
-        let set = Admin::SetFeatures {
-            feature: Feature::QUEUES,
-            is_saved: false,
-            value: QueueCounts::both(QUEUES_MAX).to_value(),
-            nsid: 0,
-        };
-        let set = self.link.run(set.sqe(), &[], &mut [], self.deadline);
-        let set = set.map_err(|error| Refusal::of("ask for I/O queues", &error))?;
-        let granted = u32::try_from(set.result & 0xffff_ffff).expect("32 bits");
-        Ok(QueueCounts::from_value(granted).pairs().min(QUEUES_MAX))
-    }
-
-    fn ask_for_events(&mut self, offered: u32) -> Result<(), Refusal> {
-        let wanted = offered & (EventMask::NAMESPACES | EventMask::ANA);
-        if wanted == 0 {
-            return Ok(());
-        }
-        let set = Admin::SetFeatures {
-            feature: Feature::EVENTS,
-            is_saved: false,
-            value: wanted,
-            nsid: 0,
-        };
-        let failed = |error: LinkError| Refusal::of("ask for events", &error);
-        match self.link.run(set.sqe(), &[], &mut [], self.deadline) {
-            Ok(_) => {}
-            // Some targets do not let hosts choose events.
-            Err(LinkError::Refused(..)) => return Ok(()),
-            Err(error) => return Err(failed(error)),
-        }
-        self.link.request_event(self.deadline).map_err(failed)
-    }
-}
-
-/// Explains a refused Connect.
-fn refused(error: &LinkError, subsystem: &Nqn, settings: &HostSettings) -> Refusal {
-    let LinkError::Refused(status, result) = error else {
-        return Refusal::of("connect", error);
-    };
-    let host = &settings.host;
-    let why = match (status.code(), result & 0x1_ffff) {
-        (code, 0x1_0100) if code == Status::CONNECT_INVALID_PARAM.code() => {
-            format!("there is no subsystem {subsystem} there ({status})")
-        }
-        (code, _) if code == Status::CONNECT_INVALID_HOST.code() => {
-            format!("the target does not allow the host {host} ({status})")
-        }
-        _ => format!("the target refuses the connection to {subsystem}: {status}"),
-    };
-    let is_busy = status.code() == Status::CONNECT_BUSY.code();
-    Refusal {
-        why,
-        is_final: !status.is_retryable() || !is_busy,
-    }
-}
-
-/// Reads the ANA log.
-pub(crate) fn read_ana(
-    link: &mut Link,
-    page: &identify::Controller,
-    deadline: Instant,
-) -> Result<AnaLog, Refusal> {
-    let failed = |why: String| Refusal::transient(format!("read the ANA log: {why}"));
-    let namespaces = match page.namespaces_max {
-        0 => page.namespaces,
-        most => most.min(page.namespaces),
-    };
-    // A controller may allow billions of namespaces. The log itself is shorter and contains its length.
-    let groups = page.ana_groups.clamp(1, 4096);
-    let bytes = AnaLog::bytes_for(groups, namespaces.min(1 << 16)).expect("within the limits");
-    let mut log = vec![0; bytes.next_multiple_of(4)];
-    let sqe = get_log(log::page::ANA, log.len(), ALL_NAMESPACES);
-    let run = link.run(sqe, &[], &mut log, deadline);
-    run.map_err(|error| failed(error.to_string()))?;
-    AnaLog::decode(&log).map_err(|error| failed(error.to_string()))
 }

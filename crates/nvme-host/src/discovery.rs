@@ -12,7 +12,7 @@ use straightway_nvme::{
     },
 };
 
-use crate::{controller::Opening, portal::Portal, settings::HostSettings};
+use crate::{opening::Opening, portal::Portal, settings::HostSettings};
 
 /// The maximum number of entries of one log.
 const ENTRIES_MAX: u64 = 4096;
@@ -85,9 +85,6 @@ pub fn discover(
 
 /// Reads the entries of one discovery log.
 fn read_log(portal: &Portal, settings: &HostSettings) -> Result<Vec<DiscoveryEntry>> {
-    let failed = |kind, why: String| {
-        Error::new(kind, "discover at", portal, why).with_hint("the port of discovery is 8009")
-    };
     let mut last = None;
     for address in portal.addresses(settings.connect_max)? {
         match Opening::new(address, &Nqn::discovery(), settings) {
@@ -101,7 +98,8 @@ fn read_log(portal: &Portal, settings: &HostSettings) -> Result<Vec<DiscoveryEnt
     } else {
         ErrorKind::Transient
     };
-    Err(failed(kind, refusal.why))
+    let hint = refusal.hint.unwrap_or("the port of discovery is 8009");
+    Err(Error::new(kind, "discover at", portal, refusal.why).with_hint(hint))
 }
 
 /// Reads the header, all entries, and the header again, until the generation did not change meanwhile.

@@ -1,5 +1,7 @@
 //! The name index of a subsystem, which Straightway targets have, and the list of namespaces.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{
     admin::{Admin, GetLog, Identify},
@@ -7,7 +9,7 @@ use straightway_nvme::{
     index::{INDEX_HEADER_BYTES, INDEX_PAGE, IndexHeader, NameIndex},
 };
 
-use crate::{link::LinkError, subsystem::Subsystem};
+use crate::{controller::Controller, link::LinkError, subsystem::Subsystem};
 
 /// The maximum number of bytes of the index that one command reads.
 const READ_BYTES_MAX: usize = 64 << 10;
@@ -18,39 +20,74 @@ const READS_MAX: usize = 5;
 /// The maximum number of namespaces that are listed without an index.
 const NAMESPACES_MAX: usize = 1 << 16;
 
+/// The last index of a controller. It is valid as long as the header is the same.
+#[derive(Debug, Default)]
+pub(crate) struct IndexCache(Mutex<Option<(IndexHeader, Arc<NameIndex>)>>);
+
+/// The index of a controller; `None` if it has none. The error is the reason why it is invalid.
+type Index = Result<Option<Arc<NameIndex>>, String>;
+
 /// Reads the index of a subsystem; `None` if it has none.
-pub(crate) fn read(subsystem: &Subsystem) -> Result<Option<NameIndex>> {
-    let failed = |why: String| Error::new(ErrorKind::Corrupt, "list", &subsystem.nqn, why);
+pub(crate) fn read(subsystem: &Subsystem) -> Result<Option<Arc<NameIndex>>> {
+    let index = subsystem.attempt(read_on).map_err(|(_, error)| error)?;
+    index.map_err(|why| Error::new(ErrorKind::Corrupt, "list", &subsystem.nqn, why))
+}
+
+/// Reads the index of a controller: the header, and the rest if the header differs from that of the last read.
+pub(crate) fn read_on(controller: &Controller) -> Result<Index, LinkError> {
+    // The lock is held while the index is read, so that threads that verify namespaces at once read it once.
+    let cached = &controller.index.0;
+    let mut cached = cached.lock().unwrap_or_else(PoisonError::into_inner);
     for _ in 0..READS_MAX {
-        let Some(bytes) = part(subsystem, 0, INDEX_HEADER_BYTES)? else {
-            return Ok(None);
+        let Some(head) = part(controller, 0, INDEX_HEADER_BYTES)? else {
+            return Ok(Ok(None));
         };
-        let Ok(header) = IndexHeader::decode(&bytes) else {
+        let Ok(header) = IndexHeader::decode(&head) else {
             // The log page belongs to another vendor.
-            return Ok(None);
+            return Ok(Ok(None));
         };
+        if let Some((known, index)) = &*cached
+            && *known == header
+        {
+            return Ok(Ok(Some(Arc::clone(index))));
+        }
         let length = usize::try_from(header.bytes).expect("at most 16 MiB");
         let mut all = Vec::with_capacity(length);
         while all.len() < length {
             let next = (length - all.len()).min(READ_BYTES_MAX);
-            let bytes = part(subsystem, all.len(), next.next_multiple_of(4))?;
-            let bytes = bytes.ok_or_else(|| failed("the index disappeared".to_owned()))?;
+            let Some(bytes) = part(controller, all.len(), next.next_multiple_of(4))? else {
+                return Ok(Err("the index disappeared".to_owned()));
+            };
             all.extend(&bytes[..next]);
         }
-        let again = part(subsystem, 0, INDEX_HEADER_BYTES)?;
+        let again = part(controller, 0, INDEX_HEADER_BYTES)?;
         let again = again.and_then(|bytes| IndexHeader::decode(&bytes).ok());
-        if again == Some(header) && all[..INDEX_HEADER_BYTES] == bytes[..] {
-            let index = NameIndex::decode(&all);
-            return index.map(Some).map_err(|error| failed(error.to_string()));
+        if again == Some(header) && all[..INDEX_HEADER_BYTES] == head[..] {
+            let index = match NameIndex::decode(&all) {
+                Ok(index) => Arc::new(index),
+                Err(error) => return Ok(Err(error.to_string())),
+            };
+            *cached = Some((header, Arc::clone(&index)));
+            return Ok(Ok(Some(index)));
         }
     }
-    Err(failed(
-        "its index changes faster than it can be read".to_owned(),
-    ))
+    let why = "its index changes faster than it can be read";
+    Ok(Err(why.to_owned()))
+}
+
+/// Whether the index has names below a folder.
+pub(crate) fn has_folder(index: &NameIndex, folder: &str) -> bool {
+    let prefix = format!("{folder}/");
+    let mut names = index.entries.iter().map(|entry| &entry.name);
+    names.any(|name| name.starts_with(prefix.as_bytes()))
 }
 
 /// Reads a part of the index page; `None` if the target refuses it.
-fn part(subsystem: &Subsystem, offset: usize, bytes: usize) -> Result<Option<Vec<u8>>> {
+fn part(
+    controller: &Controller,
+    offset: usize,
+    bytes: usize,
+) -> Result<Option<Vec<u8>>, LinkError> {
     let sqe = Admin::GetLog(GetLog {
         page: INDEX_PAGE,
         specific: 0,
@@ -59,10 +96,10 @@ fn part(subsystem: &Subsystem, offset: usize, bytes: usize) -> Result<Option<Vec
         bytes: u32::try_from(bytes).expect("reads are short"),
         nsid: u32::MAX,
     });
-    match subsystem.ask(sqe.sqe(), bytes) {
+    match controller.ask(sqe.sqe(), bytes) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err((LinkError::Refused(status, _), _)) if !status.is_retryable() => Ok(None),
-        Err((_, error)) => Err(error),
+        Err(LinkError::Refused(status, _)) if !status.is_retryable() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -7,12 +7,16 @@
 //! |---|---|
 //! | [`NvmeTcp`] | the store of one portal |
 //! | [`HostSettings`] | host NQN and identifier, digests, timeouts, additional addresses |
-//! | `subsystem` | a subsystem and its paths; a side queue for headers and flushes |
+//! | `subsystem` | a subsystem and its paths; the choice of controllers for a namespace |
+//! | `side` | side queues, for headers and flushes |
 //! | `path` | one address: connects, reconnects, and reports its state |
 //! | `controller` | an association: limits, queue identifiers, ANA states |
+//! | `opening` | the setup of an association |
 //! | `control` | the thread of an association: keep-alive and asynchronous events, while the controller is in use |
 //! | `link` | one blocking connection: the admin queue, and every I/O queue until it is connected |
 //! | `verify` | checks that a namespace is the same one on each controller |
+//! | `history` | what a path confirmed in earlier checks |
+//! | `quarantine` | blocks of lost writes, in the whole process |
 //! | [`NvmeEngine`] | the data path of a lane |
 //!
 //! A control thread lives while its controller is in use and for [`HostSettings::idle`] after that. A connecting thread
@@ -27,14 +31,18 @@ mod control;
 mod controller;
 mod discovery;
 mod engine;
+mod history;
 mod index;
 mod link;
 mod login;
 mod namespace;
+mod opening;
 mod path;
 mod portal;
 mod quarantine;
+mod refusal;
 mod settings;
+mod side;
 mod store;
 mod subsystem;
 mod verify;

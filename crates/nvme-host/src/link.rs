@@ -19,6 +19,8 @@ use straightway_nvme::{
 };
 use straightway_sys::Socket;
 
+use crate::refusal::Refusal;
+
 /// The command identifier of the Asynchronous Event Request. Other commands count up from 0.
 const EVENT_CID: u16 = 0xf000;
 
@@ -59,11 +61,15 @@ pub(crate) struct Link {
 
 impl Link {
     /// Connects by TCP and negotiates digests.
-    pub(crate) fn open(address: SocketAddr, digests: Digests, wait_max: Duration) -> Result<Self> {
+    pub(crate) fn open(
+        address: SocketAddr,
+        digests: Digests,
+        wait_max: Duration,
+    ) -> CoreResult<Self, Refusal> {
         let deadline = Instant::now() + wait_max;
         let stream = TcpStream::connect_timeout(&address, wait_max);
         let stream =
-            stream.map_err(|error| LinkError::Broken(connect_failure(&error, wait_max)))?;
+            stream.map_err(|error| Refusal::transient(connect_failure(&error, wait_max)))?;
         let _ = stream.set_nodelay(true);
         let mut link = Self {
             stream,
@@ -79,13 +85,11 @@ impl Link {
         };
         let mut bytes = Vec::new();
         link.framing.encode(&Pdu::IcReq(hello), 0, &mut bytes);
-        link.send(&bytes, deadline)?;
-        let frame = link.frame(deadline).map_err(|error| match error {
-            LinkError::Broken(why) => {
-                LinkError::Broken(format!("it does not speak NVMe/TCP: {why}"))
-            }
-            refused @ LinkError::Refused(..) => refused,
-        })?;
+        let sent = link.send(&bytes, deadline);
+        sent.map_err(|error| Refusal::transient(error.to_string()))?;
+        let foreign = |why: &str| Refusal::transient(format!("it does not speak NVMe/TCP: {why}"));
+        let frame = link.frame(deadline);
+        let frame = frame.map_err(|error| foreign(&error.to_string()))?;
         let Pdu::IcResp(IcResp {
             align,
             digests: agreed,
@@ -93,11 +97,9 @@ impl Link {
             ..
         }) = frame.pdu
         else {
-            return broken("it does not speak NVMe/TCP: its first PDU is not ICResp");
+            return Err(foreign("its first PDU is not ICResp"));
         };
-        if (agreed.header && !digests.header) || (agreed.data && !digests.data) {
-            return broken("it uses a digest that was not requested");
-        }
+        check_digests(digests, agreed)?;
         link.framing = link.framing.agreed(agreed, align);
         link.host_data_bytes_max = data_bytes_max;
         Ok(link)
@@ -137,36 +139,39 @@ impl Link {
             if in_capsule { out } else { &[] },
             deadline,
         )?;
-        let mut received = 0;
+        // In-capsule data is sent with the command.
+        let (mut received, mut sent) = (0, if in_capsule { out.len() } else { 0 });
         loop {
             let frame = self.frame(deadline)?;
-            match frame.pdu {
+            let done = match frame.pdu {
                 Pdu::ControllerData(data) if data.cid == cid => {
                     received = self.take_data(&frame, data, received, into, deadline)?;
-                    if data.is_success {
-                        let done = Cqe::new(cid, Status::SUCCESS);
-                        return Self::check_completion(done, received, into.len());
-                    }
+                    data.is_success.then(|| Cqe::new(cid, Status::SUCCESS))
                 }
                 Pdu::Ready(ready) if ready.cid == cid && !in_capsule => {
-                    self.send_data(ready, out, deadline)?;
+                    sent = self.send_data(ready, sent, out, deadline)?;
+                    None
                 }
-                Pdu::Response(cqe) if cqe.cid == cid => {
-                    return Self::check_completion(cqe, received, into.len());
+                Pdu::Response(cqe) if cqe.cid == cid => Some(cqe),
+                pdu => {
+                    self.take_other(&pdu)?;
+                    None
                 }
-                pdu => self.take_other(&pdu)?,
+            };
+            if let Some(cqe) = done {
+                return Self::check_completion(cqe, received + sent, into.len() + out.len());
             }
         }
     }
 
-    /// Checks a completion. Success requires all data.
-    fn check_completion(cqe: Cqe, received: usize, expected: usize) -> Result<Cqe> {
+    /// Checks a completion. Success requires that all data was received or sent.
+    fn check_completion(cqe: Cqe, moved: usize, expected: usize) -> Result<Cqe> {
         if !cqe.status.is_success() {
             return Err(LinkError::Refused(cqe.status, cqe.result));
         }
-        if received != expected {
+        if moved != expected {
             return broken(format!(
-                "the target reported success with {received} of {expected} bytes"
+                "the target reported success with {moved} of {expected} bytes moved"
             ));
         }
         Ok(cqe)
@@ -222,12 +227,24 @@ impl Link {
         Ok(end)
     }
 
-    /// Sends the data that an R2T requests.
-    fn send_data(&mut self, ready: Ready, out: &[u8], deadline: Instant) -> Result<()> {
-        let (mut at, end) = (ready.offset as usize, (ready.offset + ready.bytes) as usize);
-        if end > out.len() {
-            return broken("the target requested data beyond the end of the command");
+    /// Sends the data that an R2T requests, which must follow the data sent so far. Returns the number of bytes sent so
+    /// far.
+    fn send_data(
+        &mut self,
+        ready: Ready,
+        sent: usize,
+        out: &[u8],
+        deadline: Instant,
+    ) -> Result<usize> {
+        let start = ready.offset as usize;
+        let end = start + ready.bytes as usize;
+        if start != sent || end > out.len() {
+            return broken(format!(
+                "the target requested bytes {start} to {end} where {sent} to {} are left",
+                out.len()
+            ));
         }
+        let mut at = start;
         while at < end {
             let bytes = (end - at).min(self.host_data_bytes_max as usize);
             let part = &out[at..at + bytes];
@@ -242,7 +259,7 @@ impl Link {
             self.send_pdu(&Pdu::HostData(data), part, deadline)?;
             at += bytes;
         }
-        Ok(())
+        Ok(end)
     }
 
     fn send_command(&mut self, sqe: Sqe, data: &[u8], deadline: Instant) -> Result<()> {
@@ -351,6 +368,28 @@ fn remaining(deadline: Instant) -> Result<Duration> {
         Some(left) if left > Duration::ZERO => Ok(left),
         _ => broken("no answer in time"),
     }
+}
+
+/// Refuses digests other than the requested ones. Without a requested digest, damaged data would go unnoticed.
+fn check_digests(requested: Digests, agreed: Digests) -> CoreResult<(), Refusal> {
+    if (agreed.header && !requested.header) || (agreed.data && !requested.data) {
+        return Err(Refusal::transient(
+            "it uses a digest that was not requested",
+        ));
+    }
+    let missing = match (
+        requested.header && !agreed.header,
+        requested.data && !agreed.data,
+    ) {
+        (false, false) => return Ok(()),
+        (true, false) => "the header digest",
+        (false, true) => "the data digest",
+        (true, true) => "the header digest and the data digest",
+    };
+    let why = format!("the target refuses {missing}, which this host requested");
+    Err(Refusal::permanent(why).with_hint(
+        "enable the digests of the target, or request only those it has: ⟦nvme_digests⟧",
+    ))
 }
 
 fn connect_failure(error: &std::io::Error, wait_max: Duration) -> String {

@@ -10,8 +10,8 @@ use straightway_nvme::{
 use straightway_sys::nonce::fill_random;
 
 use crate::{
-    controller::Refusal,
     link::{Link, LinkError},
+    refusal::Refusal,
     settings::HostSettings,
 };
 

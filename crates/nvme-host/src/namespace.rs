@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex},
     time::Instant,
 };
@@ -13,8 +14,7 @@ use straightway_io::{
 };
 use straightway_nvme::{
     Sgl,
-    admin::{Admin, Identify},
-    identify::{self, IDENTIFY_BYTES, NamespaceId, page},
+    identify::{self, NamespaceId},
     index::IndexEntry,
     nvm::{LbaRange, Nvm},
 };
@@ -22,8 +22,9 @@ use straightway_nvme::{
 use crate::{
     index,
     link::LinkError,
+    quarantine::QUARANTINE,
     subsystem::{Subsystem, kind_of},
-    verify::{Fingerprint, fingerprint},
+    verify::{Fingerprint, fingerprint, look},
 };
 
 /// The maximum size of a side queue command.
@@ -45,22 +46,31 @@ pub(crate) struct Namespace {
     is_protected: bool,
     /// The identity that every controller must confirm.
     pub(crate) print: Fingerprint,
-    /// Its entry in the name index, if there is one.
-    entry: Option<IndexEntry>,
 }
 
 impl Namespace {
-    /// Opens a namespace.
-    pub(crate) fn open(subsystem: &Arc<Subsystem>, nsid: u32, name: String) -> Result<Self> {
-        let page = ask(subsystem, page::NAMESPACE, nsid, &name)?;
-        let is_protected = identify::Namespace::decode(&page).is_ok_and(|page| page.is_protected);
-        let list = match ask(subsystem, page::DESCRIPTORS, nsid, &name) {
-            Ok(list) => Some(list),
-            Err(error) if error.kind() == ErrorKind::Transient => return Err(error),
-            Err(_) => None,
-        };
-        let print = fingerprint(nsid, &page, list.as_deref());
-        let print = print.map_err(|(kind, why)| Error::new(kind, "open", &name, why))?;
+    /// Opens a namespace, with its entry in the name index if it has one.
+    pub(crate) fn open(
+        subsystem: &Arc<Subsystem>,
+        nsid: u32,
+        entry: Option<IndexEntry>,
+        name: String,
+    ) -> Result<Self> {
+        let asked = subsystem.attempt(|controller| {
+            let (page, list) = look(controller, nsid)?;
+            let decoded = identify::Namespace::decode(&page);
+            let is_protected = decoded.is_ok_and(|page| page.is_protected);
+            let print = fingerprint(controller, nsid, &page, list.as_deref());
+            Ok((is_protected, print))
+        });
+        let asked = asked.map_err(|(error, failure)| match error {
+            LinkError::Refused(status, _) => {
+                Error::new(kind_of(status), "open", &name, status.to_string())
+            }
+            LinkError::Broken(_) => failure,
+        });
+        let (is_protected, print) = asked?;
+        let print = print.map_err(|unusable| unusable.error(&name))?;
         Ok(Self {
             subsystem: Arc::clone(subsystem),
             nsid,
@@ -68,8 +78,10 @@ impl Namespace {
             length: print.bytes,
             block_shift: print.block_shift,
             is_protected,
-            print,
-            entry: None,
+            print: Fingerprint {
+                entry: entry.map(Arc::new),
+                ..print
+            },
             name,
         })
     }
@@ -94,28 +106,25 @@ impl Namespace {
                     bytes: 0,
                     block_shift: 9,
                     id: NamespaceId::default(),
+                    entry: Some(Arc::new(entry)),
+                    // No controller transfers anything for it.
+                    address: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
                 },
-                entry: Some(entry),
             });
         }
-        let namespace = Self::open(subsystem, entry.nsid, name)?;
-        if entry.bytes > namespace.bytes {
+        let length = entry.bytes;
+        let namespace = Self::open(subsystem, entry.nsid, Some(entry), name)?;
+        if length > namespace.bytes {
             let why = format!(
-                "the index says {} bytes, but its namespace has {}",
-                entry.bytes, namespace.bytes
+                "the index says {length} bytes, but its namespace has {}",
+                namespace.bytes
             );
             return Err(Error::new(ErrorKind::Corrupt, "open", &namespace.name, why));
         }
         Ok(Self {
-            length: entry.bytes,
-            entry: Some(entry),
+            length,
             ..namespace
         })
-    }
-
-    /// The same namespace with its index entry.
-    pub(crate) fn with_entry(self, entry: Option<IndexEntry>) -> Self {
-        Self { entry, ..self }
     }
 
     /// The namespace of a handle, for engines.
@@ -167,23 +176,57 @@ impl Namespace {
             .run(&self.name, &self.print, sqe, &[], into)?;
         Ok(())
     }
-}
 
-/// Reads an Identify page of a namespace.
-fn ask(subsystem: &Subsystem, page: u8, nsid: u32, name: &str) -> Result<Vec<u8>> {
-    let sqe = Admin::Identify(Identify {
-        page,
-        nsid,
-        controller: 0,
-        command_set: 0,
-    });
-    let asked = subsystem.ask(sqe.sqe(), IDENTIFY_BYTES);
-    asked.map_err(|(error, failure)| match error {
-        LinkError::Refused(status, _) => {
-            Error::new(kind_of(status), "open", name, status.to_string())
+    /// The maximum size of a side queue command: at least a block, and within the limits of all connected controllers.
+    fn side_bytes_max(&self) -> Result<u64> {
+        let connected = self.subsystem.connected();
+        let limits = connected.iter().map(|c| c.limits.transfer_bytes);
+        let most = match limits.min() {
+            Some(most) => most,
+            None => self.subsystem.controller()?.limits.transfer_bytes,
+        };
+        // A controller with shorter transfers than a block is not used for this namespace.
+        Ok(SIDE_BYTES_MAX.min(most.into()).max(self.block()))
+    }
+
+    /// Returns an error if a path that was used for the namespace shows another version of it.
+    fn check_entry(&self, entry: &IndexEntry) -> Result<()> {
+        let (subsystem, print) = (&self.subsystem, &self.print);
+        let failed = |why: String| Error::new(ErrorKind::Corrupt, "read", &self.name, why);
+        let mut paths = subsystem.paths.iter();
+        if let Some(address) = paths.find_map(|path| path.history.changed(print)) {
+            return Err(failed(print.other_version(address)));
         }
-        LinkError::Broken(_) => failure,
-    })
+        let mut is_checked = false;
+        for controller in subsystem.connected() {
+            let address = controller.address;
+            if !controller.history.is_confirmed(address, print) {
+                // It was not used for this namespace.
+                continue;
+            }
+            match index::read_on(&controller) {
+                Ok(Ok(Some(index))) if index.find(&entry.name) == Some(entry) => is_checked = true,
+                Ok(Ok(_)) => return Err(failed(print.other_version(address))),
+                Ok(Err(why)) => return Err(failed(why)),
+                // The path is lost. Another controller was or will be asked.
+                Err(LinkError::Broken(why)) => controller.end(why),
+                Err(LinkError::Refused(status, _)) => {
+                    let kind = ErrorKind::Transient;
+                    return Err(Error::new(kind, "read", &self.name, status.to_string()));
+                }
+            }
+        }
+        if is_checked {
+            return Ok(());
+        }
+        let index = index::read(subsystem)?.unwrap_or_default();
+        if index.find(&entry.name) == Some(entry) {
+            return Ok(());
+        }
+        Err(failed(
+            "it was replaced or changed since it was opened".to_owned(),
+        ))
+    }
 }
 
 impl Handle for Namespace {
@@ -197,8 +240,7 @@ impl Handle for Namespace {
             let why = format!("it ends at byte {}", self.length);
             return Err(Error::new(ErrorKind::Corrupt, "read", &self.name, why));
         }
-        let most = self.subsystem.controller()?.limits.transfer_bytes;
-        let most = SIDE_BYTES_MAX.min(u64::from(most));
+        let most = self.side_bytes_max()?;
         let mut filled = 0;
         let mut blocks = Vec::new();
         while filled < bytes.len() {
@@ -217,20 +259,15 @@ impl Handle for Namespace {
     }
 
     fn tag(&self) -> Option<Tag> {
-        let entry = self.entry.as_ref()?;
+        let entry = self.print.entry.as_ref()?;
         Some(Tag::Text(entry.version.to_string()))
     }
 
     fn check_unchanged(&self) -> Result<()> {
-        if let Some(entry) = &self.entry {
-            let index = index::read(&self.subsystem)?.unwrap_or_default();
-            if index.find(&entry.name) == Some(entry) {
-                return Ok(());
-            }
-            let why = "it was replaced or changed while it was read";
-            return Err(Error::new(ErrorKind::Corrupt, "read", &self.name, why));
+        if let Some(entry) = &self.print.entry {
+            return self.check_entry(entry);
         }
-        let now = Self::open(&self.subsystem, self.nsid, self.name.clone())?;
+        let now = Self::open(&self.subsystem, self.nsid, None, self.name.clone())?;
         if now.print.is_same(&self.print) {
             return Ok(());
         }
@@ -282,13 +319,10 @@ impl Draft for InPlace {
         }
         let _turn = TURN.lock();
         let subsystem = &namespace.subsystem;
-        let most = u64::from(subsystem.controller()?.limits.transfer_bytes);
-        let step = usize::try_from(SIDE_BYTES_MAX.min(most)).expect("it is small");
+        let step = usize::try_from(namespace.side_bytes_max()?).expect("it is small");
         let all = offset..offset + length;
-        while let Some(until) = subsystem
-            .quarantine
-            .until(namespace.nsid, &all, Instant::now())
-        {
+        let held = || QUARANTINE.until(&subsystem.nqn, namespace.nsid, &all, Instant::now());
+        while let Some(until) = held() {
             std::thread::sleep(until.saturating_duration_since(Instant::now()));
         }
         for (index, part) in bytes.chunks(step).enumerate() {

@@ -10,9 +10,7 @@ use straightway_core::{Error, ErrorKind};
 use straightway_nvme::Nqn;
 
 use crate::{
-    control::IDLE,
-    controller::{Controller, Refusal},
-    portal::Portal,
+    control::IDLE, controller::Controller, history::History, portal::Portal, refusal::Refusal,
     settings::HostSettings,
 };
 
@@ -22,6 +20,8 @@ pub(crate) struct Path {
     pub(crate) portal: Portal,
     subsystem: Nqn,
     settings: Arc<HostSettings>,
+    /// The namespaces that its controllers confirmed.
+    pub(crate) history: Arc<History>,
     state: Mutex<State>,
 }
 
@@ -55,6 +55,7 @@ impl Path {
             portal,
             subsystem: subsystem.clone(),
             settings: Arc::clone(settings),
+            history: Arc::default(),
             state: Mutex::new(State {
                 controller: None,
                 is_connecting: false,
@@ -91,8 +92,7 @@ impl Path {
             Ok(_) => state.is_connecting = true,
             Err(error) => {
                 let why = format!("no thread: {error}");
-                let is_final = false;
-                self.note_failure(&mut state, Refusal { why, is_final });
+                self.note_failure(&mut state, Refusal::transient(why));
             }
         }
         PathState::Pending(now + std::time::Duration::from_millis(2))
@@ -110,8 +110,7 @@ impl Path {
         if has_served {
             state.attempts = 0;
         } else if why != IDLE {
-            let is_final = false;
-            self.note_failure(state, Refusal { why, is_final });
+            self.note_failure(state, Refusal::transient(why));
             return None;
         }
         if why != IDLE {
@@ -119,8 +118,7 @@ impl Path {
                 "{}: the connection was lost ({why}); reconnecting",
                 self.portal
             );
-            let is_final = false;
-            state.failure = Some(Refusal { why, is_final });
+            state.failure = Some(Refusal::transient(why));
         }
         None
     }
@@ -161,13 +159,10 @@ impl Path {
 
     fn connect(&self) -> Result<Arc<Controller>, Refusal> {
         let addresses = self.portal.addresses(self.settings.connect_max);
-        let addresses = addresses.map_err(|error| Refusal {
-            why: error.to_string(),
-            is_final: false,
-        })?;
+        let addresses = addresses.map_err(|error| Refusal::transient(error.to_string()))?;
         let mut last = None;
         for address in addresses {
-            match Controller::connect(address, &self.subsystem, &self.settings) {
+            match Controller::connect(address, &self.subsystem, &self.settings, &self.history) {
                 Ok(controller) => return Ok(controller),
                 Err(refusal) if refusal.is_final => return Err(refusal),
                 Err(refusal) => last = Some(refusal),
@@ -240,7 +235,8 @@ impl Path {
                 "check the address, the network and the target",
             )
         };
-        Error::new(kind, "connect to", &self.portal, why).with_hint(hint)
+        let own = state.failure.as_ref().and_then(|failure| failure.hint);
+        Error::new(kind, "connect to", &self.portal, why).with_hint(own.unwrap_or(hint))
     }
 
     /// Allows a new series of attempts, because the subsystem is opened again.
@@ -249,5 +245,8 @@ impl Path {
         state.attempts = 0;
         state.next = Instant::now();
         state.failure = None;
+        if let Some(controller) = &state.controller {
+            controller.restart_waits();
+        }
     }
 }

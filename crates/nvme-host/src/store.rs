@@ -15,7 +15,7 @@ use straightway_io::{
         own_draft, text,
     },
 };
-use straightway_nvme::Nqn;
+use straightway_nvme::{Nqn, index::NameIndex};
 
 use crate::{
     discovery::discover,
@@ -39,7 +39,8 @@ pub const TUNING: Tuning = Tuning {
 /// The maximum number of cached subsystems.
 const SUBSYSTEMS_MAX: usize = 256;
 
-/// The namespaces at a portal. Names are `NQN/NSID`, or `NQN/NAME` if the target has a name index.
+/// The namespaces at a portal. Names are `NQN/NSID`, or `NQN/NAME` if the target has a name index. A number is a name
+/// if the index has a file or folder of that name; otherwise it is the number of a namespace.
 #[derive(Clone, Debug)]
 pub struct NvmeTcp {
     portal: Portal,
@@ -57,9 +58,14 @@ struct Place {
 }
 
 impl Place {
-    /// The namespace identifier, if the name is a number.
+    /// Whether the name is a number.
+    fn is_number(&self) -> bool {
+        !self.rest.is_empty() && self.rest.bytes().all(|byte| byte.is_ascii_digit())
+    }
+
+    /// The namespace identifier, if the name is a number in its range.
     fn nsid(&self) -> Option<u32> {
-        let nsid = self.rest.parse().ok();
+        let nsid = self.rest.parse().ok().filter(|_| self.is_number());
         nsid.filter(|nsid| (1..u32::MAX).contains(nsid))
     }
 
@@ -106,31 +112,36 @@ impl NvmeTcp {
         };
         subsystem.allow_retries();
         let rest = rest.to_owned();
-        let is_number = !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
-        if is_number && !rest.parse().is_ok_and(|nsid| (1..u32::MAX).contains(&nsid)) {
-            return Err(refuse("a namespace is 1 to 4294967294"));
-        }
         Ok(Place { subsystem, rest })
     }
 
     fn namespace(&self, name: &OsStr) -> Result<Namespace> {
         let place = self.find(name)?;
         let shown = self.describe(name);
-        if let Some(nsid) = place.nsid() {
-            let namespace = Namespace::open(&place.subsystem, nsid, shown)?;
-            // The index of a Straightway target shows when the file of a namespace is replaced.
-            let index = index::read(&place.subsystem)?.unwrap_or_default();
-            let entry = index.entries.iter().find(|entry| entry.nsid == nsid);
-            return Ok(namespace.with_entry(entry.cloned()));
+        let Place { subsystem, rest } = &place;
+        let index = index::read(subsystem)?;
+        let has_index = index.is_some();
+        let index = index.unwrap_or_default();
+        if let Some(entry) = index.find(rest.as_bytes()) {
+            return Namespace::open_entry(subsystem, entry.clone(), shown);
         }
         let missing = |why: &str| Error::new(ErrorKind::NotFound, "open", &shown, why);
-        let Some(index) = index::read(&place.subsystem)? else {
-            let why = "the target has no name index: use the number of a namespace";
-            return Err(missing(why));
-        };
-        let entry = index.find(place.rest.as_bytes()).cloned();
-        let entry = entry.ok_or_else(|| missing("the target's index has no such name"))?;
-        Namespace::open_entry(&place.subsystem, entry, shown)
+        if index::has_folder(&index, rest) {
+            return Err(missing("it is a folder").with_hint("name a file in it"));
+        }
+        if let Some(nsid) = place.nsid() {
+            // The entry shows when the file of the namespace is replaced.
+            let entry = index.entries.iter().find(|entry| entry.nsid == nsid);
+            return Namespace::open(subsystem, nsid, entry.cloned(), shown);
+        }
+        Err(if place.is_number() {
+            let why = "a namespace is 1 to 4294967294";
+            Error::new(ErrorKind::Invalid, "open", &shown, why)
+        } else if has_index {
+            missing("the target's index has no such name")
+        } else {
+            missing("the target has no name index: use the number of a namespace")
+        })
     }
 
     /// The objects and folders directly below a place, with the known properties of the objects.
@@ -241,10 +252,11 @@ impl Store for NvmeTcp {
         Ok(listing)
     }
 
-    /// A namespace that is named by its number is not a folder.
+    /// A number is a folder only if the target has names below it.
     fn below(&self, folder: &OsStr, _: Missing) -> Result<Arc<dyn Store>> {
         let place = self.find(folder)?;
-        if place.nsid().is_some() {
+        let is_folder = |index: Arc<NameIndex>| index::has_folder(&index, &place.rest);
+        if place.nsid().is_some() && !index::read(&place.subsystem)?.is_some_and(is_folder) {
             let why = "it is a namespace, not a folder";
             let error = Error::new(ErrorKind::Invalid, "list", self.describe(folder), why);
             return Err(error.with_hint("name a folder that the target serves, or `ls` its NQN"));

@@ -1,20 +1,21 @@
-//! A subsystem: its paths, and a side queue for headers and flushes.
+//! A subsystem: its paths, and side queues for headers and flushes.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_nvme::{Cqe, Nqn, Sgl, Sqe, Status, log::AnaState};
+use straightway_nvme::{Cqe, Nqn, Sqe, Status, log::AnaState};
 
 use crate::{
-    controller::{Controller, QueueId},
-    link::{Link, LinkError},
+    controller::Controller,
+    link::LinkError,
     path::{Path, PathState},
     portal::Portal,
-    quarantine::Quarantine,
+    quarantine::QUARANTINE,
     settings::HostSettings,
+    side::{SideFailure, SideQueues},
     verify::{Fingerprint, Verdict, verdict},
 };
 
@@ -33,18 +34,9 @@ pub(crate) struct Subsystem {
     pub(crate) nqn: Nqn,
     pub(crate) settings: Arc<HostSettings>,
     pub(crate) paths: Vec<Arc<Path>>,
-    pub(crate) quarantine: Quarantine,
     /// The process that owns these connections.
     process: u32,
-    side: Mutex<Option<Side>>,
-}
-
-/// A queue for single commands of any thread.
-#[derive(Debug)]
-struct Side {
-    link: Link,
-    controller: Arc<Controller>,
-    _id: QueueId,
+    sides: SideQueues,
 }
 
 /// The controllers for the commands of a namespace.
@@ -74,9 +66,8 @@ impl Subsystem {
             paths,
             nqn,
             settings: Arc::clone(settings),
-            quarantine: Quarantine::default(),
             process: std::process::id(),
-            side: Mutex::new(None),
+            sides: SideQueues::default(),
         })
     }
 
@@ -93,7 +84,7 @@ impl Subsystem {
     /// Chooses the controllers for a namespace: those of optimized paths, or of non-optimized ones if there are none.
     pub(crate) fn choose(&self, print: &Fingerprint, now: Instant) -> Choice {
         let nsid = print.nsid;
-        let mut is_other = false;
+        let mut other = None;
         let mut due: Option<Instant> = None;
         let (mut best, mut spare) = (Vec::new(), Vec::new());
         let mut wait = |at: Instant| due = Some(due.map_or(at, |due| due.min(at)));
@@ -104,7 +95,7 @@ impl Subsystem {
                         match verdict(&controller, print) {
                             Verdict::Same if state == AnaState::Optimized => best.push(controller),
                             Verdict::Same => spare.push(controller),
-                            Verdict::Other => is_other = true,
+                            Verdict::Other(why) => other = Some(why),
                             Verdict::Pending => wait(now + VERIFY_INTERVAL),
                         }
                     }
@@ -113,7 +104,9 @@ impl Subsystem {
                         // The state may change. An event or the next ANA log shows it.
                         controller.request_ana_refresh();
                         controller.touch();
-                        wait(now + ANA_INTERVAL);
+                        if !controller.is_overdue(nsid, now) {
+                            wait(now + ANA_INTERVAL);
+                        }
                     }
                 },
                 PathState::Pending(at) => wait(at),
@@ -123,22 +116,41 @@ impl Subsystem {
         if best.is_empty() {
             best = spare;
         }
-        match due {
+        match (due, other) {
             _ if !best.is_empty() => Choice::Use(best),
-            Some(due) => Choice::Wait(due),
-            None if is_other => Choice::Nowhere(self.replaced()),
-            None => Choice::Nowhere(self.error()),
+            (Some(due), _) => Choice::Wait(due),
+            (None, Some(why)) => Choice::Nowhere(self.replaced(&why)),
+            (None, None) => Choice::Nowhere(self.unusable(nsid)),
         }
     }
 
     /// The error for a namespace that differs from the opened one.
-    fn replaced(&self) -> Error {
-        let why = "its target serves another namespace than the one that was opened";
-        Error::new(ErrorKind::Corrupt, "transfer", &self.nqn, why)
+    fn replaced(&self, why: &str) -> Error {
+        Error::new(ErrorKind::Corrupt, "transfer", &self.nqn, why).with_hint(
+            "start the transfer again, and give only addresses of one target: files on two \
+             nodes are different versions",
+        )
     }
 
-    /// The error if no path is usable.
-    pub(crate) fn error(&self) -> Error {
+    /// The error if no path to a namespace is usable.
+    fn unusable(&self, nsid: u32) -> Error {
+        if self.connected().is_empty() {
+            return self.error();
+        }
+        let status = |path: &Arc<Path>| match path.connected_now() {
+            Some(controller) => format!("its ANA state is {}", controller.state_of(nsid).name()),
+            None => path.status(),
+        };
+        let all = self.paths.iter();
+        let all = all.map(|path| format!("{} ({})", path.portal, status(path)));
+        let all = all.collect::<Vec<_>>().join(", ");
+        let why = format!("no path to namespace {nsid} is usable: {all}");
+        Error::new(ErrorKind::Transient, "reach", &self.nqn, why)
+            .with_hint("check the ANA states of the target's ports")
+    }
+
+    /// The error if no path is connected.
+    fn error(&self) -> Error {
         let first = self.paths.first().expect("there is at least one path");
         if self.paths.len() == 1 {
             return first.error();
@@ -150,6 +162,12 @@ impl Subsystem {
         let why = format!("no path works: {}", all.collect::<Vec<_>>().join(", "));
         Error::new(ErrorKind::Transient, "reach", &self.nqn, why)
             .with_hint("check the network and the targets")
+    }
+
+    /// The controllers of all connected paths.
+    pub(crate) fn connected(&self) -> Vec<Arc<Controller>> {
+        let paths = self.paths.iter();
+        paths.filter_map(|path| path.connected_now()).collect()
     }
 
     /// Returns a connected controller. Connects on this thread if there is none. Paths are tried in the configured
@@ -174,6 +192,15 @@ impl Subsystem {
 
     /// Runs an admin command on any path, with retries after lost connections. The error comes with its cause.
     pub(crate) fn ask(&self, sqe: Sqe, bytes: usize) -> Result<Vec<u8>, (LinkError, Error)> {
+        self.attempt(|controller| controller.ask(sqe, bytes))
+    }
+
+    /// Runs admin commands on one controller of any path, with retries after lost connections. The error comes with its
+    /// cause.
+    pub(crate) fn attempt<T>(
+        &self,
+        run: impl Fn(&Controller) -> Result<T, LinkError>,
+    ) -> Result<T, (LinkError, Error)> {
         let (start, mut tries) = (Instant::now(), 0);
         loop {
             let controller = match self.controller() {
@@ -190,8 +217,8 @@ impl Subsystem {
                 }
                 Err(error) => return Err((LinkError::Broken(error.to_string()), error)),
             };
-            let error = match controller.ask(sqe, bytes) {
-                Ok(bytes) => return Ok(bytes),
+            let error = match run(&controller) {
+                Ok(value) => return Ok(value),
                 Err(error) => error,
             };
             tries += 1;
@@ -213,7 +240,7 @@ impl Subsystem {
         self.paths.iter().for_each(|path| path.allow_retries());
     }
 
-    /// Runs an I/O command on the side queue, with retries after lost connections. `target` is for messages.
+    /// Runs an I/O command on a side queue, with retries after lost connections. `target` is for messages.
     pub(crate) fn run(
         &self,
         target: &str,
@@ -222,112 +249,60 @@ impl Subsystem {
         out: &[u8],
         into: &mut [u8],
     ) -> Result<Cqe> {
+        let settings = &self.settings;
         let failed = |kind, why: String| Error::new(kind, "reach", target, why);
-        let mut side = self.side.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut tries = 0;
+        let (mut connects, mut tries) = (0, 0);
         loop {
-            if side
-                .as_ref()
-                .is_none_or(|side| side.controller.ended().is_some())
-            {
-                *side = None;
-                *side = Some(self.open_side(target)?);
-            }
-            let open = side.as_mut().expect("it was just opened");
-            open.controller.touch();
-            match self.recognised(&open.controller, print) {
-                Some(Verdict::Same) => {}
-                Some(_) => return Err(self.replaced()),
-                None => {
-                    *side = None;
+            let controller = self.wait_for(print)?;
+            let failure = match self.sides.run(&controller, sqe, out, into) {
+                Ok(cqe) => return Ok(cqe),
+                Err(failure) => failure,
+            };
+            let why = match failure {
+                SideFailure::Connect(why) => {
+                    connects += 1;
+                    if connects >= settings.attempts_max {
+                        return Err(failed(ErrorKind::Transient, why));
+                    }
+                    std::thread::sleep(settings.delay(connects));
                     continue;
                 }
-            }
-            let capsule = open.controller.limits.capsule_bytes as usize;
-            let bytes = u32::try_from(out.len()).expect("commands are short");
-            let sqe = match out.len() {
-                0 => sqe,
-                length if length <= capsule => sqe.with_sgl(Sgl::in_capsule(bytes)),
-                _ => sqe.with_sgl(Sgl::transport(bytes)),
-            };
-            let deadline = Instant::now() + self.settings.command_max;
-            let error = match open.link.run(sqe, out, into, deadline) {
-                Ok(cqe) => return Ok(cqe),
-                Err(error) => error,
-            };
-            tries += 1;
-            match error {
-                LinkError::Refused(status, _) if !status.is_retryable() => {
+                SideFailure::Refused(status) if !status.is_retryable() => {
                     return Err(failed(kind_of(status), status.to_string()));
                 }
-                _ if tries > self.settings.retries_max => {
-                    return Err(failed(ErrorKind::Transient, error.to_string()));
-                }
-                LinkError::Refused(status, _) => {
+                SideFailure::Refused(status) => {
                     if status.is_ana() {
-                        open.controller.request_ana_refresh();
+                        controller.request_ana_refresh();
                     }
-                    std::thread::sleep(self.settings.delay(tries.min(3)));
+                    std::thread::sleep(settings.delay((tries + 1).min(3)));
+                    status.to_string()
                 }
-                LinkError::Broken(why) => {
+                SideFailure::Lost(why) => {
                     if !out.is_empty() {
-                        let until = Instant::now() + self.settings.quarantine_time();
-                        self.quarantine.add_all(until);
+                        let until = Instant::now() + settings.quarantine_time();
+                        QUARANTINE.add_all(&self.nqn, until);
                     }
-                    open.controller.end(why);
-                    *side = None;
+                    why
                 }
+            };
+            tries += 1;
+            if tries > settings.retries_max {
+                return Err(failed(ErrorKind::Transient, why));
             }
         }
     }
 
-    /// Waits for the verification of a namespace on a controller; `None` if the controller ended meanwhile.
-    fn recognised(&self, controller: &Arc<Controller>, print: &Fingerprint) -> Option<Verdict> {
-        let deadline = Instant::now() + self.settings.command_max;
+    /// Waits for a controller that serves a namespace, chosen in the same way as for the I/O of lanes.
+    fn wait_for(&self, print: &Fingerprint) -> Result<Arc<Controller>> {
         loop {
-            match verdict(controller, print) {
-                Verdict::Pending if controller.ended().is_some() => return None,
-                Verdict::Pending if Instant::now() > deadline => {
-                    controller.end("it does not identify the namespace in time");
-                    return None;
+            let now = Instant::now();
+            match self.choose(print, now) {
+                Choice::Use(controllers) => {
+                    let first = controllers.into_iter().next();
+                    return Ok(first.expect("there is at least one"));
                 }
-                Verdict::Pending => std::thread::sleep(VERIFY_INTERVAL),
-                known => return Some(known),
-            }
-        }
-    }
-
-    fn open_side(&self, target: &str) -> Result<Side> {
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            let made = self.controller().and_then(|controller| {
-                let failed = |why: String| Error::new(ErrorKind::Transient, "reach", target, why);
-                let queue = controller.queue().map_err(|refusal| {
-                    // If a queue cannot be made, the controller is unusable.
-                    controller.end(refusal.why.clone());
-                    failed(refusal.why)
-                })?;
-                let queue = if let Some(queue) = queue {
-                    Some((controller, queue))
-                } else {
-                    let own = controller.another().map_err(|r| failed(r.why))?;
-                    let queue = own.queue().map_err(|r| failed(r.why))?;
-                    queue.map(|queue| (own, queue))
-                };
-                let none = || failed("the target grants no I/O queue".to_owned());
-                let (controller, (link, id)) = queue.ok_or_else(none)?;
-                Ok(Side {
-                    link,
-                    controller,
-                    _id: id,
-                })
-            });
-            match made {
-                Ok(side) => return Ok(side),
-                Err(error) if error.kind() != ErrorKind::Transient => return Err(error),
-                Err(error) if attempts >= self.settings.attempts_max => return Err(error),
-                Err(_) => std::thread::sleep(self.settings.delay(attempts)),
+                Choice::Wait(due) => std::thread::sleep(due.saturating_duration_since(now)),
+                Choice::Nowhere(error) => return Err(error),
             }
         }
     }

@@ -1,50 +1,97 @@
 //! Verification that a namespace is the same one on each controller.
 //!
-//! All paths should lead to one subsystem. A target that was restarted with other files, or a mistyped address, would
-//! mix the bytes of two namespaces. Therefore each controller must confirm the identifiers and the size of the opened
-//! namespace before the first command is sent to it, and again after it reported a change.
+//! All paths should lead to one target. A target that was restarted with other files, or a mistyped address, would mix
+//! the bytes of two namespaces. Therefore each controller must confirm the opened namespace before the first command is
+//! sent to it, and again after it reported a change: its identifiers, its size and, if the target has a name index, its
+//! entry there with the version of its content. Identifiers alone are not enough: a Straightway target derives them
+//! from its NQN and the name of the file, and two nodes may have the same of both.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use straightway_core::ErrorKind;
-use straightway_nvme::{
-    admin::{Admin, Identify},
-    identify::{self, IDENTIFY_BYTES, NamespaceId, page},
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{controller::Controller, link::LinkError};
+use straightway_core::{Error, ErrorKind};
+use straightway_nvme::{
+    Malformed,
+    admin::{Admin, Identify},
+    identify::{self, IDENTIFY_BYTES, NamespaceId, page},
+    index::IndexEntry,
+};
+
+use crate::{controller::Controller, index, link::LinkError};
 
 /// The maximum number of namespaces that are remembered per controller.
 const VERDICTS_MAX: usize = 4096;
 
-/// The identity of a namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The identity of an opened namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     pub(crate) nsid: u32,
     /// Its length.
     pub(crate) bytes: u64,
     pub(crate) block_shift: u8,
     pub(crate) id: NamespaceId,
+    /// Its entry in the name index, if there is one.
+    pub(crate) entry: Option<Arc<IndexEntry>>,
+    /// The address at which it was opened.
+    pub(crate) address: SocketAddr,
 }
 
 impl Fingerprint {
-    /// Whether both belong to the same namespace. Without identifiers, only the sizes are compared.
+    /// Whether both have the same identifiers and sizes. Without identifiers, only the sizes are compared.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let is_same_id = self.id == other.id || self.id.is_same(&other.id);
         let size = |print: &Self| (print.nsid, print.bytes, print.block_shift);
         is_same_id && size(self) == size(other)
     }
+
+    /// The reason why an address with another version of its content is refused.
+    pub(crate) fn other_version(&self, here: SocketAddr) -> String {
+        let Self { nsid, address, .. } = self;
+        if here == *address {
+            return format!("namespace {nsid} at {here} was replaced or changed");
+        }
+        format!("{here} serves another version of namespace {nsid} than {address}")
+    }
+}
+
+/// The reason why a namespace cannot be used.
+#[derive(Debug)]
+pub(crate) struct Unusable {
+    kind: ErrorKind,
+    why: String,
+    hint: Option<&'static str>,
+}
+
+impl Unusable {
+    fn new(kind: ErrorKind, why: impl Into<String>) -> Self {
+        Self {
+            kind,
+            why: why.into(),
+            hint: None,
+        }
+    }
+
+    /// The error of opening it.
+    pub(crate) fn error(self, name: &str) -> Error {
+        let error = Error::new(self.kind, "open", name, self.why);
+        match self.hint {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        }
+    }
 }
 
 /// The result of verifying a namespace on a controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// A thread is verifying it.
     Pending,
     /// It is the same namespace.
     Same,
-    /// It is another namespace, or it does not exist.
-    Other,
+    /// It is another namespace or another version, or it does not exist. The text is the reason.
+    Other(Arc<str>),
 }
 
 /// The verification results of a controller.
@@ -76,13 +123,13 @@ impl Verdicts {
         let mut known = self.lock();
         let found = known.all.iter().find(|(known, _)| known == print);
         if let Some((_, verdict)) = found {
-            return Ok(*verdict);
+            return Ok(verdict.clone());
         }
         if known.all.len() >= VERDICTS_MAX {
             known.changes += 1;
             known.all.clear();
         }
-        known.all.push((*print, Verdict::Pending));
+        known.all.push((print.clone(), Verdict::Pending));
         Err(known.changes)
     }
 
@@ -103,25 +150,85 @@ pub(crate) fn verdict(controller: &Arc<Controller>, print: &Fingerprint) -> Verd
         Ok(known) => return known,
         Err(changes) => changes,
     };
-    let (own, print) = (Arc::clone(controller), *print);
-    let ask = move || match look(&own, print.nsid) {
-        Ok(Some(now)) if now.is_same(&print) => own.verdicts.set(&print, Verdict::Same, changes),
-        Ok(_) => own.verdicts.set(&print, Verdict::Other, changes),
-        Err(why) => {
-            own.verdicts.clear();
-            own.end(why);
-        }
-    };
+    let (own, print) = (Arc::clone(controller), print.clone());
     let thread = std::thread::Builder::new().name("straightway-nvme".to_owned());
-    if let Err(error) = thread.spawn(ask) {
+    if let Err(error) = thread.spawn(move || verify(&own, &print, changes)) {
         controller.verdicts.clear();
         controller.end(format!("no thread: {error}"));
     }
     Verdict::Pending
 }
 
-/// Reads the identity of a namespace on a controller; `None` if it does not exist or is unusable.
-fn look(controller: &Controller, nsid: u32) -> Result<Option<Fingerprint>, String> {
+/// Verifies a namespace on a controller and stores the result.
+fn verify(controller: &Controller, print: &Fingerprint, changes: u64) {
+    let (history, here) = (&controller.history, controller.address);
+    match compare(controller, print) {
+        Ok(Ok(())) => {
+            // Before the first command can be sent, because a used path is checked again after the transfer.
+            history.confirm(here, print);
+            controller.verdicts.set(print, Verdict::Same, changes);
+        }
+        Ok(Err(why)) => {
+            tracing::warn!("the path is not used: {why}");
+            history.note_change(here, print);
+            let other = Verdict::Other(why.into());
+            controller.verdicts.set(print, other, changes);
+        }
+        Err(error) => {
+            controller.verdicts.clear();
+            controller.end(error.to_string());
+        }
+    }
+}
+
+/// Compares a namespace on a controller with the opened one. The inner error is the difference.
+fn compare(controller: &Controller, print: &Fingerprint) -> Result<Result<(), String>, LinkError> {
+    let (here, nsid) = (controller.address, print.nsid);
+    let (page, list) = match look(controller, nsid) {
+        Ok(pages) => pages,
+        Err(LinkError::Refused(status, _)) if !status.is_retryable() => {
+            return Ok(Err(format!("{here} has no namespace {nsid}: {status}")));
+        }
+        Err(error) => return Err(error),
+    };
+    let now = match fingerprint(controller, nsid, &page, list.as_deref()) {
+        Ok(now) => now,
+        Err(unusable) => {
+            let why = unusable.why;
+            return Ok(Err(format!("{here} has no usable namespace {nsid}: {why}")));
+        }
+    };
+    if !now.is_same(print) {
+        let opened = print.address;
+        return Ok(Err(format!(
+            "{here} serves another namespace {nsid} than the one that was opened at {opened}"
+        )));
+    }
+    let Some(was) = &print.entry else {
+        return Ok(Ok(()));
+    };
+    let index = match index::read_on(controller)? {
+        Ok(index) => index.unwrap_or_default(),
+        Err(why) => return Ok(Err(format!("{here}: {why}"))),
+    };
+    let is_same = index.find(&was.name).is_some_and(|is| {
+        let is_rewritten = controller.history.is_confirmed(here, print)
+            && (is.is_writable && was.is_writable)
+            && (is.nsid, is.bytes) == (was.nsid, was.bytes);
+        *is == **was || is_rewritten
+    });
+    Ok(if is_same {
+        Ok(())
+    } else {
+        Err(print.other_version(here))
+    })
+}
+
+/// Reads Identify Namespace on a controller, and the list of its identifiers, which old controllers lack.
+pub(crate) fn look(
+    controller: &Controller,
+    nsid: u32,
+) -> Result<(Vec<u8>, Option<Vec<u8>>), LinkError> {
     let ask = |page: u8| {
         let sqe = Admin::Identify(Identify {
             page,
@@ -129,39 +236,49 @@ fn look(controller: &Controller, nsid: u32) -> Result<Option<Fingerprint>, Strin
             controller: 0,
             command_set: 0,
         });
-        match controller.ask(sqe.sqe(), IDENTIFY_BYTES) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(LinkError::Refused(status, _)) if !status.is_retryable() => Ok(None),
-            Err(error) => Err(error.to_string()),
-        }
+        controller.ask(sqe.sqe(), IDENTIFY_BYTES)
     };
-    let Some(bytes) = ask(page::NAMESPACE)? else {
-        return Ok(None);
+    let bytes = ask(page::NAMESPACE)?;
+    let list = match ask(page::DESCRIPTORS) {
+        Ok(list) => Some(list),
+        Err(LinkError::Refused(status, _)) if !status.is_retryable() => None,
+        Err(error) => return Err(error),
     };
-    let list = ask(page::DESCRIPTORS)?;
-    Ok(fingerprint(nsid, &bytes, list.as_deref()).ok())
+    Ok((bytes, list))
 }
 
-/// The identity of a namespace from Identify Namespace and its descriptor list, which old controllers lack.
+/// The identity of a namespace on a controller, without its index entry, from the pages of [`look`].
 pub(crate) fn fingerprint(
+    controller: &Controller,
     nsid: u32,
     page: &[u8],
     list: Option<&[u8]>,
-) -> Result<Fingerprint, (ErrorKind, String)> {
-    let corrupt = |error: straightway_nvme::Malformed| (ErrorKind::Corrupt, error.to_string());
+) -> Result<Fingerprint, Unusable> {
+    let corrupt = |error: Malformed| Unusable::new(ErrorKind::Corrupt, error.to_string());
     let page = identify::Namespace::decode(page).map_err(corrupt)?;
     if page.blocks == 0 {
         let why = format!("the subsystem has no namespace {nsid}");
-        return Err((ErrorKind::NotFound, why));
+        return Err(Unusable::new(ErrorKind::NotFound, why));
     }
+    let unsupported = |why: String| Unusable::new(ErrorKind::Unsupported, why);
     let format = page.format();
-    let format = format.map_err(|error| (ErrorKind::Unsupported, error.to_string()))?;
+    let format = format.map_err(|error| unsupported(error.to_string()))?;
     if format.metadata_bytes > 0 {
-        let why = format!(
-            "its blocks have {} bytes of metadata",
-            format.metadata_bytes
-        );
-        return Err((ErrorKind::Unsupported, why));
+        let metadata = format.metadata_bytes;
+        return Err(unsupported(format!(
+            "its blocks have {metadata} bytes of metadata"
+        )));
+    }
+    let (block, most) = (
+        1_u32 << format.block_shift,
+        controller.limits.transfer_bytes,
+    );
+    if block > most {
+        let why = format!("a block has {block} bytes, and a command transfers at most {most}");
+        return Err(Unusable {
+            hint: Some("format the namespace with smaller blocks, or raise the target's MDTS"),
+            ..unsupported(why)
+        });
     }
     let list = list.map(|list| NamespaceId::decode(list).unwrap_or_default());
     let mut id = list.unwrap_or_default();
@@ -173,6 +290,8 @@ pub(crate) fn fingerprint(
         bytes: page.bytes().map_err(corrupt)?,
         block_shift: format.block_shift,
         id,
+        entry: None,
+        address: controller.address,
     })
 }
 
@@ -180,14 +299,20 @@ pub(crate) fn fingerprint(
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_result_from_before_a_change_is_ignored() {
-        let print = Fingerprint {
+    fn print() -> Fingerprint {
+        Fingerprint {
             nsid: 1,
             bytes: 4096,
             block_shift: 9,
             id: NamespaceId::default(),
-        };
+            entry: None,
+            address: SocketAddr::from(([192, 0, 2, 1], 4420)),
+        }
+    }
+
+    #[test]
+    fn a_result_from_before_a_change_is_ignored() {
+        let print = print();
         let verdicts = Verdicts::default();
         let asked = verdicts.get(&print).unwrap_err();
         assert_eq!(verdicts.get(&print), Ok(Verdict::Pending));
@@ -195,7 +320,17 @@ mod tests {
         let again = verdicts.get(&print).unwrap_err();
         verdicts.set(&print, Verdict::Same, asked);
         assert_eq!(verdicts.get(&print), Ok(Verdict::Pending));
-        verdicts.set(&print, Verdict::Other, again);
-        assert_eq!(verdicts.get(&print), Ok(Verdict::Other));
+        let other = Verdict::Other("another".into());
+        verdicts.set(&print, other.clone(), again);
+        assert_eq!(verdicts.get(&print), Ok(other));
+    }
+
+    #[test]
+    fn a_refused_path_is_named_with_the_one_that_was_opened() {
+        let second = SocketAddr::from(([198, 51, 100, 1], 4420));
+        let why = print().other_version(second);
+        assert!(why.contains("198.51.100.1:4420") && why.contains("192.0.2.1:4420"));
+        let why = print().other_version(print().address);
+        assert_eq!(why.matches("192.0.2.1:4420").count(), 1, "{why}");
     }
 }

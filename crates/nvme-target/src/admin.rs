@@ -1,4 +1,4 @@
-//! An admin queue: properties, Identify and log pages, features, events and authentication.
+//! An admin queue: properties, Identify and log pages, features and events.
 
 use std::{
     collections::VecDeque,
@@ -8,16 +8,14 @@ use std::{
 use straightway_nvme::{
     Cqe, Frame, Pdu, Sgl, Sqe, Status,
     admin::{Admin, Feature, QueueCounts},
-    auth::{self, AuthRandom, AuthStep, Names},
     entry::FLAGS_SGL,
-    fabrics::{self, AUTH_PROTOCOL, AUTH_SPECIFIC, ControllerCapabilities, Fabrics, Property},
+    fabrics::{self, ControllerCapabilities, Fabrics, Property},
 };
-use straightway_sys::nonce::fill_random;
 
 use crate::{
+    authentication::{Authentication, is_authentication},
     connection::{Arrived, Connection, End, sequence},
     controller::Controller,
-    host::add,
     login::{Login, QUEUE_SIZE_MAX},
     page,
     state::Shared,
@@ -29,15 +27,12 @@ const VERSION: u64 = 0x0001_0400;
 /// CAP.TO: the ready timeout in units of 500 ms.
 const READY_500MS: u8 = 15;
 
-/// The maximum buffer size of an authentication message.
-const AUTH_BYTES_MAX: u32 = 8192;
-
 /// The outcome of a successful command.
 #[derive(Debug)]
 enum Answer {
     /// A completion with dword 0.
     Result(u64),
-    /// Data, followed by a completion.
+    /// Data, padded with zeros to the length of the command's buffer and followed by a completion.
     Data(Vec<u8>),
     /// The completion is sent later.
     Later,
@@ -52,7 +47,7 @@ pub(crate) struct AdminQueue<'a> {
     head: QueueHead,
     /// Asynchronous Event Requests that wait for an event.
     requests: VecDeque<u16>,
-    exchange: Option<auth::AuthController>,
+    authentication: Authentication,
 }
 
 /// The submission queue head pointer, which completions carry with flow control.
@@ -98,7 +93,7 @@ impl<'a> AdminQueue<'a> {
             connection,
             head: QueueHead::new(login.connect.size, login.connect.is_uncontrolled),
             requests: VecDeque::new(),
-            exchange: None,
+            authentication: Authentication::new(shared, login),
         }
     }
 
@@ -107,6 +102,7 @@ impl<'a> AdminQueue<'a> {
         let result = login.answer.to_result();
         let cqe = self.head.complete(login.sqe.cid, Status::SUCCESS, result);
         self.connection.sender.response(cqe);
+        self.connection.deadline = self.authentication.deadline();
         loop {
             if let Err(end) = self.step() {
                 return end;
@@ -140,7 +136,7 @@ impl<'a> AdminQueue<'a> {
         let sqe = match frame.pdu {
             Pdu::Command(sqe) => sqe,
             Pdu::HostTerm(term) => {
-                tracing::warn!("host {}: {}", self.controller.host.nqn, term.status);
+                tracing::warn!("host {}: {}", self.controller.identity.nqn, term.status);
                 return Err(End::Closed);
             }
             _ => return Err(sequence("an admin queue accepts only commands")),
@@ -155,7 +151,8 @@ impl<'a> AdminQueue<'a> {
                 self.connection.sender.response(cqe);
             }
             Ok(Answer::Data(data)) => {
-                self.connection.sender.page(cid, &data);
+                let bytes = sqe.sgl.bytes as usize;
+                self.connection.sender.page(cid, &data, bytes)?;
                 let cqe = self.head.complete(cid, Status::SUCCESS, 0);
                 self.connection.sender.response(cqe);
             }
@@ -174,12 +171,15 @@ impl<'a> AdminQueue<'a> {
         if sqe.opcode == fabrics::OPCODE {
             return self.fabrics(sqe, frame);
         }
-        if !self.controller.is_trusted.load(Ordering::Relaxed) {
+        if !self.authentication.is_trusted() {
             return Err(Status::AUTH_REQUIRED.dnr());
         }
         match Admin::from_sqe(sqe)? {
             Admin::Identify(what) => {
                 let page = page::identify(self.shared, &self.controller, what)?;
+                if sqe.sgl.bytes as usize != page.len() {
+                    return Err(Status::SGL_DATA_LENGTH.dnr());
+                }
                 transferred(sqe, page)
             }
             Admin::GetLog(what) => {
@@ -208,11 +208,13 @@ impl<'a> AdminQueue<'a> {
 
     fn fabrics(&mut self, sqe: &Sqe, frame: &Frame) -> Result<Answer, Status> {
         let command = Fabrics::from_sqe(sqe)?;
-        let is_auth = matches!(
-            command,
-            Fabrics::AuthSend { .. } | Fabrics::AuthReceive { .. }
-        );
-        if !is_auth && !self.controller.is_trusted.load(Ordering::Relaxed) {
+        if is_authentication(command) {
+            let data = self.connection.capsule_data(frame);
+            let done = self.authentication.execute(command, sqe, data);
+            self.connection.deadline = self.authentication.deadline();
+            return Ok(done?.map_or(Answer::Result(0), Answer::Data));
+        }
+        if !self.authentication.is_trusted() {
             return Err(Status::AUTH_REQUIRED.dnr());
         }
         match command {
@@ -234,36 +236,7 @@ impl<'a> AdminQueue<'a> {
                 self.controller.configure(value);
                 Ok(Answer::Result(0))
             }
-            Fabrics::AuthSend {
-                protocol,
-                specific,
-                bytes,
-            } => {
-                check_auth(protocol, specific)?;
-                let data = self.connection.capsule_data(frame)?;
-                if data.len() != bytes as usize || sqe.sgl.bytes != bytes {
-                    return Err(Status::SGL_DATA_LENGTH.dnr());
-                }
-                let data = data.to_vec();
-                self.auth_send(&data)
-            }
-            Fabrics::AuthReceive {
-                protocol,
-                specific,
-                bytes,
-            } => {
-                check_auth(protocol, specific)?;
-                if bytes > AUTH_BYTES_MAX || bytes == 0 || sqe.sgl.bytes != bytes {
-                    return Err(Status::INVALID_FIELD.dnr());
-                }
-                let mut message = self.auth_receive()?;
-                if message.len() > bytes as usize {
-                    return Err(Status::INVALID_FIELD.dnr());
-                }
-                message.resize(bytes as usize, 0);
-                transferred(sqe, message)
-            }
-            Fabrics::Disconnect => Err(Status::INVALID_OPCODE.dnr()),
+            _ => Err(Status::INVALID_OPCODE.dnr()),
         }
     }
 
@@ -312,85 +285,12 @@ impl<'a> AdminQueue<'a> {
             self.connection.sender.response(cqe);
         }
     }
-
-    fn auth_send(&mut self, message: &[u8]) -> Result<Answer, Status> {
-        let Some(keys) = self.controller.host.keys.clone() else {
-            return Err(Status::INVALID_FIELD.dnr());
-        };
-        let step = self.exchange.as_ref().map(auth::AuthController::step);
-        if matches!(step, None | Some(AuthStep::Done | AuthStep::Failed)) {
-            let subsystem = if self.controller.is_discovery {
-                straightway_nvme::DISCOVERY_NQN.to_owned()
-            } else {
-                self.shared.nqn.as_str().to_owned()
-            };
-            let names = Names {
-                host: self.controller.host.nqn.as_str().to_owned(),
-                subsystem,
-            };
-            let random = random().ok_or(Status::INTERNAL)?;
-            self.exchange = Some(auth::AuthController::new(names, keys, random));
-        }
-        let exchange = self.exchange.as_mut().expect("it was made");
-        exchange.receive(message);
-        self.update_access();
-        Ok(Answer::Result(0))
-    }
-
-    fn auth_receive(&mut self) -> Result<Vec<u8>, Status> {
-        let exchange = self.exchange.as_mut();
-        let exchange = exchange.ok_or(Status::COMMAND_SEQUENCE.dnr())?;
-        let message = exchange.send();
-        self.update_access();
-        Ok(message)
-    }
-
-    /// Updates the host's access according to the state of its exchange.
-    fn update_access(&mut self) {
-        let Some(exchange) = &self.exchange else {
-            return;
-        };
-        match exchange.step() {
-            // At Success2 the host is authenticated. Only the target's own response is still to be confirmed.
-            AuthStep::Done | AuthStep::Success2 => {
-                self.controller.is_trusted.store(true, Ordering::Relaxed);
-            }
-            AuthStep::Failed => {
-                self.controller.is_trusted.store(false, Ordering::Relaxed);
-                self.controller.close_queues(1);
-                add(&self.controller.host.counters.refused, 1);
-                if let Some(failure) = exchange.failure() {
-                    let nqn = &self.controller.host.nqn;
-                    tracing::warn!("host {nqn} is not authenticated: {failure}");
-                }
-            }
-            _ => {}
-        }
-    }
 }
 
-fn check_auth(protocol: u8, specific: u16) -> Result<(), Status> {
-    if protocol == AUTH_PROTOCOL && specific == AUTH_SPECIFIC {
-        Ok(())
-    } else {
-        Err(Status::INVALID_FIELD.dnr())
-    }
-}
-
-/// Data for a command, if its buffer has exactly this length.
+/// Data for a command that has a buffer for it.
 fn transferred(sqe: &Sqe, data: Vec<u8>) -> Result<Answer, Status> {
     if sqe.sgl.kind != Sgl::TRANSPORT {
         return Err(Status::INVALID_SGL_TYPE.dnr());
     }
-    if sqe.sgl.bytes as usize != data.len() {
-        return Err(Status::SGL_DATA_LENGTH.dnr());
-    }
     Ok(Answer::Data(data))
-}
-
-/// Fresh random bytes from the system's generator.
-fn random() -> Option<AuthRandom> {
-    let mut bytes = [0; AuthRandom::BYTES];
-    fill_random(&mut bytes).ok()?;
-    Some(AuthRandom::new(&bytes))
 }

@@ -17,6 +17,7 @@ use std::{
 use rustix::{
     fs::{Advice, FallocateFlags, MemfdFlags, fadvise, fallocate, memfd_create},
     io::{Errno, ReadWriteFlags, preadv2},
+    time::{ClockId, clock_gettime},
 };
 use straightway_core::{Error, ErrorKind, Result};
 
@@ -29,7 +30,20 @@ pub(crate) struct Stamp {
     device: u64,
     inode: u64,
     modified_ns: i128,
+    /// The time of the last change of content or attributes. Unlike the time of modification, it cannot be set.
+    changed_ns: i128,
     pub(crate) bytes: u64,
+}
+
+/// Nanoseconds since 1970.
+fn time_ns(seconds: i64, ns: i64) -> i128 {
+    i128::from(seconds) * 1_000_000_000 + i128::from(ns)
+}
+
+/// The current time of the clock that stamps files.
+pub(crate) fn stamp_clock_ns() -> i128 {
+    let now = clock_gettime(ClockId::RealtimeCoarse);
+    time_ns(now.tv_sec, now.tv_nsec)
 }
 
 impl Stamp {
@@ -38,9 +52,15 @@ impl Stamp {
         Self {
             device: meta.dev(),
             inode: meta.ino(),
-            modified_ns: i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec()),
+            modified_ns: time_ns(meta.mtime(), meta.mtime_nsec()),
+            changed_ns: time_ns(meta.ctime(), meta.ctime_nsec()),
             bytes: meta.len(),
         }
+    }
+
+    /// Whether the file was changed at this time or later.
+    pub(crate) fn is_since(&self, time_ns: i128) -> bool {
+        self.changed_ns >= time_ns
     }
 
     /// Whether both belong to the same file.
@@ -51,9 +71,9 @@ impl Stamp {
     /// A hash of it.
     pub(crate) fn version(&self) -> u64 {
         let mut mixed = 0xcbf2_9ce4_8422_2325_u64;
-        let ns = self.modified_ns.to_le_bytes();
+        let times = [self.modified_ns, self.changed_ns].map(i128::to_le_bytes);
         let words = [self.device, self.inode, self.bytes].map(u64::to_le_bytes);
-        for byte in words.as_flattened().iter().chain(&ns) {
+        for byte in words.as_flattened().iter().chain(times.as_flattened()) {
             mixed = (mixed ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         }
         mixed
@@ -115,6 +135,11 @@ impl Backing {
             block_shift,
             is_writable: true,
         })
+    }
+
+    /// The current stamp of the open file.
+    pub(crate) fn stamp(&self) -> io::Result<Stamp> {
+        Ok(Stamp::of(&self.file.metadata()?))
     }
 
     /// The same file with another length.

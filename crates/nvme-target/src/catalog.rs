@@ -1,7 +1,8 @@
 //! The catalog of namespaces, updated by scanning the sources.
 //!
 //! A name keeps its NSID while it exists. A replaced file keeps name and NSID and gets a new version. A file that grew
-//! or shrank gets a new length. Hosts are notified of each change.
+//! or shrank gets a new length. Hosts are notified of each change. Versions are looked at more often than by scans:
+//! see [`crate::version`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,10 +15,14 @@ use std::{
 
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::index::{IndexEntry, NameIndex, is_index_name};
+use straightway_sys::nonce::fill_random;
 
 use crate::{
     backing::{Backing, Stamp},
+    host::HostIdentity,
     identity::uuid,
+    namespace::Namespace,
+    version::Version,
 };
 
 /// The largest NSID, and the maximum number of namespaces.
@@ -44,23 +49,46 @@ pub enum NamespaceSource {
     },
 }
 
-/// A namespace.
-#[derive(Debug)]
-pub(crate) struct Namespace {
-    pub(crate) nsid: u32,
-    pub(crate) uuid: [u8; 16],
-    pub(crate) ana_group: u32,
-    pub(crate) backing: Backing,
-}
-
 /// The namespaces after a scan.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     /// Increases with each change.
     pub(crate) generation: u64,
     pub(crate) namespaces: BTreeMap<u32, Arc<Namespace>>,
-    /// The index page.
-    pub(crate) index: Vec<u8>,
+    /// The index page. Versions are inserted when it is read: each host sees its own.
+    index: Vec<u8>,
+    /// The offsets of the versions in the index page, in ascending order.
+    versions: Vec<(usize, Arc<Namespace>)>,
+}
+
+impl Table {
+    /// Up to `bytes` of the index page from `offset` on, as a host sees it; `None` if the page ends before `offset`.
+    pub(crate) fn index_part(
+        &self,
+        offset: usize,
+        bytes: usize,
+        host: &HostIdentity,
+    ) -> Option<Vec<u8>> {
+        let rest = self.index.get(offset..)?;
+        let mut part = rest[..rest.len().min(bytes)].to_vec();
+        let end = offset + part.len();
+        let first = self
+            .versions
+            .partition_point(|(at, _)| at + size_of::<u64>() <= offset);
+        for (at, namespace) in &self.versions[first..] {
+            if *at >= end {
+                break;
+            }
+            // A version may lie across the start or the end of the part.
+            let version = namespace.version.seen_by(host).to_le_bytes();
+            for (at, byte) in (*at..).zip(version) {
+                if (offset..end).contains(&at) {
+                    part[at - offset] = byte;
+                }
+            }
+        }
+        Some(part)
+    }
 }
 
 /// The names and their namespaces.
@@ -173,6 +201,7 @@ impl Catalog {
                 .as_ref()
                 .is_some_and(|n| n.backing.is_writable),
             bytes: entry.namespace.as_ref().map_or(0, |n| n.backing.bytes),
+            // An empty file has no namespace and keeps this version. The others are replaced when the page is read.
             version: entry.stamp.map_or(0, |stamp| stamp.version()),
             name: name.clone(),
         });
@@ -180,10 +209,13 @@ impl Catalog {
             generation: self.generation,
             entries: entries.collect(),
         };
+        let versions = index.version_offsets().zip(self.entries.values());
+        let versions = versions.filter_map(|(at, entry)| Some((at, entry.namespace.clone()?)));
         let too_long = "the names of its files are too long for its index";
         Ok(Table {
             generation: self.generation,
             namespaces: namespaces.map(|n| (n.nsid, n)).collect(),
+            versions: versions.collect(),
             index: index
                 .encode()
                 .ok_or_else(|| Error::new(ErrorKind::Invalid, "serve", &self.nqn, too_long))?,
@@ -198,63 +230,85 @@ impl Catalog {
         before: Option<&Entry>,
         ids: NewIds,
     ) -> Result<Option<Entry>> {
-        let (backing, stamp) = match (place, before) {
-            (Place::Memory(_), Some(_)) => return Ok(None),
-            (Place::Memory(bytes), None) => {
-                let shown = String::from_utf8_lossy(name);
-                (Backing::memory(&shown, *bytes, self.block_shift)?, None)
-            }
-            (Place::Path(path), before) => {
-                let known =
-                    before.and_then(|entry| Some((entry.namespace.as_ref()?, entry.stamp?)));
-                let fail = |error| Error::os("serve", path.display(), error);
-                let meta = fs::metadata(path).map_err(fail)?;
-                let is_device = meta.file_type().is_block_device();
-                let now = Stamp::of(&meta);
-                match known {
-                    // Writes through the target change the time of a device too, so only its length is compared.
-                    Some((_, was)) if is_device => {
-                        let (backing, stamp) =
-                            Backing::open(path, self.block_shift, self.is_writable)?;
-                        if stamp.bytes == was.bytes && stamp.is_same_file(&was) {
-                            return Ok(None);
-                        }
-                        (backing, Some(stamp))
-                    }
-                    Some((_, was)) if was == now => return Ok(None),
-                    Some((namespace, was)) if was.is_same_file(&now) => {
-                        // Writes through the target change the time of a writable file. They are not a new version.
-                        if was.bytes == now.bytes && namespace.backing.is_writable {
-                            return Ok(None);
-                        }
-                        (namespace.backing.resized(now.bytes), Some(now))
-                    }
-                    _ if before.is_some_and(|e| e.namespace.is_none())
-                        && now.bytes == 0
-                        && !is_device =>
-                    {
-                        return Ok(None);
-                    }
-                    _ => {
-                        let (backing, stamp) =
-                            Backing::open(path, self.block_shift, self.is_writable)?;
-                        (backing, Some(stamp))
-                    }
+        let path = match place {
+            Place::Memory(_) if before.is_some() => return Ok(None),
+            Place::Memory(bytes) => return self.memory(name, *bytes, ids).map(Some),
+            Place::Path(path) => path,
+        };
+        let known = before.and_then(|entry| Some((entry.namespace.as_ref()?, entry.stamp?)));
+        let fail = |error| Error::os("serve", path.display(), error);
+        let meta = fs::metadata(path).map_err(fail)?;
+        let is_device = meta.file_type().is_block_device();
+        let now = Stamp::of(&meta);
+        let open = || Backing::open(path, self.block_shift, self.is_writable);
+        let (backing, stamp, version) = match known {
+            // Writes through the target change the time of a device too, so only its length is compared.
+            Some((_, was)) if is_device => {
+                let (backing, stamp) = open()?;
+                if stamp.bytes == was.bytes && stamp.is_same_file(&was) {
+                    return Ok(None);
                 }
+                (backing, stamp, None)
+            }
+            Some((_, was)) if was == now => return Ok(None),
+            Some((namespace, was)) if was.is_same_file(&now) => {
+                // Writes through the target change the time of a writable file. They are not a new version.
+                if was.bytes == now.bytes && namespace.backing.is_writable {
+                    return Ok(None);
+                }
+                let version = Arc::clone(&namespace.version);
+                (namespace.backing.resized(now.bytes), now, Some(version))
+            }
+            _ if before.is_some_and(|e| e.namespace.is_none()) && now.bytes == 0 && !is_device => {
+                return Ok(None);
+            }
+            _ => {
+                let (backing, stamp) = open()?;
+                (backing, stamp, None)
             }
         };
+        let version = version.unwrap_or_else(|| {
+            let watched = (!is_device).then_some(stamp);
+            Arc::new(Version::new(stamp.version(), watched))
+        });
         let nsid = before
             .and_then(|entry| entry.namespace.as_ref())
-            .map(|namespace| namespace.nsid);
+            .map_or(ids.nsid, |namespace| namespace.nsid);
         let namespace = (backing.bytes > 0).then(|| {
             Arc::new(Namespace {
-                nsid: nsid.unwrap_or(ids.nsid),
+                nsid,
                 uuid: uuid(&[self.nqn.as_bytes(), name]),
                 ana_group: ids.ana_group,
                 backing,
+                version,
             })
         });
-        Ok(Some(Entry { namespace, stamp }))
+        Ok(Some(Entry {
+            namespace,
+            stamp: Some(stamp),
+        }))
+    }
+
+    /// Memory under a name. Its content is lost with the target, so it has another identity after each start. A host
+    /// that copies into it while the target restarts then stops instead of leaving its first part empty.
+    fn memory(&self, name: &[u8], bytes: u64, ids: NewIds) -> Result<Entry> {
+        let shown = String::from_utf8_lossy(name);
+        let mut salt = [0; 16];
+        fill_random(&mut salt)
+            .map_err(|error| Error::os("draw random bytes for", &shown, error))?;
+        let backing = Backing::memory(&shown, bytes, self.block_shift)?;
+        let base = salt.first_chunk().expect("it has 16 bytes");
+        let namespace = Namespace {
+            nsid: ids.nsid,
+            uuid: uuid(&[self.nqn.as_bytes(), name, &salt]),
+            ana_group: ids.ana_group,
+            backing,
+            version: Arc::new(Version::new(u64::from_le_bytes(*base), None)),
+        };
+        Ok(Entry {
+            namespace: Some(Arc::new(namespace)),
+            stamp: None,
+        })
     }
 
     /// An NSID for a new namespace. It was never used before, because hosts may still know an old namespace by its

@@ -24,6 +24,15 @@ pub(crate) const HOST_DATA_BYTES_MAX: u32 = 256 << 10;
 /// The maximum in-capsule data size, as in the Linux target.
 pub(crate) const CAPSULE_BYTES_MAX: u32 = 16 << 10;
 
+/// The minimum rate of a PDU: that of each of 256 queues that share 1 MiB/s. A peer that transfers single bytes cannot
+/// keep a connection in use for longer.
+const RATE_MIN_BYTES_PER_S: u64 = 4 << 10;
+
+/// The maximum time to transfer `bytes` in one direction.
+pub(crate) fn transfer_time_max(bytes: usize, stall_timeout: Duration) -> Duration {
+    stall_timeout + Duration::from_millis(bytes as u64 * 1000 / RATE_MIN_BYTES_PER_S)
+}
+
 /// The cause of the end of a connection.
 #[derive(Debug)]
 pub(crate) enum End {
@@ -31,8 +40,10 @@ pub(crate) enum End {
     Closed,
     /// The host violated the protocol.
     Fault(Fault),
-    /// A timeout inside a PDU, before the login, or while sending.
+    /// A timeout inside a PDU or while sending.
     Silent,
+    /// The login or the authentication took too long.
+    Deadline,
     /// The keep-alive timeout expired.
     KeepAlive,
     /// It was refused, and the refusal was sent.
@@ -68,6 +79,10 @@ pub(crate) struct Connection {
     pub(crate) sender: Sender,
     /// The timeout inside a PDU and while sending.
     pub(crate) stall_timeout: Duration,
+    /// The time when the connection ends unless it is logged in and authenticated; `None` after that.
+    pub(crate) deadline: Option<Instant>,
+    /// The time since which the current PDU is incomplete.
+    incomplete_since: Option<Instant>,
 }
 
 impl Connection {
@@ -83,9 +98,11 @@ impl Connection {
         };
         Ok(Self {
             receiver: Receiver::new(socket.clone())?,
-            sender: Sender::new(socket.clone(), framing),
+            sender: Sender::new(socket.clone(), framing, stall_timeout),
             socket,
             stall_timeout,
+            deadline: None,
+            incomplete_since: None,
         })
     }
 
@@ -94,9 +111,16 @@ impl Connection {
         self.socket.local_addr().ok()
     }
 
-    /// Sends the queued completions, then waits for the next PDU.
+    /// Returns the next PDU. Sends the queued completions before it waits, or if there are many.
     pub(crate) fn next(&mut self, wakeup: Option<BorrowedFd<'_>>) -> Result<Arrived, End> {
+        if self.sender.is_full() {
+            self.sender.flush()?;
+        }
         loop {
+            // Checked after every wait: a host that sends a byte now and then must not delay it.
+            if self.deadline.is_some_and(|end| Instant::now() >= end) {
+                return Err(End::Deadline);
+            }
             let bytes = self.receiver.bytes();
             let needed = match self.sender.framing.decode(bytes)? {
                 Decoded::Partial(needed) => needed,
@@ -106,12 +130,16 @@ impl Connection {
                         _ => frame.total_bytes(),
                     };
                     if bytes.len() >= needed {
+                        self.incomplete_since = None;
                         return Ok(Arrived::Frame(frame));
                     }
                     needed
                 }
             };
             let is_inside = !bytes.is_empty();
+            if is_inside {
+                self.check_progress(needed)?;
+            }
             self.sender.flush()?;
             match self.receiver.fill(needed, wakeup)? {
                 Filled::Bytes => {}
@@ -122,6 +150,15 @@ impl Connection {
                 Filled::Tick => return Ok(Arrived::Tick),
             }
         }
+    }
+
+    /// Fails if the current PDU has been incomplete for longer than its length permits.
+    fn check_progress(&mut self, needed: usize) -> Result<(), End> {
+        let since = *self.incomplete_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > transfer_time_max(needed, self.stall_timeout) {
+            return Err(End::Silent);
+        }
+        Ok(())
     }
 
     /// The in-capsule data of a complete frame. Fails with a status if its digest is wrong.
@@ -141,8 +178,8 @@ impl Connection {
     }
 
     /// Answers `ICReq`.
-    pub(crate) fn begin(&mut self, limit: Duration) -> Result<(), End> {
-        let frame = self.first(limit)?;
+    pub(crate) fn begin(&mut self) -> Result<(), End> {
+        let frame = self.first()?;
         let Pdu::IcReq(request) = frame.pdu else {
             return Err(sequence("the first PDU is not ICReq"));
         };
@@ -159,14 +196,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits for a PDU that must arrive within a time.
-    pub(crate) fn first(&mut self, limit: Duration) -> Result<Frame, End> {
-        let start = Instant::now();
+    /// Waits for a PDU of the login.
+    pub(crate) fn first(&mut self) -> Result<Frame, End> {
         loop {
-            match self.next(None)? {
-                Arrived::Frame(frame) => return Ok(frame),
-                _ if start.elapsed() > limit => return Err(End::Silent),
-                _ => {}
+            if let Arrived::Frame(frame) = self.next(None)? {
+                return Ok(frame);
             }
         }
     }

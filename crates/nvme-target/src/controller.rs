@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{Shutdown, TcpStream},
+    net::TcpStream,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -13,11 +13,16 @@ use std::{
 
 use rustix::event::{EventfdFlags, eventfd};
 use straightway_nvme::{
+    Status,
     admin::{AsyncEvent, EventMask},
     fabrics::{CSTS_READY, CSTS_SHUTDOWN_DONE, config},
 };
 
-use crate::host::Host;
+use crate::{
+    fence::Fence,
+    host::{Host, HostIdentity},
+    login::{QUEUE_AT, Refusal, in_command},
+};
 
 /// The maximum number of namespaces in the Changed Namespace List.
 const CHANGED_MAX: usize = 1024;
@@ -35,19 +40,28 @@ pub(crate) struct Controller {
     pub(crate) id: u16,
     pub(crate) is_discovery: bool,
     pub(crate) host: Arc<Host>,
-    pub(crate) host_id: [u8; 16],
+    /// The host as it gave its name. Several hosts may share `host`.
+    pub(crate) identity: HostIdentity,
     pub(crate) port: usize,
-    /// Whether the host is authenticated, or need not be.
-    pub(crate) is_trusted: AtomicBool,
+    /// Whether the admin queue is authenticated, or need not be.
+    is_trusted: AtomicBool,
     pub(crate) keep_alive_ms: AtomicU32,
     /// The property CC.
     config: AtomicU64,
     start: Instant,
     /// The time when the host last sent anything, in ms since the start.
     seen_ms: AtomicU64,
-    queues: Mutex<BTreeMap<u16, Arc<TcpStream>>>,
+    queues: Mutex<Queues>,
     events: Mutex<Events>,
     wakeup: OwnedFd,
+}
+
+/// The queues of a controller.
+#[derive(Debug, Default)]
+struct Queues {
+    /// Whether the controller has ended. A queue that is added later would never be closed.
+    is_ended: bool,
+    open: BTreeMap<u16, Arc<Fence>>,
 }
 
 /// The asynchronous events of a host.
@@ -68,7 +82,7 @@ struct Events {
 pub(crate) struct Association {
     pub(crate) is_discovery: bool,
     pub(crate) host: Arc<Host>,
-    pub(crate) host_id: [u8; 16],
+    pub(crate) identity: HostIdentity,
     pub(crate) port: usize,
     pub(crate) keep_alive_ms: u32,
 }
@@ -80,7 +94,7 @@ impl Controller {
             id,
             is_discovery: with.is_discovery,
             host: with.host,
-            host_id: with.host_id,
+            identity: with.identity,
             port: with.port,
             is_trusted: AtomicBool::new(is_trusted),
             keep_alive_ms: AtomicU32::new(with.keep_alive_ms),
@@ -138,26 +152,67 @@ impl Controller {
         ready | if is_shut { CSTS_SHUTDOWN_DONE } else { 0 }
     }
 
-    /// Adds a queue; `false` if its identifier is in use.
-    pub(crate) fn add_queue(&self, number: u16, socket: &Arc<TcpStream>) -> bool {
+    /// Whether the admin queue is authenticated, or need not be.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.is_trusted.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether the admin queue is authenticated. If it is not, the I/O queues end.
+    pub(crate) fn set_trusted(&self, is_trusted: bool) {
+        self.is_trusted.store(is_trusted, Ordering::Relaxed);
+        if !is_trusted {
+            self.close_queues(1);
+        }
+    }
+
+    /// Adds a queue. An I/O queue is refused unless the admin queue is authenticated and the controller is enabled.
+    /// Both are checked under the lock: a queue is added before [`Controller::close_queues`], which closes it, or not
+    /// at all.
+    pub(crate) fn add_queue(
+        &self,
+        number: u16,
+        socket: &Arc<TcpStream>,
+    ) -> Result<Arc<Fence>, Refusal> {
         let mut queues = lock(&self.queues);
-        if queues.contains_key(&number) {
-            return false;
+        if number > 0 && !self.is_trusted() {
+            return Err((Status::AUTH_REQUIRED.dnr(), 0));
         }
-        queues.insert(number, socket.clone());
-        true
+        if queues.is_ended || (number > 0 && !self.is_ready()) {
+            return Err((Status::COMMAND_SEQUENCE.dnr(), 0));
+        }
+        if queues.open.contains_key(&number) {
+            return Err(in_command(QUEUE_AT));
+        }
+        let fence = Arc::new(Fence::new(Arc::clone(socket)));
+        queues.open.insert(number, Arc::clone(&fence));
+        Ok(fence)
     }
 
-    /// Removes a queue that has ended.
-    pub(crate) fn remove_queue(&self, number: u16) {
-        lock(&self.queues).remove(&number);
+    /// Removes a queue that has ended. Its number may belong to another queue already.
+    pub(crate) fn remove_queue(&self, number: u16, fence: &Arc<Fence>) {
+        let mut queues = lock(&self.queues);
+        let known = queues.open.get(&number);
+        if known.is_some_and(|known| Arc::ptr_eq(known, fence)) {
+            queues.open.remove(&number);
+        }
     }
 
-    /// Ends all queues from `first` on.
+    /// Ends all queues from `first` on. When it returns, none of them changes data any more.
     pub(crate) fn close_queues(&self, first: u16) {
-        for socket in lock(&self.queues).range(first..).map(|(_, socket)| socket) {
-            let _ = socket.shutdown(Shutdown::Both);
+        let closed = lock(&self.queues).open.split_off(&first);
+        // All sockets are closed before the first wait.
+        for fence in closed.values() {
+            fence.shut_down();
         }
+        for fence in closed.values() {
+            fence.close();
+        }
+    }
+
+    /// Ends the controller and its queues.
+    pub(crate) fn end(&self) {
+        lock(&self.queues).is_ended = true;
+        self.close_queues(0);
     }
 
     /// The descriptor that becomes readable when an event occurs.

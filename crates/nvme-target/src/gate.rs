@@ -2,6 +2,10 @@
 //!
 //! A few commands with data are in service at a time. Commands of hosts with a due reservation go first. Hosts over
 //! their limit wait. The rest are served by weight. Without shares there is no gate.
+//!
+//! A command keeps its slot until its data is transferred: only if commands wait for slots do weights divide the
+//! throughput. But a host may read slowly or not at all, and a few such queues could keep all slots. A command
+//! therefore loses its slot when its time is over. It continues without one, and its bytes are counted as before.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,6 +17,14 @@ use straightway_core::share::{Share, Tags, Turn, after, choose, next_due_s};
 
 /// The time by which a host may be late and still get its full rate.
 const SLACK_S: f64 = 0.01;
+
+/// The time for which a command keeps its slot, in addition to that for its bytes. A queue that does not read holds up
+/// other hosts for this long with each command, and it has only one at a time.
+const SLOT_TIME_S: f64 = 0.01;
+
+/// The rate of a slot below which a command loses it. It is low, because the slots of a large machine share one drive
+/// or network card: 64 slots have 1 GiB/s.
+const SLOT_RATE_BYTES_PER_S: f64 = 16.0 * 1024.0 * 1024.0;
 
 /// The maximum wait before the state is checked again.
 const WAIT_MAX: Duration = Duration::from_millis(100);
@@ -28,7 +40,8 @@ pub(crate) struct Gate {
 
 #[derive(Debug, Default)]
 struct State {
-    in_service: usize,
+    /// The commands with a slot: their tickets, and the times when they lose it.
+    in_service: Vec<(u64, f64)>,
     next_ticket: u64,
     /// The weight tag of the last command that was served by weight.
     weight_s: f64,
@@ -44,7 +57,10 @@ struct Queue {
 
 /// A command in service. Dropping it frees its slot.
 #[derive(Debug)]
-pub(crate) struct Pass<'a>(&'a Gate);
+pub(crate) struct Pass<'a> {
+    gate: &'a Gate,
+    ticket: u64,
+}
 
 impl Gate {
     /// A gate with `slots` slots.
@@ -65,17 +81,18 @@ impl Gate {
         state.arrive(host, share, ticket, self.now_s());
         loop {
             let now_s = self.now_s();
+            let has_slot = state.busy_slots(now_s) < self.slots;
             let wait = match state.first(now_s) {
-                Some((first, turn)) if state.in_service < self.slots => {
+                Some((first, turn)) if has_slot => {
                     if state.hosts[&first].tickets.front() == Some(&ticket) {
                         state.serve(first, turn, bytes as f64, now_s);
                         drop(state);
                         self.changed.notify_all();
-                        return Pass(self);
+                        return Pass { gate: self, ticket };
                     }
                     WAIT_MAX
                 }
-                Some(_) => WAIT_MAX,
+                Some(_) => state.slot_wait(now_s),
                 None => state.wait(now_s),
             };
             let waited = self.changed.wait_timeout(state, wait);
@@ -90,10 +107,11 @@ impl Gate {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.in_service -= 1;
+        let state = self.gate.state.lock();
+        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        state.leave(self.ticket);
         drop(state);
-        self.0.changed.notify_all();
+        self.gate.changed.notify_all();
     }
 }
 
@@ -135,9 +153,27 @@ impl State {
         Duration::from_secs_f64((due_s - now_s).max(0.0)).min(WAIT_MAX)
     }
 
+    /// The number of slots in use. Commands whose time is over lose theirs.
+    fn busy_slots(&mut self, now_s: f64) -> usize {
+        self.in_service.retain(|(_, until_s)| *until_s > now_s);
+        self.in_service.len()
+    }
+
+    /// The time until a command loses its slot.
+    fn slot_wait(&self, now_s: f64) -> Duration {
+        let ends = self.in_service.iter().map(|(_, until_s)| *until_s);
+        let first_s = ends.fold(f64::INFINITY, f64::min);
+        Duration::try_from_secs_f64(first_s - now_s).map_or(WAIT_MAX, |wait| wait.min(WAIT_MAX))
+    }
+
+    /// Frees the slot of a command, if it still has one.
+    fn leave(&mut self, ticket: u64) {
+        self.in_service.retain(|(known, _)| *known != ticket);
+    }
+
     fn serve(&mut self, host: usize, turn: Turn, cost: f64, now_s: f64) {
         let queue = self.hosts.get_mut(&host).expect("it was chosen");
-        queue.tickets.pop_front();
+        let ticket = queue.tickets.pop_front().expect("it waits");
         let (share, due) = (queue.share, &mut queue.due);
         let floor_s = now_s - SLACK_S;
         if let Some(limit) = share.limit {
@@ -149,14 +185,19 @@ impl State {
             self.weight_s = due.weight_s;
             due.weight_s = after(due.weight_s, cost, share.weight, due.weight_s);
         }
-        self.in_service += 1;
+        let until_s = now_s + SLOT_TIME_S + cost / SLOT_RATE_BYTES_PER_S;
+        self.in_service.push((ticket, until_s));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
-        sync::atomic::{AtomicUsize, Ordering},
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+            mpsc,
+        },
         thread,
     };
 
@@ -184,7 +225,9 @@ mod tests {
             };
             state.serve(host, turn, COMMAND_BYTES as f64, now_s);
             now_s += SERVICE_S;
-            state.in_service -= 1;
+            // Only this command is in service.
+            assert_eq!(state.busy_slots(now_s), 1);
+            state.in_service.clear();
             sums[host] += COMMAND_BYTES;
             state.arrive(host, &shares[host], 0, now_s);
         }
@@ -238,7 +281,8 @@ mod tests {
                         ..Share::default()
                     };
                     for _ in 0..100 {
-                        let _pass = gate.enter(host, &share, COMMAND_BYTES);
+                        // A minute for each: a busy machine may run a thread late.
+                        let _pass = gate.enter(host, &share, 1 << 30);
                         assert!(in_service.fetch_add(1, Ordering::SeqCst) < 2);
                         thread::yield_now();
                         in_service.fetch_sub(1, Ordering::SeqCst);
@@ -248,5 +292,22 @@ mod tests {
             }
         });
         assert_eq!(served.into_inner(), 400);
+    }
+
+    #[test]
+    fn commands_that_are_stuck_do_not_stop_other_hosts() {
+        let gate = Arc::new(Gate::new(2));
+        let _stuck = [0, 0].map(|host| gate.enter(host, &Share::default(), 4 << 20));
+        let (done, is_done) = mpsc::channel();
+        let own = Arc::clone(&gate);
+        // Not a scoped thread: the test must fail and not wait for it.
+        thread::spawn(move || {
+            for _ in 0..4 {
+                drop(own.enter(1, &Share::default(), COMMAND_BYTES));
+            }
+            let _ = done.send(());
+        });
+        let served = is_done.recv_timeout(Duration::from_secs(10));
+        assert!(served.is_ok(), "the second host waits for the first");
     }
 }

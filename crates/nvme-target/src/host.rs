@@ -19,8 +19,12 @@ use straightway_nvme::{
 
 use crate::gate::{Gate, Pass};
 
-/// The maximum number of hosts with their own receipt. Further hosts share one.
-const HOSTS_MAX: usize = 4096;
+/// The maximum number of hosts without a rule that have their own entry. Further ones share one.
+const GUESTS_MAX: usize = 4096;
+
+/// Names in receipts. NQNs have no spaces, so that no host has such a name.
+const FURTHER_HOSTS: &str = "further hosts";
+const REFUSED_HOSTS: &str = "refused hosts";
 
 /// The configuration of one host.
 #[derive(Clone, Debug)]
@@ -124,7 +128,8 @@ impl HostTable {
 /// The counters of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostReceipt {
-    /// Its NQN.
+    /// Its NQN; `further hosts` for hosts beyond the first 4096 without a rule, `refused hosts` for those that are not
+    /// listed.
     pub host: String,
     /// Connections that became queues.
     pub queues: u64,
@@ -165,29 +170,49 @@ pub(crate) fn add(counter: &AtomicU64, count: u64) {
     counter.fetch_add(count, Ordering::Relaxed);
 }
 
-/// A host that has connected.
+/// The name and the identifier of a host, as it gave them when it connected.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HostIdentity {
+    pub(crate) nqn: Nqn,
+    pub(crate) id: [u8; 16],
+}
+
+/// A host, or all hosts without an entry of their own.
 #[derive(Debug)]
 pub(crate) struct Host {
-    pub(crate) nqn: Nqn,
     pub(crate) keys: Option<AuthKeys>,
     pub(crate) counters: Counters,
+    /// Its name in receipts.
+    name: String,
     number: usize,
     share: Share,
     gate: Option<Arc<Gate>>,
 }
 
 impl Host {
+    fn new(name: &str, number: usize, rule: Option<&HostRule>, gate: Option<&Arc<Gate>>) -> Self {
+        Self {
+            keys: rule.and_then(|rule| rule.keys.clone()),
+            counters: Counters::default(),
+            name: name.to_owned(),
+            number,
+            share: rule.and_then(|rule| rule.share).unwrap_or_default(),
+            gate: gate.cloned(),
+        }
+    }
+
     /// Waits for its turn to transfer `bytes`.
     pub(crate) fn turn(&self, bytes: u64) -> Option<Pass<'_>> {
         let gate = self.gate.as_ref()?;
         Some(gate.enter(self.number, &self.share, bytes))
     }
 
-    fn receipt(&self) -> HostReceipt {
+    /// Its receipt; `None` if it never connected.
+    fn receipt(&self) -> Option<HostReceipt> {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.counters;
-        HostReceipt {
-            host: self.nqn.as_str().to_owned(),
+        let receipt = HostReceipt {
+            host: self.name.clone(),
             queues: get(&c.queues),
             reads: get(&c.reads),
             read_bytes: get(&c.read_bytes),
@@ -197,59 +222,88 @@ impl Host {
             errors: get(&c.errors),
             refused: get(&c.refused),
             faults: get(&c.faults),
-        }
+        };
+        (receipt.queues > 0 || receipt.refused > 0).then_some(receipt)
     }
 }
 
 /// All hosts: the configured ones and those that have connected.
 #[derive(Debug)]
 pub(crate) struct Hosts {
-    policy: HostPolicy,
+    is_closed: bool,
     gate: Option<Arc<Gate>>,
-    known: Mutex<BTreeMap<Nqn, Arc<Host>>>,
+    /// The hosts with a rule. They exist from the start, so that other hosts cannot take their places.
+    configured: BTreeMap<Nqn, Arc<Host>>,
+    /// The hosts without a rule that have connected. A closed policy has none.
+    guests: Mutex<BTreeMap<Nqn, Arc<Host>>>,
+    /// The hosts without a rule beyond the limit: any host could fill the memory with names.
+    further: Arc<Host>,
+    /// The connections of hosts without a rule to a closed policy. Their names are not kept.
+    refused: AtomicU64,
 }
 
 impl Hosts {
-    pub(crate) fn new(policy: HostPolicy) -> Self {
+    pub(crate) fn new(policy: &HostPolicy) -> Self {
         let has_shares = policy.rules.iter().any(|rule| rule.share.is_some());
         // One slot per processor: more commands would only wait for each other.
         let slots = std::thread::available_parallelism().map_or(2, usize::from);
+        let gate = has_shares.then(|| Arc::new(Gate::new(slots)));
+        let mut configured = BTreeMap::new();
+        for (number, rule) in policy.rules.iter().enumerate() {
+            let host = Host::new(rule.nqn.as_str(), number, Some(rule), gate.as_ref());
+            configured
+                .entry(rule.nqn.clone())
+                .or_insert_with(|| Arc::new(host));
+        }
         Self {
-            policy,
-            gate: has_shares.then(|| Arc::new(Gate::new(slots))),
-            known: Mutex::default(),
+            is_closed: policy.is_closed,
+            configured,
+            guests: Mutex::default(),
+            further: Arc::new(Host::new(FURTHER_HOSTS, usize::MAX, None, gate.as_ref())),
+            refused: AtomicU64::new(0),
+            gate,
         }
     }
 
-    /// Finds a host by name, and whether it may connect.
-    pub(crate) fn find(&self, nqn: &Nqn) -> (Arc<Host>, bool) {
-        let rule = self.policy.rules.iter().find(|rule| rule.nqn == *nqn);
-        let is_allowed = rule.is_some() || !self.policy.is_closed;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = known.len();
-        // Unknown hosts could fill the list with names. Beyond the limit they share one entry.
-        let nqn = if known.len() < HOSTS_MAX || known.contains_key(nqn) {
-            nqn.clone()
-        } else {
-            Nqn::new("others").expect("it is a valid NQN")
-        };
-        let host = known.entry(nqn.clone()).or_insert_with(|| {
-            Arc::new(Host {
-                nqn,
-                keys: rule.and_then(|rule| rule.keys.clone()),
-                counters: Counters::default(),
-                number,
-                share: rule.and_then(|rule| rule.share).unwrap_or_default(),
-                gate: self.gate.clone(),
-            })
-        });
-        (host.clone(), is_allowed)
+    /// The entry of a host that connects; `None` if it may not connect.
+    pub(crate) fn admit(&self, nqn: &Nqn) -> Option<Arc<Host>> {
+        if let Some(host) = self.configured.get(nqn) {
+            return Some(Arc::clone(host));
+        }
+        if self.is_closed {
+            add(&self.refused, 1);
+            return None;
+        }
+        let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(host) = guests.get(nqn) {
+            return Some(Arc::clone(host));
+        }
+        if guests.len() >= GUESTS_MAX {
+            return Some(Arc::clone(&self.further));
+        }
+        let number = self.configured.len() + guests.len();
+        let host = Arc::new(Host::new(nqn.as_str(), number, None, self.gate.as_ref()));
+        guests.insert(nqn.clone(), Arc::clone(&host));
+        Some(host)
     }
 
-    /// The receipts of all hosts, sorted by name.
+    /// The receipts of all hosts that have connected, sorted by name. The receipts of several hosts follow.
     pub(crate) fn receipts(&self) -> Vec<HostReceipt> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.values().map(|host| host.receipt()).collect()
+        let guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        let single = self.configured.values().chain(guests.values());
+        let mut receipts: Vec<_> = single.filter_map(|host| host.receipt()).collect();
+        drop(guests);
+        receipts.sort_by(|one, other| one.host.cmp(&other.host));
+        receipts.extend(self.further.receipt());
+        let refused = self.refused.load(Ordering::Relaxed);
+        if refused > 0 {
+            receipts.push(HostReceipt {
+                host: REFUSED_HOSTS.to_owned(),
+                refused,
+                ..HostReceipt::default()
+            });
+        }
+        receipts
     }
 }
 
@@ -258,6 +312,10 @@ mod tests {
     use super::*;
 
     const SECRET: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+
+    fn nqn(text: &str) -> Nqn {
+        Nqn::new(text).expect("a name")
+    }
 
     fn read(text: &str) -> Result<HostPolicy> {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -277,10 +335,55 @@ mod tests {
             policy.rules[0].share.and_then(|share| share.limit),
             Some(Rate(1e9))
         );
-        let hosts = Hosts::new(policy);
-        let nqn = |text| Nqn::new(text).expect("a name");
-        assert!(hosts.find(&nqn("nqn.a")).1);
-        assert!(!hosts.find(&nqn("nqn.c")).1);
+        let hosts = Hosts::new(&policy);
+        assert!(hosts.admit(&nqn("nqn.a")).is_some());
+        assert!(hosts.admit(&nqn("nqn.c")).is_none());
+    }
+
+    fn keyed(name: &str) -> HostRule {
+        HostRule {
+            nqn: nqn(name),
+            keys: Some(AuthKeys::of_host(SECRET.parse().expect("a secret"))),
+            share: None,
+        }
+    }
+
+    #[test]
+    fn strangers_cannot_take_the_place_of_a_host_that_must_authenticate() {
+        let mut policy = HostPolicy::default();
+        policy.add(keyed("nqn.keyed")).expect("it is the first");
+        let hosts = Hosts::new(&policy);
+        for number in 0..GUESTS_MAX {
+            let guest = hosts.admit(&nqn(&format!("nqn.guest.{number}")));
+            assert!(guest.is_some_and(|guest| guest.keys.is_none()));
+        }
+        let (one, two) = (hosts.admit(&nqn("nqn.one")), hosts.admit(&nqn("nqn.two")));
+        assert!(Arc::ptr_eq(
+            &one.expect("the policy is open"),
+            &two.expect("the policy is open")
+        ));
+        let host = hosts.admit(&nqn("nqn.keyed")).expect("it has a rule");
+        assert!(host.keys.is_some(), "it is trusted without a secret");
+    }
+
+    #[test]
+    fn refused_hosts_are_counted_and_their_names_are_not_kept() {
+        let mut policy = HostPolicy {
+            is_closed: true,
+            ..HostPolicy::default()
+        };
+        policy.add(keyed("nqn.keyed")).expect("it is the first");
+        let hosts = Hosts::new(&policy);
+        for number in 0..3 {
+            assert!(hosts.admit(&nqn(&format!("nqn.{number}"))).is_none());
+        }
+        assert!(hosts.guests.lock().expect("no panic").is_empty());
+        let receipts = hosts.receipts();
+        assert_eq!(receipts.len(), 1, "{receipts:?}");
+        assert_eq!(
+            (receipts[0].host.as_str(), receipts[0].refused),
+            (REFUSED_HOSTS, 3)
+        );
     }
 
     #[test]

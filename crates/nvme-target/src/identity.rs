@@ -1,4 +1,4 @@
-//! Identifiers derived from names. They are the same after a restart and on every port.
+//! Identifiers derived from names. They are the same on every port and, except for memory, after a restart.
 
 use sha2::{Digest, Sha256};
 

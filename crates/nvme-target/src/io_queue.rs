@@ -10,7 +10,7 @@ use straightway_nvme::{
     admin::ALL_NAMESPACES,
     digest,
     entry::FLAGS_SGL,
-    fabrics,
+    fabrics::{self, Fabrics},
     log::AnaState,
     nvm::{DATASET_RANGE_BYTES, LbaRange, Nvm},
     pdu::{Data, FatalStatus, Ready},
@@ -18,11 +18,14 @@ use straightway_nvme::{
 
 use crate::{
     admin::QueueHead,
-    catalog::{Namespace, Table},
+    authentication::{Authentication, is_authentication},
+    catalog::Table,
     connection::{Arrived, Connection, End, HOST_DATA_BYTES_MAX, sequence},
     controller::Controller,
+    fence::Fence,
     host::add,
     login::Login,
+    namespace::Namespace,
     pending::{DATASET_BYTES_MAX, Pending, Purpose, discard, extent, synced, written},
     sender::Read,
     state::Shared,
@@ -36,6 +39,8 @@ const PREFETCH_BYTES_MIN: usize = 64 << 10;
 pub(crate) struct IoQueue<'a> {
     shared: &'a Shared,
     controller: Arc<Controller>,
+    fence: Arc<Fence>,
+    authentication: Authentication,
     connection: &'a mut Connection,
     table: Arc<Table>,
     head: QueueHead,
@@ -54,6 +59,8 @@ impl<'a> IoQueue<'a> {
         Self {
             shared,
             controller: login.controller.clone(),
+            fence: login.fence.clone(),
+            authentication: Authentication::new(shared, login),
             connection,
             table: shared.table(),
             head: QueueHead::new(connect.size, connect.is_uncontrolled),
@@ -68,6 +75,7 @@ impl<'a> IoQueue<'a> {
     pub(crate) fn run(&mut self, login: &Login) -> End {
         let result = login.answer.to_result();
         self.complete(login.sqe.cid, Status::SUCCESS, result);
+        self.connection.deadline = self.authentication.deadline();
         loop {
             if let Err(end) = self.step() {
                 return end;
@@ -78,12 +86,12 @@ impl<'a> IoQueue<'a> {
     fn step(&mut self) -> Result<(), End> {
         match self.connection.next(None)? {
             Arrived::Frame(frame) => {
-                self.controller.mark_alive();
+                self.check_alive()?;
                 match frame.pdu {
                     Pdu::Command(sqe) => self.command(&sqe, &frame),
                     Pdu::HostData(data) => self.host_data(data, &frame),
                     Pdu::HostTerm(term) => {
-                        tracing::warn!("host {}: {}", self.controller.host.nqn, term.status);
+                        tracing::warn!("host {}: {}", self.controller.identity.nqn, term.status);
                         Err(End::Closed)
                     }
                     _ => Err(sequence("a second ICReq")),
@@ -92,6 +100,18 @@ impl<'a> IoQueue<'a> {
             _ if self.shared.is_over.load(Ordering::Relaxed) => Err(End::Closed),
             _ => Ok(()),
         }
+    }
+
+    /// Fails if the association has ended: the buffer may have commands that arrived before. Otherwise restarts the
+    /// keep-alive timer.
+    fn check_alive(&self) -> Result<(), End> {
+        if self.fence.is_closed() || self.controller.is_expired() {
+            return Err(End::Closed);
+        }
+        if self.authentication.is_trusted() {
+            self.controller.mark_alive();
+        }
+        Ok(())
     }
 
     fn complete(&mut self, cid: u16, status: Status, result: u64) {
@@ -113,8 +133,14 @@ impl<'a> IoQueue<'a> {
 
     /// Executes a command. `None` if it is completed already or later.
     fn execute(&mut self, sqe: &Sqe, frame: &Frame) -> Result<Option<Status>, End> {
-        if sqe.flags != FLAGS_SGL || sqe.opcode == fabrics::OPCODE {
+        if sqe.flags != FLAGS_SGL {
             return Ok(Some(Status::INVALID_FIELD.dnr()));
+        }
+        if sqe.opcode == fabrics::OPCODE {
+            return self.fabrics(sqe, frame);
+        }
+        if !self.authentication.is_trusted() {
+            return Ok(Some(Status::AUTH_REQUIRED.dnr()));
         }
         // In-capsule data must match the command's SGL.
         if frame.data_bytes > 0 && !sqe.sgl.is_in_capsule() {
@@ -152,11 +178,32 @@ impl<'a> IoQueue<'a> {
                 may_deallocate,
                 is_durable,
             } => {
-                let status = self.zero(&namespace, range, may_deallocate, is_durable);
+                let status = self.zero(&namespace, range, may_deallocate, is_durable)?;
                 Ok(Some(status))
             }
             Nvm::Compare(_) | Nvm::Verify(_) => Ok(Some(Status::INVALID_OPCODE.dnr())),
         }
+    }
+
+    /// Executes a fabrics command. An I/O queue has only those of authentication.
+    fn fabrics(&mut self, sqe: &Sqe, frame: &Frame) -> Result<Option<Status>, End> {
+        let command = match Fabrics::from_sqe(sqe) {
+            Ok(command) if is_authentication(command) => command,
+            _ if self.authentication.is_trusted() => return Ok(Some(Status::INVALID_FIELD.dnr())),
+            _ => return Ok(Some(Status::AUTH_REQUIRED.dnr())),
+        };
+        let data = self.connection.capsule_data(frame);
+        let done = self.authentication.execute(command, sqe, data);
+        self.connection.deadline = self.authentication.deadline();
+        Ok(Some(match done {
+            Ok(None) => Status::SUCCESS,
+            Ok(Some(message)) => {
+                let bytes = message.len();
+                self.connection.sender.page(sqe.cid, &message, bytes)?;
+                Status::SUCCESS
+            }
+            Err(status) => status,
+        }))
     }
 
     fn namespace(&self, nsid: u32) -> Result<Arc<Namespace>, Status> {
@@ -187,6 +234,8 @@ impl<'a> IoQueue<'a> {
             return Ok(Some(Status::SGL_DATA_LENGTH.dnr()));
         }
         let host = self.controller.host.clone();
+        // Held while the data is sent, so that shares apply if the network is the bottleneck. The gate does not wait
+        // for a pass whose host reads too slowly.
         let _pass = host.turn(u64::from(bytes));
         if bytes as usize >= PREFETCH_BYTES_MIN {
             namespace.backing.prefetch(offset, bytes as usize);
@@ -242,19 +291,16 @@ impl<'a> IoQueue<'a> {
         if !namespace.backing.is_writable {
             return Ok(Some(Status::WRITE_PROTECTED.dnr()));
         }
-        if !deallocates && frame.data_bytes > 0 {
-            // Access hints are ignored.
-            return Ok(Some(Status::SUCCESS));
-        }
         // Linux sends a buffer for 256 ranges, however many it uses.
         let used_bytes = usize::from(ranges) * DATASET_RANGE_BYTES;
         let bytes = sqe.sgl.bytes;
         if !(used_bytes..=DATASET_BYTES_MAX).contains(&(bytes as usize)) {
             return Ok(Some(Status::SGL_DATA_LENGTH.dnr()));
         }
-        let purpose = Purpose::Discard {
+        let purpose = Purpose::Dataset {
             ranges: Vec::new(),
             used_bytes,
+            deallocates,
         };
         self.take_data(sqe, frame, namespace, purpose, bytes)
     }
@@ -287,13 +333,13 @@ impl<'a> IoQueue<'a> {
             Sgl::IN_CAPSULE => {
                 match self.connection.capsule_data(frame) {
                     Ok(data) => {
-                        let host = &self.controller.host;
-                        let _pass = host.turn(u64::from(bytes));
-                        pending.take(data);
+                        let _pass = self.controller.host.turn(u64::from(bytes));
+                        let _open = self.fence.enter()?;
+                        pending.take(data, &self.controller.identity);
                     }
                     Err(status) => pending.failed = Some(status),
                 }
-                Ok(Some(self.finish(&pending)))
+                Ok(Some(self.finish(&pending)?))
             }
             Sgl::TRANSPORT => {
                 self.ask(pending)?;
@@ -358,43 +404,56 @@ impl<'a> IoQueue<'a> {
         let is_right = sum
             .first_chunk()
             .is_none_or(|sum| digest(bytes) == u32::from_le_bytes(*sum));
-        if is_right {
+        if is_right && self.authentication.is_trusted() {
             let _pass = self.controller.host.turn(bytes.len() as u64);
-            pending.take(bytes);
+            let _open = self.fence.enter()?;
+            pending.take(bytes, &self.controller.identity);
         } else {
             pending.received += data.bytes;
-            pending.failed = Some(Status::TRANSIENT_TRANSPORT);
+            pending.failed = Some(if is_right {
+                Status::AUTH_REQUIRED.dnr()
+            } else {
+                Status::TRANSIENT_TRANSPORT
+            });
         }
         if is_whole && let Some(pending) = self.pending[tag].take() {
             let cid = pending.cid;
-            let status = self.finish(&pending);
+            let status = self.finish(&pending)?;
             self.complete(cid, status, 0);
         }
         Ok(())
     }
 
     /// Completes a command after all its data has arrived.
-    fn finish(&self, pending: &Pending) -> Status {
+    fn finish(&self, pending: &Pending) -> Result<Status, End> {
         let counters = &self.controller.host.counters;
         match &pending.purpose {
+            Purpose::Write { .. } => add(&counters.writes, 1),
+            Purpose::Dataset { .. } => add(&counters.other_commands, 1),
+        }
+        if let Some(status) = pending.failed {
+            return Ok(status);
+        }
+        Ok(match &pending.purpose {
             Purpose::Write { is_durable, .. } => {
-                add(&counters.writes, 1);
-                if let Some(status) = pending.failed {
-                    return status;
-                }
                 add(&counters.written_bytes, u64::from(pending.bytes));
                 if *is_durable {
-                    return synced(pending.namespace.backing.sync());
+                    synced(pending.namespace.backing.sync())
+                } else {
+                    Status::SUCCESS
                 }
-                Status::SUCCESS
             }
-            Purpose::Discard { ranges, used_bytes } => {
-                add(&counters.other_commands, 1);
-                pending
-                    .failed
-                    .unwrap_or_else(|| discard(&pending.namespace, &ranges[..*used_bytes]))
+            Purpose::Dataset {
+                ranges,
+                used_bytes,
+                deallocates: true,
+            } => {
+                let _open = self.fence.enter()?;
+                let host = &self.controller.identity;
+                discard(&pending.namespace, host, &ranges[..*used_bytes])
             }
-        }
+            Purpose::Dataset { .. } => Status::SUCCESS,
+        })
     }
 
     fn zero(
@@ -403,21 +462,25 @@ impl<'a> IoQueue<'a> {
         range: LbaRange,
         may_deallocate: bool,
         is_durable: bool,
-    ) -> Status {
+    ) -> Result<Status, End> {
         add(&self.controller.host.counters.other_commands, 1);
         if !namespace.backing.is_writable {
-            return Status::WRITE_PROTECTED.dnr();
+            return Ok(Status::WRITE_PROTECTED.dnr());
         }
         if !range.is_within(namespace.backing.blocks()) {
-            return Status::LBA_RANGE.dnr();
+            return Ok(Status::LBA_RANGE.dnr());
         }
         let shift = namespace.backing.block_shift;
         let (offset, bytes) = (range.start << shift, u64::from(range.blocks) << shift);
         let _pass = self.controller.host.turn(bytes);
-        match namespace.backing.zero(offset, bytes, may_deallocate) {
+        let done = {
+            let _open = self.fence.enter()?;
+            namespace.zero(&self.controller.identity, offset, bytes, may_deallocate)
+        };
+        Ok(match done {
             Ok(()) if is_durable => synced(namespace.backing.sync()),
             other => written(other),
-        }
+        })
     }
 
     fn flush_all(&mut self) -> Status {

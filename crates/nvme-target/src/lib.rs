@@ -12,25 +12,30 @@
 //!
 //! A [`NamespaceSource`] is a file, folder or device to serve. [`Target::rescan`] scans the sources again and notifies
 //! hosts of changes. A controller is the association of one host: its admin queue, its I/O queues and its keep-alive.
-//! It ends with its admin queue, and its I/O queues end with it.
+//! It ends with its admin queue, and its I/O queues end with it. No command of theirs changes data after that.
 
 mod admin;
+mod authentication;
 mod backing;
 mod catalog;
 mod config;
 mod connection;
 mod controller;
+mod fence;
 mod gate;
 mod host;
 mod identity;
 mod io_queue;
 mod login;
+mod namespace;
 mod page;
 mod pending;
 mod receiver;
+mod refresh;
 mod sender;
 mod server;
 mod state;
+mod version;
 
 pub use catalog::NamespaceSource;
 pub use config::{Config, Listen};

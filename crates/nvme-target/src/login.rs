@@ -1,6 +1,6 @@
 //! Login of a connection: `ICReq`, then Connect.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{sync::Arc, time::Instant};
 
 use straightway_nvme::{
     Pdu, Sqe, Status,
@@ -13,7 +13,8 @@ use straightway_nvme::{
 use crate::{
     connection::{Connection, End, sequence},
     controller::{Association, Controller},
-    host::add,
+    fence::Fence,
+    host::{HostIdentity, add},
     state::Shared,
 };
 
@@ -21,7 +22,7 @@ use crate::{
 pub(crate) const QUEUE_SIZE_MAX: u16 = 1023;
 
 /// Offsets of Connect fields in errors.
-const QUEUE_AT: u16 = 42;
+pub(crate) const QUEUE_AT: u16 = 42;
 const SIZE_AT: u16 = 44;
 const CONTROLLER_AT: u16 = 16;
 const SUBSYSTEM_AT: u16 = 256;
@@ -31,6 +32,7 @@ const HOST_AT: u16 = 512;
 #[derive(Debug)]
 pub(crate) struct Login {
     pub(crate) controller: Arc<Controller>,
+    pub(crate) fence: Arc<Fence>,
     pub(crate) connect: Connect,
     /// The Connect command, which is not completed yet.
     pub(crate) sqe: Sqe,
@@ -38,16 +40,17 @@ pub(crate) struct Login {
 }
 
 /// The status and dword 0 of a refused Connect.
-type Refusal = (Status, u64);
+pub(crate) type Refusal = (Status, u64);
 
-/// Waits for `ICReq` and Connect. Completes Connect if it is refused.
+/// Waits for `ICReq` and Connect, which must both arrive within the login timeout. Completes Connect if it is refused.
 pub(crate) fn login(
     shared: &Shared,
     port: usize,
     connection: &mut Connection,
 ) -> Result<Login, End> {
-    connection.begin(shared.login_timeout)?;
-    let frame = connection.first(shared.login_timeout)?;
+    connection.deadline = Some(Instant::now() + shared.login_timeout);
+    connection.begin()?;
+    let frame = connection.first()?;
     let Pdu::Command(sqe) = frame.pdu else {
         return Err(sequence("data before Connect"));
     };
@@ -73,23 +76,26 @@ pub(crate) fn login(
             io(shared, connect, &data)
         }
     });
-    match found {
-        Ok(controller) => {
-            if !controller.add_queue(connect.queue, &connection.socket) {
-                let result = invalid_parameter(QUEUE_AT, false);
-                let status = Status::CONNECT_INVALID_PARAM.dnr();
-                return Err(connection.refuse(&sqe, status, result));
-            }
+    let added = found.and_then(|controller| {
+        let fence = controller.add_queue(connect.queue, &connection.socket)?;
+        Ok((controller, fence))
+    });
+    match added {
+        Ok((controller, fence)) => {
             add(&controller.host.counters.queues, 1);
-            controller.mark_alive();
-            let needs_auth = !controller.is_trusted.load(Ordering::Relaxed);
+            // Every queue authenticates itself: whoever knows the names in Connect could open an I/O queue.
+            let needs_auth = controller.host.keys.is_some();
+            if !needs_auth {
+                controller.mark_alive();
+            }
             Ok(Login {
                 answer: Connected {
                     controller: controller.id,
-                    needs_auth: needs_auth && connect.queue == 0,
+                    needs_auth,
                     needs_concat: false,
                 },
                 controller,
+                fence,
                 connect,
                 sqe,
             })
@@ -103,7 +109,7 @@ fn in_data(offset: u16) -> Refusal {
     (status, invalid_parameter(offset, true))
 }
 
-fn in_command(offset: u16) -> Refusal {
+pub(crate) fn in_command(offset: u16) -> Refusal {
     let status = Status::CONNECT_INVALID_PARAM.dnr();
     (status, invalid_parameter(offset, false))
 }
@@ -124,23 +130,28 @@ fn admin(
     if data.controller != DYNAMIC_CONTROLLER {
         return Err(in_data(CONTROLLER_AT));
     }
-    let (host, is_allowed) = shared.hosts.find(&data.host);
-    if !is_allowed {
-        add(&host.counters.refused, 1);
-        tracing::warn!("host {} is not allowed to connect", host.nqn);
+    let Some(host) = shared.hosts.admit(&data.host) else {
+        tracing::warn!("host {} is not allowed to connect", data.host);
         let at = invalid_parameter(HOST_AT, true);
         return Err((Status::CONNECT_INVALID_HOST.dnr(), at));
-    }
+    };
     let association = Association {
         is_discovery,
         host,
-        host_id: data.host_id,
+        identity: identity(data),
         port,
         keep_alive_ms: connect.keep_alive_ms,
     };
     match shared.associate(association) {
         Ok(Some(controller)) => Ok(controller),
         Ok(None) | Err(_) => Err((Status::CONNECT_BUSY, 0)),
+    }
+}
+
+fn identity(data: &ConnectData) -> HostIdentity {
+    HostIdentity {
+        nqn: data.host.clone(),
+        id: data.host_id,
     }
 }
 
@@ -152,20 +163,14 @@ fn io(shared: &Shared, connect: Connect, data: &ConnectData) -> Result<Arc<Contr
         return Err(in_data(SUBSYSTEM_AT));
     }
     // Another host must not reach a controller by guessing its identifier.
-    if controller.host_id != data.host_id || controller.host.nqn != data.host {
+    if controller.identity != identity(data) {
         return Err(in_data(HOST_AT));
-    }
-    if !controller.is_trusted.load(Ordering::Relaxed) {
-        return Err((Status::AUTH_REQUIRED.dnr(), 0));
     }
     if connect.size == 0 || connect.size > QUEUE_SIZE_MAX {
         return Err(in_command(SIZE_AT));
     }
     if connect.queue > shared.queues_max {
         return Err(in_command(QUEUE_AT));
-    }
-    if !controller.is_ready() {
-        return Err((Status::COMMAND_SEQUENCE.dnr(), 0));
     }
     Ok(controller)
 }

@@ -6,7 +6,7 @@ use straightway_nvme::{
     Nqn, Status, TRANSFER_BYTES_MAX,
     admin::{ALL_NAMESPACES, EventMask, GetLog, Identify},
     identify::{self, ControllerKind, IDENTIFY_BYTES, NamespaceId, encode_list},
-    index::INDEX_PAGE,
+    index::{INDEX_HEADER_BYTES, INDEX_PAGE},
     log::{
         self, AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind,
         TransportType, encode_changed,
@@ -14,11 +14,8 @@ use straightway_nvme::{
 };
 
 use crate::{
-    catalog::{NAMESPACES_MAX, Namespace},
-    connection::CAPSULE_BYTES_MAX,
-    controller::Controller,
-    login::QUEUE_SIZE_MAX,
-    state::Shared,
+    catalog::NAMESPACES_MAX, connection::CAPSULE_BYTES_MAX, controller::Controller,
+    login::QUEUE_SIZE_MAX, namespace::Namespace, state::Shared,
 };
 
 /// The maximum number of outstanding Asynchronous Event Requests, less one.
@@ -159,7 +156,7 @@ fn common_page(namespace: &Namespace) -> Vec<u8> {
     page
 }
 
-/// A part of a log page. Bytes beyond its end are zeros. An offset beyond its end is refused.
+/// A part of a log page. It is shorter than requested if the page ends before. An offset beyond its end is refused.
 pub(crate) fn log(
     shared: &Shared,
     controller: &Controller,
@@ -167,7 +164,6 @@ pub(crate) fn log(
     what: GetLog,
 ) -> Result<Vec<u8>, Status> {
     use log::page;
-    let invalid = Status::INVALID_LOG_PAGE.dnr();
     if what.bytes > TRANSFER_BYTES_MAX {
         return Err(Status::INVALID_FIELD.dnr());
     }
@@ -181,17 +177,28 @@ pub(crate) fn log(
             encode_changed(list.as_deref())
         }
         (page::ANA, false) => ana(shared, controller, what.specific & 1 != 0),
-        (INDEX_PAGE, false) => shared.table().index.clone(),
-        _ => return Err(invalid),
+        (INDEX_PAGE, false) => return index(shared, controller, what),
+        _ => return Err(Status::INVALID_LOG_PAGE.dnr()),
     };
     if !what.retains_event {
         controller.rearm(what.page);
     }
     let offset = usize::try_from(what.offset).map_err(|_| Status::INVALID_FIELD.dnr())?;
     let rest = whole.get(offset..).ok_or(Status::INVALID_FIELD.dnr())?;
-    let mut part = rest[..rest.len().min(what.bytes as usize)].to_vec();
-    part.resize(what.bytes as usize, 0);
-    Ok(part)
+    Ok(rest[..rest.len().min(what.bytes as usize)].to_vec())
+}
+
+/// A part of the name index. A host reads the header first, then the page, and then the header again. The served files
+/// are looked at when the header is read, so that all versions after it are newer than the request.
+fn index(shared: &Shared, controller: &Controller, what: GetLog) -> Result<Vec<u8>, Status> {
+    let offset = usize::try_from(what.offset).map_err(|_| Status::INVALID_FIELD.dnr())?;
+    if offset < INDEX_HEADER_BYTES {
+        shared.look()?;
+    }
+    let table = shared.table();
+    table
+        .index_part(offset, what.bytes as usize, &controller.identity)
+        .ok_or(Status::INVALID_FIELD.dnr())
 }
 
 fn effects(is_writable: bool) -> Vec<u8> {

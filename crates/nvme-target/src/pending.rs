@@ -7,7 +7,7 @@ use straightway_nvme::{
     nvm::{DATASET_RANGE_BYTES, DATASET_RANGES_MAX, LbaRange, dataset_ranges},
 };
 
-use crate::catalog::Namespace;
+use crate::{host::HostIdentity, namespace::Namespace};
 
 /// The maximum data length of Dataset Management.
 pub(crate) const DATASET_BYTES_MAX: usize = DATASET_RANGES_MAX * DATASET_RANGE_BYTES;
@@ -27,24 +27,32 @@ pub(crate) struct Pending {
 /// The use of the data.
 #[derive(Debug)]
 pub(crate) enum Purpose {
-    Write { offset: u64, is_durable: bool },
-    Discard { ranges: Vec<u8>, used_bytes: usize },
+    Write {
+        offset: u64,
+        is_durable: bool,
+    },
+    Dataset {
+        ranges: Vec<u8>,
+        used_bytes: usize,
+        /// Without it, the ranges are access hints, which are ignored.
+        deallocates: bool,
+    },
 }
 
 impl Pending {
-    /// Processes the next piece of data.
-    pub(crate) fn take(&mut self, data: &[u8]) {
+    /// Processes the next piece of data of a host.
+    pub(crate) fn take(&mut self, data: &[u8], host: &HostIdentity) {
         let at = u64::from(self.received);
         self.received += u32::try_from(data.len()).expect("pieces are bounded");
         match &mut self.purpose {
             Purpose::Write { offset, .. } => {
-                let done = self.namespace.backing.write(data, *offset + at);
+                let done = self.namespace.write(host, data, *offset + at);
                 let status = written(done);
                 if !status.is_success() {
                     self.failed = Some(status);
                 }
             }
-            Purpose::Discard { ranges, .. } => ranges.extend_from_slice(data),
+            Purpose::Dataset { ranges, .. } => ranges.extend_from_slice(data),
         }
     }
 }
@@ -62,8 +70,8 @@ pub(crate) fn extent(namespace: &Namespace, range: LbaRange) -> Result<(u64, u32
     }
 }
 
-/// Deallocates ranges.
-pub(crate) fn discard(namespace: &Namespace, ranges: &[u8]) -> Status {
+/// Deallocates ranges for a host.
+pub(crate) fn discard(namespace: &Namespace, host: &HostIdentity, ranges: &[u8]) -> Status {
     let Ok(ranges) = dataset_ranges(ranges) else {
         return Status::INVALID_FIELD.dnr();
     };
@@ -73,7 +81,7 @@ pub(crate) fn discard(namespace: &Namespace, ranges: &[u8]) -> Status {
     }
     for range in ranges {
         let shift = backing.block_shift;
-        backing.discard(range.start << shift, u64::from(range.blocks) << shift);
+        namespace.discard(host, range.start << shift, u64::from(range.blocks) << shift);
     }
     Status::SUCCESS
 }

@@ -14,7 +14,7 @@ use rustix::{
     net::{RecvFlags, recv},
 };
 
-use crate::connection::End;
+use crate::connection::{End, transfer_time_max};
 
 /// The buffer size: several hundred commands, or one with the maximum in-capsule data.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -115,7 +115,11 @@ impl Receiver {
         out[..there].copy_from_slice(&self.bytes()[..there]);
         self.consume(there);
         let mut filled = there;
+        let (start, time_max) = (Instant::now(), transfer_time_max(out.len(), stall_timeout));
         while filled < out.len() {
+            if start.elapsed() > time_max {
+                return Err(End::Silent);
+            }
             match recv(&*self.socket, &mut out[filled..], RecvFlags::empty()) {
                 Ok((0, _)) => return Err(End::Closed),
                 Ok((received, _)) => {

@@ -17,7 +17,10 @@ use straightway_nvme::{
     pdu::{Data, Ready},
 };
 
-use crate::{backing::Backing, connection::End};
+use crate::{
+    backing::Backing,
+    connection::{End, transfer_time_max},
+};
 
 /// Reads up to this size are copied into the batch. Their own `send` and `sendfile` calls would cost more.
 const COPY_BYTES_MAX: usize = 16 << 10;
@@ -35,6 +38,8 @@ const DRAIN_TIME: Duration = Duration::from_secs(1);
 pub(crate) struct Sender {
     socket: Arc<TcpStream>,
     pub(crate) framing: Framing,
+    /// The timeout of one system call, which the socket has.
+    stall_timeout: Duration,
     out: Vec<u8>,
 }
 
@@ -50,12 +55,19 @@ pub(crate) struct Read<'a> {
 }
 
 impl Sender {
-    pub(crate) fn new(socket: Arc<TcpStream>, framing: Framing) -> Self {
+    pub(crate) fn new(socket: Arc<TcpStream>, framing: Framing, stall_timeout: Duration) -> Self {
         Self {
             socket,
             framing,
+            stall_timeout,
             out: Vec::new(),
         }
+    }
+
+    /// Whether the batch should be sent although more commands have arrived. Hundreds of commands fit into the receive
+    /// buffer, and each may be answered by megabytes.
+    pub(crate) fn is_full(&self) -> bool {
+        self.out.len() >= BATCH_BYTES
     }
 
     /// Adds a PDU without data.
@@ -73,11 +85,25 @@ impl Sender {
         self.pdu(&Pdu::Ready(ready));
     }
 
-    /// Adds data from memory as one PDU.
-    pub(crate) fn page(&mut self, cid: u16, page: &[u8]) {
-        self.head(cid, 0, page.len(), true, false);
-        self.out.extend_from_slice(page);
-        self.data_digest(page.len());
+    /// Adds a page from memory, followed by zeros up to `bytes`. Sends the batch whenever it is full.
+    pub(crate) fn page(&mut self, cid: u16, page: &[u8], bytes: usize) -> Result<(), End> {
+        let mut done = 0;
+        loop {
+            let piece = (bytes - done).min(BATCH_BYTES);
+            if self.out.len() + piece > BATCH_BYTES {
+                self.flush_with(SendFlags::MORE)?;
+            }
+            self.head(cid, done, piece, done + piece == bytes, false);
+            let rest = page.get(done..).unwrap_or_default();
+            let present = rest.len().min(piece);
+            self.out.extend_from_slice(&rest[..present]);
+            self.out.resize(self.out.len() + piece - present, 0);
+            self.data_digest(piece);
+            done += piece;
+            if done == bytes {
+                return Ok(());
+            }
+        }
     }
 
     /// Sends the data of a read. An error before its first PDU fails the command. Later errors end the connection.
@@ -119,7 +145,15 @@ impl Sender {
         self.flush_with(SendFlags::MORE)?;
         let present = read.backing.present(read.offset, read.bytes);
         let (mut offset, end) = (read.offset, read.offset + present as u64);
+        let (start, time_max) = (
+            Instant::now(),
+            transfer_time_max(read.bytes, self.stall_timeout),
+        );
         while offset < end {
+            // The timeout of the socket begins again with each call, and a call returns if it sent anything.
+            if start.elapsed() > time_max {
+                return Err(End::Silent);
+            }
             let left = usize::try_from(end - offset).expect("a part of a command");
             match sendfile(&*self.socket, read.backing.fd(), Some(&mut offset), left) {
                 // The file was truncated or is unreadable. Data that was announced cannot be sent.
@@ -162,8 +196,18 @@ impl Sender {
     }
 
     fn flush_with(&mut self, flags: SendFlags) -> Result<(), End> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
         let mut sent = 0;
+        let (start, time_max) = (
+            Instant::now(),
+            transfer_time_max(self.out.len(), self.stall_timeout),
+        );
         while sent < self.out.len() {
+            if start.elapsed() > time_max {
+                return Err(End::Silent);
+            }
             match send(
                 self.socket.as_fd(),
                 &self.out[sent..],

@@ -21,6 +21,7 @@ use crate::{
     admin::AdminQueue,
     config::Config,
     connection::{Connection, End},
+    controller::Controller,
     host::{HostReceipt, add},
     io_queue::IoQueue,
     login::login,
@@ -193,28 +194,37 @@ fn serve(shared: &Shared, port: usize, socket: TcpStream) {
             return connection.end(&end);
         }
     };
-    let controller = login.controller.clone();
+    let (controller, fence) = (login.controller.clone(), login.fence.clone());
     let queue = login.connect.queue;
     let end = if queue == 0 {
         AdminQueue::new(shared, &login, &mut connection).run(&login)
     } else {
         IoQueue::new(shared, &login, &mut connection).run(&login)
     };
-    let nqn = &controller.host.nqn;
-    match &end {
+    report(&controller, queue, &end);
+    // The association ends before its last PDU is sent, which may take a while.
+    controller.remove_queue(queue, &fence);
+    if queue == 0 {
+        shared.end_controller(&controller);
+    }
+    connection.end(&end);
+}
+
+/// Logs and counts the end of a queue.
+fn report(controller: &Controller, queue: u16, end: &End) {
+    let (nqn, counters) = (&controller.identity.nqn, &controller.host.counters);
+    match end {
         End::Fault(fault) => tracing::warn!("host {nqn}, queue {queue}: {fault}"),
         End::KeepAlive => tracing::warn!("host {nqn}: its keep-alive timeout expired"),
         End::Silent => tracing::warn!("host {nqn}, queue {queue}: timeout inside a PDU"),
+        End::Deadline => tracing::warn!("host {nqn}, queue {queue}: not authenticated in time"),
         End::Backing => tracing::error!("queue {queue} of host {nqn}: a file was truncated"),
         End::Socket(error) => tracing::debug!("host {nqn}, queue {queue}: {error}"),
         end => tracing::debug!("host {nqn}, queue {queue} ended: {end:?}"),
     }
-    if matches!(end, End::Fault(_) | End::Silent) {
-        add(&controller.host.counters.faults, 1);
-    }
-    connection.end(&end);
-    controller.remove_queue(queue);
-    if queue == 0 {
-        shared.end_controller(&controller);
+    match end {
+        End::Fault(_) | End::Silent => add(&counters.faults, 1),
+        End::Deadline => add(&counters.refused, 1),
+        _ => {}
     }
 }

@@ -8,11 +8,12 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    thread,
     time::Duration,
 };
 
 use straightway_core::Result;
-use straightway_nvme::{Nqn, log::AnaState};
+use straightway_nvme::{Nqn, Status, log::AnaState};
 
 use crate::{
     catalog::{Catalog, Table},
@@ -20,6 +21,8 @@ use crate::{
     controller::{Association, Controller},
     host::Hosts,
     identity,
+    refresh::Refresh,
+    version::STAMP_TICK,
 };
 
 /// The largest controller identifier.
@@ -62,6 +65,7 @@ pub(crate) struct Shared {
     catalog: Mutex<Catalog>,
     table: RwLock<Arc<Table>>,
     generation: AtomicU64,
+    refresh: Refresh,
     controllers: Mutex<BTreeMap<u16, Arc<Controller>>>,
     ana_changes: AtomicU64,
 }
@@ -83,7 +87,7 @@ impl Shared {
         Ok(Self {
             groups,
             serial: identity::serial(nqn),
-            hosts: Hosts::new(config.policy.clone()),
+            hosts: Hosts::new(&config.policy),
             ports: ports.collect(),
             referrals: config.referrals.clone(),
             queues_max: config.queues_max,
@@ -93,6 +97,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
             generation: AtomicU64::new(table.generation),
+            refresh: Refresh::new(),
             catalog: Mutex::new(catalog),
             table: RwLock::new(Arc::new(table)),
             controllers: Mutex::default(),
@@ -131,6 +136,19 @@ impl Shared {
             }
         }
         Ok(changed)
+    }
+
+    /// Looks at all served files, or waits for another request that does. The versions of namespaces are then newer
+    /// than this call.
+    pub(crate) fn look(&self) -> Result<(), Status> {
+        self.refresh.wait(|| {
+            let table = self.table();
+            let look = || table.namespaces.values().filter(|n| n.look()).count();
+            if look() > 0 {
+                thread::sleep(STAMP_TICK);
+                look();
+            }
+        })
     }
 
     /// The number of ANA changes.
@@ -175,7 +193,7 @@ impl Shared {
     /// Ends a controller and its queues.
     pub(crate) fn end_controller(&self, controller: &Controller) {
         lock(&self.controllers).remove(&controller.id);
-        controller.close_queues(0);
+        controller.end();
     }
 }
 

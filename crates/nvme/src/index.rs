@@ -28,12 +28,13 @@ pub const INDEX_BYTES_MAX: u64 = 16 << 20;
 
 const MAGIC: [u8; 8] = *b"SWINDEX1";
 const ENTRY_BYTES: usize = 32;
+const VERSION_AT: usize = 16;
 const WRITABLE: u16 = 1;
 
 /// The header of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexHeader {
-    /// Increases with each change of the index.
+    /// Increases with each change of the index other than of versions.
     pub generation: u64,
     /// The number of entries that follow.
     pub entries: u32,
@@ -50,7 +51,8 @@ pub struct IndexEntry {
     pub is_writable: bool,
     /// The length of the object. The namespace is padded with zeros to whole blocks.
     pub bytes: u64,
-    /// Changes whenever the target notices that the content was replaced or modified.
+    /// Changes whenever the target notices that the content was replaced, or modified by another program or host. It
+    /// may change without the generation.
     pub version: u64,
     /// Its name: a relative path with `/` between its parts. It need not be UTF-8.
     pub name: Vec<u8>,
@@ -59,7 +61,7 @@ pub struct IndexEntry {
 /// The whole page: the names of all namespaces of a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct NameIndex {
-    /// Increases with each change.
+    /// Increases with each change other than of versions.
     pub generation: u64,
     /// The entries, sorted by name.
     pub entries: Vec<IndexEntry>,
@@ -112,7 +114,7 @@ impl NameIndex {
             wire::put(head, 4, &name_bytes.to_le_bytes());
             wire::put(head, 6, &flags.to_le_bytes());
             wire::put(head, 8, &entry.bytes.to_le_bytes());
-            wire::put(head, 16, &entry.version.to_le_bytes());
+            wire::put(head, VERSION_AT, &entry.version.to_le_bytes());
             bytes.extend_from_slice(&entry.name);
             bytes.resize(bytes.len().next_multiple_of(4), 0);
         }
@@ -126,6 +128,17 @@ impl NameIndex {
         wire::put(&mut bytes, 16, &entries.to_le_bytes());
         wire::put(&mut bytes, 24, &length.to_le_bytes());
         Some(bytes)
+    }
+
+    /// The offset of the version of each entry in the encoded page, in the order of the entries. Versions change more
+    /// often than names, and a target replaces them in place.
+    pub fn version_offsets(&self) -> impl Iterator<Item = usize> {
+        let mut next = INDEX_HEADER_BYTES;
+        self.entries.iter().map(move |entry| {
+            let at = next;
+            next += ENTRY_BYTES + entry.name.len().next_multiple_of(4);
+            at + VERSION_AT
+        })
     }
 
     /// Decodes the whole page. Bytes after its end are ignored.
@@ -145,7 +158,7 @@ impl NameIndex {
                 nsid: wire::u32_at(head, 0),
                 is_writable: wire::u16_at(head, 6) & WRITABLE != 0,
                 bytes: wire::u64_at(head, 8),
-                version: wire::u64_at(head, 16),
+                version: wire::u64_at(head, VERSION_AT),
                 name: padded[..name_bytes].to_vec(),
             };
             entry.check(entries.last())?;
@@ -218,6 +231,9 @@ mod tests {
             let index = NameIndex { generation, entries: entries.collect() };
             let mut bytes = index.encode().expect("within the limits");
             prop_assert_eq!(bytes.len() % 4, 0);
+            for (at, entry) in index.version_offsets().zip(&index.entries) {
+                prop_assert_eq!(wire::u64_at(&bytes, at), entry.version);
+            }
             prop_assert!(NameIndex::decode(&bytes[..bytes.len() - 1]).is_err());
             bytes.extend([9; 8]);
             prop_assert_eq!(NameIndex::decode(&bytes).expect("ours"), index);

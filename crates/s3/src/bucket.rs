@@ -21,6 +21,7 @@ use crate::{
     access::{REGION_DEFAULT, S3Access},
     credentials::{Credentials, Http, KnownCredentials, block_on, config_value, context},
     endpoint::Endpoint,
+    part_sum::part_checksum,
     refusal::{Refusal, RequestContext},
     sum::checksum,
     write_support::WriteSupport,
@@ -320,7 +321,7 @@ fn headers(access: &S3Access) -> Result<(HeaderMap, HeaderMap)> {
     if access.requester_pays {
         common.insert("x-amz-request-payer", HeaderValue::from_static("requester"));
     }
-    // Requests the stored checksum with whole objects.
+    // Requests the stored checksum with whole objects, and with ranges that are one part.
     object.insert(CHECKSUM_MODE, HeaderValue::from_static("ENABLED"));
     if let Some(key) = &access.customer_key {
         let secret = |text: &str| {
@@ -433,6 +434,15 @@ impl Service for KeyService {
 
     fn checksum(&self, response: &HttpResponse<'_>) -> Option<Checksum> {
         checksum(response)
+    }
+
+    fn part_checksum(&self, response: &HttpResponse<'_>) -> Option<Checksum> {
+        part_checksum(response)
+    }
+
+    /// The header is metadata of the object: S3 never encodes a response.
+    fn stores_encoded(&self) -> bool {
+        true
     }
 
     fn renew(&self) -> Result<()> {

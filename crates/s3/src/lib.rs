@@ -20,6 +20,7 @@ mod copying;
 mod credentials;
 pub mod doctor;
 mod endpoint;
+mod part_sum;
 mod refusal;
 mod removing;
 mod store;

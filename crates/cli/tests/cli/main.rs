@@ -20,4 +20,5 @@ mod nvme;
 mod refusal;
 mod s3;
 mod test_dir;
+mod web;
 mod weights;

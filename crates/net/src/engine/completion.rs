@@ -70,10 +70,7 @@ impl HttpEngine {
                     .expect("it fills a request's I/O");
                 let request = &mut self.requests[number];
                 request.io = Some(io);
-                request.got += moved;
-                if moved > 0 {
-                    request.backoff.reset();
-                }
+                request.note_got(moved);
             }
         }
     }
@@ -107,7 +104,7 @@ impl HttpEngine {
         }
         let was_checking = std::mem::take(&mut self.connections[key].watch.is_checking);
         match result {
-            Err(_) if was_checking => self.note_stall(key, now),
+            Err(_) if was_checking => self.continue_body(key, now),
             Err(error) if self.awaits_early_response(key, &error, now) => {}
             Err(error) => {
                 let judgement = self.broken(key, &error.to_string());
@@ -167,20 +164,18 @@ impl HttpEngine {
 
     /// Bytes were received.
     fn received(&mut self, key: u32, now: Instant) {
-        let connection = &mut self.connections[key];
-        // A whole head must arrive within its deadline; for a body, any byte is progress.
-        if matches!(connection.phase, Phase::ReceivingBody(_)) {
-            connection.expect_body(now);
-        }
+        let connection = &self.connections[key];
         if connection.session.is_some() {
             return self.decrypt(key, now);
         }
+        // A whole head must arrive within its deadline; a body must only make progress.
         match connection.phase {
             Phase::Tunnelling => return self.read_tunnel(key, now),
             Phase::Awaiting(_) | Phase::ReceivingError(..) => self.read_head(key, now),
             Phase::ReceivingBody(number) if self.requests[number].missing() == 0 => {
                 self.complete(key, now);
             }
+            Phase::ReceivingBody(_) => return self.continue_body(key, now),
             _ => {}
         }
         self.continue_receiving(key, now);
@@ -197,17 +192,23 @@ impl HttpEngine {
         }
     }
 
-    /// Notes that a progress check found no new bytes. The second such check in a row fails the connection.
-    fn note_stall(&mut self, key: u32, now: Instant) {
-        let connection = &mut self.connections[key];
-        let was_stalled = connection.watch.was_stalled;
-        connection.expect_body(now);
-        connection.watch.was_stalled = true;
-        if was_stalled {
+    /// Continues to receive a body, unless it comes too slowly.
+    fn continue_body(&mut self, key: u32, now: Instant) {
+        if self.is_too_slow(key, now) {
             self.give_up_waiting(key, now);
         } else {
-            self.receive(key, now);
+            self.continue_receiving(key, now);
         }
+    }
+
+    /// Whether a connection receives a body, and too slowly.
+    fn is_too_slow(&mut self, key: u32, now: Instant) -> bool {
+        let connection = &mut self.connections[key];
+        let Phase::ReceivingBody(number) = connection.phase else {
+            return false;
+        };
+        let request = &self.requests[number];
+        connection.is_too_slow(request.got, request.got + request.missing(), now)
     }
 
     /// Receives more, unless the connection is closing or has an operation already.
@@ -244,6 +245,9 @@ impl HttpEngine {
             }
             Ok(_) => {}
         }
+        if self.is_too_slow(key, now) {
+            return self.give_up_waiting(key, now);
+        }
         if has_outgoing {
             self.send(key, now);
         } else {
@@ -271,7 +275,6 @@ impl HttpEngine {
                 Phase::ReceivingBody(number) => {
                     let request = &mut self.requests[number];
                     rest = &rest[request.fill(rest)..];
-                    request.backoff.reset();
                     if request.missing() == 0 {
                         self.connections[key].is_reusable &= rest.is_empty();
                         self.complete(key, now);

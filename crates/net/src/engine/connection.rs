@@ -14,7 +14,10 @@ use super::{
     Object,
     session::{Session, Stage},
 };
-use crate::{head::HEAD_BYTES_MAX, origin::Origin, remote::ERROR_BYTES_MAX, service::Judgement};
+use crate::{
+    head::HEAD_BYTES_MAX, origin::Origin, progress::Progress, remote::ERROR_BYTES_MAX,
+    service::Judgement,
+};
 
 /// The size of the first receive of a response: most heads fit, and little of the body must be copied.
 const FIRST_BYTES: usize = 4 << 10;
@@ -72,15 +75,14 @@ pub(super) enum Phase {
     ReceivingError(u32, usize),
 }
 
-/// Detects a stall while the kernel receives into an I/O, which reports no progress before its end. The operation is
-/// cancelled twice per stall timeout, which yields the bytes received so far, and started again. Two such checks in a
-/// row without a byte fail the connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Measures the progress of a body. While the kernel receives into an I/O it reports none before the end. So the
+/// operation is cancelled twice per stall timeout, which yields the bytes received so far, and started again.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Watch {
     /// Whether its operation was cancelled for a check.
     pub(super) is_checking: bool,
-    /// Whether the last check found no new bytes.
-    pub(super) was_stalled: bool,
+    /// The bytes that must arrive, and by when.
+    progress: Progress,
 }
 
 /// The reason why a connection is closed.
@@ -116,14 +118,18 @@ impl Phase {
 
 impl Connection {
     pub(super) fn new(origin: &Arc<Origin>, socket: Socket, now: Instant) -> Self {
+        let settings = origin.network().settings();
         Self {
             origin: Arc::clone(origin),
             socket: Arc::new(socket),
             session: None,
             phase: Phase::Connecting,
             operation: None,
-            deadline: now + origin.network().settings().connect_max,
-            watch: Watch::default(),
+            deadline: now + settings.connect_max,
+            watch: Watch {
+                is_checking: false,
+                progress: Progress::begin(settings, 0, 0, now),
+            },
             since: now,
             is_used: false,
             is_reusable: false,
@@ -226,17 +232,33 @@ impl Connection {
         is_open && !has_payload && self.socket.is_quiet()
     }
 
-    /// Sets the deadline for the next byte of the body.
-    pub(super) fn expect_body(&mut self, now: Instant) {
-        let most = self.origin.network().settings().stall_max;
-        self.watch = Watch::default();
+    /// Begins to measure the progress of a body, of which `got` of `end` bytes have arrived.
+    pub(super) fn expect_body(&mut self, got: usize, end: usize, now: Instant) {
+        let settings = self.origin.network().settings();
+        self.watch = Watch {
+            is_checking: false,
+            progress: Progress::begin(settings, got, end, now),
+        };
+        self.set_body_deadline(now);
+    }
+
+    /// Notes that `got` of the `end` bytes of the body have arrived. Returns whether the body comes too slowly.
+    pub(super) fn is_too_slow(&mut self, got: usize, end: usize, now: Instant) -> bool {
+        let settings = self.origin.network().settings();
+        let is_too_slow = self.watch.progress.is_too_slow(settings, got, end, now);
+        self.set_body_deadline(now);
+        is_too_slow
+    }
+
+    /// Sets the deadline for the progress of the body.
+    fn set_body_deadline(&mut self, now: Instant) {
+        let until = self.watch.progress.until();
         // With TLS every receive is seen, so no progress checks are needed.
-        self.deadline = now
-            + if self.session.is_some() {
-                most
-            } else {
-                most / 2
-            };
+        self.deadline = if self.origin.site().is_tls {
+            until
+        } else {
+            until.min(now + self.origin.network().settings().stall_max / 2)
+        };
     }
 
     /// Sets the deadline to `most` from now.

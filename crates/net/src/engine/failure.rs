@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     client::untrusted,
+    progress::too_slow,
     remote::RENEWALS_MAX,
     service::{Judgement, Next, Service},
 };
@@ -237,7 +238,7 @@ impl HttpEngine {
             Phase::SendingBody(_) => {
                 format!("the server accepted no data for {:?}", settings.stall_max)
             }
-            Phase::ReceivingBody(_) => format!("no data came for {:?}", settings.stall_max),
+            Phase::ReceivingBody(_) => too_slow(settings),
             Phase::Awaiting(number) if self.requests[number].sending.is_some() => {
                 format!("no response to a part within {:?}", settings.stored_max())
             }

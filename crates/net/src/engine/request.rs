@@ -36,7 +36,7 @@ pub(super) struct Request {
     pub(super) backoff: Backoff,
     pub(super) renewals: u32,
     pub(super) tries: Tries,
-    /// The checksum of all its bytes, if a response stated it.
+    /// The checksum of all its bytes, if the response to the request for all of them stated it.
     pub(super) sum: Option<Checksum>,
     /// The number of checksum mismatches.
     mismatches: u32,
@@ -111,7 +111,13 @@ impl Request {
         let taken = bytes.len().min(self.missing());
         let io = self.io.as_mut().expect("the ring does not have it");
         io.fill_from(self.got, &bytes[..taken]);
-        self.got += taken;
+        self.note_got(taken);
         taken
+    }
+
+    /// Notes that bytes of the body arrived.
+    pub(super) fn note_got(&mut self, bytes: usize) {
+        self.got += bytes;
+        self.backoff.note_bytes(bytes);
     }
 }

@@ -1,6 +1,6 @@
 //! Handles the head of a response: a body for the I/O follows, or an error.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{
     HttpEngine, State,
@@ -9,14 +9,11 @@ use super::{
 use crate::{
     checksum::Checksum,
     head::{self, Parsed},
-    remote::ERROR_BYTES_MAX,
+    remote::{ERROR_BYTES_MAX, ERROR_PATIENCE},
     response::HttpResponse,
     service::Judgement,
     upload::PartTag,
 };
-
-/// The timeout for the body of an error.
-const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The verdict on the head of a response.
 pub(super) enum Verdict {
@@ -62,7 +59,10 @@ impl HttpEngine {
             Parsed::Whole(length, (Verdict::Accepted(sum), is_reusable)) => {
                 self.connections[key].is_reusable = is_reusable;
                 let request = &mut self.requests[number];
-                request.sum = sum.or(request.sum);
+                // The checksum in the response to a request for the rest is not that of all bytes.
+                if request.got == 0 {
+                    request.sum = sum.or(request.sum);
+                }
                 self.accept(key, number, length, now);
             }
             Parsed::Whole(length, (Verdict::Stored(tag), is_reusable)) => {
@@ -129,7 +129,6 @@ impl HttpEngine {
     fn accept(&mut self, key: u32, number: u32, head_bytes: usize, now: Instant) {
         let connection = &mut self.connections[key];
         connection.phase = Phase::ReceivingBody(number);
-        connection.expect_body(now);
         let first_byte = now.saturating_duration_since(connection.since);
         connection.origin.pace().note_response(first_byte);
         let request = &mut self.requests[number];
@@ -138,6 +137,7 @@ impl HttpEngine {
         let has_surplus = taken < body.len();
         connection.is_reusable &= !has_surplus;
         connection.clear_scratch();
+        connection.expect_body(request.got, request.got + request.missing(), now);
         let State::InFlight { first, hedge } = request.state else {
             unreachable!("its request was sent")
         };

@@ -45,6 +45,10 @@ fn read(io: &mut Io) -> Result<(usize, u32)> {
     if range.is_empty() {
         return Ok((0, 0));
     }
+    if let Some(bytes) = remote.kept(&range)? {
+        io.fill(bytes);
+        return Ok((bytes.len(), 0));
+    }
     let mut moved = 0;
     let retries = remote.stream(&range, |at, bytes| {
         io.fill_from(at, bytes);

@@ -1,14 +1,15 @@
 //! Requests on the caller's thread: the first request for an object, and reads of headers and manifests.
 
-use std::{io::Read, ops::Range, time::Instant};
+use std::{io::Read, ops::Range, thread::sleep, time::Instant};
 
 use straightway_core::{ErrorKind, Result};
 
-use super::{ERROR_BYTES_MAX, RENEWALS_MAX, Remote};
+use super::{ERROR_BYTES_MAX, ERROR_PATIENCE, RENEWALS_MAX, Remote};
 use crate::{
     backoff::Backoff,
     checksum::{Checksum, MISMATCHES_MAX, Running},
     client::WorkTime,
+    progress::{Progress, too_slow},
     response::HttpResponse,
     service::{Head, Judgement, Next},
     validator::Validator,
@@ -58,24 +59,19 @@ impl Remote {
         let ((), retries) = self.persist(|backoff| {
             let rest = range.start + got as u64..range.end;
             let (mut body, stated) = self.ask_for(&rest)?;
-            sum = stated.map(Checksum::begin).or(sum.take());
-            let mut missing = rest.end - rest.start;
-            while missing > 0 {
-                let most = usize::try_from(missing).unwrap_or(usize::MAX);
-                let most = most.min(buffer.len());
-                let read = match body.read(&mut buffer[..most]) {
-                    Ok(0) => return Err(self.broken("the server closed the connection")),
-                    Ok(read) => read,
-                    Err(error) => return Err(self.broken(&error.to_string())),
-                };
-                take(got, &buffer[..read]);
-                if let Some(sum) = &mut sum {
-                    sum.add(&buffer[..read]);
-                }
-                backoff.reset();
-                got += read;
-                missing -= read as u64;
+            // The checksum in the response to a request for the rest is not that of all bytes.
+            if got == 0 {
+                sum = stated.map(Checksum::begin).or(sum.take());
             }
+            let missing = usize::try_from(rest.end - rest.start).expect("it fits into memory");
+            self.receive(&mut body, missing, &mut buffer, |bytes| {
+                take(got, bytes);
+                if let Some(sum) = &mut sum {
+                    sum.add(bytes);
+                }
+                backoff.note_bytes(bytes.len());
+                got += bytes.len();
+            })?;
             if sum.take().is_none_or(Running::fits) {
                 return Ok(());
             }
@@ -87,13 +83,40 @@ impl Remote {
         Ok(retries)
     }
 
+    /// Receives `missing` bytes of a body. `take` gets each piece, which is at most as long as `buffer`.
+    fn receive(
+        &self,
+        body: &mut impl Read,
+        missing: usize,
+        buffer: &mut [u8],
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<(), Judgement> {
+        let settings = self.origin.network().settings();
+        let mut progress = Progress::begin(settings, 0, missing, Instant::now());
+        let mut got = 0;
+        while got < missing {
+            let most = (missing - got).min(buffer.len());
+            let read = match body.read(&mut buffer[..most]) {
+                Ok(0) => return Err(self.broken("the server closed the connection")),
+                Ok(read) => read,
+                Err(error) => return Err(self.broken(&error.to_string())),
+            };
+            take(&buffer[..read]);
+            got += read;
+            if got < missing && progress.is_too_slow(settings, got, missing, Instant::now()) {
+                return Err(self.broken(&too_slow(settings)));
+            }
+        }
+        Ok(())
+    }
+
     /// Reads a range on the caller's thread.
     pub(super) fn fetch(&self, range: &Range<u64>, into: &mut [u8]) -> Result<()> {
         let copy = |at: usize, bytes: &[u8]| into[at..at + bytes.len()].copy_from_slice(bytes);
         self.stream(range, copy).map(|_| ())
     }
 
-    /// Requests a range once and checks the response. For a whole object the checksum may come with it.
+    /// Requests a range once and checks the response. A checksum may come with it.
     fn ask_for(&self, range: &Range<u64>) -> Result<SummedBody, Judgement> {
         let response = self.ask(range)?;
         let headers = headers(&response);
@@ -115,12 +138,8 @@ impl Remote {
         let range = head.content_range();
         let range = range.map_err(|_| self.broken("its Content-Range cannot be read"))?;
         let validator = Validator::of(&head).or_else(|| self.validator.clone());
-        if self
-            .validator
-            .as_ref()
-            .is_some_and(|v| v.contradicts(&head))
-            && head.status < 300
-        {
+        let doubt = self.validator.as_ref().and_then(|v| v.doubt(&head));
+        if doubt.is_some() && head.status < 300 {
             let why = "it is another version";
             return Err(Judgement::fail(self.failed(
                 ErrorKind::Corrupt,
@@ -144,7 +163,10 @@ impl Remote {
             (206, None) => return Err(self.broken("the server does not say which range it sends")),
             // The whole object, if it is short enough.
             (200, _) => match head.content_length() {
-                Ok(Some(length)) if length <= front_bytes => (length, length),
+                Ok(Some(length)) if length <= front_bytes => {
+                    self.check_encoding(&head)?;
+                    (length, length)
+                }
                 _ => return Err(self.service.judge(&self.name, &head)),
             },
             (416, Some(stated)) if stated.total == Some(0) => (0, 0),
@@ -164,14 +186,27 @@ impl Remote {
             }
         };
         drop(headers);
-        let mut front = vec![0; usize::try_from(front_bytes).expect("it fits into 32 bits")];
-        let read = response.body_mut().as_reader().read_exact(&mut front);
-        read.map_err(|error| self.broken(&error.to_string()))?;
+        let front_bytes = usize::try_from(front_bytes).expect("it fits into 32 bits");
+        let front = self.receive_all(&mut response, front_bytes)?;
         Ok(FirstResponse::Found {
             bytes,
             validator,
             front,
         })
+    }
+
+    /// Receives the first bytes of a body.
+    fn receive_all(
+        &self,
+        response: &mut http::Response<ureq::Body>,
+        bytes: usize,
+    ) -> Result<Vec<u8>, Judgement> {
+        let mut all = Vec::with_capacity(bytes);
+        let mut buffer = vec![0; bytes.min(STREAM_BYTES)];
+        let mut body = response.body_mut().as_reader();
+        let add = |piece: &[u8]| all.extend_from_slice(piece);
+        self.receive(&mut body, bytes, &mut buffer, add)?;
+        Ok(all)
     }
 
     /// Checks whether an object is empty after the server refused a range without stating the length, as Ceph does.
@@ -219,7 +254,16 @@ impl Remote {
             let more = settings.stored_max().saturating_sub(settings.stall_max);
             request.extensions_mut().insert(WorkTime(more));
         }
-        self.client.run(request).map_err(Judgement::of)
+        let pace = self.origin.pace();
+        while let Err(at) = pace.admit(Instant::now()) {
+            sleep(at.saturating_duration_since(Instant::now()));
+        }
+        let response = self.client.run(request).map_err(Judgement::of)?;
+        // The time to the first byte may include that of a new connection, so it is not noted.
+        if matches!(response.status().as_u16(), 200 | 206) {
+            pace.note_good();
+        }
+        Ok(response)
     }
 
     /// Parses a request head into the client's request.
@@ -244,14 +288,18 @@ impl Remote {
 
     /// Judges an error response with the beginning of its body.
     pub(crate) fn judge_body(&self, mut response: http::Response<ureq::Body>) -> Judgement {
-        let mut body = Vec::new();
-        let most = ERROR_BYTES_MAX as u64;
-        // If the body cannot be read, the status alone is judged.
-        let _ = response
-            .body_mut()
-            .as_reader()
-            .take(most)
-            .read_to_end(&mut body);
+        let deadline = Instant::now() + ERROR_PATIENCE;
+        let (mut body, mut filled) = (vec![0; ERROR_BYTES_MAX], 0);
+        let mut reader = response.body_mut().as_reader();
+        // If the body cannot be read, or not in time, the part received so far is judged.
+        while filled < body.len() && Instant::now() < deadline {
+            match reader.read(&mut body[filled..]) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => filled += read,
+            }
+        }
+        drop(reader);
+        body.truncate(filled);
         let headers = headers(&response);
         let response = HttpResponse::new(response.status().as_u16(), &headers, &body);
         self.service.judge(&self.name, &response)
@@ -289,7 +337,7 @@ impl Remote {
             }
             let Some(wait) = wait else { return Err(error) };
             retries += 1;
-            std::thread::sleep(wait);
+            sleep(wait);
         }
     }
 

@@ -2,7 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod checksums;
+mod encodings;
 mod fixture;
+mod pacing;
+mod progress;
 
 use std::{
     collections::HashSet,
@@ -590,6 +594,7 @@ fn slow_progress_is_not_a_stall() {
     });
     let settings = NetworkSettings {
         stall_max: Duration::from_secs(2),
+        progress_bytes_min: 500,
         ..NetworkSettings::default()
     };
     let lab = Lab::new(&server, settings);
@@ -615,6 +620,7 @@ fn a_body_fails_only_after_the_stall_timeout() {
     let stall_max = Duration::from_secs(2);
     let settings = NetworkSettings {
         stall_max,
+        progress_bytes_min: 1000,
         ..unhedged()
     };
     // A progress check may find no new bytes although the stall timeout has not passed.

@@ -9,7 +9,7 @@ use straightway_core::{Error, ErrorKind};
 use straightway_nvme::Status;
 
 use super::{NvmeEngine, UNWANTED_MAX};
-use crate::subsystem::kind_of;
+use crate::{quarantine::QUARANTINE, subsystem::kind_of};
 
 impl NvmeEngine {
     /// Handles a request whose commands have all completed: it is finished, retried or failed.
@@ -88,12 +88,8 @@ impl NvmeEngine {
             let request = &mut self.requests[index];
             if request.is_write() && request.issued > 0 {
                 let bytes = request.offset..request.offset + request.bytes as u64;
-                let quarantine = &request.namespace.subsystem.quarantine;
-                quarantine.add(
-                    request.namespace.nsid,
-                    bytes,
-                    now + settings.quarantine_time(),
-                );
+                let (nqn, nsid) = (&request.namespace.subsystem.nqn, request.namespace.nsid);
+                QUARANTINE.add(nqn, nsid, bytes, now + settings.quarantine_time());
                 request.is_repeat = true;
             }
             request.queue = None;

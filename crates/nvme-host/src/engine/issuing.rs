@@ -19,9 +19,12 @@ use super::{
     request::Request,
 };
 use crate::{
-    controller::{Controller, Refusal},
+    controller::Controller,
     namespace::Namespace,
+    quarantine::QUARANTINE,
+    refusal::Refusal,
     subsystem::{Choice, Subsystem},
+    verify::Fingerprint,
 };
 
 /// The time for which a choice of controllers is cached. An ended controller is noticed immediately.
@@ -31,7 +34,7 @@ const REACH_CACHE_TIME: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Reach {
     subsystem: Arc<Subsystem>,
-    nsid: u32,
+    print: Fingerprint,
     controllers: Vec<Arc<Controller>>,
     until: Instant,
 }
@@ -61,7 +64,7 @@ impl NvmeEngine {
             return self.refuse(io, ErrorKind::Invalid, why);
         }
         let (end, left) = (
-            io.offset + io.bytes as u64,
+            io.offset.saturating_add(io.bytes as u64),
             namespace.bytes.saturating_sub(io.offset),
         );
         if io.op == Op::Write && end > namespace.bytes {
@@ -120,8 +123,8 @@ impl NvmeEngine {
         }
         if request.is_write() && !request.is_repeat {
             let bytes = request.offset..request.offset + request.bytes as u64;
-            let quarantine = &namespace.subsystem.quarantine;
-            if let Some(until) = quarantine.until(namespace.nsid, &bytes, now) {
+            let nqn = &namespace.subsystem.nqn;
+            if let Some(until) = QUARANTINE.until(nqn, namespace.nsid, &bytes, now) {
                 return BindResult::Until(until);
             }
         }
@@ -150,7 +153,7 @@ impl NvmeEngine {
     fn reach(&mut self, namespace: &Namespace, now: Instant) -> Result<usize, BindResult> {
         let subsystem = &namespace.subsystem;
         let is_it = |reach: &Reach| {
-            reach.nsid == namespace.nsid && Arc::ptr_eq(&reach.subsystem, subsystem)
+            reach.print == namespace.print && Arc::ptr_eq(&reach.subsystem, subsystem)
         };
         let known = self.reaches.iter().position(is_it);
         if let Some(known) = known {
@@ -168,7 +171,7 @@ impl NvmeEngine {
                 }
                 self.reaches.push(Reach {
                     subsystem: Arc::clone(subsystem),
-                    nsid: namespace.nsid,
+                    print: namespace.print.clone(),
                     controllers,
                     until: now + REACH_CACHE_TIME,
                 });
@@ -321,17 +324,9 @@ impl NvmeEngine {
     }
 }
 
-/// Connects a queue of a controller. If it grants no more queues, makes another association for this queue.
+/// Connects a queue of a controller.
 fn connect_queue(controller: &Arc<Controller>) -> Result<ConnectedQueue, Refusal> {
-    let (controller, queue) = if let Some(queue) = controller.queue()? {
-        (Arc::clone(controller), queue)
-    } else {
-        let own = controller.another()?;
-        let queue = own.queue()?;
-        let queue = queue.ok_or_else(|| Refusal::transient("the target grants no I/O queue"))?;
-        (own, queue)
-    };
-    let (link, id) = queue;
+    let (controller, link, id) = controller.any_queue()?;
     let parts = link.into_parts();
     let parts = parts.map_err(|error| Refusal::transient(error.to_string()))?;
     let (socket, framing, host_data_bytes_max) = parts;

@@ -10,7 +10,10 @@ use straightway_io::slab::Slab;
 use straightway_nvme::{Cqe, Framing, pdu::HEAD_BYTES_MAX};
 use straightway_sys::{Socket, uring::sockets::Operation};
 
-use crate::controller::{Controller, QueueId, Refusal};
+use crate::{
+    controller::{Controller, QueueId},
+    refusal::Refusal,
+};
 
 /// The size of the buffer for headers and for payloads that arrive with them.
 pub(super) const INBOX_BYTES: usize = 256 << 10;

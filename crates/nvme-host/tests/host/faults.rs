@@ -1,17 +1,18 @@
 //! A target that violates the protocol, once or always. The result is an error or a retry, never wrong bytes.
 
 use std::{
-    sync::atomic::Ordering,
+    ffi::OsStr,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use straightway_core::ErrorKind;
-use straightway_io::request::Op;
+use straightway_io::{Handle, Store, request::Op, store::Like};
 use straightway_nvme::Digests;
 
 use crate::{
-    rig::{bytes_of, content, engine, io, open, run, settings, store},
-    target::{BOTH, InjectedFault, Script, Target},
+    rig::{bytes_of, content, engine, io, open, open_as, run, settings, store},
+    target::{BOTH, InjectedFault, NQN, Script, Target},
 };
 
 const BYTES: usize = 1 << 20;
@@ -124,6 +125,7 @@ fn faults_of_writes_end_in_the_right_bytes_or_an_error() {
     for fault in [
         InjectedFault::ReadyBeyond,
         InjectedFault::WriteWithoutData,
+        InjectedFault::HalfWrite,
         InjectedFault::Term,
         InjectedFault::Close,
         InjectedFault::Silence,
@@ -132,7 +134,7 @@ fn faults_of_writes_end_in_the_right_bytes_or_an_error() {
     ] {
         let target = Target::new(vec![0; BYTES], Script::default());
         let store = store(&target, settings(Digests::default()));
-        let object = open(&store).unwrap();
+        let object = open_as(&store, &format!("{NQN}-{fault:?}")).unwrap();
         let Some(mut engine) = engine(8) else { return };
         target.inject(fault, 1);
         let expected = content(BYTES);
@@ -173,7 +175,7 @@ fn other_data_for_blocks_of_a_lost_write_waits_for_the_end_of_the_old_controller
     let mut settings = settings(Digests::default());
     settings.keep_alive = Duration::from_secs(4);
     let store = store(&target, settings);
-    let object = open(&store).unwrap();
+    let object = open_as(&store, &format!("{NQN}-quarantine")).unwrap();
     let Some(mut engine) = engine(8) else { return };
     let write = |offset: u64, byte: u8, tag| {
         let mut io = io(Op::Write, &object, offset, 65536, tag);
@@ -198,6 +200,72 @@ fn other_data_for_blocks_of_a_lost_write_waits_for_the_end_of_the_old_controller
         start.elapsed()
     );
     assert_eq!(target.shared.bytes.lock().unwrap()[4096], 3);
+}
+
+#[test]
+fn other_data_of_another_store_waits_for_the_end_of_the_old_controller_too() {
+    let target = Target::new(vec![0; BYTES], Script::default());
+    let mut settings = settings(Digests::default());
+    settings.keep_alive = Duration::from_secs(1);
+    let nqn = format!("{NQN}-stores");
+    let opened = || open_as(&store(&target, settings.clone()), &nqn).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    let mut write = |object: &Arc<dyn Handle>, byte: u8| {
+        let mut io = io(Op::Write, object, 0, 65536, 0);
+        io.fill(&vec![byte; 65536]);
+        let done = run(&mut engine, vec![io]);
+        assert_eq!(*done[0].result.as_ref().unwrap(), 65536);
+    };
+    let first = opened();
+    target.inject(InjectedFault::Close, 1);
+    let start = Instant::now();
+    write(&first, 1);
+    write(&opened(), 2);
+    // Twice the keep-alive timeout plus one second.
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_secs(3), "{waited:?}");
+    assert_eq!(target.shared.bytes.lock().unwrap()[0], 2);
+}
+
+#[test]
+fn a_header_whose_data_was_not_requested_is_written_again() {
+    for fault in [InjectedFault::WriteWithoutData, InjectedFault::HalfWrite] {
+        let target = Target::new(vec![0; BYTES], Script::default());
+        let store = store(&target, settings(Digests::default()));
+        let name = format!("{NQN}-header-{fault:?}/1");
+        let draft = store.create(OsStr::new(&name), BYTES as u64, &Like::Replaced);
+        let draft = draft.unwrap();
+        let expected = content(65536);
+        target.inject(fault, 1);
+        draft.write_all_at(4096, &expected).unwrap();
+        assert_eq!(target.shared.injected.load(Ordering::SeqCst), 1);
+        let there = target.shared.bytes.lock().unwrap();
+        assert!(there[4096..4096 + 65536] == expected, "{fault:?}");
+    }
+}
+
+#[test]
+fn a_storm_of_events_stops_neither_reads_nor_keep_alives() {
+    let script = Script {
+        storms: true,
+        ..Script::default()
+    };
+    let expected = content(BYTES);
+    let target = Target::new(expected.clone(), script);
+    let store = store(&target, settings(Digests::default()));
+    let object = open(&store).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(3) {
+        let ios = (0..16).map(|tag| io(Op::Read, &object, u64::from(tag) * 65536, 65536, tag));
+        for done in run(&mut engine, ios.collect()) {
+            let at = done.io.offset as usize;
+            assert_eq!(done.result.unwrap(), 65536);
+            assert!(bytes_of(&done.io) == expected[at..at + 65536]);
+        }
+    }
+    object.check_unchanged().unwrap();
+    assert!(target.shared.keep_alives.load(Ordering::SeqCst) > 0);
 }
 
 #[test]

@@ -154,6 +154,39 @@ fn a_folder_is_listed_and_read_by_name() {
 }
 
 #[test]
+fn a_number_is_a_name_where_the_target_has_that_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("3")).unwrap();
+    // Namespaces are numbered in the order of their names: `2` is 1, `3/x` is 2, and `a` is 3.
+    for (name, byte) in [("2", 2), ("3/x", 3), ("a", 4)] {
+        std::fs::write(path(name), vec![byte; 1000]).unwrap();
+    }
+    let sources = ["2", "3", "a"].map(|name| NamespaceSource::Path(path(name)));
+    let target = Target::start(&config(sources.to_vec(), 9)).unwrap();
+    let store = store(&target, settings(Digests::default()));
+    let first = |object: &Arc<dyn Handle>| {
+        let mut byte = [0];
+        object.read_exact_at(0, &mut byte).unwrap();
+        (byte[0], object.object().bytes)
+    };
+    assert_eq!(first(&open(&store, "2")), (2, 1000), "a name");
+    assert_eq!(first(&open(&store, "1")), (2, 1024), "a namespace");
+    let name = |name: &str| format!("{NQN}/{name}");
+    let inside = store.below(OsStr::new(&name("3")), Missing::Refuse);
+    let inside = inside.unwrap();
+    assert_eq!(list_all(&*inside).unwrap().objects[0].name, "x");
+    let object = open_one(&*inside, OsStr::new("x")).unwrap();
+    assert_eq!(first(&object), (3, 1000));
+    let folder = open_one(&store, OsStr::new(&name("3"))).unwrap_err();
+    assert_eq!(folder.kind(), ErrorKind::NotFound, "{folder}");
+    let missing = open_one(&store, OsStr::new(&name("0"))).unwrap_err();
+    assert!(missing.to_string().contains("a namespace is"), "{missing}");
+    let namespace = store.below(OsStr::new(&name("1")), Missing::Refuse);
+    assert_eq!(namespace.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
 fn mutual_authentication_succeeds_and_a_wrong_secret_is_refused() {
     let host = Nqn::new("nqn.2026-11.org.example:host").unwrap();
     let [first, second, third] =

@@ -1,11 +1,11 @@
 //! Connection losses, reconnects, several paths, and discovery.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, atomic::Ordering, mpsc},
     time::{Duration, Instant},
 };
 
-use straightway_io::{engine::Engine as _, request::Op};
+use straightway_io::{Store as _, engine::Engine as _, request::Op};
 use straightway_nvme::{
     Digests,
     log::{AnaState, SubsystemKind},
@@ -210,6 +210,68 @@ fn a_namespace_that_becomes_accessible_again_is_waited_for() {
         assert!(start.elapsed() < Duration::from_secs(20));
     }
     assert_eq!(*done[0].result.as_ref().unwrap(), 4096);
+}
+
+#[test]
+fn a_namespace_that_stays_inaccessible_is_an_error_after_the_transition_time() {
+    for state in [AnaState::Inaccessible, AnaState::Change] {
+        let script = Script {
+            transition_s: 1,
+            ..script(Some(&state))
+        };
+        let target = Target::new(content(BYTES), script);
+        let store = store(&target, settings(Digests::default()));
+        let object = open(&store).unwrap();
+        let Some(mut engine) = engine(8) else { return };
+        let start = Instant::now();
+        let done = run(&mut engine, vec![io(Op::Read, &object, 0, 4096, 0)]);
+        let error = error_of(done);
+        assert!(error.contains(state.name()), "{error}");
+        assert!(start.elapsed() >= Duration::from_secs(1));
+        let error = object.read_exact_at(0, &mut [0; 8]).unwrap_err();
+        assert!(error.to_string().contains(state.name()), "{error}");
+        // Once it is opened again, it is waited for again.
+        let object = open(&store).unwrap();
+        target.shared.script.lock().unwrap().ana = Some(AnaState::Optimized);
+        read_all(&mut engine, &object);
+    }
+}
+
+#[test]
+fn headers_and_flushes_use_an_accessible_path() {
+    let targets = ports(2, &[AnaState::Inaccessible, AnaState::Optimized]);
+    let mut settings = settings(Digests::default());
+    settings.paths = vec![portal(&targets[1])];
+    let store = store(&targets[0], settings);
+    let object = open(&store).unwrap();
+    let mut bytes = vec![0; 300_000];
+    object.read_exact_at(100, &mut bytes).unwrap();
+    assert!(bytes == content(BYTES)[100..300_100]);
+    store.sync(&[object]).unwrap();
+    let flushes = |index: usize| targets[index].shared.flushes.load(Ordering::SeqCst);
+    assert_eq!((flushes(0), flushes(1)), (0, 1));
+}
+
+#[test]
+fn a_target_that_stops_identifying_its_namespaces_is_given_up() {
+    let target = Target::new(content(BYTES), Script::default());
+    let mut few = settings(Digests::default());
+    few.attempts_max = 3;
+    few.keep_alive = Duration::from_millis(500);
+    let store = store(&target, few);
+    let object = open(&store).unwrap();
+    target.shared.script.lock().unwrap().hides_namespaces = true;
+    let (answer, answered) = mpsc::channel();
+    std::thread::spawn(move || {
+        let read = object.read_exact_at(0, &mut [0; 8]);
+        let flushed = store.sync(&[object]);
+        let _ = answer.send((read, flushed));
+    });
+    let ended = answered.recv_timeout(Duration::from_secs(30));
+    let (read, flushed) = ended.expect("both end in bounded time");
+    let error = read.unwrap_err().to_string();
+    assert!(error.contains("attempt 3 of 3"), "{error}");
+    assert!(flushed.is_err());
 }
 
 #[test]

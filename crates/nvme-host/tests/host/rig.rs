@@ -47,7 +47,12 @@ pub(crate) fn store(target: &Target, settings: HostSettings) -> NvmeTcp {
 }
 
 pub(crate) fn open(store: &NvmeTcp) -> Result<Arc<dyn Handle>> {
-    open_one(store, OsStr::new(&format!("{NQN}/1")))
+    open_as(store, NQN)
+}
+
+/// Opens the namespace of a subsystem.
+pub(crate) fn open_as(store: &NvmeTcp, nqn: &str) -> Result<Arc<dyn Handle>> {
+    open_one(store, OsStr::new(&format!("{nqn}/1")))
 }
 
 /// One I/O with its own slot, at an unaligned place in it.

@@ -17,7 +17,7 @@ use std::{
 
 use straightway_nvme::{
     Cqe, Decoded, Digests, Framing, Pdu, Role, Sqe, Status,
-    admin::{Admin, QueueCounts},
+    admin::{Admin, AsyncEvent, QueueCounts},
     digest,
     fabrics::{CSTS_READY, ConnectData, Connected, ControllerCapabilities, Fabrics, Property},
     identify::{self, NamespaceId, page},
@@ -28,6 +28,8 @@ use straightway_nvme::{
 
 pub(crate) use script::{InjectedFault, Script};
 
+/// The NQN of the subsystem. Every name that begins with it is accepted: a lost write delays later writes of the whole
+/// process to the same NQN, so tests that lose writes use their own.
 pub(crate) const NQN: &str = "nqn.2026-11.org.example:test";
 
 /// The state shared by all connections.
@@ -42,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) flushes: AtomicU32,
     pub(crate) reads: AtomicU32,
     pub(crate) writes: AtomicU32,
+    pub(crate) keep_alives: AtomicU32,
     pub(crate) connections: AtomicUsize,
     is_down: AtomicBool,
     /// Whether the target has stopped responding.
@@ -113,6 +116,7 @@ impl Shared {
             flushes: AtomicU32::new(0),
             reads: AtomicU32::new(0),
             writes: AtomicU32::new(0),
+            keep_alives: AtomicU32::new(0),
             connections: AtomicUsize::new(0),
             is_down: AtomicBool::new(false),
             is_frozen: AtomicBool::new(false),
@@ -126,6 +130,7 @@ impl Shared {
         let fits = match fault {
             InjectedFault::ReadyBeyond
             | InjectedFault::WriteWithoutData
+            | InjectedFault::HalfWrite
             | InjectedFault::Protected => {
                 matches!(command, Nvm::Write { .. })
             }
@@ -194,13 +199,14 @@ impl Connection {
         let Pdu::IcReq(hello) = pdu else {
             return Err(Over);
         };
+        let digests = self.script.digests.unwrap_or(hello.digests);
         let answer = IcResp {
-            digests: hello.digests,
+            digests,
             data_bytes_max: self.script.host_data_bytes_max,
             ..IcResp::default()
         };
         self.send(&Pdu::IcResp(answer), &[])?;
-        self.framing = self.framing.agreed(hello.digests, hello.align);
+        self.framing = self.framing.agreed(digests, hello.align);
         loop {
             let (pdu, data) = match self.later.pop_front() {
                 Some((sqe, data)) => (Pdu::Command(sqe), data),
@@ -310,7 +316,7 @@ impl Connection {
             Fabrics::Connect(connect) => {
                 let data = ConnectData::decode(data).unwrap();
                 self.is_discovery = data.subsystem.is_discovery();
-                if data.subsystem.as_str() != NQN && !self.is_discovery {
+                if !data.subsystem.as_str().starts_with(NQN) && !self.is_discovery {
                     let status = Status::CONNECT_INVALID_PARAM.dnr();
                     return self.answer(cid, status, 0x1_0100);
                 }
@@ -352,6 +358,7 @@ impl Connection {
         match Admin::from_sqe(&sqe).unwrap() {
             Admin::Identify(what) => match what.page {
                 page::CONTROLLER => self.give(cid, &self.controller()),
+                page::NAMESPACE if self.shared.script.lock().unwrap().hides_namespaces => Ok(()),
                 page::NAMESPACE if what.nsid == 1 => {
                     let bytes = self.shared.bytes.lock().unwrap().len() as u64;
                     let shift = self.script.block_shift;
@@ -387,7 +394,15 @@ impl Connection {
                 let part = bytes[log.offset as usize..end].to_vec();
                 self.give(cid, &part)
             }
+            Admin::EventRequest if self.script.storms => {
+                let event = AsyncEvent::NAMESPACES.to_result();
+                self.answer(cid, Status::SUCCESS, event)
+            }
             Admin::EventRequest => Ok(()),
+            Admin::KeepAlive => {
+                self.shared.keep_alives.fetch_add(1, Ordering::SeqCst);
+                self.answer(cid, Status::SUCCESS, 0)
+            }
             _ => self.answer(cid, Status::SUCCESS, 0),
         }
     }
@@ -397,6 +412,10 @@ impl Connection {
         let command = Nvm::from_sqe(&sqe).unwrap();
         if let Some(fault) = self.shared.fault_for(&command) {
             return self.inject(fault, &sqe, &command);
+        }
+        let state = self.shared.script.lock().unwrap().ana;
+        if state.is_some_and(|state| !state.is_usable()) {
+            return self.answer(cid, Status::ANA_INACCESSIBLE, 0);
         }
         let shift = self.script.block_shift;
         match command {

@@ -240,6 +240,48 @@ fn bad_names_and_bad_targets_are_clear_errors_soon() {
 }
 
 #[test]
+fn a_block_longer_than_a_transfer_is_refused_when_the_namespace_is_opened() {
+    let script = Script {
+        block_shift: 16,
+        transfer_shift: 1,
+        ..Script::default()
+    };
+    let target = Target::new(content(1 << 20), script);
+    let error = open(&store(&target, settings(Digests::default()))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let text = error.to_string();
+    assert!(text.contains("65536") && text.contains("8192"), "{text}");
+    assert!(text.contains(NQN) && error.hint().is_some(), "{text}");
+}
+
+#[test]
+fn a_target_without_the_requested_digests_is_refused() {
+    let none = Digests::default();
+    let header = Digests {
+        header: true,
+        ..none
+    };
+    for (offered, missing) in [
+        (none, "the header digest and the data digest"),
+        (header, "the data digest"),
+    ] {
+        let script = Script {
+            digests: Some(offered),
+            ..Script::default()
+        };
+        let target = Target::new(content(1 << 16), script);
+        let error = open(&store(&target, settings(BOTH))).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        let text = error.to_string();
+        let address = target.address.to_string();
+        assert!(text.contains(missing) && text.contains(&address), "{text}");
+        let hint = error.hint().unwrap();
+        assert!(hint.contains("nvme_digests"), "{hint}");
+        open(&store(&target, settings(offered))).unwrap();
+    }
+}
+
+#[test]
 fn more_lanes_than_queues_get_associations_of_their_own() {
     let expected = content(1 << 20);
     let script = Script {

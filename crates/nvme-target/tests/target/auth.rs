@@ -1,14 +1,17 @@
 //! Hosts that have to authenticate.
 
+use std::time::{Duration, Instant};
+
 use straightway_nvme::{
     Sgl, Status,
     auth::{self, AuthKeys, AuthRandom, FailureExplanation, Names, Secret},
-    fabrics::{AUTH_PROTOCOL, AUTH_SPECIFIC, Fabrics},
+    fabrics::{AUTH_PROTOCOL, AUTH_SPECIFIC, Connected, Fabrics},
     identify,
+    nvm::Nvm,
 };
 use straightway_nvme_target::HostRule;
 
-use super::host::{Host, Login, NQN, host_nqn, memory, read, start};
+use super::host::{Host, Login, NQN, Wire, connect, host_nqn, memory, read, start, write};
 
 fn secret(byte: u8) -> Secret {
     Secret::new(&[byte; 32], None).unwrap()
@@ -29,38 +32,38 @@ fn names() -> Names {
     }
 }
 
-fn send(host: &mut Host, message: &[u8]) {
+fn send(wire: &mut Wire, message: &[u8]) {
     let command = Fabrics::AuthSend {
         protocol: AUTH_PROTOCOL,
         specific: AUTH_SPECIFIC,
         bytes: message.len() as u32,
     };
     let sgl = Sgl::in_capsule(message.len() as u32);
-    host.admin.ok(command.sqe().with_sgl(sgl), message);
+    wire.ok(command.sqe().with_sgl(sgl), message);
 }
 
-fn receive(host: &mut Host) -> Vec<u8> {
+fn receive(wire: &mut Wire) -> Vec<u8> {
     let command = Fabrics::AuthReceive {
         protocol: AUTH_PROTOCOL,
         specific: AUTH_SPECIFIC,
         bytes: 4096,
     };
-    host.admin.ok(command.sqe(), &[])
+    wire.ok(command.sqe(), &[])
 }
 
-/// Authenticates as a host with these secrets.
-fn prove(host: &mut Host, own: Secret, controller: Option<Secret>) -> Result<(), auth::Failure> {
+/// Authenticates a queue as that of a host with these secrets.
+fn prove(wire: &mut Wire, own: Secret, controller: Option<Secret>) -> Result<(), auth::Failure> {
     let mut exchange = auth::AuthHost::new(names(), own, controller, 5);
-    send(host, &exchange.negotiate());
-    let challenge = receive(host);
+    send(wire, &exchange.negotiate());
+    let challenge = receive(wire);
     let reply = exchange.reply(&challenge, &random(3))?;
-    send(host, &reply);
-    let success = receive(host);
+    send(wire, &reply);
+    let success = receive(wire);
     match exchange.finish(&success) {
-        Ok(Some(last)) => send(host, &last),
+        Ok(Some(last)) => send(wire, &last),
         Ok(None) => {}
         Err(failure) => {
-            send(host, &exchange.failure(failure));
+            send(wire, &exchange.failure(failure));
             return Err(failure);
         }
     }
@@ -88,9 +91,11 @@ fn the_right_secret_authenticates_one_way_and_both_ways() {
     for controller in [None, Some(secret(2))] {
         let mut host = Host::connect(address, &Login::default()).unwrap();
         assert!(host.connected.needs_auth);
-        prove(&mut host, secret(1), controller).unwrap();
+        prove(&mut host.admin, secret(1), controller.clone()).unwrap();
         host.enable();
-        host.queue(1).ok(read(1, 0, 1), &[]);
+        let mut queue = host.queue(1);
+        prove(&mut queue, secret(1), controller).unwrap();
+        queue.ok(read(1, 0, 1), &[]);
     }
 }
 
@@ -107,7 +112,7 @@ fn nothing_is_served_without_the_secret() {
     let refused = Status::AUTH_REQUIRED.dnr();
     assert_eq!(host.admin.status(identify.sqe(), &[]), refused);
     assert_eq!(
-        prove(&mut host, secret(9), None),
+        prove(&mut host.admin, secret(9), None),
         Err(FailureExplanation::Failed.into())
     );
     assert_eq!(host.admin.status(identify.sqe(), &[]), refused);
@@ -117,11 +122,70 @@ fn nothing_is_served_without_the_secret() {
     // The host detects a target that does not have the secret.
     let mut host = Host::connect(address, &Login::default()).unwrap();
     assert_eq!(
-        prove(&mut host, secret(1), Some(secret(7))),
+        prove(&mut host.admin, secret(1), Some(secret(7))),
         Err(FailureExplanation::Failed.into())
     );
     // A second attempt with the right secret succeeds.
-    prove(&mut host, secret(1), None).unwrap();
+    prove(&mut host.admin, secret(1), None).unwrap();
     host.enable();
     assert!(target.receipts()[0].refused >= 1);
+}
+
+/// A host whose admin queue is authenticated.
+fn trusted(address: std::net::SocketAddr) -> Host {
+    let mut host = Host::connect(address, &Login::default()).unwrap();
+    prove(&mut host.admin, secret(1), None).unwrap();
+    host.enable();
+    host
+}
+
+#[test]
+fn an_io_queue_without_the_secret_serves_nothing() {
+    let (target, address) = target();
+    let mut host = trusted(address);
+    let mut own = host.queue(1);
+    prove(&mut own, secret(1), None).unwrap();
+    own.ok(write(1, 0, 8, true), &[7; 4096]);
+    // Another program that knows the names and identifiers in Connect.
+    let mut thief = Wire::open(address, host.login.digests);
+    let cqe = connect(&mut thief, &host.login, 2, host.connected.controller);
+    assert!(cqe.status.is_success());
+    assert!(Connected::from_result(cqe.result).needs_auth);
+    let refused = Status::AUTH_REQUIRED.dnr();
+    assert_eq!(thief.status(read(1, 0, 8), &[]), refused);
+    for is_in_capsule in [true, false] {
+        let status = thief.status(write(1, 0, 8, is_in_capsule), &[1; 4096]);
+        assert_eq!(status, refused);
+    }
+    assert_eq!(thief.status(Nvm::Flush.sqe(1), &[]), refused);
+    assert_eq!(
+        prove(&mut thief, secret(9), None),
+        Err(FailureExplanation::Failed.into())
+    );
+    assert_eq!(thief.status(read(1, 0, 8), &[]), refused);
+    assert!(target.receipts()[0].refused >= 1);
+    // The failure ends neither the other queue nor the association.
+    assert!(own.ok(read(1, 0, 8), &[]) == [7; 4096]);
+    host.identify(identify::page::CONTROLLER, 0);
+}
+
+#[test]
+fn a_queue_that_does_not_authenticate_ends_in_bounded_time() {
+    let (target, address) = target();
+    let host = trusted(address);
+    let mut own = host.queue(1);
+    prove(&mut own, secret(1), None).unwrap();
+    // Neither has a keep-alive timeout.
+    let mut admin = Host::connect(address, &Login::default()).unwrap().admin;
+    let mut queue = host.queue(2);
+    let start = Instant::now();
+    assert!(admin.receive().is_none());
+    assert!(queue.receive().is_none());
+    assert!(
+        start.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(target.receipts()[0].refused >= 2);
+    own.ok(read(1, 0, 1), &[]);
 }

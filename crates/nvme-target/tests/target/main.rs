@@ -8,6 +8,7 @@
 
 mod auth;
 mod host;
+mod hosts;
 mod reads;
 mod runtime;
 mod violations;

@@ -1,16 +1,17 @@
 //! Changes while hosts are connected.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, os::unix::fs::FileExt, thread, time::Duration};
 
 use straightway_nvme::{
-    Status,
+    Nqn, Sgl, Sqe, Status,
     admin::{Admin, AsyncEvent, EventMask, Feature},
     identify,
     log::{AnaLog, AnaState, decode_changed, page},
+    nvm::{LbaRange, Nvm, encode_dataset},
 };
-use straightway_nvme_target::NamespaceSource;
+use straightway_nvme_target::{Config, NamespaceSource};
 
-use super::host::{Host, Login, config, file, memory, pattern, read, start};
+use super::host::{Host, Login, config, file, memory, pattern, read, start, write};
 
 fn watch(host: &mut Host) -> u16 {
     let mask = Admin::SetFeatures {
@@ -98,6 +99,97 @@ fn added_changed_and_removed_files_are_reported_and_served() {
     file(folder.path(), "m/z", &pattern(512, 9));
     target.rescan().unwrap();
     assert_eq!(host.index().find(b"m/z").unwrap().nsid, 3);
+}
+
+#[test]
+fn a_file_that_is_rewritten_in_place_has_another_version_without_a_scan() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "data", &pattern(1 << 20, 1));
+    file(folder.path(), "other", &pattern(4096, 2));
+    let sources = ["data", "other"].map(|name| NamespaceSource::Path(folder.path().join(name)));
+    let (_target, address) = start(&config(sources.to_vec()));
+    let mut host = Host::new(address, &Login::default());
+    let before = host.index();
+    assert_eq!(host.index(), before, "nothing has changed");
+    let data = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let modified = data.metadata().unwrap().modified().unwrap();
+    data.write_all_at(&[9; 512], 4096).unwrap();
+    let after = host.index();
+    let version = |index: &straightway_nvme::index::NameIndex, name: &[u8]| {
+        let entry = index.find(name).unwrap();
+        (entry.nsid, entry.bytes, entry.version)
+    };
+    assert_ne!(version(&after, b"data"), version(&before, b"data"));
+    assert_eq!(version(&after, b"other"), version(&before, b"other"));
+    // Also if the program sets the time of modification back.
+    data.write_all_at(&[8; 512], 4096).unwrap();
+    data.set_modified(modified).unwrap();
+    let last = host.index();
+    assert_ne!(version(&last, b"data"), version(&before, b"data"));
+    assert_ne!(version(&last, b"data"), version(&after, b"data"));
+}
+
+#[test]
+fn a_host_sees_the_writes_of_others_as_another_version_and_not_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "data", &pattern(1 << 20, 1));
+    let mut files = config(vec![NamespaceSource::Path(path)]);
+    files.is_writable = true;
+    let login = Login {
+        host: Nqn::new("nqn.other").unwrap(),
+        ..Login::default()
+    };
+    let version = |host: &mut Host| host.index().entries[0].version;
+    for config in [memory(1 << 20), files] {
+        let (_target, address) = start(&config);
+        let mut host = Host::new(address, &Login::default());
+        let mut other = Host::new(address, &login);
+        let mut queue = host.queue(1);
+        let own = version(&mut host);
+        let zero = Nvm::WriteZeroes {
+            range: LbaRange::new(8, 3),
+            may_deallocate: false,
+            is_durable: false,
+        };
+        let dataset = Nvm::Dataset {
+            ranges: 1,
+            deallocates: true,
+        };
+        let dataset = dataset.sqe(1).with_sgl(Sgl::in_capsule(16));
+        let ranges = encode_dataset(&[LbaRange::new(20, 8)]);
+        let data = pattern(64 * 512, 5);
+        let commands: [(Sqe, &[u8]); 4] = [
+            (write(1, 0, 8, true), &data[..4096]),
+            (write(1, 0, 64, false), &data),
+            (zero.sqe(1), &[]),
+            (dataset, &ranges),
+        ];
+        for (command, data) in commands {
+            let before = version(&mut other);
+            assert_eq!(version(&mut other), before);
+            queue.ok(command, data);
+            assert_ne!(version(&mut other), before, "{command:?}");
+            assert_eq!(version(&mut host), own, "{command:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_is_another_namespace_after_a_restart_and_a_file_is_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "data", &pattern(4096, 1));
+    let files = config(vec![NamespaceSource::Path(path)]);
+    let identity = |config: &Config| {
+        let (_target, address) = start(config);
+        let mut host = Host::new(address, &Login::default());
+        let ids = host.identify(identify::page::DESCRIPTORS, 1);
+        let ids = identify::NamespaceId::decode(&ids).unwrap();
+        (ids.uuid.unwrap(), host.index().entries[0].version)
+    };
+    assert_eq!(identity(&files), identity(&files));
+    let memory = memory(1 << 20);
+    let (before, after) = (identity(&memory), identity(&memory));
+    assert!(before.0 != after.0 && before.1 != after.1);
 }
 
 #[test]

@@ -8,11 +8,16 @@ use std::{
 };
 
 use straightway_nvme::{
-    Digests, Pdu, Status,
+    Digests, Nqn, Pdu, Status,
+    admin::{Admin, GetLog},
+    fabrics::{Connect, ConnectData, DYNAMIC_CONTROLLER, Fabrics},
+    log::page,
     pdu::{Data, IcReq, Ready, TermReq},
 };
 
-use super::host::{Host, Login, Wire, config, file, memory, pattern, read, start, write};
+use super::host::{
+    Host, Login, NQN, Wire, config, file, host_nqn, memory, pattern, read, start, write,
+};
 
 /// The fatal error status of the termination request that ends the connection.
 fn ended_with(wire: &mut Wire) -> u16 {
@@ -296,6 +301,105 @@ fn a_host_that_reads_no_completions_is_disconnected_and_costs_no_memory() {
         thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(target.receipts()[0].faults, 1);
+    serves(address);
+}
+
+/// The peak memory of this process.
+fn peak_memory_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = peak.unwrap().trim().trim_end_matches(" kB");
+    kib.parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn log_pages_that_the_host_does_not_read_cost_no_memory() {
+    let (target, address) = start(&memory(1 << 20));
+    let login = Login {
+        subsystem: Nqn::discovery(),
+        ..Login::default()
+    };
+    let mut host = Host::connect(address, &login).unwrap();
+    let log = GetLog {
+        page: page::DISCOVERY,
+        specific: 0,
+        retains_event: false,
+        offset: 0,
+        bytes: 4 << 20,
+        nsid: u32::MAX,
+    };
+    // The answers have 3.5 GiB.
+    let command = host
+        .admin
+        .encode(&Pdu::Command(Admin::GetLog(log).sqe()), &[]);
+    let before = peak_memory_bytes();
+    host.admin.stream.write_all(&command.repeat(900)).unwrap();
+    let start = Instant::now();
+    while target.receipts()[0].faults == 0 && start.elapsed() < Duration::from_secs(30) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(target.receipts()[0].faults, 1);
+    let grown = peak_memory_bytes() - before;
+    assert!(grown < 512 << 20, "{grown} bytes");
+    serves(address);
+}
+
+/// Sends bytes one by one until the connection ends, and checks that it ends soon.
+fn trickle(mut wire: Wire, what: &str, bytes: &[u8]) {
+    let start = Instant::now();
+    for byte in bytes {
+        if wire.stream.write_all(&[*byte]).is_err() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(150));
+    }
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(8), "{what}: {took:?}");
+}
+
+#[test]
+fn a_connection_that_sends_single_bytes_ends_in_bounded_time() {
+    let (_target, address) = start(&memory(1 << 20));
+    let silent = Wire::silent(address);
+    let request = silent.encode(&Pdu::IcReq(IcReq::default()), &[]);
+    let open = Wire::open(address, Digests::default());
+    let connect = Fabrics::Connect(Connect {
+        queue: 0,
+        size: 31,
+        is_uncontrolled: true,
+        keep_alive_ms: 0,
+    });
+    let names = ConnectData {
+        host_id: [7; 16],
+        controller: DYNAMIC_CONTROLLER,
+        subsystem: Nqn::new(NQN).unwrap(),
+        host: host_nqn(),
+    };
+    let connect = open.encode(&Pdu::Command(connect.sqe()), &names.encode());
+    let (_one, queue) = queue_on(address, &Login::default());
+    let command = queue.encode(&Pdu::Command(read(1, 0, 1)), &[]);
+    let (_two, mut writer) = queue_on(address, &Login::default());
+    let cid = writer.begin(write(1, 0, 8, false), &[]);
+    let (Pdu::Ready(ready), _) = writer.receive().unwrap() else {
+        panic!("no request")
+    };
+    let part = Data {
+        cid,
+        tag: ready.tag,
+        offset: 0,
+        bytes: 4096,
+        is_last: true,
+        is_success: false,
+    };
+    let data = writer.encode(&Pdu::HostData(part), &[1; 4096]);
+    let (head, data) = data.split_at(24);
+    writer.stream.write_all(head).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| trickle(silent, "ICReq", &request));
+        scope.spawn(|| trickle(open, "Connect", &connect));
+        scope.spawn(|| trickle(queue, "a command", &command));
+        scope.spawn(|| trickle(writer, "data", data));
+    });
     serves(address);
 }
 

@@ -180,3 +180,21 @@ fn zeros_and_discards_affect_exactly_their_blocks() {
         Status::INVALID_OPCODE.dnr()
     );
 }
+
+#[test]
+fn access_hints_change_nothing() {
+    let (_target, address) = start(&memory(1 << 20));
+    let host = Host::new(address, &Login::default());
+    let mut queue = host.queue(1);
+    let data = pattern(64 * 512, 5);
+    queue.ok(write(1, 0, 64, false), &data);
+    let ranges = encode_dataset(&[LbaRange::new(0, 32)]);
+    let hint = Nvm::Dataset {
+        ranges: 1,
+        deallocates: false,
+    };
+    for sgl in [Sgl::in_capsule(16), Sgl::transport(16)] {
+        queue.ok(hint.sqe(1).with_sgl(sgl), &ranges);
+        assert!(queue.ok(read(1, 0, 64), &[]) == data, "{sgl:?}");
+    }
+}

@@ -10,6 +10,7 @@ mod bad_input;
 mod credentials;
 mod faults;
 mod objects;
+mod part_checksums;
 mod server;
 mod tls;
 mod write_faults;

@@ -73,6 +73,10 @@ impl Connection {
                 self.send(&Pdu::Ready(ready), &[])
             }
             InjectedFault::WriteWithoutData => self.answer(cid, Status::SUCCESS, 0),
+            InjectedFault::HalfWrite => {
+                self.ask_for(cid, length as usize / 2)?;
+                self.answer(cid, Status::SUCCESS, 0)
+            }
             InjectedFault::Term => {
                 let term = TermReq {
                     status: FatalStatus::SEQUENCE,

@@ -1,7 +1,9 @@
 //! The pages of the target.
 
 use straightway_nvme::{
-    Nqn, identify,
+    Nqn,
+    admin::EventMask,
+    identify,
     log::{
         AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind,
         TransportType,
@@ -22,6 +24,10 @@ impl Connection {
         if self.script.ana.is_some() {
             page.multipath = identify::Controller::ANA;
             page.ana_groups = 1;
+            page.ana_transition_s = self.script.transition_s;
+        }
+        if self.script.storms {
+            page.events = EventMask::NAMESPACES;
         }
         page.encode()
     }

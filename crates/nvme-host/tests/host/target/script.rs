@@ -2,7 +2,10 @@
 
 use std::net::SocketAddr;
 
-use straightway_nvme::log::{AnaState, SubsystemKind};
+use straightway_nvme::{
+    Digests,
+    log::{AnaState, SubsystemKind},
+};
 
 /// A fault of a target in its I/O commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,8 @@ pub(crate) enum InjectedFault {
     ReadyForRead,
     /// Success before any data of a write was requested.
     WriteWithoutData,
+    /// Success after only half of the data of a write was requested.
+    HalfWrite,
     /// A termination request.
     Term,
     /// A closed connection.
@@ -67,8 +72,16 @@ pub(crate) struct Script {
     pub(crate) needs_auth: bool,
     /// Whether I/O queue connections are cut.
     pub(crate) cuts_queues: bool,
+    /// Whether Identify Namespace gets no answer.
+    pub(crate) hides_namespaces: bool,
+    /// Whether every Asynchronous Event Request is answered at once.
+    pub(crate) storms: bool,
+    /// The digests in the `ICResp`; `None` for those that the host requests.
+    pub(crate) digests: Option<Digests>,
     pub(crate) uuid: [u8; 16],
     pub(crate) ana: Option<AnaState>,
+    /// ANATT.
+    pub(crate) transition_s: u8,
     pub(crate) listed: Vec<(SubsystemKind, String, SocketAddr)>,
 }
 
@@ -86,8 +99,12 @@ impl Default for Script {
             allows: true,
             needs_auth: false,
             cuts_queues: false,
+            hides_namespaces: false,
+            storms: false,
+            digests: None,
             uuid: [9; 16],
             ana: None,
+            transition_s: 0,
             listed: Vec::new(),
         }
     }

@@ -1,0 +1,106 @@
+//! Bodies that come too slowly, and connections that end after a few bytes.
+
+use std::time::{Duration, Instant};
+
+use straightway_core::ErrorKind;
+use straightway_io::engine::Engine;
+use straightway_net::NetworkSettings;
+use straightway_webserver::{ReceivedRequest, ServerStep};
+
+use super::{
+    TAG,
+    fixture::{self, Lab, content, read_all},
+    start,
+};
+
+/// With or without TLS, and with or without io_uring.
+const WAYS: [(bool, bool); 3] = [(false, true), (true, true), (false, false)];
+
+fn engine(lab: &Lab, is_ring: bool) -> Box<dyn Engine> {
+    if is_ring {
+        Box::new(lab.engine(1))
+    } else {
+        Box::new(straightway_net::threads(1).unwrap())
+    }
+}
+
+/// A response that ends after this many bytes of its body.
+fn cut(request: &ReceivedRequest, object: &[u8], body_bytes: usize) -> Vec<ServerStep> {
+    let bytes = request.response_bytes(object, TAG);
+    let head_end = bytes.windows(4).position(|w| w == b"\r\n\r\n").unwrap() + 4;
+    let end = bytes.len().min(head_end + body_bytes);
+    vec![ServerStep::Bytes(bytes[..end].to_vec()), ServerStep::Close]
+}
+
+#[test]
+fn a_body_that_comes_byte_by_byte_is_resumed_on_another_connection() {
+    let object = content(40_000, 21);
+    for (tls, is_ring) in WAYS {
+        let copy = object.clone();
+        let server = start(tls, move |request| {
+            let bytes = request.response_bytes(&copy, TAG);
+            if request.number != 1 {
+                return vec![ServerStep::Bytes(bytes)];
+            }
+            let (front, back) = bytes.split_at(10_000);
+            let drip = back.chunks(1).take(1000).flat_map(|byte| {
+                [
+                    ServerStep::Bytes(byte.to_vec()),
+                    ServerStep::Wait(Duration::from_millis(50)),
+                ]
+            });
+            let front = ServerStep::Bytes(front.to_vec());
+            std::iter::once(front).chain(drip).collect()
+        });
+        let settings = NetworkSettings {
+            stall_max: Duration::from_millis(400),
+            ..NetworkSettings::default()
+        };
+        let lab = Lab::new(&server, settings);
+        let remote = lab.open("/object");
+        let begun = Instant::now();
+        let mut engine = engine(&lab, is_ring);
+        let got = read_all(&mut *engine, &remote, object.len(), object.len()).unwrap();
+        assert!(got.bytes == object, "tls {tls}, ring {is_ring}");
+        assert_eq!(got.tries.retries, 1, "tls {tls}, ring {is_ring}");
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(10), "{took:?}");
+    }
+}
+
+#[test]
+fn a_server_that_closes_each_connection_after_a_byte_is_given_up() {
+    for (tls, is_ring) in WAYS {
+        let object = content(20_000, 22);
+        let server = start(tls, move |request| match request.number {
+            0 => request.response(&object, TAG),
+            _ => cut(request, &object, 1),
+        });
+        let lab = Lab::new(&server, fixture::impatient());
+        let remote = lab.open("/object");
+        let mut engine = engine(&lab, is_ring);
+        let error = read_all(&mut *engine, &remote, 20_000, 20_000).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+        let requests = server.requests();
+        assert!(requests <= 5, "tls {tls}, ring {is_ring}: {requests}");
+    }
+}
+
+#[test]
+fn cuts_after_enough_bytes_are_resumed_without_limit() {
+    let object = content(40_000, 23);
+    for (tls, is_ring) in WAYS {
+        let copy = object.clone();
+        let server = start(tls, move |request| cut(request, &copy, 2000));
+        let settings = NetworkSettings {
+            progress_bytes_min: 1000,
+            ..fixture::impatient()
+        };
+        let lab = Lab::new(&server, settings);
+        let remote = lab.open("/object");
+        let mut engine = engine(&lab, is_ring);
+        let got = read_all(&mut *engine, &remote, object.len(), object.len()).unwrap();
+        assert!(got.bytes == object, "tls {tls}, ring {is_ring}");
+        assert_eq!(got.tries.retries, 19, "tls {tls}, ring {is_ring}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Side queues: single commands of any thread, for headers, small writes and flushes.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use straightway_nvme::{Cqe, Sgl, Sqe, Status};
+
+use crate::{
+    controller::{Controller, QueueId},
+    link::{Link, LinkError},
+};
+
+/// The side queues of a subsystem: at most one for each controller.
+#[derive(Debug, Default)]
+pub(crate) struct SideQueues(Mutex<Vec<SideQueue>>);
+
+#[derive(Debug)]
+struct SideQueue {
+    link: Link,
+    /// The number of the requested controller.
+    serves: u64,
+    /// Its controller: the requested one, or another association if that grants no more queues.
+    controller: Arc<Controller>,
+    _id: QueueId,
+}
+
+/// The cause of a failed command.
+#[derive(Debug)]
+pub(crate) enum SideFailure {
+    /// The queue could not be connected. The command was not sent.
+    Connect(String),
+    /// The connection was lost. The target may still execute the command.
+    Lost(String),
+    /// The target failed the command.
+    Refused(Status),
+}
+
+impl SideQueues {
+    /// Runs a command on a controller. Connects the queue if there is none.
+    pub(crate) fn run(
+        &self,
+        controller: &Arc<Controller>,
+        sqe: Sqe,
+        out: &[u8],
+        into: &mut [u8],
+    ) -> Result<Cqe, SideFailure> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|queue| queue.controller.ended().is_none());
+        let known = all.iter().position(|q| q.serves == controller.number);
+        let at = if let Some(at) = known {
+            at
+        } else {
+            all.push(SideQueue::connect(controller)?);
+            all.len() - 1
+        };
+        let queue = &mut all[at];
+        controller.touch();
+        queue.controller.touch();
+        let capsule = queue.controller.limits.capsule_bytes as usize;
+        let bytes = u32::try_from(out.len()).expect("commands are short");
+        let sqe = match out.len() {
+            0 => sqe,
+            length if length <= capsule => sqe.with_sgl(Sgl::in_capsule(bytes)),
+            _ => sqe.with_sgl(Sgl::transport(bytes)),
+        };
+        let deadline = Instant::now() + controller.settings.command_max;
+        match queue.link.run(sqe, out, into, deadline) {
+            Ok(cqe) => Ok(cqe),
+            Err(LinkError::Refused(status, _)) => Err(SideFailure::Refused(status)),
+            Err(LinkError::Broken(why)) => {
+                queue.controller.end(why.as_str());
+                all.swap_remove(at);
+                Err(SideFailure::Lost(why))
+            }
+        }
+    }
+}
+
+impl SideQueue {
+    fn connect(controller: &Arc<Controller>) -> Result<Self, SideFailure> {
+        let queue = controller.any_queue();
+        let (own, link, id) = queue.map_err(|refusal| SideFailure::Connect(refusal.why))?;
+        Ok(Self {
+            link,
+            serves: controller.number,
+            controller: own,
+            _id: id,
+        })
+    }
+}
