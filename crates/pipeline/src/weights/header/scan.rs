@@ -4,47 +4,115 @@
 //! fixed form: names without escapes, three fields, small numbers. It returns `None` for anything else, valid or not,
 //! and the general parser then reads the header and reports errors. A property test and a fuzz target compare the two.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use straightway_core::Extent;
 
 use super::{Count, Header, NAME_BYTES_MAX, TENSORS_MAX, json::METADATA};
-use crate::weights::{Dtype, RANK_MAX, Shape, Tensor, TensorName};
+use crate::{
+    parallel::{cores, each},
+    weights::{Dtype, RANK_MAX, Shape, Tensor, TensorName},
+};
 
 /// The approximate length of a tensor's entry, to reserve memory for the tensors.
 const ENTRY_BYTES: usize = 96;
 
+/// The shortest piece of a header that is worth a thread: a millisecond of parsing.
+const PIECE_BYTES_MIN: usize = 256 << 10;
+
+/// More threads would only wait for memory.
+const THREADS_MAX: usize = 8;
+
 /// Parses a header; `None` if it is not in the common form.
 pub(super) fn parse(text: &Arc<String>, count: &Count) -> Option<Header> {
+    let pieces = (text.len() / PIECE_BYTES_MIN).min(cores(THREADS_MAX));
+    // A cut may fall into a name. The header is then parsed as one piece.
+    let header = in_pieces(text, pieces.max(1)).or_else(|| in_pieces(text, 1))?;
+    count.admit(header.tensors.len()).then_some(header)
+}
+
+/// Parses a header in pieces, on a thread each.
+fn in_pieces(text: &Arc<String>, count: usize) -> Option<Header> {
+    let body = body(text)?;
+    let pieces = cut(text, body.clone(), count);
+    let parsed = each(pieces.into_iter(), count, |_, piece| {
+        entries(text, piece, &body)
+    });
+    let mut header = Header::default();
+    let mut has_metadata = false;
+    for (number, piece) in parsed.into_iter().enumerate() {
+        let (tensors, metadata) = piece?;
+        if number == 0 {
+            header.tensors = tensors;
+        } else {
+            header.tensors.extend(tensors);
+        }
+        if let Some(metadata) = metadata {
+            if std::mem::replace(&mut has_metadata, true) {
+                return None;
+            }
+            header.metadata = metadata;
+        }
+    }
+    (header.tensors.len() <= TENSORS_MAX).then_some(header)
+}
+
+/// The place of the entries: all between the outer braces.
+fn body(text: &str) -> Option<Range<usize>> {
+    let end = text.trim_end_matches([' ', '\n', '\r', '\t']).len();
+    let is_object = text.starts_with('{') && end > 1 && text.as_bytes()[end - 1] == b'}';
+    is_object.then(|| 1..end - 1)
+}
+
+/// Cuts the entries into at most `count` pieces. Each but the first begins behind the comma after an entry: each piece
+/// must end there too, so that no cut in another place is accepted.
+fn cut(text: &str, body: Range<usize>, count: usize) -> Vec<Range<usize>> {
+    let mut pieces = Vec::with_capacity(count);
+    let (mut start, step) = (body.start, body.len() / count);
+    for _ in 1..count {
+        let from = start + step;
+        let found = text.as_bytes().get(from..body.end);
+        let found = found.and_then(|rest| rest.windows(2).position(|pair| pair == b"},"));
+        let Some(found) = found else { break };
+        let end = from + found + 2;
+        pieces.push(start..end);
+        start = end;
+    }
+    pieces.push(start..body.end);
+    pieces
+}
+
+/// Tensors, and the metadata if they are among the entries.
+type Entries = (Vec<Tensor>, Option<BTreeMap<String, String>>);
+
+/// Parses the entries of a piece of the body. Each piece but the last ends with a comma.
+fn entries(text: &Arc<String>, piece: Range<usize>, body: &Range<usize>) -> Option<Entries> {
+    let is_last = piece.end == body.end;
     let mut scanner = Scanner {
         text,
-        bytes: text.as_bytes(),
-        at: 0,
+        bytes: &text.as_bytes()[..piece.end],
+        at: piece.start,
     };
-    let mut header = Header {
-        tensors: Vec::with_capacity(text.len() / ENTRY_BYTES),
-        ..Header::default()
-    };
-    let mut has_metadata = false;
-    scanner.take(b'{')?;
-    if scanner.peek()? == b'}' {
-        scanner.take(b'}')?;
-        return scanner.is_over().then_some(header);
+    let mut tensors = Vec::with_capacity(piece.len() / ENTRY_BYTES);
+    let mut metadata = None;
+    if scanner.is_over() {
+        // Only a header without any entries is empty.
+        return (piece == *body).then_some((tensors, metadata));
     }
     loop {
         let name = scanner.string()?;
         scanner.take(b':')?;
         if &text[name.clone()] == METADATA {
-            if std::mem::replace(&mut has_metadata, true) {
+            if metadata.is_some() {
                 return None;
             }
-            header.metadata = scanner.metadata()?;
+            metadata = Some(scanner.metadata()?);
         } else {
-            if name.len() > NAME_BYTES_MAX || header.tensors.len() == TENSORS_MAX {
+            if name.len() > NAME_BYTES_MAX || tensors.len() == TENSORS_MAX {
                 return None;
             }
             let (dtype, shape, extent) = scanner.entry()?;
-            header.tensors.push(Tensor {
+            tensors.push(Tensor {
                 name: TensorName::within(text, name),
                 dtype,
                 shape,
@@ -52,13 +120,13 @@ pub(super) fn parse(text: &Arc<String>, count: &Count) -> Option<Header> {
                 extent,
             });
         }
-        match scanner.next()? {
-            b',' => {}
-            b'}' => {
-                let fits = scanner.is_over() && count.admit(header.tensors.len());
-                return fits.then_some(header);
+        match scanner.next() {
+            None => return is_last.then_some((tensors, metadata)),
+            Some(b',') if scanner.at == piece.end => {
+                return (!is_last).then_some((tensors, metadata));
             }
-            _ => return None,
+            Some(b',') => {}
+            Some(_) => return None,
         }
     }
 }
@@ -99,7 +167,7 @@ impl Scanner<'_> {
     }
 
     /// The range of a string without escapes.
-    fn string(&mut self) -> Option<std::ops::Range<usize>> {
+    fn string(&mut self) -> Option<Range<usize>> {
         self.take(b'"')?;
         let start = self.at;
         let is_end = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < 0x20;
@@ -228,6 +296,7 @@ mod tests {
                 "19",
                 "\"a\"",
                 "\"b\"",
+                "\"},\"",
                 "\"dtype\"",
                 "\"shape\"",
                 "\"data_offsets\"",
@@ -259,6 +328,48 @@ mod tests {
                 prop_assert_eq!(Some(fast), slow.ok());
             }
         }
+
+        #[test]
+        fn pieces_parse_as_the_whole_or_not_at_all(text in texts(), count in 2_usize..6) {
+            let text = Arc::new(text);
+            let whole = in_pieces(&text, 1);
+            let pieces = in_pieces(&text, count);
+            prop_assert!(pieces.is_none() || pieces == whole, "{}", text);
+        }
+    }
+
+    #[test]
+    fn long_headers_are_parsed_in_pieces() {
+        let entry = |n: u64| {
+            let name = if n == 300 {
+                "},".to_owned()
+            } else {
+                format!("layer.{n}")
+            };
+            format!(
+                "\"{name}\": {{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[{n},{}]}}",
+                n + 1
+            )
+        };
+        let text: Vec<_> = (0..1000).map(entry).collect();
+        let text = Arc::new(format!(
+            "{{\"__metadata__\":{{\"a\":\"b\"}},{}}}  ",
+            text.join(", ")
+        ));
+        let whole = in_pieces(&text, 1).expect("it is in the common form");
+        assert_eq!(whole.tensors.len(), 1000);
+        for count in 2..9 {
+            assert_eq!(in_pieces(&text, count).as_ref(), Some(&whole), "{count}");
+        }
+        // The cut is searched for inside the entry with this name.
+        let at = text.find("\"},\"").expect("it is there");
+        let body = body(&text).expect("it has braces");
+        let wrong = [body.start..at + 3, at + 3..body.end];
+        assert!(
+            wrong
+                .into_iter()
+                .all(|piece| entries(&text, piece, &body).is_none())
+        );
     }
 
     #[test]
