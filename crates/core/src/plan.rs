@@ -145,6 +145,17 @@ impl Plan {
         &self.pieces[first..first + chunk.pieces as usize]
     }
 
+    /// The number of bytes that the I/Os of a chunk move. A buffered chunk has an I/O for each piece: what is between
+    /// them is not moved.
+    pub fn io_bytes(&self, chunk: &Chunk) -> u64 {
+        match chunk.route {
+            Route::Buffered if chunk.pieces > 0 => {
+                self.pieces(chunk).iter().map(|p| p.extent.bytes).sum()
+            }
+            _ => chunk.extent.bytes,
+        }
+    }
+
     /// Whether most of the drive's chunks are staged.
     pub fn is_staged(&self) -> bool {
         let staged = |c: &&Chunk| c.route == Route::Staged;

@@ -110,7 +110,10 @@ impl Page {
     /// The head of a request at an address. The token is sent only to its own site.
     fn head(&self, place: &Place) -> Vec<u8> {
         let (target, host) = (&place.target, place.site.authority());
-        let mut head = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n").into_bytes();
+        // The bytes of the object itself, not a compressed form.
+        let mut head =
+            format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nAccept-Encoding: identity\r\n")
+                .into_bytes();
         let agent = concat!(
             "User-Agent: straightway/",
             env!("CARGO_PKG_VERSION"),

@@ -210,7 +210,7 @@ impl Board {
             let Some(chunk) = entry.posted.job.take(self.track) else {
                 continue;
             };
-            let bytes = chunk.extent.bytes;
+            let bytes = entry.posted.job.plan().io_bytes(&chunk);
             let tenant = &entry.posted.tenant;
             if turn == Turn::Weight {
                 state.virtual_s = state.virtual_s.max(entry.weight_s);

@@ -11,7 +11,7 @@ use straightway_core::{Rate, share::after};
 /// In any window of this length, at most the limit's bytes and one I/O are admitted.
 const WINDOW_S: f64 = 0.1;
 
-/// I/Os within this time are recorded as one, to keep the record short.
+/// I/Os within this time of the first are recorded as one, to keep the record short.
 const TOGETHER_S: f64 = 1e-4;
 
 /// The most unused time that can be caught up.
@@ -25,8 +25,16 @@ pub(crate) struct RateLimiter {
     due_s: f64,
     /// When the window has room for the next I/O.
     open_s: f64,
-    /// The time and size of the I/Os in the window.
-    went: VecDeque<(f64, f64)>,
+    /// The I/Os in the window.
+    went: VecDeque<Group>,
+}
+
+/// I/Os that went at nearly the same time.
+#[derive(Debug)]
+struct Group {
+    first_s: f64,
+    last_s: f64,
+    bytes: f64,
 }
 
 impl RateLimiter {
@@ -56,23 +64,27 @@ impl RateLimiter {
         }
         let bytes = bytes as f64;
         self.due_s = after(self.due_s.max(now_s - CREDIT_S), bytes, self.rate.0, 0.0);
-        self.went.retain(|(at_s, _)| at_s + WINDOW_S >= now_s);
+        self.went.retain(|group| group.last_s + WINDOW_S >= now_s);
         match self.went.back_mut() {
-            Some((at_s, sum)) if now_s - *at_s < TOGETHER_S => {
-                *sum += bytes;
-                *at_s = now_s;
+            Some(group) if now_s - group.first_s < TOGETHER_S => {
+                group.bytes += bytes;
+                group.last_s = now_s;
             }
-            _ => self.went.push_back((now_s, bytes)),
+            _ => self.went.push_back(Group {
+                first_s: now_s,
+                last_s: now_s,
+                bytes,
+            }),
         }
         // The window has room again when enough of its oldest I/Os have left it.
-        let sum: f64 = self.went.iter().map(|(_, bytes)| bytes).sum();
+        let sum: f64 = self.went.iter().map(|group| group.bytes).sum();
         let mut above = sum - self.rate.0 * WINDOW_S * (1.0 + 1e-9);
-        for (at_s, bytes) in &self.went {
+        for group in &self.went {
             if above <= 0.0 {
                 break;
             }
-            above -= bytes;
-            self.open_s = at_s + WINDOW_S;
+            above -= group.bytes;
+            self.open_s = group.last_s + WINDOW_S;
         }
         true
     }
@@ -101,6 +113,20 @@ mod tests {
             let within = times[first..].iter().take_while(|at| **at - start <= 0.1);
             assert!(within.count() <= 101, "from {start} on");
         }
+    }
+
+    #[test]
+    fn short_ios_in_quick_succession_reach_the_limit() {
+        let mut limiter = RateLimiter::new(Rate(1e9));
+        limiter.arrive(0.0);
+        // One I/O is due every 65 µs, which is less than the time that is recorded as one.
+        let times = go(
+            &mut limiter,
+            64 << 10,
+            (0..200_000).map(|i| f64::from(i) * 1e-5),
+        );
+        let rate = times.len() as f64 * f64::from(64 << 10) / 2.0;
+        assert!((0.97e9..=1.06e9).contains(&rate), "{rate}");
     }
 
     #[test]

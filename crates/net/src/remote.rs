@@ -227,9 +227,10 @@ impl Remote {
         }
         match response.status {
             206 => {}
-            200 if is_whole => self.check_encoding(response)?,
+            200 if is_whole => {}
             _ => return Err(self.service.judge(&self.name, response)),
         }
+        self.check_encoding(response)?;
         if response.status == 206 {
             let stated = response.content_range().map_err(bad)?;
             let stated = stated
@@ -250,8 +251,8 @@ impl Remote {
         }
     }
 
-    /// Fails if the server encoded a whole object on the way, which was not requested: the bytes would be others. The
-    /// bytes of a range are those of the stored object, whose length and version are checked.
+    /// Fails if the server encoded the object on the way, which was not requested: the bytes would be others. A range
+    /// is then a range of the encoded form.
     fn check_encoding(&self, response: &HttpResponse<'_>) -> Result<(), Judgement> {
         if !response.is_encoded() || self.service.stores_encoded() {
             return Ok(());

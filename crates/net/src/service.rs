@@ -39,8 +39,8 @@ pub trait Service: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether `Content-Encoding` describes the stored bytes. If not, a whole object with that header was encoded by
-    /// the server on the way, and is refused.
+    /// Whether `Content-Encoding` describes the stored bytes. If not, an object with that header was encoded by the
+    /// server on the way, and is refused.
     fn stores_encoded(&self) -> bool {
         false
     }

@@ -171,11 +171,10 @@ fn a_head_and_a_body_that_come_byte_by_byte_time_out() {
         stall_max: Duration::from_millis(200),
         ..NetworkSettings::default()
     });
-    for (path, limit) in [("/head", "receive response"), ("/body", "receive body")] {
+    for path in ["/head", "/body"] {
         let start = Instant::now();
         let error = client.send(get(&server.url(path))).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
-        assert!(error.to_string().contains(limit), "{error}");
         assert!(start.elapsed() < Duration::from_secs(20), "{path}");
     }
 }

@@ -103,7 +103,8 @@ impl Tuning {
         }
         let known = profile::DriveTuning::of(path)?;
         let settings = self.over(profile::DriveTuning::settings(known));
-        let learning = Learned::of(path);
+        // A chunk size that the user gave is used as it is; what is learned may choose another.
+        let learning = self.chunk.is_none().then(|| Learned::of(path)).flatten();
         Ok(Settings {
             learning,
             ..settings

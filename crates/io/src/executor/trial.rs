@@ -1,8 +1,8 @@
 //! The trial of two methods by the first large transfer of a kind: its first chunks run by both, the rest by the
 //! faster.
 //!
-//! Each method runs twice, alternating, and its better run counts, because the first includes the creation of lanes and
-//! rings. If the second method is clearly faster already, there are no further runs. The bytes of the trial belong to the
+//! Each method runs twice, alternating, and its better run counts, because other users of the drive slow some of them.
+//! If the second method is clearly faster already, there are no further runs. The bytes of the trial belong to the
 //! transfer, and its receipt names the routes of all.
 
 use std::time::Instant;
@@ -23,8 +23,8 @@ use crate::{
 const RUN_SHARE: u64 = 8;
 const RUNS: usize = 2;
 
-/// If the second method is this much faster in its first run, although its lanes and rings had to be made, there is no
-/// further run: those of the first method would only take time.
+/// If the second method is this much faster in its first run, although its ring had to be made, there is no further run:
+/// those of the first method would only take time.
 const GAIN_CLEAR: f64 = 1.3;
 
 /// The second method has to be this much faster to be chosen, so that noise does not decide.
@@ -59,38 +59,37 @@ impl Executor {
             return Ok(self.post(whole));
         }
         drop(whole);
-        let (mut rest, mut earlier) = (moves, Vec::with_capacity(2 * RUNS));
-        let mut best_s = [f64::INFINITY; 2];
+        let mut trial = Trial {
+            executor: self,
+            rest: moves,
+            earlier: Vec::with_capacity(2 * RUNS + 1),
+        };
+        // The last job syncs everything.
+        let asked = Ask {
+            syncs: false,
+            ..ask.clone()
+        };
+        let make_one = |moves, method| make(moves, method, asked.clone());
+        // Makes the lanes, which both methods use.
+        if let Err(stopped) = trial.run(CUT_BYTES, |moves| make_one(moves, usual))? {
+            return Ok(stopped);
+        }
+        let mut best = [f64::INFINITY; 2];
         for _ in 0..RUNS {
-            for (method, best_s) in [usual, other].into_iter().zip(&mut best_s) {
-                let head = take_front(&mut rest, learning.bytes_min() / RUN_SHARE);
-                // The last job syncs everything.
-                let syncs = false;
-                let job = make(
-                    head,
-                    method,
-                    Ask {
-                        syncs,
-                        ..ask.clone()
-                    },
-                )?;
-                let begun = Instant::now();
-                let mut ticket = self.post(job);
-                ticket.join();
-                if ticket.job.is_stopped() {
-                    ticket.earlier = earlier;
-                    return Ok(ticket);
+            for (method, best) in [usual, other].into_iter().zip(&mut best) {
+                let bytes = learning.bytes_min() / RUN_SHARE;
+                match trial.run(bytes, |moves| make_one(moves, method))? {
+                    Ok(s_per_byte) => *best = best.min(s_per_byte),
+                    Err(stopped) => return Ok(stopped),
                 }
-                *best_s = best_s.min(begun.elapsed().as_secs_f64());
-                earlier.push(ticket);
             }
-            if best_s[1] * GAIN_CLEAR < best_s[0] {
+            if best[1] * GAIN_CLEAR < best[0] {
                 break;
             }
         }
-        let method = chosen(work, best_s, learning);
-        let mut ticket = self.post(make(rest, method, ask)?);
-        ticket.earlier = earlier;
+        let method = chosen(work, best, learning);
+        let mut ticket = self.post(make(trial.rest, method, ask)?);
+        ticket.earlier = trial.earlier;
         Ok(ticket)
     }
 
@@ -101,7 +100,44 @@ impl Executor {
     }
 }
 
-/// Returns and records the faster method.
+/// A trial in progress.
+struct Trial<'a> {
+    executor: &'a Executor,
+    rest: Vec<Move>,
+    earlier: Vec<Ticket>,
+}
+
+impl Trial<'_> {
+    /// Moves about `bytes` bytes from the front of the rest. Returns the seconds per byte, which are infinite if there
+    /// were too few bytes, or the ticket of the whole if it was stopped.
+    fn run(
+        &mut self,
+        bytes: u64,
+        make: impl FnOnce(Vec<Move>) -> Result<Job>,
+    ) -> Result<Result<f64, Ticket>> {
+        let head = take_front(&mut self.rest, bytes);
+        let taken: u64 = head.iter().map(|m| m.extent.bytes).sum();
+        let job = make(head)?;
+        let begun = Instant::now();
+        let mut ticket = self.executor.post(job);
+        ticket.join();
+        let took_s = begun.elapsed().as_secs_f64();
+        if ticket.job.is_stopped() {
+            ticket.earlier = std::mem::take(&mut self.earlier);
+            return Ok(Err(ticket));
+        }
+        self.earlier.push(ticket);
+        let is_enough = taken >= bytes / 2;
+        Ok(Ok(if is_enough {
+            took_s / taken as f64
+        } else {
+            f64::INFINITY
+        }))
+    }
+}
+
+/// Returns the faster method by the seconds per byte of each, and records it. Nothing is learned from a method without
+/// a run that is long enough.
 fn chosen(work: WorkKind, [usual_s, other_s]: [f64; 2], learning: &Learning) -> Method {
     let [usual, other] = work.methods();
     let method = if other_s * GAIN_MIN < usual_s {
@@ -110,8 +146,11 @@ fn chosen(work: WorkKind, [usual_s, other_s]: [f64; 2], learning: &Learning) -> 
         usual
     };
     tracing::debug!(%work, %method, usual_s, other_s, "two methods were compared");
-    learning.learn(work, method);
-    method
+    if usual_s.is_finite() && other_s.is_finite() {
+        learning.learn(work, method);
+        return method;
+    }
+    usual
 }
 
 /// Removes moves of about `bytes` bytes from the front. A move is cut only inside, at a multiple of [`CUT_BYTES`] of
@@ -124,6 +163,10 @@ fn take_front(moves: &mut Vec<Move>, bytes: u64) -> Vec<Move> {
             break;
         }
         let end = down(m.extent.offset.saturating_add(left), CUT_BYTES);
+        if m.extent.bytes > left && end <= m.extent.offset && !front.is_empty() {
+            // Less than a cut is left, and this move would be taken whole.
+            break;
+        }
         if m.extent.bytes <= left || end <= m.extent.offset || end >= m.extent.end() {
             left = left.saturating_sub(m.extent.bytes);
             front.push(*m);
@@ -179,5 +222,18 @@ mod tests {
             }
             prop_assert_eq!(joined, moves);
         }
+    }
+
+    #[test]
+    fn a_long_move_is_not_taken_whole_for_the_last_bytes_of_a_run() {
+        let moved = |offset, bytes, at| Move {
+            object: 0,
+            extent: Extent::new(offset, bytes),
+            at,
+        };
+        let first = (64 << 20) - (1 << 19);
+        let mut rest = vec![moved(0, first, 0), moved(1 << 30, 5 << 30, first)];
+        assert_eq!(take_front(&mut rest, 64 << 20), [moved(0, first, 0)]);
+        assert_eq!(rest.len(), 1);
     }
 }

@@ -119,7 +119,8 @@ impl Lane {
         let joined = &mut self.jobs[number];
         joined.chunks += 1;
         if joined.posted.is_background() {
-            board.traffic().begin(chunk.extent.bytes);
+            let bytes = joined.posted.job.plan().io_bytes(chunk);
+            board.traffic().begin(bytes);
         }
     }
 
@@ -128,7 +129,8 @@ impl Lane {
         let joined = &mut self.jobs[number];
         joined.chunks -= 1;
         if joined.posted.is_background() {
-            board.traffic().end(chunk.extent.bytes);
+            let bytes = joined.posted.job.plan().io_bytes(chunk);
+            board.traffic().end(bytes);
         }
     }
 

@@ -147,6 +147,9 @@ impl Remote {
                 "list it again",
             )));
         }
+        if matches!(head.status, 200 | 206) {
+            self.check_encoding(&head)?;
+        }
         let (bytes, front_bytes) = match (head.status, range) {
             (206, Some(stated)) => {
                 let total = stated.total.ok_or_else(|| {
@@ -163,10 +166,7 @@ impl Remote {
             (206, None) => return Err(self.broken("the server does not say which range it sends")),
             // The whole object, if it is short enough.
             (200, _) => match head.content_length() {
-                Ok(Some(length)) if length <= front_bytes => {
-                    self.check_encoding(&head)?;
-                    (length, length)
-                }
+                Ok(Some(length)) if length <= front_bytes => (length, length),
                 _ => return Err(self.service.judge(&self.name, &head)),
             },
             (416, Some(stated)) if stated.total == Some(0) => (0, 0),

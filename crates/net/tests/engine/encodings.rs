@@ -48,12 +48,27 @@ fn ranges_of_an_encoded_object_are_its_stored_bytes() {
     let copy = object.clone();
     let server = Server::start(move |request| encoded(request, &copy));
     let lab = Lab::new(&server, NetworkSettings::default());
-    let remote = lab.open("/object");
+    let service = Stored {
+        host: lab.origin.site().authority(),
+    };
+    let remote = lab.with("/object", 50_000, TAG, Arc::new(service));
     let got = read_all(&mut lab.engine(4), &remote, object.len(), 7000).unwrap();
     assert!(got.bytes == object);
     let mut threads = straightway_net::threads(4).unwrap();
     let got = read_all(&mut threads, &remote, object.len(), 7000).unwrap();
     assert!(got.bytes == object);
+}
+
+#[test]
+fn ranges_of_a_compressed_form_are_refused() {
+    let object = content(50_000, 28);
+    let server = Server::start(move |request| encoded(request, &object));
+    let lab = Lab::new(&server, NetworkSettings::default());
+    let error = lab.try_open("/object").unwrap_err();
+    assert!(error.to_string().contains("compressed"), "{error}");
+    let remote = lab.known("/object", 50_000, TAG);
+    let error = read_all(&mut lab.engine(1), &remote, 50_000, 7000).unwrap_err();
+    assert!(error.to_string().contains("compressed"), "{error}");
 }
 
 #[test]
