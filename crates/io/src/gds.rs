@@ -7,6 +7,9 @@
 //! Opening cuFile takes half a second even where it cannot be used. So it is opened only on demand, or for a transfer
 //! large enough to gain that back on a machine where direct I/O is possible. [`Gds`] is a handle: clones share the open
 //! sessions.
+//!
+//! cuFile needs one region that it can register. A caller that has memory of another kind gives that up only for a
+//! proof, which [`Gds::will_serve`] finds before any memory is allocated.
 
 mod proof;
 mod session;
@@ -20,7 +23,9 @@ use std::{
 use straightway_core::{Choice, Error, ErrorKind, Leg, Place, Result, Route, Survey};
 use straightway_sys::{
     Buf, Done, File, Io, Region,
+    cuda::Context,
     cufile::{ALIGN_BYTES, RegisteredMemory},
+    mount::DeviceNumber,
 };
 
 pub use proof::Proof;
@@ -47,10 +52,14 @@ pub enum GdsUse {
 pub struct Gds {
     when: GdsUse,
     sessions: Arc<Mutex<Sessions>>,
+    proven: Arc<Mutex<ProvenDevices>>,
 }
 
 /// The session of each GPU that cuFile was opened for; `None` if that failed.
 type Sessions = BTreeMap<u32, Option<Arc<Session>>>;
+
+/// Whether test transfers were direct, by GPU and by the device that stores the file.
+type ProvenDevices = BTreeMap<(u32, DeviceNumber), bool>;
 
 /// A job's use of cuFile: the session, and the region's registration while the job runs.
 #[derive(Debug)]
@@ -84,6 +93,51 @@ impl Gds {
             Place::Host | Place::P2p(_) => false,
             Place::Gpu(ordinal) => self.is_wanted(ordinal, bytes, choice),
         }
+    }
+
+    /// Whether a read of this many bytes into memory of a GPU will be direct: the user demands it, or a test transfer
+    /// from `file` proves it. The file is opened only if there is something to prove.
+    pub fn will_serve(
+        &self,
+        context: &Context,
+        bytes: u64,
+        choice: Choice,
+        file: impl FnOnce() -> Result<Arc<File>>,
+    ) -> bool {
+        if !self.is_wanted(context.device().ordinal(), bytes, choice) {
+            return false;
+        }
+        if self.is_insisted(choice) {
+            return true;
+        }
+        let proven = file().and_then(|file| self.is_proven(&file, context));
+        proven.unwrap_or_else(|error| {
+            tracing::debug!(%error, "not by cuFile");
+            false
+        })
+    }
+
+    /// Whether a test transfer from this file, or an earlier one from its device, was direct.
+    fn is_proven(&self, file: &File, context: &Context) -> Result<bool> {
+        // Without O_DIRECT there is nothing to prove.
+        if file.survey().direct.is_none() {
+            return Ok(false);
+        }
+        let device = (context.device().ordinal(), file.device()?);
+        let known = lock(&self.proven).get(&device).copied();
+        if let Some(is_direct) = known {
+            return Ok(is_direct);
+        }
+        let session = self.session(context)?;
+        let proof = session.proof(file, Leg::Read);
+        // The transfer opens the file again. A registered file would stay open.
+        session.forget_files();
+        let proof = proof?;
+        // Not if the path is unknown: other transfers of the process may have disturbed the counters.
+        if proof != Proof::Unknown {
+            lock(&self.proven).insert(device, proof.is_direct());
+        }
+        Ok(proof.is_direct())
     }
 
     /// Whether the user demands it, or it is likely to pay off.
@@ -137,7 +191,8 @@ impl Gds {
         leg: Leg,
     ) -> Result<Option<CuFileLease>> {
         check_aligned(region)?;
-        let session = self.session(region)?;
+        let memory = region.device_memory().expect("its place is a GPU");
+        let session = self.session(memory.context())?;
         for (file, survey) in files.iter().zip(&mut *surveys) {
             // Without O_DIRECT there is nothing to prove.
             if survey.direct.is_none() {
@@ -159,15 +214,14 @@ impl Gds {
         }))
     }
 
-    /// The session of the region's GPU, opened on first use.
-    fn session(&self, region: &Region) -> Result<Arc<Session>> {
-        let memory = region.device_memory().expect("its place is a GPU");
-        let ordinal = memory.context().device().ordinal();
-        let mut sessions = self.lock();
+    /// The session of the context's GPU, opened on first use.
+    fn session(&self, context: &Context) -> Result<Arc<Session>> {
+        let ordinal = context.device().ordinal();
+        let mut sessions = lock(&self.sessions);
         if let Some(Some(session)) = sessions.get(&ordinal) {
             return Ok(Arc::clone(session));
         }
-        let opened = Session::open(memory.context(), self.when == GdsUse::Force).map(Arc::new);
+        let opened = Session::open(context, self.when == GdsUse::Force).map(Arc::new);
         sessions.insert(ordinal, opened.as_ref().ok().cloned());
         opened
     }
@@ -175,7 +229,7 @@ impl Gds {
     /// Whether to use it without a demand: an open session costs nothing, a failed attempt would fail again, and
     /// opening has to pay off.
     fn is_worthwhile(&self, ordinal: u32, bytes: u64) -> bool {
-        match self.lock().get(&ordinal) {
+        match lock(&self.sessions).get(&ordinal) {
             Some(attempt) => attempt.is_some(),
             None => bytes >= WORTHWHILE_BYTES && is_possible(),
         }
@@ -201,20 +255,16 @@ impl Gds {
         let registered = window.region().registration().get();
         let registered = registered.ok_or_else(|| missing("the region"))?;
         let ordinal = registered.memory().context().device().ordinal();
-        let session = self.lock().get(&ordinal).cloned().flatten();
+        let session = lock(&self.sessions).get(&ordinal).cloned().flatten();
         let session = session.ok_or_else(|| missing("the GPU"))?;
         session.transfer(io, window, &registered)
     }
 
     /// Closes the files of the last transfer.
     pub(crate) fn forget_files(&self) {
-        for session in self.lock().values().flatten() {
+        for session in lock(&self.sessions).values().flatten() {
             session.forget_files();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Sessions> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -236,4 +286,8 @@ fn check_aligned(region: &Region) -> Result<()> {
 fn is_possible() -> bool {
     let has_nvme = std::fs::read_dir("/sys/class/nvme").is_ok_and(|mut all| all.next().is_some());
     Path::new("/dev/nvidia-fs0").exists() || has_nvme
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

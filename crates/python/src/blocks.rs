@@ -11,7 +11,9 @@ use pyo3::{
     types::{PyDict, PyTuple},
 };
 use straightway_core::Result;
-use straightway_pipeline::weights::{Layout, Loader, MemoryBlock, Placed, PreparedBlocks};
+use straightway_pipeline::weights::{
+    Layout, Loader, MemoryBlock, Phase, Placed, PreparedBlocks, Selection,
+};
 use straightway_sys::cuda::{Context, DeviceMemory, Fence, Owner};
 
 use crate::{
@@ -61,13 +63,16 @@ impl Blocks {
     pub(crate) fn begin(
         py: Python<'_>,
         model: &Model,
-        layout: Layout,
+        selection: &Selection,
         (loader, context): (&Loader, &Context),
         allocate: &Bound<'_, PyAny>,
     ) -> PyResult<BegunLoad> {
-        let prepared = py
-            .detach(|| loader.prepare_blocks(&model.0, layout, context))
-            .or_raise()?;
+        let prepare = || {
+            // The library decides where a block begins. DMA never goes straight into it.
+            let layout = Layout::new(&model.0, selection, Phase::Free);
+            loader.prepare_blocks(&model.0, layout, context)
+        };
+        let prepared = py.detach(prepare).or_raise()?;
         let (tensors, blocks) = (Arc::clone(&prepared.tensors), prepared.blocks.clone());
         let target = prepared.target.clone();
         let work =

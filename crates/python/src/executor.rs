@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread::Builder,
 };
 
@@ -16,6 +16,7 @@ use straightway_probe::profile::DriveTuning;
 use crate::{
     borrowed::context,
     loading::place,
+    per_process::PerProcess,
     stores::is_local,
     tuning::{self, DriveInfo},
 };
@@ -23,24 +24,22 @@ use crate::{
 /// The shared executors: one per drive tuning, and one (`None`) for all drives that were not measured.
 type Executors = BTreeMap<Option<DriveTuning>, Arc<Executor>>;
 
-/// Executors, and the id of the process that has their threads.
-struct Shared(Mutex<(u32, Executors)>);
-
-static SHARED: Shared = Shared::new();
+/// The executors for drives. A forked child makes its own: it does not have the threads of its parent's.
+static SHARED: PerProcess<Executors> = PerProcess::new();
 
 /// The executor for stores on a network.
-static REMOTE: Shared = Shared::new();
+static REMOTE: PerProcess<Executors> = PerProcess::new();
 
 /// The executor of this process for a file at `path`, which may not exist yet.
 pub(crate) fn of(path: &Path) -> Result<Arc<Executor>> {
     let DriveInfo { tuning, learning } = tuning::of(path)?;
-    let shared = SHARED.get(tuning, || DriveTuning::settings(tuning))?;
-    Ok(Arc::new(shared.learning(learning)))
+    let executor = shared(&SHARED, tuning, || DriveTuning::settings(tuning))?;
+    Ok(Arc::new(executor.learning(learning)))
 }
 
 /// The executor of this process for stores on a network.
 pub(crate) fn remote() -> Result<Arc<Executor>> {
-    REMOTE.get(None, || suited(Settings::default()))
+    shared(&REMOTE, None, || suited(Settings::default()))
 }
 
 /// The executor of this process for a path or URI.
@@ -64,7 +63,7 @@ pub(crate) fn of_names<'a>(
 
 /// The executor of this process with default settings, for work without a path.
 pub(crate) fn plain() -> Result<Arc<Executor>> {
-    SHARED.get(None, Settings::default)
+    shared(&SHARED, None, Settings::default)
 }
 
 /// Starts to prepare a load of a model to a device, and returns at once. Lanes and pinned memory are made while headers
@@ -90,29 +89,17 @@ pub(crate) fn warm(model: PathBuf, device: &str) -> PyResult<()> {
     Ok(())
 }
 
-impl Shared {
-    const fn new() -> Self {
-        Self(Mutex::new((0, BTreeMap::new())))
+/// The executor for a drive tuning. It is made with `settings` if it is missing.
+fn shared(
+    executors: &PerProcess<Executors>,
+    tuning: Option<DriveTuning>,
+    settings: impl FnOnce() -> Settings,
+) -> Result<Arc<Executor>> {
+    let mut executors = executors.lock();
+    if let Some(executor) = executors.get(&tuning) {
+        return Ok(Arc::clone(executor));
     }
-
-    fn get(
-        &self,
-        tuning: Option<DriveTuning>,
-        settings: impl FnOnce() -> Settings,
-    ) -> Result<Arc<Executor>> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (process, executors) = &mut *kept;
-        let here = std::process::id();
-        if *process != here {
-            // After a fork the parent's threads do not exist here. Dropping the executors would wait for them forever.
-            std::mem::forget(std::mem::take(executors));
-            *process = here;
-        }
-        if let Some(executor) = executors.get(&tuning) {
-            return Ok(Arc::clone(executor));
-        }
-        let fresh = Arc::new(Executor::new(settings())?);
-        executors.insert(tuning, Arc::clone(&fresh));
-        Ok(fresh)
-    }
+    let fresh = Arc::new(Executor::new(settings())?);
+    executors.insert(tuning, Arc::clone(&fresh));
+    Ok(fresh)
 }

@@ -18,6 +18,7 @@ mod log;
 mod mapped;
 mod memory;
 mod model;
+mod per_process;
 mod plain;
 mod receipt;
 mod saving;

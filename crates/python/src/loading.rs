@@ -12,6 +12,7 @@ use straightway_io::Region;
 use straightway_pipeline::weights::{
     Filter, Loader, Mapped, Pick, Placed, Prepared, Rectangle, Selection, Shape, Slice, SlicePart,
 };
+use straightway_sys::cuda::Context;
 
 use crate::{
     blocks::Blocks,
@@ -169,13 +170,11 @@ impl Loading {
         loader: &Loader,
         allocate: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        if let (Place::Gpu(number), Some(allocate)) = (place, allocate)
-            && !loader.may_go_direct(selection, place)
+        if let Some(allocate) = allocate
+            && let Some(context) = library_context(py, model, selection, place, loader)?
         {
-            let context = py.detach(|| context(number)).or_raise()?;
-            let layout = py.detach(|| loader.layout(&model.0, selection, place));
             let of = (loader, &context);
-            let (blocks, work) = Blocks::begin(py, model, layout, of, allocate)?;
+            let (blocks, work) = Blocks::begin(py, model, selection, of, allocate)?;
             return Ok(Self {
                 mapped: Vec::new(),
                 memory: Memory::Region(Arc::new(Region::at(Place::Host, 0).or_raise()?)),
@@ -213,6 +212,27 @@ impl Loading {
     fn mapped_bytes(&self) -> u64 {
         self.mapped.iter().map(|(_, placed)| placed.bytes).sum()
     }
+}
+
+/// The context for a load into memory of a library; `None` if the memory is one block of the driver or of the host.
+///
+/// GPUDirect Storage needs one block. It gets it only if it is demanded or proven: users rely on the library's memory.
+pub(crate) fn library_context(
+    py: Python<'_>,
+    model: &Model,
+    selection: &Selection,
+    place: Place,
+    loader: &Loader,
+) -> PyResult<Option<Context>> {
+    let Place::Gpu(number) = place else {
+        return Ok(None);
+    };
+    let find = || -> Result<Option<Context>> {
+        let context = context(number)?;
+        let is_direct = loader.will_go_direct(&model.0, selection, &context);
+        Ok((!is_direct).then_some(context))
+    };
+    py.detach(find).or_raise()
 }
 
 /// The selection of filters and slices.

@@ -1,59 +1,24 @@
 //! The stores of the package, and the options of a call for them.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    process,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::prelude::*;
 use straightway_cli::stores::{registry, variables};
 use straightway_core::{Result, Scheme, Uri};
 use straightway_io::store::{Registry, Verb};
 
+use crate::per_process::PerProcess;
+
 /// The environment variables that a registry was made from, and the registry.
 type Made = (Vec<(String, String)>, Arc<Registry>);
 
-/// The registry of calls without options, in one process.
-///
-/// A forked child makes its own. Threads that the child does not have may hold locks of the parent's registry, for
-/// example while they wait for credentials. Nobody would release these locks in the child, so it neither waits for them
-/// nor drops the registry.
-struct Shared {
-    process: u32,
-    made: Mutex<Option<Made>>,
-    /// The one of a forked child.
-    child: OnceLock<Box<Shared>>,
-}
-
-static SHARED: OnceLock<Shared> = OnceLock::new();
-
-impl Shared {
-    fn new(process: u32) -> Self {
-        Self {
-            process,
-            made: Mutex::new(None),
-            child: OnceLock::new(),
-        }
-    }
-
-    /// The one of process `process`, which is this process. It is made if it is missing.
-    fn of(&self, process: u32) -> &Self {
-        let mut shared = self;
-        while shared.process != process {
-            shared = shared.child.get_or_init(|| Box::new(Self::new(process)));
-        }
-        shared
-    }
-}
+/// The registry of calls without options. One that waits for credentials holds locks, so a forked child makes its own.
+static SHARED: PerProcess<Option<Made>> = PerProcess::new();
 
 /// The registry of this process. It is made again when the environment has changed.
 pub(crate) fn stores() -> Result<Arc<Registry>> {
     let now = variables();
-    let process = process::id();
-    let shared = SHARED.get_or_init(|| Shared::new(process)).of(process);
-    let mut made = shared.made.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut made = SHARED.lock();
     match &*made {
         Some((then, registry)) if *then == now => Ok(Arc::clone(registry)),
         _ => {

@@ -7,17 +7,15 @@ use std::{
 };
 
 use pyo3::{exceptions::PyTimeoutError, prelude::*, types::PyDict};
-use straightway_core::Place;
 use straightway_io::Progress;
 use straightway_pipeline::weights::{self, Loader, Selection};
 use straightway_sys::cuda::Context;
 
 use crate::{
     blocks::{BegunLoad, Blocks},
-    borrowed::context,
     error::OrRaise,
     handover::converted_tensors,
-    loading::{Cut, class, loader, place, select},
+    loading::{Cut, class, library_context, loader, place, select},
     memory::Memory,
     model::Model,
     receipt::Receipt,
@@ -49,7 +47,6 @@ struct LibraryBatches {
     model: Py<Model>,
     loader: Loader,
     context: Context,
-    place: Place,
     allocate: Py<PyAny>,
     left: VecDeque<Selection>,
     next: Option<BegunLoad>,
@@ -74,23 +71,24 @@ impl Stream {
         let selection = select(opened, &filters, slices)?;
         let loader = loader(opened, route, class(priority)?)?;
         let progress = Arc::clone(&loader.progress);
-        let batches = match (place, allocate) {
-            (Place::Gpu(number), Some(allocate)) if !loader.may_go_direct(&selection, place) => {
-                let left = loader.batches(&opened.0, &selection, batch_bytes);
-                Batches::Library(LibraryBatches {
-                    model: model.unbind(),
-                    context: context(number).or_raise()?,
-                    place,
-                    allocate,
-                    left: left.or_raise()?.into(),
-                    next: None,
-                    loader,
-                })
-            }
-            _ => {
-                let stream = loader.stream(&opened.0, &selection, place, batch_bytes);
-                Batches::Own(Mutex::new(stream.or_raise()?))
-            }
+        let context = if allocate.is_some() {
+            library_context(model.py(), opened, &selection, place, &loader)?
+        } else {
+            None
+        };
+        let batches = if let (Some(context), Some(allocate)) = (context, allocate) {
+            let left = loader.batches(&opened.0, &selection, batch_bytes);
+            Batches::Library(LibraryBatches {
+                model: model.unbind(),
+                context,
+                allocate,
+                left: left.or_raise()?.into(),
+                next: None,
+                loader,
+            })
+        } else {
+            let stream = loader.stream(&opened.0, &selection, place, batch_bytes);
+            Batches::Own(Mutex::new(stream.or_raise()?))
         };
         Ok(Self {
             batches,
@@ -163,14 +161,13 @@ impl LibraryBatches {
             return Ok(None);
         };
         let model = self.model.get();
-        let layout = self.loader.layout(&model.0, &selection, self.place);
         // A finished load cancels its progress when it is dropped. It must not cancel other loads.
         let loader = Loader {
             progress: Arc::default(),
             ..self.loader.clone()
         };
         let of = (&loader, &self.context);
-        Blocks::begin(py, model, layout, of, self.allocate.bind(py)).map(Some)
+        Blocks::begin(py, model, &selection, of, self.allocate.bind(py)).map(Some)
     }
 }
 

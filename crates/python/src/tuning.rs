@@ -1,16 +1,12 @@
 //! The tuning of the drive behind a path, looked up once per file system and process.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    os::unix::fs::MetadataExt,
-    path::Path,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path};
 
 use straightway_core::Result;
 use straightway_io::Learning;
 use straightway_probe::{learned::Learned, profile::DriveTuning};
+
+use crate::per_process::PerProcess;
 
 /// The tuning of a drive.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +18,7 @@ pub(crate) struct DriveInfo {
 }
 
 /// The drive of each file system, by its device number.
-static KNOWN: Mutex<BTreeMap<u64, DriveInfo>> = Mutex::new(BTreeMap::new());
+static KNOWN: PerProcess<BTreeMap<u64, DriveInfo>> = PerProcess::new();
 
 /// The tuning of the drive behind `path`.
 pub(crate) fn of(path: &Path) -> Result<DriveInfo> {
@@ -32,7 +28,7 @@ pub(crate) fn of(path: &Path) -> Result<DriveInfo> {
     let Some(meta) = fs::metadata(path).ok().or_else(folder) else {
         return Ok(DriveInfo::default());
     };
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     if let Some(one) = known.get(&meta.dev()) {
         return Ok(one.clone());
     }

@@ -86,6 +86,40 @@ def test_a_child_that_is_forked_while_its_parent_loads_loads_too(tmp_path):
     python(code, tmp_path)
 
 
+def test_a_child_that_is_forked_while_its_parent_looks_up_a_drive_loads_too(tmp_path):
+    save_file({"a": numpy.arange(1000)}, tmp_path / "m.safetensors")
+    # A profile of nearly the maximum length, of another machine: parsing it takes a while.
+    machine = '[machine]\nprocessor = "none"\ncores = 1\nmemory_bytes = 1\nkernel = "none"\n'
+    drives = "".join(f"[drives.d{i}]\nknees = []\n" for i in range(35_000))
+    profile = tmp_path / "state/straightway/profile.toml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text('schema = "straightway.profile/1"\n' + machine + drives)
+    code = """
+        import os, signal, sys, threading, time
+        import straightway
+        folder = sys.argv[1]
+        copy, load = straightway.copy, straightway.load_model
+        os.environ["XDG_STATE_HOME"] = f"{folder}/state"
+        # A copy looks up the drive on a thread without the interpreter's lock, so that this thread can fork meanwhile.
+        thread = threading.Thread(target=copy, args=(f"{folder}/m.safetensors", f"{folder}/copy.safetensors"))
+        thread.start()
+        children = []
+        for _ in range(10):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(30)
+                os.environ["XDG_STATE_HOME"] = f"{folder}/none"
+                os._exit(0 if load(f"{folder}/m.safetensors", framework="np")["a"][999] == 999 else 1)
+            children.append(child)
+            time.sleep(0.002)
+        ends = [os.waitpid(child, 0)[1] for child in children]
+        thread.join()
+        assert ends == [0] * 10, ends
+        assert load(f"{folder}/copy.safetensors", framework="np")["a"][999] == 999
+    """
+    python(code, tmp_path)
+
+
 def index(rng, size):
     kind = rng.random()
     if kind < 0.3 and size:

@@ -228,6 +228,15 @@ def test_the_stager_reuses_memory_but_never_while_it_is_in_use():
     assert bool((stager.stage(live)["a"] == 2).all())
 
 
+def test_the_stager_copies_the_values_of_views_that_negate_or_conjugate():
+    values = torch.complex(torch.arange(4.0), torch.arange(4.0) + 1)
+    live = {"a": values.imag, "b": values.conj().imag, "c": values, "d": values.conj()}
+    assert live["b"].is_neg() and live["a"].data_ptr() == live["b"].data_ptr()
+    staged = Stager().stage(live)
+    for name, tensor in live.items():
+        assert staged[name].tolist() == tensor.tolist(), name
+
+
 class Runtime:
     """The two functions of the CUDA runtime that pin memory, with a record of the pinned addresses."""
 

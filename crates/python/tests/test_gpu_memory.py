@@ -6,6 +6,8 @@ test's own allocates: what crosses the border between the two languages is the s
 
 import gc
 import os
+import sys
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -92,13 +94,13 @@ def path(tmp_path):
     return path
 
 
-def run(code, path):
+def run(code, path, plan=""):
     if STANDIN is None:
         pytest.skip("STRAIGHTWAY_STANDIN_FOLDER is not set: it names the folder of the stand-in for the CUDA driver")
     import textwrap
 
-    plan = {"LD_LIBRARY_PATH": STANDIN, "STRAIGHTWAY_STANDIN": "seed=3 delay_us_max=50"}
-    return child(textwrap.dedent(LIBRARY) + textwrap.dedent(code), path, **plan)
+    variables = {"LD_LIBRARY_PATH": STANDIN, "STRAIGHTWAY_STANDIN": f"seed=3 delay_us_max=50 {plan}"}
+    return child(textwrap.dedent(LIBRARY) + textwrap.dedent(code), path, **variables)
 
 
 def test_a_load_fills_memory_of_the_library_and_each_large_tensor_is_freed_alone(path):
@@ -125,6 +127,32 @@ def test_driver_memory_can_be_selected_and_other_values_are_refused(path):
             print(error)
     """
     assert run(code, path).splitlines() == ["True [] 0", "memory is \"framework\" or \"driver\", not 'own'"]
+
+
+@pytest.mark.parametrize("mode", ["compat", "p2p"])
+def test_memory_of_the_library_is_used_unless_the_route_is_proven_to_be_direct(path, mode):
+    code = """
+        # The demand opens cuFile. From then on it is tried for loads of any size.
+        try:
+            straightway.load_file(sys.argv[1], device="cuda:0", route="direct")
+            print("direct", asked)
+        except RuntimeError:
+            print("refused", asked)
+        for _ in range(2):
+            asked.clear()
+            weights = straightway.load_file(sys.argv[1], device="cuda:0")
+            print(same(weights), bool(asked), "direct" in {row["route"] for row in weights.receipt.routes})
+        asked.clear()
+        names = {name for name, tensor in straightway.iterate(sys.argv[1], device="cuda:0", batch_bytes=8 << 20)}
+        print(names == set(expected), bool(asked))
+    """
+    lines = run(code, path, f"cufile={mode}").splitlines()
+    if mode == "compat":
+        assert lines == ["refused []", "True True False", "True True False", "True True"]
+        return
+    if lines[0] == "refused []":
+        pytest.skip("no O_DIRECT here, which cuFile needs")
+    assert lines == ["direct []", "True False True", "True False True", "True False"]
 
 
 def test_a_stream_holds_at_most_two_batches(path):
@@ -278,8 +306,6 @@ class FakeTorch:
     uint8 = "uint8"
 
     def __init__(self, cached, free=1 << 40):
-        from types import SimpleNamespace
-
         stats = {"reserved_bytes": {"all": {"current": cached}}, "allocated_bytes": {"all": {"current": 0}}}
         self.cuda = SimpleNamespace(
             get_allocator_backend=lambda: "native", memory_stats_as_nested_dict=lambda place: stats
@@ -351,3 +377,48 @@ def test_cupy_s_arrays_are_filled_in_memory_of_its_pool(path):
         print(Block.allocated)
     """
     assert run(code, path).splitlines() == ["True Array uint8 True", "0"]
+
+
+class CupyArray:
+    """An array like those of CuPy, with a record of writes by the library."""
+
+    def __init__(self, values, events):
+        self.values, self.events = values, events
+        self.dtype, self.shape, self.strides = values.dtype, values.shape, values.strides
+        self.flags, self.nbytes = values.flags, values.nbytes
+        self.__cuda_array_interface__ = {"data": (values.ctypes.data, False)}
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __setitem__(self, index, values):
+        self.events.append("assign")
+
+
+def test_saves_and_restores_wait_for_all_streams_of_cupy(monkeypatch, tmp_path):
+    """A kernel on a stream that is not the current one may still write to the array."""
+    from straightway import _restoring, _saving
+
+    events = []
+    # Only the wait for a device covers all of its streams, so the stand-in has no other.
+    device = lambda number: SimpleNamespace(synchronize=lambda: events.append(f"wait for {number}"))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(Device=device)))
+    monkeypatch.setattr(_saving, "save", lambda *given: events.append("save"))
+    _saving.save_file({"a": CupyArray(numpy.ones(3, "float32"), events)}, tmp_path / "a.safetensors")
+    assert events == ["wait for 0", "save"]
+
+    class Opened:
+        step = 1
+
+        def tensors(self):
+            return [("a", "F32", [3])]
+
+        def restore(self, targets):
+            events.append("read")
+            return _restoring.nothing()
+
+    # The second one is not contiguous: its values are read into host memory first, and CuPy copies them.
+    for values, more in [(numpy.ones(3, "float32"), []), (numpy.ones(6, "float32")[::2], ["assign"])]:
+        events.clear()
+        _restoring.filler(Opened(), [("a", CupyArray(values, events))])()
+        assert events == ["wait for 0", "read", *more]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use straightway_core::{Choice, Move, Place, Receipt, Result};
 use straightway_io::{Ask, Books, Executor, Progress, Region, Scattered};
-use straightway_sys::limit;
+use straightway_sys::{cuda::Context, limit};
 
 use super::{
-    Layout, Model, Selection, Shard,
+    Layout, Model, Pick, Selection, Shard,
     layout::{Phase, Placed},
 };
 
@@ -97,8 +97,25 @@ impl Loader {
         Ok(self.prepare_in(model, layout, region))
     }
 
-    /// Whether GPUDirect Storage may read the selection straight into memory at `place`. It needs one region.
-    pub fn may_go_direct(&self, selection: &Selection, place: Place) -> bool {
+    /// Whether GPUDirect Storage will read the selection straight into memory of a GPU, which has to be one region: it
+    /// is demanded, or a test transfer proves it.
+    pub fn will_go_direct(&self, model: &Model, selection: &Selection, context: &Context) -> bool {
+        if selection.bytes() == 0 || !model.is_local() {
+            return false;
+        }
+        // The file of the largest tensor: a file shorter than a page proves nothing.
+        let file = || {
+            let bytes = |pick: &&Pick| pick.bytes(pick.of(model));
+            let largest = selection.picks().iter().max_by_key(bytes);
+            let largest = largest.expect("a selection with bytes has a tensor");
+            model.shards[largest.of(model).file as usize].file()
+        };
+        let gds = &self.executor.settings().gds;
+        gds.will_serve(context, selection.bytes(), self.choice, file)
+    }
+
+    /// Whether GPUDirect Storage may read the selection straight into a region at `place`, before any file is proven.
+    fn may_go_direct(&self, selection: &Selection, place: Place) -> bool {
         let gds = &self.executor.settings().gds;
         gds.may_serve(place, selection.bytes(), self.choice)
     }

@@ -159,7 +159,8 @@ class Filling:
         return stats
 
     def _read(self, batch: _Batch, stats: ReadStats) -> None:
-        for device in {described[5] for described, _ in batch.described} - {"host:"}:
+        # The targets' devices, also of those that are read into host memory first: queued work may still write to them.
+        for device in {target.span.device for target in batch.targets if target.span is not None} - {"cpu"}:
             synchronize(device)
         if batch.described:
             more = self._opened.restore(batch.described)

@@ -141,11 +141,11 @@ def is_storable(dtype: str) -> bool:
 
 
 def synchronize(device: str) -> None:
-    """Waits for queued work that still computes the tensors."""
+    """Waits for queued work that still computes the tensors, on all streams of the device."""
+    number = int(device.removeprefix("cuda:"))
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize(int(device.removeprefix("cuda:")))
+        torch.cuda.synchronize(number)
     cupy = sys.modules.get("cupy")
     if cupy is not None:
-        with cupy.cuda.Device(int(device.removeprefix("cuda:"))):
-            cupy.cuda.get_current_stream().synchronize()
+        cupy.cuda.Device(number).synchronize()

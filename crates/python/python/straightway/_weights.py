@@ -191,8 +191,8 @@ def load_file(
         memory: the allocator of GPU memory. ``"framework"``: PyTorch's caching allocator, or CuPy's pool. The tensors
             count as the library's (``torch.cuda.memory_allocated``). A tensor of 1 MiB or more is freed with its last
             reference; smaller ones share blocks of up to 16 MiB. ``"driver"``: one block of the CUDA driver, which is
-            freed with the last of all tensors. All other libraries use it, and so do loads that GPUDirect
-            Storage may serve.
+            freed with the last of all tensors. All other libraries use it, and so do loads by GPUDirect Storage: with
+            ``route="direct"``, or where a test transfer has proven that the route is direct.
         progress: ``None`` shows a bar after a second, in a terminal or a notebook; ``False`` shows none; a function is
             called with the bytes loaded and their total, about 20 times a second. An exception stops the load.
         timeout: the number of seconds after which ``TimeoutError`` is raised; ``None`` is no limit.

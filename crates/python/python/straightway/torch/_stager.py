@@ -172,7 +172,9 @@ class _Copier:
         if local is None:
             return copy.deepcopy(tensor)
         plain = local.detach()
-        key = (plain.device, plain.data_ptr(), tuple(plain.shape), plain.stride(), plain.dtype, plain.is_conj())
+        # Conjugate and negative views share the memory of their base but have other values.
+        kind = plain.dtype, plain.is_conj(), plain.is_neg()
+        key = (plain.device, plain.data_ptr(), tuple(plain.shape), plain.stride(), kind)
         made = self._made.get(key) if plain.numel() else None
         if made is None:
             made = self._made[key] = self._copy(plain)
