@@ -22,6 +22,7 @@ use crate::{
     transfer::{Direction, Move, Transfer},
 };
 
+mod demand;
 mod layout;
 mod portion;
 
@@ -46,7 +47,8 @@ pub struct Piece {
 /// any other leg moves the extent.
 ///
 /// Chunks that write to a drive write whole blocks, with zeros between their pieces. No two of them
-/// share a block of an object, so they can be written in any order.
+/// share a block of an object, so they can be written in any order. For `Out` to a file they write only to
+/// pages with bytes of the transfer: the other pages may belong to another transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// The index of the object in the transfer.
@@ -217,74 +219,6 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Returns an error if an object does not support the route that the user demands.
-    fn check_demand(&self) -> Result<()> {
-        let Choice::Only(route) = self.policy.choice else {
-            return Ok(());
-        };
-        let sides = [self.surveys, self.onward].into_iter();
-        let mut all = sides.flat_map(|surveys| self.transfer.objects().iter().zip(surveys));
-        if let Some((object, _)) = all.find(|(_, s)| s.socket.is_some() && route != Route::Staged) {
-            let why = "its bytes go over a socket: neither by DMA nor through the page cache";
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "choose the route of",
-                &object.name,
-                why,
-            )
-            .with_hint("use ⟦route=auto⟧"));
-        }
-        if route == Route::Buffered {
-            return Ok(());
-        }
-        for (object, survey) in self.transfer.objects().iter().zip(self.surveys) {
-            let on_device = self.policy.place != Place::Host && route == Route::Direct;
-            let refuse = |why: &str, hint: &str| {
-                let operation = if route == Route::Direct {
-                    "go direct with"
-                } else {
-                    "stage"
-                };
-                Err(
-                    Error::new(ErrorKind::Unsupported, operation, &object.name, why)
-                        .with_hint(hint),
-                )
-            };
-            if let Err(reason) = survey.usable() {
-                let why = no_direct("its", reason);
-                return refuse(&why, "use ⟦route=auto⟧ or ⟦route=buffered⟧");
-            }
-            if survey.socket.is_some() {
-                continue;
-            }
-            if self.direct(survey).is_err() {
-                return refuse(
-                    "its blocks are larger than a chunk",
-                    "use ⟦route=auto⟧, or a ⟦chunk⟧ of at least 64 KiB",
-                );
-            }
-            if on_device && !survey.device_direct {
-                return refuse(
-                    "DMA between it and that memory is not proven",
-                    "`straightway doctor` says what is missing; ⟦route=auto⟧ stages instead",
-                );
-            }
-        }
-        for (object, survey) in self.transfer.objects().iter().zip(self.onward) {
-            let why = match (survey.usable(), self.direct(survey)) {
-                (Err(reason), _) => no_direct("the target's", reason),
-                (_, Err(_)) => "the target's blocks are larger than a chunk".to_owned(),
-                _ => continue,
-            };
-            let operation = "go direct with the copy of";
-            return Err(
-                Error::new(ErrorKind::Unsupported, operation, &object.name, why)
-                    .with_hint("use ⟦route=auto⟧ or ⟦route=buffered⟧"),
-            );
-        }
-        Ok(())
-    }
-
     /// The alignment that O_DIRECT requires, if it is usable and a block fits into a chunk.
     fn direct(&self, survey: &Survey) -> Result<Alignment, Reason> {
         match survey.usable()? {
@@ -330,7 +264,8 @@ impl Planner<'_> {
             match (self.transfer.direction(), route) {
                 (Direction::Across, route) => self.lay_across(part, route),
                 (_, Ok(_)) if is_hole => self.lay_hole(part, block_bytes),
-                (_, Ok(alignment)) => self.lay_direct(part, alignment)?,
+                (Direction::Out, Ok(alignment)) => self.lay_written(part, alignment)?,
+                (Direction::In, Ok(alignment)) => self.lay_direct(part, alignment)?,
                 (_, Err(reason)) => self.layout.buffer(part, reason),
             }
             rest.extent = Extent::between(run.end(), rest.extent.end());
@@ -345,6 +280,33 @@ impl Planner<'_> {
         self.layout
             .stage(m.object, m.extent, m.at, Reason::Hole, block_bytes);
         self.layout.close();
+    }
+
+    /// Lays out a write. If blocks are longer than a page, only whole blocks go to the drive, and the edges go through
+    /// the page cache. To write the whole block of an edge would zero the rest of it, which another transfer may have
+    /// written: the header of a file ends on a page, not on such a block.
+    fn lay_written(&mut self, m: Move, alignment: Alignment) -> Result<()> {
+        let block_bytes = alignment.block_bytes();
+        let has_page_cache = self.surveys[m.object as usize].socket.is_none();
+        if block_bytes <= Alignment::PAGE_BYTES || !has_page_cache {
+            return self.lay_direct(m, alignment);
+        }
+        let whole = m.extent.interior(block_bytes);
+        if whole.is_empty() {
+            self.layout.buffer(m, Reason::RaggedEdge);
+            return Ok(());
+        }
+        let part = |extent: Extent| Move {
+            extent,
+            at: m.at + (extent.offset - m.extent.offset),
+            ..m
+        };
+        let head = Extent::between(m.extent.offset, whole.offset);
+        let tail = Extent::between(whole.end(), m.extent.end());
+        for edge in [head, tail].into_iter().filter(|edge| !edge.is_empty()) {
+            self.layout.buffer(part(edge), Reason::RaggedEdge);
+        }
+        self.lay_direct(part(whole), alignment)
     }
 
     /// Lays out the aligned interior as direct chunks and stages the edges.
@@ -414,6 +376,10 @@ impl Planner<'_> {
         // A network block device is read like a drive: many small commands cost less than unneeded bytes.
         let is_block = self.surveys[object as usize].is_block();
         match (socket, self.transfer.direction()) {
+            // A write over a gap would zero what another transfer may have written there.
+            (_, Direction::Out) if is_block || socket.is_none() => {
+                self.layout.cut_by(chunk_bytes, 0);
+            }
             (Some(_), _) if is_block => self.layout.cut_by(chunk_bytes, gap_bytes),
             (Some(_), Direction::Out) => {
                 let most = part_bytes.map_or(chunk_bytes, |part| part.max(chunk_bytes));
@@ -489,20 +455,6 @@ impl Planner<'_> {
                 },
             )
         });
-    }
-}
-
-/// A message that says why O_DIRECT cannot be used. `whose` names the owner of the file system.
-fn no_direct(whose: &str, reason: Reason) -> String {
-    match reason {
-        Reason::FileSystemBuffers => format!(
-            "{whose} file system would use the page cache for O_DIRECT: compressed or checksummed \
-             data, or a file without extents"
-        ),
-        Reason::DirectUnproven => {
-            format!("{whose} file system does not say whether O_DIRECT bypasses the page cache")
-        }
-        _ => format!("{whose} file system has no O_DIRECT"),
     }
 }
 

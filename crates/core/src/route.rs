@@ -69,7 +69,8 @@ pub enum Leg {
 pub enum Reason {
     /// Aligned in the object and in memory.
     Aligned,
-    /// A head or tail that is not aligned; it is moved as part of an aligned superset.
+    /// A head or tail that is not aligned. It is moved as part of an aligned superset; a write to blocks longer than a
+    /// page goes through the page cache instead.
     RaggedEdge,
     /// Its aligned interior is too small to be worth a separate I/O.
     Small,

@@ -1,6 +1,6 @@
 //! GPUDirect Storage: when it is used, and the proof of what it did.
 //!
-//! cuFile silently falls back to host memory, so each file is *proven* first: a small aligned read is made, and
+//! cuFile silently falls back to host memory, so each file is *proven* first: one block is read or written, and
 //! cuFile's own counters show which path it took ([`Proof`]). Only proven bytes count as direct, and the counters are
 //! checked again after each transfer.
 //!
@@ -20,7 +20,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use straightway_core::{Choice, Error, ErrorKind, Leg, Place, Result, Route, Survey};
+use straightway_core::{
+    Alignment, Choice, Error, ErrorKind, Extent, Leg, Place, Result, Route, Survey,
+};
 use straightway_sys::{
     Buf, Done, File, Io, Region,
     cuda::Context,
@@ -28,6 +30,7 @@ use straightway_sys::{
     mount::DeviceNumber,
 };
 
+use crate::peer::FirstExtent;
 pub use proof::Proof;
 pub(crate) use session::Session;
 
@@ -120,16 +123,16 @@ impl Gds {
     /// Whether a test transfer from this file, or an earlier one from its device, was direct.
     fn is_proven(&self, file: &File, context: &Context) -> Result<bool> {
         // Without O_DIRECT there is nothing to prove.
-        if file.survey().direct.is_none() {
+        let Some(alignment) = file.survey().direct else {
             return Ok(false);
-        }
+        };
         let device = (context.device().ordinal(), file.device()?);
         let known = lock(&self.proven).get(&device).copied();
         if let Some(is_direct) = known {
             return Ok(is_direct);
         }
         let session = self.session(context)?;
-        let proof = session.proof(file, Leg::Read);
+        let proof = session.proof(file, Leg::Read, first_block(file, alignment));
         // The transfer opens the file again. A registered file would stay open.
         session.forget_files();
         let proof = proof?;
@@ -154,11 +157,11 @@ impl Gds {
 
     /// Checks whether a transfer between `files` and `region` can be direct, and marks the surveys of those files for
     /// which it can. Returns `None` if none can, and an error only if the user demands it. The reason why cuFile could
-    /// not be used is added to `warnings`.
+    /// not be used is added to `warnings`. `firsts` has, for a write, the block of each file to test with.
     pub(crate) fn survey(
         &self,
         files: impl FnOnce() -> Result<Vec<Arc<File>>>,
-        surveys: &mut [Survey],
+        (surveys, firsts): (&mut [Survey], &[FirstExtent]),
         region: &Arc<Region>,
         (leg, choice): (Leg, Choice),
         warnings: &mut Vec<String>,
@@ -169,7 +172,7 @@ impl Gds {
         if !self.is_wanted(ordinal, region.bytes(), choice) {
             return Ok(None);
         }
-        match files().and_then(|files| self.lease(&files, surveys, region, leg)) {
+        match files().and_then(|files| self.lease(&files, (&mut *surveys, firsts), region, leg)) {
             Ok(lease) => Ok(lease),
             Err(error) if self.is_insisted(choice) => Err(error),
             Err(error) => {
@@ -186,21 +189,25 @@ impl Gds {
     fn lease(
         &self,
         files: &[Arc<File>],
-        surveys: &mut [Survey],
+        (surveys, firsts): (&mut [Survey], &[FirstExtent]),
         region: &Arc<Region>,
         leg: Leg,
     ) -> Result<Option<CuFileLease>> {
         check_aligned(region)?;
         let memory = region.device_memory().expect("its place is a GPU");
         let session = self.session(memory.context())?;
-        for (file, survey) in files.iter().zip(&mut *surveys) {
+        for ((file, survey), first) in files.iter().zip(&mut *surveys).zip(firsts) {
             // Without O_DIRECT there is nothing to prove.
-            if survey.direct.is_none() {
+            let Some(alignment) = survey.direct else {
                 continue;
-            }
+            };
+            let block = match leg {
+                Leg::Read => first_block(file, alignment),
+                Leg::Write => *first,
+            };
             survey.device_direct = match self.when {
                 GdsUse::Force => session.handle(file).map(|_| true)?,
-                _ => session.proof(file, leg)?.is_direct(),
+                _ => session.proof(file, leg, block)?.is_direct(),
             };
         }
         if !surveys.iter().any(|survey| survey.device_direct) {
@@ -279,6 +286,12 @@ fn check_aligned(region: &Region) -> Result<()> {
         Error::new(ErrorKind::Unsupported, "go direct with", "the region", why)
             .with_hint("lend memory that begins on a page, or use ⟦route=auto⟧"),
     )
+}
+
+/// The first block of a file, if the file is that long.
+fn first_block(file: &File, alignment: Alignment) -> Option<Extent> {
+    let block = Extent::new(0, alignment.block_bytes().max(ALIGN_BYTES as u64));
+    (block.end() <= file.bytes()).then_some(block)
 }
 
 /// Whether direct I/O is possible: the machine has nvidia-fs, or an NVMe drive for peer-to-peer DMA. Otherwise cuFile

@@ -37,7 +37,7 @@ pub struct Peers {
     proofs: Arc<Mutex<ProofCache>>,
 }
 
-/// The first extent that a transfer moves of a file, if any.
+/// The first extent that a transfer moves of a file, if any. For a write from a region, the first whole block of it.
 pub(crate) type FirstExtent = Option<Extent>;
 
 impl Peers {
@@ -75,7 +75,7 @@ impl Peers {
                 continue;
             };
             let Some(first) = first else {
-                // None of its bytes are moved.
+                // None of its bytes are moved by DMA.
                 survey.device_direct = true;
                 continue;
             };
@@ -105,7 +105,7 @@ impl Peers {
     }
 
     /// Returns an error unless bytes move correctly between `file` and memory of `provider`. Tested once per drive, by
-    /// moving `block` of the file. A block to be written is new, and gets its own bytes later.
+    /// moving `block` of the file. If that is a write, the transfer writes its own bytes there later.
     pub(crate) fn prove(
         &self,
         provider: PciAddress,

@@ -17,7 +17,7 @@ use std::{fs, path::Path, sync::Arc};
 use files::{bytes_of, folder, write_file};
 use gpu::{context, read, small, whole, write};
 use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Reason, Receipt, Result, Route};
-use straightway_io::{Executor, File, GdsUse, Region, Settings};
+use straightway_io::{Executor, File, FileDraft, GdsUse, Region, Settings};
 use straightway_standin::Standin;
 
 fn by_cufile(when: GdsUse) -> Settings {
@@ -84,6 +84,85 @@ fn direct_bytes_name_their_mechanism_and_unaligned_edges_take_the_ring() {
             standin.assert_clean_but_for_cufile();
         });
     }
+}
+
+#[test]
+fn the_test_of_a_write_leaves_the_bytes_of_other_writes_alone() {
+    const HALF_BYTES: u64 = 64 << 10;
+    for mode in ["p2p", "compat"] {
+        Standin::run(&format!("cufile={mode}"), |standin| {
+            let folder = folder();
+            if !has_direct(folder.path()) {
+                return;
+            }
+            let bytes = bytes_of(2 * HALF_BYTES as usize);
+            let mut region = Region::device(&context().unwrap(), bytes.len() as u64).unwrap();
+            region.write_at(0, &bytes).unwrap();
+            let region = Arc::new(region);
+            let path = folder.path().join("target");
+            let draft = FileDraft::new(&path, bytes.len() as u64).unwrap();
+            for offset in [0, HALF_BYTES] {
+                // Each half has its own session of cuFile, which tests the file again.
+                let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+                let half = Move {
+                    object: 0,
+                    extent: Extent::new(offset, HALF_BYTES),
+                    at: offset,
+                };
+                let write = |choice| {
+                    let files = vec![Arc::clone(draft.file())];
+                    executor.write(&region, files, vec![half], choice)
+                };
+                let direct = Choice::Only(Route::Direct);
+                let ticket = if mode == "compat" {
+                    // It is refused after the test.
+                    write(direct).unwrap_err();
+                    write(Choice::Auto)
+                } else {
+                    write(direct)
+                };
+                ticket.unwrap().wait().unwrap();
+                assert!(standin.calls()["cuFileWrite"] > 0);
+            }
+            draft.commit().unwrap();
+            assert!(fs::read(&path).unwrap() == bytes);
+            drop(region);
+            standin.assert_clean_but_for_cufile();
+        });
+    }
+}
+
+#[test]
+fn a_write_without_a_whole_page_is_staged_without_a_test() {
+    Standin::run("cufile=p2p", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        let file = write_file(&folder.path().join("f"), 300_001);
+        let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+        // This opens cuFile.
+        let direct = Choice::Only(Route::Direct);
+        read(&executor, &file, whole(&file), 300_001, direct).unwrap();
+        let mut region = Region::device(&context().unwrap(), 4096).unwrap();
+        region.write_at(0, &bytes_of(4096)).unwrap();
+        let path = folder.path().join("target");
+        let draft = FileDraft::new(&path, 16_384).unwrap();
+        let m = Move {
+            object: 0,
+            extent: Extent::new(6000, 4096),
+            at: 0,
+        };
+        let files = vec![Arc::clone(draft.file())];
+        let job = executor.write(&Arc::new(region), files, vec![m], Choice::Auto);
+        let receipt = job.unwrap().wait().unwrap();
+        assert_eq!(routes(&receipt), [(Route::Staged, Reason::NotProven, 4096)]);
+        assert!(!standin.calls().contains_key("cuFileWrite"));
+        draft.commit().unwrap();
+        assert!(fs::read(&path).unwrap()[6000..10_096] == bytes_of(4096));
+        drop(executor);
+        standin.assert_clean_but_for_cufile();
+    });
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Tests of plans, most of them property tests over generated requests.
 
+use std::{collections::BTreeSet, ops::Range};
+
 use proptest::prelude::*;
 
 use super::*;
@@ -77,6 +79,36 @@ fn extents_of_a_copy_that_share_a_page_are_one_chunk() {
     };
     assert_eq!(chunk.extent, Extent::new(0, 4096));
     assert_eq!(plan.pieces(chunk).len(), 2);
+}
+
+#[test]
+fn the_edges_of_a_write_to_long_blocks_go_through_the_page_cache() {
+    let alignment = Alignment {
+        object_bytes: 16_384,
+        ..ALIGNMENT
+    };
+    // After a header of one page.
+    let moves = vec![move_of(0, 4096, MIB, 0)];
+    let objects = vec![Object::new("o", 2 * MIB)];
+    let transfer = Transfer::new(Direction::Out, objects, moves, MIB).unwrap();
+    let policy = Policy::new(Choice::Only(Route::Direct), MIB);
+    let plan = Plan::new(&transfer, &[Survey::direct(alignment)], &[], &policy).unwrap();
+    let sums = plan.bytes_by_route();
+    assert_eq!(sums[&(Route::Buffered, Reason::RaggedEdge)], 16_384);
+    assert_eq!(sums[&(Route::Direct, Reason::Aligned)], MIB - 16_384);
+    assert_eq!(plan.drive()[0].extent.offset, 16_384);
+}
+
+#[test]
+fn writes_do_not_share_a_chunk_over_a_gap() {
+    let moves = vec![move_of(0, 0, 4096, 0), move_of(0, 8192, 4096, 4096)];
+    let objects = vec![Object::new("o", 12_288)];
+    for (direction, chunks) in [(Direction::In, 1), (Direction::Out, 2)] {
+        let transfer = Transfer::new(direction, objects.clone(), moves.clone(), 8192).unwrap();
+        let policy = Policy::new(Choice::Auto, MIB);
+        let plan = Plan::new(&transfer, &[Survey::direct(ALIGNMENT)], &[], &policy).unwrap();
+        assert_eq!(plan.chunks().len(), chunks, "{direction:?}");
+    }
 }
 
 #[test]
@@ -476,6 +508,60 @@ fn copy() -> impl Strategy<Value = Copy> {
     })
 }
 
+/// Two writes to one object. Each page has bytes of at most one of them.
+#[derive(Debug, Clone)]
+struct TwoWrites {
+    moves: [Vec<Move>; 2],
+    bytes: u64,
+    survey: Survey,
+    policy: Policy,
+}
+
+fn two_writes() -> impl Strategy<Value = TwoWrites> {
+    // Their pages, the bytes that are left out of the last one, and the number of the write; number 2 is a gap.
+    let runs = proptest::collection::vec((1_u64..40, 0_u64..4096, 0_usize..3), 1..20);
+    let block = proptest::sample::select(vec![512_u64, 4096, 8192, 16_384, 65_536]);
+    let choice = prop_oneof![
+        Just(Choice::Auto),
+        Just(Choice::Only(Route::Staged)),
+        Just(Choice::Only(Route::Direct)),
+    ];
+    (runs, block, choice, 16_u64..64, any::<bool>()).prop_map(
+        |(runs, object_bytes, choice, chunk_pages, gpu)| {
+            let mut moves = [Vec::new(), Vec::new()];
+            let mut end = 0;
+            for (pages, left_out, number) in runs {
+                if let Some(own) = moves.get_mut(number) {
+                    own.push(move_of(0, end, pages * 4096 - left_out, end));
+                }
+                end += pages * 4096;
+            }
+            let alignment = Alignment {
+                object_bytes,
+                ..ALIGNMENT
+            };
+            let place = if gpu { Place::Gpu(0) } else { Place::Host };
+            TwoWrites {
+                moves,
+                bytes: end,
+                survey: Survey {
+                    device_direct: true,
+                    ..Survey::direct(alignment)
+                },
+                policy: Policy {
+                    place,
+                    ..Policy::new(choice, chunk_pages * 4096)
+                },
+            }
+        },
+    )
+}
+
+/// The numbers of the pages that an extent touches.
+fn pages(extent: Extent) -> Range<u64> {
+    extent.offset / 4096..extent.end().div_ceil(4096)
+}
+
 /// The moves in a canonical form that does not depend on the cuts: sorted, with adjacent runs merged.
 /// A byte missing, doubled or misplaced changes it.
 fn wanted(moves: &[Move]) -> Vec<Move> {
@@ -568,6 +654,26 @@ proptest! {
             Transfer::new(Direction::Out, r.objects.clone(), r.moves, r.region_bytes).unwrap();
         let plan = Plan::new(&transfer, &r.surveys, &[], &r.policy).unwrap();
         prop_assert_eq!(first_shared_block(&plan, &r.surveys), None);
+    }
+
+    #[test]
+    fn a_write_leaves_the_pages_of_another_write_alone(r in two_writes()) {
+        for moves in r.moves {
+            let own: BTreeSet<u64> = moves.iter().flat_map(|m| pages(m.extent)).collect();
+            let objects = vec![Object::new("o", r.bytes)];
+            let transfer = Transfer::new(Direction::Out, objects, moves, r.bytes).unwrap();
+            let survey = std::slice::from_ref(&r.survey);
+            let plan = Plan::new(&transfer, survey, &[], &r.policy).unwrap();
+            for chunk in plan.chunks() {
+                let written: Vec<Extent> = match chunk.route {
+                    Route::Buffered => plan.pieces(chunk).iter().map(|p| p.extent).collect(),
+                    _ => vec![chunk.extent],
+                };
+                for page in written.into_iter().flat_map(pages) {
+                    prop_assert!(own.contains(&page), "{chunk:?} writes page {page}");
+                }
+            }
+        }
     }
 
     #[test]

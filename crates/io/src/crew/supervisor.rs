@@ -77,7 +77,7 @@ impl<F: FnMut() -> Result<Lane>> LaneSupervisor<F> {
                 let error = Error::new(ErrorKind::Transient, "run", "a lane", message);
                 let error = error.with_hint("this is a defect of straightway: please report it");
                 match self.lane.take() {
-                    Some(lane) => lane.fail_jobs(&error),
+                    Some(lane) => lane.abandon(&error, &board),
                     None => board.fail(self.number, &error),
                 }
             }

@@ -7,17 +7,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Bytes, Error, ErrorKind, Leg, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Extent, Leg, Result};
 use straightway_sys::{
     File, Io, IoPath, Op, Region, Window,
     cuda::{Context, DeviceMemory},
     cufile::{
-        ALIGN_BYTES, Counters, CuFile, CufileRegistration, CufileRequest, FileHandle, Library,
-        Parameter, RegisteredMemory, Watch,
+        Counters, CuFile, CufileRegistration, CufileRequest, FileHandle, Library, Parameter,
+        RegisteredMemory, Watch,
     },
 };
 
 use super::Proof;
+use crate::request::usize_of;
 
 /// The longest wait for cuFile to open. Half a second is usual.
 const OPEN_DEADLINE: Duration = Duration::from_secs(5);
@@ -28,8 +29,8 @@ const CANDIDATES: [&str; 2] = [
     "/usr/local/cuda/targets/x86_64-linux/lib/libcufile.so.0",
 ];
 
-/// The size of the memory for proofs. One page is used; an allocation this long is page-aligned, a short one need not
-/// be.
+/// The size of the memory for proofs. One block is used, at most 64 KiB; an allocation this long is page-aligned, a
+/// short one need not be.
 const SCRATCH_BYTES: usize = 2 << 20;
 
 /// The most registered files; the oldest is evicted.
@@ -126,28 +127,30 @@ impl Session {
         Ok(handle)
     }
 
-    /// The path of this file's bytes, determined once by moving its first page. A file to be written is new, and gets a
-    /// page of zeroes that its own bytes replace later.
-    pub(crate) fn proof(&self, file: &File, leg: Leg) -> Result<Proof> {
+    /// The path of this file's bytes, determined once by moving `block`; unknown without a block.
+    ///
+    /// A write fills the block with zeros. So the block must lie inside a move of the transfer: it has no other bytes,
+    /// and the transfer writes its own bytes there later.
+    pub(crate) fn proof(&self, file: &File, leg: Leg, block: Option<Extent>) -> Result<Proof> {
         let handle = self.handle(file)?;
         let place = usize::from(leg == Leg::Write);
         let known = self.with_known(file, |known| known.proofs[place]);
         if let Some(Some(proof)) = known {
             return Ok(proof);
         }
-        if file.bytes() < ALIGN_BYTES as u64 {
+        let Some(block) = block else {
             return Ok(Proof::Unknown);
-        }
+        };
         let scratch = lock(&self.scratch);
         let request = CufileRequest {
-            file_offset: 0,
+            file_offset: block.offset,
             memory_offset: 0,
-            bytes: ALIGN_BYTES,
+            bytes: usize_of(block.bytes),
         };
         let attempt = || match leg {
             Leg::Read => handle.read(&scratch, request),
             Leg::Write => {
-                scratch.memory().write(0, &[0; ALIGN_BYTES])?;
+                scratch.memory().write(0, &vec![0_u8; request.bytes])?;
                 handle.write(&scratch, request)
             }
         };

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use straightway_core::{
-    Choice, Direction, Extent, Leg, Move, Place, Plan, Policy, Result, Route, Survey, Transfer,
+    Alignment, Choice, Direction, Extent, Leg, Move, Place, Plan, Policy, Result, Route, Survey,
+    Transfer,
 };
 use straightway_sys::{File, Region};
 
@@ -150,14 +151,19 @@ impl Job {
         let mut warnings = Vec::new();
         let wanted = (direction.leg(), choice);
         let files = || objects.files();
+        let firsts = match (region.place(), direction) {
+            (Place::Host, _) => Vec::new(),
+            (_, Direction::Out) => own_blocks(&transfer, &surveys),
+            (_, Direction::In | Direction::Across) => firsts(&transfer),
+        };
+        let all = (&mut surveys[..], &firsts[..]);
         let direct_path = if let Place::P2p(provider) = region.place() {
-            let all = (&mut surveys[..], &firsts(&transfer)[..]);
             let peers = &settings.peers;
             let is_proven = peers.survey(provider, files, all, wanted, &mut warnings)?;
             is_proven.then_some(DirectPath::Compared)
         } else {
             let gds = &settings.gds;
-            let lease = gds.survey(files, &mut surveys, region, wanted, &mut warnings)?;
+            let lease = gds.survey(files, all, region, wanted, &mut warnings)?;
             lease.map(DirectPath::CuFile)
         };
         let span = (region.place(), region.address());
@@ -227,6 +233,24 @@ fn firsts(transfer: &Transfer) -> Vec<FirstExtent> {
         }
     }
     firsts
+}
+
+/// For each object, the first whole block inside a move, if there is one. Test transfers overwrite only that: all other
+/// blocks may have bytes of other transfers.
+fn own_blocks(transfer: &Transfer, surveys: &[Survey]) -> Vec<FirstExtent> {
+    let mut blocks = vec![None; transfer.objects().len()];
+    for m in transfer.moves() {
+        let object = m.object as usize;
+        let Some(alignment) = surveys[object].direct else {
+            continue;
+        };
+        let block_bytes = alignment.block_bytes().max(Alignment::PAGE_BYTES);
+        let whole = m.extent.interior(block_bytes);
+        if blocks[object].is_none() && !whole.is_empty() {
+            blocks[object] = Some(Extent::new(whole.offset, block_bytes));
+        }
+    }
+    blocks
 }
 
 /// The planning policy of a transfer with a region.

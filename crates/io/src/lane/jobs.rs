@@ -18,6 +18,8 @@ pub(super) struct Joined {
     pub(super) tally: Tally,
     /// The number of its chunks that the lane has in progress.
     pub(super) chunks: usize,
+    /// The bytes of those chunks.
+    pub(super) chunk_bytes: u64,
     since: Instant,
     /// When the lane noticed that it was stopped.
     stopped: Option<Instant>,
@@ -102,6 +104,7 @@ impl Jobs {
             posted: Arc::clone(posted),
             tally,
             chunks: 0,
+            chunk_bytes: 0,
             since,
             stopped: None,
             answers: Some(answers),
@@ -122,6 +125,13 @@ impl Jobs {
     /// Whether there are any such jobs.
     pub(super) fn has_live(&self) -> bool {
         self.live().next().is_some()
+    }
+
+    /// The bytes of all chunks of background jobs in progress.
+    pub(super) fn background_bytes(&self) -> u64 {
+        let jobs = self.0.iter().flatten();
+        let background = jobs.filter(|joined| joined.posted.is_background());
+        background.map(|joined| joined.chunk_bytes).sum()
     }
 
     /// Adds time that was spent on one job; all others waited meanwhile.

@@ -44,15 +44,16 @@ impl Ring {
         self.made > 0 && self.cut.slot_bytes >= slot_bytes
     }
 
-    /// Whether no slot is in use.
+    /// Whether no I/O and no copy has a slot. The spare one does not count.
     pub(super) fn is_idle(&self) -> bool {
-        self.free.len() == self.made
+        self.free.len() + usize::from(self.spare.is_some()) == self.made
     }
 
     /// Makes the slots, if there are none yet or they are shorter than `slot_bytes`. If slots are made one by one,
-    /// makes the first. No slot may be in use when they are replaced.
+    /// makes the first. The ring must be idle when they are replaced.
     pub(super) fn make(&mut self, stage: &dyn Stage, slot_bytes: usize) -> Result<()> {
         if !self.holds(slot_bytes) {
+            self.spare = None;
             self.free.clear();
             self.made = 0;
             self.cut = self.size.cut(slot_bytes);

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Instant};
 
-use straightway_core::{Chunk, Result, Route};
+use straightway_core::{Chunk, Error, Result, Route};
 
 use super::Lane;
 use crate::{
@@ -118,6 +118,7 @@ impl Lane {
     fn begin_chunk(&mut self, number: u32, chunk: &Chunk, board: &Board) {
         let joined = &mut self.jobs[number];
         joined.chunks += 1;
+        joined.chunk_bytes += chunk.extent.bytes;
         if joined.posted.is_background() {
             let bytes = joined.posted.job.plan().io_bytes(chunk);
             board.traffic().begin(bytes);
@@ -128,10 +129,21 @@ impl Lane {
     pub(super) fn end_chunk(&mut self, number: u32, chunk: &Chunk, board: &Board) {
         let joined = &mut self.jobs[number];
         joined.chunks -= 1;
+        joined.chunk_bytes -= chunk.extent.bytes;
         if joined.posted.is_background() {
             let bytes = joined.posted.job.plan().io_bytes(chunk);
             board.traffic().end(bytes);
         }
+    }
+
+    /// Fails all jobs of a lane that panicked, and drops it. Its chunks no longer count as in progress: background jobs
+    /// would wait for them for ever.
+    pub(crate) fn abandon(self, error: &Error, board: &Board) {
+        self.fail_jobs(error);
+        let background_bytes = self.jobs.background_bytes();
+        // This waits for the I/Os in flight.
+        drop(self);
+        board.traffic().end(background_bytes);
     }
 
     /// Whether a chunk can be begun: it has a slot if it needs one, and one to unpack into.
@@ -141,8 +153,7 @@ impl Lane {
         }
         let slot_bytes = usize_of(job.plan().slot_bytes());
         if !self.ring.holds(slot_bytes) {
-            // Slots can be cut again only when all are free.
-            self.ring.put_spare();
+            // Slots can be cut again only when none is in use. Until then packed portions in flight need the spare one.
             if !self.ring.is_idle() {
                 return Ok(false);
             }

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, fs, sync::Arc, thread, time::Duration};
 
-use straightway_core::{Choice, Place, Route};
-use straightway_io::Executor;
+use straightway_core::{Choice, Leg, Place, Route};
+use straightway_io::{Executor, File, GdsUse, Settings};
 use straightway_pipeline::weights::{
     Dtype, FileSaver, Filters, Held, Holding, LARGE_ALIGN_BYTES, Loader, Model, Selection, Slice,
 };
@@ -151,6 +151,41 @@ fn a_region_on_a_gpu_is_saved_byte_for_byte() {
         assert_loads(&copy, &all);
         drop((there, loader, saver));
         standin.assert_clean();
+    });
+}
+
+#[test]
+fn a_direct_save_from_a_gpu_keeps_the_header() {
+    Standin::run("cufile=p2p", |standin| {
+        let folder = folder();
+        let path = folder.path().join("model.safetensors");
+        let all = weights(&[("a", &[700, 301])]);
+        write(&path, &all);
+        if File::open(&path).unwrap().alignment().is_none() {
+            eprintln!("skipped: no O_DIRECT here");
+            return;
+        }
+        let model = Model::open(&path).unwrap();
+        let settings = Settings {
+            gds: GdsUse::Auto.into(),
+            ..small()
+        };
+        let executor = Arc::new(Executor::new(settings).unwrap());
+        let loader = Loader::new(Arc::clone(&executor));
+        let there = loader.load(&model, &Selection::all(&model), GPU).unwrap();
+        let copy = folder.path().join("copy.safetensors");
+        let saver = FileSaver {
+            choice: Choice::Only(Route::Direct),
+            ..FileSaver::new(executor)
+        };
+        // The header is written before cuFile is tested with the file.
+        let receipt = saver
+            .save(&copy, &there.region, &there.tensors, &BTreeMap::new())
+            .unwrap();
+        assert!(receipt.bytes_by(Leg::Write, Route::Direct) > 0, "{receipt}");
+        assert_loads(&copy, &all);
+        drop((there, loader, saver));
+        standin.assert_clean_but_for_cufile();
     });
 }
 

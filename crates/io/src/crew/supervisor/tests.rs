@@ -112,9 +112,18 @@ fn run<F: FnMut() -> Result<Lane>>(
     supervisor: &mut LaneSupervisor<F>,
     job: Job,
 ) -> (Arc<Job>, Option<Tally>) {
+    run_as(Class::Soon, supervisor, job)
+}
+
+/// The same for a job of a class.
+fn run_as<F: FnMut() -> Result<Lane>>(
+    class: Class,
+    supervisor: &mut LaneSupervisor<F>,
+    job: Job,
+) -> (Arc<Job>, Option<Tally>) {
     let job = Arc::new(job);
     let nothing = Arc::new(Reservations::new(None));
-    let tenant = Tenant::new(Share::default(), Class::Soon, &nothing).unwrap();
+    let tenant = Tenant::new(Share::default(), class, &nothing).unwrap();
     let posted = Posted {
         job: Arc::clone(&job),
         tenant: Arc::new(tenant),
@@ -235,4 +244,23 @@ fn a_lane_that_panicked_fails_its_job_and_is_replaced() {
     assert_runs(&mut supervisor, folder.path(), 2);
     assert_runs(&mut supervisor, folder.path(), 3);
     assert_eq!(made.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn chunks_of_a_lane_that_panicked_do_not_hold_back_background_jobs() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = Arc::default();
+    let traffic = Arc::new(Traffic::default());
+    let board = Arc::new(Board::new(Track::Cached, &traffic));
+    let mut troubles = [Trouble::Panics].into_iter();
+    let make = || lane(troubles.next().unwrap_or(Trouble::None), &open);
+    let mut supervisor = LaneSupervisor::new(0, &board, make).unwrap();
+    // While a job is urgent, background jobs are held back at 2 MiB in flight. One byte less is in flight elsewhere.
+    let _urgent = traffic.enter();
+    traffic.begin((2 << 20) - 1);
+    let (job, _) = job(folder.path(), 1);
+    let (job, _) = run_as(Class::Background, &mut supervisor, job);
+    let error = job.outcome().unwrap_err();
+    assert!(error.to_string().contains("for a test"), "{error}");
+    assert!(!traffic.holds_back(now_s()));
 }
