@@ -29,7 +29,7 @@ MODULES = "loop nvme_tcp nvmet_tcp nvme_fabrics nvme_auth nvmet nvme_loop dh_gen
 # busybox's own versions lack options that blktests uses.
 PROGRAMS = ("bash awk sed grep find sort stat truncate losetup blkdiscard blockdev dmesg getopt realpath readlink timeout date tee modprobe modinfo "
             "udevadm lsblk mktemp dd cut tr uname env basename dirname seq sleep rm ls cat tail head wc diff cmp touch mkdir nproc od id jq bc "
-            "mount umount findmnt mountpoint column xargs").split()
+            "mount umount findmnt mountpoint column xargs uuidgen").split()
 
 
 def sources(folder):
@@ -48,6 +48,7 @@ def main():
     parser.add_argument("blktests")
     parser.add_argument("--cases", nargs="*", default=CASES)
     parser.add_argument("--seconds", type=int, default=2400)
+    parser.add_argument("--log", help="write everything that the guest printed to this file")
     date = datetime.date.today().isoformat()
     parser.add_argument("--out", default=os.path.join(HERE, "results", f"nvme-blktests-{date}.txt"))
     args = parser.parse_args()
@@ -58,8 +59,9 @@ def main():
         script = (f"CASES='{' '.join(args.cases)}'\nbase64 -d >/tmp/sources <<'END'\n{sources(args.blktests)}END\n"
                   f"tar xzf /tmp/sources -C /tmp\n{file.read()}")
     said = boot(script, programs, MODULES, args.seconds)
-    with open(args.out + ".log", "w") as file:
-        file.write(said)
+    if args.log:
+        with open(args.log, "w") as file:
+            file.write(said)
     kernel = re.search(r"Linux (\S+)", said)
     commit = subprocess.run(["git", "-C", args.blktests, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     version = subprocess.run([straightway, "--version"], capture_output=True, text=True).stdout.strip()
@@ -68,7 +70,7 @@ def main():
         found = re.findall(rf"^result: {case} nvme/{case} (?:\(.*?\) )*\((.*?)\) +\[(.*?)\]", said, re.M)
         why = re.findall(rf"^result: {case}     (\S.*)$", said, re.M)
         lines.append(f"nvme/{case} {found[-1][1] if found else 'no result'}: {found[-1][0] if found else ''}" +
-                     (f" ({'; '.join(why)})" if why and found and found[-1][1] != "passed" else ""))
+                     (f" ({'; '.join(why)[:300]})" if why and found and found[-1][1] != "passed" else ""))
     with open(args.out, "w") as file:
         file.write("\n".join(lines) + "\n")
     print("\n".join(lines))

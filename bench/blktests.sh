@@ -44,7 +44,7 @@ secret = \"$key\""
 controller_secret = \"$ctrkey\""
     echo "$hosts" >/tmp/hosts.toml
     mkdir -p /tmp/served
-    [ -e /tmp/served/ns ] || truncate -s ${NS_SIZE:-256M} /tmp/served/ns
+    [ -e /tmp/served/ns ] || truncate -s ${NS_SIZE:-400M} /tmp/served/ns
     straightway -v target /tmp/served/ns --nqn "$nqn" --writable --block 4096 --hosts /tmp/hosts.toml --listen 127.0.0.1:4420 >>/tmp/target.out 2>/tmp/target.err </dev/null &
     echo $! >/tmp/target.pid
     for _ in $(seq 300); do grep -q '^serving' /tmp/target.err && exit 0; sleep 0.1; done
@@ -64,13 +64,14 @@ target-control setup --subsysnqn blktests-subsystem-1
 nvme connect -t tcp -a 127.0.0.1 -s 4420 -n blktests-subsystem-1 -q nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349 -I 0f01fb42-9f7f-4856-b0b3-51e60b8de349
 sleep 1
 cat /sys/block/nvme*n*/uuid /sys/block/nvme*/wwid 2>/dev/null | head -3
-cat /sys/block/nvme*n*/uuid >/tmp/uuid
+# With multipath the path has an entry too.
+cat /sys/block/nvme*n*/uuid | head -n 1 >/tmp/uuid
 nvme disconnect-all
 target-control cleanup
 cd /tmp/blktests || exit
 cat >config <<CONFIG
 NVMET_TRTYPES=tcp
-NVME_IMG_SIZE=256M
+NVME_IMG_SIZE=400M
 NVME_NUM_ITER=20
 CONFIG
 for case in $CASES; do
