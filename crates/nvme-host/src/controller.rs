@@ -20,7 +20,6 @@ use straightway_nvme::{
 
 use crate::{
     control::{self, AdminRequest},
-    history::History,
     index::IndexCache,
     link::{Link, LinkError},
     login,
@@ -104,8 +103,6 @@ pub(crate) struct Controller {
     waits: Mutex<BTreeMap<u32, Instant>>,
     pub(crate) verdicts: Verdicts,
     pub(crate) index: IndexCache,
-    /// The history of its path.
-    pub(crate) history: Arc<History>,
 }
 
 /// The identifier of an I/O queue. It is released on drop.
@@ -126,12 +123,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Controller {
-    /// Connects to a subsystem at an address of a path and starts the control thread.
+    /// Connects to a subsystem at an address and starts the control thread.
     pub(crate) fn connect(
         address: SocketAddr,
         subsystem: &Nqn,
         settings: &Arc<HostSettings>,
-        history: &Arc<History>,
     ) -> Result<Arc<Self>, Refusal> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let mut admin = Opening::new(address, subsystem, settings)?;
@@ -163,7 +159,6 @@ impl Controller {
             waits: Mutex::default(),
             verdicts: Verdicts::default(),
             index: IndexCache::default(),
-            history: Arc::clone(history),
         });
         let started = control::start(&controller, admin.link, page, asked);
         started.map_err(|error| Refusal::transient(format!("no control thread: {error}")))?;
@@ -253,6 +248,25 @@ impl Controller {
         }
     }
 
+    /// Runs admin commands. Runs them again if the target refuses one and permits a retry, as often as an I/O.
+    pub(crate) fn retry<T>(
+        &self,
+        run: impl Fn(&Self) -> Result<T, LinkError>,
+    ) -> Result<T, LinkError> {
+        let mut tries = 0;
+        loop {
+            match run(self) {
+                Err(LinkError::Refused(status, _))
+                    if status.is_retryable() && tries < self.settings.retries_max =>
+                {
+                    tries += 1;
+                    std::thread::sleep(self.settings.delay(tries));
+                }
+                result => return result,
+            }
+        }
+    }
+
     /// Connects an I/O queue. If all granted queues are in use, makes another association for this queue.
     pub(crate) fn any_queue(self: &Arc<Self>) -> Result<(Arc<Self>, Link, QueueId), Refusal> {
         // A controller that fails to connect a queue is unusable.
@@ -261,7 +275,7 @@ impl Controller {
         if let Some((link, id)) = queue {
             return Ok((Arc::clone(self), link, id));
         }
-        let own = Self::connect(self.address, &self.subsystem, &self.settings, &self.history)?;
+        let own = Self::connect(self.address, &self.subsystem, &self.settings)?;
         if own.limits.transfer_bytes < self.limits.transfer_bytes {
             let why = "another association permits only shorter transfers";
             return Err(Refusal::transient(why));

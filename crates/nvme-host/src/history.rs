@@ -1,106 +1,90 @@
-//! The namespaces that the controllers of one path confirmed.
+//! The addresses that confirmed one opening of a namespace.
 //!
-//! A verification result ends with its controller, but two facts must outlive it. A transfer that used a path is not
-//! reported as good if the path later shows another version. And a writable file has another version after its target
-//! was restarted, because writes change its modification time: only an address that confirmed the namespace before may
-//! show one.
+//! A verification result ends with its controller, but two facts must outlive it. A transfer that used an address is
+//! not reported as good if the address later shows another version. And a writable file has another version after its
+//! target was restarted, because writes change its modification time: only an address that confirmed the namespace
+//! before may show one.
+//!
+//! Each opening has its own history: a mismatch fails the transfers of the handles that were open, and no later ones.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use crate::verify::Fingerprint;
-
-/// The maximum number of namespaces that are remembered. Beyond it, the oldest is forgotten.
-const RECORDS_MAX: usize = 4096;
-
-/// The namespaces that the controllers of one path confirmed.
-#[derive(Debug, Default)]
-pub(crate) struct History(Mutex<Vec<Record>>);
-
+/// The addresses that confirmed one opening of a namespace.
 #[derive(Debug)]
-struct Record {
-    /// The address of the controller. The name of a host may have several.
-    address: SocketAddr,
-    print: Fingerprint,
-    /// Whether the address later showed another namespace or version.
-    has_changed: bool,
+pub(crate) struct History {
+    /// The number of the opening, which no other in this process has.
+    pub(crate) opening: u64,
+    /// The addresses of controllers, and whether each later showed another namespace or version.
+    addresses: Mutex<BTreeMap<SocketAddr, bool>>,
 }
 
 impl History {
-    fn lock(&self) -> MutexGuard<'_, Vec<Record>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn new() -> Arc<Self> {
+        static OPENINGS: AtomicU64 = AtomicU64::new(1);
+        Arc::new(Self {
+            opening: OPENINGS.fetch_add(1, Ordering::Relaxed),
+            addresses: Mutex::default(),
+        })
     }
 
-    /// Records that an address confirmed a namespace. It may then be used for I/O.
-    pub(crate) fn confirm(&self, address: SocketAddr, print: &Fingerprint) {
-        let mut records = self.lock();
-        let is_it = |record: &Record| record.address == address && record.print == *print;
-        if records.iter().any(is_it) {
-            return;
-        }
-        if records.len() >= RECORDS_MAX {
-            records.remove(0);
-        }
-        records.push(Record {
-            address,
-            print: print.clone(),
-            has_changed: false,
-        });
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, bool>> {
+        self.addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that an address confirmed the namespace. It may then be used for I/O.
+    pub(crate) fn confirm(&self, address: SocketAddr) {
+        self.lock().entry(address).or_insert(false);
     }
 
     /// Records that an address shows another namespace or version. This matters only if it was used before.
-    pub(crate) fn note_change(&self, address: SocketAddr, print: &Fingerprint) {
-        for record in self.lock().iter_mut() {
-            if record.address == address && record.print == *print {
-                record.has_changed = true;
-            }
+    pub(crate) fn note_change(&self, address: SocketAddr) {
+        if let Some(has_changed) = self.lock().get_mut(&address) {
+            *has_changed = true;
         }
     }
 
-    /// Whether an address confirmed a namespace and showed no other since.
-    pub(crate) fn is_confirmed(&self, address: SocketAddr, print: &Fingerprint) -> bool {
-        let records = self.lock();
-        let mut own = records.iter().filter(|record| record.address == address);
-        own.any(|record| record.print == *print && !record.has_changed)
+    /// Whether an address confirmed the namespace and showed no other since.
+    pub(crate) fn is_confirmed(&self, address: SocketAddr) -> bool {
+        self.lock().get(&address) == Some(&false)
     }
 
-    /// An address that confirmed a namespace and later showed another one.
-    pub(crate) fn changed(&self, print: &Fingerprint) -> Option<SocketAddr> {
-        let records = self.lock();
-        let mut own = records.iter().filter(|record| record.print == *print);
-        let changed = own.find(|record| record.has_changed)?;
-        Some(changed.address)
+    /// An address that confirmed the namespace and later showed another one.
+    pub(crate) fn changed(&self) -> Option<SocketAddr> {
+        let addresses = self.lock();
+        let changed = addresses.iter().find(|(_, has_changed)| **has_changed);
+        changed.map(|(address, _)| *address)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use straightway_nvme::identify::NamespaceId;
-
     use super::*;
 
     #[test]
-    fn a_change_is_remembered_where_the_namespace_was_confirmed() {
+    fn a_change_is_remembered_where_the_namespace_was_confirmed_and_only_for_that_opening() {
         let address = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
-        let print = Fingerprint {
-            nsid: 1,
-            bytes: 4096,
-            block_shift: 9,
-            id: NamespaceId::default(),
-            entry: None,
-            address: address(1),
-        };
-        let history = History::default();
-        history.note_change(address(1), &print);
-        assert_eq!(history.changed(&print), None, "it was never used");
-        history.confirm(address(1), &print);
-        assert!(history.is_confirmed(address(1), &print));
-        assert!(!history.is_confirmed(address(2), &print));
-        history.note_change(address(1), &print);
-        assert!(!history.is_confirmed(address(1), &print));
-        history.confirm(address(1), &print);
-        assert_eq!(history.changed(&print), Some(address(1)));
+        let history = History::new();
+        history.note_change(address(1));
+        assert_eq!(history.changed(), None, "it was never used");
+        history.confirm(address(1));
+        assert!(history.is_confirmed(address(1)));
+        assert!(!history.is_confirmed(address(2)));
+        history.note_change(address(1));
+        assert!(!history.is_confirmed(address(1)));
+        history.confirm(address(1));
+        assert_eq!(history.changed(), Some(address(1)));
+        let later = History::new();
+        assert_ne!(later.opening, history.opening);
+        later.confirm(address(1));
+        assert!(later.is_confirmed(address(1)));
     }
 }

@@ -1,12 +1,12 @@
 //! The name index of a subsystem, which Straightway targets have, and the list of namespaces.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{
     admin::{Admin, GetLog, Identify},
     identify::{IDENTIFY_BYTES, LIST_MAX, decode_list, page},
-    index::{INDEX_HEADER_BYTES, INDEX_PAGE, IndexHeader, NameIndex},
+    index::{INDEX_HEADER_BYTES, INDEX_PAGE, IndexEntry, IndexHeader, NameIndex},
 };
 
 use crate::{controller::Controller, link::LinkError, subsystem::Subsystem};
@@ -17,27 +17,91 @@ const READ_BYTES_MAX: usize = 64 << 10;
 /// The maximum number of reads of an index that changes meanwhile.
 const READS_MAX: usize = 5;
 
+/// The reason if that is not enough.
+const UNSTABLE: &str = "its index changes faster than it can be read";
+
 /// The maximum number of namespaces that are listed without an index.
 const NAMESPACES_MAX: usize = 1 << 16;
 
-/// The last index of a controller. It is valid as long as the header is the same.
+/// The last index of a controller. It shows where the entry of a name is. The versions in it may be old.
 #[derive(Debug, Default)]
-pub(crate) struct IndexCache(Mutex<Option<(IndexHeader, Arc<NameIndex>)>>);
+pub(crate) struct IndexCache(Mutex<Option<Arc<NameIndex>>>);
 
-/// The index of a controller; `None` if it has none. The error is the reason why it is invalid.
-type Index = Result<Option<Arc<NameIndex>>, String>;
-
-/// Reads the index of a subsystem; `None` if it has none.
-pub(crate) fn read(subsystem: &Subsystem) -> Result<Option<Arc<NameIndex>>> {
-    let index = subsystem.attempt(read_on).map_err(|(_, error)| error)?;
-    index.map_err(|why| Error::new(ErrorKind::Corrupt, "list", &subsystem.nqn, why))
+impl IndexCache {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<NameIndex>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Reads the index of a controller: the header, and the rest if the header differs from that of the last read.
-pub(crate) fn read_on(controller: &Controller) -> Result<Index, LinkError> {
-    // The lock is held while the index is read, so that threads that verify namespaces at once read it once.
-    let cached = &controller.index.0;
-    let mut cached = cached.lock().unwrap_or_else(PoisonError::into_inner);
+/// The result of looking up a name.
+#[derive(Debug)]
+pub(crate) enum Lookup {
+    /// Its entry.
+    Found(IndexEntry),
+    /// The whole index, which does not have the name; `None` if there is no index.
+    Missing(Option<Arc<NameIndex>>),
+}
+
+impl Lookup {
+    /// The entry, if it was found.
+    pub(crate) fn entry(&self) -> Option<&IndexEntry> {
+        match self {
+            Self::Found(entry) => Some(entry),
+            Self::Missing(_) => None,
+        }
+    }
+}
+
+/// The answer of a controller. The error is the reason why its index is invalid.
+type Answer<T> = Result<Result<T, String>, LinkError>;
+
+/// Reads the whole index of a subsystem; `None` if it has none.
+pub(crate) fn read(subsystem: &Subsystem) -> Result<Option<Arc<NameIndex>>> {
+    ask(subsystem, |controller| {
+        read_into(controller, &mut controller.index.lock())
+    })
+}
+
+/// Looks up a name in the index of a subsystem.
+pub(crate) fn lookup(subsystem: &Subsystem, name: &[u8]) -> Result<Lookup> {
+    ask(subsystem, |controller| lookup_on(controller, name))
+}
+
+fn ask<T>(subsystem: &Subsystem, run: impl Fn(&Controller) -> Answer<T>) -> Result<T> {
+    let answer = subsystem.attempt(run).map_err(|(_, error)| error)?;
+    answer.map_err(|why| Error::new(ErrorKind::Corrupt, "list", &subsystem.nqn, why))
+}
+
+/// Looks up a name in the index of a controller. The version in the entry is newer than this call. Only the entry is
+/// read, unless it is not where it was at the last read of the whole index.
+pub(crate) fn lookup_on(controller: &Controller, name: &[u8]) -> Answer<Lookup> {
+    // The lock is held while the index is read, so that threads that verify namespaces at once read the whole of it
+    // once.
+    let mut cached = controller.index.lock();
+    for _ in 0..READS_MAX {
+        let range = cached.as_ref().and_then(|index| index.range_of(name));
+        if let Some(range) = range
+            && let Some(bytes) = part(controller, range.start, range.len())?
+            && let Ok((entry, _)) = IndexEntry::decode(&bytes)
+            && entry.name == name
+        {
+            return Ok(Ok(Lookup::Found(entry)));
+        }
+        match read_into(controller, &mut cached)? {
+            // The entry is read alone: only then does the target refuse a version that it does not know yet.
+            Ok(Some(index)) if index.find(name).is_some() => {}
+            Ok(index) => return Ok(Ok(Lookup::Missing(index))),
+            Err(why) => return Ok(Err(why)),
+        }
+    }
+    Ok(Err(UNSTABLE.to_owned()))
+}
+
+/// Reads the whole index of a controller, and keeps it.
+fn read_into(
+    controller: &Controller,
+    cached: &mut Option<Arc<NameIndex>>,
+) -> Answer<Option<Arc<NameIndex>>> {
     for _ in 0..READS_MAX {
         let Some(head) = part(controller, 0, INDEX_HEADER_BYTES)? else {
             return Ok(Ok(None));
@@ -46,11 +110,6 @@ pub(crate) fn read_on(controller: &Controller) -> Result<Index, LinkError> {
             // The log page belongs to another vendor.
             return Ok(Ok(None));
         };
-        if let Some((known, index)) = &*cached
-            && *known == header
-        {
-            return Ok(Ok(Some(Arc::clone(index))));
-        }
         let length = usize::try_from(header.bytes).expect("at most 16 MiB");
         let mut all = Vec::with_capacity(length);
         while all.len() < length {
@@ -67,12 +126,11 @@ pub(crate) fn read_on(controller: &Controller) -> Result<Index, LinkError> {
                 Ok(index) => Arc::new(index),
                 Err(error) => return Ok(Err(error.to_string())),
             };
-            *cached = Some((header, Arc::clone(&index)));
+            *cached = Some(Arc::clone(&index));
             return Ok(Ok(Some(index)));
         }
     }
-    let why = "its index changes faster than it can be read";
-    Ok(Err(why.to_owned()))
+    Ok(Err(UNSTABLE.to_owned()))
 }
 
 /// Whether the index has names below a folder.

@@ -15,7 +15,7 @@
 //! | `control` | the thread of an association: keep-alive and asynchronous events, while the controller is in use |
 //! | `link` | one blocking connection: the admin queue, and every I/O queue until it is connected |
 //! | `verify` | checks that a namespace is the same one on each controller |
-//! | `history` | what a path confirmed in earlier checks |
+//! | `history` | the addresses that confirmed one opening of a namespace |
 //! | `quarantine` | blocks of lost writes, in the whole process |
 //! | [`NvmeEngine`] | the data path of a lane |
 //!

@@ -20,6 +20,7 @@ use straightway_nvme::{
 };
 
 use crate::{
+    history::History,
     index,
     link::LinkError,
     quarantine::QUARANTINE,
@@ -109,6 +110,7 @@ impl Namespace {
                     entry: Some(Arc::new(entry)),
                     // No controller transfers anything for it.
                     address: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+                    history: History::new(),
                 },
             });
         }
@@ -189,38 +191,34 @@ impl Namespace {
         Ok(SIDE_BYTES_MAX.min(most.into()).max(self.block()))
     }
 
-    /// Returns an error if a path that was used for the namespace shows another version of it.
+    /// Returns an error if an address that was used for the namespace shows another version of it.
     fn check_entry(&self, entry: &IndexEntry) -> Result<()> {
         let (subsystem, print) = (&self.subsystem, &self.print);
         let failed = |why: String| Error::new(ErrorKind::Corrupt, "read", &self.name, why);
-        let mut paths = subsystem.paths.iter();
-        if let Some(address) = paths.find_map(|path| path.history.changed(print)) {
+        if let Some(address) = print.history.changed() {
             return Err(failed(print.other_version(address)));
         }
         let mut is_checked = false;
         for controller in subsystem.connected() {
             let address = controller.address;
-            if !controller.history.is_confirmed(address, print) {
+            if !print.history.is_confirmed(address) {
                 // It was not used for this namespace.
                 continue;
             }
-            match index::read_on(&controller) {
-                Ok(Ok(Some(index))) if index.find(&entry.name) == Some(entry) => is_checked = true,
+            match controller.retry(|controller| index::lookup_on(controller, &entry.name)) {
+                Ok(Ok(found)) if found.entry() == Some(entry) => is_checked = true,
                 Ok(Ok(_)) => return Err(failed(print.other_version(address))),
                 Ok(Err(why)) => return Err(failed(why)),
                 // The path is lost. Another controller was or will be asked.
                 Err(LinkError::Broken(why)) => controller.end(why),
                 Err(LinkError::Refused(status, _)) => {
-                    let kind = ErrorKind::Transient;
-                    return Err(Error::new(kind, "read", &self.name, status.to_string()));
+                    let why = format!("{address} does not show its version: {status}");
+                    let error = Error::new(ErrorKind::Transient, "check", &self.name, why);
+                    return Err(error.with_hint("check the file on the target, and try again"));
                 }
             }
         }
-        if is_checked {
-            return Ok(());
-        }
-        let index = index::read(subsystem)?.unwrap_or_default();
-        if index.find(&entry.name) == Some(entry) {
+        if is_checked || index::lookup(subsystem, &entry.name)?.entry() == Some(entry) {
             return Ok(());
         }
         Err(failed(

@@ -10,8 +10,7 @@ use straightway_core::{Error, ErrorKind};
 use straightway_nvme::Nqn;
 
 use crate::{
-    control::IDLE, controller::Controller, history::History, portal::Portal, refusal::Refusal,
-    settings::HostSettings,
+    control::IDLE, controller::Controller, portal::Portal, refusal::Refusal, settings::HostSettings,
 };
 
 /// One address of a subsystem.
@@ -20,8 +19,6 @@ pub(crate) struct Path {
     pub(crate) portal: Portal,
     subsystem: Nqn,
     settings: Arc<HostSettings>,
-    /// The namespaces that its controllers confirmed.
-    pub(crate) history: Arc<History>,
     state: Mutex<State>,
 }
 
@@ -55,7 +52,6 @@ impl Path {
             portal,
             subsystem: subsystem.clone(),
             settings: Arc::clone(settings),
-            history: Arc::default(),
             state: Mutex::new(State {
                 controller: None,
                 is_connecting: false,
@@ -162,7 +158,7 @@ impl Path {
         let addresses = addresses.map_err(|error| Refusal::transient(error.to_string()))?;
         let mut last = None;
         for address in addresses {
-            match Controller::connect(address, &self.subsystem, &self.settings, &self.history) {
+            match Controller::connect(address, &self.subsystem, &self.settings) {
                 Ok(controller) => return Ok(controller),
                 Err(refusal) if refusal.is_final => return Err(refusal),
                 Err(refusal) => last = Some(refusal),

@@ -20,7 +20,7 @@ use straightway_nvme::{Nqn, index::NameIndex};
 use crate::{
     discovery::discover,
     engine::NvmeEngine,
-    index,
+    index::{self, Lookup},
     namespace::{InPlace, Namespace},
     portal::Portal,
     settings::HostSettings,
@@ -119,12 +119,12 @@ impl NvmeTcp {
         let place = self.find(name)?;
         let shown = self.describe(name);
         let Place { subsystem, rest } = &place;
-        let index = index::read(subsystem)?;
+        let index = match index::lookup(subsystem, rest.as_bytes())? {
+            Lookup::Found(entry) => return Namespace::open_entry(subsystem, entry, shown),
+            Lookup::Missing(index) => index,
+        };
         let has_index = index.is_some();
         let index = index.unwrap_or_default();
-        if let Some(entry) = index.find(rest.as_bytes()) {
-            return Namespace::open_entry(subsystem, entry.clone(), shown);
-        }
         let missing = |why: &str| Error::new(ErrorKind::NotFound, "open", &shown, why);
         if index::has_folder(&index, rest) {
             return Err(missing("it is a folder").with_hint("name a file in it"));

@@ -7,6 +7,7 @@
 //! from its NQN and the name of the file, and two nodes may have the same of both.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -19,13 +20,13 @@ use straightway_nvme::{
     index::IndexEntry,
 };
 
-use crate::{controller::Controller, index, link::LinkError};
+use crate::{controller::Controller, history::History, index, link::LinkError};
 
-/// The maximum number of namespaces that are remembered per controller.
+/// The maximum number of results per controller. Beyond it, the oldest opening is verified again when it is used.
 const VERDICTS_MAX: usize = 4096;
 
 /// The identity of an opened namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fingerprint {
     pub(crate) nsid: u32,
     /// Its length.
@@ -36,6 +37,8 @@ pub(crate) struct Fingerprint {
     pub(crate) entry: Option<Arc<IndexEntry>>,
     /// The address at which it was opened.
     pub(crate) address: SocketAddr,
+    /// The addresses that confirmed it since.
+    pub(crate) history: Arc<History>,
 }
 
 impl Fingerprint {
@@ -102,7 +105,8 @@ pub(crate) struct Verdicts(Mutex<Known>);
 struct Known {
     /// The number of times that the results were cleared.
     changes: u64,
-    all: Vec<(Fingerprint, Verdict)>,
+    /// The results, by the number of the opening.
+    all: BTreeMap<u64, Verdict>,
 }
 
 impl Verdicts {
@@ -117,36 +121,34 @@ impl Verdicts {
         known.all.clear();
     }
 
-    /// The result for a namespace. An unknown namespace becomes pending, and the error is the change count to pass to
+    /// The result for an opening. An unknown opening becomes pending, and the error is the change count to pass to
     /// `set`.
-    fn get(&self, print: &Fingerprint) -> Result<Verdict, u64> {
+    fn get(&self, opening: u64) -> Result<Verdict, u64> {
         let mut known = self.lock();
-        let found = known.all.iter().find(|(known, _)| known == print);
-        if let Some((_, verdict)) = found {
+        if let Some(verdict) = known.all.get(&opening) {
             return Ok(verdict.clone());
         }
         if known.all.len() >= VERDICTS_MAX {
-            known.changes += 1;
-            known.all.clear();
+            known.all.pop_first();
         }
-        known.all.push((print.clone(), Verdict::Pending));
+        known.all.insert(opening, Verdict::Pending);
         Err(known.changes)
     }
 
     /// Stores a result. It is ignored if `changes` is not the current change count.
-    fn set(&self, print: &Fingerprint, verdict: Verdict, changes: u64) {
+    fn set(&self, opening: u64, verdict: Verdict, changes: u64) {
         let mut known = self.lock();
         if known.changes == changes
-            && let Some(entry) = known.all.iter_mut().find(|(known, _)| known == print)
+            && let Some(pending) = known.all.get_mut(&opening)
         {
-            entry.1 = verdict;
+            *pending = verdict;
         }
     }
 }
 
 /// The result for a namespace on a controller. Starts a thread if it is unknown.
 pub(crate) fn verdict(controller: &Arc<Controller>, print: &Fingerprint) -> Verdict {
-    let changes = match controller.verdicts.get(print) {
+    let changes = match controller.verdicts.get(print.history.opening) {
         Ok(known) => return known,
         Err(changes) => changes,
     };
@@ -161,24 +163,30 @@ pub(crate) fn verdict(controller: &Arc<Controller>, print: &Fingerprint) -> Verd
 
 /// Verifies a namespace on a controller and stores the result.
 fn verify(controller: &Controller, print: &Fingerprint, changes: u64) {
-    let (history, here) = (&controller.history, controller.address);
-    match compare(controller, print) {
+    let (history, here) = (&print.history, controller.address);
+    let why = match controller.retry(|controller| compare(controller, print)) {
         Ok(Ok(())) => {
             // Before the first command can be sent, because a used path is checked again after the transfer.
-            history.confirm(here, print);
-            controller.verdicts.set(print, Verdict::Same, changes);
+            history.confirm(here);
+            let opening = history.opening;
+            return controller.verdicts.set(opening, Verdict::Same, changes);
         }
         Ok(Err(why)) => {
-            tracing::warn!("the path is not used: {why}");
-            history.note_change(here, print);
-            let other = Verdict::Other(why.into());
-            controller.verdicts.set(print, other, changes);
+            history.note_change(here);
+            why
         }
-        Err(error) => {
+        // The connection works, and may serve other namespaces.
+        Err(LinkError::Refused(status, _)) => {
+            format!("{here} does not confirm namespace {}: {status}", print.nsid)
+        }
+        Err(LinkError::Broken(why)) => {
             controller.verdicts.clear();
-            controller.end(error.to_string());
+            return controller.end(why);
         }
-    }
+    };
+    tracing::warn!("the path is not used: {why}");
+    let other = Verdict::Other(why.into());
+    controller.verdicts.set(history.opening, other, changes);
 }
 
 /// Compares a namespace on a controller with the opened one. The inner error is the difference.
@@ -207,12 +215,12 @@ fn compare(controller: &Controller, print: &Fingerprint) -> Result<Result<(), St
     let Some(was) = &print.entry else {
         return Ok(Ok(()));
     };
-    let index = match index::read_on(controller)? {
-        Ok(index) => index.unwrap_or_default(),
+    let found = match index::lookup_on(controller, &was.name)? {
+        Ok(found) => found,
         Err(why) => return Ok(Err(format!("{here}: {why}"))),
     };
-    let is_same = index.find(&was.name).is_some_and(|is| {
-        let is_rewritten = controller.history.is_confirmed(here, print)
+    let is_same = found.entry().is_some_and(|is| {
+        let is_rewritten = print.history.is_confirmed(here)
             && (is.is_writable && was.is_writable)
             && (is.nsid, is.bytes) == (was.nsid, was.bytes);
         *is == **was || is_rewritten
@@ -292,6 +300,7 @@ pub(crate) fn fingerprint(
         id,
         entry: None,
         address: controller.address,
+        history: History::new(),
     })
 }
 
@@ -307,22 +316,33 @@ mod tests {
             id: NamespaceId::default(),
             entry: None,
             address: SocketAddr::from(([192, 0, 2, 1], 4420)),
+            history: History::new(),
         }
     }
 
     #[test]
     fn a_result_from_before_a_change_is_ignored() {
-        let print = print();
         let verdicts = Verdicts::default();
-        let asked = verdicts.get(&print).unwrap_err();
-        assert_eq!(verdicts.get(&print), Ok(Verdict::Pending));
+        let asked = verdicts.get(1).unwrap_err();
+        assert_eq!(verdicts.get(1), Ok(Verdict::Pending));
         verdicts.clear();
-        let again = verdicts.get(&print).unwrap_err();
-        verdicts.set(&print, Verdict::Same, asked);
-        assert_eq!(verdicts.get(&print), Ok(Verdict::Pending));
+        let again = verdicts.get(1).unwrap_err();
+        verdicts.set(1, Verdict::Same, asked);
+        assert_eq!(verdicts.get(1), Ok(Verdict::Pending));
         let other = Verdict::Other("another".into());
-        verdicts.set(&print, other.clone(), again);
-        assert_eq!(verdicts.get(&print), Ok(other));
+        verdicts.set(1, other.clone(), again);
+        assert_eq!(verdicts.get(1), Ok(other));
+    }
+
+    #[test]
+    fn beyond_the_limit_the_oldest_opening_is_verified_again() {
+        let verdicts = Verdicts::default();
+        for opening in 0..=VERDICTS_MAX as u64 {
+            let changes = verdicts.get(opening).unwrap_err();
+            verdicts.set(opening, Verdict::Same, changes);
+        }
+        assert_eq!(verdicts.get(1), Ok(Verdict::Same));
+        assert!(verdicts.get(0).is_err());
     }
 
     #[test]

@@ -27,7 +27,8 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 /// The version of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    device: u64,
+    /// The file system.
+    pub(crate) device: u64,
     inode: u64,
     modified_ns: i128,
     /// The time of the last change of content or attributes. Unlike the time of modification, it cannot be set.

@@ -11,6 +11,7 @@ use std::{
     os::unix::{ffi::OsStrExt, fs::FileTypeExt},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Instant,
 };
 
 use straightway_core::{Error, ErrorKind, Result};
@@ -62,25 +63,29 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// The namespaces whose versions are in a part of the index page, with the offsets of the versions.
+    pub(crate) fn versions_in(&self, offset: usize, bytes: usize) -> &[(usize, Arc<Namespace>)] {
+        // A version may lie across the start or the end of the part.
+        let all = &self.versions;
+        let start = all.partition_point(|(at, _)| at + size_of::<u64>() <= offset);
+        let end = all.partition_point(|(at, _)| *at < offset.saturating_add(bytes));
+        &all[start..end]
+    }
+
     /// Up to `bytes` of the index page from `offset` on, as a host sees it; `None` if the page ends before `offset`.
+    /// Versions of files that were not looked at since a time are unsettled.
     pub(crate) fn index_part(
         &self,
         offset: usize,
         bytes: usize,
         host: &HostIdentity,
+        since: Instant,
     ) -> Option<Vec<u8>> {
         let rest = self.index.get(offset..)?;
         let mut part = rest[..rest.len().min(bytes)].to_vec();
         let end = offset + part.len();
-        let first = self
-            .versions
-            .partition_point(|(at, _)| at + size_of::<u64>() <= offset);
-        for (at, namespace) in &self.versions[first..] {
-            if *at >= end {
-                break;
-            }
-            // A version may lie across the start or the end of the part.
-            let version = namespace.version.seen_by(host).to_le_bytes();
+        for (at, namespace) in self.versions_in(offset, part.len()) {
+            let version = namespace.version.seen_by(host, since).to_le_bytes();
             for (at, byte) in (*at..).zip(version) {
                 if (offset..end).contains(&at) {
                     part[at - offset] = byte;

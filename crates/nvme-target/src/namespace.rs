@@ -1,6 +1,6 @@
 //! A namespace: its identifiers, its storage and the version of its content.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Instant};
 
 use crate::{backing::Backing, host::HostIdentity, version::Version};
 
@@ -16,9 +16,10 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Looks whether another program changed its file. Returns whether it has to be looked at again after a tick.
-    pub(crate) fn look(&self) -> bool {
-        self.version.look(|| self.backing.stamp())
+    /// Looks whether another program changed its file, unless that was done since a time. Returns whether it has to be
+    /// looked at again after a tick.
+    pub(crate) fn look(&self, since: Instant) -> bool {
+        self.version.look(since, || self.backing.stamp())
     }
 
     /// Writes for a host.

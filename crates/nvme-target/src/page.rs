@@ -1,12 +1,15 @@
 //! Identify and log pages.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Instant,
+};
 
 use straightway_nvme::{
     Nqn, Status, TRANSFER_BYTES_MAX,
     admin::{ALL_NAMESPACES, EventMask, GetLog, Identify},
     identify::{self, ControllerKind, IDENTIFY_BYTES, NamespaceId, encode_list},
-    index::{INDEX_HEADER_BYTES, INDEX_PAGE},
+    index::INDEX_PAGE,
     log::{
         self, AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind,
         TransportType, encode_changed,
@@ -188,17 +191,23 @@ pub(crate) fn log(
     Ok(rest[..rest.len().min(what.bytes as usize)].to_vec())
 }
 
-/// A part of the name index. A host reads the header first, then the page, and then the header again. The served files
-/// are looked at when the header is read, so that all versions after it are newer than the request.
+/// A part of the name index. The files whose versions are in it are looked at first, so that these versions are newer
+/// than the request. A version whose file does not answer in time is unsettled. If it is the only one, the host can try
+/// again.
 fn index(shared: &Shared, controller: &Controller, what: GetLog) -> Result<Vec<u8>, Status> {
-    let offset = usize::try_from(what.offset).map_err(|_| Status::INVALID_FIELD.dnr())?;
-    if offset < INDEX_HEADER_BYTES {
-        shared.look()?;
-    }
+    let invalid = Status::INVALID_FIELD.dnr();
+    let offset = usize::try_from(what.offset).map_err(|_| invalid)?;
+    let (bytes, since) = (what.bytes as usize, Instant::now());
     let table = shared.table();
-    table
-        .index_part(offset, what.bytes as usize, &controller.identity)
-        .ok_or(Status::INVALID_FIELD.dnr())
+    let versions = table.versions_in(offset, bytes);
+    shared.refresh.look(versions, since);
+    if let [(_, only)] = versions
+        && !only.version.is_fresh(since)
+    {
+        return Err(Status::INTERRUPTED);
+    }
+    let part = table.index_part(offset, bytes, &controller.identity, since);
+    part.ok_or(invalid)
 }
 
 fn effects(is_writable: bool) -> Vec<u8> {

@@ -1,140 +1,163 @@
-//! Looks at the served files on request. Requests that wait at the same time share one look.
+//! Looks at served files when a host asks for their versions.
 //!
-//! A host reads the index to learn whether a file changed while it was read. The answer must come from a look that
-//! began after the request: a look that is running may have passed the file before it changed.
+//! The answer must come from a look that began after the request: an earlier one may have missed a change. Requests
+//! that wait at the same time share their looks.
+//!
+//! Each file system has a thread for its looks. `fstat` does not return while a network file system hangs. Only the
+//! versions of its own files are then missing: requests for others go on.
 
 use std::{
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    collections::{BTreeMap, btree_map::Entry},
+    convert::Infallible,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-use straightway_nvme::Status;
+use crate::{namespace::Namespace, version::STAMP_TICK};
 
-/// The longest wait for a look of another request. The command then fails and may be retried. Hosts wait 5 s and more
-/// for an admin command.
-const WAIT_MAX: Duration = Duration::from_secs(3);
+/// The longest wait for the looks of one request. A host waits for an admin command no longer than its keep-alive
+/// timeout, which is seconds.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The longest pause between two looks. The pause is as long as the last look, so that hosts that read the index all
-/// the time take at most half of one processor.
-const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// The looks at the files of one file system.
+type Job = Box<dyn FnOnce() + Send>;
 
-/// The looks so far.
+/// The threads that look at files, by file system.
+#[derive(Debug, Default)]
+pub(crate) struct Refresh(Mutex<BTreeMap<u64, Looker>>);
+
+/// The thread of a file system. It ends with the target, or when its last call returns.
 #[derive(Debug)]
-pub(crate) struct Refresh {
-    state: Mutex<State>,
-    ended: Condvar,
-}
-
-#[derive(Debug)]
-struct State {
-    /// The number of looks that have begun.
-    begun: u64,
-    /// The number of looks that have ended.
-    ended: u64,
-    /// Whether a request runs a look, or pauses before it begins one.
-    has_runner: bool,
-    /// The earliest time of the next look.
-    next: Instant,
+struct Looker {
+    jobs: mpsc::Sender<Job>,
+    /// The time when its current job began.
+    busy_since: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Refresh {
-    pub(crate) fn new() -> Self {
-        Self {
-            state: Mutex::new(State {
-                begun: 0,
-                ended: 0,
-                has_runner: false,
-                next: Instant::now(),
-            }),
-            ended: Condvar::new(),
+    /// Looks at files that were not looked at since a time. Returns when it is done, or after [`WAIT_MAX`].
+    pub(crate) fn look(&self, versions: &[(usize, Arc<Namespace>)], since: Instant) {
+        let mut files: BTreeMap<u64, Vec<Arc<Namespace>>> = BTreeMap::new();
+        for (_, namespace) in versions {
+            if let Some(system) = namespace.version.file_system() {
+                let own = files.entry(system).or_default();
+                own.push(Arc::clone(namespace));
+            }
         }
+        let jobs = files.into_iter().map(|(system, namespaces)| {
+            let job: Job = Box::new(move || look_at(&namespaces, since));
+            (system, job)
+        });
+        self.run(jobs);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Runs jobs on the threads of their file systems. Returns when all have ended, or after [`WAIT_MAX`].
+    fn run(&self, jobs: impl IntoIterator<Item = (u64, Job)>) {
+        let (ended, all_ended) = mpsc::channel::<Infallible>();
+        for (system, job) in jobs {
+            let ended = ended.clone();
+            let job = Box::new(move || {
+                job();
+                drop(ended);
+            });
+            if let Err(error) = self.send(system, job) {
+                tracing::warn!("cannot start a thread to look at served files: {error}");
+            }
+        }
+        drop(ended);
+        // Nothing is sent. The channel is closed when all jobs have ended.
+        let _ = all_ended.recv_timeout(WAIT_MAX);
     }
 
-    /// Returns after a look that began after this call. Runs `look`, unless another request runs it.
-    pub(crate) fn wait(&self, look: impl FnOnce()) -> Result<(), Status> {
-        let deadline = Instant::now() + WAIT_MAX;
-        let mut state = self.lock();
-        let wanted = state.begun + 1;
-        while state.ended < wanted {
-            if !state.has_runner {
-                self.run(state, look);
-                return Ok(());
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Status::INTERRUPTED);
-            }
-            let woken = self.ended.wait_timeout(state, left);
-            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+    /// Sends a job to the thread of a file system. A file system that hangs gets no more jobs, and is not waited for.
+    fn send(&self, system: u64, job: Job) -> io::Result<()> {
+        let mut lookers = lock(&self.0);
+        let looker = match lookers.entry(system) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(Looker::start()?),
+        };
+        let since = *lock(&looker.busy_since);
+        if since.is_none_or(|since| since.elapsed() < WAIT_MAX) {
+            let _ = looker.jobs.send(job);
         }
         Ok(())
     }
+}
 
-    fn run(&self, mut state: MutexGuard<'_, State>, look: impl FnOnce()) {
-        state.has_runner = true;
-        let pause = state.next.saturating_duration_since(Instant::now());
-        drop(state);
-        // Requests that arrive during the pause share this look.
-        thread::sleep(pause);
-        let start = Instant::now();
-        self.lock().begun += 1;
-        look();
-        let mut state = self.lock();
-        state.ended = state.begun;
-        state.has_runner = false;
-        state.next = Instant::now() + start.elapsed().min(PAUSE_MAX);
-        drop(state);
-        self.ended.notify_all();
+impl Looker {
+    fn start() -> io::Result<Self> {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let busy_since = Arc::new(Mutex::new(None));
+        let since = Arc::clone(&busy_since);
+        let thread = thread::Builder::new().name("nvme-files".to_owned());
+        thread.spawn(move || {
+            for job in queue {
+                *lock(&since) = Some(Instant::now());
+                job();
+                *lock(&since) = None;
+            }
+        })?;
+        Ok(Self { jobs, busy_since })
     }
+}
+
+/// Looks at files, and once more after a tick at those whose stamp was new.
+fn look_at(namespaces: &[Arc<Namespace>], since: Instant) {
+    let new: Vec<_> = namespaces.iter().filter(|n| n.look(since)).collect();
+    if new.is_empty() {
+        return;
+    }
+    thread::sleep(STAMP_TICK);
+    let since = Instant::now();
+    for namespace in new {
+        namespace.look(since);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        atomic::{AtomicUsize, Ordering},
-        mpsc,
-    };
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
     #[test]
-    fn requests_during_a_look_wait_for_the_next_one_and_share_it() {
-        const REQUESTS: usize = 8;
-        let refresh = Refresh::new();
-        let looks = AtomicUsize::new(0);
-        let (begun, has_begun) = mpsc::channel();
-        let (release, released) = mpsc::channel();
-        thread::scope(|scope| {
-            let (refresh, looks) = (&refresh, &looks);
-            scope.spawn(move || {
-                let look = || {
-                    begun.send(()).expect("the test waits");
-                    released.recv().expect("the test releases it");
-                };
-                refresh.wait(look).expect("it runs the look itself");
-            });
-            has_begun.recv().expect("the look begins");
-            let requests: Vec<_> = (0..REQUESTS)
-                .map(|_| {
-                    scope.spawn(move || {
-                        let look = || {
-                            looks.fetch_add(1, Ordering::SeqCst);
-                        };
-                        refresh.wait(look).expect("the first look ends");
-                    })
-                })
-                .collect();
-            thread::sleep(Duration::from_millis(200));
-            assert!(requests.iter().all(|request| !request.is_finished()));
-            release.send(()).expect("the look waits");
+    fn a_file_system_that_hangs_delays_no_other_and_is_waited_for_once() {
+        let refresh = Refresh::default();
+        let looks = Arc::new(AtomicUsize::new(0));
+        let count = || looks.load(Ordering::SeqCst);
+        let look = || -> Job {
+            let looks = Arc::clone(&looks);
+            Box::new(move || {
+                looks.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        let (release, released) = mpsc::channel::<()>();
+        let hang: Job = Box::new(move || {
+            let _ = released.recv();
         });
-        let looks = looks.into_inner();
-        // A busy machine may begin to run a request only after the second look has begun.
-        assert!((1..REQUESTS).contains(&looks), "{looks}");
+        let start = Instant::now();
+        refresh.run([(1, hang), (2, look())]);
+        assert!(start.elapsed() >= WAIT_MAX);
+        assert_eq!(count(), 1, "the other file system is looked at");
+        // Its thread may have begun the job a little later.
+        thread::sleep(WAIT_MAX / 2);
+        let start = Instant::now();
+        refresh.run([(1, look()), (2, look())]);
+        assert!(start.elapsed() < WAIT_MAX, "{:?}", start.elapsed());
+        assert_eq!(count(), 2);
+        // Once it answers, it is looked at again.
+        drop(release);
+        let start = Instant::now();
+        while count() < 3 {
+            assert!(start.elapsed() < Duration::from_secs(20));
+            thread::sleep(Duration::from_millis(1));
+            refresh.run([(1, look())]);
+        }
     }
 }

@@ -248,3 +248,40 @@ impl Sender {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use straightway_nvme::{Digests, Role};
+
+    use super::*;
+
+    #[test]
+    fn pages_that_the_peer_does_not_read_end_the_connection_and_cost_no_memory() {
+        for data in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let peer = TcpStream::connect(address).expect("it listens");
+            let (socket, _) = listener.accept().expect("the peer connects");
+            let stall_timeout = Duration::from_millis(200);
+            socket
+                .set_write_timeout(Some(stall_timeout))
+                .expect("not zero");
+            let digests = Digests {
+                header: false,
+                data,
+            };
+            let framing = Framing::new(Role::Controller, 1 << 20).agreed(digests, 0);
+            let mut sender = Sender::new(Arc::new(socket), framing, stall_timeout);
+            // More than the buffers of any socket.
+            let ended = (0..1000).find_map(|cid| {
+                let sent = sender.page(cid, &[7; 4096], 4 << 20);
+                assert!(sender.out.capacity() <= 4 * BATCH_BYTES);
+                sent.err()
+            });
+            assert!(matches!(ended, Some(End::Silent)), "{ended:?}");
+            drop(peer);
+        }
+    }
+}

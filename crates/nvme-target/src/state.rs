@@ -8,12 +8,11 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    thread,
     time::Duration,
 };
 
 use straightway_core::Result;
-use straightway_nvme::{Nqn, Status, log::AnaState};
+use straightway_nvme::{Nqn, log::AnaState};
 
 use crate::{
     catalog::{Catalog, Table},
@@ -22,7 +21,6 @@ use crate::{
     host::Hosts,
     identity,
     refresh::Refresh,
-    version::STAMP_TICK,
 };
 
 /// The largest controller identifier.
@@ -65,7 +63,7 @@ pub(crate) struct Shared {
     catalog: Mutex<Catalog>,
     table: RwLock<Arc<Table>>,
     generation: AtomicU64,
-    refresh: Refresh,
+    pub(crate) refresh: Refresh,
     controllers: Mutex<BTreeMap<u16, Arc<Controller>>>,
     ana_changes: AtomicU64,
 }
@@ -97,7 +95,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
             generation: AtomicU64::new(table.generation),
-            refresh: Refresh::new(),
+            refresh: Refresh::default(),
             catalog: Mutex::new(catalog),
             table: RwLock::new(Arc::new(table)),
             controllers: Mutex::default(),
@@ -136,19 +134,6 @@ impl Shared {
             }
         }
         Ok(changed)
-    }
-
-    /// Looks at all served files, or waits for another request that does. The versions of namespaces are then newer
-    /// than this call.
-    pub(crate) fn look(&self) -> Result<(), Status> {
-        self.refresh.wait(|| {
-            let table = self.table();
-            let look = || table.namespaces.values().filter(|n| n.look()).count();
-            if look() > 0 {
-                thread::sleep(STAMP_TICK);
-                look();
-            }
-        })
     }
 
     /// The number of ANA changes.

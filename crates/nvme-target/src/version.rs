@@ -7,6 +7,9 @@
 //!
 //! Changes by hosts give the file another stamp too. After such changes, a new stamp does not show whether another
 //! program changed the file as well, and the version stays the same.
+//!
+//! A version is unsettled while the content may be changing, or if the file could not be looked at in time. An
+//! unsettled version is different each time that it is read.
 
 use std::{
     collections::BTreeMap,
@@ -23,13 +26,14 @@ use crate::{
 /// The longest tick of the clock that stamps files: 10 ms in Linux. Two changes within a tick have the same stamp.
 pub(crate) const STAMP_TICK: Duration = Duration::from_millis(11);
 
-/// The maximum number of hosts whose own changes are counted. Changes of further hosts count as changes of others.
+/// The maximum number of hosts whose own changes are counted. Beyond it, the host that has not written for the longest
+/// time is forgotten: it sees its own changes as changes of others.
 const WRITERS_MAX: usize = 4096;
 
 /// 2^64 divided by the golden ratio. A product with an odd number is different for each count.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Distinguishes versions during a change from counts of changes.
+/// Distinguishes unsettled versions from counts of changes.
 const UNSETTLED: u64 = 1 << 63;
 
 /// The version of a namespace's content.
@@ -44,16 +48,20 @@ struct State {
     stamp: Option<Stamp>,
     /// The time when this stamp was first seen.
     stamp_since: Instant,
+    /// Whether this stamp is certainly not that of a change by a host.
+    is_foreign: bool,
+    /// The time when the last look began.
+    looked: Option<Instant>,
     /// [`State::marks`] at the last look.
     marks: u64,
     /// Whether a change right after the last look could leave the stamp as it is.
     is_unsettled: bool,
     /// Whether the last look failed.
     is_lost: bool,
-    /// The number of versions that were given out during a change.
+    /// The number of unsettled versions that were given out.
     unsettled: u64,
     all: Changes,
-    own: BTreeMap<HostIdentity, Changes>,
+    own: BTreeMap<HostIdentity, Writer>,
 }
 
 /// Numbers of changes.
@@ -63,16 +71,45 @@ struct Changes {
     ended: u64,
 }
 
+impl Changes {
+    fn is_over(self) -> bool {
+        self.begun == self.ended
+    }
+}
+
+/// A host that has changed the content.
+#[derive(Debug, Default)]
+struct Writer {
+    changes: Changes,
+    /// [`State::marks`] at its last change.
+    mark: u64,
+}
+
 impl State {
     /// Increases at the begin and at the end of each change by a host.
     fn marks(&self) -> u64 {
         self.all.begun + self.all.ended
     }
 
+    /// Whether the last look began at this time or later. If there is nothing to look at, this is always so.
+    fn is_fresh(&self, since: Instant) -> bool {
+        self.stamp.is_none() || self.looked.is_some_and(|at| at >= since)
+    }
+
     /// A version that no later one is equal to.
     fn unsettled(&mut self) -> u64 {
         self.unsettled += 1;
         self.base ^ (UNSETTLED | self.unsettled).wrapping_mul(SPREAD)
+    }
+
+    /// Forgets the host that has not written for the longest time. A host whose change has not ended stays: the end
+    /// would be counted without the begin.
+    fn forget_writer(&mut self) {
+        let over = self.own.iter().filter(|(_, own)| own.changes.is_over());
+        let oldest = over.min_by_key(|(_, own)| own.mark);
+        if let Some(host) = oldest.map(|(host, _)| host.clone()) {
+            self.own.remove(&host);
+        }
     }
 }
 
@@ -83,6 +120,8 @@ impl Version {
             base,
             stamp,
             stamp_since: Instant::now(),
+            is_foreign: true,
+            looked: None,
             marks: 0,
             is_unsettled: false,
             is_lost: false,
@@ -96,16 +135,30 @@ impl Version {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The version that a host sees.
-    pub(crate) fn seen_by(&self, host: &HostIdentity) -> u64 {
+    /// The file system of the file; `None` if there is nothing to look at.
+    pub(crate) fn file_system(&self) -> Option<u64> {
+        self.lock().stamp.map(|stamp| stamp.device)
+    }
+
+    /// Whether a look began at this time or later. If there is nothing to look at, this is always so.
+    pub(crate) fn is_fresh(&self, since: Instant) -> bool {
+        self.lock().is_fresh(since)
+    }
+
+    /// The version that a host sees. It is unsettled if the file was not looked at since a time.
+    pub(crate) fn seen_by(&self, host: &HostIdentity, since: Instant) -> u64 {
         let mut state = self.lock();
-        let own = state.own.get(host).copied().unwrap_or_default();
-        let begun = state.all.begun - own.begun;
-        let ended = state.all.ended - own.ended;
-        if begun != ended || state.is_unsettled {
+        let own = state.own.get(host).map(|own| own.changes);
+        let own = own.unwrap_or_default();
+        let others = Changes {
+            begun: state.all.begun - own.begun,
+            ended: state.all.ended - own.ended,
+        };
+        let is_known = state.is_fresh(since) && !state.is_lost && !state.is_unsettled;
+        if !is_known || !others.is_over() {
             return state.unsettled();
         }
-        state.base ^ ended.wrapping_mul(SPREAD)
+        state.base ^ others.ended.wrapping_mul(SPREAD)
     }
 
     /// Changes the content for a host.
@@ -121,42 +174,50 @@ impl Version {
         let mut guard = self.lock();
         let state = &mut *guard;
         count(&mut state.all);
-        let is_full = state.own.len() >= WRITERS_MAX;
-        match state.own.get_mut(host) {
-            Some(own) => count(own),
-            None if is_full => {}
-            None => count(state.own.entry(host.clone()).or_default()),
+        if !state.own.contains_key(host) {
+            if state.own.len() >= WRITERS_MAX {
+                state.forget_writer();
+            }
+            state.own.insert(host.clone(), Writer::default());
         }
+        let mark = state.marks();
+        let own = state.own.get_mut(host).expect("it was inserted");
+        count(&mut own.changes);
+        own.mark = mark;
     }
 
-    /// Compares the stamp of the file with that of the last look. Returns whether the file has to be looked at again
-    /// after a tick, because another change could leave this stamp as it is.
-    pub(crate) fn look(&self, stamp: impl FnOnce() -> io::Result<Stamp>) -> bool {
+    /// Compares the stamp of the file with that of the last look, unless that look began at `since` or later. Returns
+    /// whether the file has to be looked at again after a tick, because another change could leave this stamp as it is.
+    /// A file that was in this state before is being written to, and another look would not settle it.
+    pub(crate) fn look(&self, since: Instant, stamp: impl FnOnce() -> io::Result<Stamp>) -> bool {
         let marks = {
             let state = self.lock();
-            if state.stamp.is_none() {
+            if state.is_fresh(since) {
                 return false;
             }
             state.marks()
         };
-        // The clock is read first: a change after the look is not stamped with an earlier time.
-        let clock_ns = stamp_clock_ns();
+        // The clocks are read first: a change after the look is not stamped with an earlier time.
+        let (start, clock_ns) = (Instant::now(), stamp_clock_ns());
         let stamp = stamp();
         let mut state = self.lock();
+        state.looked = Some(start);
         let now = match stamp {
             Ok(now) => now,
             Err(error) => {
                 if !state.is_lost {
                     tracing::warn!("cannot look at a served file: {error}");
-                    state.is_lost = true;
-                    state.base = state.unsettled();
                 }
+                state.is_lost = true;
                 return false;
             }
         };
         state.is_lost = false;
         if state.stamp != Some(now) {
-            if state.marks == marks && state.marks() == marks {
+            // No host has changed the file since the last look, and none is changing it.
+            let is_idle = state.marks == marks && state.marks() == marks && state.all.is_over();
+            state.is_foreign = is_idle;
+            if is_idle {
                 state.base = now.version();
             }
             state.stamp = Some(now);
@@ -164,40 +225,72 @@ impl Version {
         }
         state.marks = marks;
         // A file server may have another clock. If the stamp stays the same for a tick, it is settled anyway.
-        let is_new = state.stamp_since.elapsed() < STAMP_TICK;
-        state.is_unsettled = marks == 0 && is_new && now.is_since(clock_ns);
-        state.is_unsettled
+        let is_new = start.saturating_duration_since(state.stamp_since) < STAMP_TICK;
+        let was_unsettled = state.is_unsettled;
+        state.is_unsettled = state.is_foreign && is_new && now.is_since(clock_ns);
+        state.is_unsettled && !was_unsettled
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, thread};
+    use std::{fs, path::Path, thread};
 
     use straightway_nvme::Nqn;
 
     use super::*;
 
-    fn host(number: u8) -> HostIdentity {
+    fn host(number: u32) -> HostIdentity {
         HostIdentity {
             nqn: Nqn::new("nqn.host").expect("a name"),
-            id: [number; 16],
+            id: u128::from(number).to_le_bytes(),
         }
+    }
+
+    /// The version of memory, which is never looked at.
+    fn seen(version: &Version, host: &HostIdentity) -> u64 {
+        version.seen_by(host, Instant::now())
+    }
+
+    /// Writes to a file with another stamp than before.
+    fn write(path: &Path, byte: u8) {
+        thread::sleep(STAMP_TICK);
+        fs::write(path, [byte; 512]).expect("small");
+    }
+
+    fn stamp(path: &Path) -> io::Result<Stamp> {
+        fs::metadata(path).map(|meta| Stamp::of(&meta))
+    }
+
+    /// The version of a file that exists.
+    fn open(path: &Path) -> Version {
+        let now = stamp(path).expect("it exists");
+        Version::new(now.version(), Some(now))
+    }
+
+    /// Looks at a file as the target does, and returns the version that a host sees.
+    fn look(version: &Version, path: &Path, host: &HostIdentity) -> u64 {
+        let since = Instant::now();
+        if version.look(since, || stamp(path)) {
+            thread::sleep(STAMP_TICK);
+            version.look(Instant::now(), || stamp(path));
+        }
+        version.seen_by(host, since)
     }
 
     #[test]
     fn a_host_sees_the_changes_of_others_and_not_its_own() {
         let version = Version::new(7, None);
         let (one, two) = (host(1), host(2));
-        assert_eq!((version.seen_by(&one), version.seen_by(&two)), (7, 7));
+        assert_eq!((seen(&version, &one), seen(&version, &two)), (7, 7));
         version.change(&one, || ());
-        assert_eq!(version.seen_by(&one), 7);
-        let first = version.seen_by(&two);
+        assert_eq!(seen(&version, &one), 7);
+        let first = seen(&version, &two);
         assert_ne!(first, 7);
         version.change(&two, || ());
-        assert_eq!(version.seen_by(&two), first);
+        assert_eq!(seen(&version, &two), first);
         version.change(&one, || ());
-        assert_ne!(version.seen_by(&two), first);
+        assert_ne!(seen(&version, &two), first);
     }
 
     #[test]
@@ -205,38 +298,97 @@ mod tests {
         let version = Version::new(7, None);
         let (one, two) = (host(1), host(2));
         version.change(&one, || {
-            let before = version.seen_by(&two);
-            assert_ne!(version.seen_by(&two), before);
-            assert_eq!(version.seen_by(&one), 7);
+            let before = seen(&version, &two);
+            assert_ne!(seen(&version, &two), before);
+            assert_eq!(seen(&version, &one), 7);
         });
+    }
+
+    #[test]
+    fn beyond_the_limit_only_the_version_of_the_host_that_wrote_first_changes() {
+        let version = Version::new(7, None);
+        let count = u32::try_from(WRITERS_MAX).expect("small");
+        for number in 0..count {
+            version.change(&host(number), || ());
+        }
+        let (first, second, last) = (host(0), host(1), host(count));
+        assert_eq!(seen(&version, &first), seen(&version, &second));
+        let before = seen(&version, &last);
+        version.change(&last, || ());
+        assert_eq!(seen(&version, &last), before, "it sees its own change");
+        // The first sees two further changes: its own and that of the last.
+        assert_ne!(seen(&version, &first), seen(&version, &second));
     }
 
     #[test]
     fn a_change_by_another_program_is_seen_unless_hosts_changed_the_file_too() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        let write = |byte: u8| {
-            thread::sleep(STAMP_TICK);
-            fs::write(file.path(), [byte; 512]).expect("small");
-        };
-        let stamp = || fs::metadata(file.path()).map(|meta| Stamp::of(&meta));
-        write(1);
-        let now = stamp().expect("it exists");
-        let version = Version::new(now.version(), Some(now));
-        let look = || {
-            if version.look(stamp) {
-                thread::sleep(STAMP_TICK);
-                version.look(stamp);
-            }
-            version.seen_by(&host(1))
-        };
-        let first = look();
-        assert_eq!(look(), first);
-        write(2);
-        let second = look();
+        let path = file.path();
+        write(path, 1);
+        let (version, own) = (open(path), host(1));
+        let first = look(&version, path, &own);
+        assert_eq!(look(&version, path, &own), first);
+        write(path, 2);
+        let second = look(&version, path, &own);
         assert_ne!(second, first);
-        version.change(&host(1), || write(3));
-        assert_eq!(look(), second);
-        write(4);
-        assert_ne!(look(), second);
+        version.change(&own, || write(path, 3));
+        assert_eq!(look(&version, path, &own), second);
+        write(path, 4);
+        assert_ne!(look(&version, path, &own), second);
+    }
+
+    #[test]
+    fn a_host_does_not_see_its_own_change_that_lasts_longer_than_two_looks() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path();
+        write(path, 1);
+        let (version, own) = (open(path), host(1));
+        let first = look(&version, path, &own);
+        version.change(&own, || {
+            for byte in 2..4 {
+                write(path, byte);
+                assert_eq!(look(&version, path, &own), first);
+            }
+        });
+        assert_eq!(look(&version, path, &own), first);
+    }
+
+    #[test]
+    fn a_file_that_another_program_is_writing_to_is_unsettled_although_a_host_wrote_before() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path();
+        write(path, 1);
+        let (version, own) = (open(path), host(1));
+        version.change(&own, || write(path, 2));
+        look(&version, path, &own);
+        // A tick may end between a write and its look.
+        let is_unsettled = (0..100).any(|_| {
+            write(path, 3);
+            version.look(Instant::now(), || stamp(path))
+        });
+        assert!(is_unsettled, "the next change could have this stamp too");
+        // It is not waited for a second time.
+        fs::write(path, [4; 512]).expect("small");
+        assert!(!version.look(Instant::now(), || stamp(path)));
+    }
+
+    #[test]
+    fn a_version_is_unsettled_unless_the_file_was_looked_at_in_time() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path();
+        write(path, 1);
+        let (version, own) = (open(path), host(1));
+        let first = look(&version, path, &own);
+        let late = Instant::now();
+        assert_ne!(version.seen_by(&own, late), version.seen_by(&own, late));
+        assert_eq!(look(&version, path, &own), first);
+        // Each look fails.
+        for _ in 0..2 {
+            let since = Instant::now();
+            assert!(!version.look(since, || Err(io::Error::other("gone"))));
+            assert!(version.is_fresh(since));
+            assert_ne!(version.seen_by(&own, since), version.seen_by(&own, since));
+        }
+        assert_eq!(look(&version, path, &own), first, "it is the same file");
     }
 }

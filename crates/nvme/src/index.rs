@@ -3,12 +3,15 @@
 //! A Straightway target serves a folder as one namespace per file. NVMe namespaces have no names, and their size is a
 //! whole number of blocks. The target therefore reports names and lengths in a vendor-specific log page
 //! ([`INDEX_PAGE`]). A host reads it like the discovery log: the header first, then the whole page, and again if the
-//! generation changed meanwhile. Other targets reject the page; their namespaces have only numbers.
+//! generation changed meanwhile. Later it reads single entries, to learn their current versions: each version is newer
+//! than the command that reads it. Other targets reject the page; their namespaces have only numbers.
 //!
 //! The header has 64 bytes: magic 0..8, generation 8..16, entries 16..20, zeros 20..24, the length of the page 24..32.
 //! An entry has 32 bytes followed by its name, padded with zeros to a multiple of 4: NSID 0..4, length of the name
 //! 4..6, flags 6..8 (bit 0: writable), length of the object 8..16, its version 16..24, zeros to 32. Entries are sorted
 //! by name. An empty object has no namespace and NSID 0.
+
+use std::ops::Range;
 
 use crate::{Malformed, wire};
 
@@ -30,6 +33,7 @@ const MAGIC: [u8; 8] = *b"SWINDEX1";
 const ENTRY_BYTES: usize = 32;
 const VERSION_AT: usize = 16;
 const WRITABLE: u16 = 1;
+const SHORT: Malformed = Malformed("the index ends inside an entry");
 
 /// The header of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,38 +134,38 @@ impl NameIndex {
         Some(bytes)
     }
 
+    /// The range of each entry in the encoded page, in the order of the entries.
+    fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        let mut next = INDEX_HEADER_BYTES;
+        self.entries.iter().map(move |entry| {
+            let start = next;
+            next += ENTRY_BYTES + entry.name.len().next_multiple_of(4);
+            start..next
+        })
+    }
+
     /// The offset of the version of each entry in the encoded page, in the order of the entries. Versions change more
     /// often than names, and a target replaces them in place.
     pub fn version_offsets(&self) -> impl Iterator<Item = usize> {
-        let mut next = INDEX_HEADER_BYTES;
-        self.entries.iter().map(move |entry| {
-            let at = next;
-            next += ENTRY_BYTES + entry.name.len().next_multiple_of(4);
-            at + VERSION_AT
-        })
+        self.ranges().map(|range| range.start + VERSION_AT)
+    }
+
+    /// The range of the entry of a name in the encoded page.
+    pub fn range_of(&self, name: &[u8]) -> Option<Range<usize>> {
+        self.ranges().nth(self.position(name)?)
     }
 
     /// Decodes the whole page. Bytes after its end are ignored.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let header = IndexHeader::decode(bytes)?;
-        let short = Malformed("the index ends inside an entry");
-        let length = usize::try_from(header.bytes).map_err(|_| short)?;
-        let mut rest = bytes.get(INDEX_HEADER_BYTES..length).ok_or(short)?;
+        let length = usize::try_from(header.bytes).map_err(|_| SHORT)?;
+        let mut rest = bytes.get(INDEX_HEADER_BYTES..length).ok_or(SHORT)?;
         let mut entries: Vec<IndexEntry> = Vec::new();
         for _ in 0..header.entries {
-            let (head, behind) = rest.split_at_checked(ENTRY_BYTES).ok_or(short)?;
-            let name_bytes = usize::from(wire::u16_at(head, 4));
-            let (padded, behind) = behind
-                .split_at_checked(name_bytes.next_multiple_of(4))
-                .ok_or(short)?;
-            let entry = IndexEntry {
-                nsid: wire::u32_at(head, 0),
-                is_writable: wire::u16_at(head, 6) & WRITABLE != 0,
-                bytes: wire::u64_at(head, 8),
-                version: wire::u64_at(head, VERSION_AT),
-                name: padded[..name_bytes].to_vec(),
-            };
-            entry.check(entries.last())?;
+            let (entry, behind) = IndexEntry::decode(rest)?;
+            if entries.last().is_some_and(|last| last.name >= entry.name) {
+                return Err(Malformed("the index is not sorted by name"));
+            }
             entries.push(entry);
             rest = behind;
         }
@@ -176,27 +180,41 @@ impl NameIndex {
 
     /// Finds the entry of a name.
     pub fn find(&self, name: &[u8]) -> Option<&IndexEntry> {
+        Some(&self.entries[self.position(name)?])
+    }
+
+    fn position(&self, name: &[u8]) -> Option<usize> {
         let found = self
             .entries
             .binary_search_by(|entry| entry.name.as_slice().cmp(name));
-        found.ok().map(|at| &self.entries[at])
+        found.ok()
     }
 }
 
 impl IndexEntry {
-    fn check(&self, before: Option<&Self>) -> Result<(), Malformed> {
-        if !is_index_name(&self.name) {
+    /// Decodes the entry at the start of `bytes`. Returns it and the bytes after it.
+    pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let (head, behind) = bytes.split_at_checked(ENTRY_BYTES).ok_or(SHORT)?;
+        let name_bytes = usize::from(wire::u16_at(head, 4));
+        let (padded, behind) = behind
+            .split_at_checked(name_bytes.next_multiple_of(4))
+            .ok_or(SHORT)?;
+        let entry = Self {
+            nsid: wire::u32_at(head, 0),
+            is_writable: wire::u16_at(head, 6) & WRITABLE != 0,
+            bytes: wire::u64_at(head, 8),
+            version: wire::u64_at(head, VERSION_AT),
+            name: padded[..name_bytes].to_vec(),
+        };
+        if !is_index_name(&entry.name) {
             return Err(Malformed("a name in the index is not a relative path"));
         }
-        if before.is_some_and(|before| before.name >= self.name) {
-            return Err(Malformed("the index is not sorted by name"));
-        }
-        if (self.nsid == 0) != (self.bytes == 0) {
+        if (entry.nsid == 0) != (entry.bytes == 0) {
             return Err(Malformed(
                 "an object in the index has bytes and no namespace",
             ));
         }
-        Ok(())
+        Ok((entry, behind))
     }
 }
 
@@ -233,6 +251,10 @@ mod tests {
             prop_assert_eq!(bytes.len() % 4, 0);
             for (at, entry) in index.version_offsets().zip(&index.entries) {
                 prop_assert_eq!(wire::u64_at(&bytes, at), entry.version);
+                let range = index.range_of(&entry.name).expect("it has the name");
+                let (decoded, behind) = IndexEntry::decode(&bytes[range]).expect("ours");
+                prop_assert_eq!(&decoded, entry);
+                prop_assert!(behind.is_empty());
             }
             prop_assert!(NameIndex::decode(&bytes[..bytes.len() - 1]).is_err());
             bytes.extend([9; 8]);
@@ -292,6 +314,6 @@ mod tests {
         assert!(NameIndex::decode(&many).is_err());
         let found = index(vec![entry("a", 1, 1), entry("b/c", 2, 1)]);
         assert_eq!(found.find(b"b/c").map(|entry| entry.nsid), Some(2));
-        assert_eq!(found.find(b"b"), None);
+        assert_eq!((found.find(b"b"), found.range_of(b"b")), (None, None));
     }
 }

@@ -19,12 +19,8 @@ use super::{
     request::Request,
 };
 use crate::{
-    controller::Controller,
-    namespace::Namespace,
-    quarantine::QUARANTINE,
-    refusal::Refusal,
-    subsystem::{Choice, Subsystem},
-    verify::Fingerprint,
+    controller::Controller, namespace::Namespace, quarantine::QUARANTINE, refusal::Refusal,
+    subsystem::Choice,
 };
 
 /// The time for which a choice of controllers is cached. An ended controller is noticed immediately.
@@ -33,8 +29,8 @@ const REACH_CACHE_TIME: Duration = Duration::from_millis(20);
 /// The cached controllers for a namespace.
 #[derive(Debug)]
 pub(super) struct Reach {
-    subsystem: Arc<Subsystem>,
-    print: Fingerprint,
+    /// The number of the opening.
+    opening: u64,
     controllers: Vec<Arc<Controller>>,
     until: Instant,
 }
@@ -151,11 +147,8 @@ impl NvmeEngine {
 
     /// The index of the cached controllers for a namespace. Chooses again when the cache entry is old.
     fn reach(&mut self, namespace: &Namespace, now: Instant) -> Result<usize, BindResult> {
-        let subsystem = &namespace.subsystem;
-        let is_it = |reach: &Reach| {
-            reach.print == namespace.print && Arc::ptr_eq(&reach.subsystem, subsystem)
-        };
-        let known = self.reaches.iter().position(is_it);
+        let opening = namespace.print.history.opening;
+        let known = self.reaches.iter().position(|r| r.opening == opening);
         if let Some(known) = known {
             let reach = &self.reaches[known];
             let is_good = |controller: &Arc<Controller>| controller.ended().is_none();
@@ -164,14 +157,13 @@ impl NvmeEngine {
             }
             self.reaches.swap_remove(known);
         }
-        match subsystem.choose(&namespace.print, now) {
+        match namespace.subsystem.choose(&namespace.print, now) {
             Choice::Use(controllers) => {
                 for controller in &controllers {
                     controller.touch();
                 }
                 self.reaches.push(Reach {
-                    subsystem: Arc::clone(subsystem),
-                    print: namespace.print.clone(),
+                    opening,
                     controllers,
                     until: now + REACH_CACHE_TIME,
                 });

@@ -16,3 +16,4 @@ mod relay;
 mod rig;
 mod target;
 mod transfers;
+mod versions;

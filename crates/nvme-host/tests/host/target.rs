@@ -21,6 +21,7 @@ use straightway_nvme::{
     digest,
     fabrics::{CSTS_READY, ConnectData, Connected, ControllerCapabilities, Fabrics, Property},
     identify::{self, NamespaceId, page},
+    index::INDEX_PAGE,
     log,
     nvm::Nvm,
     pdu::{Data, HEAD_BYTES_MAX, IcResp, Ready},
@@ -46,6 +47,10 @@ pub(crate) struct Shared {
     pub(crate) writes: AtomicU32,
     pub(crate) keep_alives: AtomicU32,
     pub(crate) connections: AtomicUsize,
+    /// The number of reads of the name index that are still to be refused, with a status that permits a retry.
+    pub(crate) refusals: AtomicU32,
+    /// The bytes of the name index that were read.
+    pub(crate) index_bytes: AtomicU32,
     is_down: AtomicBool,
     /// Whether the target has stopped responding.
     pub(crate) is_frozen: AtomicBool,
@@ -118,6 +123,8 @@ impl Shared {
             writes: AtomicU32::new(0),
             keep_alives: AtomicU32::new(0),
             connections: AtomicUsize::new(0),
+            refusals: AtomicU32::new(0),
+            index_bytes: AtomicU32::new(0),
             is_down: AtomicBool::new(false),
             is_frozen: AtomicBool::new(false),
             streams: Mutex::default(),
@@ -380,6 +387,7 @@ impl Connection {
                 let value = QueueCounts::both(self.script.queues).to_value();
                 self.answer(cid, Status::SUCCESS, value.into())
             }
+            Admin::GetLog(log) if log.page == INDEX_PAGE => self.index(cid, log),
             Admin::GetLog(log) if log.page != page_of(self.is_discovery) => {
                 self.answer(cid, Status::INVALID_LOG_PAGE.dnr(), 0)
             }

@@ -6,6 +6,7 @@ use straightway_nvme::{
     Nqn, Sgl, Sqe, Status,
     admin::{Admin, AsyncEvent, EventMask, Feature},
     identify,
+    index::{INDEX_PAGE, IndexEntry},
     log::{AnaLog, AnaState, decode_changed, page},
     nvm::{LbaRange, Nvm, encode_dataset},
 };
@@ -127,6 +128,34 @@ fn a_file_that_is_rewritten_in_place_has_another_version_without_a_scan() {
     let last = host.index();
     assert_ne!(version(&last, b"data"), version(&before, b"data"));
     assert_ne!(version(&last, b"data"), version(&after, b"data"));
+}
+
+#[test]
+fn a_single_entry_has_its_current_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "m/data", &pattern(1 << 20, 1));
+    file(folder.path(), "m/other", &pattern(4096, 2));
+    let source = NamespaceSource::Path(folder.path().join("m"));
+    let (_target, address) = start(&config(vec![source]));
+    let mut host = Host::new(address, &Login::default());
+    let index = host.index();
+    let mut entry = |name: &[u8]| {
+        let range = index.range_of(name).unwrap();
+        let (status, bytes) = host.log(INDEX_PAGE, range.start as u64, range.len() as u32);
+        assert!(status.is_success());
+        let (entry, rest) = IndexEntry::decode(&bytes).unwrap();
+        assert!(rest.is_empty());
+        entry
+    };
+    let names: [&[u8]; 2] = [b"m/data", b"m/other"];
+    for name in names {
+        assert_eq!(Some(&entry(name)), index.find(name));
+    }
+    let data = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    data.write_all_at(&[9; 512], 4096).unwrap();
+    let versions = names.map(|name| (entry(name).version, index.find(name).unwrap().version));
+    assert_ne!(versions[0].0, versions[0].1);
+    assert_eq!(versions[1].0, versions[1].1);
 }
 
 #[test]

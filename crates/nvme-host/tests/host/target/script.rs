@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use straightway_nvme::{
     Digests,
+    index::NameIndex,
     log::{AnaState, SubsystemKind},
 };
 
@@ -83,6 +84,8 @@ pub(crate) struct Script {
     /// ANATT.
     pub(crate) transition_s: u8,
     pub(crate) listed: Vec<(SubsystemKind, String, SocketAddr)>,
+    /// The name index, if the target has one.
+    pub(crate) index: Option<NameIndex>,
 }
 
 impl Default for Script {
@@ -106,6 +109,7 @@ impl Default for Script {
             ana: None,
             transition_s: 0,
             listed: Vec::new(),
+            index: None,
         }
     }
 }
