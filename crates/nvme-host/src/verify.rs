@@ -129,6 +129,10 @@ impl Verdicts {
             return Ok(verdict.clone());
         }
         if known.all.len() >= VERDICTS_MAX {
+            // Results can be found out again. A pending one is waited for.
+            known.all.retain(|_, verdict| matches!(verdict, Verdict::Pending));
+        }
+        if known.all.len() >= VERDICTS_MAX {
             known.all.pop_first();
         }
         known.all.insert(opening, Verdict::Pending);

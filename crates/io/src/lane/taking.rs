@@ -117,10 +117,10 @@ impl Lane {
     /// Counts a chunk as in progress.
     fn begin_chunk(&mut self, number: u32, chunk: &Chunk, board: &Board) {
         let joined = &mut self.jobs[number];
+        let bytes = joined.posted.job.plan().io_bytes(chunk);
         joined.chunks += 1;
-        joined.chunk_bytes += chunk.extent.bytes;
+        joined.chunk_bytes += bytes;
         if joined.posted.is_background() {
-            let bytes = joined.posted.job.plan().io_bytes(chunk);
             board.traffic().begin(bytes);
         }
     }
@@ -128,10 +128,10 @@ impl Lane {
     /// Counts a chunk as no longer in progress.
     pub(super) fn end_chunk(&mut self, number: u32, chunk: &Chunk, board: &Board) {
         let joined = &mut self.jobs[number];
+        let bytes = joined.posted.job.plan().io_bytes(chunk);
         joined.chunks -= 1;
-        joined.chunk_bytes -= chunk.extent.bytes;
+        joined.chunk_bytes -= bytes;
         if joined.posted.is_background() {
-            let bytes = joined.posted.job.plan().io_bytes(chunk);
             board.traffic().end(bytes);
         }
     }
