@@ -130,7 +130,9 @@ impl Verdicts {
         }
         if known.all.len() >= VERDICTS_MAX {
             // Results can be found out again. A pending one is waited for.
-            known.all.retain(|_, verdict| matches!(verdict, Verdict::Pending));
+            known
+                .all
+                .retain(|_, verdict| matches!(verdict, Verdict::Pending));
         }
         if known.all.len() >= VERDICTS_MAX {
             known.all.pop_first();
