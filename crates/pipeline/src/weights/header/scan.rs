@@ -362,7 +362,7 @@ mod tests {
             assert_eq!(in_pieces(&text, count).as_ref(), Some(&whole), "{count}");
         }
         // The cut is searched for inside the entry with this name.
-        let at = text.find("\"},\"").expect("it is there");
+        let at = text.find("\"},\": ").expect("it is there");
         let body = body(&text).expect("it has braces");
         let wrong = [body.start..at + 3, at + 3..body.end];
         assert!(
