@@ -341,14 +341,19 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_limit_the_oldest_opening_is_verified_again() {
+    fn beyond_the_limit_openings_are_verified_again_and_pending_ones_are_kept() {
         let verdicts = Verdicts::default();
-        for opening in 0..=VERDICTS_MAX as u64 {
+        let pending = verdicts.get(0).unwrap_err();
+        for opening in 1..=VERDICTS_MAX as u64 {
             let changes = verdicts.get(opening).unwrap_err();
             verdicts.set(opening, Verdict::Same, changes);
         }
-        assert_eq!(verdicts.get(1), Ok(Verdict::Same));
-        assert!(verdicts.get(0).is_err());
+        assert!(verdicts.get(1).is_err());
+        // Two old openings that are asked for in turn do not push each other out.
+        assert!(verdicts.get(2).is_err());
+        assert_eq!(verdicts.get(1), Ok(Verdict::Pending));
+        verdicts.set(0, Verdict::Same, pending);
+        assert_eq!(verdicts.get(0), Ok(Verdict::Same));
     }
 
     #[test]
