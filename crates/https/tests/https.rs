@@ -18,7 +18,7 @@ use straightway_io::{
 };
 use straightway_net::{Network, NetworkSettings, Roots, Site};
 use straightway_pipeline::weights::{Loader, Model, Selection};
-use straightway_webserver::{ReceivedRequest, Server, ServerStep, head, short};
+use straightway_webserver::{ReceivedRequest, Server, ServerStep, head, short, with_headers};
 
 const TAG: &str = "\"v1\"";
 
@@ -252,11 +252,9 @@ fn an_object_with_only_a_date_is_compared_after_a_transfer() {
             let modified = MODIFIED[usize::from(request.number > 1)];
             let sent = request.header("if-unmodified-since").map(str::to_owned);
             seen.lock().unwrap().push(sent);
-            let mut bytes = request.response_bytes(&copy, "");
-            let line_end = bytes.windows(2).position(|w| w == b"\r\n").unwrap() + 2;
-            let headers = format!("Last-Modified: {modified}\r\nDate: {date}\r\n");
-            bytes.splice(line_end..line_end, headers.into_bytes());
-            vec![ServerStep::Bytes(bytes)]
+            let headers = [("Last-Modified", modified), ("Date", date)];
+            let response = request.response_bytes(&copy, "");
+            vec![ServerStep::Bytes(with_headers(response, &headers))]
         });
         let store: Arc<dyn Store> = Arc::new(store(&server, None));
         let handle = store.open(&[Named::new("object")]).unwrap().remove(0);

@@ -114,6 +114,17 @@ pub fn head(status: &str, headers: &[(&str, &str)]) -> Vec<u8> {
     head
 }
 
+/// A response with more headers.
+pub fn with_headers(mut response: Vec<u8>, headers: &[(&str, &str)]) -> Vec<u8> {
+    let status_end = response.windows(2).position(|w| w == b"\r\n");
+    let at = status_end.expect("a response has a status line") + 2;
+    let lines = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"));
+    response.splice(at..at, lines.collect::<String>().into_bytes());
+    response
+}
+
 /// A response with a short body.
 pub fn short(status: &str, body: &str) -> Vec<ServerStep> {
     let length = body.len().to_string();

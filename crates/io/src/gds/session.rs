@@ -3,7 +3,7 @@
 use std::{
     os::fd::OwnedFd,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    sync::{Arc, Mutex, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -17,7 +17,7 @@ use straightway_sys::{
     },
 };
 
-use super::Proof;
+use super::{Proof, lock};
 use crate::request::usize_of;
 
 /// The longest wait for cuFile to open. Half a second is usual.
@@ -289,8 +289,4 @@ fn bar1_bytes(context: &Context) -> Option<u64> {
     let address = context.device().pci_address().ok()?;
     let path = format!("/sys/bus/pci/devices/{address}/resource1");
     std::fs::metadata(path).ok().map(|bar| bar.len())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

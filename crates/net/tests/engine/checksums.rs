@@ -5,7 +5,7 @@ use std::sync::Arc;
 use straightway_core::{ErrorKind, Result};
 use straightway_io::engine::Engine;
 use straightway_net::{Algorithm, Checksum, Head, HttpResponse, NetworkSettings, Remote, Service};
-use straightway_webserver::{ReceivedRequest, Server, ServerStep};
+use straightway_webserver::{ReceivedRequest, Server, ServerStep, with_headers};
 
 use super::{
     TAG,
@@ -36,15 +36,13 @@ impl Service for Summed {
 
 /// The correct response, with the checksum of a range that is exactly one part.
 fn summed(request: &ReceivedRequest, object: &[u8]) -> Vec<u8> {
-    let mut bytes = request.response_bytes(object, TAG);
+    let response = request.response_bytes(object, TAG);
     let range = request.range(object.len()).unwrap();
     if range.len() == PART_BYTES && range.start.is_multiple_of(PART_BYTES) {
         let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &object[range]);
-        let header = format!("X-Sum: {sum:x}\r\n");
-        let line_end = bytes.windows(2).position(|w| w == b"\r\n").unwrap() + 2;
-        bytes.splice(line_end..line_end, header.into_bytes());
+        return with_headers(response, &[("X-Sum", &format!("{sum:x}"))]);
     }
-    bytes
+    response
 }
 
 /// Calls `check` with each engine and an object on a new server. `respond` gets each request and the correct response.

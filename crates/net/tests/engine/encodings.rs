@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use straightway_core::{ErrorKind, Result};
 use straightway_net::{Head, NetworkSettings, Service};
-use straightway_webserver::{ReceivedRequest, Server, ServerStep};
+use straightway_webserver::{ReceivedRequest, Server, ServerStep, with_headers};
 
 use super::{
     TAG,
@@ -35,11 +35,11 @@ impl Service for Stored {
 
 /// The correct response with a `Content-Encoding`.
 fn encoded(request: &ReceivedRequest, object: &[u8]) -> Vec<ServerStep> {
-    let mut bytes = request.response_bytes(object, TAG);
-    let line_end = bytes.windows(2).position(|w| w == b"\r\n").unwrap() + 2;
-    let header = b"Content-Encoding: gzip\r\n";
-    bytes.splice(line_end..line_end, header.iter().copied());
-    vec![ServerStep::Bytes(bytes)]
+    let response = request.response_bytes(object, TAG);
+    vec![ServerStep::Bytes(with_headers(
+        response,
+        &[("Content-Encoding", "gzip")],
+    ))]
 }
 
 #[test]

@@ -45,6 +45,25 @@ fn queue_on(address: SocketAddr, login: &Login) -> (Host, Wire) {
     (host, queue)
 }
 
+/// A queue with a write whose data the target has requested, and the PDU with that data.
+fn requested_write(address: SocketAddr) -> (Host, Wire, Vec<u8>) {
+    let (host, mut queue) = queue_on(address, &Login::default());
+    let cid = queue.begin(write(1, 0, 8, false), &[]);
+    let (Pdu::Ready(ready), _) = queue.receive().unwrap() else {
+        panic!("no request")
+    };
+    let part = Data {
+        cid,
+        tag: ready.tag,
+        offset: 0,
+        bytes: 4096,
+        is_last: true,
+        is_success: false,
+    };
+    let data = queue.encode(&Pdu::HostData(part), &[1; 4096]);
+    (host, queue, data)
+}
+
 #[test]
 fn other_protocols_and_wrong_first_pdus_get_a_termination_request() {
     let (_target, address) = start(&memory(1 << 20));
@@ -252,20 +271,7 @@ fn a_silent_connection_ends_in_bounded_time() {
     let (_one, mut command) = queue_on(address, &Login::default());
     let bytes = command.encode(&Pdu::Command(read(1, 0, 1)), &[]);
     command.stream.write_all(&bytes[..40]).unwrap();
-    let (_two, mut data) = queue_on(address, &Login::default());
-    let cid = data.begin(write(1, 0, 8, false), &[]);
-    let (Pdu::Ready(ready), _) = data.receive().unwrap() else {
-        panic!("no request")
-    };
-    let part = Data {
-        cid,
-        tag: ready.tag,
-        offset: 0,
-        bytes: 4096,
-        is_last: true,
-        is_success: false,
-    };
-    let bytes = data.encode(&Pdu::HostData(part), &[1; 4096]);
+    let (_two, mut data, bytes) = requested_write(address);
     data.stream.write_all(&bytes[..2000]).unwrap();
     let start = Instant::now();
     for wire in [&mut nothing, &mut half, &mut idle, &mut command, &mut data] {
@@ -367,20 +373,7 @@ fn a_connection_that_sends_single_bytes_ends_in_bounded_time() {
     let connect = open.encode(&Pdu::Command(connect.sqe()), &names.encode());
     let (_one, queue) = queue_on(address, &Login::default());
     let command = queue.encode(&Pdu::Command(read(1, 0, 1)), &[]);
-    let (_two, mut writer) = queue_on(address, &Login::default());
-    let cid = writer.begin(write(1, 0, 8, false), &[]);
-    let (Pdu::Ready(ready), _) = writer.receive().unwrap() else {
-        panic!("no request")
-    };
-    let part = Data {
-        cid,
-        tag: ready.tag,
-        offset: 0,
-        bytes: 4096,
-        is_last: true,
-        is_success: false,
-    };
-    let data = writer.encode(&Pdu::HostData(part), &[1; 4096]);
+    let (_two, mut writer, data) = requested_write(address);
     let (head, data) = data.split_at(24);
     writer.stream.write_all(head).unwrap();
     thread::scope(|scope| {
