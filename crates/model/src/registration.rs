@@ -262,7 +262,7 @@ impl Checkable for RegistrationQuestion {
             c.seconds("setup", self.gds.setup, TIME_POSITIVE);
             c.bytes("page", self.gds.page, pages);
             c.seconds("fixed", self.gds.fixed, TIME_ANY);
-            c.seconds("per_page", self.gds.per_page, TIME_ANY);
+            c.seconds("per_page", self.gds.per_page, TIME_POSITIVE);
         });
         c.nested("translation", &self.translation);
         c.range("efficient", self.efficient, 0.01..=0.999_999, "");
