@@ -1,5 +1,7 @@
 //! The executor's settings: lanes, queue depth, chunk size, memory, engine.
 
+mod demand;
+
 use straightway_core::{
     Alignment, Bytes, Error, ErrorKind, PciAddress, Place, Plan, Policy, Rate, Result, extent::down,
 };
@@ -16,6 +18,8 @@ use crate::{
         traced::{Trace, Traced},
     },
 };
+
+pub use demand::Demand;
 
 /// The engine for I/O with drives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

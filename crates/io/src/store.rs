@@ -10,9 +10,11 @@
 
 pub mod files;
 mod location;
+mod medium;
 mod pages;
 pub(crate) mod pair;
 mod registry;
+mod tuning;
 mod verb;
 
 use std::{
@@ -34,8 +36,10 @@ pub use crate::handle::{Handle, Tag, file};
 
 pub use files::Files;
 pub use location::Location;
+pub use medium::Medium;
 pub use pages::pages;
 pub use registry::Registry;
+pub use tuning::Tuning;
 pub use verb::{Verb, Verbs};
 
 /// The most objects that [`list_all`] lists. A folder with more is refused, not read in part.
@@ -82,7 +86,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// The chunk size and queue depth that suit it.
+    /// The chunk size and queue depth that suit it. Not used for local files: their drives are measured ([`Medium`]).
     fn tuning(&self) -> Tuning {
         Tuning::default()
     }
@@ -320,25 +324,6 @@ impl LaneSpec<'_> {
             Track::Drive => self.settings.depth.max(self.settings.write_depth),
             Track::Cached | Track::Checked => self.settings.depth,
         }
-    }
-}
-
-/// The chunk size and queue depth that suit a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tuning {
-    /// The largest I/O.
-    pub chunk_bytes: u64,
-    /// I/Os in flight on each lane.
-    pub depth: u32,
-}
-
-impl Default for Tuning {
-    /// The values for a drive.
-    fn default() -> Self {
-        let Settings {
-            chunk_bytes, depth, ..
-        } = Settings::default();
-        Self { chunk_bytes, depth }
     }
 }
 

@@ -52,6 +52,6 @@ pub use remote::{FirstResponse, Remote};
 pub use response::{BadHeader, ContentRange, HttpResponse};
 pub use roots::{Roots, tls_config};
 pub use service::{Head, Judgement, Next, Service, judge_status};
-pub use tuning::{suited, suited_for};
+pub use tuning::suited;
 pub use upload::{Md5, PartTag, StoredPart, Upload, UploadPart};
 pub use validator::Validator;

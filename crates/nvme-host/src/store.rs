@@ -30,10 +30,10 @@ use crate::{
 /// The store family: stores whose lanes can share this engine.
 pub const FAMILY: &str = "nvme-tcp";
 
-/// Default sizes. A command costs a target about as much as 64 KiB of data.
+/// The sizes of I/Os: those of web servers. The engine divides an I/O into commands that the target accepts.
 pub const TUNING: Tuning = Tuning {
-    chunk_bytes: 1 << 20,
-    depth: 32,
+    chunk_bytes: 8 << 20,
+    depth: 16,
 };
 
 /// The maximum number of cached subsystems.

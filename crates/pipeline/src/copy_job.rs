@@ -14,7 +14,7 @@ use std::{
 };
 
 use rustix::io::Errno;
-use straightway_core::{Error, ErrorKind, Result, Uri, text::shell_word};
+use straightway_core::{Error, ErrorKind, Result, text::shell_word};
 use straightway_io::{
     draft,
     store::{Listing, Location, Missing, Named, Registry, Tag, list_all},
@@ -83,9 +83,9 @@ pub struct CopyJob {
 impl CopyJob {
     /// Resolves `sources` and `target`, each a path or a URI, to a job.
     pub fn find(stores: &Registry, sources: &[PathBuf], target: &Path) -> Result<Self> {
-        let locate = |name: &Path| stores.find(&Uri::parse(name)?).map(Location::from);
-        let sources = sources.iter().map(|source| locate(source));
-        Self::new(&sources.collect::<Result<Vec<_>>>()?, &locate(target)?)
+        let sources = sources.iter().map(|source| stores.locate(source));
+        let sources = sources.collect::<Result<Vec<_>>>()?;
+        Self::new(&sources, &stores.locate(target)?)
     }
 
     /// Makes a job from resolved locations.

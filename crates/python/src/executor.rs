@@ -1,16 +1,13 @@
 //! The executors of the process: started once, shared by all calls.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread::Builder,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread::Builder};
 
 use pyo3::prelude::*;
 use straightway_core::{Place, Result};
-use straightway_io::{Executor, Settings};
-use straightway_net::suited;
+use straightway_io::{
+    Executor, Settings,
+    store::{Location, Medium, Tuning},
+};
 use straightway_probe::profile::DriveTuning;
 
 use crate::{
@@ -21,49 +18,23 @@ use crate::{
     tuning::{self, DriveInfo},
 };
 
-/// The shared executors: one per drive tuning, and one (`None`) for all drives that were not measured.
-type Executors = BTreeMap<Option<DriveTuning>, Arc<Executor>>;
+/// The tuning of a network, or that of a drive. A drive that was not measured has neither.
+type Key = (Option<Tuning>, Option<DriveTuning>);
 
-/// The executors for drives. A forked child makes its own: it does not have the threads of its parent's.
-static SHARED: PerProcess<Executors> = PerProcess::new();
+/// The shared executors. A forked child makes its own: it does not have the threads of its parent's.
+static SHARED: PerProcess<BTreeMap<Key, Arc<Executor>>> = PerProcess::new();
 
-/// The executor for stores on a network.
-static REMOTE: PerProcess<Executors> = PerProcess::new();
-
-/// The executor of this process for a file at `path`, which may not exist yet.
-pub(crate) fn of(path: &Path) -> Result<Arc<Executor>> {
-    let DriveInfo { tuning, learning } = tuning::of(path)?;
-    let executor = shared(&SHARED, tuning, || DriveTuning::settings(tuning))?;
-    Ok(Arc::new(executor.learning(learning)))
-}
-
-/// The executor of this process for stores on a network.
-pub(crate) fn remote() -> Result<Arc<Executor>> {
-    shared(&REMOTE, None, || suited(Settings::default()))
-}
-
-/// The executor of this process for a path or URI.
-pub(crate) fn of_name(name: &Path) -> Result<Arc<Executor>> {
-    if is_local(name.to_owned()) {
-        of(name)
-    } else {
-        remote()
-    }
-}
-
-/// The executor of this process for transfers between these paths or URIs.
-pub(crate) fn of_names<'a>(
-    names: impl Iterator<Item = &'a PathBuf> + Clone,
-) -> Result<Arc<Executor>> {
-    if names.clone().all(|name| is_local(name.clone())) {
-        return names.clone().next().map_or_else(plain, |first| of(first));
-    }
-    remote()
-}
-
-/// The executor of this process with default settings, for work without a path.
-pub(crate) fn plain() -> Result<Arc<Executor>> {
-    shared(&SHARED, None, Settings::default)
+/// The executor of this process for transfers between these locations, which may not exist yet.
+pub(crate) fn of<'a>(ends: impl IntoIterator<Item = &'a Location>) -> Result<Arc<Executor>> {
+    let medium = Medium::of(ends);
+    let (network, drive) = match &medium {
+        Medium::Drive(path) => (None, tuning::of(path)?),
+        Medium::Network(tuning) => (Some(*tuning), DriveInfo::default()),
+    };
+    let executor = shared((network, drive.tuning), || {
+        medium.settings([], |_| Ok(DriveTuning::settings(drive.tuning)))
+    })?;
+    Ok(Arc::new(executor.learning(drive.learning)))
 }
 
 /// Starts to prepare a load of a model to a device, and returns at once. Lanes and pinned memory are made while headers
@@ -76,7 +47,10 @@ pub(crate) fn warm(model: PathBuf, device: &str) -> PyResult<()> {
     if !is_local(model.clone()) {
         return Ok(());
     }
-    let work = move || -> Result<()> { of(&model)?.prepare_gpu(&context(number)?) };
+    let work = move || -> Result<()> {
+        let executor = of([&Location::from(&model)])?;
+        executor.prepare_gpu(&context(number)?)
+    };
     let run = move || {
         if let Err(error) = work() {
             tracing::debug!(%error, "cannot prepare lanes ahead of the load");
@@ -89,17 +63,13 @@ pub(crate) fn warm(model: PathBuf, device: &str) -> PyResult<()> {
     Ok(())
 }
 
-/// The executor for a drive tuning. It is made with `settings` if it is missing.
-fn shared(
-    executors: &PerProcess<Executors>,
-    tuning: Option<DriveTuning>,
-    settings: impl FnOnce() -> Settings,
-) -> Result<Arc<Executor>> {
-    let mut executors = executors.lock();
-    if let Some(executor) = executors.get(&tuning) {
+/// The executor of a key. It is made with `settings` if it is missing.
+fn shared(key: Key, settings: impl FnOnce() -> Result<Settings>) -> Result<Arc<Executor>> {
+    let mut executors = SHARED.lock();
+    if let Some(executor) = executors.get(&key) {
         return Ok(Arc::clone(executor));
     }
-    let fresh = Arc::new(Executor::new(settings())?);
-    executors.insert(tuning, Arc::clone(&fresh));
+    let fresh = Arc::new(Executor::new(settings()?)?);
+    executors.insert(key, Arc::clone(&fresh));
     Ok(fresh)
 }

@@ -260,11 +260,7 @@ pub(crate) fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyR
 }
 
 pub(crate) fn loader(model: &Model, route: &str, class: Class) -> PyResult<Loader> {
-    let executor = if model.0.is_local() {
-        executor::of(&model.0.path).or_raise()?
-    } else {
-        executor::remote().or_raise()?
-    };
+    let executor = executor::of([&model.0.location()]).or_raise()?;
     let executor = if class == Class::default() {
         executor
     } else {

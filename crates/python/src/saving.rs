@@ -3,15 +3,15 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::prelude::*;
-use straightway_core::{Result, Uri};
+use straightway_core::Result;
+use straightway_io::Progress;
 use straightway_pipeline::weights::{FileSaver, Held};
 
 use crate::{
     borrowed::{BorrowedTensor, Described},
-    error::OrRaise,
     executor,
     receipt::Receipt,
-    stores::stores,
+    stores::locate,
     waiting,
 };
 
@@ -28,11 +28,15 @@ pub(crate) fn save(
         // SAFETY: the package's own code describes tensors that it holds: see `BorrowedTensor::new`.
         .map(|described| unsafe { BorrowedTensor::new(described) })
         .collect::<PyResult<_>>()?;
-    let saver = FileSaver::new(executor::of_name(&path).or_raise()?);
-    let progress = Arc::clone(&saver.progress);
+    let progress = Arc::new(Progress::default());
+    let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
         let held = tensors.iter().map(held);
-        let target = stores()?.find(&Uri::parse(&path)?)?;
+        let target = locate(&path)?;
+        let saver = FileSaver {
+            progress: watched,
+            ..FileSaver::new(executor::of([&target])?)
+        };
         saver.save_held(target, &held.collect::<Result<Vec<_>>>()?, &metadata)
     })?;
     Ok(Receipt(receipt))

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyModule};
-use straightway_core::{Choice, Error, Route};
+use straightway_core::{Choice, Error, Result, Route};
 use straightway_io::Progress;
 use straightway_pipeline::{Copier, CopyJob, verify::verify as compare};
 use straightway_probe::doctor::{DoctorRequest, Measurements, diagnose};
@@ -45,8 +45,12 @@ pub(crate) fn copy(
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
-        let executor = executor::of_names(sources.iter().chain([&target]))?;
-        let job = CopyJob::find(&*stores_with(storage_options)?, &sources, &target)?;
+        let stores = stores_with(storage_options)?;
+        let sources = sources.iter().map(|source| stores.locate(source));
+        let sources = sources.collect::<Result<Vec<_>>>()?;
+        let target = stores.locate(&target)?;
+        let executor = executor::of(sources.iter().chain([&target]))?;
+        let job = CopyJob::new(&sources, &target)?;
         let copier = Copier {
             executor: &executor,
             choice,

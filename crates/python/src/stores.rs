@@ -1,11 +1,15 @@
 //! The stores of the package, and the options of a call for them.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use pyo3::prelude::*;
 use straightway_cli::stores::{registry, variables};
 use straightway_core::{Result, Scheme, Uri};
-use straightway_io::store::{Registry, Verb};
+use straightway_io::store::{Location, Registry, Verb};
 
 use crate::per_process::PerProcess;
 
@@ -27,6 +31,11 @@ pub(crate) fn stores() -> Result<Arc<Registry>> {
             Ok(fresh)
         }
     }
+}
+
+/// The location that a path or URI names, for calls without options.
+pub(crate) fn locate(name: &Path) -> Result<Location> {
+    stores()?.locate(name)
 }
 
 /// A value of `storage_options`.

@@ -509,6 +509,32 @@ def test_a_save_is_finished_if_the_program_ends(tmp_path):
     assert straightway.Checkpointer(tmp_path).steps() == [1]
 
 
+def test_restores_and_loads_look_up_the_same_profile(tmp_path):
+    state = {"t": numpy.ones(1000)}
+    with straightway.Checkpointer(tmp_path / "steps") as checkpointer:
+        checkpointer.save(1, state, async_=False)
+    straightway.save_file(state, tmp_path / "m.safetensors")
+    # A damaged profile is an error for everything that looks it up.
+    profile = tmp_path / "state/straightway/profile.toml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text("damaged")
+    code = """
+        import sys, straightway
+        folder = sys.argv[1]
+        checkpointer = straightway.Checkpointer(f"{folder}/steps")
+        load = lambda: straightway.load_model(f"{folder}/m.safetensors", framework="np")
+        for read in (load, checkpointer.load, checkpointer.verify):
+            try:
+                read()
+            except ValueError as error:
+                print("profile.toml" in str(error))
+            else:
+                print("not looked up")
+    """
+    done = python(code, tmp_path, env=os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")})
+    assert done.stdout.split() == ["True"] * 3, done.stdout + done.stderr
+
+
 FORKED = """
     import os, signal, sys, time, numpy, straightway
     folder, state = sys.argv[1], {"t": numpy.ones(2 << 20)}

@@ -3,8 +3,7 @@
 use std::{os::unix::fs::FileTypeExt, path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_core::{
-    Choice, Error, ErrorKind, Extent, Move, PciAddress, Place, Rate, Receipt, Uri,
-    survey::whole_pages,
+    Choice, Error, ErrorKind, Extent, Move, PciAddress, Place, Rate, Receipt, survey::whole_pages,
 };
 use straightway_io::{
     Ask, Executor, Handle, Objects, Progress, Region, ReportFile,
@@ -16,7 +15,7 @@ use straightway_pipeline::{Copier, CopyJob, copy_job::is_same, verify::verify};
 use super::{
     output::print_receipt,
     stores::{CacheArgs, StoreArgs},
-    tuning::{RouteChoice, Tuning, is_remote},
+    tuning::{RouteChoice, Tuning},
     watch::Watch,
 };
 
@@ -147,13 +146,12 @@ enum Work {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
+    let stores = args.store.stores_through(&args.cache)?;
+    let sources = args.sources.iter().map(|source| stores.locate(source));
+    let sources = sources.collect::<Result<Vec<_>, _>>()?;
     let work = match args.memory() {
         Some(place) => Work::Read(place),
-        None => Work::Copy(CopyJob::find(
-            &args.store.stores_through(&args.cache)?,
-            &args.sources,
-            &args.target,
-        )?),
+        None => Work::Copy(CopyJob::new(&sources, &stores.locate(&args.target)?)?),
     };
     args.check(&work)?;
     args.check_trace(&work)?;
@@ -163,15 +161,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) => Some(ReportFile::begin(path, TRACE_MARK)?),
         None => None,
     };
-    let sizes = match &work {
-        Work::Read(_) => Vec::new(),
-        Work::Copy(job) => job.pairs.iter().map(|pair| pair.bytes).collect(),
+    let (target, sizes) = match &work {
+        Work::Read(_) => (None, Vec::new()),
+        Work::Copy(job) => {
+            let sizes = job.pairs.iter().map(|pair| pair.bytes);
+            (Some(&job.base), sizes.collect())
+        }
     };
-    // A side on a network determines the settings: its requests are larger than a drive's I/Os.
-    let mut paths = args.sources.iter().chain([&args.target]);
-    let remote = paths.find(|path| is_remote(path));
-    let path = remote.unwrap_or(&args.sources[0]);
-    let mut settings = args.tuning.settings_for(path, sizes)?;
+    let mut settings = args.tuning.settings(sources.iter().chain(target), sizes)?;
     settings.trace.clone_from(&trace);
     settings.through = args.through;
     settings.check()?;
@@ -182,7 +179,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let executor = Executor::new(settings)?;
     let choice = Choice::from(args.route);
     let outcome = match &work {
-        Work::Read(place) => read(args, *place, &executor, choice, &progress),
+        Work::Read(place) => read(args, &sources, *place, &executor, choice, &progress),
         Work::Copy(job) => copy(args, job, &executor, choice, &progress),
     };
     // Written after an error too: then it is needed most.
@@ -218,6 +215,7 @@ fn copy(
 /// Reads the sources into memory.
 fn read(
     args: &Args,
+    sources: &[Location],
     place: Place,
     executor: &Executor,
     choice: Choice,
@@ -229,9 +227,6 @@ fn read(
             .with_hint("leave out --verify, or copy to a file")
             .into());
     }
-    let stores = args.store.stores_through(&args.cache)?;
-    let find = |path| stores.find(&Uri::parse(path)?).map(Location::from);
-    let sources: Vec<_> = args.sources.iter().map(find).collect::<Result<_, _>>()?;
     let store = Arc::clone(&sources[0].store);
     if let Some(other) = sources.iter().find(|s| !Arc::ptr_eq(&s.store, &store)) {
         let message = "it is in another store than the first source";

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, process::ExitCode};
 
 use straightway_core::{Bytes, Place};
-use straightway_pipeline::weights::Inspection;
+use straightway_pipeline::weights::{Inspection, Model};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
 use super::{
@@ -27,8 +27,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let load = &args.load;
     args.output.check(&load.path)?;
-    let loader = load.loader()?;
-    let model = load.model()?;
+    let at = load.location()?;
+    let loader = load.loader(&at)?;
+    let model = Model::open(at)?;
     let selection = load.selection.of(&model)?;
     let inspection = loader.inspect(&model, &selection, load.device)?;
     // Streamed: the JSON value and the page of a model with a million tensors take a gigabyte each.

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Instant};
 
 use straightway_core::Seconds;
-use straightway_pipeline::verify::verify_loaded;
+use straightway_pipeline::{verify::verify_loaded, weights::Model};
 
 use super::{
     load_args::LoadArgs,
@@ -31,9 +31,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let load = &args.load;
-    let loader = load.loader()?;
+    let at = load.location()?;
+    let loader = load.loader(&at)?;
     let start = Instant::now();
-    let model = load.model()?;
+    let model = Model::open(at)?;
     let headers_s = start.elapsed().as_secs_f64();
     let selection = load.selection.of(&model)?;
     let start = Instant::now();

@@ -2,9 +2,9 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use straightway_core::{Place, Uri};
-use straightway_io::Executor;
-use straightway_pipeline::weights::{Loader, Model};
+use straightway_core::Place;
+use straightway_io::{Executor, store::Location};
+use straightway_pipeline::weights::Loader;
 
 use super::{
     selection_args::{SelectionArgs, device},
@@ -41,17 +41,14 @@ pub(crate) struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// Opens the model.
-    pub(crate) fn model(&self) -> anyhow::Result<Model> {
-        Ok(Model::find(
-            &self.store.stores_through(&self.cache)?,
-            &Uri::parse(&self.path)?,
-        )?)
+    /// The location of the model.
+    pub(crate) fn location(&self) -> anyhow::Result<Location> {
+        Ok(self.store.stores_through(&self.cache)?.locate(&self.path)?)
     }
 
-    /// The loader for these arguments.
-    pub(crate) fn loader(&self) -> anyhow::Result<Loader> {
-        let executor = Arc::new(Executor::new(self.tuning.settings(&self.path)?)?);
+    /// The loader for these arguments and the location of the model.
+    pub(crate) fn loader(&self, model: &Location) -> anyhow::Result<Loader> {
+        let executor = Arc::new(Executor::new(self.tuning.settings([model], [])?)?);
         Ok(Loader {
             choice: self.route.into(),
             ..Loader::new(executor)

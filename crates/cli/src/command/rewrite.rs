@@ -2,14 +2,14 @@
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use straightway_core::{Bytes, Choice, Uri};
+use straightway_core::{Bytes, Choice};
 use straightway_io::Executor;
 use straightway_pipeline::weights::{FileSaver, Model};
 
 use super::{
     output::print_receipt,
     stores::{CacheArgs, StoreArgs},
-    tuning::{RouteChoice, Tuning, is_remote},
+    tuning::{RouteChoice, Tuning},
     watch::Watch,
 };
 
@@ -56,18 +56,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let apart = args.cache.is_given().then(|| args.store.stores());
     let apart = apart.transpose()?;
     let targets = apart.as_ref().unwrap_or(&sources);
-    let mut sides = [&args.target, &args.source].into_iter();
-    let remote = sides.find(|path| is_remote(path));
-    let settings = args.tuning.settings(remote.unwrap_or(&args.source))?;
+    let source = sources.locate(&args.source)?;
+    let target = targets.locate(&args.target)?;
+    let settings = args.tuning.settings([&source, &target], [])?;
     let executor = Arc::new(Executor::new(settings)?);
     let saver = FileSaver {
         choice: Choice::from(args.route),
         ..FileSaver::new(executor)
     };
-    let model = Model::find(&sources, &Uri::parse(&args.source)?)?;
+    let model = Model::open(source)?;
     // Every byte is read and written.
     let watch = Watch::begin(&saver.progress, model.bytes() * 2);
-    let target = targets.find(&Uri::parse(&args.target)?)?;
     let receipt = saver.rewrite(&model, target, args.shard_size.map(|size| size.0))?;
     drop(watch);
     print_receipt(&receipt, args.json)?;

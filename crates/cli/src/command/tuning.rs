@@ -1,18 +1,16 @@
 //! The tuning options: set by the user, else from this machine's profile, else the defaults.
 
-use std::path::Path;
-
 use clap::ValueEnum;
-use straightway_core::{Alignment, Bytes, Choice, Rate, Route, Scheme, Uri, extent::down};
-use straightway_io::{Peers, Settings, settings::DriveEngine};
-use straightway_net::{suited, suited_for};
-use straightway_probe::{learned::Learned, profile};
+use straightway_core::{Bytes, Choice, Rate, Route};
+use straightway_io::{
+    Peers, Settings,
+    settings::{Demand, DriveEngine},
+    store::{Location, Medium},
+};
+use straightway_probe::{learned::Learned, profile::DriveTuning};
 
 /// The file with proofs of peer-to-peer DMA, kept until the next boot. Only root can use memory in a BAR.
 const PEER_PROOFS: &str = "/run/straightway/p2p-proofs";
-
-/// Chunks are whole pages.
-const PAGE_BYTES: u64 = Alignment::PAGE_BYTES;
 
 /// The route of the bytes.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
@@ -51,11 +49,6 @@ pub(crate) enum EngineChoice {
     Pool,
 }
 
-/// Whether a path is a URI of a store on a network.
-pub(crate) fn is_remote(path: &Path) -> bool {
-    Uri::parse(path).is_ok_and(|uri| uri.scheme() != Scheme::Path)
-}
-
 /// Tuning options of transfers.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Tuning")]
@@ -86,69 +79,108 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
-    /// The settings for transfers with `path`.
-    pub(crate) fn settings(&self, path: &Path) -> anyhow::Result<Settings> {
-        self.settings_for(path, [])
-    }
-
-    /// The same, for objects of these sizes, which matter over a network.
-    pub(crate) fn settings_for(
+    /// The settings for transfers between these locations. The sizes of the objects matter over a network.
+    pub(crate) fn settings<'a>(
         &self,
-        path: &Path,
+        ends: impl IntoIterator<Item = &'a Location>,
         sizes: impl IntoIterator<Item = u64>,
     ) -> anyhow::Result<Settings> {
-        // Only local drives have a profile.
-        if is_remote(path) {
-            return Ok(self.over(suited_for(Settings::default(), sizes)));
-        }
-        let known = profile::DriveTuning::of(path)?;
-        let settings = self.over(profile::DriveTuning::settings(known));
-        // A chunk size that the user gave is used as it is; what is learned may choose another.
-        let learning = self.chunk.is_none().then(|| Learned::of(path)).flatten();
-        Ok(Settings {
-            learning,
-            ..settings
-        })
+        let usual = Medium::of(ends).settings(sizes, |path| {
+            Ok(Settings {
+                learning: Learned::of(path),
+                ..DriveTuning::settings(DriveTuning::of(path)?)
+            })
+        })?;
+        Ok(self.over(usual))
     }
 
-    /// The settings for transfers with these paths that are mostly writes. The profile has no data about those.
-    pub(crate) fn write_settings(&self, paths: &[&Path]) -> Settings {
-        let usual = Settings::default();
-        let is_over_network = paths.iter().any(|path| is_remote(path));
-        self.over(if is_over_network {
-            suited(usual)
-        } else {
-            usual
-        })
+    /// The settings for transfers between these locations that are mostly writes. The profile has no data about those.
+    pub(crate) fn write_settings<'a>(
+        &self,
+        ends: impl IntoIterator<Item = &'a Location>,
+    ) -> anyhow::Result<Settings> {
+        let usual = Medium::of(ends).settings([], |_| Ok(Settings::default()))?;
+        Ok(self.over(usual))
     }
 
     /// The options of the user on top of `usual`.
     fn over(&self, usual: Settings) -> Settings {
-        // A ring smaller than one chunk per lane makes chunks smaller, unless their size was given.
-        let lanes = self.lanes.unwrap_or(usual.drive_lanes);
-        let staging = self
-            .staging
-            .map_or(usual.staging_bytes, |staging| staging.0);
-        let share = staging / u64::from(lanes.max(1));
-        let room = down(share, PAGE_BYTES).max(PAGE_BYTES);
-        let chunk = |usual| self.chunk.map_or(usual, |chunk| chunk.0);
-        Settings {
-            chunk_bytes: chunk(usual.chunk_bytes.min(room)),
-            depth: self.depth.unwrap_or(usual.depth),
-            write_depth: self.depth.unwrap_or(usual.write_depth),
-            cached_chunk_bytes: chunk(usual.cached_chunk_bytes),
-            request_bytes_max: chunk(usual.request_bytes_max),
-            drive_lanes: lanes,
-            ring_lanes: self.lanes.unwrap_or(usual.ring_lanes),
-            staging_bytes: staging,
+        let demand = Demand {
+            chunk_bytes: self.chunk.map(|chunk| chunk.0),
+            depth: self.depth,
+            lanes: self.lanes,
+            staging_bytes: self.staging.map(|staging| staging.0),
             rate_max: self.limit,
-            peers: Peers::kept_in(PEER_PROOFS.into()),
-            engine: match self.engine {
+            engine: Some(match self.engine {
                 EngineChoice::Auto => DriveEngine::Auto,
                 EngineChoice::IoUring => DriveEngine::Ring,
                 EngineChoice::Pool => DriveEngine::Pool,
-            },
-            ..usual
+            }),
+        };
+        Settings {
+            peers: Peers::kept_in(PEER_PROOFS.into()),
+            ..demand.over(usual)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stores::registry;
+
+    /// The settings for transfers between these names, with a depth that the user may have set.
+    fn settings(names: &[&str], depth: Option<u32>) -> Settings {
+        let options = [
+            ("endpoint_url", "http://127.0.0.1:1"),
+            ("region", "nowhere"),
+            ("anonymous", "true"),
+        ];
+        let own = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let stores = registry(&options.map(own)).unwrap();
+        let ends = names.iter().map(|name| stores.locate(name).unwrap());
+        let ends: Vec<_> = ends.collect();
+        let tuning = Tuning {
+            chunk: None,
+            depth,
+            lanes: None,
+            staging: None,
+            limit: None,
+            engine: EngineChoice::Auto,
+        };
+        tuning.write_settings(&ends).unwrap()
+    }
+
+    #[test]
+    fn every_store_on_a_network_gets_the_settings_for_a_network() {
+        let nvme = "nvme-tcp://127.0.0.1/nqn.2026-11.straightway:models";
+        for names in [
+            &["s3://bucket/key"][..],
+            &["http://127.0.0.1:1/file"],
+            &[nvme],
+            &["/a/file", "s3://bucket/key"],
+            &["s3://bucket/key", "/a/file"],
+            &[nvme, "s3://bucket/key"],
+        ] {
+            let chosen = settings(names, None);
+            assert_eq!(
+                (chosen.chunk_bytes, chosen.depth),
+                (8 << 20, 16),
+                "{names:?}"
+            );
+            assert_eq!(chosen.staging_bytes, 128 << 20, "{names:?}");
+            assert_eq!(settings(names, Some(3)).depth, 3, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn files_get_the_settings_for_a_drive() {
+        let usual = Settings::default();
+        let chosen = settings(&["/a/file", "/b/file"], None);
+        assert_eq!(
+            (chosen.chunk_bytes, chosen.depth, chosen.staging_bytes),
+            (usual.chunk_bytes, usual.depth, usual.staging_bytes)
+        );
+        assert_eq!(settings(&["/a/file"], Some(3)).depth, 3);
     }
 }

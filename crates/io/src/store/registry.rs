@@ -2,14 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fmt,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use straightway_core::{Error, ErrorKind, Result, Scheme, Uri};
 
-use super::{Files, Store};
+use super::{Files, Location, Store};
 
 /// Makes the store of an authority.
 type Maker = Box<dyn Fn(&str) -> Result<Arc<dyn Store>> + Send + Sync>;
@@ -61,6 +61,11 @@ impl Registry {
         let store = maker(uri.authority())?;
         made.insert(key, Arc::clone(&store));
         Ok((store, uri.name().to_owned()))
+    }
+
+    /// The location that a path or URI names.
+    pub fn locate(&self, name: impl AsRef<OsStr>) -> Result<Location> {
+        self.find(&Uri::parse(name)?).map(Location::from)
     }
 }
 

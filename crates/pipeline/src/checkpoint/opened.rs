@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     Handle, Store,
-    store::{Missing, Named, Tag, open_one},
+    store::{Location, Missing, Named, Tag, open_one},
 };
 
 use super::{
@@ -67,6 +67,11 @@ impl Checkpoint {
     /// Its manifest.
     pub fn manifest(&self) -> &Arc<Manifest> {
         &self.manifest
+    }
+
+    /// The location of the checkpoints that it is one of.
+    pub fn location(&self) -> Location {
+        self.store.location()
     }
 
     /// The path of a file that holds some of its chunks.

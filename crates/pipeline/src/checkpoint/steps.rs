@@ -14,8 +14,8 @@ use std::{
 
 use straightway_core::{Error, ErrorKind, Result, Scheme, Uri};
 use straightway_io::store::{
-    Condition, Durability, Files, Folder, Handle, Missing, Registry, Store, Verb, list_all,
-    open_one, read_whole,
+    Condition, Durability, Files, Folder, Handle, Location, Missing, Registry, Store, Verb,
+    list_all, open_one, read_whole,
 };
 
 use super::{
@@ -97,6 +97,14 @@ impl Steps {
     /// Their location, for messages.
     pub fn folder(&self) -> PathBuf {
         self.root.describe(OsStr::new("")).into()
+    }
+
+    /// Their location.
+    pub fn location(&self) -> Location {
+        Location {
+            store: Arc::clone(&self.root),
+            name: PathBuf::new(),
+        }
     }
 
     /// The store.

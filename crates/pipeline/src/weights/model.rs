@@ -111,6 +111,7 @@ pub struct Model {
     pub tensors: Vec<Tensor>,
     /// The metadata of the index, as JSON text.
     pub index_metadata: Option<String>,
+    store: Arc<dyn Store>,
     names: NameTable,
 }
 
@@ -148,6 +149,14 @@ impl Model {
     /// The number in `tensors` of the tensor with this name.
     pub fn number(&self, name: &str) -> Option<usize> {
         self.names.find(&self.tensors, name)
+    }
+
+    /// The location that it was opened with.
+    pub fn location(&self) -> Location {
+        Location {
+            store: Arc::clone(&self.store),
+            name: self.path.clone(),
+        }
     }
 
     /// Whether all its files are on a local file system.
@@ -207,6 +216,7 @@ impl Model {
             shards: Vec::with_capacity(paths.len()),
             tensors: Vec::new(),
             index_metadata: None,
+            store: Arc::clone(&at.store),
             names: NameTable::with_capacity(if is_alone { 0 } else { count }),
         };
         for (file, (path, read)) in (0..).zip(paths.into_iter().zip(headers)) {

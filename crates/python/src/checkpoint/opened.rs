@@ -7,7 +7,7 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict},
 };
-use straightway_core::{Place, Result, Uri};
+use straightway_core::{Place, Result};
 use straightway_io::Progress;
 use straightway_pipeline::{
     checkpoint::{self, EXPORT_BYTES, Fetched, Gathered, Saved, Wanted},
@@ -21,7 +21,7 @@ use crate::{
     loading::place,
     memory::Memory,
     receipt::Receipt,
-    stores::{is_local, stores},
+    stores::locate,
     waiting,
 };
 
@@ -43,8 +43,6 @@ type Listed<'a> = (
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     pub(super) opened: Arc<checkpoint::Checkpoint>,
-    /// The location of its folder.
-    pub(super) folder: PathBuf,
 }
 
 #[pymethods]
@@ -165,8 +163,8 @@ impl Checkpoint {
     fn export(&self, py: Python<'_>, folder: PathBuf) -> PyResult<Vec<String>> {
         let checkpoint = Arc::clone(&self.opened);
         let (exported, _) = self.run(py, move |restorer| {
-            let saver = weights::FileSaver::new(executor::of_name(&folder)?);
-            let target = stores()?.find(&Uri::parse(&folder)?)?;
+            let target = locate(&folder)?;
+            let saver = weights::FileSaver::new(executor::of([&target])?);
             restorer.export(&checkpoint, &saver, target, EXPORT_BYTES)
         })?;
         Ok(exported.files)
@@ -183,14 +181,10 @@ impl Checkpoint {
     ) -> PyResult<(T, f64)> {
         let progress = Arc::new(Progress::default());
         let watched = Arc::clone(&progress);
-        let is_local = is_local(self.folder.clone());
+        let location = self.opened.location();
         waiting::run(py, &progress, move || {
             let start = Instant::now();
-            let executor = if is_local {
-                executor::plain()?
-            } else {
-                executor::remote()?
-            };
+            let executor = executor::of([&location])?;
             let done = work(&checkpoint::Restorer::on(&executor).with_progress(&watched))?;
             Ok((done, start.elapsed().as_secs_f64()))
         })

@@ -26,6 +26,7 @@ use crate::{
     error::OrRaise,
     executor,
     receipt::Receipt,
+    stores::locate,
     waiting::SIGNAL_CHECK_INTERVAL,
 };
 
@@ -81,7 +82,8 @@ impl Saver {
                 limit: rate_bytes_per_s.map(Rate),
                 ..Share::of(Class::Background)
             };
-            let executor = executor::of_name(&folder)?.sharing(share, Class::Background)?;
+            let executor = executor::of([&locate(&folder)?])?;
+            let executor = executor.sharing(share, Class::Background)?;
             let store = steps(&folder, Missing::Create)?;
             checkpoint::CheckpointSaver::new(
                 store,

@@ -23,7 +23,6 @@ pub(super) fn steps(folder: &Path, missing: Missing) -> Result<checkpoint::Steps
 #[derive(Debug)]
 pub(crate) struct Store {
     steps: checkpoint::Steps,
-    folder: PathBuf,
 }
 
 #[pymethods]
@@ -38,7 +37,7 @@ impl Store {
             Missing::Refuse
         };
         let steps = steps(&folder, missing).or_raise()?;
-        Ok(Self { steps, folder })
+        Ok(Self { steps })
     }
 
     /// The complete steps, in order.
@@ -54,7 +53,6 @@ impl Store {
         });
         Ok(Checkpoint {
             opened: Arc::new(opened.or_raise()?),
-            folder: self.folder.clone(),
         })
     }
 

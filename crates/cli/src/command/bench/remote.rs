@@ -5,7 +5,6 @@ use std::{process::ExitCode, sync::Arc};
 use serde_json::json;
 use straightway_core::{Bytes, Choice, Extent, Move, Rate, Receipt, Seconds, Uri};
 use straightway_io::{Executor, Handle, Objects, Region, Settings, Store, store::open_one};
-use straightway_net::suited;
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
 use super::Args;
@@ -72,7 +71,7 @@ fn measure(
     bytes: u64,
     (chunk_bytes, depth): (u64, u32),
 ) -> anyhow::Result<Receipt> {
-    let usual = suited(Settings::default());
+    let usual = store.tuning().applied_to(Settings::default(), []);
     let lanes = args.lanes.unwrap_or(usual.drive_lanes);
     let settings = Settings {
         chunk_bytes,

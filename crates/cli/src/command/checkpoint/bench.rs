@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 use clap::ValueEnum;
 use serde_json::json;
 use straightway_core::{Bytes, Place, Rate, Seconds};
+use straightway_io::store::Location;
 use straightway_pipeline::checkpoint::{Codec, SaverOptions};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
@@ -79,7 +80,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             parity: args.parity,
             ..SaverOptions::default()
         },
-        settings: args.tuning.write_settings(&[&args.folder]),
+        settings: args
+            .tuning
+            .write_settings([&Location::from(&args.folder)])?,
         progress: Arc::default(),
     };
     let watch = Watch::begin(&trial.progress, trial.moved_bytes());

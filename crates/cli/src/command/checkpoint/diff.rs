@@ -38,7 +38,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let store = super::steps(&args.folder, &args.store)?;
-    let restorer = Restorer::new(args.tuning.settings(&args.folder)?)?;
+    let restorer = Restorer::new(args.tuning.settings([&store.location()], [])?)?;
     let (before, after) = (
         store.checkpoint(args.before)?,
         store.checkpoint(args.after)?,

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use serde_json::json;
-use straightway_core::{Bytes, Uri};
+use straightway_core::Bytes;
 use straightway_io::Executor;
 use straightway_pipeline::{
     checkpoint::{EXPORT_BYTES, Restorer},
@@ -39,9 +39,10 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let checkpoint = args.step.open()?;
+    let target = args.step.store.stores()?.locate(&args.target)?;
     let settings = args
         .tuning
-        .write_settings(&[&args.step.folder, &args.target]);
+        .write_settings([&checkpoint.location(), &target])?;
     let mut saver = FileSaver::new(Arc::new(Executor::new(settings.clone())?));
     let restorer = Restorer::new(settings)?;
     saver.progress = Arc::clone(restorer.progress());
@@ -49,7 +50,6 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         restorer.progress(),
         checkpoint.manifest().bytes().saturating_mul(2),
     );
-    let target = args.step.store.stores()?.find(&Uri::parse(&args.target)?)?;
     let exported = restorer.export(&checkpoint, &saver, target, args.shard_size.0)?;
     drop(watch);
     if args.json {

@@ -31,7 +31,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let checkpoint = args.step.open()?;
-    let restorer = Restorer::new(args.tuning.settings(&args.step.folder)?)?;
+    let restorer = Restorer::new(args.tuning.settings([&checkpoint.location()], [])?)?;
     let manifest = checkpoint.manifest();
     let tensors: Vec<_> = manifest.tensors.iter().collect();
     let watch = Watch::begin(restorer.progress(), manifest.bytes());

@@ -27,7 +27,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let checkpoint = args.step.open()?;
-    let restorer = Restorer::new(args.tuning.settings(&args.step.folder)?)?;
+    let restorer = Restorer::new(args.tuning.settings([&checkpoint.location()], [])?)?;
     let manifest = checkpoint.manifest();
     let images = manifest.image_bytes();
     let watch = Watch::begin(restorer.progress(), images);

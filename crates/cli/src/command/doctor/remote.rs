@@ -11,7 +11,7 @@ use straightway_io::{
     Executor, Handle, Objects, Region, Settings, Store,
     store::{ListPage, Location, Missing, Registry, open_one},
 };
-use straightway_net::{Remote, suited};
+use straightway_net::Remote;
 use straightway_s3::doctor::{CheckState, StoreCheck, connections};
 
 use crate::hint::hint;
@@ -140,7 +140,7 @@ fn read(store: &Arc<dyn Store>, object: &Arc<dyn Handle>, bytes: u64) -> Result<
     let tuning = store.tuning();
     let executor = Executor::new(Settings {
         chunk_bytes: (bytes / 16).clamp(1 << 20, tuning.chunk_bytes) & !0xfff,
-        ..suited(Settings::default())
+        ..tuning.applied_to(Settings::default(), [])
     })?;
     let region = Arc::new(Region::host(bytes)?);
     region.populate();
