@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LAB = f"{ROOT}/crates/lab/src/guest"
 FOLDERS = ["proc", "sys", "dev", "tmp", "run", "mnt", "sbin", "bin", "etc", "etc/nvme"]
 
 
@@ -61,6 +62,12 @@ class Archive:
             file.writelines(self.parts)
 
 
+def arguments(name):
+    """Arguments that the guests of crates/lab have too."""
+    with open(f"{LAB}/{name}") as file:
+        return file.read().split()
+
+
 def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
     """Boots the newest kernel, runs a shell script in it, and returns its output."""
     kernel = subprocess.run([f"{ROOT}/tools/guest-kernel"], check=True, capture_output=True, text=True).stdout.strip()
@@ -77,7 +84,7 @@ def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
     for name in subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split():
         archive.add(f"bin/{name}", 0o120777, b"busybox")
     archive.modules(kernel, version, modules)
-    archive.file("init", f"{ROOT}/crates/lab/src/guest/network.sh")
+    archive.file("init", f"{LAB}/network.sh")
     archive.add("run.sh", 0o100644, script.encode())
     with tempfile.TemporaryDirectory() as folder:
         archive.write(f"{folder}/initrd")
@@ -85,11 +92,10 @@ def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
         with open("/proc/cpuinfo") as file:
             khz = round(1000 * next((float(line.split(":")[1]) for line in file if line.startswith("cpu MHz")), 0))
         # Without erms: with it, Linux copies by `rep movsb`, which QEMU emulates byte by byte.
-        command = ["timeout", str(seconds), "qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max,-erms", "-smp", str(cpus),
-                   "-M", "q35", "-m", str(memory_mib), "-nodefaults", "-display", "none", "-no-reboot", "-monitor", "none",
-                   "-serial", f"file:{folder}/serial", "-initrd", f"{folder}/initrd", "-kernel", f"{kernel}/kernel",
-                   "-append", "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable "
-                   f"tsc_early_khz={khz} no_timer_check"]
-        subprocess.run(command, stdin=subprocess.DEVNULL)
+        parameters = [*arguments("kernel.args"), "tsc=reliable", f"tsc_early_khz={khz}", "no_timer_check"]
+        command = ["timeout", str(seconds), "qemu-system-x86_64", *arguments("qemu.args"), "-cpu", "max,-erms",
+                   "-smp", str(cpus), "-m", str(memory_mib), "-append", " ".join(parameters),
+                   "-kernel", f"{kernel}/kernel"]
+        subprocess.run(command, stdin=subprocess.DEVNULL, cwd=folder)
         with open(f"{folder}/serial", errors="replace") as file:
             return file.read().replace("\r", "")

@@ -11,7 +11,7 @@
 //!
 //! Planning is pure, and linear except for sorting a request that is not in order.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -96,16 +96,21 @@ impl Plan {
             surveys,
             onward,
             policy,
+            run: Extent::default(),
             layout: Layout::new(policy),
         };
         planner.check_demand()?;
         let key = |m: &Move| (m.object, m.extent.offset);
-        if transfer.moves().is_sorted_by_key(key) {
-            transfer.moves().iter().try_for_each(|m| planner.lay(*m))?;
-        } else {
-            let mut moves = transfer.moves().to_vec();
-            moves.sort_unstable_by_key(key);
-            moves.into_iter().try_for_each(|m| planner.lay(m))?;
+        let mut moves = Cow::Borrowed(transfer.moves());
+        if !moves.is_sorted_by_key(key) {
+            moves.to_mut().sort_unstable_by_key(key);
+        }
+        let follows =
+            |a: &Move, b: &Move| a.object == b.object && a.extent.end() == b.extent.offset;
+        for run in moves.chunk_by(follows) {
+            let end = run.last().map_or(0, |last| last.extent.end());
+            planner.run = Extent::between(run[0].extent.offset, end);
+            run.iter().try_for_each(|m| planner.lay(*m))?;
         }
         let (chunks, pieces, drive_chunks) = planner.layout.finish();
         if transfer.direction() != Direction::In {
@@ -215,6 +220,8 @@ struct Planner<'a> {
     surveys: &'a [Survey],
     onward: &'a [Survey],
     policy: &'a Policy,
+    /// The bytes of the object that the current move and its adjacent moves cover without a gap.
+    run: Extent,
     layout: Layout,
 }
 
@@ -282,16 +289,16 @@ impl Planner<'_> {
         self.layout.close();
     }
 
-    /// Lays out a write. If blocks are longer than a page, only whole blocks go to the drive, and the edges go through
-    /// the page cache. To write the whole block of an edge would zero the rest of it, which another transfer may have
-    /// written: the header of a file ends on a page, not on such a block.
+    /// Lays out a write. If blocks are longer than a page, only blocks that a run of adjacent moves fills go to the
+    /// drive, and the edges of the run go through the page cache. To write the whole block of an edge would zero the
+    /// rest of it, which another transfer may have written: the header of a file ends on a page, not on such a block.
     fn lay_written(&mut self, m: Move, alignment: Alignment) -> Result<()> {
         let block_bytes = alignment.block_bytes();
         let has_page_cache = self.surveys[m.object as usize].socket.is_none();
         if block_bytes <= Alignment::PAGE_BYTES || !has_page_cache {
             return self.lay_direct(m, alignment);
         }
-        let whole = m.extent.interior(block_bytes);
+        let whole = self.run.interior(block_bytes).intersection(m.extent);
         if whole.is_empty() {
             self.layout.buffer(m, Reason::RaggedEdge);
             return Ok(());

@@ -69,8 +69,8 @@ pub enum Leg {
 pub enum Reason {
     /// Aligned in the object and in memory.
     Aligned,
-    /// A head or tail that is not aligned. It is moved as part of an aligned superset; a write to blocks longer than a
-    /// page goes through the page cache instead.
+    /// A head or tail that is not aligned. It is moved as part of an aligned superset. In a write to blocks longer than
+    /// a page it goes through the page cache instead, unless adjacent extents fill its block.
     RaggedEdge,
     /// Its aligned interior is too small to be worth a separate I/O.
     Small,

@@ -13,7 +13,7 @@ use straightway_sys::{
 use crate::{
     handle::{Handle, file},
     job::Job,
-    request::{Io, block_bytes, usize_of},
+    request::{Done, Io, block_bytes, usize_of},
     tally::Tally,
 };
 
@@ -36,6 +36,8 @@ pub(crate) struct Flight {
     pub(crate) image_start: usize,
     /// Whether bytes of the running I/O were not in the page cache.
     missed: bool,
+    /// Whether bytes of the running I/O were copied between files through a buffer.
+    is_buffered_copy: bool,
     /// Bytes of the running I/O that came from a local cache.
     cached_bytes: u64,
     /// How often the running I/O completed without progress.
@@ -73,6 +75,7 @@ impl Flight {
             is_between_files,
             image_start: 0,
             missed: false,
+            is_buffered_copy: false,
             cached_bytes: 0,
             stalls: 0,
             taken: now,
@@ -101,20 +104,17 @@ impl Flight {
         }
     }
 
-    /// Records that the page cache lacked bytes of the running I/O.
-    pub(crate) fn miss(&mut self) {
-        self.missed = true;
-    }
-
-    /// Counts bytes of the running I/O that came from a local cache.
-    pub(crate) fn add_cached(&mut self, bytes: u64) {
-        self.cached_bytes += bytes;
+    /// Records how `moved` bytes of the running I/O were moved.
+    pub(crate) fn note(&mut self, done: &Done, moved: u64) {
+        self.missed |= done.missed;
+        self.is_buffered_copy |= done.is_buffered_copy;
+        self.cached_bytes += if done.is_from_cache { moved } else { 0 };
     }
 
     /// Counts payload of the running I/O by route and reason.
     pub(crate) fn count(&self, job: &Job, tally: &mut Tally, payload_bytes: u64) {
         if self.is_between_files {
-            let reason = if self.missed || job.maps_writes() {
+            let reason = if self.is_buffered_copy || job.maps_writes() {
                 self.chunk.reason
             } else {
                 Reason::KernelCopy
@@ -157,6 +157,7 @@ impl Flight {
 
     fn restart(&mut self, now: Instant) {
         self.missed = false;
+        self.is_buffered_copy = false;
         self.cached_bytes = 0;
         self.stalls = 0;
         self.taken = now;

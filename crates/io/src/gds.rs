@@ -156,8 +156,9 @@ impl Gds {
     }
 
     /// Checks whether a transfer between `files` and `region` can be direct, and marks the surveys of those files for
-    /// which it can. Returns `None` if none can, and an error only if the user demands it. The reason why cuFile could
-    /// not be used is added to `warnings`. `firsts` has, for a write, the block of each file to test with.
+    /// which it can. Returns `None` if cuFile moves none of the bytes, and an error only if the user demands it. The
+    /// reason why cuFile could not be used is added to `warnings`. `firsts` has, for a write, the block of each file to
+    /// test with.
     pub(crate) fn survey(
         &self,
         files: impl FnOnce() -> Result<Vec<Arc<File>>>,
@@ -172,7 +173,8 @@ impl Gds {
         if !self.is_wanted(ordinal, region.bytes(), choice) {
             return Ok(None);
         }
-        match files().and_then(|files| self.lease(&files, (&mut *surveys, firsts), region, leg)) {
+        let all = (&mut *surveys, firsts);
+        match files().and_then(|files| self.lease(&files, all, region, (leg, choice))) {
             Ok(lease) => Ok(lease),
             Err(error) if self.is_insisted(choice) => Err(error),
             Err(error) => {
@@ -191,26 +193,39 @@ impl Gds {
         files: &[Arc<File>],
         (surveys, firsts): (&mut [Survey], &[FirstExtent]),
         region: &Arc<Region>,
-        leg: Leg,
+        (leg, choice): (Leg, Choice),
     ) -> Result<Option<CuFileLease>> {
-        check_aligned(region)?;
-        let memory = region.device_memory().expect("its place is a GPU");
-        let session = self.session(memory.context())?;
-        for ((file, survey), first) in files.iter().zip(&mut *surveys).zip(firsts) {
-            // Without O_DIRECT there is nothing to prove.
-            let Some(alignment) = survey.direct else {
-                continue;
-            };
-            let block = match leg {
+        let block_of = |((file, survey), first): ((&Arc<File>, &Survey), &FirstExtent)| {
+            let alignment = survey.direct?;
+            match leg {
                 Leg::Read => first_block(file, alignment),
                 Leg::Write => *first,
-            };
-            survey.device_direct = match self.when {
-                GdsUse::Force => session.handle(file).map(|_| true)?,
-                _ => session.proof(file, leg, block)?.is_direct(),
-            };
+            }
+        };
+        let of_each = files.iter().zip(&*surveys).zip(firsts);
+        let blocks: Vec<FirstExtent> = of_each.map(block_of).collect();
+        if blocks.iter().any(Option::is_some) {
+            check_aligned(region)?;
         }
-        if !surveys.iter().any(|survey| survey.device_direct) {
+        let memory = region.device_memory().expect("its place is a GPU");
+        let session = self.session(memory.context())?;
+        let mut is_used = false;
+        for ((file, survey), block) in files.iter().zip(surveys).zip(blocks) {
+            // Without O_DIRECT there is nothing to prove.
+            if survey.direct.is_none() {
+                continue;
+            }
+            // cuFile moves none of its bytes: they are edges, which go through the ring even if `direct` is demanded.
+            let is_edges =
+                block.is_none() && survey.doubt.is_none() && choice == Choice::Only(Route::Direct);
+            survey.device_direct = if self.when == GdsUse::Force || is_edges {
+                session.handle(file).map(|_| true)?
+            } else {
+                session.proof(file, leg, block)?.is_direct()
+            };
+            is_used |= survey.device_direct && block.is_some();
+        }
+        if !is_used {
             return Ok(None);
         }
         let (registered, registration_s) = session.register(region)?;

@@ -390,12 +390,7 @@ impl Lane {
             // The first error is recorded, and this result is not needed.
             return self.end_flight(done.io, board);
         }
-        if done.missed {
-            flight.miss();
-        }
-        if done.is_from_cache {
-            flight.add_cached(moved);
-        }
+        flight.note(&done, moved);
         match flight.judge(&job, done.io, done.result) {
             Verdict::Failed(io, error) => {
                 self.end_flight(io, board);

@@ -76,7 +76,9 @@ pub struct Settings {
     pub cached_chunk_bytes: u64,
     /// The longest request over a network: [`Policy::request_bytes_max`].
     pub request_bytes_max: u64,
-    /// The total memory of all rings in host memory.
+    /// The memory of the rings of one crew in host memory, over all its lanes. A crew serves one family of stores and
+    /// one track, and jobs of class *now* have separate crews, so that an executor can use it several times. Lanes that
+    /// check portions use more if each would have fewer than two slots of that length.
     pub staging_bytes: u64,
     /// Whether `Auto` reads from a drive into host memory through the ring: [`Policy::ring_first`].
     pub ring_first: bool,
@@ -84,7 +86,8 @@ pub struct Settings {
     pub gpu_lanes: u32,
     /// The largest copy of such a lane.
     pub gpu_chunk_bytes: u64,
-    /// The total pinned memory of all rings of one GPU.
+    /// The pinned memory of the rings of the drive lanes and the page-cache lanes of one GPU together. Lanes that check
+    /// portions, other families of stores and jobs of class *now* have as much again.
     pub pinned_bytes: u64,
     /// Whether GPUDirect Storage is used: [`GdsUse`](crate::gds::GdsUse).
     pub gds: Gds,

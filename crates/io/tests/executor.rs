@@ -15,8 +15,9 @@ use files::{bytes_of, folder, write_file};
 use proptest::prelude::*;
 use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Reason, Receipt, Route};
 use straightway_io::{
-    Ask, Executor, File, FileDraft, Region, Settings, settings::DriveEngine,
-    wrapper::faulty::Faults,
+    Ask, Executor, File, FileDraft, Region, Settings,
+    settings::DriveEngine,
+    wrapper::{faulty::Faults, traced::Trace},
 };
 
 fn small() -> Settings {
@@ -229,27 +230,29 @@ fn a_disk_that_fills_up_is_an_error_with_a_hint_on_every_engine_and_route() {
 fn an_io_error_in_the_page_cache_stops_all_lanes_and_names_the_file() {
     let folder = folder();
     let file = write_file(&folder.path().join("f"), 4 << 20);
+    // Every I/O fails, so each of the four lanes has one that does.
     let faults = Faults {
-        seed: 3,
-        error_per_mille: 30,
+        error_per_mille: 1000,
         error_code: 5,
         ..Faults::default()
     };
+    let trace = Trace::default();
     let settings = Settings {
         faults: Some(faults),
+        trace: Some(trace.clone()),
         cached_lanes: 4,
+        cached_chunk_bytes: 16 << 10,
         ..small()
     };
     let executor = Executor::new(settings).unwrap();
-    let errors = (0..10).filter_map(|_| {
+    for _ in 0..10 {
         let choice = Choice::Only(Route::Buffered);
-        read_whole(&executor, &file, choice).err()
-    });
-    let errors: Vec<_> = errors.collect();
-    assert!(!errors.is_empty(), "256 I/Os at 3 % have failures in them");
-    for error in errors {
+        let error = read_whole(&executor, &file, choice).unwrap_err();
         assert_eq!(error.os_code(), Some(5));
         assert!(error.to_string().contains("/f: "), "{error}");
+        // At most the queue of each lane, out of 256 chunks.
+        let ios = trace.take().len();
+        assert!((1..=16).contains(&ios), "{ios} I/Os");
     }
 }
 

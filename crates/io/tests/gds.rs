@@ -132,8 +132,27 @@ fn the_test_of_a_write_leaves_the_bytes_of_other_writes_alone() {
     }
 }
 
+/// Writes the start of a new region to an extent of a draft.
+fn write_extent(
+    executor: &Executor,
+    draft: &FileDraft,
+    extent: Extent,
+    choice: Choice,
+) -> Result<Receipt> {
+    let mut region = Region::device(&context()?, extent.bytes)?;
+    region.write_at(0, &bytes_of(extent.bytes as usize))?;
+    let m = Move {
+        object: 0,
+        extent,
+        at: 0,
+    };
+    let files = vec![Arc::clone(draft.file())];
+    let ticket = executor.write(&Arc::new(region), files, vec![m], choice)?;
+    ticket.wait()
+}
+
 #[test]
-fn a_write_without_a_whole_page_is_staged_without_a_test() {
+fn a_write_without_a_whole_page_is_staged_without_a_test_even_if_direct_is_demanded() {
     Standin::run("cufile=p2p", |standin| {
         let folder = folder();
         if !has_direct(folder.path()) {
@@ -144,22 +163,52 @@ fn a_write_without_a_whole_page_is_staged_without_a_test() {
         // This opens cuFile.
         let direct = Choice::Only(Route::Direct);
         read(&executor, &file, whole(&file), 300_001, direct).unwrap();
-        let mut region = Region::device(&context().unwrap(), 4096).unwrap();
-        region.write_at(0, &bytes_of(4096)).unwrap();
+        let extent = Extent::new(6000, 4096);
+        for (choice, reason) in [(Choice::Auto, Reason::NotProven), (direct, Reason::Small)] {
+            let path = folder.path().join("target");
+            let draft = FileDraft::new(&path, 16_384).unwrap();
+            let receipt = write_extent(&executor, &draft, extent, choice).unwrap();
+            assert_eq!(routes(&receipt), [(Route::Staged, reason, 4096)]);
+            // cuFile moved no bytes, and the receipt does not name it.
+            assert_eq!(receipt.registration, None);
+            assert!(!receipt.engine.contains("cuFile"), "{receipt}");
+            assert!(!standin.calls().contains_key("cuFileWrite"));
+            draft.commit().unwrap();
+            assert!(fs::read(&path).unwrap()[6000..10_096] == bytes_of(4096));
+        }
+        drop(executor);
+        standin.assert_clean_but_for_cufile();
+    });
+}
+
+#[test]
+fn small_extents_are_staged_if_direct_is_demanded_and_need_no_proof() {
+    Standin::run("cufile=p2p", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+        let direct = Choice::Only(Route::Direct);
+        // One whole page between two edges: too little for a separate I/O.
+        let extent = Extent::new(6000, 10_000);
         let path = folder.path().join("target");
-        let draft = FileDraft::new(&path, 16_384).unwrap();
-        let m = Move {
-            object: 0,
-            extent: Extent::new(6000, 4096),
-            at: 0,
-        };
-        let files = vec![Arc::clone(draft.file())];
-        let job = executor.write(&Arc::new(region), files, vec![m], Choice::Auto);
-        let receipt = job.unwrap().wait().unwrap();
-        assert_eq!(routes(&receipt), [(Route::Staged, Reason::NotProven, 4096)]);
-        assert!(!standin.calls().contains_key("cuFileWrite"));
+        let draft = FileDraft::new(&path, 20_480).unwrap();
+        let receipt = write_extent(&executor, &draft, extent, direct).unwrap();
+        assert_eq!(routes(&receipt), [(Route::Staged, Reason::Small, 10_000)]);
+        assert_eq!(receipt.registration, None);
         draft.commit().unwrap();
-        assert!(fs::read(&path).unwrap()[6000..10_096] == bytes_of(4096));
+        assert!(fs::read(&path).unwrap()[6000..16_000] == bytes_of(10_000));
+        // The second file is shorter than a page, so it cannot be tested.
+        for bytes in [5000, 1000] {
+            let file = write_file(&folder.path().join("short"), bytes);
+            let (seen, receipt) =
+                read(&executor, &file, whole(&file), bytes as u64, direct).unwrap();
+            assert!(seen == bytes_of(bytes));
+            let staged = [(Route::Staged, Reason::Small, bytes as u64)];
+            assert_eq!(routes(&receipt), staged);
+            assert_eq!(receipt.registration, None);
+        }
         drop(executor);
         standin.assert_clean_but_for_cufile();
     });

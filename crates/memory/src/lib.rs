@@ -209,11 +209,14 @@ impl Draft for MemoryDraft {
     }
 
     fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let end = offset + bytes.len() as u64;
+        let end = offset.checked_add(bytes.len() as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.object.bytes),
+            "a write stays inside the draft"
+        );
         self.object
             .content
             .write_at(offset, bytes.len(), |there| there.copy_from_slice(bytes));
-        assert!(end <= self.object.bytes, "a write stays inside the draft");
         Ok(())
     }
 }

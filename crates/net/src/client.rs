@@ -136,7 +136,11 @@ impl Client {
             agent.run(request.build())
         } else {
             let request = agent.configure_request(request.map(|_| ()));
-            agent.run(request.timeout_recv_body(body_time_max).build())
+            let request = request
+                .timeout_per_read(Some(read_max))
+                .timeout_recv_response(Some(read_max))
+                .timeout_recv_body(body_time_max);
+            agent.run(request.build())
         };
         response.map_err(|error| request_error(&url, error))
     }

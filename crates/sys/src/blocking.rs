@@ -85,7 +85,7 @@ fn copy_into_mapping(io: &Io) -> bool {
 }
 
 /// Copies from another file at the same offset: through mappings of both, or in the kernel. If neither is possible it
-/// uses a buffer and sets `missed`.
+/// uses a buffer and sets `is_buffered_copy`.
 fn copy_between_files(io: Io, source: &File) -> Done {
     if io.by == IoPath::Mapping
         && let (Some(from), Some(to)) = (source.mapping(), io.object.target())
@@ -119,7 +119,7 @@ fn copy_between_files(io: Io, source: &File) -> Done {
     }
     let result = copy_through_buffer(&io, source);
     Done {
-        missed: true,
+        is_buffered_copy: true,
         ..Done::new(io, result)
     }
 }

@@ -400,11 +400,17 @@ impl Window {
     }
 
     /// Fills the window of a host region with the bytes of `slot` that start at `from`.
+    ///
+    /// # Panics
+    ///
+    /// If pages of the region are gone: the device with its BAR was unbound, or the file behind lent memory was
+    /// truncated.
     pub fn fill_from(&self, slot: &Slot, from: usize) {
         let source = &slot.as_slice()[from..][..self.bytes];
         // SAFETY: both ranges are in bounds; a slot's memory is never a region's, so they do not overlap; no reference
         // to the region's bytes exists while windows do, and the copy allows a race (see the type).
-        unsafe { streaming::copy(self.pointer(), source.as_ptr(), self.bytes) };
+        let is_whole = unsafe { streaming::copy(self.pointer(), source.as_ptr(), self.bytes) };
+        assert!(is_whole, "pages of a region are gone");
     }
 
     /// Copies the window of a host region to offset `to` of `slot`.
@@ -424,7 +430,33 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+
     use super::*;
+
+    #[test]
+    fn a_copy_to_pages_that_are_gone_panics() {
+        // Without our signal handler the fault would end the process.
+        if !streaming::guarded() {
+            return;
+        }
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a fresh mapping at an address of the kernel's choice. It is never unmapped.
+        let start = unsafe { mmap(std::ptr::null_mut(), 8192, prot, flags, &file, 0) }.unwrap();
+        let start = NonNull::new(start.cast()).unwrap();
+        // SAFETY: only the region uses the mapping. A fault on its pages is handled.
+        let region = unsafe { Region::lent_host(start, 8192, Arc::new(())) }.unwrap();
+        let window = Window::new(&Arc::new(region), 0, 8192);
+        let slot = Slot::ring(1, 8192).unwrap().remove(0);
+        window.fill_from(&slot, 0);
+        file.set_len(0).unwrap();
+        let filled = catch_unwind(AssertUnwindSafe(|| window.fill_from(&slot, 0)));
+        assert!(filled.is_err());
+    }
 
     #[test]
     fn a_region_in_use_cannot_be_read() {

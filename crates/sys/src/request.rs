@@ -157,9 +157,10 @@ pub struct Done<H = Arc<File>> {
     pub io: Io<H>,
     /// The number of bytes moved, which may be less than requested.
     pub result: io::Result<usize>,
-    /// Whether bytes that were expected in the page cache were missing. Only blocking I/Os report it. For a copy
-    /// between files: whether it went through a buffer.
+    /// Whether bytes that were expected in the page cache were missing. Only blocking I/Os report it.
     pub missed: bool,
+    /// Whether a copy between files went through a buffer, because the kernel does not copy between them.
+    pub is_buffered_copy: bool,
     /// Whether its bytes came from the local cache of a remote store.
     pub is_from_cache: bool,
     /// Its retries and hedges, for requests over a network.
@@ -184,6 +185,7 @@ impl<H> Done<H> {
             io: self.io.map(name),
             result: self.result,
             missed: self.missed,
+            is_buffered_copy: self.is_buffered_copy,
             is_from_cache: self.is_from_cache,
             tries: self.tries,
         }
@@ -195,6 +197,7 @@ impl<H> Done<H> {
             io,
             result,
             missed: false,
+            is_buffered_copy: false,
             is_from_cache: false,
             tries: Tries::default(),
         }

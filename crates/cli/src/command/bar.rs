@@ -57,7 +57,6 @@ impl Bar {
     pub(crate) fn begin() -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        // Only the first handler of a process is installed: a second bar does not stop on Ctrl-C.
         on_interrupt(move || stopped.store(true, Ordering::Relaxed));
         let style = style("{bar:32} {percent:>3} %  {msg}  {eta} left");
         let bar = ProgressBar::new(STEPS).with_style(style);

@@ -100,6 +100,33 @@ fn the_edges_of_a_write_to_long_blocks_go_through_the_page_cache() {
 }
 
 #[test]
+fn adjacent_small_writes_to_long_blocks_share_a_chunk_and_one_after_a_gap_does_not() {
+    let alignment = Alignment {
+        object_bytes: 16_384,
+        ..ALIGNMENT
+    };
+    // From offset 5000 on, ten extents without a gap that fill four blocks, in reverse order in memory. Then a gap of
+    // one byte, and an extent that fills no block.
+    let mut moves: Vec<_> = (0..10)
+        .map(|i| move_of(0, 5000 + i * 8000, 8000, (9 - i) * 8000))
+        .collect();
+    moves.push(move_of(0, 85_001, 8000, 80_000));
+    let objects = vec![Object::new("o", MIB)];
+    let transfer = Transfer::new(Direction::Out, objects, moves, MIB).unwrap();
+    let policy = Policy::new(Choice::Auto, MIB);
+    let plan = Plan::new(&transfer, &[Survey::direct(alignment)], &[], &policy).unwrap();
+    let [chunk] = plan.drive() else {
+        panic!("{:?}", plan.drive())
+    };
+    assert_eq!((chunk.route, chunk.reason), (Route::Staged, Reason::Small));
+    assert_eq!(chunk.extent, Extent::between(16_384, 81_920));
+    let sums = plan.bytes_by_route();
+    assert_eq!(sums[&(Route::Staged, Reason::Small)], 4 * 16_384);
+    let edges = (16_384 - 5000) + (85_000 - 81_920) + 8000;
+    assert_eq!(sums[&(Route::Buffered, Reason::RaggedEdge)], edges);
+}
+
+#[test]
 fn writes_do_not_share_a_chunk_over_a_gap() {
     let moves = vec![move_of(0, 0, 4096, 0), move_of(0, 8192, 4096, 4096)];
     let objects = vec![Object::new("o", 12_288)];
@@ -508,7 +535,7 @@ fn copy() -> impl Strategy<Value = Copy> {
     })
 }
 
-/// Two writes to one object. Each page has bytes of at most one of them.
+/// Two writes to one object. Each page has bytes of at most one of them. Many of their moves are adjacent.
 #[derive(Debug, Clone)]
 struct TwoWrites {
     moves: [Vec<Move>; 2],
@@ -518,8 +545,10 @@ struct TwoWrites {
 }
 
 fn two_writes() -> impl Strategy<Value = TwoWrites> {
-    // Their pages, the bytes that are left out of the last one, and the number of the write; number 2 is a gap.
-    let runs = proptest::collection::vec((1_u64..40, 0_u64..4096, 0_usize..3), 1..20);
+    // Their pages, the bytes that are left out of the last one, the number of moves, and the number of the write;
+    // number 2 is a gap.
+    let left_out = prop_oneof![Just(0_u64), 0_u64..4096];
+    let runs = proptest::collection::vec((1_u64..40, left_out, 1_u64..6, 0_usize..3), 1..20);
     let block = proptest::sample::select(vec![512_u64, 4096, 8192, 16_384, 65_536]);
     let choice = prop_oneof![
         Just(Choice::Auto),
@@ -530,9 +559,16 @@ fn two_writes() -> impl Strategy<Value = TwoWrites> {
         |(runs, object_bytes, choice, chunk_pages, gpu)| {
             let mut moves = [Vec::new(), Vec::new()];
             let mut end = 0;
-            for (pages, left_out, number) in runs {
+            for (pages, left_out, parts, number) in runs {
+                let bytes = pages * 4096 - left_out;
+                let cut = |part: u64| end + bytes * part / parts;
                 if let Some(own) = moves.get_mut(number) {
-                    own.push(move_of(0, end, pages * 4096 - left_out, end));
+                    own.extend((0..parts).map(|part| {
+                        let extent = Extent::between(cut(part), cut(part + 1));
+                        // Adjacent in the object, and not in memory.
+                        let at = extent.offset + (part << 30);
+                        move_of(0, extent.offset, extent.bytes, at)
+                    }));
                 }
                 end += pages * 4096;
             }
@@ -555,6 +591,18 @@ fn two_writes() -> impl Strategy<Value = TwoWrites> {
             }
         },
     )
+}
+
+/// The longest extents that the moves cover. The moves are sorted and disjoint.
+fn covered(moves: &[Move]) -> Vec<Extent> {
+    let mut all: Vec<Extent> = Vec::new();
+    for extent in moves.iter().map(|m| m.extent) {
+        match all.last_mut() {
+            Some(last) if last.end() == extent.offset => last.bytes += extent.bytes,
+            _ => all.push(extent),
+        }
+    }
+    all
 }
 
 /// The numbers of the pages that an extent touches.
@@ -660,10 +708,28 @@ proptest! {
     fn a_write_leaves_the_pages_of_another_write_alone(r in two_writes()) {
         for moves in r.moves {
             let own: BTreeSet<u64> = moves.iter().flat_map(|m| pages(m.extent)).collect();
+            let runs = covered(&moves);
             let objects = vec![Object::new("o", r.bytes)];
-            let transfer = Transfer::new(Direction::Out, objects, moves, r.bytes).unwrap();
+            let transfer = Transfer::new(Direction::Out, objects, moves, 1 << 40).unwrap();
             let survey = std::slice::from_ref(&r.survey);
             let plan = Plan::new(&transfer, survey, &[], &r.policy).unwrap();
+            prop_assert_eq!(first_shared_block(&plan, survey), None);
+            let pieces = plan.chunks().iter().flat_map(|chunk| plan.pieces(chunk));
+            let planned: Vec<_> = pieces
+                .map(|p| Move { object: 0, extent: p.extent, at: p.at })
+                .collect();
+            prop_assert_eq!(wanted(&planned), wanted(transfer.moves()));
+            let block_bytes = r.survey.direct.unwrap().block_bytes();
+            for chunk in plan.drive() {
+                let is_inside = |run: &Extent| run.intersection(chunk.extent) == chunk.extent;
+                // Blocks longer than a page have bytes of this write only.
+                prop_assert!(block_bytes <= 4096 || runs.iter().any(is_inside), "{chunk:?}");
+            }
+            for piece in plan.cached().iter().flat_map(|chunk| plan.pieces(chunk)) {
+                // Whole blocks are written together, however many moves they have.
+                let whole = |run: &Extent| run.interior(block_bytes).intersection(piece.extent);
+                prop_assert!(runs.iter().all(|run| whole(run).is_empty()), "{piece:?}");
+            }
             for chunk in plan.chunks() {
                 let written: Vec<Extent> = match chunk.route {
                     Route::Buffered => plan.pieces(chunk).iter().map(|p| p.extent).collect(),

@@ -169,9 +169,11 @@ impl Job {
         let span = (region.place(), region.address());
         let policy = policy(direction, choice, span, settings);
         let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
+        // cuFile's counters prove nothing about a job without direct chunks, such as one of small extents only.
+        let is_direct = plan.drive().iter().any(|c| c.route == Route::Direct);
         Ok(Self {
             regions: [Arc::clone(region)].into(),
-            direct_path,
+            direct_path: direct_path.filter(|_| is_direct),
             warnings,
             in_memory: written_in_memory(direction, &objects, choice),
             ..Self::new(direction, ask, plan, objects, opening)

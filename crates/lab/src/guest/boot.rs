@@ -15,23 +15,14 @@ const BOOT_TIME_MAX: Duration = Duration::from_secs(90);
 /// interrupts by which the kernel finds its timers. The kernel then stops before the first program runs.
 const BOOTS_MAX: usize = 3;
 
-/// QEMU arguments of every guest.
-const ARGUMENTS: [&str; 14] = [
-    "-accel",
-    "tcg,thread=multi,tb-size=256",
-    "-smp",
-    "2",
-    "-M",
-    "q35",
-    "-nodefaults",
-    "-no-reboot",
-    "-display",
-    "none",
-    "-monitor",
-    "none",
-    "-serial",
-    "file:serial",
-];
+/// QEMU arguments of every guest, which runs in its folder. `bench/guest.py` uses them too.
+const QEMU: &str = include_str!("qemu.args");
+
+/// Kernel parameters of every guest. `bench/guest.py` uses them too.
+const KERNEL: &str = include_str!("kernel.args");
+
+/// The number of processors of a guest.
+const CPUS: &str = "2";
 
 /// The virtual machine to boot.
 pub(super) struct Machine<'a> {
@@ -79,14 +70,11 @@ impl Machine<'_> {
         if serial.exists() {
             fs::remove_file(serial)?;
         }
-        let append = format!(
-            "console=ttyS0 quiet panic=-1 mitigations=off nokaslr {}",
-            self.append
-        );
+        let append = format!("{} {}", KERNEL.trim_end(), self.append);
         Command::new("qemu-system-x86_64")
-            .args(ARGUMENTS)
+            .args(QEMU.split_whitespace())
             .args(self.arguments)
-            .args(["-initrd", "initrd", "-append", &append, "-kernel"])
+            .args(["-smp", CPUS, "-append", &append, "-kernel"])
             .arg(self.kernel.join("kernel"))
             .current_dir(self.folder)
             .stdin(Stdio::null())

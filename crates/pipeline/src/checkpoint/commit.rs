@@ -121,7 +121,7 @@ impl Steps {
         self.publish(&attempt, &home, &manifest)?;
         if self.root().folder().is_none() {
             // Ranks look for the manifest, so leftover records do no harm.
-            let _ = self.remove_records(&attempt, |writer| writers.contains(writer));
+            let _ = self.clear_records(&attempt, |writer| writers.contains(writer));
         }
         drop(held);
         Ok(manifest)
@@ -162,11 +162,6 @@ impl Steps {
             .below(attempt.folder().as_ref(), Missing::Refuse);
         // Without the record the same service would have to answer the requests that remove the objects.
         let _ = folder.and_then(|folder| put(&*folder, UNDECIDED, "", Durability::Synced));
-    }
-
-    fn is_undecided(&self, attempt: &Attempt) -> bool {
-        let records = self.records(attempt);
-        records.is_ok_and(|names| names.iter().any(|name| name == UNDECIDED))
     }
 
     /// Protects the steps that a manifest references from removal.
@@ -221,7 +216,8 @@ impl Steps {
     /// Removes everything that an attempt wrote. It will not be committed.
     pub fn abandon(&self, attempt: &Attempt) {
         // Leftovers are never read again, and a sweep removes them later.
-        if !self.is_undecided(attempt) {
+        let records = self.records(attempt);
+        if !records.is_ok_and(|records| is_undecided(&records)) {
             let _ = self.erase_attempt(attempt);
         }
     }
@@ -241,13 +237,16 @@ impl Steps {
         if self.root().folder().is_some() {
             return self.abandon(attempt);
         }
-        if self.is_undecided(attempt) {
-            return;
-        }
+        let give_up = || {
+            let records = self.records(attempt)?;
+            if is_undecided(&records) {
+                return Ok(());
+            }
+            self.abandon_objects(attempt, records.iter().filter_map(|name| writer_of(name)))?;
+            self.remove_records(attempt, &records, |writer| writer == own)
+        };
         // Leftovers are never read again, and a sweep removes them later.
-        let _ = self
-            .abandon_all_objects(attempt)
-            .and_then(|()| self.remove_records(attempt, |writer| writer == own));
+        let _: Result<()> = give_up();
     }
 
     /// Removes the objects of one writer if its attempt is over. Until then the coordinator may still commit them.
@@ -275,17 +274,27 @@ impl Steps {
         Ok(if_there(folder.and_then(|folder| names(&*folder)))?.unwrap_or_default())
     }
 
-    /// Removes the records of an attempt that is over, in a store without folders. The records of writers that may
-    /// still write stay: if such a writer is killed, a sweep finds its objects by its record.
-    fn remove_records(&self, attempt: &Attempt, is_done: impl Fn(&str) -> bool) -> Result<()> {
+    /// Removes the records of an attempt that is over, in a store without folders, as `remove_records` does.
+    fn clear_records(&self, attempt: &Attempt, is_done: impl Fn(&str) -> bool) -> Result<()> {
         let records = self.records(attempt)?;
-        let stays = |name: &String| writer_of(name).is_some_and(|writer| !is_done(writer));
-        let folder = attempt.folder();
-        if !records.iter().any(stays) {
-            return self.root().clear(folder.as_ref());
+        if records.iter().any(|name| stays(name, &is_done)) {
+            return self.remove_records(attempt, &records, is_done);
         }
+        // Some stores remove many objects by one request.
+        self.root().clear(attempt.folder().as_ref())
+    }
+
+    /// Removes these records of an attempt that is over. The records of writers that may still write stay: if such a
+    /// writer is killed, a sweep finds its objects by its record.
+    fn remove_records(
+        &self,
+        attempt: &Attempt,
+        records: &[String],
+        is_done: impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        let folder = attempt.folder();
         let folder = self.root().below(folder.as_ref(), Missing::Refuse)?;
-        for name in records.iter().filter(|name| !stays(name)) {
+        for name in records.iter().filter(|name| !stays(name, &is_done)) {
             folder.remove(name.as_ref(), Durability::Unsynced)?;
         }
         Ok(())
@@ -320,6 +329,16 @@ impl Steps {
         }
         Ok(())
     }
+}
+
+/// Whether an attempt with these records may still get its manifest.
+fn is_undecided(records: &[String]) -> bool {
+    records.iter().any(|name| name == UNDECIDED)
+}
+
+/// Whether a record is that of a writer that is not done.
+fn stays(record: &str, is_done: impl Fn(&str) -> bool) -> bool {
+    writer_of(record).is_some_and(|writer| !is_done(writer))
 }
 
 /// Checks the shards of all ranks, and returns their versions. In an attempt's folder, also removes other files (left

@@ -23,6 +23,8 @@ use super::{Loaded, Loader, Model, Selection, sharded::divide};
 #[derive(Debug)]
 pub struct BatchStream {
     batches: Option<Receiver<Result<Loaded>>>,
+    /// The number of batches that were not received yet.
+    left: usize,
     progress: Arc<Progress>,
     thread: Option<JoinHandle<()>>,
 }
@@ -51,6 +53,7 @@ impl Loader {
         batch_bytes: u64,
     ) -> Result<BatchStream> {
         let batches = self.batches(model, selection, batch_bytes)?;
+        let left = batches.len();
         // The channel holds no batch: one is in use, and one is loading or ready.
         let (ready, inbox) = sync_channel(0);
         let (loader, model) = (self.clone(), Arc::clone(model));
@@ -69,6 +72,7 @@ impl Loader {
             .map_err(|e| Error::os("start", "a stream", e))?;
         Ok(BatchStream {
             batches: Some(inbox),
+            left,
             progress: Arc::clone(&self.progress),
             thread: Some(thread),
         })
@@ -83,10 +87,21 @@ impl BatchStream {
             return Some(None);
         };
         match batches.recv_timeout(timeout) {
-            Ok(loaded) => Some(Some(loaded)),
+            Ok(loaded) => {
+                self.note(&loaded);
+                Some(Some(loaded))
+            }
             Err(RecvTimeoutError::Disconnected) => Some(None),
             Err(RecvTimeoutError::Timeout) => None,
         }
+    }
+
+    /// Notes a batch that was received. None follows an error.
+    fn note(&mut self, loaded: &Result<Loaded>) {
+        self.left = match loaded {
+            Ok(_) => self.left.saturating_sub(1),
+            Err(_) => 0,
+        };
     }
 }
 
@@ -94,7 +109,9 @@ impl Iterator for BatchStream {
     type Item = Result<Loaded>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.batches.as_ref()?.recv().ok()
+        let loaded = self.batches.as_ref()?.recv().ok()?;
+        self.note(&loaded);
+        Some(loaded)
     }
 }
 
@@ -103,7 +120,8 @@ impl Drop for BatchStream {
         let Some(thread) = self.thread.take() else {
             return;
         };
-        if !thread.is_finished() {
+        // After the last batch the thread ends by itself. The loader may be used again, with the same progress.
+        if self.left > 0 && !thread.is_finished() {
             self.progress.cancel();
         }
         self.batches = None;

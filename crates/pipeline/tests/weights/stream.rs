@@ -63,6 +63,21 @@ fn an_error_follows_the_earlier_batches_and_ends_the_stream() {
 }
 
 #[test]
+fn a_stream_that_is_dropped_after_its_last_batch_cancels_nothing() {
+    let folder = folder();
+    let (model, _) = model(&folder);
+    let all = Selection::all(&model);
+    for _ in 0..10 {
+        let loader = loader();
+        let count = loader.batches(&model, &all, 65_000).unwrap().len();
+        let stream = loader.stream(&model, &all, Place::Host, 65_000).unwrap();
+        // `take` does not wait for the end of the thread.
+        assert!(stream.take(count).all(|batch| batch.is_ok()));
+        assert!(!loader.progress.is_cancelled());
+    }
+}
+
+#[test]
 fn a_dropped_stream_ends_at_once() {
     let folder = folder();
     let (model, _) = model(&folder);

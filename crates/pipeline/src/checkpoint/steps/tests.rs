@@ -227,6 +227,31 @@ fn the_shard_of_a_rank_that_comes_after_the_coordinator_gave_up_goes() {
     }
 }
 
+#[test]
+fn the_record_of_a_rank_that_begins_while_the_coordinator_gives_up_stays() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new("run"));
+    let steps = Steps::in_store(Arc::clone(&store));
+    let given_up = attempt(3, 1);
+    let own = write(&steps, &given_up, Rank { rank: 0, world: 2 }, b"first");
+    let late = writer_file(&"0".repeat(own.writer.len()));
+    let below = |folder: &str| steps.root().below(folder.as_ref(), Missing::Refuse);
+    let records = below(&given_up.folder()).unwrap();
+    let meanwhile = {
+        let (records, late) = (Arc::clone(&records), late.clone());
+        move || put_record(&*records, &late)
+    };
+    let stalled = stalled::Stalled {
+        inner: store,
+        name: own.shard.file.clone(),
+        meanwhile: Arc::new(Mutex::new(Some(Box::new(meanwhile)))),
+        has_condition: true,
+    };
+    Steps::in_store(Arc::new(stalled)).give_up(&given_up, &own.writer);
+    // A sweep finds the shard of that rank by its record.
+    assert_eq!(names(&*records).unwrap(), [late]);
+    assert_eq!(names(&*below("step-3").unwrap()).unwrap(), [""; 0]);
+}
+
 fn put_record(records: &dyn Store, name: &str) {
     put(records, name, "", Durability::Unsynced).unwrap();
 }
