@@ -86,6 +86,13 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// Returns an error if one of these open objects has changed since it was opened. A store that can ask for several
+    /// objects at once overrides it.
+    fn check_unchanged(&self, objects: &[Arc<dyn Handle>]) -> Result<()> {
+        let mut objects = objects.iter();
+        objects.try_for_each(|object| object.check_unchanged())
+    }
+
     /// The chunk size and queue depth that suit it. Not used for local files: their drives are measured ([`Medium`]).
     fn tuning(&self) -> Tuning {
         Tuning::default()

@@ -131,10 +131,12 @@ fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
 /// that were written, unless a later job does.
 fn settle(job: &Job) -> Result<()> {
     if job.direction() != Direction::Out {
-        let read = job.objects.handles();
-        read.iter()
+        let read = job.objects.handles().iter();
+        let checked: Vec<_> = read
             .filter(|object| !object.pins_reads())
-            .try_for_each(|object| object.check_unchanged())?;
+            .cloned()
+            .collect();
+        job.objects.store().check_unchanged(&checked)?;
     }
     match job.written().filter(|_| job.ask.syncs) {
         Some(written) => written.store().sync(written.handles()),

@@ -165,6 +165,8 @@ impl Control {
         if has_namespaces {
             controller.verdicts.clear();
             self.read_changed()?;
+            // Linux sends no further event for a change between the event and the read.
+            controller.verdicts.clear();
         }
         Ok(has_ana)
     }

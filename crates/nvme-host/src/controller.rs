@@ -13,6 +13,7 @@ use std::{
 
 use straightway_nvme::{
     Nqn, Sqe, TRANSFER_BYTES_MAX,
+    admin::Admin,
     fabrics::{Connect, Connected},
     identify,
     log::{AnaLog, AnaState},
@@ -26,7 +27,7 @@ use crate::{
     opening::{Opening, connect_data, read_ana},
     refusal::Refusal,
     settings::HostSettings,
-    verify::Verdicts,
+    verdicts::Verdicts,
 };
 
 /// The time that the control thread may take in addition to the timeout of a command.
@@ -51,6 +52,8 @@ pub(crate) struct Limits {
     pub(crate) retry_delays: [u16; 3],
     /// The time that a namespace may stay inaccessible before its I/O fails: ANATT.
     transition: Duration,
+    /// The granularity of the keep-alive timeout: KAS.
+    keep_alive_step: Duration,
 }
 
 impl Limits {
@@ -76,6 +79,7 @@ impl Limits {
             commands: entries - 1,
             retry_delays: page.retry_delays,
             transition,
+            keep_alive_step: Duration::from_millis(100) * u32::from(page.keep_alive_100ms),
         }
     }
 }
@@ -101,7 +105,7 @@ pub(crate) struct Controller {
     wants_ana: AtomicBool,
     /// The times since which I/O has waited for inaccessible namespaces.
     waits: Mutex<BTreeMap<u32, Instant>>,
-    pub(crate) verdicts: Verdicts,
+    pub(crate) verdicts: Arc<Verdicts>,
     pub(crate) index: IndexCache,
 }
 
@@ -157,7 +161,7 @@ impl Controller {
             ana: Mutex::new(ana),
             wants_ana: AtomicBool::new(false),
             waits: Mutex::default(),
-            verdicts: Verdicts::default(),
+            verdicts: Arc::default(),
             index: IndexCache::default(),
         });
         let started = control::start(&controller, admin.link, page, asked);
@@ -173,6 +177,11 @@ impl Controller {
     /// Ends the association. Only the first cause is kept.
     pub(crate) fn end(&self, why: impl Into<String>) {
         let _ = self.ended.set(why.into());
+    }
+
+    /// The time for which it may still execute commands after its connections were lost.
+    pub(crate) fn quarantine_time(&self) -> Duration {
+        self.settings.quarantine_time(self.limits.keep_alive_step)
     }
 
     /// Whether it ever had an I/O queue. A controller that ends before that counts as a failed connection attempt.
@@ -313,6 +322,12 @@ impl Controller {
         if Connected::from_result(result).needs_auth {
             let connected = Connected::from_result(result);
             login::authenticate(&mut link, connected, &self.subsystem, settings, deadline)?;
+        }
+        // A target that was restarted may know another association of this host by the same identifier. A response on
+        // the admin queue shows that this queue is with the target whose namespaces were verified.
+        match self.ask(Admin::KeepAlive.sqe(), 0) {
+            Ok(_) | Err(LinkError::Refused(..)) => {}
+            Err(error) => return Err(failed(error)),
         }
         self.has_served.store(true, Ordering::Relaxed);
         Ok(Some((link, lease)))

@@ -1,6 +1,10 @@
 //! The name index of a subsystem, which Straightway targets have, and the list of namespaces.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{
@@ -14,6 +18,10 @@ use crate::{controller::Controller, link::LinkError, subsystem::Subsystem};
 /// The maximum number of bytes of the index that one command reads.
 const READ_BYTES_MAX: usize = 64 << 10;
 
+/// The maximum number of bytes between two entries that one command reads: about 60 other entries, for which the
+/// target looks at their files. That takes less time than another command.
+const GAP_BYTES_MAX: usize = 4 << 10;
+
 /// The maximum number of reads of an index that changes meanwhile.
 const READS_MAX: usize = 5;
 
@@ -25,26 +33,69 @@ const NAMESPACES_MAX: usize = 1 << 16;
 
 /// The last index of a controller. It shows where the entry of a name is. The versions in it may be old.
 #[derive(Debug, Default)]
-pub(crate) struct IndexCache(Mutex<Option<Arc<NameIndex>>>);
+pub(crate) struct IndexCache(Mutex<Option<CachedIndex>>);
+
+/// An index with its header as it was read. The header has the generation, which changes with all but the versions.
+#[derive(Debug)]
+struct CachedIndex {
+    header: Vec<u8>,
+    index: Arc<NameIndex>,
+}
 
 impl IndexCache {
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<NameIndex>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<CachedIndex>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The result of looking up a name.
+/// The property by which an entry is looked up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum EntryKey<'a> {
+    /// Its name.
+    Name(&'a [u8]),
+    /// Its namespace.
+    Namespace(u32),
+}
+
+impl EntryKey<'_> {
+    /// Whether an entry is the one that is looked up.
+    fn is_of(self, entry: &IndexEntry) -> bool {
+        match self {
+            Self::Name(name) => entry.name == name,
+            Self::Namespace(nsid) => entry.nsid == nsid,
+        }
+    }
+
+    /// The range of the entry in the encoded page of an index.
+    fn range_in(self, index: &NameIndex) -> Option<Range<usize>> {
+        let name: &[u8] = match self {
+            Self::Name(name) => name,
+            Self::Namespace(_) => &index.entries.iter().find(|entry| self.is_of(entry))?.name,
+        };
+        index.range_of(name)
+    }
+}
+
+/// The result of looking up an entry.
 #[derive(Debug)]
 pub(crate) enum Lookup {
-    /// Its entry.
+    /// The entry. Its version is newer than the call.
     Found(IndexEntry),
-    /// The whole index, which does not have the name; `None` if there is no index.
+    /// The current index, which does not have the entry; `None` if there is no index. The versions in it may be old.
     Missing(Option<Arc<NameIndex>>),
 }
 
 impl Lookup {
     /// The entry, if it was found.
     pub(crate) fn entry(&self) -> Option<&IndexEntry> {
+        match self {
+            Self::Found(entry) => Some(entry),
+            Self::Missing(_) => None,
+        }
+    }
+
+    /// The entry, if it was found.
+    pub(crate) fn into_entry(self) -> Option<IndexEntry> {
         match self {
             Self::Found(entry) => Some(entry),
             Self::Missing(_) => None,
@@ -62,9 +113,16 @@ pub(crate) fn read(subsystem: &Subsystem) -> Result<Option<Arc<NameIndex>>> {
     })
 }
 
-/// Looks up a name in the index of a subsystem.
-pub(crate) fn lookup(subsystem: &Subsystem, name: &[u8]) -> Result<Lookup> {
-    ask(subsystem, |controller| lookup_on(controller, name))
+/// The current index of a subsystem; `None` if it has none. The versions in it may be old.
+pub(crate) fn current(subsystem: &Subsystem) -> Result<Option<Arc<NameIndex>>> {
+    ask(subsystem, |controller| {
+        current_on(controller, &mut controller.index.lock())
+    })
+}
+
+/// Looks up an entry in the index of a subsystem.
+pub(crate) fn lookup(subsystem: &Subsystem, key: EntryKey<'_>) -> Result<Lookup> {
+    ask(subsystem, |controller| lookup_on(controller, key))
 }
 
 fn ask<T>(subsystem: &Subsystem, run: impl Fn(&Controller) -> Answer<T>) -> Result<T> {
@@ -72,24 +130,24 @@ fn ask<T>(subsystem: &Subsystem, run: impl Fn(&Controller) -> Answer<T>) -> Resu
     answer.map_err(|why| Error::new(ErrorKind::Corrupt, "list", &subsystem.nqn, why))
 }
 
-/// Looks up a name in the index of a controller. The version in the entry is newer than this call. Only the entry is
-/// read, unless it is not where it was at the last read of the whole index.
-pub(crate) fn lookup_on(controller: &Controller, name: &[u8]) -> Answer<Lookup> {
+/// Looks up an entry in the index of a controller. Only the entry is read, unless it is not where it was at the last
+/// read of the whole index.
+pub(crate) fn lookup_on(controller: &Controller, key: EntryKey<'_>) -> Answer<Lookup> {
     // The lock is held while the index is read, so that threads that verify namespaces at once read the whole of it
     // once.
     let mut cached = controller.index.lock();
     for _ in 0..READS_MAX {
-        let range = cached.as_ref().and_then(|index| index.range_of(name));
+        let range = cached.as_ref().and_then(|known| key.range_in(&known.index));
         if let Some(range) = range
             && let Some(bytes) = part(controller, range.start, range.len())?
             && let Ok((entry, _)) = IndexEntry::decode(&bytes)
-            && entry.name == name
+            && key.is_of(&entry)
         {
             return Ok(Ok(Lookup::Found(entry)));
         }
-        match read_into(controller, &mut cached)? {
+        match current_on(controller, &mut cached)? {
             // The entry is read alone: only then does the target refuse a version that it does not know yet.
-            Ok(Some(index)) if index.find(name).is_some() => {}
+            Ok(Some(index)) if key.range_in(&index).is_some() => {}
             Ok(index) => return Ok(Ok(Lookup::Missing(index))),
             Err(why) => return Ok(Err(why)),
         }
@@ -97,10 +155,72 @@ pub(crate) fn lookup_on(controller: &Controller, name: &[u8]) -> Answer<Lookup> 
     Ok(Err(UNSTABLE.to_owned()))
 }
 
+/// Reads the entries of several names of a controller together, by name. A name without an entry is not in the result.
+///
+/// The versions are newer than the call. But a version that the target does not know yet differs from all others: if an
+/// entry is not the expected one, only [`lookup_on`] shows whether it changed.
+pub(crate) fn read_entries(
+    controller: &Controller,
+    names: &BTreeSet<&[u8]>,
+) -> Answer<BTreeMap<Vec<u8>, IndexEntry>> {
+    let mut cached = controller.index.lock();
+    let mut found = BTreeMap::new();
+    let index = match current_on(controller, &mut cached)? {
+        Ok(Some(index)) => index,
+        Ok(None) => return Ok(Ok(found)),
+        Err(why) => return Ok(Err(why)),
+    };
+    for range in parts_of(&index, names) {
+        let Some(bytes) = part(controller, range.start, range.len())? else {
+            // The index became shorter.
+            break;
+        };
+        let mut rest = bytes.as_slice();
+        while let Ok((entry, behind)) = IndexEntry::decode(rest) {
+            found.insert(entry.name.clone(), entry);
+            rest = behind;
+        }
+    }
+    Ok(Ok(found))
+}
+
+/// The parts of an encoded index that have the entries of these names. Entries that are close together share a part.
+fn parts_of(index: &NameIndex, names: &BTreeSet<&[u8]>) -> Vec<Range<usize>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    for (entry, range) in index.entries.iter().zip(index.ranges()) {
+        if !names.contains(entry.name.as_slice()) {
+            continue;
+        }
+        match parts.last_mut() {
+            Some(last)
+                if range.start - last.end <= GAP_BYTES_MAX
+                    && range.end - last.start <= READ_BYTES_MAX =>
+            {
+                last.end = range.end;
+            }
+            _ => parts.push(range),
+        }
+    }
+    parts
+}
+
+/// The current index of a controller. Only its header is read if the cached one is still current.
+fn current_on(
+    controller: &Controller,
+    cached: &mut Option<CachedIndex>,
+) -> Answer<Option<Arc<NameIndex>>> {
+    if let Some(known) = &*cached
+        && part(controller, 0, INDEX_HEADER_BYTES)?.as_ref() == Some(&known.header)
+    {
+        return Ok(Ok(Some(Arc::clone(&known.index))));
+    }
+    read_into(controller, cached)
+}
+
 /// Reads the whole index of a controller, and keeps it.
 fn read_into(
     controller: &Controller,
-    cached: &mut Option<Arc<NameIndex>>,
+    cached: &mut Option<CachedIndex>,
 ) -> Answer<Option<Arc<NameIndex>>> {
     for _ in 0..READS_MAX {
         let Some(head) = part(controller, 0, INDEX_HEADER_BYTES)? else {
@@ -120,13 +240,15 @@ fn read_into(
             all.extend(&bytes[..next]);
         }
         let again = part(controller, 0, INDEX_HEADER_BYTES)?;
-        let again = again.and_then(|bytes| IndexHeader::decode(&bytes).ok());
-        if again == Some(header) && all[..INDEX_HEADER_BYTES] == head[..] {
+        if again.as_ref() == Some(&head) && all[..INDEX_HEADER_BYTES] == head[..] {
             let index = match NameIndex::decode(&all) {
                 Ok(index) => Arc::new(index),
                 Err(error) => return Ok(Err(error.to_string())),
             };
-            *cached = Some(Arc::clone(&index));
+            *cached = Some(CachedIndex {
+                header: head,
+                index: Arc::clone(&index),
+            });
             return Ok(Ok(Some(index)));
         }
     }
@@ -192,5 +314,60 @@ pub(crate) fn numbers(subsystem: &Subsystem) -> Result<Vec<u32>> {
         if is_last {
             return Ok(all);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An index of `count` names with 60 bytes each, of which an entry takes 92.
+    fn index(count: u32) -> NameIndex {
+        let entry = |nsid: u32| IndexEntry {
+            nsid,
+            is_writable: false,
+            bytes: 1,
+            version: 7,
+            name: format!("{nsid:060}").into_bytes(),
+        };
+        NameIndex {
+            generation: 1,
+            entries: (1..=count).map(entry).collect(),
+        }
+    }
+
+    fn parts(index: &NameIndex, is_wanted: impl Fn(u32) -> bool) -> Vec<Range<usize>> {
+        let wanted = index.entries.iter().filter(|entry| is_wanted(entry.nsid));
+        parts_of(index, &wanted.map(|entry| entry.name.as_slice()).collect())
+    }
+
+    #[test]
+    fn entries_that_are_close_together_are_read_together() {
+        let index = index(1000);
+        let end = |nsid: usize| INDEX_HEADER_BYTES + 92 * nsid;
+        assert!(parts(&index, |_| false).is_empty());
+        let one = parts(&index, |nsid| nsid == 3);
+        assert_eq!((one.len(), &one[0]), (1, &(end(2)..end(3))));
+        // The entries between them are read too.
+        assert_eq!(
+            parts(&index, |nsid| [3, 40, 900].contains(&nsid)),
+            [end(2)..end(40), end(899)..end(900)]
+        );
+        let all = parts(&index, |_| true);
+        assert_eq!(all.len(), 92_000_usize.div_ceil(READ_BYTES_MAX));
+        assert!(all.iter().all(|part| part.len() <= READ_BYTES_MAX));
+        assert_eq!((all[0].start, all[1].end), (end(0), end(1000)));
+        assert_eq!(all[0].end, all[1].start);
+    }
+
+    #[test]
+    fn an_entry_is_found_by_its_name_and_by_its_namespace() {
+        let index = index(3);
+        let name = index.entries[1].name.clone();
+        let range = EntryKey::Name(&name).range_in(&index);
+        assert_eq!(EntryKey::Namespace(2).range_in(&index), range);
+        assert!(range.is_some() && EntryKey::Namespace(2).is_of(&index.entries[1]));
+        assert_eq!(EntryKey::Namespace(4).range_in(&index), None);
+        assert_eq!(EntryKey::Name(b"x").range_in(&index), None);
     }
 }

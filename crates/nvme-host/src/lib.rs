@@ -14,8 +14,10 @@
 //! | `opening` | the setup of an association |
 //! | `control` | the thread of an association: keep-alive and asynchronous events, while the controller is in use |
 //! | `link` | one blocking connection: the admin queue, and every I/O queue until it is connected |
-//! | `verify` | checks that a namespace is the same one on each controller |
+//! | `verify`, `verdicts` | checks that a namespace is the same one on each controller; the results |
 //! | `history` | the addresses that confirmed one opening of a namespace |
+//! | `index` | names and versions of files on Straightway targets |
+//! | `unchanged` | the check after a transfer that no namespace changed |
 //! | `quarantine` | blocks of lost writes, in the whole process |
 //! | [`NvmeEngine`] | the data path of a lane |
 //!
@@ -45,6 +47,8 @@ mod settings;
 mod side;
 mod store;
 mod subsystem;
+mod unchanged;
+mod verdicts;
 mod verify;
 
 pub use discovery::{DiscoveredSubsystem, discover};

@@ -6,6 +6,7 @@ use std::{
     collections::VecDeque,
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -19,10 +20,13 @@ use straightway_nvme::{
 };
 use straightway_sys::Socket;
 
-use crate::refusal::Refusal;
+use crate::{controller::Controller, refusal::Refusal};
 
 /// The command identifier of the Asynchronous Event Request. Other commands count up from 0.
 const EVENT_CID: u16 = 0xf000;
+
+/// The interval at which a waiting command looks at the controller of its queue.
+const OWNER_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The cause of a failed command.
 #[derive(Debug)]
@@ -57,6 +61,8 @@ pub(crate) struct Link {
     next_cid: u16,
     has_event_request: bool,
     events: VecDeque<AsyncEvent>,
+    /// The controller of an I/O queue. It is in use while a command waits, and the command ends with it.
+    owner: Option<Arc<Controller>>,
 }
 
 impl Link {
@@ -78,6 +84,7 @@ impl Link {
             next_cid: 0,
             has_event_request: false,
             events: VecDeque::new(),
+            owner: None,
         };
         let hello = IcReq {
             digests,
@@ -114,6 +121,11 @@ impl Link {
     ) -> Result<u64> {
         let sqe = Fabrics::Connect(connect).sqe();
         Ok(self.run(sqe, &data.encode(), &mut [], deadline)?.result)
+    }
+
+    /// Sets the controller of an I/O queue.
+    pub(crate) fn set_owner(&mut self, owner: &Arc<Controller>) {
+        self.owner = Some(Arc::clone(owner));
     }
 
     /// Returns the socket and the negotiated parameters for the data path.
@@ -326,12 +338,12 @@ impl Link {
 
     fn receive(&mut self, mut bytes: &mut [u8], deadline: Instant) -> Result<()> {
         while !bytes.is_empty() {
-            let left = remaining(deadline)?;
-            let _ = self.stream.set_read_timeout(Some(left));
+            let wait = self.wait_time(deadline)?;
+            let _ = self.stream.set_read_timeout(Some(wait));
             match self.stream.read(bytes) {
                 Ok(0) => return broken("the target closed the connection"),
                 Ok(count) => bytes = &mut bytes[count..],
-                Err(error) if is_transient(&error) => {}
+                Err(error) if is_transient(&error) => self.check_owner()?,
                 Err(error) => return broken(error.to_string()),
             }
         }
@@ -340,16 +352,33 @@ impl Link {
 
     fn send(&mut self, mut bytes: &[u8], deadline: Instant) -> Result<()> {
         while !bytes.is_empty() {
-            let left = remaining(deadline)?;
-            let _ = self.stream.set_write_timeout(Some(left));
+            let wait = self.wait_time(deadline)?;
+            let _ = self.stream.set_write_timeout(Some(wait));
             match self.stream.write(bytes) {
                 Ok(0) => return broken("the connection accepts no more bytes"),
                 Ok(count) => bytes = &bytes[count..],
-                Err(error) if is_transient(&error) => {}
+                Err(error) if is_transient(&error) => self.check_owner()?,
                 Err(error) => return broken(error.to_string()),
             }
         }
         Ok(())
+    }
+
+    /// The time of the next wait: until the deadline, or until the controller is looked at.
+    fn wait_time(&self, deadline: Instant) -> Result<Duration> {
+        let left = remaining(deadline)?;
+        let most = self.owner.as_ref().map_or(left, |_| OWNER_INTERVAL);
+        Ok(left.min(most))
+    }
+
+    /// Marks the controller of an I/O queue as in use. Fails if it has ended: its control thread noticed that the
+    /// target is silent, or the target has dropped the queue.
+    fn check_owner(&self) -> Result<()> {
+        let Some(owner) = &self.owner else {
+            return Ok(());
+        };
+        owner.touch();
+        owner.ended().map_or(Ok(()), broken)
     }
 }
 

@@ -21,10 +21,10 @@ use straightway_nvme::{
 
 use crate::{
     history::History,
-    index,
     link::LinkError,
     quarantine::QUARANTINE,
-    subsystem::{Subsystem, kind_of},
+    subsystem::{Subsystem, kind_of, remedy},
+    unchanged,
     verify::{Fingerprint, fingerprint, look},
 };
 
@@ -67,6 +67,7 @@ impl Namespace {
         let asked = asked.map_err(|(error, failure)| match error {
             LinkError::Refused(status, _) => {
                 Error::new(kind_of(status), "open", &name, status.to_string())
+                    .with_hint(remedy(status))
             }
             LinkError::Broken(_) => failure,
         });
@@ -190,41 +191,6 @@ impl Namespace {
         // A controller with shorter transfers than a block is not used for this namespace.
         Ok(SIDE_BYTES_MAX.min(most.into()).max(self.block()))
     }
-
-    /// Returns an error if an address that was used for the namespace shows another version of it.
-    fn check_entry(&self, entry: &IndexEntry) -> Result<()> {
-        let (subsystem, print) = (&self.subsystem, &self.print);
-        let failed = |why: String| Error::new(ErrorKind::Corrupt, "read", &self.name, why);
-        if let Some(address) = print.history.changed() {
-            return Err(failed(print.other_version(address)));
-        }
-        let mut is_checked = false;
-        for controller in subsystem.connected() {
-            let address = controller.address;
-            if !print.history.is_confirmed(address) {
-                // It was not used for this namespace.
-                continue;
-            }
-            match controller.retry(|controller| index::lookup_on(controller, &entry.name)) {
-                Ok(Ok(found)) if found.entry() == Some(entry) => is_checked = true,
-                Ok(Ok(_)) => return Err(failed(print.other_version(address))),
-                Ok(Err(why)) => return Err(failed(why)),
-                // The path is lost. Another controller was or will be asked.
-                Err(LinkError::Broken(why)) => controller.end(why),
-                Err(LinkError::Refused(status, _)) => {
-                    let why = format!("{address} does not show its version: {status}");
-                    let error = Error::new(ErrorKind::Transient, "check", &self.name, why);
-                    return Err(error.with_hint("check the file on the target, and try again"));
-                }
-            }
-        }
-        if is_checked || index::lookup(subsystem, &entry.name)?.entry() == Some(entry) {
-            return Ok(());
-        }
-        Err(failed(
-            "it was replaced or changed since it was opened".to_owned(),
-        ))
-    }
 }
 
 impl Handle for Namespace {
@@ -262,20 +228,7 @@ impl Handle for Namespace {
     }
 
     fn check_unchanged(&self) -> Result<()> {
-        if let Some(entry) = &self.print.entry {
-            return self.check_entry(entry);
-        }
-        let now = Self::open(&self.subsystem, self.nsid, None, self.name.clone())?;
-        if now.print.is_same(&self.print) {
-            return Ok(());
-        }
-        let why = if now.bytes == self.bytes {
-            "it is another namespace now".to_owned()
-        } else {
-            let (was, is) = (self.bytes, now.bytes);
-            format!("its length changed from {was} to {is} bytes")
-        };
-        Err(Error::new(ErrorKind::Corrupt, "read", &self.name, why))
+        unchanged::check(self)
     }
 
     fn block_bytes(&self) -> u64 {

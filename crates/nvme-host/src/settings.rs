@@ -43,6 +43,9 @@ pub struct HostSettings {
     pub controller_secret: Option<Secret>,
 }
 
+/// The minimum keep-alive timeout. Connect has whole milliseconds, and 0 means no timeout.
+const KEEP_ALIVE_MIN: Duration = Duration::from_millis(100);
+
 /// The maximum keep-alive timeout.
 const KEEP_ALIVE_MAX: Duration = Duration::from_mins(10);
 
@@ -128,10 +131,10 @@ impl HostSettings {
             "nvme_keep_alive" => {
                 let time = value.parse().ok().map(Duration::try_from_secs_f64);
                 match time {
-                    Some(Ok(time)) if !time.is_zero() && time <= KEEP_ALIVE_MAX => {
+                    Some(Ok(time)) if (KEEP_ALIVE_MIN..=KEEP_ALIVE_MAX).contains(&time) => {
                         self.keep_alive = time;
                     }
-                    _ => return refuse("it is not a number of seconds above 0 and up to 600"),
+                    _ => return refuse("it is not a number of seconds from 0.1 to 600"),
                 }
             }
             "nvme_secret" => self.secret = Some(value.parse()?),
@@ -145,10 +148,13 @@ impl HostSettings {
         Ok(())
     }
 
-    /// The time for which an old controller may still execute commands. Linux needs up to two keep-alive periods to
-    /// notice that its host is gone.
-    pub(crate) fn quarantine_time(&self) -> Duration {
-        self.keep_alive * 2 + Duration::from_secs(1)
+    /// The time for which an old controller may still execute commands. Linux needs up to two keep-alive timeouts to
+    /// notice that its host is gone. A controller rounds the timeout up to a multiple of `step`: SPDK to 10 s.
+    pub(crate) fn quarantine_time(&self, step: Duration) -> Duration {
+        let step = step.clamp(Duration::from_millis(1), KEEP_ALIVE_MAX);
+        let steps = self.keep_alive.as_nanos().div_ceil(step.as_nanos());
+        let timeout = step * u32::try_from(steps).unwrap_or(u32::MAX);
+        timeout * 2 + Duration::from_secs(1)
     }
 
     /// The delay after `attempts` failures in a row; zero after no failure.
@@ -187,6 +193,18 @@ mod tests {
     }
 
     #[test]
+    fn lost_writes_are_waited_for_until_the_rounded_timeout_is_over_twice() {
+        let settings = HostSettings::default();
+        let waits = [0, 1, 5, 7, 10].map(|step| {
+            let step = Duration::from_secs(step);
+            settings.quarantine_time(step).as_secs()
+        });
+        assert_eq!(waits, [11, 11, 11, 15, 21]);
+        let longest = settings.quarantine_time(Duration::MAX);
+        assert_eq!(longest, KEEP_ALIVE_MAX * 2 + Duration::from_secs(1));
+    }
+
+    #[test]
     fn options_are_checked_and_secrets_stay_out_of_errors() {
         let mut settings = HostSettings::default();
         let secret = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
@@ -209,6 +227,7 @@ mod tests {
             ("nvme_digests", "all"),
             ("nvme_paths", "a:b"),
             ("nvme_keep_alive", "0"),
+            ("nvme_keep_alive", "0.0001"),
             ("nvme_secret", "DHHC-1:00:secret:"),
             ("nvme_other", "x"),
         ] {

@@ -10,6 +10,8 @@ use straightway_nvme::{Cqe, Sgl, Sqe, Status};
 use crate::{
     controller::{Controller, QueueId},
     link::{Link, LinkError},
+    verdicts::Verdict,
+    verify::{Fingerprint, VERIFY_INTERVAL, verdict},
 };
 
 /// The side queues of a subsystem: at most one for each controller.
@@ -35,13 +37,16 @@ pub(crate) enum SideFailure {
     Lost(String),
     /// The target failed the command.
     Refused(Status),
+    /// The association of the queue has another namespace. The command was not sent.
+    Other(Arc<str>),
 }
 
 impl SideQueues {
-    /// Runs a command on a controller. Connects the queue if there is none.
+    /// Runs a command for a namespace on a controller. Connects the queue if there is none.
     pub(crate) fn run(
         &self,
         controller: &Arc<Controller>,
+        print: &Fingerprint,
         sqe: Sqe,
         out: &[u8],
         into: &mut [u8],
@@ -56,6 +61,9 @@ impl SideQueues {
             all.len() - 1
         };
         let queue = &mut all[at];
+        if queue.controller.number != controller.number {
+            confirm(&queue.controller, print)?;
+        }
         controller.touch();
         queue.controller.touch();
         let capsule = queue.controller.limits.capsule_bytes as usize;
@@ -81,12 +89,30 @@ impl SideQueues {
 impl SideQueue {
     fn connect(controller: &Arc<Controller>) -> Result<Self, SideFailure> {
         let queue = controller.any_queue();
-        let (own, link, id) = queue.map_err(|refusal| SideFailure::Connect(refusal.why))?;
+        let (own, mut link, id) = queue.map_err(|refusal| SideFailure::Connect(refusal.why))?;
+        link.set_owner(&own);
         Ok(Self {
             link,
             serves: controller.number,
             controller: own,
             _id: id,
         })
+    }
+}
+
+/// Waits until an association confirms a namespace. Another association than the requested one may be with another
+/// target.
+fn confirm(own: &Arc<Controller>, print: &Fingerprint) -> Result<(), SideFailure> {
+    loop {
+        match verdict(own, print) {
+            Verdict::Same => return Ok(()),
+            Verdict::Other(why) => return Err(SideFailure::Other(why)),
+            Verdict::Pending => {
+                if let Some(why) = own.ended() {
+                    return Err(SideFailure::Connect(why.to_owned()));
+                }
+                std::thread::sleep(VERIFY_INTERVAL);
+            }
+        }
     }
 }

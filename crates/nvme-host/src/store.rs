@@ -20,11 +20,12 @@ use straightway_nvme::{Nqn, index::NameIndex};
 use crate::{
     discovery::discover,
     engine::NvmeEngine,
-    index::{self, Lookup},
+    index::{self, EntryKey, Lookup},
     namespace::{InPlace, Namespace},
     portal::Portal,
     settings::HostSettings,
     subsystem::Subsystem,
+    unchanged,
 };
 
 /// The store family: stores whose lanes can share this engine.
@@ -99,13 +100,13 @@ impl NvmeTcp {
             .subsystems
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= SUBSYSTEMS_MAX {
-            all.clear();
-        }
         let known = all.get(&nqn).filter(|known| known.is_own());
         let subsystem = if let Some(known) = known {
             Arc::clone(known)
         } else {
+            if all.len() >= SUBSYSTEMS_MAX {
+                all.clear();
+            }
             let made = Subsystem::new(&self.portal, nqn.clone(), &self.settings);
             all.insert(nqn, Arc::clone(&made));
             made
@@ -119,7 +120,7 @@ impl NvmeTcp {
         let place = self.find(name)?;
         let shown = self.describe(name);
         let Place { subsystem, rest } = &place;
-        let index = match index::lookup(subsystem, rest.as_bytes())? {
+        let index = match index::lookup(subsystem, EntryKey::Name(rest.as_bytes()))? {
             Lookup::Found(entry) => return Namespace::open_entry(subsystem, entry, shown),
             Lookup::Missing(index) => index,
         };
@@ -130,9 +131,14 @@ impl NvmeTcp {
             return Err(missing("it is a folder").with_hint("name a file in it"));
         }
         if let Some(nsid) = place.nsid() {
-            // The entry shows when the file of the namespace is replaced.
-            let entry = index.entries.iter().find(|entry| entry.nsid == nsid);
-            return Namespace::open(subsystem, nsid, entry.cloned(), shown);
+            // The entry shows when the file of the namespace is replaced. It is read anew: that in the index may have
+            // an old version.
+            let entry = if index.entries.iter().any(|entry| entry.nsid == nsid) {
+                index::lookup(subsystem, EntryKey::Namespace(nsid))?.into_entry()
+            } else {
+                None
+            };
+            return Namespace::open(subsystem, nsid, entry, shown);
         }
         Err(if place.is_number() {
             let why = "a namespace is 1 to 4294967294";
@@ -228,6 +234,19 @@ impl Store for NvmeTcp {
         Ok(())
     }
 
+    /// Reads the versions of all files of a subsystem together. One command for each file and path would take a round
+    /// trip each.
+    fn check_unchanged(&self, objects: &[Arc<dyn Handle>]) -> Result<()> {
+        let mut own = Vec::new();
+        for object in objects {
+            match Namespace::of(object) {
+                Some(namespace) => own.push(namespace),
+                None => object.check_unchanged()?,
+            }
+        }
+        unchanged::check_all(&own)
+    }
+
     fn tuning(&self) -> Tuning {
         TUNING
     }
@@ -256,7 +275,7 @@ impl Store for NvmeTcp {
     fn below(&self, folder: &OsStr, _: Missing) -> Result<Arc<dyn Store>> {
         let place = self.find(folder)?;
         let is_folder = |index: Arc<NameIndex>| index::has_folder(&index, &place.rest);
-        if place.nsid().is_some() && !index::read(&place.subsystem)?.is_some_and(is_folder) {
+        if place.nsid().is_some() && !index::current(&place.subsystem)?.is_some_and(is_folder) {
             let why = "it is a namespace, not a folder";
             let error = Error::new(ErrorKind::Invalid, "list", self.describe(folder), why);
             return Err(error.with_hint("name a folder that the target serves, or `ls` its NQN"));

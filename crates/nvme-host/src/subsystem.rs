@@ -1,6 +1,7 @@
 //! A subsystem: its paths, and side queues for headers and flushes.
 
 use std::{
+    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,11 +17,9 @@ use crate::{
     quarantine::QUARANTINE,
     settings::HostSettings,
     side::{SideFailure, SideQueues},
-    verify::{Fingerprint, Verdict, verdict},
+    verdicts::Verdict,
+    verify::{Fingerprint, VERIFY_INTERVAL, verdict},
 };
-
-/// The polling interval while a namespace is being verified.
-const VERIFY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The interval for reading the ANA log while no path is usable.
 const ANA_INTERVAL: Duration = Duration::from_millis(100);
@@ -81,6 +80,17 @@ impl Subsystem {
         self.process == process
     }
 
+    /// Returns an error in a child of the process that made the connections. Both would send commands on the same
+    /// sockets, and could take each other's responses.
+    pub(crate) fn check_own(&self, target: impl fmt::Display) -> Result<()> {
+        if self.is_own() {
+            return Ok(());
+        }
+        let why = "it was opened before this process was forked";
+        let error = Error::new(ErrorKind::Invalid, "use", target, why);
+        Err(error.with_hint("open it again in this process"))
+    }
+
     /// Chooses the controllers for a namespace: those of optimized paths, or of non-optimized ones if there are none.
     pub(crate) fn choose(&self, print: &Fingerprint, now: Instant) -> Choice {
         let nsid = print.nsid;
@@ -125,7 +135,7 @@ impl Subsystem {
     }
 
     /// The error for a namespace that differs from the opened one.
-    fn replaced(&self, why: &str) -> Error {
+    pub(crate) fn replaced(&self, why: &str) -> Error {
         Error::new(ErrorKind::Corrupt, "transfer", &self.nqn, why).with_hint(
             "start the transfer again, and give only addresses of one target: files on two \
              nodes are different versions",
@@ -201,6 +211,9 @@ impl Subsystem {
         &self,
         run: impl Fn(&Controller) -> Result<T, LinkError>,
     ) -> Result<T, (LinkError, Error)> {
+        if let Err(error) = self.check_own(&self.nqn) {
+            return Err((LinkError::Broken(error.to_string()), error));
+        }
         let (start, mut tries) = (Instant::now(), 0);
         loop {
             let controller = match self.controller() {
@@ -226,6 +239,7 @@ impl Subsystem {
                 matches!(&error, LinkError::Refused(status, _) if !status.is_retryable());
             if is_final || tries > self.settings.retries_max {
                 let failure = Error::new(ErrorKind::Transient, "ask", &self.nqn, error.to_string());
+                let failure = failure.with_hint("check the target and its log, and try again");
                 return Err((error, failure));
             }
             match error {
@@ -249,12 +263,16 @@ impl Subsystem {
         out: &[u8],
         into: &mut [u8],
     ) -> Result<Cqe> {
+        self.check_own(target)?;
         let settings = &self.settings;
-        let failed = |kind, why: String| Error::new(kind, "reach", target, why);
+        let lost = |why: String| {
+            Error::new(ErrorKind::Transient, "reach", target, why)
+                .with_hint("check the network and the target")
+        };
         let (mut connects, mut tries) = (0, 0);
         loop {
             let controller = self.wait_for(print)?;
-            let failure = match self.sides.run(&controller, sqe, out, into) {
+            let failure = match self.sides.run(&controller, print, sqe, out, into) {
                 Ok(cqe) => return Ok(cqe),
                 Err(failure) => failure,
             };
@@ -262,13 +280,15 @@ impl Subsystem {
                 SideFailure::Connect(why) => {
                     connects += 1;
                     if connects >= settings.attempts_max {
-                        return Err(failed(ErrorKind::Transient, why));
+                        return Err(lost(why));
                     }
                     std::thread::sleep(settings.delay(connects));
                     continue;
                 }
+                SideFailure::Other(why) => return Err(self.replaced(&why)),
                 SideFailure::Refused(status) if !status.is_retryable() => {
-                    return Err(failed(kind_of(status), status.to_string()));
+                    let error = Error::new(kind_of(status), "reach", target, status.to_string());
+                    return Err(error.with_hint(remedy(status)));
                 }
                 SideFailure::Refused(status) => {
                     if status.is_ana() {
@@ -279,7 +299,7 @@ impl Subsystem {
                 }
                 SideFailure::Lost(why) => {
                     if !out.is_empty() {
-                        let until = Instant::now() + settings.quarantine_time();
+                        let until = Instant::now() + controller.quarantine_time();
                         QUARANTINE.add_all(&self.nqn, until);
                     }
                     why
@@ -287,7 +307,7 @@ impl Subsystem {
             };
             tries += 1;
             if tries > settings.retries_max {
-                return Err(failed(ErrorKind::Transient, why));
+                return Err(lost(why));
             }
         }
     }
@@ -317,5 +337,51 @@ pub(crate) fn kind_of(status: Status) -> ErrorKind {
         _ if status.kind() == 2 => ErrorKind::Corrupt,
         _ if status.is_final() => ErrorKind::Invalid,
         _ => ErrorKind::Transient,
+    }
+}
+
+/// The remedy for a status that fails an I/O.
+pub(crate) fn remedy(status: Status) -> &'static str {
+    match status.code() {
+        code if code == Status::WRITE_PROTECTED.code() => {
+            "serve it writable: `straightway target --writable`"
+        }
+        code if code == Status::CAPACITY.code() => "free space on the target",
+        code if [Status::INVALID_NAMESPACE.code(), Status::LBA_RANGE.code()].contains(&code) => {
+            "it may have been removed or resized: open it again"
+        }
+        _ => "check the target and its log, and try again",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use straightway_nvme::{identify::NamespaceId, nvm::Nvm};
+
+    use super::*;
+    use crate::history::History;
+
+    #[test]
+    fn a_forked_child_does_not_use_the_connections_of_its_parent() {
+        let portal = Portal::new("127.0.0.1", 9);
+        let nqn = Nqn::new("nqn.forked").unwrap();
+        let mut subsystem = Subsystem::new(&portal, nqn, &Arc::default());
+        Arc::get_mut(&mut subsystem).unwrap().process = 0;
+        let print = Fingerprint {
+            nsid: 1,
+            bytes: 4096,
+            block_shift: 12,
+            id: NamespaceId::default(),
+            entry: None,
+            address: ([127, 0, 0, 1], 9).into(),
+            history: History::new(),
+        };
+        let flush = Nvm::Flush.sqe(1);
+        let ran = subsystem.run("the object", &print, flush, &[], &mut []);
+        let (_, asked) = subsystem.attempt(|_| Ok(())).unwrap_err();
+        for error in [ran.unwrap_err(), asked] {
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            assert!(error.to_string().contains("forked"), "{error}");
+        }
     }
 }

@@ -6,11 +6,7 @@
 //! entry there with the version of its content. Identifiers alone are not enough: a Straightway target derives them
 //! from its NQN and the name of the file, and two nodes may have the same of both.
 
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use straightway_core::{Error, ErrorKind};
 use straightway_nvme::{
@@ -20,10 +16,16 @@ use straightway_nvme::{
     index::IndexEntry,
 };
 
-use crate::{controller::Controller, history::History, index, link::LinkError};
+use crate::{
+    controller::Controller,
+    history::History,
+    index::{self, EntryKey},
+    link::LinkError,
+    verdicts::Verdict,
+};
 
-/// The maximum number of results per controller. Beyond it, the oldest opening is verified again when it is used.
-const VERDICTS_MAX: usize = 4096;
+/// The polling interval while a namespace is being verified.
+pub(crate) const VERIFY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The identity of an opened namespace.
 #[derive(Clone, Debug)]
@@ -86,78 +88,13 @@ impl Unusable {
     }
 }
 
-/// The result of verifying a namespace on a controller.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// A thread is verifying it.
-    Pending,
-    /// It is the same namespace.
-    Same,
-    /// It is another namespace or another version, or it does not exist. The text is the reason.
-    Other(Arc<str>),
-}
-
-/// The verification results of a controller.
-#[derive(Debug, Default)]
-pub(crate) struct Verdicts(Mutex<Known>);
-
-#[derive(Debug, Default)]
-struct Known {
-    /// The number of times that the results were cleared.
-    changes: u64,
-    /// The results, by the number of the opening.
-    all: BTreeMap<u64, Verdict>,
-}
-
-impl Verdicts {
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Clears all results after a change. Results of verifications that began before are ignored.
-    pub(crate) fn clear(&self) {
-        let mut known = self.lock();
-        known.changes += 1;
-        known.all.clear();
-    }
-
-    /// The result for an opening. An unknown opening becomes pending, and the error is the change count to pass to
-    /// `set`.
-    fn get(&self, opening: u64) -> Result<Verdict, u64> {
-        let mut known = self.lock();
-        if let Some(verdict) = known.all.get(&opening) {
-            return Ok(verdict.clone());
-        }
-        if known.all.len() >= VERDICTS_MAX {
-            // Results can be found out again. A pending one is waited for.
-            known
-                .all
-                .retain(|_, verdict| matches!(verdict, Verdict::Pending));
-        }
-        if known.all.len() >= VERDICTS_MAX {
-            known.all.pop_first();
-        }
-        known.all.insert(opening, Verdict::Pending);
-        Err(known.changes)
-    }
-
-    /// Stores a result. It is ignored if `changes` is not the current change count.
-    fn set(&self, opening: u64, verdict: Verdict, changes: u64) {
-        let mut known = self.lock();
-        if known.changes == changes
-            && let Some(pending) = known.all.get_mut(&opening)
-        {
-            *pending = verdict;
-        }
-    }
-}
-
 /// The result for a namespace on a controller. Starts a thread if it is unknown.
 pub(crate) fn verdict(controller: &Arc<Controller>, print: &Fingerprint) -> Verdict {
     let changes = match controller.verdicts.get(print.history.opening) {
         Ok(known) => return known,
         Err(changes) => changes,
     };
+    print.history.note_table(&controller.verdicts);
     let (own, print) = (Arc::clone(controller), print.clone());
     let thread = std::thread::Builder::new().name("straightway-nvme".to_owned());
     if let Err(error) = thread.spawn(move || verify(&own, &print, changes)) {
@@ -221,7 +158,7 @@ fn compare(controller: &Controller, print: &Fingerprint) -> Result<Result<(), St
     let Some(was) = &print.entry else {
         return Ok(Ok(()));
     };
-    let found = match index::lookup_on(controller, &was.name)? {
+    let found = match index::lookup_on(controller, EntryKey::Name(&was.name))? {
         Ok(found) => found,
         Err(why) => return Ok(Err(format!("{here}: {why}"))),
     };
@@ -324,36 +261,6 @@ mod tests {
             address: SocketAddr::from(([192, 0, 2, 1], 4420)),
             history: History::new(),
         }
-    }
-
-    #[test]
-    fn a_result_from_before_a_change_is_ignored() {
-        let verdicts = Verdicts::default();
-        let asked = verdicts.get(1).unwrap_err();
-        assert_eq!(verdicts.get(1), Ok(Verdict::Pending));
-        verdicts.clear();
-        let again = verdicts.get(1).unwrap_err();
-        verdicts.set(1, Verdict::Same, asked);
-        assert_eq!(verdicts.get(1), Ok(Verdict::Pending));
-        let other = Verdict::Other("another".into());
-        verdicts.set(1, other.clone(), again);
-        assert_eq!(verdicts.get(1), Ok(other));
-    }
-
-    #[test]
-    fn beyond_the_limit_openings_are_verified_again_and_pending_ones_are_kept() {
-        let verdicts = Verdicts::default();
-        let pending = verdicts.get(0).unwrap_err();
-        for opening in 1..=VERDICTS_MAX as u64 {
-            let changes = verdicts.get(opening).unwrap_err();
-            verdicts.set(opening, Verdict::Same, changes);
-        }
-        assert!(verdicts.get(1).is_err());
-        // Two old openings that are asked for in turn do not push each other out.
-        assert!(verdicts.get(2).is_err());
-        assert_eq!(verdicts.get(1), Ok(Verdict::Pending));
-        verdicts.set(0, Verdict::Same, pending);
-        assert_eq!(verdicts.get(0), Ok(Verdict::Same));
     }
 
     #[test]

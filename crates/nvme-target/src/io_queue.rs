@@ -171,7 +171,7 @@ impl<'a> IoQueue<'a> {
             } => self.dataset(sqe, frame, namespace, ranges, deallocates),
             Nvm::Flush => {
                 add(&self.controller.host.counters.other_commands, 1);
-                Ok(Some(synced(namespace.backing.sync())))
+                Ok(Some(synced(namespace.sync(&self.controller.identity))))
             }
             Nvm::WriteZeroes {
                 range,
@@ -438,7 +438,7 @@ impl<'a> IoQueue<'a> {
             Purpose::Write { is_durable, .. } => {
                 add(&counters.written_bytes, u64::from(pending.bytes));
                 if *is_durable {
-                    synced(pending.namespace.backing.sync())
+                    synced(pending.namespace.sync(&self.controller.identity))
                 } else {
                     Status::SUCCESS
                 }
@@ -478,18 +478,19 @@ impl<'a> IoQueue<'a> {
             namespace.zero(&self.controller.identity, offset, bytes, may_deallocate)
         };
         Ok(match done {
-            Ok(()) if is_durable => synced(namespace.backing.sync()),
+            Ok(()) if is_durable => synced(namespace.sync(&self.controller.identity)),
             other => written(other),
         })
     }
 
     fn flush_all(&mut self) -> Status {
         add(&self.controller.host.counters.other_commands, 1);
+        let host = &self.controller.identity;
         let mut writable = self.table.namespaces.values();
         let failed = writable.find_map(|namespace| {
             let is_writable = namespace.backing.is_writable;
             (is_writable)
-                .then(|| namespace.backing.sync())
+                .then(|| namespace.sync(host))
                 .and_then(Result::err)
         });
         synced(failed.map_or(Ok(()), Err))

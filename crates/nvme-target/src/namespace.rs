@@ -28,6 +28,11 @@ impl Namespace {
             .change(host, || self.backing.write(data, offset))
     }
 
+    /// Makes all writes durable for a host.
+    pub(crate) fn sync(&self, host: &HostIdentity) -> io::Result<()> {
+        self.version.sync(host, || self.backing.sync())
+    }
+
     /// Writes zeros for a host.
     pub(crate) fn zero(
         &self,

@@ -106,7 +106,8 @@ impl Sender {
         }
     }
 
-    /// Sends the data of a read. An error before its first PDU fails the command. Later errors end the connection.
+    /// Sends the data of a read. Data that cannot be read fails the command if it is copied. If it is sent by
+    /// `sendfile`, it was announced, and the connection ends.
     pub(crate) fn read(&mut self, read: Read<'_>) -> Result<std::io::Result<()>, End> {
         if self.framing.has_data_digest() || read.bytes <= COPY_BYTES_MAX {
             self.copy(read)

@@ -38,7 +38,11 @@ const UNSETTLED: u64 = 1 << 63;
 
 /// The version of a namespace's content.
 #[derive(Debug)]
-pub(crate) struct Version(Mutex<State>);
+pub(crate) struct Version {
+    state: Mutex<State>,
+    /// Held while the content is made durable.
+    syncing: Mutex<()>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -62,6 +66,8 @@ struct State {
     unsettled: u64,
     all: Changes,
     own: BTreeMap<HostIdentity, Writer>,
+    /// The number of syncs that failed.
+    failed_syncs: u64,
 }
 
 /// Numbers of changes.
@@ -83,6 +89,8 @@ struct Writer {
     changes: Changes,
     /// [`State::marks`] at its last change.
     mark: u64,
+    /// [`State::failed_syncs`] before its first change, or when a failure was last reported to it.
+    failed_syncs: u64,
 }
 
 impl State {
@@ -116,7 +124,7 @@ impl State {
 impl Version {
     /// A version that begins with `base`. `stamp` is the stamp of the file, if its changes are to be noticed.
     pub(crate) fn new(base: u64, stamp: Option<Stamp>) -> Self {
-        Self(Mutex::new(State {
+        let state = State {
             base,
             stamp,
             stamp_since: Instant::now(),
@@ -128,11 +136,16 @@ impl Version {
             unsettled: 0,
             all: Changes::default(),
             own: BTreeMap::new(),
-        }))
+            failed_syncs: 0,
+        };
+        Self {
+            state: Mutex::new(state),
+            syncing: Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The file system of the file; `None` if there is nothing to look at.
@@ -178,12 +191,42 @@ impl Version {
             if state.own.len() >= WRITERS_MAX {
                 state.forget_writer();
             }
-            state.own.insert(host.clone(), Writer::default());
+            let failed_syncs = state.failed_syncs;
+            let writer = Writer {
+                failed_syncs,
+                ..Writer::default()
+            };
+            state.own.insert(host.clone(), writer);
         }
         let mark = state.marks();
         let own = state.own.get_mut(host).expect("it was inserted");
         count(&mut own.changes);
         own.mark = mark;
+    }
+
+    /// Makes the content durable for a host. If that failed for another host since this host wrote, it fails for this
+    /// host too, once: the kernel has dropped data of any host, and reports it to one caller only.
+    pub(crate) fn sync(
+        &self,
+        host: &HostIdentity,
+        sync: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        // One at a time: a failure is counted before the next call returns.
+        let _turn = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = sync();
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        state.failed_syncs += u64::from(done.is_err());
+        let Some(own) = state.own.get_mut(host) else {
+            return done;
+        };
+        let has_failed = own.failed_syncs != state.failed_syncs;
+        own.failed_syncs = state.failed_syncs;
+        if done.is_ok() && has_failed {
+            let why = "writes were lost when another host flushed them";
+            return Err(io::Error::other(why));
+        }
+        done
     }
 
     /// Compares the stamp of the file with that of the last look, unless that look began at `since` or later. Returns
@@ -302,6 +345,25 @@ mod tests {
             assert_ne!(seen(&version, &two), before);
             assert_eq!(seen(&version, &one), 7);
         });
+    }
+
+    #[test]
+    fn a_failed_sync_is_reported_once_to_each_host_that_had_written() {
+        let version = Version::new(7, None);
+        let [one, two, reader, later] = [1, 2, 3, 4].map(host);
+        let fail = || Err(io::Error::other("the drive is gone"));
+        version.change(&one, || ());
+        version.change(&two, || ());
+        assert!(version.sync(&two, fail).is_err());
+        // The kernel reports nothing to the next caller.
+        assert!(version.sync(&reader, || Ok(())).is_ok());
+        version.change(&later, || ());
+        assert!(version.sync(&later, || Ok(())).is_ok());
+        let lost = version.sync(&one, || Ok(())).unwrap_err();
+        assert!(lost.to_string().contains("lost"), "{lost}");
+        for host in [&one, &two] {
+            assert!(version.sync(host, || Ok(())).is_ok());
+        }
     }
 
     #[test]

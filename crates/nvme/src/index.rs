@@ -135,7 +135,7 @@ impl NameIndex {
     }
 
     /// The range of each entry in the encoded page, in the order of the entries.
-    fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+    pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         let mut next = INDEX_HEADER_BYTES;
         self.entries.iter().map(move |entry| {
             let start = next;

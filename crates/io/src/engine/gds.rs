@@ -4,7 +4,7 @@
 //! another: it runs I/Os with GPU memory itself and passes the rest on. A cuFile call blocks its thread until the bytes
 //! have moved, so there is a pool of threads, started with the first such I/O.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use straightway_core::{Place, Result};
 use straightway_sys::Buf;
@@ -32,6 +32,8 @@ pub struct Direct {
     pool_in_flight: usize,
     engine: Box<dyn Engine>,
     engine_in_flight: usize,
+    /// Direct I/Os for which there is no thread.
+    failed: Vec<Done>,
 }
 
 impl Direct {
@@ -44,6 +46,7 @@ impl Direct {
             pool_in_flight: 0,
             engine,
             engine_in_flight: 0,
+            failed: Vec::new(),
         }
     }
 
@@ -54,9 +57,9 @@ impl Direct {
             match Pool::running("cuFile", self.pool_depth, &run) {
                 Ok(pool) => self.pool = Some(pool),
                 Err(error) => {
-                    // The I/O waits for a thread; the next attempt may succeed.
-                    tracing::warn!(%error, "cuFile has no threads");
-                    return Err(io);
+                    self.failed
+                        .push(Done::new(io, Err(io::Error::other(error))));
+                    return Ok(());
                 }
             }
         }
@@ -97,6 +100,11 @@ impl Engine for Direct {
     }
 
     fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
+        if !self.failed.is_empty() {
+            let count = self.failed.len();
+            done.append(&mut self.failed);
+            return Ok(count);
+        }
         match (self.pool_in_flight > 0, self.engine_in_flight > 0) {
             (true, false) => self.poll_pool(done, timeout),
             (false, _) => self.poll_engine(done, timeout),

@@ -42,6 +42,10 @@ impl Store for Pair {
         self.from.open(objects)
     }
 
+    fn check_unchanged(&self, objects: &[Arc<dyn Handle>]) -> Result<()> {
+        self.from.check_unchanged(objects)
+    }
+
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
         let (read, write) = (self.from.engine(lane)?, self.to.engine(lane)?);
         Ok(Box::new(Mixed::of_legs(read, write)))
@@ -55,5 +59,61 @@ impl Store for Pair {
         names
             .entry(pair)
             .or_insert_with(|| Box::leak(format!("{} to {}", pair.0, pair.1).into_boxed_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use straightway_core::{Error, ErrorKind};
+
+    use super::*;
+    use crate::store::Verb;
+
+    /// A store that knows whether its objects have changed.
+    #[derive(Debug)]
+    struct Checked {
+        family: &'static str,
+        is_changed: bool,
+    }
+
+    impl Store for Checked {
+        fn describe(&self, _: &OsStr) -> String {
+            self.family.to_owned()
+        }
+
+        fn verbs(&self) -> Verbs {
+            Verbs::default()
+        }
+
+        fn open(&self, _: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
+            Ok(Vec::new())
+        }
+
+        fn check_unchanged(&self, _: &[Arc<dyn Handle>]) -> Result<()> {
+            if self.is_changed {
+                let why = "it changed";
+                return Err(Error::new(ErrorKind::Corrupt, "read", self.family, why));
+            }
+            Ok(())
+        }
+
+        fn engine(&self, _: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
+            Err(self.lacks(Verb::List))
+        }
+
+        fn family(&self) -> &'static str {
+            self.family
+        }
+    }
+
+    #[test]
+    fn the_source_of_a_copy_is_checked_by_its_own_store() {
+        let store = |family: &'static str, is_changed: bool| -> Arc<dyn Store> {
+            Arc::new(Checked { family, is_changed })
+        };
+        for is_changed in [false, true] {
+            let pair = Pair::of(&store("from", is_changed), &store("to", !is_changed));
+            assert_eq!(pair.check_unchanged(&[]).is_err(), is_changed);
+        }
     }
 }

@@ -171,6 +171,10 @@ impl Store for Served {
         self.store.survey(objects, hulls, direction)
     }
 
+    fn check_unchanged(&self, objects: &[Arc<dyn Handle>]) -> Result<()> {
+        self.store.check_unchanged(objects)
+    }
+
     fn get(&self, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
         self.seen()?.get(name, bytes_max)
     }

@@ -9,7 +9,10 @@ use straightway_core::{Error, ErrorKind};
 use straightway_nvme::Status;
 
 use super::{NvmeEngine, UNWANTED_MAX};
-use crate::{quarantine::QUARANTINE, subsystem::kind_of};
+use crate::{
+    quarantine::QUARANTINE,
+    subsystem::{kind_of, remedy},
+};
 
 impl NvmeEngine {
     /// Handles a request whose commands have all completed: it is finished, retried or failed.
@@ -52,7 +55,7 @@ impl NvmeEngine {
         };
         let (name, offset) = (&request.namespace.name, request.offset);
         let why = format!("at byte {offset}: {status}");
-        let error = Error::new(kind_of(status), operation, name, why);
+        let error = Error::new(kind_of(status), operation, name, why).with_hint(remedy(status));
         self.finish(index, Err(io::Error::other(error)));
     }
 
@@ -78,6 +81,7 @@ impl NvmeEngine {
         let mut queue = self.queues.remove(number);
         let why = queue.ending.take().expect("it was just looked at");
         let settings = std::sync::Arc::clone(&queue.controller.settings);
+        let held_until = now + queue.controller.quarantine_time();
         // Closing discards the data in the socket buffer before anything is sent elsewhere.
         drop(queue);
         for index in 0..u32::try_from(self.requests.capacity()).expect("queues are short") {
@@ -89,7 +93,7 @@ impl NvmeEngine {
             if request.is_write() && request.issued > 0 {
                 let bytes = request.offset..request.offset + request.bytes as u64;
                 let (nqn, nsid) = (&request.namespace.subsystem.nqn, request.namespace.nsid);
-                QUARANTINE.add(nqn, nsid, bytes, now + settings.quarantine_time());
+                QUARANTINE.add(nqn, nsid, bytes, held_until);
                 request.is_repeat = true;
             }
             request.queue = None;
@@ -150,7 +154,12 @@ impl NvmeEngine {
                 .iter()
                 .any(|(_, command)| is_unwanted(command.request));
             if is_silent || is_late {
-                let why = format!("no answer for {command_max:?}");
+                let time = if is_silent {
+                    command_max
+                } else {
+                    2 * command_max
+                };
+                let why = format!("no answer for {time:?}");
                 self.give_up(number, &why, now);
             } else if is_kept {
                 let why = "a cancelled I/O is not answered";

@@ -19,8 +19,13 @@ use super::{
     request::Request,
 };
 use crate::{
-    controller::Controller, namespace::Namespace, quarantine::QUARANTINE, refusal::Refusal,
+    controller::Controller,
+    namespace::Namespace,
+    quarantine::QUARANTINE,
+    refusal::Refusal,
     subsystem::Choice,
+    verdicts::Verdict,
+    verify::{VERIFY_INTERVAL, verdict},
 };
 
 /// The time for which a choice of controllers is cached. An ended controller is noticed immediately.
@@ -137,12 +142,44 @@ impl NvmeEngine {
             self.start_connecting(&controller);
             return BindResult::Until(now + super::CONTROL_INTERVAL);
         };
+        if self.queues[queue].controller.number != controller.number
+            && let Err(result) = self.confirm(number, queue, now)
+        {
+            return result;
+        }
         let request = &mut self.requests[number];
         request.queue = Some(queue);
         request.issued = 0;
         request.refused = None;
         self.queues[queue].backlog.push_back(number);
         BindResult::Bound
+    }
+
+    /// Returns an error unless the association of a queue confirmed the namespace of a request. Another association
+    /// than the chosen controller may be with another target.
+    fn confirm(&mut self, number: u32, queue: u32, now: Instant) -> Result<(), BindResult> {
+        let own = &self.queues[queue].controller;
+        let request = &mut self.requests[number];
+        let namespace = &request.namespace;
+        match verdict(own, &namespace.print) {
+            Verdict::Same => return Ok(()),
+            Verdict::Other(why) => {
+                return Err(BindResult::Failed(namespace.subsystem.replaced(&why)));
+            }
+            Verdict::Pending => {}
+        }
+        // An association that ends before it answers is replaced, but not endlessly.
+        if request.asked != Some(own.number) {
+            request.failures += u32::from(request.asked.is_some());
+            request.asked = Some(own.number);
+        }
+        if request.failures > own.settings.retries_max {
+            let why = format!("{} does not confirm the namespace", own.address);
+            let error = Error::new(ErrorKind::Transient, "transfer", &namespace.name, why)
+                .with_hint("check the network and the target");
+            return Err(BindResult::Failed(error));
+        }
+        Err(BindResult::Until(now + VERIFY_INTERVAL))
     }
 
     /// The index of the cached controllers for a namespace. Chooses again when the cache entry is old.
@@ -162,6 +199,8 @@ impl NvmeEngine {
                 for controller in &controllers {
                     controller.touch();
                 }
+                // A job may have thousands of objects.
+                self.reaches.retain(|reach| reach.until > now);
                 self.reaches.push(Reach {
                     opening,
                     controllers,

@@ -32,6 +32,8 @@ pub(super) struct Request {
     pub(super) refused: Option<Status>,
     /// The number of failed attempts.
     pub(super) failures: u32,
+    /// The number of the association that was last asked to confirm its namespace.
+    pub(super) asked: Option<u64>,
     pub(super) tries: Tries,
     /// The earliest time of the next attempt.
     pub(super) not_before: Instant,
@@ -60,6 +62,7 @@ impl Request {
             open: 0,
             refused: None,
             failures: 0,
+            asked: None,
             tries: Tries::default(),
             not_before: now,
             is_repeat: false,

@@ -265,7 +265,8 @@ fn a_storm_of_events_stops_neither_reads_nor_keep_alives() {
         }
     }
     object.check_unchanged().unwrap();
-    assert!(target.shared.keep_alives.load(Ordering::SeqCst) > 0);
+    // One is sent when the queue is connected.
+    assert!(target.shared.keep_alives.load(Ordering::SeqCst) > 1);
 }
 
 #[test]

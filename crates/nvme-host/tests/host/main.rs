@@ -14,6 +14,7 @@ mod ours;
 mod paths;
 mod relay;
 mod rig;
+mod swaps;
 mod target;
 mod transfers;
 mod versions;

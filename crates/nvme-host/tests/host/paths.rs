@@ -178,6 +178,47 @@ fn a_path_that_stops_responding_is_left_within_the_keep_alive_timeout() {
 }
 
 #[test]
+fn a_header_is_read_by_another_path_within_the_keep_alive_timeout() {
+    let targets = ports(2, &[]);
+    let mut settings = settings(Digests::default());
+    settings.paths = vec![portal(&targets[1])];
+    // Only the keep-alive can detect it.
+    settings.command_max = Duration::from_mins(1);
+    let store = store(&targets[0], settings);
+    let object = open(&store).unwrap();
+    let mut header = [0; 8];
+    object.read_exact_at(0, &mut header).unwrap();
+    targets[0].shared.is_frozen.store(true, Ordering::SeqCst);
+    let start = Instant::now();
+    object.read_exact_at(100, &mut header).unwrap();
+    assert_eq!(header[..], content(BYTES)[100..108]);
+    // After 1.5 s. Even on a busy machine this is long before the timeout of the command.
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn a_flush_that_takes_longer_than_the_idle_time_keeps_its_controller() {
+    let script = Script {
+        flush_time: Duration::from_millis(2500),
+        ..Script::default()
+    };
+    let target = Target::new(content(BYTES), script);
+    let mut short = settings(Digests::default());
+    short.idle = Duration::from_secs(1);
+    short.command_max = Duration::from_secs(20);
+    let store = store(&target, short);
+    let object = open(&store).unwrap();
+    store.sync(&[Arc::clone(&object)]).unwrap();
+    object.check_unchanged().unwrap();
+    // The admin queue and one I/O queue.
+    assert_eq!(target.shared.connections.load(Ordering::SeqCst), 2);
+}
+
+#[test]
 fn a_target_that_cuts_every_queue_is_given_up() {
     let target = Target::new(content(BYTES), Script::default());
     let mut few = settings(Digests::default());

@@ -49,8 +49,9 @@ pub(crate) struct Shared {
     pub(crate) connections: AtomicUsize,
     /// The number of reads of the name index that are still to be refused, with a status that permits a retry.
     pub(crate) refusals: AtomicU32,
-    /// The bytes of the name index that were read.
+    /// The bytes of the name index that were read, and the number of reads.
     pub(crate) index_bytes: AtomicU32,
+    pub(crate) index_reads: AtomicU32,
     is_down: AtomicBool,
     /// Whether the target has stopped responding.
     pub(crate) is_frozen: AtomicBool,
@@ -125,6 +126,7 @@ impl Shared {
             connections: AtomicUsize::new(0),
             refusals: AtomicU32::new(0),
             index_bytes: AtomicU32::new(0),
+            index_reads: AtomicU32::new(0),
             is_down: AtomicBool::new(false),
             is_frozen: AtomicBool::new(false),
             streams: Mutex::default(),
@@ -428,6 +430,7 @@ impl Connection {
         let shift = self.script.block_shift;
         match command {
             Nvm::Flush => {
+                std::thread::sleep(self.script.flush_time);
                 self.shared.flushes.fetch_add(1, Ordering::SeqCst);
                 self.answer(cid, Status::SUCCESS, 0)
             }

@@ -3,13 +3,14 @@
 use std::{
     ffi::OsStr,
     sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
 };
 
-use straightway_core::ErrorKind;
+use straightway_core::{Choice, ErrorKind, Extent, Move};
 use straightway_io::{
-    Handle, Store as _,
+    Executor, Handle, Objects, Region, Settings, Store as _,
     request::Op,
-    store::{Named, open_one},
+    store::{Named, Tag, open_one},
 };
 use straightway_nvme::{
     Digests,
@@ -18,13 +19,16 @@ use straightway_nvme::{
 use straightway_nvme_host::{NvmeEngine, NvmeTcp};
 
 use crate::{
-    rig::{content, engine, error_of, io, run, settings, store},
+    rig::{content, engine, error_of, io, portal, run, settings, store},
     target::{NQN, Script, Target},
 };
 
 const BYTES: usize = 1 << 20;
 const PIECE: usize = 64 << 10;
 const VERSION: u64 = 7;
+
+/// The bytes of an entry: its name has 9, which are padded.
+const ENTRY: usize = 32 + 12;
 
 fn name(number: usize) -> String {
     format!("file-{number:04}")
@@ -55,6 +59,12 @@ fn set_version(target: &Target, version: u64) {
     for entry in &mut script.index.as_mut().unwrap().entries {
         entry.version = version;
     }
+}
+
+/// The first names of the index.
+fn names(count: usize) -> Vec<Named> {
+    let named = |number| Named::new(format!("{NQN}/{}", name(number)));
+    (0..count).map(named).collect()
 }
 
 fn open(store: &NvmeTcp) -> Arc<dyn Handle> {
@@ -113,11 +123,9 @@ fn opening_and_checking_a_file_reads_its_entry_and_not_the_whole_index() {
     const FILES: usize = 200;
     let target = indexed(FILES);
     let store = store(&target, settings(Digests::default()));
-    // A name has 9 bytes, which are padded.
-    let entries_bytes = FILES * (32 + 12);
+    let entries_bytes = FILES * ENTRY;
     let read_bytes = || target.shared.index_bytes.load(Ordering::SeqCst) as usize;
-    let names = (0..FILES).map(|number| Named::new(format!("{NQN}/{}", name(number))));
-    let objects = store.open(&names.collect::<Vec<_>>()).unwrap();
+    let objects = store.open(&names(FILES)).unwrap();
     // The whole index once, between two headers.
     let opened = read_bytes();
     assert!(opened <= 3 * 64 + 2 * entries_bytes, "{opened}");
@@ -125,4 +133,115 @@ fn opening_and_checking_a_file_reads_its_entry_and_not_the_whole_index() {
         object.check_unchanged().unwrap();
     }
     assert_eq!(read_bytes() - opened, entries_bytes);
+}
+
+#[test]
+fn a_lookup_that_misses_reads_the_header_unless_the_index_changed() {
+    const HEADER: usize = 64;
+    let target = indexed(200);
+    let store = store(&target, settings(Digests::default()));
+    drop(open(&store));
+    let read_bytes = || target.shared.index_bytes.load(Ordering::SeqCst) as usize;
+    let look_up = |rest: &str| {
+        let before = read_bytes();
+        let opened = open_one(&store, OsStr::new(&format!("{NQN}/{rest}")));
+        (opened, read_bytes() - before)
+    };
+    let (missing, bytes) = look_up("none");
+    assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(bytes, HEADER);
+    // A namespace by its number. The version of its entry is the current one.
+    set_version(&target, VERSION + 1);
+    let (numbered, bytes) = look_up("1");
+    let version = Tag::Text((VERSION + 1).to_string());
+    assert_eq!(numbered.unwrap().tag(), Some(version));
+    assert_eq!(bytes, HEADER + ENTRY);
+    let change = |run: fn(&mut NameIndex)| {
+        let mut script = target.shared.script.lock().unwrap();
+        let index = script.index.as_mut().unwrap();
+        index.generation += 1;
+        run(index);
+    };
+    change(|index| {
+        let name = b"none".to_vec();
+        let first = index.entries[0].clone();
+        index.entries.push(IndexEntry { name, ..first });
+    });
+    look_up("none").0.unwrap();
+    change(|index| drop(index.entries.pop()));
+    let (missing, _) = look_up("none");
+    assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn the_versions_of_many_files_are_checked_with_few_commands() {
+    const FILES: usize = 200;
+    let target = indexed(FILES);
+    let store = store(&target, settings(Digests::default()));
+    let objects = store.open(&names(FILES)).unwrap();
+    let reads = || target.shared.index_reads.load(Ordering::SeqCst);
+    let before = reads();
+    store.check_unchanged(&objects).unwrap();
+    // The header and all entries.
+    assert_eq!(reads() - before, 2);
+    // If the target refuses that, each file is asked for, with retries.
+    target.shared.refusals.store(2, Ordering::SeqCst);
+    store.check_unchanged(&objects).unwrap();
+    assert_eq!(target.shared.refusals.load(Ordering::SeqCst), 0);
+    let mut script = target.shared.script.lock().unwrap();
+    script.index.as_mut().unwrap().entries[150].version += 1;
+    drop(script);
+    let error = store.check_unchanged(&objects).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains(&name(150)), "{error}");
+    store.check_unchanged(&objects[..150]).unwrap();
+}
+
+#[test]
+fn a_version_that_changed_behind_one_of_two_paths_fails_the_check_of_many_files() {
+    let targets = [indexed(3), indexed(3)];
+    let mut settings = settings(Digests::default());
+    settings.paths = vec![portal(&targets[1])];
+    let store = store(&targets[0], settings);
+    let objects = store.open(&names(3)).unwrap();
+    let Some(mut engine) = engine(8) else { return };
+    let is_used = |target: &Target| target.shared.reads.load(Ordering::SeqCst) > 0;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !targets.iter().all(is_used) {
+        assert!(Instant::now() < deadline, "a path is not used");
+        for object in &objects {
+            read(&mut engine, object);
+        }
+    }
+    store.check_unchanged(&objects).unwrap();
+    set_version(&targets[1], VERSION + 1);
+    let error = store.check_unchanged(&objects).unwrap_err().to_string();
+    let address = targets[1].address.to_string();
+    assert!(error.contains(&address), "{error}");
+}
+
+#[test]
+fn a_load_of_many_files_checks_their_versions_together() {
+    const FILES: usize = 64;
+    const PART: u64 = 4096;
+    if engine(1).is_none() {
+        return;
+    }
+    let target = indexed(FILES);
+    let store = Arc::new(store(&target, settings(Digests::default())));
+    let handles = store.open(&names(FILES)).unwrap();
+    let reads = || target.shared.index_reads.load(Ordering::SeqCst) as usize;
+    let before = reads();
+    let moves = (0..FILES as u32).map(|object| Move {
+        object,
+        extent: Extent::new(0, PART),
+        at: u64::from(object) * PART,
+    });
+    let region = Arc::new(Region::host(FILES as u64 * PART).unwrap());
+    let executor = Executor::new(Settings::default()).unwrap();
+    let objects = Objects::new(store, handles);
+    let ticket = executor.read(objects, moves.collect(), &region, Choice::Auto);
+    ticket.unwrap().wait().unwrap();
+    // Each file is verified before it is read. At the end, the header and all entries are read.
+    assert_eq!(reads() - before, FILES + 2);
 }

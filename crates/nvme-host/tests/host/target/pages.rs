@@ -61,6 +61,7 @@ impl Connection {
         }
         let bytes = &self.shared.index_bytes;
         bytes.fetch_add(log.bytes, Ordering::SeqCst);
+        self.shared.index_reads.fetch_add(1, Ordering::SeqCst);
         let mut page = index.encode().unwrap();
         let start = log.offset as usize;
         let end = start + log.bytes as usize;

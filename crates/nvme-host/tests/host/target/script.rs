@@ -1,6 +1,6 @@
 //! The properties of a test target, and the faults that it injects.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use straightway_nvme::{
     Digests,
@@ -84,6 +84,8 @@ pub(crate) struct Script {
     /// ANATT.
     pub(crate) transition_s: u8,
     pub(crate) listed: Vec<(SubsystemKind, String, SocketAddr)>,
+    /// The duration of a flush.
+    pub(crate) flush_time: Duration,
     /// The name index, if the target has one.
     pub(crate) index: Option<NameIndex>,
 }
@@ -109,6 +111,7 @@ impl Default for Script {
             ana: None,
             transition_s: 0,
             listed: Vec::new(),
+            flush_time: Duration::ZERO,
             index: None,
         }
     }
