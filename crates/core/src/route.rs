@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// The memory that a region is in. As text: `host:`, `cuda:0`, `p2p:0000:04:00.0`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
     /// Host memory.

@@ -1,6 +1,10 @@
 //! A tensor of a Python library, whose memory is read or written.
 
-use std::{ptr::NonNull, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    ptr::NonNull,
+    sync::Arc,
+};
 
 use pyo3::{exceptions::PyValueError, prelude::*};
 use straightway_core::{Place, Result};
@@ -59,7 +63,7 @@ impl BorrowedTensor {
     }
 
     /// Its bytes, for reading.
-    pub(crate) fn holding(&self) -> Result<Holding<'static>> {
+    pub(crate) fn holding(&self, contexts: &mut Contexts) -> Result<Holding<'static>> {
         Ok(match (self.place, NonNull::new(self.address as *mut u8)) {
             (Place::Host, Some(start)) if self.bytes > 0 => {
                 // SAFETY: the bytes are valid as long as their owner, which this keeps alive. Python threads may write
@@ -67,11 +71,10 @@ impl BorrowedTensor {
                 Holding::Lent(unsafe { LentBytes::new(start, self.bytes, self.owner()) })
             }
             (Place::Gpu(number), Some(_)) if self.bytes > 0 => {
-                let context = context(number)?;
+                let context = contexts.on(number)?;
                 // SAFETY: as for host memory above; a race on a GPU is not a data race in Rust.
-                let memory = unsafe {
-                    DeviceMemory::lend(&context, self.address, self.bytes, self.owner())
-                }?;
+                let memory =
+                    unsafe { DeviceMemory::lend(context, self.address, self.bytes, self.owner()) }?;
                 Holding::Device(Arc::new(memory))
             }
             // An empty tensor may have any address, or none.
@@ -80,12 +83,12 @@ impl BorrowedTensor {
     }
 
     /// Its bytes, for writing.
-    pub(crate) fn region(&self) -> Result<Region> {
+    pub(crate) fn region(&self, contexts: &mut Contexts) -> Result<Region> {
         match (self.place, NonNull::new(self.address as *mut u8)) {
             (Place::Gpu(number), Some(_)) if self.bytes > 0 => {
-                let (context, bytes) = (context(number)?, self.bytes as u64);
+                let (context, bytes) = (contexts.on(number)?, self.bytes as u64);
                 // SAFETY: as for host memory below.
-                unsafe { Region::lent(&context, self.address, bytes, self.owner()) }
+                unsafe { Region::lent(context, self.address, bytes, self.owner()) }
             }
             (Place::Host, Some(start)) if self.bytes > 0 => {
                 // SAFETY: the bytes are valid as long as their owner, which the region keeps alive. Targets that share
@@ -100,6 +103,21 @@ impl BorrowedTensor {
 
     fn owner(&self) -> Owner {
         Arc::clone(&self.owner) as Owner
+    }
+}
+
+/// The contexts of the GPUs that the tensors of one call are on. Each is found once per call and not once per tensor:
+/// finding one takes six calls of the driver.
+#[derive(Debug, Default)]
+pub(crate) struct Contexts(BTreeMap<u32, Context>);
+
+impl Contexts {
+    /// The context of a GPU.
+    fn on(&mut self, number: u32) -> Result<&Context> {
+        Ok(match self.0.entry(number) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(free) => free.insert(context(number)?),
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use straightway_io::Progress;
 use straightway_pipeline::weights::{FileSaver, Held};
 
 use crate::{
-    borrowed::{BorrowedTensor, Described},
+    borrowed::{BorrowedTensor, Contexts, Described},
     executor,
     receipt::Receipt,
     stores::locate,
@@ -31,7 +31,8 @@ pub(crate) fn save(
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
-        let held = tensors.iter().map(held);
+        let mut contexts = Contexts::default();
+        let held = tensors.iter().map(|tensor| held(tensor, &mut contexts));
         let target = locate(&path)?;
         let saver = FileSaver {
             progress: watched,
@@ -42,11 +43,11 @@ pub(crate) fn save(
     Ok(Receipt(receipt))
 }
 
-fn held(tensor: &BorrowedTensor) -> Result<Held<'_>> {
+fn held<'a>(tensor: &'a BorrowedTensor, contexts: &mut Contexts) -> Result<Held<'a>> {
     Ok(Held {
         name: &tensor.name,
         dtype: tensor.dtype,
         shape: tensor.shape.clone(),
-        bytes: tensor.holding()?,
+        bytes: tensor.holding(contexts)?,
     })
 }

@@ -181,8 +181,8 @@ def test_tied_weights_are_stored_once_and_stay_tied(tmp_path):
         checkpointer.restore(into=apart)
         assert torch.equal(apart["embed"], weight) and torch.equal(apart["head"], weight)
         tied = torch.zeros(1000, 100)
-        checkpointer.restore(into={"embed": tied, "head": tied})
-        assert torch.equal(tied, weight)
+        restored = checkpointer.restore(into={"embed": tied, "head": tied})
+        assert torch.equal(tied, weight) and restored.bytes == weight.nbytes
 
 
 def test_a_tensor_changed_right_after_save_is_saved_as_it_was(tmp_path):

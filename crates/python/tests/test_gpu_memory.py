@@ -410,8 +410,8 @@ def test_saves_and_restores_wait_for_all_streams_of_cupy(monkeypatch, tmp_path):
     class Opened:
         step = 1
 
-        def tensors(self):
-            return [("a", "F32", [3])]
+        def find(self, name):
+            return "F32", (3,)
 
         def restore(self, targets):
             events.append("read")

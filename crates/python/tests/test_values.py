@@ -88,6 +88,10 @@ def test_a_restore_fills_tensors_that_require_grad_matrices_and_scalars(saved):
     # Autograd notices that the values were overwritten.
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+    base = torch.zeros(2, 6)
+    view = base[:, ::2]
+    base.requires_grad_()
+    assert restored(saved(torch.arange(6.0).reshape(2, 3)), view).tolist() == [[0, 1, 2], [3, 4, 5]]
     matrix = numpy.matrix(numpy.zeros((2, 3)))
     assert restored(saved(numpy.matrix([[1.0, 2, 3], [4, 5, 6]])), matrix).tolist() == [[1, 2, 3], [4, 5, 6]]
     for value in (numpy.array(2 + 3j), torch.tensor(2 + 3j, dtype=torch.complex128), numpy.array(7.5, ">f8")):

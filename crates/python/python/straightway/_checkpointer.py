@@ -469,7 +469,7 @@ def check_bounds(
 def _share(name: str, part: _parts.Part) -> Share:
     """The description of a part for other ranks."""
     dtype = _parts.stored_dtype(name, part.local)
-    return Share(name, part.start, tuple(part.local.shape), dtype, part.shape)
+    return Share(name, part.start, tuple(part.local.shape), dtype, tuple(part.shape))
 
 
 def _check_step(step: int) -> int:

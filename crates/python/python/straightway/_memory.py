@@ -8,7 +8,11 @@ bytes, a masked array hides some. ``readable`` returns a tensor whose memory hol
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from typing import Any
+
+#: The device of a tensor, and its address range from the first element to the last. It may have gaps that are not the
+#: tensor's.
+Span = tuple[str, int, int]
 
 #: The integer dtype of each element size. Integers can be copied and compared whatever the elements mean.
 _TORCH_BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
@@ -20,8 +24,9 @@ def is_masked(value: Any) -> bool:
     return ma is not None and isinstance(value, ma.MaskedArray)
 
 
-#: Cache: the library of each tensor type seen so far. A state has 100,000 tensors of a few types.
+#: Caches: the library of each type seen so far, and whether ``is_exact``. A state has 100,000 tensors of a few types.
 _LIBRARIES: dict[type, str] = {}
+_EXACT: dict[type, bool] = {}
 
 
 def library(tensor: Any) -> str:
@@ -36,7 +41,13 @@ def library(tensor: Any) -> str:
 
 def is_exact(value: Any) -> bool:
     """Whether a value is a tensor of NumPy or PyTorch itself, and not of a subclass."""
-    kind = type(value)
+    known = _EXACT.get(type(value))
+    if known is None:
+        known = _EXACT[type(value)] = _is_exact_type(type(value))
+    return known
+
+
+def _is_exact_type(kind: type) -> bool:
     if kind.__module__ == "numpy":
         return kind is sys.modules["numpy"].ndarray
     if kind.__module__ == "torch":
@@ -44,11 +55,22 @@ def is_exact(value: Any) -> bool:
     return kind.__module__ == "torch.nn.parameter" and kind is sys.modules["torch"].nn.Parameter
 
 
+def _detached(tensor: Any) -> Any:
+    """A tensor of PyTorch with the same memory that needs no gradient: the tensor itself if it needs none."""
+    return tensor if is_exact(tensor) and not tensor.requires_grad else tensor.detach()
+
+
+def is_contiguous(tensor: Any) -> bool:
+    """Whether a tensor is contiguous in row-major order."""
+    if library(tensor) == "pt":
+        return bool(tensor.is_contiguous())
+    return bool(tensor.flags.c_contiguous)
+
+
 def readable(name: str, tensor: Any) -> Any:
     """A tensor whose memory holds the values of this one, in native byte order: its own memory, or a copy."""
     if library(tensor) == "pt":
-        # A tensor that needs no gradient need not be detached.
-        plain = tensor if is_exact(tensor) and not tensor.requires_grad else tensor.detach()
+        plain = _detached(tensor)
         _check_torch(name, plain)
         return plain.resolve_conj().resolve_neg() if plain.is_conj() or plain.is_neg() else plain
     if is_exact(tensor):
@@ -68,10 +90,11 @@ def readable(name: str, tensor: Any) -> Any:
 def writable(name: str, tensor: Any) -> Any:
     """The tensor, detached, if its own memory can be written to. Raises an error with the tensor's name otherwise."""
     if library(tensor) == "pt":
-        plain = tensor.detach()
+        plain = _detached(tensor)
         _check_torch(name, plain)
         # `detach` of a subclass may return a copy of the values.
-        if type(tensor) is not type(plain) and plain.numel() and _storage(tensor)[0] != _storage(plain)[0]:
+        may_be_copy = type(tensor) is not type(plain) and not is_exact(tensor)
+        if may_be_copy and plain.numel() and _storage(tensor)[0] != _storage(plain)[0]:
             raise _unwritable(name, f"{type(tensor).__name__} gives a copy of its values")
         return plain
     numpy = sys.modules.get("numpy")
@@ -102,11 +125,9 @@ def _is_on_gpu(tensor: Any) -> bool:
 
 def _check_torch(name: str, tensor: Any) -> None:
     """Raises for tensors whose elements are not in memory of their own. Their address must not be used."""
-    import torch
-
     if tensor.is_nested:
         raise TypeError(f"{name!r} is a nested tensor\nhint: store the tensors of its unbind()")
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name!r} has layout {tensor.layout}\nhint: store its values and indices")
     if tensor.is_quantized:
         raise TypeError(f"{name!r} is a quantized tensor\nhint: store its int_repr(), scale and zero point")
@@ -148,29 +169,20 @@ def _last_element(tensor: Any) -> int:
     return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
 
 
-class Span(NamedTuple):
-    """The address range from a tensor's first element to its last. It may have gaps that are not the tensor's."""
-
-    device: str
-    start: int
-    end: int
-
-    @staticmethod
-    def of(tensor: Any) -> Span:
-        """The span of a tensor that has elements."""
-        if library(tensor) == "pt":
-            device = "cpu" if tensor.is_cpu else f"cuda:{tensor.device.index or 0}"
-            start = tensor.data_ptr()
-            # Strides are never negative in PyTorch.
-            last = tensor.numel() - 1 if tensor.is_contiguous() else _last_element(tensor)
-            return Span(device, start, start + (last + 1) * tensor.element_size())
-        on_gpu = _is_on_gpu(tensor)
-        device = f"cuda:{tensor.__dlpack_device__()[1]}" if on_gpu else "cpu"
-        interface = tensor.__cuda_array_interface__ if on_gpu else tensor.__array_interface__
-        start = interface["data"][0]
-        reach = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides)]
-        low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
-        return Span(device, start + low, start + high + tensor.dtype.itemsize)
+def span(tensor: Any) -> Span:
+    """The span of a tensor that has elements."""
+    if library(tensor) == "pt":
+        device = "host:" if tensor.is_cpu else f"cuda:{tensor.device.index or 0}"
+        start = tensor.data_ptr()
+        # Strides are never negative in PyTorch.
+        return device, start, start + (_last_element(tensor) + 1) * tensor.element_size()
+    on_gpu = _is_on_gpu(tensor)
+    device = f"cuda:{tensor.__dlpack_device__()[1]}" if on_gpu else "host:"
+    interface = tensor.__cuda_array_interface__ if on_gpu else tensor.__array_interface__
+    start = interface["data"][0]
+    reach = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides)]
+    low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+    return device, start + low, start + high + tensor.dtype.itemsize
 
 
 def strides_of(tensor: Any) -> tuple[int, ...]:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from ._memory import is_exact, is_masked, library, readable
-from ._saving import Described, describe_plain, dtype_of, is_storable, type_name
+from ._memory import is_contiguous, is_exact, is_masked, library, readable
+from ._saving import TYPE_NAMES, Described, describe_plain, dtype_of, is_storable
 
 #: A tensor as the saver takes it: description, whether it is opaque bytes, and for a part the whole shape and offset.
-Given = tuple[Described, bool, tuple[list[int], list[int]] | None]
+Given = tuple[Described, bool, tuple[Sequence[int], Sequence[int]] | None]
 
 
 #: Complex dtypes that a checkpoint does not have, and the dtype of their real and imaginary halves.
 HALVES = {"complex128": "F64", "complex32": "F16"}
 
 
-class Part(NamedTuple):
+@dataclass(slots=True)
+class Part:
     """A part of a tensor that this rank holds."""
 
     #: The memory, contiguous or not.
@@ -54,8 +56,7 @@ def parts(name: str, tensor: Any, view: Callable[[str, Any], Any] = readable) ->
     """
     if is_exact(tensor):
         # The common case. A lookup of an attribute that a tensor does not have takes longer than all the rest.
-        plain = view(name, tensor)
-        return [Part(plain, (0,) * len(plain.shape), tuple(plain.shape))]
+        return [_all_of(view(name, tensor))]
     if hasattr(tensor, "__create_chunk_list__"):
         from torch.distributed.checkpoint.metadata import MetadataIndex
 
@@ -66,11 +67,16 @@ def parts(name: str, tensor: Any, view: Callable[[str, Any], Any] = readable) ->
     elif hasattr(tensor, "local_shards"):
         shards = [(s.metadata.shard_offsets, s.tensor) for s in tensor.local_shards()]
     else:
-        plain = view(name, tensor)
-        return [Part(plain, (0,) * len(plain.shape), tuple(plain.shape))]
+        return [_all_of(view(name, tensor))]
     # A rank may hold an empty shard of a tensor that has fewer rows than there are ranks.
     held = [(start, view(name, shard)) for start, shard in shards if shard.numel() or not tensor.numel()]
     return [Part(shard, tuple(start), tuple(tensor.shape)) for start, shard in held]
+
+
+def _all_of(plain: Any) -> Part:
+    """A whole tensor as its only part."""
+    shape = plain.shape
+    return Part(plain, (0,) * len(shape), shape)
 
 
 def stored(local: Any) -> Any:
@@ -86,19 +92,12 @@ def stored(local: Any) -> Any:
 
 def stored_dtype(name: str, local: Any) -> str:
     """The checkpoint dtype of a tensor after ``stored``."""
-    return HALVES.get(type_name(local.dtype)) or dtype_of(name, local)
+    return HALVES.get(TYPE_NAMES[local.dtype]) or dtype_of(name, local)
 
 
 def is_complex(tensor: Any) -> bool:
     """Whether ``stored`` splits its numbers into pairs."""
-    return type_name(tensor.dtype) in HALVES
-
-
-def is_contiguous(local: Any) -> bool:
-    """Whether a tensor is contiguous in row-major order."""
-    if library(local) == "pt":
-        return bool(local.is_contiguous())
-    return bool(local.flags.c_contiguous)
+    return TYPE_NAMES[tensor.dtype] in HALVES
 
 
 def contiguous(local: Any) -> Any:
@@ -120,14 +119,14 @@ def given(name: str, part: Part) -> Given:
     return described, False, None if described[2] == shape else (shape, start)
 
 
-def counted(part: Part, dtype: str) -> tuple[list[int], list[int]]:
+def counted(part: Part, dtype: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape of the whole tensor and the part's offset, in elements of this checkpoint dtype."""
-    shape, start = list(part.shape), list(part.start)
+    shape, start = part.shape, part.start
     if is_complex(part.local):
-        return [*shape, 2], [*start, 0]
+        return (*shape, 2), (*start, 0)
     if dtype == "F4":
         # PyTorch counts bytes of two 4-bit elements each.
-        return [*shape[:-1], shape[-1] * 2], [*start[:-1], start[-1] * 2]
+        return (*shape[:-1], shape[-1] * 2), (*start[:-1], start[-1] * 2)
     return shape, start
 
 
@@ -136,4 +135,4 @@ def opaque(name: str, data: bytes) -> Given:
     import ctypes
 
     owner = ctypes.create_string_buffer(data, len(data))
-    return (name, "U8", [len(data)], ctypes.addressof(owner), len(data), "host:", owner), True, None
+    return (name, "U8", (len(data),), ctypes.addressof(owner), len(data), "host:", owner), True, None

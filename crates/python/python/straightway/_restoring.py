@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from . import _framework
 from ._allocators import Allocate, Wanted
 from ._conversion import is_lossless
-from ._memory import Span, assign, holds, library, may_overlap_itself, strides_of, writable
-from ._parts import Part, counted, is_contiguous, parts, stored, stored_dtype
+from ._memory import Span, assign, holds, library, may_overlap_itself, span, strides_of, writable
+from ._parts import Part, counted, parts, stored, stored_dtype
 from ._saving import Described, describe_plain, empty_like, synchronize
 from ._straightway import Checkpoint
 
@@ -18,14 +20,17 @@ from ._straightway import Checkpoint
 ReadStats = dict[str, Any]
 
 
-class _Target(NamedTuple):
+@dataclass(slots=True)
+class _Target:
     """A part of a tensor to fill."""
 
     name: str
     #: The part; its memory is the tensor's own.
-    part: Part
-    #: Its offset in the saved tensor.
-    start: list[int]
+    own: Any
+    #: Its offset in the whole tensor, in the library's elements.
+    offset: tuple[int, ...]
+    #: Its offset in the saved tensor, in elements of the checkpoint.
+    start: Sequence[int]
     #: The saved dtype, if it differs from the target's.
     saved_dtype: str | None
     #: ``None`` if there are no elements.
@@ -39,36 +44,37 @@ class _Target(NamedTuple):
         return self.described is not None
 
     @property
-    def own(self) -> Any:
-        """The tensor that has the memory."""
-        return self.part.local
-
-    @property
     def origin(self) -> tuple[Any, ...]:
         """The address that element 0 of the whole tensor would have. Parts with the same origin do not conflict."""
         assert self.span is not None, "only memory that has elements is shared"
         strides = strides_of(self.own)
-        return self.name, self.span.start - sum(s * stride for s, stride in zip(self.part.start, strides)), strides
+        return self.name, self.span[1] - sum(s * stride for s, stride in zip(self.offset, strides)), strides
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """A key that targets with the same memory and values share, such as tied weights."""
+        own = self.own
+        return self.name, self.span, self.offset, own.shape, strides_of(own), own.dtype, self.is_direct
 
     @property
     def may_overlap_itself(self) -> bool:
         """Whether two of its elements may share memory."""
-        return not self.is_direct and may_overlap_itself(self.own)
+        return self.described is None and may_overlap_itself(self.own)
 
 
 def _holds_as_saved(own: Any) -> bool:
     """Whether the memory of a tensor has the layout of a checkpoint: contiguous, native, without lazy views."""
-    if not is_contiguous(own):
-        return False
-    return not (own.is_conj() or own.is_neg()) if library(own) == "pt" else bool(own.dtype.isnative)
+    if library(own) == "pt":
+        return own.is_contiguous() and not (own.is_conj() or own.is_neg())
+    return bool(own.flags.c_contiguous and own.dtype.isnative)
 
 
-def _span(own: Any, described: Described | None) -> Span:
-    """The span of a tensor that has elements."""
+def _span(own: Any, described: Described | None) -> Span | None:
+    """The span of a tensor; ``None`` if it has no elements."""
     if described is None:
-        return Span.of(own)
+        return None if 0 in own.shape else span(own)
     address, nbytes, device = described[3:6]
-    return Span("cpu" if device == "host:" else device, address, address + nbytes)
+    return (device, address, address + nbytes) if nbytes else None
 
 
 class _Batch(NamedTuple):
@@ -76,7 +82,7 @@ class _Batch(NamedTuple):
 
     targets: list[_Target]
     memories: list[Any]
-    described: list[tuple[Described, list[int]]]
+    described: list[tuple[Described, Sequence[int]]]
 
     @staticmethod
     def into_copies(targets: list[_Target]) -> _Batch:
@@ -109,37 +115,28 @@ class Filling:
     def __init__(self, opened: Checkpoint, cast: bool = False) -> None:
         self._opened = opened
         self._cast = cast
-        #: The saved tensors: the dtype and shape of each.
-        self.known = {name: (dtype, shape) for name, dtype, shape, *_ in opened.tensors()}
         #: The tensors whose values a conversion can change: from which type to which.
         self.narrowed: dict[str, tuple[str, str]] = {}
         self._targets: list[_Target] = []
-        self._seen: set[tuple[Any, ...]] = set()
 
     def add(self, name: str, part: Part, is_whole: bool = False) -> None:
         """Adds a ``writable`` part, to be filled from the saved tensor of that name.
 
         With ``is_whole``, the shape of the whole tensor must equal the saved shape.
         """
-        if name not in self.known:
-            raise KeyError(f"step {self._opened.step} has no tensor {name!r}")
-        saved, shape = self.known[name]
+        saved, shape = _find(self._opened, name)
         wanted, start = counted(part, saved)
         if is_whole and shape != wanted:
-            raise ValueError(f"{name!r} was saved with shape {tuple(shape)}, but the target has shape {tuple(wanted)}")
+            raise ValueError(f"{name!r} was saved with shape {shape}, but the target has shape {tuple(wanted)}")
         own = part.local
-        ours = stored_dtype(name, own)
+        described = describe_plain(name, stored(own)) if _holds_as_saved(own) else None
+        ours = described[1] if described else stored_dtype(name, own)
+        saved_dtype = None
         if saved != ours:
             self._check_conversion(name, saved, ours, own)
-        is_direct = saved == ours and _holds_as_saved(own)
-        described = describe_plain(name, stored(own)) if is_direct else None
-        span = None if 0 in own.shape else _span(own, described)
-        # Tied weights have the same name and memory: they are read once.
-        strides = own.stride() if library(own) == "pt" else own.strides
-        same = (name, span, part.start, own.shape, strides, ours, is_direct)
-        if span is None or same not in self._seen:
-            self._seen.add(same)
-            self._targets.append(_Target(name, part, start, None if saved == ours else saved, span, described))
+            saved_dtype, described = saved, None
+        target = _Target(name, own, part.start, start, saved_dtype, _span(own, described), described)
+        self._targets.append(target)
 
     def prepare(self) -> Callable[[], ReadStats]:
         """The function that reads all parts and returns the statistics."""
@@ -155,12 +152,12 @@ class Filling:
         for target, memory in zip(separate.targets, separate.memories):
             if memory is not target.own:
                 assign(target.own, memory)
-        _increment_versions([target.own for target in self._targets])
+        _increment_versions([target.own for batch in (overlapping, separate) for target in batch.targets])
         return stats
 
     def _read(self, batch: _Batch, stats: ReadStats) -> None:
         # The targets' devices, also of those that are read into host memory first: queued work may still write to them.
-        for device in {target.span.device for target in batch.targets if target.span is not None} - {"cpu"}:
+        for device in {target.span[0] for target in batch.targets if target.span is not None} - {"host:"}:
             synchronize(device)
         if batch.described:
             more = self._opened.restore(batch.described)
@@ -182,13 +179,21 @@ class Filling:
             raise ValueError(f"{name!r} was saved as {saved}, which cannot be converted to {ours}: {error}") from error
 
 
+def _find(opened: Checkpoint, name: str) -> tuple[str, tuple[int, ...]]:
+    """The dtype and shape of a saved tensor."""
+    found = opened.find(name)
+    if found is None:
+        raise KeyError(f"step {opened.step} has no tensor {name!r}")
+    return found
+
+
 def _split_by_overlap(targets: list[_Target]) -> tuple[list[_Target], list[_Target]]:
     """Targets with memory of their own, and those that overlap themselves or each other."""
-    separate: list[_Target] = [target for target in targets if target.span is None]
+    separate = [target for target in targets if target.span is None]
     overlapping: list[_Target] = []
     groups: list[list[_Target]] = []
     end = ("", 0)
-    for target in sorted((t for t in targets if t.span is not None), key=lambda t: t.span or ()):
+    for target in sorted([target for target in targets if target.span is not None], key=attrgetter("span")):
         assert target.span is not None, "targets without elements were filtered out"
         device, start, stop = target.span
         if groups and end[0] == device and start < end[1]:
@@ -197,10 +202,19 @@ def _split_by_overlap(targets: list[_Target]) -> tuple[list[_Target], list[_Targ
         else:
             groups.append([target])
             end = (device, stop)
-    for group in groups:
+    for members in groups:
+        group = members if len(members) == 1 else _distinct(members)
         is_separate = len(group) == 1 or len({target.origin for target in group}) == 1
         (overlapping if not is_separate or any(t.may_overlap_itself for t in group) else separate).extend(group)
     return separate, overlapping
+
+
+def _distinct(targets: list[_Target]) -> list[_Target]:
+    """The targets without repetitions. Tied weights have the same name and memory: they are read once."""
+    first: dict[tuple[Any, ...], _Target] = {}
+    for target in targets:
+        first.setdefault(target.identity, target)
+    return list(first.values())
 
 
 def _assign_overlapping(targets: list[_Target], values: list[Any]) -> None:
@@ -281,14 +295,14 @@ def _allocated(
     opened: Checkpoint, names: list[str], place: str, allocate: Allocate
 ) -> tuple[dict[str, Any], ReadStats]:
     """Makes tensors in GPU memory of their library. Tensors of dtypes that the library does not have are left out."""
-    known = {name: (dtype, shape) for name, dtype, shape, *_ in opened.tensors()}
-    wanted: list[Wanted] = [(0, known[name][0], tuple(known[name][1])) for name in names]
+    known = {name: _find(opened, name) for name in names}
+    wanted: list[Wanted] = [(0, *known[name]) for name in names]
     given, _ = allocate(wanted)
     made = {name: (tensor, address) for name, (tensor, address, is_tensor) in zip(names, given) if is_tensor}
-    targets: list[tuple[Described, list[int]]] = []
+    targets: list[tuple[Described, Sequence[int]]] = []
     for name, (tensor, address) in made.items():
         dtype, shape = known[name]
-        targets.append(((name, dtype, shape, address, tensor.nbytes, place, tensor), [0] * len(shape)))
+        targets.append(((name, dtype, shape, address, tensor.nbytes, place, tensor), (0,) * len(shape)))
     if not targets:
         return {}, nothing()
     # Queued work of the library's stream may still use this memory.

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ._memory import library, readable
+from ._memory import is_contiguous, library, readable
 from ._straightway import Receipt, save
 
 #: A tensor as `save` takes it: name, dtype, shape, address, bytes, device, and the object that owns the memory.
-Described = tuple[str, str, list[int], int, int, str, Any]
+Described = tuple[str, str, Sequence[int], int, int, str, Any]
 
 #: The dtype names of safetensors files, by the names of PyTorch and NumPy.
 DTYPE_NAMES = {
@@ -64,43 +63,46 @@ def describe(name: str, tensor: Any) -> Described:
     """The description of a tensor for ``save``. The memory is the tensor's own, or that of a copy."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a tensor is a string, not {name!r}")
-    return describe_plain(name, readable(name, tensor))
+    plain = readable(name, tensor)
+    if not is_contiguous(plain):
+        fix = "tensor.contiguous()" if library(plain) == "pt" else "numpy.ascontiguousarray(array)"
+        raise ValueError(f"tensor {name!r} is not contiguous\nhint: save {fix}")
+    return describe_plain(name, plain)
 
 
 def describe_plain(name: str, plain: Any) -> Described:
-    """The description of a tensor that ``readable`` or ``writable`` returned. Nothing is copied."""
+    """The description of a contiguous tensor that ``readable`` or ``writable`` returned. Nothing is copied."""
     if library(plain) == "pt":
-        if not plain.is_contiguous():
-            raise ValueError(f"tensor {name!r} is not contiguous\nhint: save tensor.contiguous()")
         dtype = dtype_of(name, plain)
-        shape = list(plain.shape)
+        shape = plain.shape
         if dtype == "F4":
             # PyTorch counts bytes of two elements each; the file counts elements.
-            shape[-1] *= 2
+            shape = (*shape[:-1], shape[-1] * 2)
         device = "host:" if plain.is_cpu else f"cuda:{plain.device.index or 0}"
-        nbytes = plain.numel() * plain.element_size()
+        nbytes = plain.nbytes
         return name, dtype, shape, plain.data_ptr() if nbytes else 0, nbytes, device, plain
-    if not plain.flags.c_contiguous:
-        raise ValueError(f"tensor {name!r} is not contiguous\nhint: save numpy.ascontiguousarray(array)")
     # NumPy builds the interface dictionary at each access.
     interface = getattr(plain, "__array_interface__", None)
     if interface is not None:
         address, device = interface["data"][0], "host:"
     else:
         address, device = plain.__cuda_array_interface__["data"][0], f"cuda:{plain.__dlpack_device__()[1]}"
-    return name, dtype_of(name, plain), list(plain.shape), address if plain.nbytes else 0, plain.nbytes, device, plain
+    return name, dtype_of(name, plain), plain.shape, address if plain.nbytes else 0, plain.nbytes, device, plain
 
 
-@functools.lru_cache(maxsize=256)
-def type_name(dtype: Any) -> str:
-    """The name of a dtype in NumPy and PyTorch."""
-    # Cached: there are few dtypes, and building a name takes longer than a lookup.
-    return getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
+class _TypeNames(dict[Any, str]):
+    def __missing__(self, dtype: Any) -> str:
+        name = self[dtype] = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
+        return name
+
+
+#: Cache: the name of each dtype in NumPy and PyTorch. There are few, and building a name takes longer than a lookup.
+TYPE_NAMES = _TypeNames()
 
 
 def dtype_of(name: str, tensor: Any) -> str:
     """The dtype name of a tensor in a safetensors file."""
-    theirs = type_name(tensor.dtype)
+    theirs = TYPE_NAMES[tensor.dtype]
     ours = DTYPE_NAMES.get(theirs)
     if ours is None:
         raise ValueError(f"tensor {name!r} has dtype {theirs}, which safetensors files do not support")

@@ -1,16 +1,16 @@
 """The part of the package that is written in Rust."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from typing_extensions import Self
 
-_Described = tuple[str, str, list[int], int, int, str, Any]
+_Described = tuple[str, str, Sequence[int], int, int, str, Any]
 _Allocate = Callable[
     [list[tuple[int, str | None, tuple[int, ...] | None]]], tuple[list[tuple[Any, int, bool]], int]
 ]
-_Given = tuple[_Described, bool, tuple[list[int], list[int]] | None]
+_Given = tuple[_Described, bool, tuple[Sequence[int], Sequence[int]] | None]
 
 __all__ = [
     "Checkpoint",
@@ -233,11 +233,12 @@ class Checkpoint:
     @property
     def written_bytes(self) -> int: ...
     def tensors(self) -> list[tuple[str, str, list[int], bool, list[tuple[list[int], list[int]]]]]: ...
+    def find(self, name: str) -> tuple[str, tuple[int, ...]] | None: ...
     def contents(self, names: list[str]) -> dict[str, bytes]: ...
     def gather(
         self, names: list[str], device: str, take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]: ...
-    def restore(self, targets: list[tuple[_Described, list[int]]]) -> dict[str, Any]: ...
+    def restore(self, targets: list[tuple[_Described, Sequence[int]]]) -> dict[str, Any]: ...
     def verify(self) -> tuple[list[str], bool]: ...
     def export(self, folder: str | os.PathLike[str]) -> list[str]: ...
 

@@ -166,22 +166,26 @@ def parsed(data: bytes) -> Node:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the checkpoint's tree is not valid JSON: {error}") from error
-    open_nodes: list[tuple[Any, int]] = [(tree, 0)]
-    while open_nodes:
-        node, depth = open_nodes.pop()
-        within = _members(node)
-        if within is None or depth > _DEPTH_MAX:
-            raise ValueError(
-                f"the checkpoint's tree has an invalid node, or is deeper than {_DEPTH_MAX}: {str(node)[:80]}"
-            )
-        open_nodes += [(member, depth + 1) for member in within]
+    level, depth = [tree], 0
+    while level:
+        deeper: list[Any] = []
+        for node in level:
+            within = _members(node)
+            if within is None or depth > _DEPTH_MAX:
+                raise ValueError(
+                    f"the checkpoint's tree has an invalid node, or is deeper than {_DEPTH_MAX}: {str(node)[:80]}"
+                )
+            deeper += within
+        level, depth = deeper, depth + 1
     return cast(Node, tree)
 
 
 def _members(node: Any) -> list[Any] | None:
     """The nodes inside a node; ``None`` if it is not a valid node."""
     match node:
-        case ["v", None | bool() | int() | float() | str()] | ["e" | "p", str()] | ["x", str(), str()]:
+        case ["x", str(), str()]:
+            return []
+        case _ if _is_value(node):
             return []
         case ["d" | "o", list(pairs)] if all(_is_pair(pair) for pair in pairs):
             return [pair[1] for pair in pairs]
@@ -195,7 +199,15 @@ def _members(node: Any) -> list[Any] | None:
 
 
 def _is_pair(pair: Any) -> bool:
-    return isinstance(pair, list) and len(pair) == 2 and _members(pair[0]) == [] and pair[0][0] in ("v", "e", "p")
+    return isinstance(pair, list) and len(pair) == 2 and _is_value(pair[0])
+
+
+def _is_value(node: Any) -> bool:
+    """Whether a node is a plain value or a leaf, as keys are."""
+    match node:
+        case ["v", str() | None | bool() | int() | float()] | ["e" | "p", str()]:
+            return True
+    return False
 
 
 def merge(tree: Node, other: Node) -> None:

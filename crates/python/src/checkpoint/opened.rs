@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 use pyo3::{
     exceptions::{PyKeyError, PyRuntimeError, PyValueError},
     prelude::*,
-    types::{PyBytes, PyDict},
+    types::{PyBytes, PyDict, PyTuple},
 };
 use straightway_core::{Place, Result};
 use straightway_io::Progress;
@@ -15,7 +15,7 @@ use straightway_pipeline::{
 };
 
 use crate::{
-    borrowed::{BorrowedTensor, Described},
+    borrowed::{BorrowedTensor, Contexts, Described},
     executor,
     handover::converted_tensors,
     loading::place,
@@ -89,6 +89,19 @@ impl Checkpoint {
             .collect()
     }
 
+    /// The dtype and shape of an entry; `None` if the step does not have it.
+    fn find<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+    ) -> PyResult<Option<(&'static str, Bound<'py, PyTuple>)>> {
+        let Some(found) = self.opened.manifest().tensor(name) else {
+            return Ok(None);
+        };
+        let shape = PyTuple::new(py, found.shape.iter())?;
+        Ok(Some((found.dtype.name(), shape)))
+    }
+
     /// The bytes of some entries, checked.
     fn contents<'py>(&self, py: Python<'py>, names: Vec<String>) -> PyResult<Bound<'py, PyDict>> {
         let mut gathered = self.gathered(py, names, Place::Host)?.0;
@@ -144,9 +157,10 @@ impl Checkpoint {
         check_apart(&targets)?;
         let checkpoint = Arc::clone(&self.opened);
         let (fetched, seconds) = self.run(py, move |restorer| {
+            let mut contexts = Contexts::default();
             let wanted = targets
                 .iter()
-                .map(|(to, start)| wanted(&checkpoint, to, start));
+                .map(|(to, start)| wanted(&checkpoint, to, start, &mut contexts));
             restorer.restore(&checkpoint, &wanted.collect::<Result<Vec<_>>>()?)
         })?;
         stats_dict(py, &fetched, seconds)
@@ -219,6 +233,7 @@ fn wanted(
     checkpoint: &checkpoint::Checkpoint,
     to: &BorrowedTensor,
     start: &Shape,
+    contexts: &mut Contexts,
 ) -> Result<Wanted> {
     let saved = checkpoint.manifest().tensor(&to.name);
     let rectangle = match saved {
@@ -232,7 +247,7 @@ fn wanted(
     Ok(Wanted {
         name: to.name.clone(),
         rectangle,
-        region: Arc::new(to.region()?),
+        region: Arc::new(to.region(contexts)?),
         at: 0,
     })
 }
@@ -256,14 +271,7 @@ fn check_apart(targets: &[(BorrowedTensor, Shape)]) -> PyResult<()> {
     let mut spans: Vec<_> = targets
         .iter()
         .filter(|(to, _)| to.bytes > 0)
-        .map(|(to, _)| {
-            (
-                format!("{:?}", to.place),
-                to.address,
-                to.bytes as u64,
-                &to.name,
-            )
-        })
+        .map(|(to, _)| (to.place, to.address, to.bytes as u64, &to.name))
         .collect();
     spans.sort_unstable();
     for pair in spans.windows(2) {

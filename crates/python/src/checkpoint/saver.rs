@@ -22,7 +22,7 @@ use straightway_pipeline::{
 
 use super::store::steps;
 use crate::{
-    borrowed::{BorrowedTensor, Described},
+    borrowed::{BorrowedTensor, Contexts, Described},
     error::OrRaise,
     executor,
     receipt::Receipt,
@@ -113,11 +113,8 @@ impl Saver {
     fn prepare(&self, py: Python<'_>, tensors: Vec<Given>) -> PyResult<()> {
         let parts: PyResult<Vec<_>> = tensors.into_iter().map(HeldPart::new).collect();
         let parts = parts?;
-        self.with(py, |saver| {
-            let sources: Result<Vec<_>> = parts.iter().map(HeldPart::source).collect();
-            saver.prepare(&sources?)
-        })?
-        .or_raise()
+        self.with(py, |saver| saver.prepare(&sources(&parts)?))?
+            .or_raise()
     }
 
     /// Like `save`, but without a commit: `wait_part` returns the part that `Store.commit` needs from every rank.
@@ -197,8 +194,7 @@ impl Saver {
             }
         };
         self.with(py, |saver| {
-            let sources: Result<Vec<_>> = parts.iter().map(HeldPart::source).collect();
-            let sources = sources.inspect_err(|_| saver.skip())?;
+            let sources = sources(&parts).inspect_err(|_| saver.skip())?;
             begin(saver, &sources)
         })?
         .or_raise()
@@ -288,16 +284,23 @@ impl HeldPart {
         })
     }
 
-    fn source(&self) -> Result<SaveSource<'_>> {
+    fn source(&self, contexts: &mut Contexts) -> Result<SaveSource<'_>> {
         Ok(SaveSource {
             name: &self.tensor.name,
             dtype: self.tensor.dtype,
             shape: self.shape.clone(),
             rectangle: self.rectangle.clone(),
             opaque: self.is_opaque,
-            memory: self.tensor.holding()?,
+            memory: self.tensor.holding(contexts)?,
         })
     }
+}
+
+/// Parts as the saver takes them.
+fn sources(parts: &[HeldPart]) -> Result<Vec<SaveSource<'_>>> {
+    let mut contexts = Contexts::default();
+    let sources = parts.iter().map(|part| part.source(&mut contexts));
+    sources.collect()
 }
 
 /// The result of a save, as a dictionary.

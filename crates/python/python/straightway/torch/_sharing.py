@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .._memory import Span
+from .._memory import span
 
 
 def storage_ptr(tensor: torch.Tensor) -> int:
@@ -32,7 +32,7 @@ def storage_size(tensor: torch.Tensor) -> int:
 
 def end_ptr(tensor: torch.Tensor) -> int:
     """The address after a tensor's last element."""
-    return Span.of(tensor).end if tensor.nelement() else tensor.data_ptr()
+    return span(tensor)[2] if tensor.nelement() else tensor.data_ptr()
 
 
 def is_complete(tensor: torch.Tensor) -> bool:

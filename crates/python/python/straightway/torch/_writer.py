@@ -24,7 +24,7 @@ from torch.futures import Future
 from .. import _metadata, _parts
 from .._checkpointer import check_bounds
 from .._memory import readable
-from .._saving import synchronize, type_name
+from .._saving import TYPE_NAMES, synchronize
 from .._straightway import Saver, Store, fresh_run, has_store, is_local
 from .._tree import leaf
 from ._location import METADATA, Location
@@ -338,5 +338,5 @@ def _complex_names(metadata: Metadata) -> dict[str, str]:
     """The tensors whose complex numbers are stored as pairs, with their PyTorch dtype."""
     entries = metadata.state_dict_metadata.items()
     tensors = [(name, entry) for name, entry in entries if isinstance(entry, TensorStorageMetadata)]
-    dtypes = {name: type_name(entry.properties.dtype) for name, entry in tensors}
+    dtypes = {name: TYPE_NAMES[entry.properties.dtype] for name, entry in tensors}
     return {name: dtype for name, dtype in dtypes.items() if dtype in _parts.HALVES}
