@@ -23,8 +23,8 @@ use crate::{
 const RUN_SHARE: u64 = 8;
 const RUNS: usize = 2;
 
-/// If the second method is this much faster in its first run, although its ring had to be made, there is no further run:
-/// those of the first method would only take time.
+/// If the second method is this much faster in its first run, there is no further run: those of the first method would
+/// only take time.
 const GAIN_CLEAR: f64 = 1.3;
 
 /// The second method has to be this much faster to be chosen, so that noise does not decide.
@@ -62,7 +62,7 @@ impl Executor {
         let mut trial = Trial {
             executor: self,
             rest: moves,
-            earlier: Vec::with_capacity(2 * RUNS + 1),
+            earlier: Vec::with_capacity(2 * RUNS + 2),
         };
         // The last job syncs everything.
         let asked = Ask {
@@ -70,9 +70,11 @@ impl Executor {
             ..ask.clone()
         };
         let make_one = |moves, method| make(moves, method, asked.clone());
-        // Makes the lanes, which both methods use.
-        if let Err(stopped) = trial.run(CUT_BYTES, |moves| make_one(moves, usual))? {
-            return Ok(stopped);
+        // Makes the lanes, which both methods use, and the rings of those that need them.
+        for method in [usual, other] {
+            if let Err(stopped) = trial.run(CUT_BYTES, |moves| make_one(moves, method))? {
+                return Ok(stopped);
+            }
         }
         let mut best = [f64::INFINITY; 2];
         for _ in 0..RUNS {
