@@ -348,7 +348,8 @@ impl Planner<'_> {
             let name = &self.transfer.objects()[m.object as usize].name;
             let message = format!(
                 "its byte {} would be at a memory address that is not a multiple of {}",
-                interior.offset, alignment.memory_bytes
+                interior.offset,
+                self.memory_bytes(alignment)
             );
             return Err(
                 Error::new(ErrorKind::Unsupported, "go direct with", name, message)
@@ -418,14 +419,18 @@ impl Planner<'_> {
 
     /// Whether the memory address at region offset `at` is aligned for DMA.
     fn is_memory_aligned(&self, at: u64, alignment: Alignment) -> bool {
-        let memory_bytes = match self.policy.place {
+        (self.policy.region_address + at).is_multiple_of(self.memory_bytes(alignment))
+    }
+
+    /// The alignment of memory addresses for DMA.
+    fn memory_bytes(&self, alignment: Alignment) -> u64 {
+        match self.policy.place {
             Place::Host => alignment.memory_bytes,
             // cuFile silently stages transfers that are not aligned to 4 KiB through its own cache.
             Place::Gpu(_) => alignment.memory_bytes.max(Alignment::PAGE_BYTES),
             // Drives accept less, but QEMU's lose bytes if the part in the first page is not whole sectors.
             Place::P2p(_) => alignment.memory_bytes.max(SECTOR_BYTES),
-        };
-        (self.policy.region_address + at).is_multiple_of(memory_bytes)
+        }
     }
 
     /// Lays out a copy between objects, through slots of the ring.

@@ -157,8 +157,8 @@ impl Gds {
 
     /// Checks whether a transfer between `files` and `region` can be direct, and marks the surveys of those files for
     /// which it can. Returns `None` if cuFile moves none of the bytes, and an error only if the user demands it. The
-    /// reason why cuFile could not be used is added to `warnings`. `firsts` has, for a write, the block of each file to
-    /// test with.
+    /// reason why cuFile could not be used is added to `warnings`. `firsts` has a whole block inside a move of each
+    /// file, to test with. A job that has direct chunks then needs a [`lease`](Self::lease).
     pub(crate) fn survey(
         &self,
         files: impl FnOnce() -> Result<Vec<Arc<File>>>,
@@ -166,7 +166,7 @@ impl Gds {
         region: &Arc<Region>,
         (leg, choice): (Leg, Choice),
         warnings: &mut Vec<String>,
-    ) -> Result<Option<CuFileLease>> {
+    ) -> Result<Option<Arc<Session>>> {
         let Place::Gpu(ordinal) = region.place() else {
             return Ok(None);
         };
@@ -174,10 +174,41 @@ impl Gds {
             return Ok(None);
         }
         let all = (&mut *surveys, firsts);
-        match files().and_then(|files| self.lease(&files, all, region, (leg, choice))) {
-            Ok(lease) => Ok(lease),
-            Err(error) if self.is_insisted(choice) => Err(error),
-            Err(error) => {
+        let session = files().and_then(|files| self.prove(&files, all, region, (leg, choice)));
+        self.unless_demanded(session, surveys, choice, warnings)
+    }
+
+    /// Registers the region of a job that has direct chunks. Returns `None` and unmarks the surveys if that fails and
+    /// the user does not demand cuFile: the job has to be planned again.
+    pub(crate) fn lease(
+        &self,
+        session: Arc<Session>,
+        surveys: &mut [Survey],
+        region: &Arc<Region>,
+        choice: Choice,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<CuFileLease>> {
+        let registered = check_aligned(region).and_then(|()| session.register(region));
+        let lease = registered.map(|(registered, registration_s)| {
+            Some(CuFileLease {
+                session,
+                _registered: registered,
+                registration_s,
+            })
+        });
+        self.unless_demanded(lease, surveys, choice, warnings)
+    }
+
+    /// Turns an error into a warning, unless the user demands cuFile. The bytes then take another route.
+    fn unless_demanded<T>(
+        &self,
+        found: Result<Option<T>>,
+        surveys: &mut [Survey],
+        choice: Choice,
+        warnings: &mut Vec<String>,
+    ) -> Result<Option<T>> {
+        match found {
+            Err(error) if !self.is_insisted(choice) => {
                 tracing::debug!(%error, "not by cuFile");
                 warnings.push(format!("GPUDirect Storage was not used: {error}"));
                 for survey in surveys {
@@ -185,32 +216,30 @@ impl Gds {
                 }
                 Ok(None)
             }
+            found => found,
         }
     }
 
-    fn lease(
+    /// Marks the surveys of files that cuFile can move. Returns the session if there are any.
+    fn prove(
         &self,
         files: &[Arc<File>],
         (surveys, firsts): (&mut [Survey], &[FirstExtent]),
         region: &Arc<Region>,
         (leg, choice): (Leg, Choice),
-    ) -> Result<Option<CuFileLease>> {
-        let block_of = |((file, survey), first): ((&Arc<File>, &Survey), &FirstExtent)| {
-            let alignment = survey.direct?;
-            match leg {
-                Leg::Read => first_block(file, alignment),
-                Leg::Write => *first,
-            }
-        };
-        let of_each = files.iter().zip(&*surveys).zip(firsts);
-        let blocks: Vec<FirstExtent> = of_each.map(block_of).collect();
-        if blocks.iter().any(Option::is_some) {
+    ) -> Result<Option<Arc<Session>>> {
+        let has_block = firsts.iter().any(Option::is_some);
+        if !has_block && !self.is_insisted(choice) {
+            // All bytes are edges. Opening cuFile would take half a second for nothing.
+            return Ok(None);
+        }
+        // If `direct` is demanded, the plan decides whether any byte needs an aligned region.
+        if has_block && choice != Choice::Only(Route::Direct) {
             check_aligned(region)?;
         }
         let memory = region.device_memory().expect("its place is a GPU");
         let session = self.session(memory.context())?;
-        let mut is_used = false;
-        for ((file, survey), block) in files.iter().zip(surveys).zip(blocks) {
+        for ((file, survey), block) in files.iter().zip(&mut *surveys).zip(firsts) {
             // Without O_DIRECT there is nothing to prove.
             if survey.direct.is_none() {
                 continue;
@@ -221,19 +250,11 @@ impl Gds {
             survey.device_direct = if self.when == GdsUse::Force || is_edges {
                 session.handle(file).map(|_| true)?
             } else {
-                session.proof(file, leg, block)?.is_direct()
+                session.proof(file, leg, *block)?.is_direct()
             };
-            is_used |= survey.device_direct && block.is_some();
         }
-        if !is_used {
-            return Ok(None);
-        }
-        let (registered, registration_s) = session.register(region)?;
-        Ok(Some(CuFileLease {
-            session,
-            _registered: registered,
-            registration_s,
-        }))
+        let is_used = surveys.iter().any(|survey| survey.device_direct);
+        Ok(is_used.then_some(session))
     }
 
     /// The session of the context's GPU, opened on first use.

@@ -37,7 +37,8 @@ pub struct Peers {
     proofs: Arc<Mutex<ProofCache>>,
 }
 
-/// The first extent that a transfer moves of a file, if any. For a write from a region, the first whole block of it.
+/// The first extent that a transfer moves of a file, if any. For GPU memory and for writes from a region, the first
+/// whole block inside a move.
 pub(crate) type FirstExtent = Option<Extent>;
 
 impl Peers {

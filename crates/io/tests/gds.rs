@@ -215,6 +215,43 @@ fn small_extents_are_staged_if_direct_is_demanded_and_need_no_proof() {
 }
 
 #[test]
+fn small_extents_of_a_long_file_need_no_aligned_region_if_direct_is_demanded() {
+    Standin::run("cufile=p2p", |standin| {
+        let folder = folder();
+        if !has_direct(folder.path()) {
+            return;
+        }
+        let file = write_file(&folder.path().join("f"), 300_001);
+        let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
+        let direct = Choice::Only(Route::Direct);
+        let context = context().unwrap();
+        let owner = Arc::new(Region::device(&context, 40_000).unwrap());
+        let memory = owner.device_memory().unwrap();
+        // The first has no whole page. The second has one, which is too little for a separate I/O.
+        for extent in [Extent::new(6000, 3000), Extent::new(6000, 10_000)] {
+            let mut lent = Arc::new(Region::part_of(memory, 512, extent.bytes).unwrap());
+            let m = Move {
+                object: 0,
+                extent,
+                at: 0,
+            };
+            let files = vec![Arc::clone(&file)];
+            let job = executor.read(files, vec![m], &lent, direct).unwrap();
+            let receipt = job.wait().unwrap();
+            let staged = [(Route::Staged, Reason::Small, extent.bytes)];
+            assert_eq!(routes(&receipt), staged);
+            assert_eq!(receipt.registration, None);
+            let mut seen = vec![0; extent.bytes as usize];
+            let region = Arc::get_mut(&mut lent).unwrap();
+            region.read_at(0, &mut seen).unwrap();
+            assert!(seen[..] == bytes_of(300_001)[6000..][..seen.len()]);
+        }
+        drop((owner, context, executor));
+        standin.assert_clean_but_for_cufile();
+    });
+}
+
+#[test]
 fn a_region_is_registered_once_for_its_life() {
     Standin::run("cufile=nvfs", |standin| {
         let folder = folder();

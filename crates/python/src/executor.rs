@@ -1,6 +1,11 @@
 //! The executors of the process: started once, shared by all calls.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread::Builder};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread::Builder,
+};
 
 use pyo3::prelude::*;
 use straightway_core::{Place, Result};
@@ -26,9 +31,27 @@ static SHARED: PerProcess<BTreeMap<Key, Arc<Executor>>> = PerProcess::new();
 
 /// The executor of this process for transfers between these locations, which may not exist yet.
 pub(crate) fn of<'a>(ends: impl IntoIterator<Item = &'a Location>) -> Result<Arc<Executor>> {
+    tuned(ends, tuning::of)
+}
+
+/// As [`of`], for reads of a checkpoint. A damaged profile must not stop a restore: it is a warning.
+pub(crate) fn of_checkpoint(location: &Location) -> Result<Arc<Executor>> {
+    tuned([location], |path| {
+        Ok(tuning::of(path).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the default settings are used");
+            DriveInfo::default()
+        }))
+    })
+}
+
+/// The executor for transfers between these locations. `info` returns the tuning of the drive behind a path.
+fn tuned<'a>(
+    ends: impl IntoIterator<Item = &'a Location>,
+    info: impl FnOnce(&Path) -> Result<DriveInfo>,
+) -> Result<Arc<Executor>> {
     let medium = Medium::of(ends);
     let (network, drive) = match &medium {
-        Medium::Drive(path) => (None, tuning::of(path)?),
+        Medium::Drive(path) => (None, info(path)?),
         Medium::Network(tuning) => (Some(*tuning), DriveInfo::default()),
     };
     let executor = shared((network, drive.tuning), || {

@@ -1,6 +1,11 @@
 //! The tuning of the drive behind a path, looked up once per file system and process.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
 
 use straightway_core::Result;
 use straightway_io::Learning;
@@ -17,25 +22,40 @@ pub(crate) struct DriveInfo {
     pub(crate) learning: Option<Learning>,
 }
 
-/// The drive of each file system, by its device number.
-static KNOWN: PerProcess<BTreeMap<u64, DriveInfo>> = PerProcess::new();
+/// Whether it is a block device instead of a file system, and its device number.
+type DriveKey = (bool, u64);
+
+/// The drive of each file system and block device.
+static KNOWN: PerProcess<BTreeMap<DriveKey, DriveInfo>> = PerProcess::new();
 
 /// The tuning of the drive behind `path`.
 pub(crate) fn of(path: &Path) -> Result<DriveInfo> {
-    // A file that does not exist yet will be on the drive of its folder. An invalid path fails later, when it is
-    // opened.
-    let folder = || path.parent().and_then(|folder| fs::metadata(folder).ok());
-    let Some(meta) = fs::metadata(path).ok().or_else(folder) else {
+    // An invalid path fails later, when it is opened.
+    let Some((path, key)) = existing(path) else {
         return Ok(DriveInfo::default());
     };
     let mut known = KNOWN.lock();
-    if let Some(one) = known.get(&meta.dev()) {
+    if let Some(one) = known.get(&key) {
         return Ok(one.clone());
     }
     let one = DriveInfo {
-        tuning: DriveTuning::of(path)?,
-        learning: Learned::of(path),
+        tuning: DriveTuning::of(&path)?,
+        learning: Learned::of(&path),
     };
-    known.insert(meta.dev(), one.clone());
+    known.insert(key, one.clone());
     Ok(one)
+}
+
+/// The path, or its nearest ancestor that exists: a new file will be on the drive of that folder.
+fn existing(path: &Path) -> Option<(PathBuf, DriveKey)> {
+    let path = std::path::absolute(path).ok()?;
+    path.ancestors().find_map(|one| {
+        let meta = fs::metadata(one).ok()?;
+        let key = if meta.file_type().is_block_device() {
+            (true, meta.rdev())
+        } else {
+            (false, meta.dev())
+        };
+        Some((one.to_owned(), key))
+    })
 }

@@ -514,25 +514,59 @@ def test_restores_and_loads_look_up_the_same_profile(tmp_path):
     with straightway.Checkpointer(tmp_path / "steps") as checkpointer:
         checkpointer.save(1, state, async_=False)
     straightway.save_file(state, tmp_path / "m.safetensors")
-    # A damaged profile is an error for everything that looks it up.
+    # A damaged profile is an error for loads and saves. It does not stop a restore, which warns.
     profile = tmp_path / "state/straightway/profile.toml"
     profile.parent.mkdir(parents=True)
     profile.write_text("damaged")
     code = """
-        import sys, straightway
+        import logging, sys, numpy, straightway
+        warnings = []
+        handler = logging.Handler()
+        handler.emit = lambda record: warnings.append(record.getMessage()) if record.levelname == "WARNING" else None
+        logging.getLogger("straightway").addHandler(handler)
         folder = sys.argv[1]
-        checkpointer = straightway.Checkpointer(f"{folder}/steps")
         load = lambda: straightway.load_model(f"{folder}/m.safetensors", framework="np")
-        for read in (load, checkpointer.load, checkpointer.verify):
+        # The profile is found for a folder that does not exist yet, too.
+        save = lambda: straightway.Checkpointer(f"{folder}/new/steps").save(1, {"t": numpy.ones(9)}, async_=False)
+        for work in (load, save):
             try:
-                read()
+                work()
             except ValueError as error:
                 print("profile.toml" in str(error))
             else:
                 print("not looked up")
+        checkpointer = straightway.Checkpointer(f"{folder}/steps")
+        into = {"t": numpy.zeros(1000)}
+        for work in (checkpointer.load, checkpointer.verify, lambda: checkpointer.restore(into=into)):
+            warnings.clear()
+            work()
+            print(any("profile.toml" in warning for warning in warnings))
+        print(into["t"].sum() == 1000)
     """
     done = python(code, tmp_path, env=os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")})
-    assert done.stdout.split() == ["True"] * 3, done.stdout + done.stderr
+    assert done.stdout.split() == ["True"] * 6, done.stdout + done.stderr
+
+
+def test_a_target_whose_file_was_truncated_is_an_error_and_later_restores_work(tmp_path):
+    with straightway.Checkpointer(tmp_path / "steps") as checkpointer:
+        checkpointer.save(1, {"t": numpy.arange(1 << 18)}, async_=False)
+    # In a process of its own, which a fault would end.
+    code = """
+        import os, sys, numpy, straightway
+        folder = sys.argv[1]
+        lost = numpy.memmap(f"{folder}/target", "int64", "w+", shape=(1 << 18,))
+        os.truncate(f"{folder}/target", 0)
+        checkpointer = straightway.Checkpointer(f"{folder}/steps")
+        try:
+            checkpointer.restore(into={"t": lost})
+        except ValueError as error:
+            print("pages of the target memory are gone" in str(error), "defect" in str(error))
+        into = {"t": numpy.zeros(1 << 18, "int64")}
+        checkpointer.restore(into=into)
+        print((into["t"] == numpy.arange(1 << 18)).all())
+    """
+    done = python(code, tmp_path)
+    assert done.stdout.split() == ["True", "False", "True"], done.stdout + done.stderr
 
 
 FORKED = """

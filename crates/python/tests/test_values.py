@@ -99,6 +99,16 @@ def test_a_restore_fills_tensors_that_require_grad_matrices_and_scalars(saved):
         assert restored(saved(value), target) == value
 
 
+def test_complex_numbers_of_halves_are_restored_into_wider_ones(saved):
+    pairs = torch.tensor([[1.5, -2], [0, float("inf")], [3, 4]], dtype=torch.float16)
+    expected = [complex(1.5, -2), complex(0, float("inf")), complex(3, 4)]
+    checkpointer = saved(torch.view_as_complex(pairs))
+    whole, strided = torch.zeros(3, dtype=torch.complex128), torch.zeros(6, dtype=torch.complex128)[::2]
+    for target in (whole, strided, torch.zeros(3, dtype=torch.complex128).conj()):
+        assert restored(checkpointer, target).resolve_conj().tolist() == expected
+    assert restored(checkpointer, numpy.zeros(3, "complex128")).tolist() == expected
+
+
 def test_a_target_that_only_returns_copies_is_refused_by_name(saved):
     checkpointer = saved(FIVE)
     refused(checkpointer, Foreign(numpy.zeros(5, "i4")), "'a' cannot be restored in place: Foreign gives copies")

@@ -23,6 +23,7 @@ use crate::{
     limit::available_memory,
     peer::Provider,
     root::Root,
+    streaming,
 };
 
 /// A huge page on x86-64 and on most arm64 kernels.
@@ -117,6 +118,8 @@ impl HostMemory {
             Error::new(ErrorKind::Invalid, "use the BAR memory of", provider, why)
         })?;
         let map = Provider::at(provider).map(map_bytes)?;
+        // The device may be removed while its memory is mapped. A copy to it is then an error.
+        streaming::install();
         Ok(Self {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             start: map,

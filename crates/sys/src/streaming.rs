@@ -13,8 +13,13 @@ use std::sync::OnceLock;
 /// Whether pages that may be gone can be copied: this CPU supports the copy, and the signal handler is
 /// ours. The first call installs the handler.
 pub(crate) fn guarded() -> bool {
+    install() && arch::installed()
+}
+
+/// Installs the signal handler, once per process. Returns whether that worked. Costs nothing after the first call.
+pub(crate) fn install() -> bool {
     static INSTALLED: OnceLock<bool> = OnceLock::new();
-    *INSTALLED.get_or_init(arch::install) && arch::installed()
+    *INSTALLED.get_or_init(arch::install)
 }
 
 /// Copies `bytes` bytes. Returns whether all could be copied; if not, part of the target was written.

@@ -153,27 +153,34 @@ impl Job {
         let files = || objects.files();
         let firsts = match (region.place(), direction) {
             (Place::Host, _) => Vec::new(),
-            (_, Direction::Out) => own_blocks(&transfer, &surveys),
-            (_, Direction::In | Direction::Across) => firsts(&transfer),
+            (Place::Gpu(_), _) | (Place::P2p(_), Direction::Out) => own_blocks(&transfer, &surveys),
+            (Place::P2p(_), Direction::In | Direction::Across) => firsts(&transfer),
         };
         let all = (&mut surveys[..], &firsts[..]);
-        let direct_path = if let Place::P2p(provider) = region.place() {
-            let peers = &settings.peers;
-            let is_proven = peers.survey(provider, files, all, wanted, &mut warnings)?;
-            is_proven.then_some(DirectPath::Compared)
+        let (gds, peers) = (&settings.gds, &settings.peers);
+        let (is_compared, session) = if let Place::P2p(provider) = region.place() {
+            let is_compared = peers.survey(provider, files, all, wanted, &mut warnings)?;
+            (is_compared, None)
         } else {
-            let gds = &settings.gds;
-            let lease = gds.survey(files, all, region, wanted, &mut warnings)?;
-            lease.map(DirectPath::CuFile)
+            let session = gds.survey(files, all, region, wanted, &mut warnings)?;
+            (false, session)
         };
         let span = (region.place(), region.address());
         let policy = policy(direction, choice, span, settings);
-        let plan = Plan::new(&transfer, &surveys, &[], &policy)?;
-        // cuFile's counters prove nothing about a job without direct chunks, such as one of small extents only.
+        let mut plan = Plan::new(&transfer, &surveys, &[], &policy)?;
+        // A job without direct chunks, such as one of small extents only, needs no registration and proves nothing.
         let is_direct = plan.drive().iter().any(|c| c.route == Route::Direct);
+        let mut direct_path = (is_compared && is_direct).then_some(DirectPath::Compared);
+        if let Some(session) = session.filter(|_| is_direct) {
+            let lease = gds.lease(session, &mut surveys, region, choice, &mut warnings)?;
+            if lease.is_none() {
+                plan = Plan::new(&transfer, &surveys, &[], &policy)?;
+            }
+            direct_path = lease.map(DirectPath::CuFile);
+        }
         Ok(Self {
             regions: [Arc::clone(region)].into(),
-            direct_path: direct_path.filter(|_| is_direct),
+            direct_path,
             warnings,
             in_memory: written_in_memory(direction, &objects, choice),
             ..Self::new(direction, ask, plan, objects, opening)
@@ -237,8 +244,8 @@ fn firsts(transfer: &Transfer) -> Vec<FirstExtent> {
     firsts
 }
 
-/// For each object, the first whole block inside a move, if there is one. Test transfers overwrite only that: all other
-/// blocks may have bytes of other transfers.
+/// For each object, the first whole block inside a move, if there is one. Test transfers move only that: a write must
+/// not change bytes of other transfers, and without such a block nothing is direct.
 fn own_blocks(transfer: &Transfer, surveys: &[Survey]) -> Vec<FirstExtent> {
     let mut blocks = vec![None; transfer.objects().len()];
     for m in transfer.moves() {

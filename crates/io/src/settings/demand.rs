@@ -13,7 +13,7 @@ pub struct Demand {
     pub depth: Option<u32>,
     /// Lanes for the drive or the network.
     pub lanes: Option<u32>,
-    /// The total memory of all rings in host memory.
+    /// The memory of the rings of one crew in host memory, over all its lanes: [`Settings::staging_bytes`].
     pub staging_bytes: Option<u64>,
     /// The rate limit of jobs without a share of their own.
     pub rate_max: Option<Rate>,

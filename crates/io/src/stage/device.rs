@@ -64,8 +64,12 @@ impl DeviceStage {
             };
             state = match memory(&group[0]).map(|memory| self.streams.on(memory.context())) {
                 None => {
-                    for region_span in group {
-                        host::copy(direction, &mut slot, regions, region_span);
+                    let mut spans = group.iter();
+                    let copied =
+                        spans.try_for_each(|span| host::copy(direction, &mut slot, regions, span));
+                    if let Err(error) = copied {
+                        let slot = Some(slot);
+                        return Err(Box::new(CopyError { slot, error }));
                     }
                     Err(slot)
                 }

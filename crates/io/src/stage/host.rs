@@ -45,19 +45,22 @@ struct Pending {
     region_spans: Vec<RegionSpan>,
 }
 
-/// Makes one copy between a slot and host memory.
+/// Makes one copy between a slot and host memory. Fails if pages of that memory are gone.
 pub(super) fn copy(
     direction: CopyDirection,
     slot: &mut Slot,
     regions: &[Arc<Region>],
     region_span: &RegionSpan,
-) {
+) -> Result<()> {
     let span = region_span.span;
     let region = &regions[region_span.region as usize];
     let window = Window::new(region, span.memory_offset as u64, span.bytes);
     match direction {
         CopyDirection::ToDevice => window.fill_from(slot, span.slot_offset),
-        CopyDirection::ToHost => window.spill_into(slot, span.slot_offset),
+        CopyDirection::ToHost => {
+            window.spill_into(slot, span.slot_offset);
+            Ok(())
+        }
     }
 }
 
@@ -91,11 +94,15 @@ impl Stage for HostStage {
         else {
             return;
         };
-        for region_span in region_spans.drain(..) {
-            copy(made.direction, &mut made.slot, &regions, &region_span);
-        }
+        let outcome = region_spans
+            .drain(..)
+            .try_for_each(|span| copy(made.direction, &mut made.slot, &regions, &span));
         self.spare.push(region_spans);
-        done.push(Copied::whole(made.tag, made.slot));
+        done.push(Copied {
+            tag: made.tag,
+            slot: Some(made.slot),
+            outcome,
+        });
     }
 
     fn copies_on_poll(&self) -> bool {

@@ -213,13 +213,21 @@ impl Steps {
         Ok(versions)
     }
 
-    /// Removes everything that an attempt wrote. It will not be committed.
+    /// Removes everything that an attempt wrote. It will not be committed. Removes nothing if its manifest may still
+    /// appear, or if its records cannot be listed.
     pub fn abandon(&self, attempt: &Attempt) {
+        let abandon = || {
+            let records = self.records(attempt)?;
+            if is_undecided(&records) {
+                return Ok(());
+            }
+            if self.root().folder().is_none() {
+                self.abandon_objects(attempt, records.iter().filter_map(|name| writer_of(name)))?;
+            }
+            self.root().clear(attempt.folder().as_ref())
+        };
         // Leftovers are never read again, and a sweep removes them later.
-        let records = self.records(attempt);
-        if !records.is_ok_and(|records| is_undecided(&records)) {
-            let _ = self.erase_attempt(attempt);
-        }
+        let _: Result<()> = abandon();
     }
 
     /// Removes everything that an attempt wrote, even if its manifest may still appear. On a store without folders, a

@@ -212,7 +212,7 @@ fn mend(checkpoint: &Checkpoint, task: &Task, regions: &[Arc<Region>]) -> Result
                 let at = usize::try_from(copy.at).expect("it lies inside memory");
                 memory.write(at, &chunk[copy.from..copy.from + copy.bytes])?;
             }
-            None => Window::new(region, copy.at, copy.bytes).fill_from(&slot, copy.from),
+            None => Window::new(region, copy.at, copy.bytes).fill_from(&slot, copy.from)?,
         }
     }
     let mut tally = Tally::default();

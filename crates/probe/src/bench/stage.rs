@@ -261,7 +261,7 @@ pub(super) fn copy_ring(memory: &Arc<Region>, op: Op, load: &StageLoad) -> Resul
             let Some(extent) = blocks.next() else { break };
             let window = Window::new(memory, extent.offset, load.block());
             match op {
-                Op::Read => window.fill_from(&slots[number], 0),
+                Op::Read => window.fill_from(&slots[number], 0)?,
                 Op::Write => window.spill_into(&mut slots[number], 0),
             }
         }

@@ -12,8 +12,8 @@ from . import _framework
 from ._allocators import Allocate, Wanted
 from ._conversion import is_lossless
 from ._memory import Span, assign, holds, library, may_overlap_itself, span, strides_of, writable
-from ._parts import Part, counted, parts, stored, stored_dtype
-from ._saving import Described, describe_plain, empty_like, synchronize
+from ._parts import Part, counted, is_complex, parts, stored, stored_dtype
+from ._saving import Described, describe_plain, empty_like, synchronize, torch_name
 from ._straightway import Checkpoint
 
 #: The statistics of a read: ``bytes``, ``read_bytes``, ``seconds``, ``rebuilt`` and ``receipts``.
@@ -69,6 +69,26 @@ def _holds_as_saved(own: Any) -> bool:
     return bool(own.flags.c_contiguous and own.dtype.isnative)
 
 
+def _new_memory(target: _Target) -> Any:
+    """New memory for a target, in the saved dtype. ``_values`` returns what was read into it."""
+    if target.saved_dtype is not None and is_complex(target.own):
+        # Saved as pairs of numbers.
+        return empty_like(target.own, target.saved_dtype, (*target.own.shape, 2))
+    return empty_like(target.own, target.saved_dtype)
+
+
+def _values(target: _Target, memory: Any) -> Any:
+    """The values that were read into new memory, in the shape of the target: pairs become complex numbers."""
+    if target.saved_dtype is None or not is_complex(target.own):
+        return memory
+    if library(target.own) == "pt":
+        import torch
+
+        half = getattr(torch, torch_name(stored_dtype(target.name, target.own)))
+        return torch.view_as_complex(memory.to(half))
+    return memory.astype("float64").view("complex128")[..., 0]
+
+
 def _span(own: Any, described: Described | None) -> Span | None:
     """The span of a tensor; ``None`` if it has no elements."""
     if described is None:
@@ -87,12 +107,12 @@ class _Batch(NamedTuple):
     @staticmethod
     def into_copies(targets: list[_Target]) -> _Batch:
         """Reads every target into new memory."""
-        return _Batch.of(targets, [empty_like(t.own, t.saved_dtype) for t in targets])
+        return _Batch.of(targets, [_new_memory(t) for t in targets])
 
     @staticmethod
     def in_place(targets: list[_Target]) -> _Batch:
         """Reads into the targets themselves if they are direct, else into new memory."""
-        return _Batch.of(targets, [t.own if t.is_direct else empty_like(t.own, t.saved_dtype) for t in targets])
+        return _Batch.of(targets, [t.own if t.is_direct else _new_memory(t) for t in targets])
 
     @staticmethod
     def of(targets: list[_Target], memories: list[Any]) -> _Batch:
@@ -147,11 +167,12 @@ class Filling:
     def _run(self, overlapping: _Batch, separate: _Batch) -> ReadStats:
         stats = nothing()
         self._read(overlapping, stats)
-        _assign_overlapping(overlapping.targets, overlapping.memories)
+        values = [_values(target, memory) for target, memory in zip(overlapping.targets, overlapping.memories)]
+        _assign_overlapping(overlapping.targets, values)
         self._read(separate, stats)
         for target, memory in zip(separate.targets, separate.memories):
             if memory is not target.own:
-                assign(target.own, memory)
+                assign(target.own, _values(target, memory))
         _increment_versions([target.own for batch in (overlapping, separate) for target in batch.targets])
         return stats
 

@@ -198,7 +198,7 @@ impl Checkpoint {
         let location = self.opened.location();
         waiting::run(py, &progress, move || {
             let start = Instant::now();
-            let executor = executor::of([&location])?;
+            let executor = executor::of_checkpoint(&location)?;
             let done = work(&checkpoint::Restorer::on(&executor).with_progress(&watched))?;
             Ok((done, start.elapsed().as_secs_f64()))
         })

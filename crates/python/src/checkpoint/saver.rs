@@ -26,7 +26,6 @@ use crate::{
     error::OrRaise,
     executor,
     receipt::Receipt,
-    stores::locate,
     waiting::SIGNAL_CHECK_INTERVAL,
 };
 
@@ -82,9 +81,9 @@ impl Saver {
                 limit: rate_bytes_per_s.map(Rate),
                 ..Share::of(Class::Background)
             };
-            let executor = executor::of([&locate(&folder)?])?;
-            let executor = executor.sharing(share, Class::Background)?;
             let store = steps(&folder, Missing::Create)?;
+            let executor = executor::of([&store.location()])?;
+            let executor = executor.sharing(share, Class::Background)?;
             checkpoint::CheckpointSaver::new(
                 store,
                 Rank { rank, world },

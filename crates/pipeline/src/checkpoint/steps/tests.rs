@@ -2,7 +2,10 @@
 
 mod stalled;
 
-use std::{fs, sync::Mutex};
+use std::{
+    fs,
+    sync::{Mutex, atomic::AtomicBool},
+};
 
 use straightway_io::{Executor, Settings, store::Like};
 use straightway_memory::Memory;
@@ -187,6 +190,27 @@ fn shards_outlive_a_commit_whose_manifest_may_still_appear() {
 }
 
 #[test]
+fn shards_outlive_an_attempt_whose_records_cannot_be_listed() {
+    let store: Arc<dyn Store> = Arc::new(Memory::new("run"));
+    let steps = Steps::in_store(Arc::clone(&store));
+    let late = attempt(1, 2);
+    let part = write(&steps, &late, Rank { rank: 0, world: 1 }, b"content");
+    steps.note_undecided(&late);
+    let failing = stalled::Stalled {
+        inner: store,
+        name: String::new(),
+        meanwhile: Arc::default(),
+        has_condition: true,
+        fails_to_list: Arc::new(AtomicBool::new(true)),
+    };
+    Steps::in_store(Arc::new(failing)).abandon(&late);
+    // The request of the attempt is carried out now.
+    steps.commit(vec![part], "null", 0).unwrap();
+    let chunk = steps.open_latest().unwrap().read_chunk(0, 0).unwrap();
+    assert!(chunk.ends_with(b"content"), "{chunk:?}");
+}
+
+#[test]
 fn the_shard_of_a_rank_that_comes_after_the_coordinator_gave_up_goes() {
     let steps = memory();
     let given_up = attempt(3, 1);
@@ -245,6 +269,7 @@ fn the_record_of_a_rank_that_begins_while_the_coordinator_gives_up_stays() {
         name: own.shard.file.clone(),
         meanwhile: Arc::new(Mutex::new(Some(Box::new(meanwhile)))),
         has_condition: true,
+        fails_to_list: Arc::default(),
     };
     Steps::in_store(Arc::new(stalled)).give_up(&given_up, &own.writer);
     // A sweep finds the shard of that rank by its record.
@@ -411,6 +436,7 @@ fn new_step_survives(name: &str, has_condition: bool) -> (bool, bool) {
         name: name.to_owned(),
         meanwhile: Arc::new(Mutex::new(Some(Box::new(meanwhile)))),
         has_condition,
+        fails_to_list: Arc::default(),
     };
     removal::settle(&Steps::in_store(Arc::new(stalled)), None).unwrap();
     let is_there = others.steps().unwrap() == [5];

@@ -3,10 +3,13 @@
 use std::{
     ffi::OsStr,
     fmt,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use straightway_core::Result;
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     engine::Engine,
     store::{
@@ -26,6 +29,8 @@ pub(super) struct Stalled {
     pub(super) meanwhile: Meanwhile,
     /// Whether it has remove-if-match.
     pub(super) has_condition: bool,
+    /// Whether the next listing fails.
+    pub(super) fails_to_list: Arc<AtomicBool>,
 }
 
 impl Stalled {
@@ -67,6 +72,11 @@ impl Store for Stalled {
     }
 
     fn list(&self, page: &ListPage) -> Result<Listing> {
+        if self.fails_to_list.swap(false, Ordering::Relaxed) {
+            let target = self.describe(OsStr::new(""));
+            let why = "there was no response";
+            return Err(Error::new(ErrorKind::Transient, "list", target, why));
+        }
         self.inner.list(page)
     }
 
