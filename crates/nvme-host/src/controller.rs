@@ -92,6 +92,8 @@ pub(crate) struct Controller {
     pub(crate) limits: Limits,
     pub(crate) settings: Arc<HostSettings>,
     pub(crate) address: SocketAddr,
+    /// Whether it was made for one queue, because the path's controller grants no more.
+    pub(crate) is_further: bool,
     subsystem: Nqn,
     id: u16,
     queue_ids: Mutex<VecDeque<u16>>,
@@ -132,6 +134,7 @@ impl Controller {
         address: SocketAddr,
         subsystem: &Nqn,
         settings: &Arc<HostSettings>,
+        is_further: bool,
     ) -> Result<Arc<Self>, Refusal> {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let mut admin = Opening::new(address, subsystem, settings)?;
@@ -151,6 +154,7 @@ impl Controller {
             limits: Limits::new(&page, entries, settings),
             settings: Arc::clone(settings),
             address,
+            is_further,
             subsystem: subsystem.clone(),
             id: admin.id,
             queue_ids: Mutex::new((1..=queues).collect()),
@@ -284,7 +288,7 @@ impl Controller {
         if let Some((link, id)) = queue {
             return Ok((Arc::clone(self), link, id));
         }
-        let own = Self::connect(self.address, &self.subsystem, &self.settings)?;
+        let own = Self::connect(self.address, &self.subsystem, &self.settings, true)?;
         if own.limits.transfer_bytes < self.limits.transfer_bytes {
             let why = "another association permits only shorter transfers";
             return Err(Refusal::transient(why));

@@ -45,7 +45,7 @@ use straightway_io::{
 use straightway_sys::{SocketRing, uring::sockets::SocketCompletion};
 
 use issuing::Reach;
-use queue::{ConnectingQueue, Queue};
+use queue::{ConnectDelay, ConnectingQueue, Queue};
 use request::Request;
 
 /// The object of an I/O.
@@ -75,6 +75,8 @@ pub struct NvmeEngine {
     process: u32,
     /// Queues that threads are connecting.
     connecting: Vec<ConnectingQueue>,
+    /// Failed attempts of this lane.
+    delays: Vec<ConnectDelay>,
     /// Requests without a queue, oldest first.
     waiting: VecDeque<u32>,
     reaches: Vec<Reach>,
@@ -104,6 +106,7 @@ impl NvmeEngine {
             queues_end: 0,
             process: std::process::id(),
             connecting: Vec::new(),
+            delays: Vec::new(),
             waiting: VecDeque::with_capacity(depth),
             reaches: Vec::new(),
             finished: Vec::with_capacity(depth),
@@ -240,6 +243,7 @@ impl Engine for NvmeEngine {
     fn rest(&mut self) {
         self.drop_ended(Instant::now());
         self.reaches.clear();
+        self.delays.clear();
         self.gauge.rest();
     }
 

@@ -3,13 +3,17 @@
 //! A verification result ends with its controller, but two facts must outlive it. A transfer that used an address is
 //! not reported as good if the address later shows another version. And a writable file has another version after its
 //! target was restarted, because writes change its modification time: only an address that confirmed the namespace
-//! before may show one.
+//! before may show one. A further association with an address must show exactly the version that the path's controller
+//! showed: it may be with another target behind the same address.
+//!
+//! A machine that is restarted loses writes that were not flushed. The index of a Straightway target has a number for
+//! the boot of its machine. While writes are not flushed, a path with another boot is refused.
 //!
 //! Each opening has its own history: a mismatch fails the transfers of the handles that were open, and no later ones.
 //! Its handles and the threads that verify it share the history. The last of them removes the verification results.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -17,19 +21,36 @@ use std::{
     },
 };
 
-use crate::verdicts::Verdicts;
+use crate::{controller::Controller, verdicts::Verdicts};
 
 /// The addresses that confirmed one opening of a namespace.
 #[derive(Debug)]
 pub(crate) struct History {
     /// The number of the opening, which no other in this process has.
     pub(crate) opening: u64,
-    /// The addresses of controllers, and whether each later showed another namespace or version.
-    addresses: Mutex<BTreeMap<SocketAddr, bool>>,
+    /// The addresses of controllers.
+    addresses: Mutex<BTreeMap<SocketAddr, Confirmed>>,
     /// The tables of connected controllers that may have a result for this opening.
     tables: Mutex<Vec<Weak<Verdicts>>>,
+    /// Further associations that may have been used.
+    further: Mutex<Vec<Weak<Controller>>>,
+    /// Increases at the begin and at the end of each write.
+    writes: AtomicU64,
+    /// `writes` before the last flush that succeeded.
+    flushed: AtomicU64,
+    /// The boots of the target's machine that were accepted.
+    boots: Mutex<BTreeSet<u64>>,
     /// The process that opened it.
     process: u32,
+}
+
+/// An address that confirmed the namespace.
+#[derive(Debug, Default)]
+struct Confirmed {
+    /// Whether it later showed another namespace or version.
+    has_changed: bool,
+    /// The version that the path's controller showed last, if the namespace has one.
+    version: Option<u64>,
 }
 
 impl History {
@@ -39,38 +60,104 @@ impl History {
             opening: OPENINGS.fetch_add(1, Ordering::Relaxed),
             addresses: Mutex::default(),
             tables: Mutex::default(),
+            further: Mutex::default(),
+            writes: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            boots: Mutex::default(),
             process: std::process::id(),
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, bool>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, Confirmed>> {
         self.addresses
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that an address confirmed the namespace. It may then be used for I/O.
-    pub(crate) fn confirm(&self, address: SocketAddr) {
-        self.lock().entry(address).or_insert(false);
+    /// Records that an address confirmed the namespace. It may then be used for I/O. `version` is the one that the
+    /// path's controller showed; `None` for a further association.
+    pub(crate) fn confirm(&self, address: SocketAddr, version: Option<u64>) {
+        let mut addresses = self.lock();
+        let confirmed = addresses.entry(address).or_default();
+        confirmed.version = version.or(confirmed.version);
+    }
+
+    /// Whether a writable file may have another version at an address than when it was opened: the address confirmed it
+    /// before. A further association must show the version of the path's controller.
+    pub(crate) fn permits(&self, address: SocketAddr, version: u64, is_further: bool) -> bool {
+        let addresses = self.lock();
+        let known = addresses.get(&address).filter(|known| !known.has_changed);
+        known.is_some_and(|known| !is_further || known.version == Some(version))
     }
 
     /// Records that an address shows another namespace or version. This matters only if it was used before.
     pub(crate) fn note_change(&self, address: SocketAddr) {
-        if let Some(has_changed) = self.lock().get_mut(&address) {
-            *has_changed = true;
+        if let Some(confirmed) = self.lock().get_mut(&address) {
+            confirmed.has_changed = true;
         }
     }
 
     /// Whether an address confirmed the namespace and showed no other since.
     pub(crate) fn is_confirmed(&self, address: SocketAddr) -> bool {
-        self.lock().get(&address) == Some(&false)
+        let addresses = self.lock();
+        let known = addresses.get(&address);
+        known.is_some_and(|known| !known.has_changed)
     }
 
     /// An address that confirmed the namespace and later showed another one.
     pub(crate) fn changed(&self) -> Option<SocketAddr> {
         let addresses = self.lock();
-        let changed = addresses.iter().find(|(_, has_changed)| **has_changed);
+        let changed = addresses.iter().find(|(_, known)| known.has_changed);
         changed.map(|(address, _)| *address)
+    }
+
+    /// Records the begin or the end of a write.
+    pub(crate) fn note_write(&self) {
+        self.writes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A mark for [`History::note_flush`], before the flush.
+    pub(crate) fn write_mark(&self) -> u64 {
+        self.writes.load(Ordering::Acquire)
+    }
+
+    /// Records that all writes before a mark are durable.
+    pub(crate) fn note_flush(&self, mark: u64) {
+        self.flushed.fetch_max(mark, Ordering::AcqRel);
+    }
+
+    /// Whether no write is lost if the target's machine has this boot; 0 if it is not known.
+    pub(crate) fn permits_boot(&self, boot: u64) -> bool {
+        let boots = self.boots.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_flushed = self.write_mark() <= self.flushed.load(Ordering::Acquire);
+        boot == 0 || is_flushed || boots.is_empty() || boots.contains(&boot)
+    }
+
+    /// Records the boot of a target that confirmed the namespace.
+    pub(crate) fn note_boot(&self, boot: u64) {
+        if boot > 0 {
+            let mut boots = self.boots.lock().unwrap_or_else(PoisonError::into_inner);
+            boots.insert(boot);
+        }
+    }
+
+    /// Records a further association that may be used.
+    pub(crate) fn note_further(&self, controller: &Arc<Controller>) {
+        let mut further = self.further.lock().unwrap_or_else(PoisonError::into_inner);
+        further.retain(|known| known.strong_count() > 0);
+        if !further
+            .iter()
+            .any(|known| known.as_ptr() == Arc::as_ptr(controller))
+        {
+            further.push(Arc::downgrade(controller));
+        }
+    }
+
+    /// The further associations that are connected.
+    pub(crate) fn further(&self) -> Vec<Arc<Controller>> {
+        let further = self.further.lock().unwrap_or_else(PoisonError::into_inner);
+        let connected = further.iter().filter_map(Weak::upgrade);
+        connected.filter(|known| known.ended().is_none()).collect()
     }
 
     /// Records that a table has a result for this opening.
@@ -164,16 +251,57 @@ mod tests {
         let history = History::new();
         history.note_change(address(1));
         assert_eq!(history.changed(), None, "it was never used");
-        history.confirm(address(1));
+        history.confirm(address(1), None);
         assert!(history.is_confirmed(address(1)));
         assert!(!history.is_confirmed(address(2)));
         history.note_change(address(1));
         assert!(!history.is_confirmed(address(1)));
-        history.confirm(address(1));
+        history.confirm(address(1), None);
         assert_eq!(history.changed(), Some(address(1)));
         let later = History::new();
         assert_ne!(later.opening, history.opening);
-        later.confirm(address(1));
+        later.confirm(address(1), None);
         assert!(later.is_confirmed(address(1)));
+    }
+
+    #[test]
+    fn a_further_association_must_show_the_version_of_the_path() {
+        let address = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
+        let history = History::new();
+        assert!(!history.permits(address(1), 7, false), "it was never used");
+        history.confirm(address(1), Some(7));
+        for (version, is_further, is_permitted) in
+            [(7, true, true), (8, true, false), (8, false, true)]
+        {
+            let permits = history.permits(address(1), version, is_further);
+            assert_eq!(permits, is_permitted, "{version} {is_further}");
+        }
+        // The path is connected again after a restart. A further association does not change its version.
+        history.confirm(address(1), Some(8));
+        history.confirm(address(1), None);
+        assert!(history.permits(address(1), 8, true));
+        assert!(!history.permits(address(2), 8, false));
+        history.note_change(address(1));
+        assert!(!history.permits(address(1), 8, false));
+    }
+
+    #[test]
+    fn another_boot_is_refused_while_writes_are_not_flushed() {
+        let history = History::new();
+        history.note_boot(1);
+        assert!(history.permits_boot(2), "nothing was written");
+        history.note_write();
+        assert!(history.permits_boot(1) && history.permits_boot(0));
+        assert!(!history.permits_boot(2));
+        let mark = history.write_mark();
+        // This write begins after the flush.
+        history.note_write();
+        history.note_flush(mark);
+        assert!(!history.permits_boot(2));
+        history.note_flush(history.write_mark());
+        assert!(history.permits_boot(2));
+        history.note_boot(2);
+        history.note_write();
+        assert!(history.permits_boot(2));
     }
 }

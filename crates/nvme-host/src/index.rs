@@ -46,6 +46,11 @@ impl IndexCache {
     fn lock(&self) -> MutexGuard<'_, Option<CachedIndex>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// The boot of the target's machine, at the last read of the whole index; 0 if it is not known.
+    pub(crate) fn boot(&self) -> u64 {
+        self.lock().as_ref().map_or(0, |known| known.index.boot)
+    }
 }
 
 /// The property by which an entry is looked up.
@@ -332,6 +337,7 @@ mod tests {
         };
         NameIndex {
             generation: 1,
+            boot: 0,
             entries: (1..=count).map(entry).collect(),
         }
     }

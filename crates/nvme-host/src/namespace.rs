@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Instant,
 };
 
@@ -155,8 +155,11 @@ impl Namespace {
     /// Makes all completed writes durable.
     pub(crate) fn flush(&self) -> Result<()> {
         let sqe = Nvm::Flush.sqe(self.nsid);
+        let history = &self.print.history;
+        let mark = history.write_mark();
         self.subsystem
             .run(&self.name, &self.print, sqe, &[], &mut [])?;
+        history.note_flush(mark);
         Ok(())
     }
 
@@ -199,6 +202,7 @@ impl Handle for Namespace {
     }
 
     fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.subsystem.check_own(&self.name)?;
         let end = offset.checked_add(bytes.len() as u64);
         if end.is_none_or(|end| end > self.length) {
             let why = format!("it ends at byte {}", self.length);
@@ -252,9 +256,8 @@ impl Draft for InPlace {
     }
 
     fn write_all_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        /// Serializes writes: two partial writes of the same block would race.
-        static TURN: Mutex<()> = Mutex::new(());
         let namespace = &self.namespace;
+        namespace.subsystem.check_own(&namespace.name)?;
         let block = namespace.block();
         let length = bytes.len() as u64;
         let is_whole = offset.is_multiple_of(block) && length.is_multiple_of(block);
@@ -268,7 +271,6 @@ impl Draft for InPlace {
                     .with_hint("copy a file to it instead"),
             );
         }
-        let _turn = TURN.lock();
         let subsystem = &namespace.subsystem;
         let step = usize::try_from(namespace.side_bytes_max()?).expect("it is small");
         let all = offset..offset + length;
@@ -283,7 +285,10 @@ impl Draft for InPlace {
                 is_durable: false,
             };
             let sqe = write.sqe(namespace.nsid);
+            let history = &namespace.print.history;
+            history.note_write();
             subsystem.run(&namespace.name, &namespace.print, sqe, part, &mut [])?;
+            history.note_write();
         }
         Ok(())
     }

@@ -158,7 +158,7 @@ impl Path {
         let addresses = addresses.map_err(|error| Refusal::transient(error.to_string()))?;
         let mut last = None;
         for address in addresses {
-            match Controller::connect(address, &self.subsystem, &self.settings) {
+            match Controller::connect(address, &self.subsystem, &self.settings, false) {
                 Ok(controller) => return Ok(controller),
                 Err(refusal) if refusal.is_final => return Err(refusal),
                 Err(refusal) => last = Some(refusal),

@@ -16,13 +16,20 @@ use crate::{
 
 /// The side queues of a subsystem: at most one for each controller.
 #[derive(Debug, Default)]
-pub(crate) struct SideQueues(Mutex<Vec<SideQueue>>);
+pub(crate) struct SideQueues(Mutex<Vec<Arc<Side>>>);
+
+/// The side queue of a controller. Its lock is held while a command runs: a long flush delays no other path.
+#[derive(Debug)]
+struct Side {
+    /// The requested controller.
+    controller: Arc<Controller>,
+    /// `None` while it is not connected.
+    queue: Mutex<Option<SideQueue>>,
+}
 
 #[derive(Debug)]
 struct SideQueue {
     link: Link,
-    /// The number of the requested controller.
-    serves: u64,
     /// Its controller: the requested one, or another association if that grants no more queues.
     controller: Arc<Controller>,
     _id: QueueId,
@@ -42,6 +49,24 @@ pub(crate) enum SideFailure {
 }
 
 impl SideQueues {
+    /// The side queue of a controller. Forgets those of controllers that have ended.
+    fn of(&self, controller: &Arc<Controller>) -> Arc<Side> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|side| side.controller.ended().is_none());
+        let known = all
+            .iter()
+            .find(|s| s.controller.number == controller.number);
+        if let Some(side) = known {
+            return Arc::clone(side);
+        }
+        let side = Arc::new(Side {
+            controller: Arc::clone(controller),
+            queue: Mutex::new(None),
+        });
+        all.push(Arc::clone(&side));
+        side
+    }
+
     /// Runs a command for a namespace on a controller. Connects the queue if there is none.
     pub(crate) fn run(
         &self,
@@ -51,16 +76,16 @@ impl SideQueues {
         out: &[u8],
         into: &mut [u8],
     ) -> Result<Cqe, SideFailure> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|queue| queue.controller.ended().is_none());
-        let known = all.iter().position(|q| q.serves == controller.number);
-        let at = if let Some(at) = known {
-            at
-        } else {
-            all.push(SideQueue::connect(controller)?);
-            all.len() - 1
+        let side = self.of(controller);
+        let mut slot = side.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = slot
+            .take()
+            .filter(|queue| queue.controller.ended().is_none());
+        let known = match known {
+            Some(queue) => queue,
+            None => SideQueue::connect(controller)?,
         };
-        let queue = &mut all[at];
+        let queue = slot.insert(known);
         if queue.controller.number != controller.number {
             confirm(&queue.controller, print)?;
         }
@@ -79,7 +104,7 @@ impl SideQueues {
             Err(LinkError::Refused(status, _)) => Err(SideFailure::Refused(status)),
             Err(LinkError::Broken(why)) => {
                 queue.controller.end(why.as_str());
-                all.swap_remove(at);
+                *slot = None;
                 Err(SideFailure::Lost(why))
             }
         }
@@ -93,7 +118,6 @@ impl SideQueue {
         link.set_owner(&own);
         Ok(Self {
             link,
-            serves: controller.number,
             controller: own,
             _id: id,
         })

@@ -356,10 +356,14 @@ pub(crate) fn remedy(status: Status) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use straightway_nvme::{identify::NamespaceId, nvm::Nvm};
+    use straightway_io::{Handle as _, store::Draft as _};
+    use straightway_nvme::{identify::NamespaceId, index::IndexEntry, nvm::Nvm};
 
     use super::*;
-    use crate::history::History;
+    use crate::{
+        history::History,
+        namespace::{InPlace, Namespace},
+    };
 
     #[test]
     fn a_forked_child_does_not_use_the_connections_of_its_parent() {
@@ -379,7 +383,19 @@ mod tests {
         let flush = Nvm::Flush.sqe(1);
         let ran = subsystem.run("the object", &print, flush, &[], &mut []);
         let (_, asked) = subsystem.attempt(|_| Ok(())).unwrap_err();
-        for error in [ran.unwrap_err(), asked] {
+        let entry = IndexEntry {
+            nsid: 0,
+            is_writable: false,
+            bytes: 0,
+            version: 0,
+            name: b"empty".to_vec(),
+        };
+        let namespace = Namespace::open_entry(&subsystem, entry, "the object".to_owned()).unwrap();
+        let read = namespace.read_exact_at(0, &mut []);
+        let namespace = Arc::new(namespace);
+        let written = InPlace { namespace }.write_all_at(0, &[]);
+        let errors = [ran.map(drop), read, written].map(Result::unwrap_err);
+        for error in errors.into_iter().chain([asked]) {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
             assert!(error.to_string().contains("forked"), "{error}");
         }

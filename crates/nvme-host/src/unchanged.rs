@@ -50,8 +50,8 @@ fn read_together(namespaces: &[Arc<Namespace>]) -> Vec<ShownBy> {
     shown
 }
 
-/// Reads the entries of those namespaces that have these indices, on each path of their subsystem that was used. The
-/// first path is also read for those that no path was used for.
+/// Reads the entries of those namespaces that have these indices, on each path of their subsystem that was used, and on
+/// each further association. The first path is also read for those that no path was used for.
 fn read_paths(
     subsystem: &Subsystem,
     namespaces: &[Arc<Namespace>],
@@ -59,7 +59,19 @@ fn read_paths(
     shown: &mut [ShownBy],
 ) {
     let entry_of = |at: usize| namespaces[at].print.entry.as_deref();
-    for (number, controller) in subsystem.connected().into_iter().enumerate() {
+    let mut controllers = subsystem.connected();
+    for at in own {
+        for further in namespaces[*at].print.history.further() {
+            if !controllers.iter().any(|c| c.number == further.number) {
+                controllers.push(further);
+            }
+        }
+    }
+    if controllers.is_empty() {
+        // All paths were idle for a while.
+        controllers.extend(subsystem.controller());
+    }
+    for (number, controller) in controllers.into_iter().enumerate() {
         let is_read = |at: &usize| {
             let history = &namespaces[*at].print.history;
             number == 0 || history.is_confirmed(controller.address)
@@ -102,7 +114,8 @@ fn check_entry(namespace: &Namespace, entry: &IndexEntry, shown: &[u64]) -> Resu
     }
     let key = EntryKey::Name(&entry.name);
     let mut is_checked = false;
-    for controller in subsystem.connected() {
+    let further = print.history.further();
+    for controller in subsystem.connected().into_iter().chain(further) {
         let address = controller.address;
         if !print.history.is_confirmed(address) {
             // It was not used for this namespace.

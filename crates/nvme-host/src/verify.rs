@@ -95,6 +95,9 @@ pub(crate) fn verdict(controller: &Arc<Controller>, print: &Fingerprint) -> Verd
         Err(changes) => changes,
     };
     print.history.note_table(&controller.verdicts);
+    if controller.is_further {
+        print.history.note_further(controller);
+    }
     let (own, print) = (Arc::clone(controller), print.clone());
     let thread = std::thread::Builder::new().name("straightway-nvme".to_owned());
     if let Err(error) = thread.spawn(move || verify(&own, &print, changes)) {
@@ -108,9 +111,9 @@ pub(crate) fn verdict(controller: &Arc<Controller>, print: &Fingerprint) -> Verd
 fn verify(controller: &Controller, print: &Fingerprint, changes: u64) {
     let (history, here) = (&print.history, controller.address);
     let why = match controller.retry(|controller| compare(controller, print)) {
-        Ok(Ok(())) => {
+        Ok(Ok(version)) => {
             // Before the first command can be sent, because a used path is checked again after the transfer.
-            history.confirm(here);
+            history.confirm(here, version.filter(|_| !controller.is_further));
             let opening = history.opening;
             return controller.verdicts.set(opening, Verdict::Same, changes);
         }
@@ -132,8 +135,12 @@ fn verify(controller: &Controller, print: &Fingerprint, changes: u64) {
     controller.verdicts.set(history.opening, other, changes);
 }
 
-/// Compares a namespace on a controller with the opened one. The inner error is the difference.
-fn compare(controller: &Controller, print: &Fingerprint) -> Result<Result<(), String>, LinkError> {
+/// Compares a namespace on a controller with the opened one. Returns the version that the controller shows, if it has
+/// one. The inner error is the difference.
+fn compare(
+    controller: &Controller,
+    print: &Fingerprint,
+) -> Result<Result<Option<u64>, String>, LinkError> {
     let (here, nsid) = (controller.address, print.nsid);
     let (page, list) = match look(controller, nsid) {
         Ok(pages) => pages,
@@ -156,22 +163,28 @@ fn compare(controller: &Controller, print: &Fingerprint) -> Result<Result<(), St
         )));
     }
     let Some(was) = &print.entry else {
-        return Ok(Ok(()));
+        return Ok(Ok(None));
     };
     let found = match index::lookup_on(controller, EntryKey::Name(&was.name))? {
         Ok(found) => found,
         Err(why) => return Ok(Err(format!("{here}: {why}"))),
     };
-    let is_same = found.entry().is_some_and(|is| {
-        let is_rewritten = print.history.is_confirmed(here)
-            && (is.is_writable && was.is_writable)
-            && (is.nsid, is.bytes) == (was.nsid, was.bytes);
-        *is == **was || is_rewritten
+    let (history, boot) = (&print.history, controller.index.boot());
+    let same = found.entry().filter(|is| {
+        let is_rewritten = (is.is_writable && was.is_writable)
+            && (is.nsid, is.bytes) == (was.nsid, was.bytes)
+            && history.permits(here, is.version, controller.is_further);
+        **is == **was || is_rewritten
     });
-    Ok(if is_same {
-        Ok(())
-    } else {
-        Err(print.other_version(here))
+    Ok(match same {
+        None => Err(print.other_version(here)),
+        Some(_) if !history.permits_boot(boot) => Err(format!(
+            "the machine of {here} was restarted, and writes that were not flushed may be lost: copy again"
+        )),
+        Some(is) => {
+            history.note_boot(boot);
+            Ok(Some(is.version))
+        }
     })
 }
 

@@ -21,7 +21,7 @@ use straightway_sys::nonce::fill_random;
 use crate::{
     backing::{Backing, Stamp},
     host::HostIdentity,
-    identity::uuid,
+    identity::{self, uuid},
     namespace::Namespace,
     version::Version,
 };
@@ -107,6 +107,8 @@ pub(crate) struct Catalog {
     generation: u64,
     /// The lowest NSID that was never used.
     next_nsid: u32,
+    /// The boot of this machine.
+    boot: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -131,6 +133,7 @@ impl Catalog {
             entries: BTreeMap::new(),
             generation: 0,
             next_nsid: 1,
+            boot: identity::boot(),
         }
     }
 
@@ -212,6 +215,7 @@ impl Catalog {
         });
         let index = NameIndex {
             generation: self.generation,
+            boot: self.boot,
             entries: entries.collect(),
         };
         let versions = index.version_offsets().zip(self.entries.values());

@@ -22,11 +22,12 @@ use crate::{
     catalog::Table,
     connection::{Arrived, Connection, End, HOST_DATA_BYTES_MAX, sequence},
     controller::Controller,
+    durability::Reports,
     fence::Fence,
     host::add,
     login::Login,
     namespace::Namespace,
-    pending::{DATASET_BYTES_MAX, Pending, Purpose, discard, extent, synced, written},
+    pending::{DATASET_BYTES_MAX, Pending, Purpose, discard, extent, written},
     sender::Read,
     state::Shared,
 };
@@ -51,6 +52,7 @@ pub(crate) struct IoQueue<'a> {
     pending: Vec<Option<Pending>>,
     /// The buffer for data of writes.
     data: Vec<u8>,
+    reports: Reports,
 }
 
 impl<'a> IoQueue<'a> {
@@ -68,6 +70,7 @@ impl<'a> IoQueue<'a> {
             is_uncontrolled: connect.is_uncontrolled,
             pending: Vec::new(),
             data: Vec::new(),
+            reports: Reports::default(),
         }
     }
 
@@ -123,6 +126,9 @@ impl<'a> IoQueue<'a> {
     }
 
     fn command(&mut self, sqe: &Sqe, frame: &Frame) -> Result<(), End> {
+        if self.connection.sender.is_empty() {
+            self.reports.acknowledge(&self.controller.identity);
+        }
         let done = self.execute(sqe, frame)?;
         self.connection.receiver.consume(frame.total_bytes());
         if let Some(status) = done {
@@ -171,7 +177,8 @@ impl<'a> IoQueue<'a> {
             } => self.dataset(sqe, frame, namespace, ranges, deallocates),
             Nvm::Flush => {
                 add(&self.controller.host.counters.other_commands, 1);
-                Ok(Some(synced(namespace.sync(&self.controller.identity))))
+                let host = &self.controller.identity;
+                Ok(Some(self.reports.sync(&namespace, host)))
             }
             Nvm::WriteZeroes {
                 range,
@@ -425,7 +432,7 @@ impl<'a> IoQueue<'a> {
     }
 
     /// Completes a command after all its data has arrived.
-    fn finish(&self, pending: &Pending) -> Result<Status, End> {
+    fn finish(&mut self, pending: &Pending) -> Result<Status, End> {
         let counters = &self.controller.host.counters;
         match &pending.purpose {
             Purpose::Write { .. } => add(&counters.writes, 1),
@@ -438,7 +445,8 @@ impl<'a> IoQueue<'a> {
             Purpose::Write { is_durable, .. } => {
                 add(&counters.written_bytes, u64::from(pending.bytes));
                 if *is_durable {
-                    synced(pending.namespace.sync(&self.controller.identity))
+                    let host = &self.controller.identity;
+                    self.reports.sync(&pending.namespace, host)
                 } else {
                     Status::SUCCESS
                 }
@@ -458,7 +466,7 @@ impl<'a> IoQueue<'a> {
 
     fn zero(
         &mut self,
-        namespace: &Namespace,
+        namespace: &Arc<Namespace>,
         range: LbaRange,
         may_deallocate: bool,
         is_durable: bool,
@@ -478,21 +486,15 @@ impl<'a> IoQueue<'a> {
             namespace.zero(&self.controller.identity, offset, bytes, may_deallocate)
         };
         Ok(match done {
-            Ok(()) if is_durable => synced(namespace.sync(&self.controller.identity)),
+            Ok(()) if is_durable => self.reports.sync(namespace, &self.controller.identity),
             other => written(other),
         })
     }
 
     fn flush_all(&mut self) -> Status {
         add(&self.controller.host.counters.other_commands, 1);
-        let host = &self.controller.identity;
-        let mut writable = self.table.namespaces.values();
-        let failed = writable.find_map(|namespace| {
-            let is_writable = namespace.backing.is_writable;
-            (is_writable)
-                .then(|| namespace.sync(host))
-                .and_then(Result::err)
-        });
-        synced(failed.map_or(Ok(()), Err))
+        let all = self.table.namespaces.values();
+        let writable = all.filter(|namespace| namespace.backing.is_writable);
+        self.reports.sync_all(writable, &self.controller.identity)
     }
 }

@@ -21,6 +21,7 @@ mod catalog;
 mod config;
 mod connection;
 mod controller;
+mod durability;
 mod fence;
 mod gate;
 mod host;

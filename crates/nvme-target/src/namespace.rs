@@ -2,7 +2,11 @@
 
 use std::{io, sync::Arc, time::Instant};
 
-use crate::{backing::Backing, host::HostIdentity, version::Version};
+use crate::{
+    backing::Backing,
+    host::HostIdentity,
+    version::{LostWrites, Version},
+};
 
 /// A namespace.
 #[derive(Debug)]
@@ -29,7 +33,7 @@ impl Namespace {
     }
 
     /// Makes all writes durable for a host.
-    pub(crate) fn sync(&self, host: &HostIdentity) -> io::Result<()> {
+    pub(crate) fn sync(&self, host: &HostIdentity) -> Result<(), LostWrites> {
         self.version.sync(host, || self.backing.sync())
     }
 

@@ -99,14 +99,3 @@ pub(crate) fn written(done: io::Result<()>) -> Status {
         }
     }
 }
-
-/// The status of a flush. A failed flush is never repeated: the kernel has dropped the data that it could not write.
-pub(crate) fn synced(done: io::Result<()>) -> Status {
-    match done {
-        Ok(()) => Status::SUCCESS,
-        Err(error) => {
-            tracing::error!("cannot make writes durable: {error}");
-            Status::WRITE_FAULT.dnr()
-        }
-    }
-}

@@ -70,6 +70,11 @@ impl Sender {
         self.out.len() >= BATCH_BYTES
     }
 
+    /// Whether all completions were sent.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
     /// Adds a PDU without data.
     pub(crate) fn pdu(&mut self, pdu: &Pdu) {
         self.framing.encode(pdu, 0, &mut self.out);

@@ -6,13 +6,14 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use straightway_core::Result;
 use straightway_nvme::{Nqn, log::AnaState};
+use straightway_sys::nonce::nonce;
 
 use crate::{
     catalog::{Catalog, Table},
@@ -23,8 +24,8 @@ use crate::{
     refresh::Refresh,
 };
 
-/// The largest controller identifier.
-const CONTROLLER_MAX: u16 = 0xffef;
+/// The largest controller identifier. The smallest is 1.
+const CONTROLLER_MAX: u32 = 0xffef;
 
 /// A listening port.
 #[derive(Debug)]
@@ -65,6 +66,9 @@ pub(crate) struct Shared {
     generation: AtomicU64,
     pub(crate) refresh: Refresh,
     controllers: Mutex<BTreeMap<u16, Arc<Controller>>>,
+    /// The last controller identifier. The first one is random: an I/O queue that reaches another target of this NQN
+    /// must not find a controller with its identifier there.
+    last_controller: AtomicU32,
     ana_changes: AtomicU64,
 }
 
@@ -99,6 +103,9 @@ impl Shared {
             catalog: Mutex::new(catalog),
             table: RwLock::new(Arc::new(table)),
             controllers: Mutex::default(),
+            last_controller: AtomicU32::new(u32::from_le_bytes(
+                *nonce().to_le_bytes().first_chunk().expect("8 bytes"),
+            )),
             ana_changes: AtomicU64::new(1),
             nqn: config.nqn.clone(),
         })
@@ -167,9 +174,11 @@ impl Shared {
     /// Makes a controller; `None` if no identifier is left.
     pub(crate) fn associate(&self, with: Association) -> io::Result<Option<Arc<Controller>>> {
         let mut controllers = lock(&self.controllers);
-        let Some(id) = (1..=CONTROLLER_MAX).find(|id| !controllers.contains_key(id)) else {
+        let last = self.last_controller.load(Ordering::Relaxed);
+        let Some(id) = next_id(last, |id| controllers.contains_key(&id)) else {
             return Ok(None);
         };
+        self.last_controller.store(id.into(), Ordering::Relaxed);
         let controller = Arc::new(Controller::new(id, with)?);
         controllers.insert(id, controller.clone());
         Ok(Some(controller))
@@ -184,4 +193,34 @@ impl Shared {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The next controller identifier that is not in use.
+fn next_id(last: u32, is_used: impl Fn(u16) -> bool) -> Option<u16> {
+    let last = last % CONTROLLER_MAX;
+    let ids = (0..CONTROLLER_MAX).map(|step| (last + step) % CONTROLLER_MAX + 1);
+    let mut ids = ids.map(|id| u16::try_from(id).expect("it is at most 0xffef"));
+    ids.find(|id| !is_used(*id))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controller_identifiers_go_on_from_the_last_one_within_their_range() {
+        let free = |_: u16| false;
+        assert_eq!(next_id(0, free), Some(1));
+        assert_eq!(next_id(7, free), Some(8));
+        assert_eq!(next_id(7, |id| id == 8), Some(9));
+        assert_eq!(next_id(CONTROLLER_MAX - 1, free), Some(0xffef));
+        assert_eq!(next_id(CONTROLLER_MAX, free), Some(1));
+        assert_eq!(next_id(0xffef, |id| id < 3), Some(3));
+        for last in [CONTROLLER_MAX + 1, u32::MAX - 1, u32::MAX] {
+            let id = u32::from(next_id(last, free).expect("all are free"));
+            assert!((1..=CONTROLLER_MAX).contains(&id));
+        }
+        assert_eq!(next_id(u32::MAX, |id| id != 5), Some(5));
+        assert_eq!(next_id(u32::MAX, |_| true), None);
+    }
 }

@@ -10,11 +10,15 @@
 //!
 //! A version is unsettled while the content may be changing, or if the file could not be looked at in time. An
 //! unsettled version is different each time that it is read.
+//!
+//! A sync that fails has lost data: the kernel drops the pages that it could not write, and reports that once, to any
+//! caller. Each host that had writes in these pages owes the failure: its syncs fail until it acknowledges one. The
+//! version changes too, because readers may get older data than before.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -27,7 +31,7 @@ use crate::{
 pub(crate) const STAMP_TICK: Duration = Duration::from_millis(11);
 
 /// The maximum number of hosts whose own changes are counted. Beyond it, the host that has not written for the longest
-/// time is forgotten: it sees its own changes as changes of others.
+/// time is forgotten: it sees its own changes as changes of others. Hosts without writes to sync are forgotten first.
 const WRITERS_MAX: usize = 4096;
 
 /// 2^64 divided by the golden ratio. A product with an odd number is different for each count.
@@ -40,8 +44,8 @@ const UNSETTLED: u64 = 1 << 63;
 #[derive(Debug)]
 pub(crate) struct Version {
     state: Mutex<State>,
-    /// Held while the content is made durable.
-    syncing: Mutex<()>,
+    /// Signalled when a sync has ended.
+    sync_ended: Condvar,
 }
 
 #[derive(Debug)]
@@ -66,8 +70,44 @@ struct State {
     unsettled: u64,
     all: Changes,
     own: BTreeMap<HostIdentity, Writer>,
-    /// The number of syncs that failed.
-    failed_syncs: u64,
+    /// The hosts that were forgotten while they had writes to sync, or a failure to be told of.
+    forgotten: Debt,
+    syncs: Syncs,
+}
+
+/// The syncs of a namespace.
+#[derive(Debug, Default)]
+struct Syncs {
+    begun: u64,
+    /// The numbers of those that have not ended.
+    running: BTreeSet<u64>,
+    failed: u64,
+    /// [`State::marks`] up to which all writes are durable, or were counted as lost.
+    synced: u64,
+}
+
+/// The writes of a host that a failed sync loses, or has lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Debt {
+    /// [`State::marks`] at its last change.
+    mark: u64,
+    /// The number of the last failure that the host has not acknowledged; 0 if there is none.
+    failure: u64,
+}
+
+impl Debt {
+    /// Whether it has writes that are not durable, or a failure to be told of.
+    fn is_open(self, synced: u64) -> bool {
+        self.mark > synced || self.failure > 0
+    }
+}
+
+/// A sync that failed, or that found an earlier failure which the host has not acknowledged.
+#[derive(Debug)]
+pub(crate) struct LostWrites {
+    /// The number of the failure, for [`Version::acknowledge`].
+    pub(crate) failure: u64,
+    pub(crate) error: io::Error,
 }
 
 /// Numbers of changes.
@@ -87,10 +127,7 @@ impl Changes {
 #[derive(Debug, Default)]
 struct Writer {
     changes: Changes,
-    /// [`State::marks`] at its last change.
-    mark: u64,
-    /// [`State::failed_syncs`] before its first change, or when a failure was last reported to it.
-    failed_syncs: u64,
+    debt: Debt,
 }
 
 impl State {
@@ -111,13 +148,40 @@ impl State {
     }
 
     /// Forgets the host that has not written for the longest time. A host whose change has not ended stays: the end
-    /// would be counted without the begin.
+    /// would be counted without the begin. A debt is not forgotten: every host that is not known has it from then on.
     fn forget_writer(&mut self) {
+        let synced = self.syncs.synced;
         let over = self.own.iter().filter(|(_, own)| own.changes.is_over());
-        let oldest = over.min_by_key(|(_, own)| own.mark);
-        if let Some(host) = oldest.map(|(host, _)| host.clone()) {
-            self.own.remove(&host);
+        let oldest = over.min_by_key(|(_, own)| (own.debt.is_open(synced), own.debt.mark));
+        if let Some(host) = oldest.map(|(host, _)| host.clone())
+            && let Some(Writer { debt, .. }) = self.own.remove(&host)
+        {
+            self.forgotten.mark = self.forgotten.mark.max(debt.mark);
+            self.forgotten.failure = self.forgotten.failure.max(debt.failure);
         }
+    }
+
+    /// Counts a sync that failed. All writes that were not durable before may be lost.
+    fn note_failure(&mut self) {
+        self.syncs.failed += 1;
+        let (failure, synced) = (self.syncs.failed, self.syncs.synced);
+        for own in self.own.values_mut() {
+            if own.debt.mark > synced || !own.changes.is_over() {
+                own.debt.failure = failure;
+            }
+        }
+        if self.forgotten.mark > synced {
+            self.forgotten.failure = failure;
+        }
+        // A change by no host: readers may get older data from the drive.
+        self.all.begun += 1;
+        self.all.ended += 1;
+    }
+
+    /// The last failure that a host has not acknowledged; 0 if there is none.
+    fn failure_of(&self, host: &HostIdentity) -> u64 {
+        let own = self.own.get(host);
+        own.map_or(self.forgotten.failure, |own| own.debt.failure)
     }
 }
 
@@ -136,11 +200,12 @@ impl Version {
             unsettled: 0,
             all: Changes::default(),
             own: BTreeMap::new(),
-            failed_syncs: 0,
+            forgotten: Debt::default(),
+            syncs: Syncs::default(),
         };
         Self {
             state: Mutex::new(state),
-            syncing: Mutex::default(),
+            sync_ended: Condvar::new(),
         }
     }
 
@@ -191,9 +256,10 @@ impl Version {
             if state.own.len() >= WRITERS_MAX {
                 state.forget_writer();
             }
-            let failed_syncs = state.failed_syncs;
+            // It may have been forgotten with this failure.
+            let failure = state.forgotten.failure;
             let writer = Writer {
-                failed_syncs,
+                debt: Debt { mark: 0, failure },
                 ..Writer::default()
             };
             state.own.insert(host.clone(), writer);
@@ -201,32 +267,61 @@ impl Version {
         let mark = state.marks();
         let own = state.own.get_mut(host).expect("it was inserted");
         count(&mut own.changes);
-        own.mark = mark;
+        own.debt.mark = mark;
     }
 
-    /// Makes the content durable for a host. If that failed for another host since this host wrote, it fails for this
-    /// host too, once: the kernel has dropped data of any host, and reports it to one caller only.
+    /// Makes the content durable for a host. Fails if a sync failed since the host wrote, even one of another host,
+    /// until the host acknowledges that failure. Several may run at once.
     pub(crate) fn sync(
         &self,
         host: &HostIdentity,
         sync: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<()> {
-        // One at a time: a failure is counted before the next call returns.
-        let _turn = self.syncing.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = sync();
-        let mut guard = self.lock();
-        let state = &mut *guard;
-        state.failed_syncs += u64::from(done.is_err());
-        let Some(own) = state.own.get_mut(host) else {
-            return done;
+    ) -> Result<(), LostWrites> {
+        let (number, covered) = {
+            let mut state = self.lock();
+            let (number, covered) = (state.syncs.begun, state.marks());
+            state.syncs.begun += 1;
+            state.syncs.running.insert(number);
+            (number, covered)
         };
-        let has_failed = own.failed_syncs != state.failed_syncs;
-        own.failed_syncs = state.failed_syncs;
-        if done.is_ok() && has_failed {
-            let why = "writes were lost when another host flushed them";
-            return Err(io::Error::other(why));
+        let done = sync();
+        let mut state = self.lock();
+        state.syncs.running.remove(&number);
+        if done.is_err() {
+            state.note_failure();
         }
-        done
+        self.sync_ended.notify_all();
+        if let Err(error) = done {
+            let failure = state.syncs.failed;
+            return Err(LostWrites { failure, error });
+        }
+        // The kernel reports a failure to one caller. A sync that was running until now may have got it instead of this
+        // one, and is waited for. Later ones are not.
+        let end = state.syncs.begun;
+        let is_earlier = |state: &mut State| {
+            let first = state.syncs.running.first();
+            first.is_some_and(|first| *first < end)
+        };
+        let waited = self.sync_ended.wait_while(state, is_earlier);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        state.syncs.synced = state.syncs.synced.max(covered);
+        match state.failure_of(host) {
+            0 => Ok(()),
+            failure => {
+                let why = "writes were lost when they were flushed before";
+                let error = io::Error::other(why);
+                Err(LostWrites { failure, error })
+            }
+        }
+    }
+
+    /// Records that a host received a failure of [`Version::sync`]. It knows that all writes before may be lost.
+    pub(crate) fn acknowledge(&self, host: &HostIdentity, failure: u64) {
+        if let Some(own) = self.lock().own.get_mut(host)
+            && own.debt.failure <= failure
+        {
+            own.debt.failure = 0;
+        }
     }
 
     /// Compares the stamp of the file with that of the last look, unless that look began at `since` or later. Returns
@@ -277,7 +372,7 @@ impl Version {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path, thread};
+    use std::{fs, path::Path, sync::mpsc, thread};
 
     use straightway_nvme::Nqn;
 
@@ -347,23 +442,130 @@ mod tests {
         });
     }
 
+    fn fail() -> io::Result<()> {
+        Err(io::Error::other("the drive is gone"))
+    }
+
+    fn is_durable(version: &Version, host: &HostIdentity) -> bool {
+        version.sync(host, || Ok(())).is_ok()
+    }
+
     #[test]
-    fn a_failed_sync_is_reported_once_to_each_host_that_had_written() {
+    fn a_failed_sync_is_reported_to_each_host_that_had_written_until_it_acknowledges_it() {
         let version = Version::new(7, None);
         let [one, two, reader, later] = [1, 2, 3, 4].map(host);
-        let fail = || Err(io::Error::other("the drive is gone"));
         version.change(&one, || ());
         version.change(&two, || ());
-        assert!(version.sync(&two, fail).is_err());
+        let failed = version.sync(&two, fail).unwrap_err();
         // The kernel reports nothing to the next caller.
-        assert!(version.sync(&reader, || Ok(())).is_ok());
+        assert!(is_durable(&version, &reader));
         version.change(&later, || ());
-        assert!(version.sync(&later, || Ok(())).is_ok());
-        let lost = version.sync(&one, || Ok(())).unwrap_err();
-        assert!(lost.to_string().contains("lost"), "{lost}");
-        for host in [&one, &two] {
-            assert!(version.sync(host, || Ok(())).is_ok());
+        assert!(is_durable(&version, &later));
+        for _ in 0..2 {
+            let lost = version.sync(&one, || Ok(())).unwrap_err();
+            assert!(lost.error.to_string().contains("lost"), "{lost:?}");
+            assert!(!is_durable(&version, &two), "it may not have received it");
         }
+        version.acknowledge(&two, failed.failure);
+        assert!(is_durable(&version, &two));
+        assert!(!is_durable(&version, &one));
+        version.acknowledge(&one, failed.failure);
+        assert!(is_durable(&version, &one));
+    }
+
+    #[test]
+    fn an_acknowledgement_does_not_cover_a_later_failure() {
+        let (version, own) = (Version::new(7, None), host(1));
+        version.change(&own, || ());
+        let first = version.sync(&own, fail).unwrap_err();
+        version.change(&own, || ());
+        let second = version.sync(&own, fail).unwrap_err();
+        version.acknowledge(&own, first.failure);
+        assert!(!is_durable(&version, &own));
+        version.acknowledge(&own, second.failure);
+        assert!(is_durable(&version, &own));
+    }
+
+    #[test]
+    fn a_failed_sync_is_not_reported_to_a_host_whose_writes_were_durable() {
+        let version = Version::new(7, None);
+        let [durable, dirty, changing] = [1, 2, 3].map(host);
+        version.change(&durable, || ());
+        version.change(&changing, || {
+            assert!(is_durable(&version, &durable));
+            version.change(&dirty, || ());
+            assert!(version.sync(&dirty, fail).is_err());
+        });
+        assert!(is_durable(&version, &durable));
+        assert!(!is_durable(&version, &dirty));
+        assert!(!is_durable(&version, &changing), "its write had begun");
+    }
+
+    #[test]
+    fn a_failed_sync_changes_the_version_for_all_hosts() {
+        let version = Version::new(7, None);
+        let hosts = [1, 2].map(host);
+        version.change(&hosts[0], || ());
+        let before = hosts.each_ref().map(|host| seen(&version, host));
+        assert!(version.sync(&hosts[0], fail).is_err());
+        for (host, before) in hosts.iter().zip(before) {
+            let after = seen(&version, host);
+            assert_ne!(after, before);
+            assert_eq!(seen(&version, host), after, "it is settled");
+        }
+    }
+
+    #[test]
+    fn syncs_run_at_once_and_a_good_one_waits_for_a_failure_that_another_may_have_got() {
+        const WAIT_MAX: Duration = Duration::from_secs(20);
+        let version = Version::new(7, None);
+        let (one, two) = (host(1), host(2));
+        version.change(&one, || ());
+        version.change(&two, || ());
+        let (begun, has_begun) = mpsc::channel();
+        let (fails, may_fail) = mpsc::channel::<()>();
+        let version = &version;
+        thread::scope(|scope| {
+            let bad = scope.spawn(move || {
+                version.sync(&one, || {
+                    begun.send(()).expect("it is waited for");
+                    let _ = may_fail.recv_timeout(WAIT_MAX);
+                    fail()
+                })
+            });
+            has_begun.recv().expect("it begins");
+            let (ended, has_ended) = mpsc::channel();
+            let good = scope.spawn(move || {
+                let done = version.sync(&two, || {
+                    ended.send(()).expect("it is waited for");
+                    Ok(())
+                });
+                done.is_ok()
+            });
+            // The second call runs while the first has not returned.
+            has_ended.recv_timeout(WAIT_MAX).expect("it runs");
+            fails.send(()).expect("it is waited for");
+            assert!(bad.join().expect("no panic").is_err());
+            assert!(!good.join().expect("no panic"), "its writes are lost");
+        });
+    }
+
+    #[test]
+    fn a_host_that_is_forgotten_with_lost_writes_is_told_of_them() {
+        let version = Version::new(7, None);
+        let count = u32::try_from(WRITERS_MAX).expect("small");
+        for number in 0..count {
+            version.change(&host(number), || ());
+        }
+        let failed = version.sync(&host(count), fail).unwrap_err();
+        // This host takes the place of the first.
+        version.change(&host(count), || ());
+        let first = host(0);
+        assert!(!is_durable(&version, &first));
+        version.change(&first, || ());
+        assert!(!is_durable(&version, &first));
+        version.acknowledge(&first, failed.failure);
+        assert!(is_durable(&version, &first));
     }
 
     #[test]

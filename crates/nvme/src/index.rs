@@ -6,7 +6,8 @@
 //! generation changed meanwhile. Later it reads single entries, to learn their current versions: each version is newer
 //! than the command that reads it. Other targets reject the page; their namespaces have only numbers.
 //!
-//! The header has 64 bytes: magic 0..8, generation 8..16, entries 16..20, zeros 20..24, the length of the page 24..32.
+//! The header has 64 bytes: magic 0..8, generation 8..16, entries 16..20, zeros 20..24, the length of the page 24..32,
+//! the boot of the target's machine 32..40, zeros to 64.
 //! An entry has 32 bytes followed by its name, padded with zeros to a multiple of 4: NSID 0..4, length of the name
 //! 4..6, flags 6..8 (bit 0: writable), length of the object 8..16, its version 16..24, zeros to 32. Entries are sorted
 //! by name. An empty object has no namespace and NSID 0.
@@ -32,6 +33,7 @@ pub const INDEX_BYTES_MAX: u64 = 16 << 20;
 const MAGIC: [u8; 8] = *b"SWINDEX1";
 const ENTRY_BYTES: usize = 32;
 const VERSION_AT: usize = 16;
+const BOOT_AT: usize = 32;
 const WRITABLE: u16 = 1;
 const SHORT: Malformed = Malformed("the index ends inside an entry");
 
@@ -44,6 +46,9 @@ pub struct IndexHeader {
     pub entries: u32,
     /// The length of the whole page.
     pub bytes: u64,
+    /// A number that changes when the target's machine is restarted, which loses writes that were not flushed. 0 if it
+    /// is not known.
+    pub boot: u64,
 }
 
 /// The entry of one object.
@@ -67,6 +72,8 @@ pub struct IndexEntry {
 pub struct NameIndex {
     /// Increases with each change other than of versions.
     pub generation: u64,
+    /// The boot of the target's machine; 0 if it is not known.
+    pub boot: u64,
     /// The entries, sorted by name.
     pub entries: Vec<IndexEntry>,
 }
@@ -92,6 +99,7 @@ impl IndexHeader {
             generation: wire::u64_at(header, 8),
             entries: wire::u32_at(header, 16),
             bytes: wire::u64_at(header, 24),
+            boot: wire::u64_at(header, BOOT_AT),
         };
         let is_long = header.bytes >= INDEX_HEADER_BYTES as u64 && header.bytes <= INDEX_BYTES_MAX;
         if header.entries as usize > INDEX_ENTRIES_MAX || !is_long {
@@ -131,6 +139,7 @@ impl NameIndex {
         let entries = u32::try_from(self.entries.len()).ok()?;
         wire::put(&mut bytes, 16, &entries.to_le_bytes());
         wire::put(&mut bytes, 24, &length.to_le_bytes());
+        wire::put(&mut bytes, BOOT_AT, &self.boot.to_le_bytes());
         Some(bytes)
     }
 
@@ -174,6 +183,7 @@ impl NameIndex {
         }
         Ok(Self {
             generation: header.generation,
+            boot: header.boot,
             entries,
         })
     }
@@ -240,13 +250,14 @@ mod tests {
         #[test]
         fn the_index_round_trips(
             generation: u64,
+            boot: u64,
             named in prop::collection::btree_map("[a-z\u{e9}]{1,9}(/[a-z]{1,9}){0,2}", (1_u64.., any::<u64>(), any::<bool>()), 0..20),
         ) {
             let named: BTreeMap<String, _> = named;
             let entries = named.into_iter().zip(1..).map(|((name, (bytes, version, is_writable)), nsid)| IndexEntry {
                 nsid, is_writable, bytes, version, name: name.into_bytes(),
             });
-            let index = NameIndex { generation, entries: entries.collect() };
+            let index = NameIndex { generation, boot, entries: entries.collect() };
             let mut bytes = index.encode().expect("within the limits");
             prop_assert_eq!(bytes.len() % 4, 0);
             for (at, entry) in index.version_offsets().zip(&index.entries) {
@@ -275,6 +286,23 @@ mod tests {
     }
 
     #[test]
+    fn the_boot_is_in_the_header_and_unknown_if_it_is_zero() {
+        let index = NameIndex {
+            generation: 1,
+            boot: 0x0807_0605_0403_0201,
+            entries: vec![entry("a", 1, 1)],
+        };
+        let mut bytes = index.encode().expect("small");
+        assert_eq!(bytes[32..40], [1, 2, 3, 4, 5, 6, 7, 8]);
+        let header = IndexHeader::decode(&bytes).expect("ours");
+        assert_eq!(header.boot, index.boot);
+        // Older targets leave it empty.
+        bytes[32..40].fill(0);
+        let old = NameIndex::decode(&bytes).expect("it is valid");
+        assert_eq!((old.boot, old.entries), (0, index.entries));
+    }
+
+    #[test]
     fn names_outside_the_folder_are_refused() {
         for bad in [
             "",
@@ -289,6 +317,7 @@ mod tests {
         ] {
             let index = NameIndex {
                 generation: 1,
+                boot: 0,
                 entries: vec![entry(bad, 1, 1)],
             };
             assert_eq!(index.encode(), None, "{bad:?}");
@@ -300,6 +329,7 @@ mod tests {
     fn unsorted_entries_and_oversized_lengths_are_refused() {
         let index = |entries| NameIndex {
             generation: 1,
+            boot: 0,
             entries,
         };
         let twice = index(vec![entry("a", 1, 1), entry("a", 2, 1)]);

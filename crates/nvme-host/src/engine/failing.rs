@@ -20,6 +20,9 @@ impl NvmeEngine {
         let request = &mut self.requests[index];
         let Some(status) = request.refused else {
             let bytes = request.result_bytes;
+            if request.is_write() {
+                request.namespace.print.history.note_write();
+            }
             return self.finish(index, Ok(bytes));
         };
         let queue = &mut self.queues[number];

@@ -15,7 +15,7 @@ use straightway_nvme::{Pdu, Sgl, digest, nvm::Nvm};
 
 use super::{
     NvmeEngine,
-    queue::{COPIED_BYTES_MAX, Command, ConnectedQueue, ConnectingQueue, Queue},
+    queue::{COPIED_BYTES_MAX, Command, ConnectDelay, ConnectedQueue, ConnectingQueue, Queue},
     request::Request,
 };
 use crate::{
@@ -135,12 +135,18 @@ impl NvmeEngine {
         };
         self.turn = self.turn.wrapping_add(1);
         let controllers = &self.reaches[reach].controllers;
-        let controller = Arc::clone(&controllers[self.turn % controllers.len()]);
+        let in_turn = |step: usize| &controllers[self.turn.wrapping_add(step) % controllers.len()];
+        let is_delayed = |controller: &&Arc<Controller>| {
+            let mut delays = self.delays.iter();
+            delays.any(|delay| delay.serves == controller.number && delay.until > now)
+        };
+        let mut ready = (0..controllers.len()).map(in_turn);
+        let ready = ready.find(|controller| !is_delayed(controller));
+        let controller = Arc::clone(ready.unwrap_or(&controllers[self.turn % controllers.len()]));
         let serves = |queue: &Queue| queue.serves == controller.number && queue.ending.is_none();
         let joined = self.queues.iter().find(|(_, queue)| serves(queue));
         let Some(queue) = joined.map(|(queue, _)| queue) else {
-            self.start_connecting(&controller);
-            return BindResult::Until(now + super::CONTROL_INTERVAL);
+            return self.connect_for(&namespace.name, &controller, now);
         };
         if self.queues[queue].controller.number != controller.number
             && let Err(result) = self.confirm(number, queue, now)
@@ -148,6 +154,9 @@ impl NvmeEngine {
             return result;
         }
         let request = &mut self.requests[number];
+        if request.is_write() {
+            namespace.print.history.note_write();
+        }
         request.queue = Some(queue);
         request.issued = 0;
         request.refused = None;
@@ -213,6 +222,42 @@ impl NvmeEngine {
         }
     }
 
+    /// Connects a queue of a controller for a request, unless the last attempts failed.
+    fn connect_for(
+        &mut self,
+        name: &str,
+        controller: &Arc<Controller>,
+        now: Instant,
+    ) -> BindResult {
+        let number = controller.number;
+        let mut delays = self.delays.iter();
+        let delay = delays.find(|delay| delay.serves == number && delay.until > now);
+        let Some(delay) = delay else {
+            self.start_connecting(controller);
+            return BindResult::Until(now + super::CONTROL_INTERVAL);
+        };
+        let attempts_max = controller.settings.attempts_max;
+        if delay.failures < attempts_max {
+            return BindResult::Until(delay.until);
+        }
+        let why = format!("{}; attempt {attempts_max} of {attempts_max}", delay.why);
+        let error = Error::new(ErrorKind::Transient, "connect a queue for", name, why);
+        BindResult::Failed(error.with_hint("check the target and its log, and try again"))
+    }
+
+    /// Delays the next attempt to connect a queue of a controller.
+    fn delay_connecting(&mut self, controller: &Controller, why: String, now: Instant) {
+        let serves = controller.number;
+        let known = self.delays.iter().position(|delay| delay.serves == serves);
+        let failures = known.map_or(0, |known| self.delays.swap_remove(known).failures) + 1;
+        self.delays.push(ConnectDelay {
+            serves,
+            failures,
+            until: now + controller.settings.delay(failures),
+            why,
+        });
+    }
+
     /// Starts a thread that connects a queue of a controller, unless one is running.
     fn start_connecting(&mut self, controller: &Arc<Controller>) {
         let is_it =
@@ -253,13 +298,20 @@ impl NvmeEngine {
             let ConnectingQueue { controller, .. } = self.connecting.swap_remove(index);
             match answer {
                 Ok(joined) => {
+                    self.delays
+                        .retain(|delay| delay.serves != controller.number);
                     let queue = Queue::new(controller.number, joined, now);
                     match self.queues.insert(queue) {
                         Ok(number) => self.queues_end = self.queues_end.max(number + 1),
                         Err(queue) => queue.controller.end("the lane has too many controllers"),
                     }
                 }
-                Err(refusal) => controller.end(refusal.why),
+                // The controller of the path ended when its own queue failed. A further association that fails ends
+                // only this attempt.
+                Err(refusal) if controller.ended().is_none() => {
+                    self.delay_connecting(&controller, refusal.why, now);
+                }
+                Err(_) => {}
             }
         }
     }

@@ -32,6 +32,18 @@ pub(super) struct ConnectingQueue {
     pub(super) answer: mpsc::Receiver<Result<ConnectedQueue, Refusal>>,
 }
 
+/// Failed attempts to connect a queue of a controller that has not ended.
+#[derive(Debug)]
+pub(super) struct ConnectDelay {
+    /// The number of the controller.
+    pub(super) serves: u64,
+    pub(super) failures: u32,
+    /// The time of the next attempt.
+    pub(super) until: Instant,
+    /// The cause of the last failure.
+    pub(super) why: String,
+}
+
 /// A connected queue.
 #[derive(Debug)]
 pub(super) struct ConnectedQueue {

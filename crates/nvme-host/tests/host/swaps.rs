@@ -7,7 +7,10 @@ use std::{
 };
 
 use straightway_io::{Handle, request::Op};
-use straightway_nvme::Digests;
+use straightway_nvme::{
+    Digests,
+    index::{IndexEntry, NameIndex},
+};
 use straightway_nvme_host::{HostSettings, NvmeEngine, NvmeTcp, Portal};
 
 use crate::{
@@ -32,6 +35,30 @@ fn targets(queues: u16) -> [Target; 2] {
         Target::new(content(BYTES), script),
         Target::new(vec![0xBA; BYTES], other),
     ]
+}
+
+/// Two targets with the same writable file. The second shows another version of it by `difference`.
+fn twins(difference: u64) -> [Target; 2] {
+    [0, difference].map(|difference| {
+        let entry = IndexEntry {
+            nsid: 1,
+            is_writable: true,
+            bytes: BYTES as u64,
+            version: 7 + difference,
+            name: b"file".to_vec(),
+        };
+        let index = NameIndex {
+            generation: 1,
+            boot: 1,
+            entries: vec![entry],
+        };
+        let script = Script {
+            queues: 1,
+            index: Some(index),
+            ..Script::default()
+        };
+        Target::new(content(BYTES), script)
+    })
 }
 
 /// An address whose first `count` connections reach the first target, and all others the second. With `is_restart`, the
@@ -120,4 +147,53 @@ fn a_further_association_with_another_target_is_not_used() {
     assert!(error.to_string().contains("another namespace"), "{error}");
     assert_eq!(reads(&targets[1]), 0);
     read(&mut first, &object);
+}
+
+#[test]
+fn a_further_association_with_another_version_of_a_writable_file_is_not_used() {
+    let targets = twins(1);
+    let object = opened(split(&targets, 2, false));
+    let (Some(mut first), Some(mut second)) = (engine(8), engine(8)) else {
+        return;
+    };
+    read(&mut first, &object);
+    let error = failure(&mut second, &object);
+    assert!(error.contains("was replaced or changed"), "{error}");
+    assert_eq!(reads(&targets[1]), 0);
+}
+
+#[test]
+fn a_further_association_is_checked_at_the_end_too() {
+    let targets = twins(0);
+    let object = opened(split(&targets, 2, false));
+    let (Some(mut first), Some(mut second)) = (engine(8), engine(8)) else {
+        return;
+    };
+    read(&mut first, &object);
+    read(&mut second, &object);
+    assert!(reads(&targets[1]) > 0);
+    object.check_unchanged().unwrap();
+    let mut script = targets[1].shared.script.lock().unwrap();
+    script.index.as_mut().unwrap().entries[0].version += 1;
+    drop(script);
+    let error = object.check_unchanged().unwrap_err().to_string();
+    assert!(error.contains("was replaced or changed"), "{error}");
+}
+
+#[test]
+fn a_further_association_that_fails_does_not_end_the_controller_of_the_path() {
+    let targets = targets(1);
+    let address = split(&targets, 2, false);
+    // The second target refuses all connections.
+    targets[1].cut(true);
+    let object = opened(address);
+    let (Some(mut first), Some(mut second)) = (engine(8), engine(8)) else {
+        return;
+    };
+    read(&mut first, &object);
+    let error = failure(&mut second, &object);
+    assert!(error.contains("attempt 4 of 4"), "{error}");
+    // The path has not connected again.
+    read(&mut first, &object);
+    assert_eq!(targets[0].shared.connections.load(Ordering::SeqCst), 2);
 }

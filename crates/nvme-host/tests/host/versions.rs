@@ -45,6 +45,7 @@ fn indexed(names: usize) -> Target {
     };
     let index = NameIndex {
         generation: 1,
+        boot: 1,
         entries: (0..names).map(entry).collect(),
     };
     let script = Script {
@@ -195,6 +196,64 @@ fn the_versions_of_many_files_are_checked_with_few_commands() {
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains(&name(150)), "{error}");
     store.check_unchanged(&objects[..150]).unwrap();
+}
+
+#[test]
+fn the_versions_of_many_files_are_checked_together_after_an_idle_time() {
+    const FILES: usize = 200;
+    let target = indexed(FILES);
+    let mut short = settings(Digests::default());
+    short.idle = Duration::from_millis(200);
+    let store = store(&target, short);
+    let objects = store.open(&names(FILES)).unwrap();
+    let reads = || target.shared.index_reads.load(Ordering::SeqCst);
+    let connections = || target.shared.connections.load(Ordering::SeqCst);
+    let (before, connected) = (reads(), connections());
+    std::thread::sleep(Duration::from_millis(800));
+    store.check_unchanged(&objects).unwrap();
+    assert!(connections() > connected, "it was not idle");
+    // The header, all entries and the header again for a new index; then the entries.
+    assert_eq!(reads() - before, 4);
+}
+
+/// Changes the boot of the target's machine and closes all connections.
+fn restart(target: &Target, boot: u64) {
+    let mut script = target.shared.script.lock().unwrap();
+    script.index.as_mut().unwrap().boot = boot;
+    drop(script);
+    target.cut(false);
+}
+
+#[test]
+fn a_restart_of_the_machine_is_an_error_while_writes_are_not_flushed() {
+    let target = indexed(1);
+    let store = store(&target, settings(Digests::default()));
+    let object = open(&store);
+    let Some(mut engine) = engine(8) else { return };
+    let write = |engine: &mut NvmeEngine| {
+        let mut write = io(Op::Write, &object, 0, PIECE, 0);
+        write.fill(&vec![2; PIECE]);
+        run(engine, vec![write])
+    };
+    let flush = || store.sync(&[Arc::clone(&object)]);
+    read(&mut engine, &object);
+    // Reads notice that the connection is lost, so that no write is lost with it.
+    restart(&target, 2);
+    read(&mut engine, &object);
+    assert!(write(&mut engine)[0].result.is_ok());
+    flush().unwrap();
+    restart(&target, 3);
+    read(&mut engine, &object);
+    assert!(write(&mut engine)[0].result.is_ok());
+    // The same machine.
+    restart(&target, 3);
+    read(&mut engine, &object);
+    assert!(write(&mut engine)[0].result.is_ok());
+    restart(&target, 4);
+    let error = flush().unwrap_err().to_string();
+    assert!(error.contains("was restarted"), "{error}");
+    let error = error_of(write(&mut engine));
+    assert!(error.contains("was restarted"), "{error}");
 }
 
 #[test]
