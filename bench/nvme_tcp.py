@@ -115,7 +115,7 @@ class Target:
         return rate, cpu / (rate * seconds / 1024)
 
     def stop(self):
-        self.process.send_signal(signal.SIGINT)
+        self.process.terminate()
         self.process.wait()
 
 
