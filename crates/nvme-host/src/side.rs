@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use straightway_nvme::{Cqe, Sgl, Sqe, Status};
+use straightway_nvme::{Cqe, Sgl, Sqe, Status, nvm::Nvm};
 
 use crate::{
     controller::{Controller, QueueId},
@@ -101,7 +101,14 @@ impl SideQueues {
         let deadline = Instant::now() + controller.settings.command_max;
         match queue.link.run(sqe, out, into, deadline) {
             Ok(cqe) => Ok(cqe),
-            Err(LinkError::Refused(status, _)) => Err(SideFailure::Refused(status)),
+            Err(LinkError::Refused(status, _)) => {
+                if !status.is_retryable() && Nvm::from_sqe(&sqe) == Ok(Nvm::Flush) {
+                    // A Straightway target reports lost writes until it gets another command on this queue. Without
+                    // one, the next flush would fail too, although its writes are new.
+                    let _ = queue.link.run(sqe, &[], &mut [], deadline);
+                }
+                Err(SideFailure::Refused(status))
+            }
             Err(LinkError::Broken(why)) => {
                 queue.controller.end(why.as_str());
                 *slot = None;

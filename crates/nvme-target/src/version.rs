@@ -161,6 +161,23 @@ impl State {
         }
     }
 
+    /// The record of a host. It is made if there is none.
+    fn writer(&mut self, host: &HostIdentity) -> &mut Writer {
+        if !self.own.contains_key(host) {
+            if self.own.len() >= WRITERS_MAX {
+                self.forget_writer();
+            }
+            // It may have been forgotten with this failure.
+            let failure = self.forgotten.failure;
+            let writer = Writer {
+                debt: Debt { mark: 0, failure },
+                ..Writer::default()
+            };
+            self.own.insert(host.clone(), writer);
+        }
+        self.own.get_mut(host).expect("it was inserted")
+    }
+
     /// Counts a sync that failed. All writes that were not durable before may be lost.
     fn note_failure(&mut self) {
         self.syncs.failed += 1;
@@ -252,20 +269,8 @@ impl Version {
         let mut guard = self.lock();
         let state = &mut *guard;
         count(&mut state.all);
-        if !state.own.contains_key(host) {
-            if state.own.len() >= WRITERS_MAX {
-                state.forget_writer();
-            }
-            // It may have been forgotten with this failure.
-            let failure = state.forgotten.failure;
-            let writer = Writer {
-                debt: Debt { mark: 0, failure },
-                ..Writer::default()
-            };
-            state.own.insert(host.clone(), writer);
-        }
         let mark = state.marks();
-        let own = state.own.get_mut(host).expect("it was inserted");
+        let own = state.writer(host);
         count(&mut own.changes);
         own.debt.mark = mark;
     }
@@ -317,10 +322,9 @@ impl Version {
 
     /// Records that a host received a failure of [`Version::sync`]. It knows that all writes before may be lost.
     pub(crate) fn acknowledge(&self, host: &HostIdentity, failure: u64) {
-        if let Some(own) = self.lock().own.get_mut(host)
-            && own.debt.failure <= failure
-        {
-            own.debt.failure = 0;
+        let mut state = self.lock();
+        if state.failure_of(host) <= failure {
+            state.writer(host).debt.failure = 0;
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use straightway_io::{Store as _, engine::Engine as _, request::Op};
 use straightway_nvme::{
-    Digests,
+    Digests, Status,
     log::{AnaState, SubsystemKind},
 };
 use straightway_nvme_host::discover;
@@ -214,6 +214,21 @@ fn a_flush_that_takes_longer_than_the_idle_time_keeps_its_controller() {
     let object = open(&store).unwrap();
     store.sync(&[Arc::clone(&object)]).unwrap();
     object.check_unchanged().unwrap();
+    // The admin queue and one I/O queue.
+    assert_eq!(target.shared.connections.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_failed_flush_is_followed_by_a_command_on_the_same_queue() {
+    let script = Script {
+        flush_status: Status::WRITE_FAULT.dnr(),
+        ..Script::default()
+    };
+    let target = Target::new(content(BYTES), script);
+    let store = store(&target, settings(Digests::default()));
+    let object = open(&store).unwrap();
+    assert!(store.sync(&[object]).is_err());
+    assert_eq!(target.shared.flushes.load(Ordering::SeqCst), 2);
     // The admin queue and one I/O queue.
     assert_eq!(target.shared.connections.load(Ordering::SeqCst), 2);
 }

@@ -432,7 +432,7 @@ impl Connection {
             Nvm::Flush => {
                 std::thread::sleep(self.script.flush_time);
                 self.shared.flushes.fetch_add(1, Ordering::SeqCst);
-                self.answer(cid, Status::SUCCESS, 0)
+                self.answer(cid, self.script.flush_status, 0)
             }
             Nvm::Read(range) => {
                 self.shared.reads.fetch_add(1, Ordering::SeqCst);

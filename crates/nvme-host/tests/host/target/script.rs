@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use straightway_nvme::{
-    Digests,
+    Digests, Status,
     index::NameIndex,
     log::{AnaState, SubsystemKind},
 };
@@ -86,6 +86,7 @@ pub(crate) struct Script {
     pub(crate) listed: Vec<(SubsystemKind, String, SocketAddr)>,
     /// The duration of a flush.
     pub(crate) flush_time: Duration,
+    pub(crate) flush_status: Status,
     /// The name index, if the target has one.
     pub(crate) index: Option<NameIndex>,
 }
@@ -112,6 +113,7 @@ impl Default for Script {
             transition_s: 0,
             listed: Vec::new(),
             flush_time: Duration::ZERO,
+            flush_status: Status::SUCCESS,
             index: None,
         }
     }
