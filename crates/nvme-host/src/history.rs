@@ -144,13 +144,7 @@ impl History {
     /// Records a further association that may be used.
     pub(crate) fn note_further(&self, controller: &Arc<Controller>) {
         let mut further = self.further.lock().unwrap_or_else(PoisonError::into_inner);
-        further.retain(|known| known.strong_count() > 0);
-        if !further
-            .iter()
-            .any(|known| known.as_ptr() == Arc::as_ptr(controller))
-        {
-            further.push(Arc::downgrade(controller));
-        }
+        add_once(&mut further, controller);
     }
 
     /// The further associations that are connected.
@@ -163,14 +157,15 @@ impl History {
     /// Records that a table has a result for this opening.
     pub(crate) fn note_table(&self, table: &Arc<Verdicts>) {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        // Each reconnect brings a new table.
-        tables.retain(|known| known.strong_count() > 0);
-        if !tables
-            .iter()
-            .any(|known| known.as_ptr() == Arc::as_ptr(table))
-        {
-            tables.push(Arc::downgrade(table));
-        }
+        add_once(&mut tables, table);
+    }
+}
+
+/// Adds a reference unless the list has it. Removes those whose values are gone: each reconnect brings new ones.
+fn add_once<T>(list: &mut Vec<Weak<T>>, new: &Arc<T>) {
+    list.retain(|known| known.strong_count() > 0);
+    if !list.iter().any(|known| known.as_ptr() == Arc::as_ptr(new)) {
+        list.push(Arc::downgrade(new));
     }
 }
 

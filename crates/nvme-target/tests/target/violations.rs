@@ -45,12 +45,12 @@ fn queue_on(address: SocketAddr, login: &Login) -> (Host, Wire) {
     (host, queue)
 }
 
-/// A queue with a write whose data the target has requested, and the PDU with that data.
-fn requested_write(address: SocketAddr) -> (Host, Wire, Vec<u8>) {
-    let (host, mut queue) = queue_on(address, &Login::default());
+/// Begins a write of a page of this byte. Returns its identifier, and the PDU with the data that the target requests.
+fn begin_write(queue: &mut Wire, byte: u8) -> (u16, Vec<u8>) {
     let cid = queue.begin(write(1, 0, 8, false), &[]);
-    let (Pdu::Ready(ready), _) = queue.receive().unwrap() else {
-        panic!("no request")
+    let (pdu, _) = queue.receive().unwrap();
+    let Pdu::Ready(ready) = pdu else {
+        panic!("{pdu:?}")
     };
     let part = Data {
         cid,
@@ -60,7 +60,13 @@ fn requested_write(address: SocketAddr) -> (Host, Wire, Vec<u8>) {
         is_last: true,
         is_success: false,
     };
-    let data = queue.encode(&Pdu::HostData(part), &[1; 4096]);
+    (cid, queue.encode(&Pdu::HostData(part), &[byte; 4096]))
+}
+
+/// A queue with a write whose data the target has requested, and the PDU with that data.
+fn requested_write(address: SocketAddr) -> (Host, Wire, Vec<u8>) {
+    let (host, mut queue) = queue_on(address, &Login::default());
+    let (_, data) = begin_write(&mut queue, 1);
     (host, queue, data)
 }
 
@@ -230,20 +236,7 @@ fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command
     let (cqe, _) = queue.finish(50, &[]);
     assert_eq!(cqe.status, Status::TRANSIENT_TRANSPORT);
     // The same after an R2T.
-    let cid = queue.begin(write(1, 0, 8, false), &[]);
-    let (pdu, _) = queue.receive().unwrap();
-    let Pdu::Ready(ready) = pdu else {
-        panic!("{pdu:?}")
-    };
-    let part = Data {
-        cid,
-        tag: ready.tag,
-        offset: 0,
-        bytes: 4096,
-        is_last: true,
-        is_success: false,
-    };
-    let mut wrong = queue.encode(&Pdu::HostData(part), &[2; 4096]);
+    let (cid, mut wrong) = begin_write(&mut queue, 2);
     let last = wrong.len() - 1;
     wrong[last] ^= 1;
     queue.stream.write_all(&wrong).unwrap();
