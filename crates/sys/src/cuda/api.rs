@@ -79,7 +79,6 @@ entry_points! {
         event_destroy = "cuEventDestroy_v2"(CUevent);
         event_record = "cuEventRecord"(CUevent, CUstream);
         event_query = "cuEventQuery"(CUevent);
-        event_synchronize = "cuEventSynchronize"(CUevent);
     }
     optional {
         // Since 12.8. The plain name keeps the first signature, with the index of what failed.

@@ -1,14 +1,23 @@
 //! A CUDA event: it has passed when all work before it in its stream is done.
 
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
 use cudarc::driver::sys::{CUevent, CUstream};
 use straightway_core::Result;
 
 use super::code::Code;
 use super::context::Context;
 
-/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a waiting thread sleeps instead of spinning, and the
-/// device writes no timestamps, which are not used.
-const FLAGS: u32 = 1 | 2;
+/// `CU_EVENT_DISABLE_TIMING`: the device writes no timestamps, which are not used. `CU_EVENT_BLOCKING_SYNC` is not set:
+/// with it the device raises an interrupt after every copy, and a load of 16 GB on an H200 takes 310 ms instead of 303.
+const FLAGS: u32 = 2;
+
+/// The bounds of the sleep between two queries of an event.
+const SLEEP_MIN: Duration = Duration::from_micros(20);
+const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// A CUDA event. It is created once and recorded many times.
 #[derive(Debug)]
@@ -68,9 +77,15 @@ impl Event {
     }
 
     /// Blocks until the event has passed.
+    ///
+    /// It sleeps between queries, because `cuEventSynchronize` would occupy a core. A sleep lasts an eighth of the time
+    /// waited so far, so little time is lost.
     pub(crate) fn wait(&self) -> Result<(), Code> {
-        // SAFETY: the event is live; the call needs no current context.
-        unsafe { (self.context.api().event_synchronize)(self.raw) }.ok()
+        let start = Instant::now();
+        while !self.is_passed()? {
+            thread::sleep((start.elapsed() / 8).clamp(SLEEP_MIN, SLEEP_MAX));
+        }
+        Ok(())
     }
 }
 
