@@ -257,18 +257,8 @@ fn agent(network: &Network, proxy: Option<&ProxyUrl>) -> Result<Agent> {
 fn request_error(url: &Uri, error: ureq::Error) -> Error {
     let site = Site::of(url).map_or_else(|_| String::new(), |site| site.to_string());
     let target = format!("{site}{}", url.path());
-    let os = |error: io::Error| Error::os("request", &target, error);
     let (kind, why, hint) = match error {
-        ureq::Error::Io(error) => {
-            return match error
-                .get_ref()
-                .and_then(|e| e.downcast_ref::<rustls::Error>())
-            {
-                Some(error) => untrusted(&target, error),
-                None if error.raw_os_error().is_some() => os(error),
-                None => Error::new(ErrorKind::Transient, "request", target, error.to_string()),
-            };
-        }
+        ureq::Error::Io(error) => return io_error(&target, error),
         ureq::Error::Rustls(error) => return untrusted(&target, &error),
         ureq::Error::Timeout(which) => (
             ErrorKind::Transient,
@@ -307,6 +297,26 @@ fn request_error(url: &Uri, error: ureq::Error) -> Error {
         ),
     };
     Error::new(kind, "request", target, why).with_hint(hint)
+}
+
+/// The error of a connection that could not be made or that broke.
+fn io_error(target: &str, error: io::Error) -> Error {
+    let inner = error.get_ref();
+    if let Some(error) = inner.and_then(|e| e.downcast_ref::<rustls::Error>()) {
+        return untrusted(target, error);
+    }
+    let hint = match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            "check the address and the port (also of a proxy), and that the server is running"
+        }
+        _ => "check the network, the server and the proxy",
+    };
+    let error = if error.raw_os_error().is_some() {
+        Error::os("request", target, error)
+    } else {
+        Error::new(ErrorKind::Transient, "request", target, error.to_string())
+    };
+    error.with_hint(hint)
 }
 
 /// The error of a failed TLS handshake.

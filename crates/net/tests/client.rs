@@ -80,6 +80,21 @@ fn redirects_are_not_followed_and_errors_show_no_secret() {
 }
 
 #[test]
+fn a_refused_connection_is_an_error_with_a_hint() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let client = client(NetworkSettings::default());
+    let error = client
+        .send(get(&format!("http://{address}/key")))
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+    let hint = error.hint().unwrap_or_default();
+    assert!(hint.contains("the server is running"), "{error}: {hint}");
+}
+
+#[test]
 fn heads_and_bodies_are_bounded() {
     let server = Server::start(|request| match &*request.target {
         "/head" => vec![ServerStep::Bytes(head(

@@ -129,7 +129,10 @@ impl Path {
         let result = self.connect();
         let mut state = self.lock();
         state.is_connecting = false;
-        self.note(&mut state, result);
+        match result {
+            Ok(controller) => self.note_connected(&mut state, &controller),
+            Err(refusal) => self.note_failure(&mut state, refusal),
+        }
     }
 
     /// Connects once, on the caller's thread.
@@ -146,10 +149,17 @@ impl Path {
         if let Some(controller) = self.connected(&mut state, Instant::now()) {
             return Ok(controller);
         }
-        self.note(&mut state, result);
-        match &state.controller {
-            Some(controller) => Ok(Arc::clone(controller)),
-            None => Err(self.error_of(&state)),
+        match result {
+            Ok(controller) => {
+                self.note_connected(&mut state, &controller);
+                Ok(controller)
+            }
+            Err(refusal) => {
+                // The caller decides whether there is another attempt, so the log does not announce one.
+                self.count_failure(&mut state, refusal);
+                tracing::warn!("{}: {}", self.portal, status_of(&state));
+                Err(self.error_of(&state))
+            }
         }
     }
 
@@ -167,46 +177,37 @@ impl Path {
         Err(last.expect("a name has at least one address"))
     }
 
-    fn note(&self, state: &mut State, result: Result<Arc<Controller>, Refusal>) {
-        match result {
-            Ok(controller) => {
-                if state.failure.take().is_some() {
-                    tracing::info!("{}: connected again", self.portal);
-                }
-                state.controller = Some(controller);
-            }
-            Err(refusal) => self.note_failure(state, refusal),
+    fn note_connected(&self, state: &mut State, controller: &Arc<Controller>) {
+        if state.failure.take().is_some() {
+            tracing::info!("{}: connected again", self.portal);
         }
+        state.controller = Some(Arc::clone(controller));
     }
 
+    /// Records a failed attempt. The log says when the next one begins: "…; attempt 3 of 20, next in 1.0 s".
     fn note_failure(&self, state: &mut State, refusal: Refusal) {
+        let (mut text, is_final) = (refusal.why.clone(), refusal.is_final);
+        self.count_failure(state, refusal);
+        let (attempt, most) = (state.attempts, self.settings.attempts_max);
+        if !is_final {
+            let _ = write!(text, "; attempt {attempt} of {most}");
+        }
+        if !is_final && attempt < most {
+            let wait = self.settings.delay(attempt).as_secs_f32();
+            let _ = write!(text, ", next in {wait:.1} s");
+        }
+        tracing::warn!("{}: {text}", self.portal);
+    }
+
+    fn count_failure(&self, state: &mut State, refusal: Refusal) {
         state.attempts += 1;
         state.next = Instant::now() + self.settings.delay(state.attempts);
         state.failure = Some(refusal);
-        tracing::warn!("{}: {}", self.portal, self.status_of(state));
     }
 
-    /// The text of its reconnection state: "…; attempt 3 of 20, next in 1.0 s".
-    fn status_of(&self, state: &State) -> String {
-        let Some(failure) = &state.failure else {
-            return "connected".to_owned();
-        };
-        let mut text = failure.why.clone();
-        if failure.is_final {
-            return text;
-        }
-        let (attempt, most) = (state.attempts, self.settings.attempts_max);
-        let _ = write!(text, "; attempt {attempt} of {most}");
-        if attempt < most {
-            let wait = state.next.saturating_duration_since(Instant::now());
-            let _ = write!(text, ", next in {:.1} s", wait.as_secs_f32());
-        }
-        text
-    }
-
-    /// The text of its state.
+    /// The text of its state, for errors.
     pub(crate) fn status(&self) -> String {
-        self.status_of(&self.lock())
+        status_of(&self.lock())
     }
 
     /// The error for a path that is not connected.
@@ -216,10 +217,7 @@ impl Path {
 
     fn error_of(&self, state: &State) -> Error {
         let is_final = state.failure.as_ref().is_some_and(|f| f.is_final);
-        let why = match &state.failure {
-            Some(failure) if is_final || state.attempts <= 1 => failure.why.clone(),
-            _ => self.status_of(state),
-        };
+        let why = status_of(state);
         let (kind, hint) = if is_final {
             (
                 ErrorKind::Invalid,
@@ -244,5 +242,17 @@ impl Path {
         if let Some(controller) = &state.controller {
             controller.restart_waits();
         }
+    }
+}
+
+/// The text of a state, for errors: "…; 3 attempts failed". It announces no further attempt: an error ends them.
+fn status_of(state: &State) -> String {
+    let Some(failure) = &state.failure else {
+        return "connected".to_owned();
+    };
+    let why = &failure.why;
+    match state.attempts {
+        attempts @ 2.. if !failure.is_final => format!("{why}; {attempts} attempts failed"),
+        _ => why.clone(),
     }
 }

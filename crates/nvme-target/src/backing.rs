@@ -81,6 +81,21 @@ impl Stamp {
     }
 }
 
+/// The error of a path that cannot be served.
+pub(crate) fn unusable(path: &Path, error: io::Error) -> Error {
+    let hint = match error.kind() {
+        io::ErrorKind::NotFound => {
+            "name a file, a folder or a block device that exists; `truncate -s 1G FILE` makes a file, and \
+             `straightway target --memory NAME=SIZE` serves memory"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "run it as a user that may read the path, and write to it with `--writable`"
+        }
+        _ => "check the path and its file system",
+    };
+    Error::os("serve", path.display(), error).with_hint(hint)
+}
+
 /// The storage of a namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Backing {
@@ -95,7 +110,7 @@ pub(crate) struct Backing {
 impl Backing {
     /// Opens a file or a block device. A file whose length is not a multiple of the block size is not writable.
     pub(crate) fn open(path: &Path, block_shift: u8, is_writable: bool) -> Result<(Self, Stamp)> {
-        let fail = |error| Error::os("serve", path.display(), error);
+        let fail = |error| unusable(path, error);
         let file = OpenOptions::new()
             .read(true)
             .write(is_writable)
@@ -107,13 +122,9 @@ impl Backing {
             stamp.bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))
                 .map_err(|error| fail(error.into()))?;
         } else if !meta.is_file() {
-            let what = "it is neither a file nor a block device";
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "serve",
-                path.display(),
-                what,
-            ));
+            let why = "it is neither a file nor a block device";
+            let error = Error::new(ErrorKind::Invalid, "serve", path.display(), why);
+            return Err(error.with_hint("name a file, a folder or a block device"));
         }
         let is_whole = stamp.bytes.is_multiple_of(1 << block_shift);
         let backing = Self {

@@ -19,7 +19,7 @@ use straightway_nvme::index::{IndexEntry, NameIndex, is_index_name};
 use straightway_sys::nonce::fill_random;
 
 use crate::{
-    backing::{Backing, Stamp},
+    backing::{Backing, Stamp, unusable},
     host::HostIdentity,
     identity::{self, uuid},
     namespace::Namespace,
@@ -245,8 +245,7 @@ impl Catalog {
             Place::Path(path) => path,
         };
         let known = before.and_then(|entry| Some((entry.namespace.as_ref()?, entry.stamp?)));
-        let fail = |error| Error::os("serve", path.display(), error);
-        let meta = fs::metadata(path).map_err(fail)?;
+        let meta = fs::metadata(path).map_err(|error| unusable(path, error))?;
         let is_device = meta.file_type().is_block_device();
         let now = Stamp::of(&meta);
         let open = || Backing::open(path, self.block_shift, self.is_writable);
@@ -368,7 +367,7 @@ fn scan_source(source: &NamespaceSource, found: &mut BTreeMap<Vec<u8>, Place>) -
             (name.as_bytes().to_vec(), Place::Memory(*bytes))
         }
         NamespaceSource::Path(path) => {
-            let fail = |error| Error::os("serve", path.display(), error);
+            let fail = |error| unusable(path, error);
             let meta = fs::metadata(path).map_err(fail)?;
             // `.` and symbolic links have a name only after they are resolved.
             let name = if let Some(name) = path.file_name() {

@@ -109,6 +109,29 @@ def test_complex_numbers_of_halves_are_restored_into_wider_ones(saved):
     assert restored(checkpointer, numpy.zeros(3, "complex128")).tolist() == expected
 
 
+def test_complex64_is_restored_into_complex128(saved):
+    expected = [[complex(0.1, -2), complex(0, float("inf"))], [complex(3, 4), complex(-0.0, 1e-45)]]
+    value = torch.tensor(expected, dtype=torch.complex64)
+    expected = value.to(torch.complex128).tolist()
+    for checkpointer in (saved(value), saved(value.numpy())):
+        whole, strided = torch.zeros(2, 2, dtype=torch.complex128), torch.zeros(2, 4, dtype=torch.complex128)[:, ::2]
+        for target in (whole, strided, torch.zeros(2, 2, dtype=torch.complex128).conj()):
+            assert restored(checkpointer, target).resolve_conj().tolist() == expected
+        for order in "<>":
+            assert restored(checkpointer, numpy.zeros((2, 2), f"{order}c16")).tolist() == expected
+        refused(checkpointer, torch.zeros(2, 3, dtype=torch.complex128), r"shape \(2, 2\), but the target has shape \(2, 3\)")
+        # Narrower and real numbers cannot hold every value.
+        refused(checkpointer, torch.zeros(2, 2, dtype=torch.complex32), "'a' was saved as C64, and goes to F16.*\nhint: .*cast=True")
+        refused(checkpointer, torch.zeros(2, 2, dtype=torch.float64), "'a' was saved as C64, and goes to F64.*\nhint: .*cast=True")
+        narrow = restored(checkpointer, torch.zeros(2, 2, dtype=torch.complex32), cast=True)
+        assert narrow.to(torch.complex64).tolist() == value.to(torch.complex32).to(torch.complex64).tolist()
+    # Into memory that overlaps itself, and of one number.
+    window = torch.arange(6.0).to(torch.complex64).as_strided((4, 3), (1, 1))
+    target = torch.zeros(6, dtype=torch.complex128).as_strided((4, 3), (1, 1))
+    assert restored(saved(window), target).tolist() == window.tolist()
+    assert restored(saved(torch.tensor(1 + 2j)), torch.zeros((), dtype=torch.complex128)) == 1 + 2j
+
+
 def test_a_target_that_only_returns_copies_is_refused_by_name(saved):
     checkpointer = saved(FIVE)
     refused(checkpointer, Foreign(numpy.zeros(5, "i4")), "'a' cannot be restored in place: Foreign gives copies")

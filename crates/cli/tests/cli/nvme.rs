@@ -236,6 +236,22 @@ fn files_are_copied_into_namespaces_that_are_large_enough() {
 }
 
 #[test]
+fn a_path_that_cannot_be_served_is_an_error_with_a_hint() {
+    let dir = TestDir::new();
+    dir.file("file", 4096, 1);
+    for (path, why) in [
+        ("missing", "No such file or directory"),
+        ("missing/file", "No such file or directory"),
+        ("file/below", "Not a directory"),
+        ("/dev/null", "it is neither a file nor a block device"),
+    ] {
+        let target = ["target", "--listen", "127.0.0.1:0", path];
+        let words = format!("error: cannot serve {path}: {why}");
+        fails(&dir, &target, &[&words], 10);
+    }
+}
+
+#[test]
 fn refused_hosts_get_the_reason() {
     let dir = TestDir::new();
     dir.file("file", 4096, 1);

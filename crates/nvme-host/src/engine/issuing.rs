@@ -240,7 +240,7 @@ impl NvmeEngine {
         if delay.failures < attempts_max {
             return BindResult::Until(delay.until);
         }
-        let why = format!("{}; attempt {attempts_max} of {attempts_max}", delay.why);
+        let why = format!("{}; {} attempts failed", delay.why, delay.failures);
         let error = Error::new(ErrorKind::Transient, "connect a queue for", name, why);
         BindResult::Failed(error.with_hint("check the target and its log, and try again"))
     }

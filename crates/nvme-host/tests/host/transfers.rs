@@ -211,15 +211,17 @@ fn bad_names_and_bad_targets_are_clear_errors_soon() {
         let store = straightway_nvme_host::NvmeTcp::new(portal, settings(Digests::default()));
         open(&store).unwrap_err().to_string()
     };
-    says(
-        nowhere("no-such-host.invalid", 4420),
-        "no-such-host.invalid",
-    );
+    let unknown = nowhere("no-such-host.invalid", 4420);
+    assert!(!unknown.contains("next in"), "{unknown}");
+    says(unknown, "no-such-host.invalid");
     // A port without a listener, one with another protocol, and one that does not respond.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
-    says(nowhere("127.0.0.1", port), "nobody listens");
+    let refused = nowhere("127.0.0.1", port);
+    assert!(!refused.contains("next in"), "{refused}");
+    says(refused.clone(), "attempts failed");
+    says(refused, "nobody listens");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {

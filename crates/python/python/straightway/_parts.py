@@ -100,6 +100,11 @@ def is_complex(tensor: Any) -> bool:
     return TYPE_NAMES[tensor.dtype] in HALVES
 
 
+def is_paired(tensor: Any, dtype: str) -> bool:
+    """Whether each number of a complex tensor is a pair of elements of this checkpoint dtype. C64 is complex itself."""
+    return dtype != "C64" and is_complex(tensor)
+
+
 def contiguous(local: Any) -> Any:
     """The tensor itself if it is contiguous, else a contiguous copy."""
     if is_contiguous(local):
@@ -122,7 +127,7 @@ def given(name: str, part: Part) -> Given:
 def counted(part: Part, dtype: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The shape of the whole tensor and the part's offset, in elements of this checkpoint dtype."""
     shape, start = part.shape, part.start
-    if is_complex(part.local):
+    if is_paired(part.local, dtype):
         return (*shape, 2), (*start, 0)
     if dtype == "F4":
         # PyTorch counts bytes of two 4-bit elements each.

@@ -12,7 +12,7 @@ from . import _framework
 from ._allocators import Allocate, Wanted
 from ._conversion import is_lossless
 from ._memory import Span, assign, holds, library, may_overlap_itself, span, strides_of, writable
-from ._parts import Part, counted, is_complex, parts, stored, stored_dtype
+from ._parts import Part, counted, is_complex, is_paired, parts, stored, stored_dtype
 from ._saving import Described, describe_plain, empty_like, synchronize, torch_name
 from ._straightway import Checkpoint
 
@@ -71,15 +71,14 @@ def _holds_as_saved(own: Any) -> bool:
 
 def _new_memory(target: _Target) -> Any:
     """New memory for a target, in the saved dtype. ``_values`` returns what was read into it."""
-    if target.saved_dtype is not None and is_complex(target.own):
-        # Saved as pairs of numbers.
+    if target.saved_dtype is not None and is_paired(target.own, target.saved_dtype):
         return empty_like(target.own, target.saved_dtype, (*target.own.shape, 2))
     return empty_like(target.own, target.saved_dtype)
 
 
 def _values(target: _Target, memory: Any) -> Any:
     """The values that were read into new memory, in the shape of the target: pairs become complex numbers."""
-    if target.saved_dtype is None or not is_complex(target.own):
+    if target.saved_dtype is None or not is_paired(target.own, target.saved_dtype):
         return memory
     if library(target.own) == "pt":
         import torch
@@ -187,7 +186,9 @@ class Filling:
 
     def _check_conversion(self, name: str, saved: str, ours: str, own: Any) -> None:
         """Raises for lossy conversions without ``cast``, and for those that the library does not support."""
-        if not is_lossless(saved, ours):
+        # The halves of a complex number are compared if `ours` is the dtype of halves.
+        halves = "F32" if saved == "C64" and is_complex(own) else saved
+        if not is_lossless(halves, ours):
             if not self._cast:
                 raise ValueError(
                     f"{name!r} was saved as {saved}, and goes to {ours}, which cannot hold every value of {saved}\n"
