@@ -16,13 +16,13 @@ use std::{
 };
 
 use straightway_core::{Error, ErrorKind, Place, Result};
-use straightway_sys::cuda::Context;
+use straightway_sys::{RingSpace, cuda::Context};
 
 use crate::{
     board::{Board, Posted, Wake},
     lane::{Lane, Parts, Ring},
     placement::{cpus_near, stay_on},
-    settings::Settings,
+    settings::{RingSize, Settings},
     stage::{DeviceStage, HostStage, Stage},
     store::{LaneSpec, Store},
     tally::Tally,
@@ -45,6 +45,8 @@ struct CrewSpec {
     place: Place,
     /// The GPU, if that is the place.
     context: Option<Context>,
+    /// The memory of the lanes' rings, if that is a GPU.
+    space: Arc<RingSpace>,
     cpus: Vec<usize>,
     settings: Settings,
     board: Arc<Board>,
@@ -72,12 +74,18 @@ impl Crew {
         traffic: &Arc<Traffic>,
     ) -> Self {
         let cpus = context.map_or_else(Vec::new, |context| cpus_near(context.device()));
+        let space = context.map_or_else(RingSpace::default, |_| {
+            let RingSize { slots, slot_bytes } = settings.ring(track, place);
+            let lanes = settings.lanes(track, place) as usize;
+            RingSpace::new(lanes, slots, (slots * slot_bytes) as u64)
+        });
         Self {
             spec: CrewSpec {
                 store: Arc::clone(store),
                 track,
                 place,
                 context: context.cloned(),
+                space: Arc::new(space),
                 cpus,
                 settings: settings.clone(),
                 board: Arc::new(Board::new(track, traffic)),
@@ -238,7 +246,7 @@ impl CrewSpec {
         let engine = self.settings.wrap(self.store.engine(&spec)?);
         let stage: Box<dyn Stage> = match &self.context {
             None => Box::new(HostStage::with_ring_at(self.place)),
-            Some(context) => Box::new(DeviceStage::new(context)?),
+            Some(context) => Box::new(DeviceStage::new(context, &self.space)?),
         };
         Ok(Lane::new(Parts {
             number,

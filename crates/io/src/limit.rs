@@ -5,7 +5,7 @@ use std::{collections::VecDeque, time::Instant};
 
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_sys::{
-    Region, Slot,
+    Region, RingSpace, Slot,
     cuda::{CopyDirection, Copying, CudaStream, Span},
 };
 
@@ -30,7 +30,8 @@ pub fn pinned_copy(
         ));
     };
     let chunks = memory.bytes() / chunk_bytes;
-    let mut slots = Slot::pinned_ring(memory.context(), COPIES, chunk_bytes)?;
+    let mut slots =
+        Slot::pinned_ring(&RingSpace::default(), memory.context(), COPIES, chunk_bytes)?;
     let stream = CudaStream::new(memory.context())?;
     let mut rates = Vec::new();
     for _ in 0..rounds {

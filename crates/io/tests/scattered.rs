@@ -20,7 +20,7 @@ use straightway_core::{Choice, ErrorKind, Extent, Move, Route};
 use straightway_io::{Ask, Executor, Progress, Region, Scattered, ScatteredPart};
 use straightway_standin::Standin;
 use straightway_sys::{
-    Slot,
+    RingSpace, Slot,
     cuda::{Context, CopyDirection, CudaStream, DeviceMemory, Fence, Span},
 };
 
@@ -115,7 +115,7 @@ fn a_read_whose_memory_is_never_allocated_can_be_cancelled() {
 
 /// Work of a library that fills memory again and again.
 fn busy(context: &Context, memory: &Arc<DeviceMemory>, stream: &CudaStream) -> Vec<Slot> {
-    let mut slots = Slot::pinned_ring(context, 40, 4096).unwrap();
+    let mut slots = Slot::pinned_ring(&RingSpace::default(), context, 40, 4096).unwrap();
     for slot in &mut slots {
         slot.as_mut_slice().fill(0xEE);
     }

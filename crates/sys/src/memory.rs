@@ -8,7 +8,7 @@
 use std::{
     ptr::NonNull,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     thread::Builder,
@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// A huge page on x86-64 and on most arm64 kernels.
-const HUGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_BYTES: usize = 2 << 20;
 
 /// From this size on, the available memory is checked first. The kernel overcommits, and kills a process that uses more
 /// than there is.
@@ -49,8 +49,7 @@ pub struct HostMemory {
     id: u64,
     start: NonNull<u8>,
     bytes: usize,
-    map: NonNull<u8>,
-    map_bytes: usize,
+    map: Arc<Mapped>,
     /// The host, or the device that has the BAR.
     place: Place,
     /// Its registration with the CUDA driver, once it is pinned.
@@ -76,37 +75,27 @@ impl HostMemory {
             let why = format!("{} are available", Bytes(available));
             return Err(Error::new(ErrorKind::Transient, "allocate", target, why).with_hint(hint));
         }
-        let huge = bytes >= HUGE_BYTES as u64;
-        let align = if huge { HUGE_BYTES } else { 4096 };
-        // One huge page more than asked for, so that an aligned start can be found inside.
-        let map_bytes = bytes.max(1).checked_add(align as u64);
-        let map_bytes = map_bytes.and_then(|b| usize::try_from(up(b, 4096)).ok());
-        let map_bytes = map_bytes.ok_or_else(|| refused(Errno::NOMEM))?;
+        let (map, start) = Mapped::anonymous(bytes).map_err(refused)?;
         let bytes = usize::try_from(bytes).expect("it is shorter than the mapping");
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a fresh private anonymous mapping at an address of the kernel's choice.
-        let map = unsafe { mmap_anonymous(std::ptr::null_mut(), map_bytes, prot, flags) };
-        let map = map.map_err(refused)?;
-        let map = NonNull::new(map.cast::<u8>()).expect("a mapping is never at address 0");
-        let skip = map.as_ptr().align_offset(align);
-        // SAFETY: `skip` is below `align`, by which the mapping is longer than `bytes`.
-        let start = unsafe { map.add(skip) };
-        if huge {
-            let (from, left) = (start.as_ptr().cast(), map_bytes - skip);
-            // SAFETY: the range lies inside the mapping just made. Refusal only costs speed.
-            let _ = unsafe { madvise(from, left, Advice::LinuxHugepage) };
-        }
-        let id = IDS.fetch_add(1, Ordering::Relaxed);
-        Ok(Self {
-            id,
+        Ok(Self::part(&map, start, bytes, Place::Host))
+    }
+
+    /// A part of a mapping that nothing else uses.
+    pub(crate) fn part(map: &Arc<Mapped>, start: NonNull<u8>, bytes: usize, place: Place) -> Self {
+        let skipped = start.addr().get().checked_sub(map.start.addr().get());
+        let end = skipped.and_then(|skipped| skipped.checked_add(bytes));
+        assert!(
+            end.is_some_and(|end| end <= map.bytes),
+            "the memory lies inside the mapping"
+        );
+        Self {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
             start,
             bytes,
-            map,
-            map_bytes,
-            place: Place::Host,
+            map: Arc::clone(map),
+            place,
             pin: OnceLock::new(),
-        })
+        }
     }
 
     /// Maps `bytes` of a device's BAR memory, in whole pages. The content is not initialised.
@@ -120,15 +109,11 @@ impl HostMemory {
         let map = Provider::at(provider).map(map_bytes)?;
         // The device may be removed while its memory is mapped. A copy to it is then an error.
         streaming::install();
-        Ok(Self {
-            id: IDS.fetch_add(1, Ordering::Relaxed),
+        let mapped = Arc::new(Mapped {
             start: map,
-            bytes,
-            map,
-            map_bytes,
-            place: Place::P2p(provider),
-            pin: OnceLock::new(),
-        })
+            bytes: map_bytes,
+        });
+        Ok(Self::part(&mapped, map, bytes, Place::P2p(provider)))
     }
 
     /// The place of the memory.
@@ -169,6 +154,16 @@ impl HostMemory {
         };
     }
 
+    /// Faults in every page of fresh host memory by a write to it. Unlike [`populate`](Self::populate), it does not
+    /// keep other threads of the process from mapping memory.
+    pub(crate) fn touch(&mut self) {
+        for offset in (0..self.bytes).step_by(4096) {
+            // SAFETY: the byte lies inside this memory, which nothing else uses: it is borrowed mutably. It is volatile
+            // because a write of 0 to zeroed memory has no other effect than the fault.
+            unsafe { self.start.as_ptr().add(offset).write_volatile(0) };
+        }
+    }
+
     /// Pins it for DMA by all GPUs, until it is dropped.
     pub fn pin(&self, context: &Context) -> Result<()> {
         if self.is_pinned() {
@@ -205,9 +200,64 @@ impl HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         drop(self.pin.take());
-        // SAFETY: the mapping was made by `new` and nobody else unmaps it; slots and windows into
-        // it hold an `Arc` of it, so none is left.
-        let unmapped = unsafe { munmap(self.map.as_ptr().cast(), self.map_bytes) };
+        if Arc::strong_count(&self.map) > 1 {
+            // The mapping has other parts. Only the pages of this one are freed.
+            let bytes = self.bytes.next_multiple_of(4096);
+            // SAFETY: the range lies inside the mapping, whose parts begin at page boundaries. Slots and windows into
+            // it hold an `Arc` of this value, so none is left.
+            let _ = unsafe { madvise(self.start.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
+        }
+    }
+}
+
+/// A mapping. It is unmapped when its last part is dropped.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and has no thread affinity.
+unsafe impl Send for Mapped {}
+// SAFETY: as above; `&Mapped` gives no access to the bytes.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Maps at least `bytes` of zeroed memory. Nothing is faulted in yet. Returns the mapping and the first aligned
+    /// address in it, from which `bytes` bytes are mapped.
+    pub(crate) fn anonymous(bytes: u64) -> Result<(Arc<Self>, NonNull<u8>), Errno> {
+        let huge = bytes >= HUGE_BYTES as u64;
+        let align = if huge { HUGE_BYTES } else { 4096 };
+        // One huge page more than asked for, so that an aligned start can be found inside.
+        let map_bytes = bytes.max(1).checked_add(align as u64);
+        let map_bytes = map_bytes.and_then(|b| usize::try_from(up(b, 4096)).ok());
+        let map_bytes = map_bytes.ok_or(Errno::NOMEM)?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh private anonymous mapping at an address of the kernel's choice.
+        let map = unsafe { mmap_anonymous(std::ptr::null_mut(), map_bytes, prot, flags) }?;
+        let map = NonNull::new(map.cast::<u8>()).expect("a mapping is never at address 0");
+        let mapped = Arc::new(Self {
+            start: map,
+            bytes: map_bytes,
+        });
+        let skip = map.as_ptr().align_offset(align);
+        // SAFETY: `skip` is below `align`, by which the mapping is longer than `bytes`.
+        let start = unsafe { map.add(skip) };
+        if huge {
+            let (from, left) = (start.as_ptr().cast(), map_bytes - skip);
+            // SAFETY: the range lies inside the mapping just made. Refusal only costs speed.
+            let _ = unsafe { madvise(from, left, Advice::LinuxHugepage) };
+        }
+        Ok((mapped, start))
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own, and nobody else unmaps it; its parts hold an `Arc` of it, so none is
+        // left.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "the mapping was ours");
     }
 }

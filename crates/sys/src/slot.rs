@@ -19,6 +19,7 @@ use straightway_core::{Bytes, PciAddress, Result};
 use crate::{
     cuda::{Context, Event},
     memory::HostMemory,
+    ring_space::RingSpace,
 };
 
 /// One buffer of a ring. It owns its bytes: the holder of the slot may read and write them, and an
@@ -35,9 +36,7 @@ pub struct Slot {
 impl Slot {
     /// Allocates memory, faults it in and cuts it into `count` slots of `bytes` each.
     pub fn ring(count: usize, bytes: usize) -> Result<Vec<Self>> {
-        // A product that overflows is refused like any other size that is not available.
-        let whole = (count as u64).saturating_mul(bytes as u64);
-        let memory = Arc::new(HostMemory::new(whole)?);
+        let memory = Arc::new(HostMemory::new(size_of_slots(count, bytes))?);
         memory.populate();
         Ok(Self::cut(&memory, count, bytes))
     }
@@ -47,7 +46,7 @@ impl Slot {
     pub fn bar_ring(provider: PciAddress, count: usize, bytes: usize) -> Result<Vec<Self>> {
         let mut attempt = count.max(1);
         loop {
-            let whole = (attempt as u64).saturating_mul(bytes as u64);
+            let whole = size_of_slots(attempt, bytes);
             match HostMemory::in_bar(provider, whole) {
                 Ok(memory) => return Ok(Self::cut(&Arc::new(memory), attempt, bytes)),
                 Err(error) if attempt == 1 => return Err(error),
@@ -59,17 +58,22 @@ impl Slot {
         }
     }
 
-    /// A pinned ring for copies with a GPU. Each slot has its event. All expensive set-up happens here, not
+    /// A pinned ring in `space` for copies with a GPU. Each slot has its event. All expensive set-up happens here, not
     /// in the copies.
     ///
     /// Pinned memory is scarce in some containers. If `count` slots cannot be pinned, the ring has fewer. If
     /// not even one can, the error says what that requires.
-    pub fn pinned_ring(context: &Context, count: usize, bytes: usize) -> Result<Vec<Self>> {
+    pub fn pinned_ring(
+        space: &RingSpace,
+        context: &Context,
+        count: usize,
+        bytes: usize,
+    ) -> Result<Vec<Self>> {
         let mut attempt = count;
-        let mut slots = loop {
-            let slots = Self::ring(attempt, bytes)?;
-            match slots[0].memory.pin(context) {
-                Ok(()) => break slots,
+        let memory = loop {
+            let memory = space.faulted_in(size_of_slots(attempt, bytes))?;
+            match memory.pin(context) {
+                Ok(()) => break Arc::new(memory),
                 Err(error) if attempt == 1 => return Err(error),
                 Err(error) => {
                     tracing::warn!(%error, "trying with half the ring");
@@ -77,6 +81,7 @@ impl Slot {
                 }
             }
         };
+        let mut slots = Self::cut(&memory, attempt, bytes);
         for slot in &mut slots {
             slot.event_on(context)?;
         }
@@ -84,12 +89,13 @@ impl Slot {
     }
 
     /// One more slot for a pinned ring; `None` if no more memory can be pinned.
-    pub fn pinned(context: &Context, bytes: usize) -> Result<Option<Self>> {
-        let mut slot = Self::ring(1, bytes)?.remove(0);
-        if let Err(error) = slot.memory.pin(context) {
+    pub fn pinned(space: &RingSpace, context: &Context, bytes: usize) -> Result<Option<Self>> {
+        let memory = space.faulted_in(bytes as u64)?;
+        if let Err(error) = memory.pin(context) {
             tracing::warn!(%error, "the ring does not grow");
             return Ok(None);
         }
+        let mut slot = Self::part(&Arc::new(memory), 0, bytes);
         slot.event_on(context)?;
         Ok(Some(slot))
     }
@@ -158,6 +164,12 @@ impl Slot {
     pub(crate) fn event(&self) -> Option<&Event> {
         self.event.as_ref()
     }
+}
+
+/// The size of `count` slots of `bytes` each. A product that overflows is refused like any other size that is not
+/// available.
+fn size_of_slots(count: usize, bytes: usize) -> u64 {
+    (count as u64).saturating_mul(bytes as u64)
 }
 
 #[cfg(test)]

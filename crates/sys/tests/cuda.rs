@@ -10,7 +10,7 @@ use straightway_sys::cuda::{
     Context, CopyDirection, Copying, CudaStream, DeviceMemory, Driver, Span,
 };
 use straightway_sys::memory::HostMemory;
-use straightway_sys::{Region, Slot};
+use straightway_sys::{Region, RingSpace, Slot};
 
 const SLOT_BYTES: usize = 64 << 10;
 
@@ -24,7 +24,7 @@ fn context() -> Context {
 }
 
 fn ring(context: &Context, slots: usize) -> Result<Vec<Slot>> {
-    Slot::pinned_ring(context, slots, SLOT_BYTES)
+    Slot::pinned_ring(&RingSpace::default(), context, slots, SLOT_BYTES)
 }
 
 fn whole(memory_offset: usize) -> Span {

@@ -3,11 +3,11 @@
 //! Each stage has one stream per GPU. A stream runs in order, so the oldest copy finishes first, and only it needs to
 //! be checked.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use straightway_core::Result;
 use straightway_sys::{
-    Slot,
+    RingSpace, Slot,
     cuda::{Context, CopyError, Copying, CudaStreams, RegionSpan},
 };
 
@@ -17,6 +17,8 @@ use super::{Copied, Copy, Regions, Stage, host};
 #[derive(Debug)]
 pub(crate) struct DeviceStage {
     context: Context,
+    /// The memory of its ring.
+    space: Arc<RingSpace>,
     streams: CudaStreams,
     copying: VecDeque<(u32, Copying)>,
     /// Finished copies: they could not be started, or involved no GPU.
@@ -24,12 +26,13 @@ pub(crate) struct DeviceStage {
 }
 
 impl DeviceStage {
-    /// A stage with a stream of its own on the context's GPU.
-    pub(crate) fn new(context: &Context) -> Result<Self> {
+    /// A stage with a stream of its own on the context's GPU, and its ring in `space`.
+    pub(crate) fn new(context: &Context, space: &Arc<RingSpace>) -> Result<Self> {
         let mut streams = CudaStreams::default();
         streams.on(context)?;
         Ok(Self {
             context: context.clone(),
+            space: Arc::clone(space),
             streams,
             copying: VecDeque::new(),
             over: Vec::new(),
@@ -86,11 +89,11 @@ impl DeviceStage {
 
 impl Stage for DeviceStage {
     fn ring(&self, count: usize, bytes: usize) -> Result<Vec<Slot>> {
-        Slot::pinned_ring(&self.context, count, bytes)
+        Slot::pinned_ring(&self.space, &self.context, count, bytes)
     }
 
     fn slot(&self, bytes: usize) -> Result<Option<Slot>> {
-        Slot::pinned(&self.context, bytes)
+        Slot::pinned(&self.space, &self.context, bytes)
     }
 
     fn start(&mut self, copy: Copy, regions: &Regions, region_spans: &[RegionSpan]) {
