@@ -77,7 +77,12 @@ impl Crew {
         let space = context.map_or_else(RingSpace::default, |_| {
             let RingSize { slots, slot_bytes } = settings.ring(track, place);
             let lanes = settings.lanes(track, place) as usize;
-            RingSpace::new(lanes, slots, (slots * slot_bytes) as u64)
+            let parts = if grows_by_slot(track, place) {
+                slots
+            } else {
+                1
+            };
+            RingSpace::new(lanes, parts, (slots * slot_bytes) as u64)
         });
         Self {
             spec: CrewSpec {

@@ -309,7 +309,7 @@ fn io_error(target: &str, error: io::Error) -> Error {
         io::ErrorKind::ConnectionRefused => {
             "check the address and the port (also of a proxy), and that the server is running"
         }
-        _ => "check the network, the server and the proxy",
+        _ => "check the network, the server and the proxy, and how many files the process may open",
     };
     let error = if error.raw_os_error().is_some() {
         Error::os("request", target, error)

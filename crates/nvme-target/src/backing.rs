@@ -89,7 +89,7 @@ pub(crate) fn unusable(path: &Path, error: io::Error) -> Error {
              `straightway target --memory NAME=SIZE` serves memory"
         }
         io::ErrorKind::PermissionDenied => {
-            "run it as a user that may read the path, and write to it with `--writable`"
+            "run it as a user that may read the path, and also write to it if `--writable` is given"
         }
         _ => "check the path and its file system",
     };

@@ -56,7 +56,7 @@ pub struct HostMemory {
     pin: OnceLock<Pin>,
 }
 
-// SAFETY: the mapping belongs to this value alone and has no thread affinity; all access to its
+// SAFETY: the range belongs to this value alone and has no thread affinity; all access to its
 // bytes goes through `Slot` (which is exclusive), `Region` (exclusive by `&mut`) or the kernel.
 unsafe impl Send for HostMemory {}
 // SAFETY: as above; `&HostMemory` gives out an address, never a reference to the bytes.
@@ -77,11 +77,20 @@ impl HostMemory {
         }
         let (map, start) = Mapped::anonymous(bytes).map_err(refused)?;
         let bytes = usize::try_from(bytes).expect("it is shorter than the mapping");
-        Ok(Self::part(&map, start, bytes, Place::Host))
+        // SAFETY: the mapping is new.
+        Ok(unsafe { Self::part(&map, start, bytes, Place::Host) })
     }
 
-    /// A part of a mapping that nothing else uses.
-    pub(crate) fn part(map: &Arc<Mapped>, start: NonNull<u8>, bytes: usize, place: Place) -> Self {
+    /// A part of a mapping, of which it frees the pages when it is dropped.
+    ///
+    /// # Safety
+    /// Nothing else uses the range, up to the next huge page if the mapping has several parts.
+    pub(crate) unsafe fn part(
+        map: &Arc<Mapped>,
+        start: NonNull<u8>,
+        bytes: usize,
+        place: Place,
+    ) -> Self {
         let skipped = start.addr().get().checked_sub(map.start.addr().get());
         let end = skipped.and_then(|skipped| skipped.checked_add(bytes));
         assert!(
@@ -113,7 +122,8 @@ impl HostMemory {
             start: map,
             bytes: map_bytes,
         });
-        Ok(Self::part(&mapped, map, bytes, Place::P2p(provider)))
+        // SAFETY: the mapping is new.
+        Ok(unsafe { Self::part(&mapped, map, bytes, Place::P2p(provider)) })
     }
 
     /// The place of the memory.
@@ -146,7 +156,7 @@ impl HostMemory {
             return;
         }
         // Linux before 5.14 lacks this advice: the first transfer then faults in the pages.
-        // SAFETY: the range lies inside this value's own mapping, which has at least one byte;
+        // SAFETY: the range lies inside this value's own range, which has at least one byte;
         // populating changes no byte's value. BAR memory is always present.
         let _ = unsafe {
             let start = self.start.as_ptr().add(offset).cast();
@@ -169,7 +179,7 @@ impl HostMemory {
         if self.is_pinned() {
             return Ok(());
         }
-        // SAFETY: the range is this value's own mapping, which outlives the pin: see `drop`.
+        // SAFETY: the range is this value's own, and its mapping outlives the pin: see `drop`.
         let pin = unsafe { Pin::new(context, self.start, self.bytes) }?;
         // Another thread's pin of the same memory would have been refused by the driver.
         let _ = self.pin.set(pin);
@@ -202,9 +212,9 @@ impl Drop for HostMemory {
         drop(self.pin.take());
         if Arc::strong_count(&self.map) > 1 {
             // The mapping has other parts. Only the pages of this one are freed.
-            let bytes = self.bytes.next_multiple_of(4096);
-            // SAFETY: the range lies inside the mapping, whose parts begin at page boundaries. Slots and windows into
-            // it hold an `Arc` of this value, so none is left.
+            let bytes = self.bytes.next_multiple_of(HUGE_BYTES);
+            // SAFETY: the range lies inside the mapping, whose parts begin at huge pages. Slots and windows into it hold
+            // an `Arc` of this value, so none is left.
             let _ = unsafe { madvise(self.start.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
         }
     }

@@ -12,9 +12,12 @@ use std::{
     },
 };
 
-use straightway_core::{Place, Result, extent::up};
+use straightway_core::{Place, Result};
 
 use crate::memory::{HUGE_BYTES, HostMemory, Mapped};
+
+/// Memory of this length and more is not a part.
+const PART_BYTES_MAX: usize = 64 << 20;
 
 /// Address space for rings. Memory is used only for the parts that were taken. The default is empty: each ring is then
 /// a mapping of its own.
@@ -42,7 +45,8 @@ impl RingSpace {
     /// not have that much.
     pub fn new(rings: usize, parts: usize, bytes: u64) -> Self {
         // Each part begins at a huge page.
-        let each = bytes.saturating_add((parts * HUGE_BYTES) as u64);
+        let skipped = (parts as u64).saturating_mul(HUGE_BYTES as u64);
+        let each = bytes.saturating_add(skipped);
         let bytes = each.saturating_mul(rings as u64);
         let mapped = Mapped::anonymous(bytes).inspect_err(|error| {
             tracing::debug!(%error, bytes, "each ring is mapped separately");
@@ -56,28 +60,38 @@ impl RingSpace {
         Self { whole }
     }
 
-    /// Fresh memory with all pages faulted in: the next part, or a mapping of its own if too little is left.
+    /// Fresh memory with all pages faulted in: the next part, or a mapping of its own.
     pub(crate) fn faulted_in(&self, bytes: u64) -> Result<HostMemory> {
         let part = self.whole.as_ref().and_then(|whole| whole.take(bytes));
-        let mut memory = part.map_or_else(|| HostMemory::new(bytes), Ok)?;
-        memory.touch();
+        if let Some(mut memory) = part {
+            memory.touch();
+            return Ok(memory);
+        }
+        let memory = HostMemory::new(bytes)?;
+        memory.populate();
         Ok(memory)
     }
 }
 
 impl Whole {
-    /// The next `bytes` bytes, from a huge page on.
+    /// The next `bytes` bytes, from a huge page on. `None` if too little is left. Shorter memory than a huge page would
+    /// occupy a whole one. Long memory is faulted in by several threads, after a check of what is available.
     fn take(&self, bytes: u64) -> Option<HostMemory> {
         let bytes = usize::try_from(bytes).ok()?;
-        let length = usize::try_from(up(bytes as u64, HUGE_BYTES as u64)).ok()?;
+        if !(HUGE_BYTES..PART_BYTES_MAX).contains(&bytes) {
+            return None;
+        }
+        let length = bytes.next_multiple_of(HUGE_BYTES);
         let next = |taken: usize| taken.checked_add(length).filter(|end| *end <= self.bytes);
         let taken = self
             .taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
             .ok()?;
-        // SAFETY: the counter shows that the range lies inside the mapping.
-        let start = unsafe { self.start.add(taken) };
-        Some(HostMemory::part(&self.map, start, bytes, Place::Host))
+        // SAFETY: the counter shows that the range lies inside the mapping and was not taken before.
+        unsafe {
+            let start = self.start.add(taken);
+            Some(HostMemory::part(&self.map, start, bytes, Place::Host))
+        }
     }
 }
 
@@ -108,23 +122,40 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_part_gives_its_pages_back_and_the_others_keep_their_bytes() {
+    fn a_dropped_part_frees_all_its_pages_and_the_others_keep_their_bytes() {
         let space = RingSpace::new(2, 1, 4 << 20);
-        let (gone, kept) = (
-            space.faulted_in(4 << 20).unwrap(),
-            space.faulted_in(4 << 20).unwrap(),
-        );
-        for memory in [&gone, &kept] {
-            // SAFETY: both are fresh, and nothing else uses them.
-            unsafe { memory.start().as_ptr().write(7) };
-        }
+        let take = || space.faulted_in(3 << 20).unwrap();
+        let (gone, kept) = (take(), take());
         let address = gone.start().as_ptr();
+        // The whole second huge page belongs to the part.
+        for address in [
+            address,
+            address.wrapping_add((4 << 20) - 1),
+            kept.start().as_ptr(),
+        ] {
+            // SAFETY: the mapping has these bytes, and nothing else uses them.
+            unsafe { address.write(7) };
+        }
         drop(gone);
         // SAFETY: the range is still mapped by the space, and `kept` is alive.
         unsafe {
             assert_eq!(address.read(), 0, "a new page");
+            assert_eq!(address.add((4 << 20) - 1).read(), 0, "the last page");
             assert_eq!(kept.start().as_ptr().read(), 7);
         }
+    }
+
+    #[test]
+    fn short_and_long_memory_is_not_a_part() {
+        let space = RingSpace::new(1, 1, 128 << 20);
+        for bytes in [0, 4096, (HUGE_BYTES - 1) as u64, PART_BYTES_MAX as u64] {
+            drop(space.faulted_in(bytes).unwrap());
+        }
+        let taken = || space.whole.as_ref().unwrap().taken.load(Ordering::Relaxed);
+        assert_eq!(taken(), 0);
+        drop(space.faulted_in(HUGE_BYTES as u64).unwrap());
+        assert_eq!(taken(), HUGE_BYTES);
+        assert!(space.faulted_in(u64::MAX).is_err());
     }
 
     #[test]

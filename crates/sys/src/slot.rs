@@ -69,7 +69,7 @@ impl Slot {
         count: usize,
         bytes: usize,
     ) -> Result<Vec<Self>> {
-        let mut attempt = count;
+        let mut attempt = count.max(1);
         let memory = loop {
             let memory = space.faulted_in(size_of_slots(attempt, bytes))?;
             match memory.pin(context) {
