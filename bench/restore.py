@@ -6,7 +6,7 @@ own shard. The ratio of their median times is the cost of the checks. The bars a
 second file with the same tensors is the control: its ratio to the load of the shard shows the effect of the file's
 place on the drive. Dropping caches needs root.
 
-    python3 bench/restore.py --folder DIR [--device cuda:0] [--bytes N,…] [--rounds 5] [--out FILE]
+    python3 bench/restore.py --folder DIR [--device cuda:0] [--bytes N,…] [--caches warm,cold] [--rounds 5] [--out FILE]
 """
 
 import argparse
@@ -25,7 +25,7 @@ from versions import warm
 BARS = {"warm": 0.95, "cold": 0.92}
 
 
-def measure(folder, total, device, rounds):
+def measure(folder, total, device, caches, rounds):
     """The times of restores and loads of a state of `total` bytes."""
     import straightway
     import straightway.torch
@@ -57,8 +57,8 @@ def measure(folder, total, device, rounds):
 
     shard = ("steps", "step-1", "rank-00000-of-00001.safetensors")
     ways = {"restore": restore, "load": lambda: load(*shard), "control": lambda: load("model.safetensors")}
-    times = {cache: {way: [] for way in ways} for cache in BARS}
-    for cache in BARS:
+    times = {cache: {way: [] for way in ways} for cache in caches}
+    for cache in caches:
         if cache == "warm":
             # Files written by O_DIRECT are not in the page cache yet.
             warm(folder)
@@ -79,6 +79,7 @@ def main():
     parser.add_argument("--folder", required=True)
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--bytes", default="8.6e9,16e9", type=lambda text: [int(float(n)) for n in text.split(",")])
+    parser.add_argument("--caches", default="warm,cold", type=lambda text: text.split(","))
     parser.add_argument("--rounds", type=int, default=5)
     date = datetime.date.today().isoformat()
     here = os.path.dirname(os.path.abspath(__file__))
@@ -87,7 +88,8 @@ def main():
     rows = []
     print(f"{'state':>10} {'cache':>6} {'restore s':>10} {'load s':>10} {'control s':>10} {'ratio':>7}  bar")
     for total in args.bytes:
-        for cache, times in measure(os.path.join(args.folder, "restore"), total, args.device, args.rounds).items():
+        found = measure(os.path.join(args.folder, "restore"), total, args.device, args.caches, args.rounds)
+        for cache, times in found.items():
             restore, load, control = (statistics.median(times[way]) for way in ("restore", "load", "control"))
             row = {"bytes": total, "cache": cache, "restore_s": restore, "load_s": load, "control_s": control,
                    "ratio": round(load / restore, 4), "bar": BARS[cache], "met": load / restore >= BARS[cache], "times": times}
