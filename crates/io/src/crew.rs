@@ -70,27 +70,17 @@ impl Crew {
         track: Track,
         place: Place,
         context: Option<&Context>,
-        settings: &Settings,
-        traffic: &Arc<Traffic>,
+        (settings, traffic): (&Settings, &Arc<Traffic>),
+        spaces: &mut RingSpaces,
     ) -> Self {
         let cpus = context.map_or_else(Vec::new, |context| cpus_near(context.device()));
-        let space = context.map_or_else(RingSpace::default, |_| {
-            let RingSize { slots, slot_bytes } = settings.ring(track, place);
-            let lanes = settings.lanes(track, place) as usize;
-            let parts = if grows_by_slot(track, place) {
-                slots
-            } else {
-                1
-            };
-            RingSpace::new(lanes, parts, (slots * slot_bytes) as u64)
-        });
         Self {
             spec: CrewSpec {
                 store: Arc::clone(store),
                 track,
                 place,
                 context: context.cloned(),
-                space: Arc::new(space),
+                space: spaces.of(track, place, settings),
                 cpus,
                 settings: settings.clone(),
                 board: Arc::new(Board::new(track, traffic)),
@@ -124,7 +114,7 @@ impl Crew {
         let CrewSpec { track, place, .. } = self.spec;
         let lanes = self.spec.settings.lanes(track, place) as usize;
         self.grow(lanes)?;
-        let rounds = if grows_by_slot(track, place) {
+        let rounds = if is_by_slot(track, place) {
             self.spec.settings.ring(track, place).slots
         } else {
             1
@@ -175,9 +165,34 @@ impl Crew {
     }
 }
 
-/// Whether the slots of a ring are made one by one: pinning takes time, and a lane can begin with one slot.
-fn grows_by_slot(track: Track, place: Place) -> bool {
-    track == Track::Cached && matches!(place, Place::Gpu(_))
+/// Whether the slots of a ring are made one by one, and given back between jobs: pinning takes time, a lane can begin
+/// with one slot, and loads and restores use the same slots in turn.
+fn is_by_slot(track: Track, place: Place) -> bool {
+    track != Track::Drive && matches!(place, Place::Gpu(_))
+}
+
+/// The memory for the rings of the lanes of a GPU. A drive's lanes have their own: their slots are shorter.
+#[derive(Debug, Default)]
+pub(crate) struct RingSpaces(HashMap<Place, Arc<RingSpace>>);
+
+impl RingSpaces {
+    /// The memory for the rings of a crew.
+    fn of(&mut self, track: Track, place: Place, settings: &Settings) -> Arc<RingSpace> {
+        let make = |track| {
+            let RingSize { slots, slot_bytes } = settings.ring(track, place);
+            let lanes = settings.lanes(track, place) as usize;
+            let parts = if is_by_slot(track, place) { slots } else { 1 };
+            Arc::new(RingSpace::new(lanes, parts, (slots * slot_bytes) as u64))
+        };
+        match place {
+            Place::Host | Place::P2p(_) => Arc::default(),
+            Place::Gpu(_) if !is_by_slot(track, place) => make(track),
+            Place::Gpu(_) => {
+                let shared = self.0.entry(place);
+                Arc::clone(shared.or_insert_with(|| make(Track::Cached)))
+            }
+        }
+    }
 }
 
 impl Drop for Crew {
@@ -262,7 +277,7 @@ impl CrewSpec {
             stage,
             ring: Ring::new(
                 self.settings.ring(self.track, self.place),
-                grows_by_slot(self.track, self.place),
+                is_by_slot(self.track, self.place),
             ),
             settle_max: SETTLE_MAX,
         }))

@@ -16,7 +16,7 @@ use crate::{
     ask::{Ask, Checked},
     board::Posted,
     books::Running,
-    crew::Crew,
+    crew::{Crew, RingSpaces},
     direct_path::DirectPath,
     job::{
         Job,
@@ -51,9 +51,16 @@ type CrewKey = (&'static str, Track, Place, bool);
 #[derive(Debug)]
 struct Lanes {
     settings: Settings,
-    crews: Mutex<HashMap<CrewKey, Arc<Crew>>>,
+    crews: Mutex<Crews>,
     traffic: Arc<Traffic>,
     reservations: Arc<Reservations>,
+}
+
+/// The crews, and the memory that those of a GPU share.
+#[derive(Debug, Default)]
+struct Crews {
+    by_key: HashMap<CrewKey, Arc<Crew>>,
+    spaces: RingSpaces,
 }
 
 impl Executor {
@@ -321,8 +328,10 @@ impl Executor {
             self.tenant.class() == Class::Now,
         );
         let mut crews = crews.lock().unwrap_or_else(PoisonError::into_inner);
-        let crew = crews.entry(key).or_insert_with(|| {
-            Arc::new(Crew::new(store, track, place, context, settings, traffic))
+        let Crews { by_key, spaces } = &mut *crews;
+        let crew = by_key.entry(key).or_insert_with(|| {
+            let of = (settings, traffic);
+            Arc::new(Crew::new(store, track, place, context, of, spaces))
         });
         Ok(Arc::clone(crew))
     }

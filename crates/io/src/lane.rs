@@ -170,6 +170,7 @@ impl Lane {
         self.ring.put_spare();
         if self.is_idle() {
             self.engine.rest();
+            self.ring.give_back(self.stage.as_ref());
         }
     }
 

@@ -87,7 +87,8 @@ pub struct Settings {
     /// The largest copy of such a lane.
     pub gpu_chunk_bytes: u64,
     /// The pinned memory of the rings of the drive lanes and the page-cache lanes of one GPU together. Lanes that check
-    /// portions, other families of stores and jobs of class *now* have as much again.
+    /// portions use the same slots. If they run at the same time they have as much again, and so have other families of
+    /// stores and jobs of class *now*.
     pub pinned_bytes: u64,
     /// Whether GPUDirect Storage is used: [`GdsUse`](crate::gds::GdsUse).
     pub gds: Gds,
@@ -310,7 +311,7 @@ impl Settings {
         let bytes = match (track, place) {
             (_, Place::Host | Place::P2p(_)) => self.staging_bytes,
             (Track::Drive, Place::Gpu(_)) => drive_share,
-            // Restores do not run at the same time as loads, so both can use this much.
+            // Restores rarely run at the same time as loads, so both can use this much.
             (Track::Cached | Track::Checked, Place::Gpu(_)) => self.pinned_bytes - drive_share,
         };
         let depth = self.depth as usize;

@@ -31,6 +31,11 @@ pub(crate) trait Stage: fmt::Debug + Send {
         self.ring(1, bytes).map(|mut slots| slots.pop())
     }
 
+    /// Takes back slots that the lane does not need at the moment. Returns those that the lane has to keep.
+    fn keep(&self, slots: Vec<Slot>) -> Vec<Slot> {
+        slots
+    }
+
     /// Starts a copy between its slot and `regions`. `poll` returns it, even if it could not be started.
     fn start(&mut self, copy: Copy, regions: &Regions, region_spans: &[RegionSpan]);
 

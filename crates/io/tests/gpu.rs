@@ -17,8 +17,13 @@ use std::{fs, path::Path, sync::Arc};
 
 use files::{bytes_of, folder, write_file};
 use gpu::{context, read, small, whole, write};
-use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Reason, Result, Route, random::Seed};
-use straightway_io::{Executor, File, FileDraft, Region, Settings, settings::DriveEngine};
+use straightway_core::{
+    Choice, Delivery, Error, ErrorKind, Extent, Leg, Move, Portion, Reason, Result, Route,
+    random::Seed,
+};
+use straightway_io::{
+    Checked, Executor, File, FileDraft, Image, Inspect, Region, Settings, settings::DriveEngine,
+};
 use straightway_standin::Standin;
 
 fn choices(file: &File) -> Vec<Choice> {
@@ -206,6 +211,95 @@ fn rings_and_streams_are_made_once_and_serve_every_transfer() {
         assert_eq!(made(standin), before);
         // The slots of the drive lane are pinned together, those of three page-cache lanes one by one.
         assert_eq!(standin.count("pinned"), 1 + 3 * 2);
+        drop(executor);
+        standin.assert_clean();
+    });
+}
+
+/// Accepts every portion.
+#[derive(Debug)]
+struct Accepting;
+
+impl Inspect for Accepting {
+    fn unpacks(&self) -> bool {
+        false
+    }
+
+    fn inspect(&self, _: usize, _: &[u8], _: &mut [u8]) -> Result<Image, Error> {
+        Ok(Image::Stored)
+    }
+
+    fn refuse(&self, _: usize, _: Error) -> bool {
+        false
+    }
+}
+
+/// Reads a file in checked portions of `portion_bytes` into GPU memory, and returns the bytes.
+fn read_checked(executor: &Executor, file: &Arc<File>, portion_bytes: u64) -> Vec<u8> {
+    let starts = (0..file.bytes()).step_by(portion_bytes as usize);
+    let extents = starts.map(|at| Extent::new(at, portion_bytes.min(file.bytes() - at)));
+    let portion = |extent| Portion {
+        object: 0,
+        extent,
+        image_bytes: extent.bytes,
+        wanted_bytes: extent.bytes,
+        deliveries: 1,
+    };
+    let delivery = |extent: Extent| Delivery {
+        from: 0,
+        bytes: extent.bytes,
+        region: 0,
+        at: extent.offset,
+    };
+    let mut region = Arc::new(Region::device(&context().unwrap(), file.bytes()).unwrap());
+    let checked = Checked {
+        from: vec![Arc::clone(file)].into(),
+        portions: extents.clone().map(portion).collect(),
+        deliveries: extents.map(delivery).collect(),
+        to: vec![Arc::clone(&region)],
+        inspect: Arc::new(Accepting),
+    };
+    let ticket = executor
+        .check(checked, Choice::Only(Route::Buffered))
+        .unwrap();
+    ticket.wait().unwrap();
+    let mut seen = vec![0; file.bytes() as usize];
+    let region = Arc::get_mut(&mut region).expect("the job is over");
+    region.read_at(0, &mut seen).unwrap();
+    seen
+}
+
+#[test]
+fn loads_and_checked_reads_use_the_same_slots_in_turn() {
+    Standin::run("delay_us_max=300", |standin| {
+        let folder = folder();
+        let file = write_file(&folder.path().join("f"), 600_001);
+        let executor = Executor::new(Settings {
+            gpu_lanes: 1,
+            // Rings of both kinds have four such slots.
+            gpu_chunk_bytes: 48 << 10,
+            ..small()
+        })
+        .unwrap();
+        let load = || {
+            let buffered = Choice::Only(Route::Buffered);
+            read(&executor, &file, whole(&file), 600_001, buffered)
+                .unwrap()
+                .0
+        };
+        assert!(load() == bytes_of(600_001));
+        let pinned = standin.count("pinned");
+        for portion_bytes in [1000, 40_000, 48 << 10] {
+            assert!(read_checked(&executor, &file, portion_bytes) == bytes_of(600_001));
+            assert!(load() == bytes_of(600_001));
+        }
+        assert_eq!(standin.count("pinned"), pinned, "no slot was added");
+        // Longer portions replace the slots, which loads then use.
+        for _ in 0..2 {
+            assert!(read_checked(&executor, &file, 60_000) == bytes_of(600_001));
+            assert!(load() == bytes_of(600_001));
+            assert!(standin.count("pinned") <= pinned);
+        }
         drop(executor);
         standin.assert_clean();
     });

@@ -1,29 +1,37 @@
-//! Address space for the rings of several lanes, mapped at once.
+//! The memory for the pinned rings of several lanes: one mapping, and the slots that no lane uses now.
 //!
 //! The kernel lets no thread of a process map memory while another one faults in a range, and the reverse. If each of
 //! 15 lanes maps its own slots, the first slot is pinned after 8 to 12 ms on the host of an H200, and an allocation of
 //! GPU memory waits as long. With one mapping for all of them, it is pinned after 1 ms.
+//!
+//! Lanes that finish their jobs leave their slots here. The next ones, of any kind, find them pinned and in the CPU
+//! cache.
 
 use std::{
     ptr::NonNull,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
 use straightway_core::{Place, Result};
 
-use crate::memory::{HUGE_BYTES, HostMemory, Mapped};
+use crate::{
+    memory::{HUGE_BYTES, HostMemory, Mapped},
+    slot::Slot,
+};
 
 /// Memory of this length and more is not a part.
 const PART_BYTES_MAX: usize = 64 << 20;
 
-/// Address space for rings. Memory is used only for the parts that were taken. The default is empty: each ring is then
-/// a mapping of its own.
+/// Memory for the pinned rings of one GPU. Only the parts that were taken use memory. The default has no mapping: each
+/// ring is then a mapping of its own.
 #[derive(Debug, Default)]
 pub struct RingSpace {
     whole: Option<Whole>,
+    /// Pinned slots that no lane uses, in the order of their last use.
+    idle: Mutex<Vec<Slot>>,
 }
 
 /// The mapping, of which a first part is in use.
@@ -41,8 +49,8 @@ unsafe impl Send for Whole {}
 unsafe impl Sync for Whole {}
 
 impl RingSpace {
-    /// Address space for `rings` rings of `bytes` each, every one in up to `parts` parts. It is empty if the process may
-    /// not have that much.
+    /// A mapping for `rings` rings of `bytes` each, every one in up to `parts` parts. There is none if the process may
+    /// not have that much address space.
     pub fn new(rings: usize, parts: usize, bytes: u64) -> Self {
         // Each part begins at a huge page.
         let skipped = (parts as u64).saturating_mul(HUGE_BYTES as u64);
@@ -57,7 +65,42 @@ impl RingSpace {
             bytes: usize::try_from(bytes).expect("it is shorter than the mapping"),
             taken: AtomicUsize::new(0),
         });
-        Self { whole }
+        Self {
+            whole,
+            idle: Mutex::default(),
+        }
+    }
+
+    /// Takes back slots that [`Slot::pinned`] or [`Slot::pinned_ring`] made in this space.
+    pub fn keep(&self, slots: impl IntoIterator<Item = Slot>) {
+        self.idle().extend(slots);
+    }
+
+    /// The slot of at least `bytes` that was used last, if one is idle. If all are shorter, frees as much of their
+    /// memory as the caller will allocate, so that slots of many lengths do not add up.
+    pub(crate) fn reuse(&self, bytes: usize) -> Option<Slot> {
+        let mut idle = self.idle();
+        if let Some(last) = idle.iter().rposition(|slot| slot.bytes() >= bytes) {
+            return Some(idle.remove(last));
+        }
+        let mut freed_bytes = 0;
+        let is_enough = |slot: &Slot| {
+            freed_bytes += slot.bytes();
+            freed_bytes >= bytes
+        };
+        let count = idle
+            .iter()
+            .position(is_enough)
+            .map_or(idle.len(), |last| last + 1);
+        let shorter: Vec<_> = idle.drain(..count).collect();
+        // Unpinning takes time.
+        drop(idle);
+        drop(shorter);
+        None
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Slot>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fresh memory with all pages faulted in: the next part, or a mapping of its own.
@@ -156,6 +199,33 @@ mod tests {
         drop(space.faulted_in(HUGE_BYTES as u64).unwrap());
         assert_eq!(taken(), HUGE_BYTES);
         assert!(space.faulted_in(u64::MAX).is_err());
+    }
+
+    #[test]
+    fn the_slot_that_was_kept_last_is_reused_first_if_it_is_long_enough() {
+        let space = RingSpace::default();
+        let slots = [4096, 8192, 4096, 8192].map(|bytes| Slot::ring(1, bytes).unwrap().remove(0));
+        let [_, second, _, fourth] = slots.each_ref().map(|slot| slot.memory().id());
+        space.keep(slots);
+        let reused = [8192, 8192, 4096, 4096].map(|bytes| space.reuse(bytes).unwrap());
+        assert_eq!(
+            [&reused[0], &reused[1]].map(|slot| slot.memory().id()),
+            [fourth, second]
+        );
+        assert!(space.reuse(1).is_none());
+    }
+
+    #[test]
+    fn short_slots_make_room_for_a_longer_one() {
+        let space = RingSpace::default();
+        let slots = || Slot::ring(5, 4096).unwrap();
+        let lengths = || space.idle().len();
+        for (bytes, left) in [(4097, 3), (8192, 3), (8193, 2), (1 << 20, 0)] {
+            space.idle().clear();
+            space.keep(slots());
+            assert!(space.reuse(bytes).is_none());
+            assert_eq!(lengths(), left, "of 5 slots for one of {bytes}");
+        }
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Slot {
     }
 
     /// A pinned ring in `space` for copies with a GPU. Each slot has its event. All expensive set-up happens here, not
-    /// in the copies.
+    /// in the copies. A ring of one slot is an idle one of the space, if there is one.
     ///
     /// Pinned memory is scarce in some containers. If `count` slots cannot be pinned, the ring has fewer. If
     /// not even one can, the error says what that requires.
@@ -69,6 +69,11 @@ impl Slot {
         count: usize,
         bytes: usize,
     ) -> Result<Vec<Self>> {
+        if count == 1
+            && let Some(slot) = space.reuse(bytes)
+        {
+            return Ok(vec![slot]);
+        }
         let mut attempt = count.max(1);
         let memory = loop {
             let memory = space.faulted_in(size_of_slots(attempt, bytes))?;
@@ -90,6 +95,9 @@ impl Slot {
 
     /// One more slot for a pinned ring; `None` if no more memory can be pinned.
     pub fn pinned(space: &RingSpace, context: &Context, bytes: usize) -> Result<Option<Self>> {
+        if let Some(slot) = space.reuse(bytes) {
+            return Ok(Some(slot));
+        }
         let memory = space.faulted_in(bytes as u64)?;
         if let Err(error) = memory.pin(context) {
             tracing::warn!(%error, "the ring does not grow");

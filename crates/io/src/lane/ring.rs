@@ -15,21 +15,24 @@ pub(crate) struct Ring {
     free: Vec<Slot>,
     /// The number of slots, free or in use.
     made: usize,
-    /// Whether slots are made one by one, when all are in use.
-    grows: bool,
+    /// Whether slots are made one by one, when all are in use, and given back when the lane has no job.
+    is_by_slot: bool,
+    /// Whether no more memory could be pinned.
+    is_full: bool,
     /// The slot that portions are unpacked into, while a job has packed ones.
     pub(super) spare: Option<Slot>,
 }
 
 impl Ring {
     /// A ring without slots yet.
-    pub(crate) fn new(size: RingSize, grows: bool) -> Self {
+    pub(crate) fn new(size: RingSize, is_by_slot: bool) -> Self {
         Self {
             size,
             cut: size,
             free: Vec::new(),
             made: 0,
-            grows,
+            is_by_slot,
+            is_full: false,
             spare: None,
         }
     }
@@ -53,11 +56,12 @@ impl Ring {
     /// makes the first. The ring must be idle when they are replaced.
     pub(super) fn make(&mut self, stage: &dyn Stage, slot_bytes: usize) -> Result<()> {
         if !self.holds(slot_bytes) {
-            self.spare = None;
+            self.put_spare();
+            self.give_back(stage);
             self.free.clear();
             self.made = 0;
             self.cut = self.size.cut(slot_bytes);
-            let slots = if self.grows { 1 } else { self.cut.slots };
+            let slots = if self.is_by_slot { 1 } else { self.cut.slots };
             self.free = stage.ring(slots, self.cut.slot_bytes)?;
             self.made = self.free.len();
             tracing::trace!(self.made, "a ring is made");
@@ -76,19 +80,33 @@ impl Ring {
     /// Makes one more slot, if slots are made one by one and the limit is not reached. If no more memory can be pinned,
     /// the ring stops growing.
     pub(super) fn grow(&mut self, stage: &dyn Stage) -> Result<()> {
-        if !self.grows || self.made >= self.cut.slots {
+        if !self.is_by_slot || self.is_full || self.made >= self.cut.slots {
             return Ok(());
         }
         let slot = stage.slot(self.cut.slot_bytes)?;
-        self.grows = slot.is_some();
+        self.is_full = slot.is_none();
         self.made += usize::from(slot.is_some());
         self.free.extend(slot);
         tracing::trace!(self.made, "a ring has grown");
         Ok(())
     }
 
+    /// Gives the free slots back, for other lanes, if slots are made one by one. A ring without slots makes them anew.
+    pub(super) fn give_back(&mut self, stage: &dyn Stage) {
+        if self.is_by_slot {
+            let slots = std::mem::take(&mut self.free);
+            self.made -= slots.len();
+            self.free = stage.keep(slots);
+            self.made += self.free.len();
+            self.is_full = false;
+        }
+    }
+
     /// Whether there is a slot to unpack into. Sets one aside as soon as one is free.
-    pub(super) fn has_spare(&mut self) -> Result<bool> {
+    pub(super) fn has_spare(&mut self, stage: &dyn Stage) -> Result<bool> {
+        if self.made < 2 {
+            self.grow(stage)?;
+        }
         if self.made < 2 {
             let message = "it has room for fewer than two portions";
             let target = "pinned memory";
@@ -132,8 +150,8 @@ impl Ring {
     /// Records its size in the tally.
     pub(super) fn book(&self, tally: &mut Tally) {
         tally.pinned_bytes = (self.made * self.cut.slot_bytes) as u64;
-        // A growing ring has made as many slots as it needed so far.
-        let wanted = if self.grows {
+        // A ring that can grow has made as many slots as it needed so far.
+        let wanted = if self.is_by_slot && !self.is_full {
             self.made
         } else {
             self.cut.slots

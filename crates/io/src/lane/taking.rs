@@ -159,7 +159,9 @@ impl Lane {
             }
             self.ring.make(self.stage.as_ref(), slot_bytes)?;
         }
-        if job.inspect().is_some_and(Inspect::unpacks) && !self.ring.has_spare()? {
+        if job.inspect().is_some_and(Inspect::unpacks)
+            && !self.ring.has_spare(self.stage.as_ref())?
+        {
             return Ok(false);
         }
         if self.ring.is_empty() {

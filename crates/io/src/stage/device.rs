@@ -96,6 +96,11 @@ impl Stage for DeviceStage {
         Slot::pinned(&self.space, &self.context, bytes)
     }
 
+    fn keep(&self, slots: Vec<Slot>) -> Vec<Slot> {
+        self.space.keep(slots);
+        Vec::new()
+    }
+
     fn start(&mut self, copy: Copy, regions: &Regions, region_spans: &[RegionSpan]) {
         let tag = copy.tag;
         match self.launch(copy, regions, region_spans) {
