@@ -72,8 +72,8 @@ struct State {
     entries: Vec<Entry>,
     /// The weight tag that was served last. A new job starts there.
     virtual_s: f64,
-    /// Lanes that have to make their rings, and where they report.
-    rings: Vec<(usize, Sender<Result<()>>)>,
+    /// Lanes that have to work on their rings.
+    rings: Vec<(usize, RingRequest)>,
     is_closed: bool,
 }
 
@@ -105,13 +105,25 @@ pub(crate) struct Grant {
     pub(crate) alone: Option<u64>,
 }
 
+/// What a lane has to do with its ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RingWork {
+    /// Make it, or one more slot.
+    Make,
+    /// Give its slots back until it has a job.
+    GiveBack,
+}
+
+/// Work on a ring, and where the lane reports.
+pub(crate) type RingRequest = (RingWork, Sender<Result<()>>);
+
 /// Why an idle lane was woken.
 #[derive(Debug)]
 pub(crate) enum Wake {
     /// There are jobs.
     Work,
-    /// It has to make its ring.
-    Ring(Sender<Result<()>>),
+    /// It has to work on its ring.
+    Ring(RingRequest),
     /// The wait timed out.
     Nothing,
     /// The executor was dropped.
@@ -147,9 +159,10 @@ impl Board {
         self.change();
     }
 
-    /// Asks a lane to make its ring.
-    pub(crate) fn ask_for_ring(&self, number: usize, answer: &Sender<Result<()>>) {
-        self.lock().rings.push((number, answer.clone()));
+    /// Asks a lane to work on its ring.
+    pub(crate) fn ask_for_ring(&self, number: usize, work: RingWork, answer: &Sender<Result<()>>) {
+        let request = (work, answer.clone());
+        self.lock().rings.push((number, request));
         self.change();
     }
 
@@ -232,8 +245,8 @@ impl Board {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut state = self.lock();
         loop {
-            if let Some(answer) = state.ring_of(number) {
-                return Wake::Ring(answer);
+            if let Some(request) = state.ring_of(number) {
+                return Wake::Ring(request);
             }
             if state
                 .entries
@@ -271,7 +284,7 @@ impl Board {
     }
 
     /// Takes the request for the ring of lane `number`, if there is one.
-    pub(crate) fn ring_of(&self, number: usize) -> Option<Sender<Result<()>>> {
+    pub(crate) fn ring_of(&self, number: usize) -> Option<RingRequest> {
         self.lock().ring_of(number)
     }
 
@@ -296,7 +309,7 @@ impl Board {
 }
 
 impl State {
-    fn ring_of(&mut self, number: usize) -> Option<Sender<Result<()>>> {
+    fn ring_of(&mut self, number: usize) -> Option<RingRequest> {
         let at = self.rings.iter().position(|(lane, _)| *lane == number)?;
         Some(self.rings.swap_remove(at).1)
     }

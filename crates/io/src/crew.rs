@@ -19,7 +19,7 @@ use straightway_core::{Error, ErrorKind, Place, Result};
 use straightway_sys::{RingSpace, cuda::Context};
 
 use crate::{
-    board::{Board, Posted, Wake},
+    board::{Board, Posted, RingWork, Wake},
     lane::{Lane, Parts, Ring},
     placement::{cpus_near, stay_on},
     settings::{RingSize, Settings},
@@ -108,22 +108,21 @@ impl Crew {
         Ok(())
     }
 
-    /// Starts all lanes and makes their rings. Rings that grow slot by slot get the first slot of each lane, then the
-    /// next.
+    /// Starts all lanes and makes their rings. Rings that are made slot by slot get the first slot of each lane, then the
+    /// next; lanes without a job then give the slots back.
     pub(crate) fn make_ready(&self) -> Result<()> {
         let CrewSpec { track, place, .. } = self.spec;
         let lanes = self.spec.settings.lanes(track, place) as usize;
         self.grow(lanes)?;
-        let rounds = if is_by_slot(track, place) {
-            self.spec.settings.ring(track, place).slots
-        } else {
-            1
-        };
+        let is_by_slot = is_by_slot(track, place);
+        let slots = self.spec.settings.ring(track, place).slots;
+        let mut rounds = vec![RingWork::Make; if is_by_slot { slots } else { 1 }];
+        rounds.extend(is_by_slot.then_some(RingWork::GiveBack));
         let mut outcome = Ok(());
-        for _ in 0..rounds {
+        for work in rounds {
             let (answers, inbox) = channel();
             for number in 0..lanes {
-                self.spec.board.ask_for_ring(number, &answers);
+                self.spec.board.ask_for_ring(number, work, &answers);
             }
             drop(answers);
             outcome = inbox.into_iter().fold(outcome, Result::and);
@@ -248,8 +247,9 @@ impl CrewSpec {
             let timeout = supervisor.has_late().then_some(REAP_INTERVAL);
             match self.board.wait(number, timeout) {
                 Wake::Work => supervisor.serve(),
-                Wake::Ring(answer) => {
-                    let _ = answer.send(supervisor.lane().and_then(Lane::make_ring));
+                Wake::Ring((work, answer)) => {
+                    let lane = supervisor.lane();
+                    let _ = answer.send(lane.and_then(|lane| lane.work_on_ring(work)));
                 }
                 Wake::Nothing => supervisor.reap(),
                 Wake::End => return,

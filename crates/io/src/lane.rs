@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Chunk, Direction, Error, Leg, Result, Route};
+use straightway_core::{Chunk, Direction, Error, Leg, Route};
 use straightway_sys::{
     Buf, IoPath, Slot,
     cuda::{CopyDirection, RegionSpan},
@@ -168,21 +168,9 @@ impl Lane {
             self.poll_copies(storage_idles || copy_now, board);
         }
         self.ring.put_spare();
+        self.ring.give_back(self.stage.as_ref());
         if self.is_idle() {
             self.engine.rest();
-            self.ring.give_back(self.stage.as_ref());
-        }
-    }
-
-    /// Makes the ring, if there is none yet. A ring that grows slot by slot gets one more slot.
-    pub(crate) fn make_ring(&mut self) -> Result<()> {
-        self.ring.make_more(self.stage.as_ref())
-    }
-
-    fn answer_for_ring(&mut self, board: &Board) {
-        if let Some(answer) = board.ring_of(self.number) {
-            // The receiver may be gone.
-            let _ = answer.send(self.make_ring());
         }
     }
 

@@ -87,8 +87,8 @@ pub struct Settings {
     /// The largest copy of such a lane.
     pub gpu_chunk_bytes: u64,
     /// The pinned memory of the rings of the drive lanes and the page-cache lanes of one GPU together. Lanes that check
-    /// portions use the same slots. If they run at the same time they have as much again, and so have other families of
-    /// stores and jobs of class *now*.
+    /// portions use the same slots, and more of them if portions are short. If both run at the same time they have as
+    /// much again, and so have other families of stores and jobs of class *now*.
     pub pinned_bytes: u64,
     /// Whether GPUDirect Storage is used: [`GdsUse`](crate::gds::GdsUse).
     pub gds: Gds,

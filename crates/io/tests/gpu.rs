@@ -367,6 +367,25 @@ fn little_pinned_memory_makes_smaller_rings_and_none_is_an_error() {
 }
 
 #[test]
+fn with_one_slot_for_each_lane_every_load_works() {
+    // Three lanes would have two slots of 32 KiB each.
+    Standin::run("pinned_bytes_max=98304 delay_us_max=300", |standin| {
+        let folder = folder();
+        let file = write_file(&folder.path().join("f"), 600_001);
+        let executor = Executor::new(small()).unwrap();
+        executor.prepare_gpu(&context().unwrap()).unwrap();
+        for _ in 0..20 {
+            let buffered = Choice::Only(Route::Buffered);
+            let (seen, _) = read(&executor, &file, whole(&file), 600_001, buffered).unwrap();
+            assert!(seen == bytes_of(600_001));
+            assert!(read_checked(&executor, &file, 30_000) == bytes_of(600_001));
+        }
+        drop(executor);
+        standin.assert_clean();
+    });
+}
+
+#[test]
 fn a_region_that_does_not_fit_the_device_is_an_error_and_later_reads_work() {
     Standin::run("memory_bytes=1048576", |standin| {
         let folder = folder();

@@ -8,10 +8,11 @@
 //! cache.
 
 use std::{
+    cmp::Reverse,
     ptr::NonNull,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -32,6 +33,8 @@ pub struct RingSpace {
     whole: Option<Whole>,
     /// Pinned slots that no lane uses, in the order of their last use.
     idle: Mutex<Vec<Slot>>,
+    /// Whether memory could not be pinned once. The second slot of a lane could then be missing as another's first.
+    is_scarce: AtomicBool,
 }
 
 /// The mapping, of which a first part is in use.
@@ -67,7 +70,7 @@ impl RingSpace {
         });
         Self {
             whole,
-            idle: Mutex::default(),
+            ..Self::default()
         }
     }
 
@@ -76,12 +79,16 @@ impl RingSpace {
         self.idle().extend(slots);
     }
 
-    /// The slot of at least `bytes` that was used last, if one is idle. If all are shorter, frees as much of their
-    /// memory as the caller will allocate, so that slots of many lengths do not add up.
+    /// The shortest idle slot of at least `bytes`, of several the one that was used last. If all are shorter, frees as
+    /// much of their memory as the caller will allocate, so that slots of many lengths do not add up.
     pub(crate) fn reuse(&self, bytes: usize) -> Option<Slot> {
         let mut idle = self.idle();
-        if let Some(last) = idle.iter().rposition(|slot| slot.bytes() >= bytes) {
-            return Some(idle.remove(last));
+        let fitting = idle
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.bytes() >= bytes);
+        if let Some((best, _)) = fitting.min_by_key(|(at, slot)| (slot.bytes(), Reverse(*at))) {
+            return Some(idle.remove(best));
         }
         let mut freed_bytes = 0;
         let is_enough = |slot: &Slot| {
@@ -97,6 +104,16 @@ impl RingSpace {
         drop(idle);
         drop(shorter);
         None
+    }
+
+    /// Whether memory could not be pinned once.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.is_scarce.load(Ordering::Relaxed)
+    }
+
+    /// Notes that memory could not be pinned.
+    pub(crate) fn note_scarcity(&self) {
+        self.is_scarce.store(true, Ordering::Relaxed);
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Slot>> {
@@ -202,15 +219,15 @@ mod tests {
     }
 
     #[test]
-    fn the_slot_that_was_kept_last_is_reused_first_if_it_is_long_enough() {
+    fn the_shortest_slot_that_fits_is_reused_and_of_several_the_last() {
         let space = RingSpace::default();
         let slots = [4096, 8192, 4096, 8192].map(|bytes| Slot::ring(1, bytes).unwrap().remove(0));
-        let [_, second, _, fourth] = slots.each_ref().map(|slot| slot.memory().id());
+        let [a, b, c, d] = slots.each_ref().map(|slot| slot.memory().id());
         space.keep(slots);
-        let reused = [8192, 8192, 4096, 4096].map(|bytes| space.reuse(bytes).unwrap());
+        let reused = [8192, 4096, 1, 1].map(|bytes| space.reuse(bytes).unwrap());
         assert_eq!(
-            [&reused[0], &reused[1]].map(|slot| slot.memory().id()),
-            [fourth, second]
+            reused.each_ref().map(|slot| slot.memory().id()),
+            [d, c, a, b]
         );
         assert!(space.reuse(1).is_none());
     }

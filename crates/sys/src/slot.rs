@@ -79,7 +79,10 @@ impl Slot {
             let memory = space.faulted_in(size_of_slots(attempt, bytes))?;
             match memory.pin(context) {
                 Ok(()) => break Arc::new(memory),
-                Err(error) if attempt == 1 => return Err(error),
+                Err(error) if attempt == 1 => {
+                    space.note_scarcity();
+                    return Err(error);
+                }
                 Err(error) => {
                     tracing::warn!(%error, "trying with half the ring");
                     attempt /= 2;
@@ -93,14 +96,19 @@ impl Slot {
         Ok(slots)
     }
 
-    /// One more slot for a pinned ring; `None` if no more memory can be pinned.
+    /// One more slot for a pinned ring; `None` if no more memory can be pinned. An idle slot of the space is then left
+    /// to a lane that has none.
     pub fn pinned(space: &RingSpace, context: &Context, bytes: usize) -> Result<Option<Self>> {
+        if space.is_scarce() {
+            return Ok(None);
+        }
         if let Some(slot) = space.reuse(bytes) {
             return Ok(Some(slot));
         }
         let memory = space.faulted_in(bytes as u64)?;
         if let Err(error) = memory.pin(context) {
             tracing::warn!(%error, "the ring does not grow");
+            space.note_scarcity();
             return Ok(None);
         }
         let mut slot = Self::part(&Arc::new(memory), 0, bytes);

@@ -223,8 +223,10 @@ impl Registrations {
             return None;
         };
         let memory = slot.memory();
+        // A pinned slot with memory of its own is used by many lanes in turn. Each would have to register it.
+        let moves = memory.is_pinned() && slot.bytes() == memory.bytes();
         // Memory in a BAR cannot be registered: the kernel returns EFAULT.
-        if memory.bytes() > BUFFER_BYTES_MAX || memory.place() != Place::Host {
+        if moves || memory.bytes() > BUFFER_BYTES_MAX || memory.place() != Place::Host {
             return None;
         }
         let iovec = libc::iovec {

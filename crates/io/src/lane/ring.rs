@@ -3,7 +3,13 @@
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_sys::Slot;
 
-use crate::{settings::RingSize, stage::Stage, tally::Tally};
+use super::Lane;
+use crate::{
+    board::{Board, RingWork},
+    settings::RingSize,
+    stage::Stage,
+    tally::Tally,
+};
 
 /// A lane's slots.
 #[derive(Debug)]
@@ -13,8 +19,9 @@ pub(crate) struct Ring {
     /// The current cut of that memory.
     cut: RingSize,
     free: Vec<Slot>,
-    /// The number of slots, free or in use.
+    /// The number of slots, free or in use, and their bytes. A slot may be longer than the cut.
     made: usize,
+    made_bytes: usize,
     /// Whether slots are made one by one, when all are in use, and given back when the lane has no job.
     is_by_slot: bool,
     /// Whether no more memory could be pinned.
@@ -31,6 +38,7 @@ impl Ring {
             cut: size,
             free: Vec::new(),
             made: 0,
+            made_bytes: 0,
             is_by_slot,
             is_full: false,
             spare: None,
@@ -59,11 +67,10 @@ impl Ring {
             self.put_spare();
             self.give_back(stage);
             self.free.clear();
-            self.made = 0;
+            (self.made, self.made_bytes) = (0, 0);
             self.cut = self.size.cut(slot_bytes);
             let slots = if self.is_by_slot { 1 } else { self.cut.slots };
-            self.free = stage.ring(slots, self.cut.slot_bytes)?;
-            self.made = self.free.len();
+            self.add(stage.ring(slots, self.cut.slot_bytes)?);
             tracing::trace!(self.made, "a ring is made");
         }
         Ok(())
@@ -85,8 +92,7 @@ impl Ring {
         }
         let slot = stage.slot(self.cut.slot_bytes)?;
         self.is_full = slot.is_none();
-        self.made += usize::from(slot.is_some());
-        self.free.extend(slot);
+        self.add(slot);
         tracing::trace!(self.made, "a ring has grown");
         Ok(())
     }
@@ -96,16 +102,25 @@ impl Ring {
         if self.is_by_slot {
             let slots = std::mem::take(&mut self.free);
             self.made -= slots.len();
-            self.free = stage.keep(slots);
-            self.made += self.free.len();
+            self.made_bytes -= slots.iter().map(Slot::bytes).sum::<usize>();
+            self.add(stage.keep(slots));
             self.is_full = false;
+        }
+    }
+
+    /// Adds new slots.
+    fn add(&mut self, slots: impl IntoIterator<Item = Slot>) {
+        for slot in slots {
+            self.made += 1;
+            self.made_bytes += slot.bytes();
+            self.free.push(slot);
         }
     }
 
     /// Whether there is a slot to unpack into. Sets one aside as soon as one is free.
     pub(super) fn has_spare(&mut self, stage: &dyn Stage) -> Result<bool> {
-        if self.made < 2 {
-            self.grow(stage)?;
+        if self.made < 2 && self.is_by_slot {
+            self.add(stage.ring(1, self.cut.slot_bytes)?);
         }
         if self.made < 2 {
             let message = "it has room for fewer than two portions";
@@ -133,7 +148,10 @@ impl Ring {
 
     /// Returns a slot to the ring. A failed copy may have kept its slot, which is then lost.
     pub(super) fn put(&mut self, slot: Option<Slot>) {
-        self.made -= usize::from(slot.is_none());
+        if slot.is_none() {
+            self.made -= 1;
+            self.made_bytes = self.made_bytes.saturating_sub(self.cut.slot_bytes);
+        }
         self.free.extend(slot);
     }
 
@@ -149,7 +167,7 @@ impl Ring {
 
     /// Records its size in the tally.
     pub(super) fn book(&self, tally: &mut Tally) {
-        tally.pinned_bytes = (self.made * self.cut.slot_bytes) as u64;
+        tally.pinned_bytes = self.made_bytes as u64;
         // A ring that can grow has made as many slots as it needed so far.
         let wanted = if self.is_by_slot && !self.is_full {
             self.made
@@ -157,5 +175,31 @@ impl Ring {
             self.cut.slots
         };
         tally.note_ring(self.made, wanted);
+    }
+}
+
+impl Lane {
+    /// Works on the ring of a lane without jobs.
+    pub(crate) fn work_on_ring(&mut self, work: RingWork) -> Result<()> {
+        match work {
+            RingWork::Make => self.ring.make_more(self.stage.as_ref()),
+            RingWork::GiveBack => {
+                self.ring.give_back(self.stage.as_ref());
+                Ok(())
+            }
+        }
+    }
+
+    /// Does the requested work on the ring while jobs run.
+    pub(super) fn answer_for_ring(&mut self, board: &Board) {
+        if let Some((work, answer)) = board.ring_of(self.number) {
+            let done = match work {
+                RingWork::Make => self.work_on_ring(work),
+                // It does so when its jobs are over.
+                RingWork::GiveBack => Ok(()),
+            };
+            // The receiver may be gone.
+            let _ = answer.send(done);
+        }
     }
 }
