@@ -85,6 +85,8 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     parser.add_argument("--out", default=os.path.join(here, "results", f"restore-{date}.json"))
     args = parser.parse_args()
+    if not set(args.caches) <= set(BARS):
+        parser.error(f"--caches takes {' and '.join(BARS)}")
     rows = []
     print(f"{'state':>10} {'cache':>6} {'restore s':>10} {'load s':>10} {'control s':>10} {'ratio':>7}  bar")
     for total in args.bytes:

@@ -3,6 +3,7 @@
 //! Threads start when first needed and then wait for jobs on their board: an engine, a stream and a ring, once made and
 //! registered, serve every later transfer. A lane that cannot serve again is replaced ([`supervisor`]).
 
+mod ring_spaces;
 mod supervisor;
 
 use std::{
@@ -22,13 +23,15 @@ use crate::{
     board::{Board, Posted, RingWork, Wake},
     lane::{Lane, Parts, Ring},
     placement::{cpus_near, stay_on},
-    settings::{RingSize, Settings},
+    settings::Settings,
     stage::{DeviceStage, HostStage, Stage},
     store::{LaneSpec, Store},
     tally::Tally,
     tenant::{Traffic, now_s},
     track::Track,
 };
+pub(crate) use ring_spaces::RingSpaces;
+use ring_spaces::is_by_slot;
 use supervisor::LaneSupervisor;
 
 /// How long a lane waits for the I/Os of a stopped job.
@@ -161,36 +164,6 @@ impl Crew {
             outcome = outcome.and(ready.map(|lane| drop(lanes.insert(number, lane))));
         }
         outcome
-    }
-}
-
-/// Whether the slots of a ring are made one by one, and given back between jobs: pinning takes time, a lane can begin
-/// with one slot, and loads and restores use the same slots in turn.
-fn is_by_slot(track: Track, place: Place) -> bool {
-    track != Track::Drive && matches!(place, Place::Gpu(_))
-}
-
-/// The memory for the rings of the lanes of a GPU. A drive's lanes have their own: their slots are shorter.
-#[derive(Debug, Default)]
-pub(crate) struct RingSpaces(HashMap<Place, Arc<RingSpace>>);
-
-impl RingSpaces {
-    /// The memory for the rings of a crew.
-    fn of(&mut self, track: Track, place: Place, settings: &Settings) -> Arc<RingSpace> {
-        let make = |track| {
-            let RingSize { slots, slot_bytes } = settings.ring(track, place);
-            let lanes = settings.lanes(track, place) as usize;
-            let parts = if is_by_slot(track, place) { slots } else { 1 };
-            Arc::new(RingSpace::new(lanes, parts, (slots * slot_bytes) as u64))
-        };
-        match place {
-            Place::Host | Place::P2p(_) => Arc::default(),
-            Place::Gpu(_) if !is_by_slot(track, place) => make(track),
-            Place::Gpu(_) => {
-                let shared = self.0.entry(place);
-                Arc::clone(shared.or_insert_with(|| make(Track::Cached)))
-            }
-        }
     }
 }
 
