@@ -38,15 +38,17 @@ fn main() -> Result<(), Failed> {
     } else {
         store.build()?
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut memory = vec![0_u8; bytes];
     for (number, word) in memory.chunks_mut(8).enumerate() {
         let value = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
     }
-    let source = if writes { Bytes::from(std::mem::take(&mut memory)) } else { Bytes::new() };
+    let source = if writes {
+        Bytes::from(std::mem::take(&mut memory))
+    } else {
+        Bytes::new()
+    };
     for round in 0..=rounds {
         let (cpu, start) = (cpu_seconds()?, Instant::now());
         if writes {
@@ -69,7 +71,10 @@ async fn write(store: &dyn ObjectStore, key: &Path, source: &Bytes) -> Result<()
         upload.put_part(source.slice(start..end).into())
     });
     let parts: Vec<_> = parts.collect();
-    stream::iter(parts).buffer_unordered(CONNECTIONS).try_collect::<Vec<_>>().await?;
+    stream::iter(parts)
+        .buffer_unordered(CONNECTIONS)
+        .try_collect::<Vec<_>>()
+        .await?;
     upload.complete().await?;
     Ok(())
 }
@@ -85,12 +90,7 @@ async fn read(store: &dyn ObjectStore, key: &Path, memory: &mut [u8]) -> Result<
         .await
 }
 
-async fn get(
-    store: &dyn ObjectStore,
-    key: &Path,
-    range: Range<u64>,
-    into: &mut [u8],
-) -> Result<(), Failed> {
+async fn get(store: &dyn ObjectStore, key: &Path, range: Range<u64>, into: &mut [u8]) -> Result<(), Failed> {
     let options = GetOptions {
         range: Some(range.into()),
         ..GetOptions::default()

@@ -15,9 +15,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{
-        AtFlags, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, renameat, statat, unlinkat,
-    },
+    fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, renameat, statat, unlinkat},
     io::Errno,
     process::geteuid,
 };
@@ -65,12 +63,7 @@ impl Cache {
         if bytes_max < BYTES_MIN {
             let why = format!("a cache holds at least {}", Bytes(BYTES_MIN));
             let target = Bytes(bytes_max);
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "make a cache of",
-                target,
-                why,
-            ));
+            return Err(Error::new(ErrorKind::Invalid, "make a cache of", target, why));
         }
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
@@ -107,8 +100,7 @@ impl Cache {
             let made = mkdirat(&self.root, &name, Mode::from_raw_mode(0o700));
             let found = statat(&self.root, &name, AtFlags::SYMLINK_NOFOLLOW);
             match (made, found) {
-                (Ok(()) | Err(Errno::EXIST), Ok(stat)) if is_folder(&stat) && is_private(&stat) => {
-                }
+                (Ok(()) | Err(Errno::EXIST), Ok(stat)) if is_folder(&stat) && is_private(&stat) => {}
                 // A read-only folder may lack some.
                 (Err(Errno::ROFS | Errno::ACCESS | Errno::PERM), Err(Errno::NOENT)) => {}
                 (Err(Errno::NOSPC | Errno::DQUOT), Err(Errno::NOENT)) => {
@@ -117,13 +109,8 @@ impl Cache {
                 (_, Ok(_)) => {
                     let path = self.path.join(name);
                     let why = "it is not a folder that only this user can write to";
-                    return Err(Error::new(
-                        ErrorKind::Invalid,
-                        "use the cache",
-                        path.display(),
-                        why,
-                    )
-                    .with_hint("remove it, or name another folder"));
+                    return Err(Error::new(ErrorKind::Invalid, "use the cache", path.display(), why)
+                        .with_hint("remove it, or name another folder"));
                 }
                 (Err(errno), Err(_)) | (Ok(()), Err(errno)) => {
                     let path = self.path.join(name);
@@ -147,9 +134,7 @@ impl Cache {
     /// Whether an entry of that length can be added now.
     pub(crate) fn accepts(&self, bytes: u64) -> bool {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_paused = failed
-            .as_ref()
-            .is_some_and(|(when, _)| when.elapsed() < PAUSE);
+        let is_paused = failed.as_ref().is_some_and(|(when, _)| when.elapsed() < PAUSE);
         !is_paused && bytes <= self.bytes_max / ENTRY_SHARE
     }
 

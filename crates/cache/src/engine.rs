@@ -316,8 +316,7 @@ impl Engine for CacheEngine {
             let error = Error::new(ErrorKind::Cancelled, "read", name, "it was stopped");
             let object = Task::of(&io.object).map(|task| Arc::clone(&task.object) as _);
             let io = io.map(|handle| object.unwrap_or(handle));
-            self.cancelled
-                .push(Done::new(io, Err(io::Error::other(error))));
+            self.cancelled.push(Done::new(io, Err(io::Error::other(error))));
         }
     }
 

@@ -53,9 +53,7 @@ pub(crate) fn parse(name: &str) -> Option<(&str, Extent)> {
     let (key, range) = name.split_once('.')?;
     let (start, end) = range.split_once('-')?;
     let is_hex = |text: &str| text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    if (key.len(), start.len(), end.len()) != (62, 16, 16)
-        || ![key, start, end].map(is_hex).iter().all(|is| *is)
-    {
+    if (key.len(), start.len(), end.len()) != (62, 16, 16) || ![key, start, end].map(is_hex).iter().all(|is| *is) {
         return None;
     }
     let number = |text| u64::from_str_radix(text, 16).ok();
@@ -83,10 +81,7 @@ impl Entry {
             Err(_) => return None,
         };
         if entry.is_err() {
-            tracing::warn!(
-                name,
-                "an entry of the cache is invalid, and its range is fetched again"
-            );
+            tracing::warn!(name, "an entry of the cache is invalid, and its range is fetched again");
             cache.remove(&name);
         }
         entry.ok()
@@ -104,9 +99,7 @@ impl Entry {
             .chunks_exact(8)
             .map(|sum| u64::from_le_bytes(sum.try_into().expect("it has 8 bytes")));
         let sums: Vec<_> = sums.collect();
-        if header != make_header(key, extent, &sums)
-            || meta.len() != HEADER_BYTES as u64 + extent.bytes
-        {
+        if header != make_header(key, extent, &sums) || meta.len() != HEADER_BYTES as u64 + extent.bytes {
             return Err(foreign());
         }
         let now = SystemTime::now();
@@ -143,8 +136,7 @@ impl Entry {
             let start = number * self.piece_bytes;
             let bytes = self.piece_bytes.min(self.extent.bytes - start);
             let piece = &mut piece[..usize_of(bytes)];
-            self.file
-                .read_exact_at(piece, HEADER_BYTES as u64 + start)?;
+            self.file.read_exact_at(piece, HEADER_BYTES as u64 + start)?;
             if sum(piece) != self.sums[usize_of(number)] {
                 return Err(io::ErrorKind::InvalidData.into());
             }
@@ -263,10 +255,7 @@ impl Drop for Claim {
 /// Whether a name cannot be opened because it is not a regular file but a link, a folder or a pipe.
 fn is_foreign(error: &io::Error) -> bool {
     let errno = Errno::from_io_error(error);
-    matches!(
-        errno,
-        Some(Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::NODEV)
-    )
+    matches!(errno, Some(Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::NODEV))
 }
 
 /// The header of an entry.
@@ -292,10 +281,7 @@ fn make_header(key: &Key, extent: Extent, sums: &[u64]) -> [u8; HEADER_BYTES] {
 
 /// The piece length of an entry, chosen so that all checksums fit into the header.
 fn piece_bytes(bytes: u64) -> u64 {
-    bytes
-        .div_ceil(PIECES_MAX)
-        .next_power_of_two()
-        .max(PIECE_BYTES_MIN)
+    bytes.div_ceil(PIECES_MAX).next_power_of_two().max(PIECE_BYTES_MIN)
 }
 
 fn sum(bytes: &[u8]) -> u64 {

@@ -49,11 +49,7 @@ pub(crate) fn sweep(cache: &Cache) -> io::Result<()> {
     }
     let total: u64 = entries.iter().map(|entry| entry.bytes).sum();
     let part = |(of, in_all): (u64, u64)| cache.bytes_max() / in_all * of;
-    let too_much = if total > part(FULL) {
-        total - part(EMPTIED)
-    } else {
-        0
-    };
+    let too_much = if total > part(FULL) { total - part(EMPTIED) } else { 0 };
     let space = fstatvfs(cache)?;
     let wanted = (space.f_blocks * space.f_frsize / FREE_SHARE).min(FREE_BYTES_MAX);
     let missing = wanted.saturating_sub(space.f_bavail * space.f_frsize);
@@ -87,9 +83,7 @@ fn list(cache: &Cache, shard: &str, entries: &mut Vec<Candidate>) -> io::Result<
             .is_some_and(|name| parse(name).is_some())
         {
             // A live writer holds the lock.
-            let abandoned = cache
-                .open_file(&path, OFlags::RDWR)
-                .is_ok_and(|draft| claim(&draft));
+            let abandoned = cache.open_file(&path, OFlags::RDWR).is_ok_and(|draft| claim(&draft));
             if abandoned {
                 cache.remove(&path);
             }

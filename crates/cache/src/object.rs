@@ -54,11 +54,7 @@ pub(crate) enum CacheLookup {
 
 impl CachedObject {
     /// An object through a cache. `identity` is its location. `None` if its version cannot be identified reliably.
-    pub(crate) fn new(
-        remote: &Arc<dyn Handle>,
-        cache: &Arc<Cache>,
-        identity: &[&[u8]],
-    ) -> Option<Self> {
+    pub(crate) fn new(remote: &Arc<dyn Handle>, cache: &Arc<Cache>, identity: &[&[u8]]) -> Option<Self> {
         let bytes = remote.object().bytes;
         let Some(Tag::Text(tag)) = remote.tag() else {
             return None;
@@ -68,11 +64,7 @@ impl CachedObject {
             return None;
         }
         let mut hash = Sha256::new();
-        for part in identity
-            .iter()
-            .copied()
-            .chain([tag.as_bytes(), &bytes.to_le_bytes()])
-        {
+        for part in identity.iter().copied().chain([tag.as_bytes(), &bytes.to_le_bytes()]) {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
@@ -153,10 +145,7 @@ impl CachedObject {
         let part = Extent::between(wanted.offset, wanted.end().min(entry.end()));
         if entry.read(io, part).is_err() {
             let name = entry::name(&self.key, extent);
-            tracing::warn!(
-                name,
-                "an entry of the cache is damaged, and its range is fetched again"
-            );
+            tracing::warn!(name, "an entry of the cache is damaged, and its range is fetched again");
             self.cache.remove(&name);
             return None;
         }
@@ -182,14 +171,9 @@ impl CachedObject {
         }
         let next = self.with_known(|known| {
             let after = &known[known.partition_point(|extent| extent.offset <= wanted.offset)..];
-            let inside = after
-                .iter()
-                .take_while(|extent| extent.offset < wanted.end());
-            let mut worthy =
-                inside.filter(|e| e.end().min(wanted.end()) - e.offset >= CUT_BYTES_MIN);
-            worthy
-                .find(|e| self.cache.has(&entry::name(&self.key, **e)))
-                .copied()
+            let inside = after.iter().take_while(|extent| extent.offset < wanted.end());
+            let mut worthy = inside.filter(|e| e.end().min(wanted.end()) - e.offset >= CUT_BYTES_MIN);
+            worthy.find(|e| self.cache.has(&entry::name(&self.key, **e))).copied()
         });
         next.map_or(wanted, |next| Extent::between(wanted.offset, next.offset))
     }
@@ -223,12 +207,7 @@ impl CachedObject {
             let entry = entry?;
             let parsed = entry.file_name().to_str().ok().and_then(entry::parse);
             let is_inside = |extent: &Extent| extent.end() <= self.bytes;
-            found.extend(
-                parsed
-                    .filter(|(key, _)| *key == own)
-                    .map(|(_, e)| e)
-                    .filter(is_inside),
-            );
+            found.extend(parsed.filter(|(key, _)| *key == own).map(|(_, e)| e).filter(is_inside));
         }
         found.sort_unstable_by_key(|extent| (extent.offset, extent.bytes));
         Ok(found)

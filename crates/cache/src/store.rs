@@ -47,11 +47,7 @@ impl CachedStore {
         // `describe` omits the query of a URL, but two objects may differ only in it.
         let name = self.inner.describe(&named.name);
         let query = named.name.as_bytes().split(|byte| *byte == b'?').nth(1);
-        let identity = [
-            self.site.as_bytes(),
-            name.as_bytes(),
-            query.unwrap_or_default(),
-        ];
+        let identity = [self.site.as_bytes(), name.as_bytes(), query.unwrap_or_default()];
         match CachedObject::new(&handle, &self.cache, &identity) {
             Some(cached) => Arc::new(cached),
             None => handle,
@@ -140,9 +136,6 @@ impl Store for CachedStore {
 
     fn below(&self, folder: &OsStr, missing: Missing) -> Result<Arc<dyn Store>> {
         let inner = self.inner.below(folder, missing)?;
-        Ok(Arc::new(Self {
-            inner,
-            ..self.clone()
-        }))
+        Ok(Arc::new(Self { inner, ..self.clone() }))
     }
 }

@@ -56,11 +56,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
         let has_trace = trace.status() == std::backtrace::BacktraceStatus::Captured;
         say(&format!(
             "{panic}{}",
-            if has_trace {
-                format!("\n{trace}")
-            } else {
-                String::new()
-            }
+            if has_trace { format!("\n{trace}") } else { String::new() }
         ));
     }));
     straightway_sys::limit::raise_open_files();
@@ -105,9 +101,7 @@ fn error_line(error: &anyhow::Error) -> String {
 /// `*` matched.
 fn parsed(args: &[OsString]) -> Cli {
     Cli::try_parse_from(args).unwrap_or_else(|error| {
-        let shown_args = args
-            .iter()
-            .map(|arg| shown(&arg.to_string_lossy()).into_owned());
+        let shown_args = args.iter().map(|arg| shown(&arg.to_string_lossy()).into_owned());
         if let Err(same) = Cli::try_parse_from(shown_args) {
             same.exit();
         }
@@ -121,9 +115,7 @@ fn parsed(args: &[OsString]) -> Cli {
 fn report_error(error: &anyhow::Error) -> ExitCode {
     let ours = error.downcast_ref::<Error>();
     // A closed pipe (`| head`) is not an error.
-    let plain = error
-        .downcast_ref::<std::io::Error>()
-        .map(std::io::Error::kind);
+    let plain = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     let json = error.downcast_ref::<serde_json::Error>();
     let cause = plain.or_else(|| json.and_then(serde_json::Error::io_error_kind));
     if cause == Some(std::io::ErrorKind::BrokenPipe) {

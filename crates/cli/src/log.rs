@@ -83,9 +83,7 @@ impl FromStr for LogFilter {
         for part in text.split(',').filter(|part| !part.trim().is_empty()) {
             match part.split_once('=') {
                 Some((source, word)) => {
-                    filter
-                        .sources
-                        .push((source.trim().to_owned(), level(word)?));
+                    filter.sources.push((source.trim().to_owned(), level(word)?));
                 }
                 None => filter.all = level(part)?,
             }
@@ -171,18 +169,10 @@ mod tests {
 
     #[test]
     fn a_filter_is_read_and_the_longest_source_decides() {
-        let filter: LogFilter = "warn,straightway_io=debug, straightway_io::gds=off"
-            .parse()
-            .unwrap();
+        let filter: LogFilter = "warn,straightway_io=debug, straightway_io::gds=off".parse().unwrap();
         assert_eq!(filter.level_of("straightway_sys::slot"), LevelFilter::WARN);
-        assert_eq!(
-            filter.level_of("straightway_io::settings"),
-            LevelFilter::DEBUG
-        );
-        assert_eq!(
-            filter.level_of("straightway_io::gds::session"),
-            LevelFilter::OFF
-        );
+        assert_eq!(filter.level_of("straightway_io::settings"), LevelFilter::DEBUG);
+        assert_eq!(filter.level_of("straightway_io::gds::session"), LevelFilter::OFF);
         for text in ["loud", "a=b", "warn=", "=", "warn;info"] {
             assert!(text.parse::<LogFilter>().is_err(), "{text}");
         }
@@ -196,9 +186,7 @@ mod tests {
         let listener = Listener {
             filter: LogFilter::from_level(Level::WARN),
             sink: move |record: Record<'_>| {
-                kept.lock()
-                    .unwrap()
-                    .push(format!("{} {}", record.level, record.text));
+                kept.lock().unwrap().push(format!("{} {}", record.level, record.text));
             },
         };
         tracing::subscriber::with_default(listener, || {

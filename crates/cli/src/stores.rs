@@ -73,10 +73,7 @@ pub fn variables() -> Vec<(String, String)> {
         let name = name.to_ascii_uppercase();
         name.starts_with("AWS_")
             || name.ends_with("_PROXY")
-            || matches!(
-                name.as_str(),
-                "HF_TOKEN" | "HOME" | "SSL_CERT_FILE" | "SSL_CERT_DIR"
-            )
+            || matches!(name.as_str(), "HF_TOKEN" | "HOME" | "SSL_CERT_FILE" | "SSL_CERT_DIR")
     };
     let mut all: Vec<_> = environment().variables.into_iter().collect();
     all.retain(|(name, _)| matters(name));
@@ -131,9 +128,8 @@ impl StoreConfig {
                 "cache" => folder = Some(PathBuf::from(value)),
                 "cache_size" => {
                     let parsed: Result<Bytes, _> = value.parse();
-                    cache_bytes = parsed.map_err(|error| {
-                        Error::new(ErrorKind::Invalid, "use option", name, error.to_string())
-                    })?;
+                    cache_bytes = parsed
+                        .map_err(|error| Error::new(ErrorKind::Invalid, "use option", name, error.to_string()))?;
                 }
                 _ if name.starts_with("nvme_") => nvme.set(name, value)?,
                 _ => access.set(name, value)?,
@@ -196,10 +192,8 @@ fn nvme_host() -> straightway_nvme_host::HostSettings {
 fn open_cache(folder: &Path, bytes: Bytes, access: &S3Access) -> Result<Arc<Cache>> {
     if access.customer_key.is_some() {
         let why = "objects that are encrypted with a customer's key would be kept unencrypted";
-        return Err(
-            Error::new(ErrorKind::Invalid, "use the cache", folder.display(), why)
-                .with_hint("read them without a cache"),
-        );
+        return Err(Error::new(ErrorKind::Invalid, "use the cache", folder.display(), why)
+            .with_hint("read them without a cache"));
     }
     Cache::open(folder, bytes.0).map(Arc::new)
 }
@@ -213,9 +207,7 @@ fn site(scheme: &str, host: &str) -> Result<Site> {
 
 /// The environment of this process.
 fn environment() -> Environment {
-    let text = |(name, value): (OsString, OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
+    let text = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
     Environment {
         variables: std::env::vars_os().filter_map(text).collect(),
         home: std::env::home_dir(),
@@ -237,10 +229,7 @@ mod tests {
 
     #[test]
     fn an_unusable_proxy_or_token_is_reported_only_to_stores_that_need_it() {
-        let web = web(&[
-            ("ALL_PROXY", "socks5h://127.0.0.1:1080"),
-            ("HF_TOKEN", "two words"),
-        ]);
+        let web = web(&[("ALL_PROXY", "socks5h://127.0.0.1:1080"), ("HF_TOKEN", "two words")]);
         let error = web.network().unwrap_err();
         assert!(error.to_string().contains("the proxy"), "{error}");
         assert_eq!(web.token("files.example").unwrap(), None);

@@ -101,21 +101,10 @@ fn read(page: &Path) -> Vec<Example> {
         };
         if let Some(command) = command {
             examples.push(Example {
-                page: page
-                    .file_name()
-                    .unwrap_or_default()
-                    .to_string_lossy()
-                    .into(),
+                page: page.file_name().unwrap_or_default().to_string_lossy().into(),
                 line,
-                command: command
-                    .split(" #")
-                    .next()
-                    .unwrap_or_default()
-                    .trim()
-                    .to_owned(),
-                skipped: info
-                    .split_once("no-run:")
-                    .map(|(_, why)| why.trim().to_owned()),
+                command: command.split(" #").next().unwrap_or_default().trim().to_owned(),
+                skipped: info.split_once("no-run:").map(|(_, why)| why.trim().to_owned()),
                 ..Example::default()
             });
         } else if let Some(example) = examples.last_mut().filter(|_| language == "console") {
@@ -160,10 +149,7 @@ fn check(example: &Example, place: &Path) -> Option<String> {
     let printed = if example.code == 2 { &talk } else { &out };
     let printed: Vec<&str> = printed.lines().map(str::trim_end).collect();
     let missed = first_missed(&example.output, &printed)?;
-    Some(format!(
-        "{at}\ndoes not print\n{missed}\nbut\n{}",
-        printed.join("\n")
-    ))
+    Some(format!("{at}\ndoes not print\n{missed}\nbut\n{}", printed.join("\n")))
 }
 
 /// Splits a command into words, with quotes.

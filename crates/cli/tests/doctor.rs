@@ -34,14 +34,8 @@ fn a_capture_that_is_not_direct_exits_with_1_and_says_why_on_stdout() {
     assert!(output.stderr.is_empty());
     let text = String::from_utf8(output.stdout).unwrap();
     let verdict = text.lines().next().unwrap();
-    assert!(
-        verdict.starts_with("not direct: vda is a virtio disk"),
-        "{verdict}"
-    );
-    assert!(
-        !text.contains('\x1b'),
-        "no colour if stdout is not a terminal"
-    );
+    assert!(verdict.starts_with("not direct: vda is a virtio disk"), "{verdict}");
+    assert!(!text.contains('\x1b'), "no colour if stdout is not a terminal");
 }
 
 #[test]
@@ -51,17 +45,9 @@ fn json_carries_every_check_with_its_state() {
     let diagnosis: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(diagnosis["verdict"], "not_direct");
     let checks = diagnosis["checks"].as_array().unwrap();
-    let udev = checks
-        .iter()
-        .find(|check| check["id"] == "storage.udev")
-        .unwrap();
+    let udev = checks.iter().find(|check| check["id"] == "storage.udev").unwrap();
     assert_eq!(udev["state"], "fail");
-    assert!(
-        udev["mend"]
-            .as_str()
-            .unwrap()
-            .contains("/run/udev/data/b254:0")
-    );
+    assert!(udev["mend"].as_str().unwrap().contains("/run/udev/data/b254:0"));
 }
 
 #[test]
@@ -82,10 +68,6 @@ fn a_missing_path_or_capture_exits_with_2_and_is_named() {
         let output = doctor(args, folder.path());
         assert_eq!(output.status.code(), Some(2));
         assert!(output.stdout.is_empty());
-        assert!(
-            String::from_utf8(output.stderr)
-                .unwrap()
-                .contains("no-such-file")
-        );
+        assert!(String::from_utf8(output.stderr).unwrap().contains("no-such-file"));
     }
 }

@@ -64,16 +64,8 @@ fn every_planner_scenario_shows_what_was_published() {
 
 #[test]
 fn a_correction_is_shown_with_the_figure_of_the_article() {
-    let (_, page, _) = straightway(&[
-        "plan",
-        "registration",
-        "--scenario",
-        "article-registration-1mb",
-    ]);
-    let line = page
-        .lines()
-        .find(|line| line.contains("from the 3rd I/O on"))
-        .unwrap();
+    let (_, page, _) = straightway(&["plan", "registration", "--scenario", "article-registration-1mb"]);
+    let line = page.lines().find(|line| line.contains("from the 3rd I/O on")).unwrap();
     assert!(line.contains("NO"), "{line}");
     assert!(page.contains("346 µs per I/O exceeds 50 + 80"), "{page}");
 }
@@ -103,10 +95,7 @@ fn verdicts_name_the_bottleneck_and_a_tie_has_no_winner() {
     );
     assert!(late.contains("both are bound by the storage"), "{late}");
     let level = page(&["plan", "architecture", "--set", "client_rate=1GB/s"]);
-    assert!(
-        level.contains("all write the checkpoint in the same time"),
-        "{level}"
-    );
+    assert!(level.contains("all write the checkpoint in the same time"), "{level}");
     let alone = page(&["plan", "checkpoint", "--set", "node.standard_depth=1"]);
     assert!(
         alone.contains("standard is bound by depth 1 over the latency, direct by the storage"),
@@ -117,10 +106,7 @@ fn verdicts_name_the_bottleneck_and_a_tie_has_no_winner() {
 #[test]
 fn a_job_that_fails_too_often_gets_no_recommendation() {
     let page = page(&["plan", "checkpoint", "--set", "cluster.mtbf_per_gpu=1s"]);
-    assert!(
-        page.contains("✗ The job fails every 977 µs, too often"),
-        "{page}"
-    );
+    assert!(page.contains("✗ The job fails every 977 µs, too often"), "{page}");
     assert!(!page.contains("has the highest goodput"), "{page}");
 }
 
@@ -199,20 +185,10 @@ fn a_run_without_failures_has_no_margin() {
 
 #[test]
 fn a_sweep_over_a_count_shows_the_counts_it_answered_for() {
-    let args = [
-        "plan",
-        "checkpoint",
-        "--sweep",
-        "cluster.gpus=100..101:5",
-        "--csv",
-    ];
+    let args = ["plan", "checkpoint", "--sweep", "cluster.gpus=100..101:5", "--csv"];
     let (code, csv, talk) = straightway(&args);
     assert_eq!((code, talk.as_str()), (0, ""));
-    let gpus: Vec<_> = csv
-        .lines()
-        .skip(1)
-        .map(|line| line.split(',').next())
-        .collect();
+    let gpus: Vec<_> = csv.lines().skip(1).map(|line| line.split(',').next()).collect();
     assert_eq!(gpus, [Some("100"), Some("101")], "{csv}");
 }
 
@@ -270,24 +246,14 @@ fn invalid_arguments_are_errors_that_name_the_allowed_values() {
             "x = 1: allowed is one of `model`",
         ),
         (
-            vec![
-                "plan",
-                "checkpoint",
-                "--sweep",
-                "cluster.gpus=80,90",
-                "--show",
-                "x",
-            ],
+            vec!["plan", "checkpoint", "--sweep", "cluster.gpus=80,90", "--show", "x"],
             "a figure of the answer; it has",
         ),
         (
             vec!["plan", "checkpoint", "--scenario", "/dev/zero"],
             "the limit for scenarios is",
         ),
-        (
-            vec!["plan", "checkpoint", "--set", "schedule.interval=1ms"],
-            "at least",
-        ),
+        (vec!["plan", "checkpoint", "--set", "schedule.interval=1ms"], "at least"),
     ] {
         let (code, out, talk) = straightway(&args);
         assert_eq!((code, out.as_str()), (2, ""), "{args:?}");
@@ -297,8 +263,7 @@ fn invalid_arguments_are_errors_that_name_the_allowed_values() {
 
 #[test]
 fn csv_has_a_row_per_point_and_html_is_self_contained() {
-    let (code, csv, _) =
-        straightway(&["plan", "s3", "--sweep", "rate=100GB/s..300GB/s:3", "--csv"]);
+    let (code, csv, _) = straightway(&["plan", "s3", "--sweep", "rate=100GB/s..300GB/s:3", "--csv"]);
     assert_eq!((code, csv.lines().count()), (0, 4), "{csv}");
     assert!(csv.starts_with("rate_bytes_per_s,"), "{csv}");
     let folder = tempfile::tempdir().unwrap();
@@ -322,7 +287,8 @@ fn compare_shows_measurements_and_predictions() {
         std::fs::write(&file, text).unwrap();
         straightway(&["plan", "compare", "--measured", path(&file)])
     };
-    let good = "io = \"4MiB\"\ndepth = 48\nto_gpu = \"55.1GB/s\"\n[drive]\nread = \"3.4GB/s\"\n[staged]\nread = \"3.3GB/s\"\n";
+    let good =
+        "io = \"4MiB\"\ndepth = 48\nto_gpu = \"55.1GB/s\"\n[drive]\nread = \"3.4GB/s\"\n[staged]\nread = \"3.3GB/s\"\n";
     let (code, page, _) = compare(good);
     assert_eq!(code, 0, "{page}");
     assert!(page.contains("read, through a ring"), "{page}");
@@ -376,12 +342,10 @@ fn compare_uses_the_profile_of_bench() {
         assert!(page.contains(what), "{page}");
         let row = rows.iter().find(|row| row["what"] == what).expect(what);
         let rounds = stages.iter().find(|s| s["stage"] == whole).expect(what);
-        let mut rates: Vec<f64> =
-            serde_json::from_value(rounds["rates_bytes_per_s"].clone()).unwrap();
+        let mut rates: Vec<f64> = serde_json::from_value(rounds["rates_bytes_per_s"].clone()).unwrap();
         assert_eq!(rates.len(), 3, "one run makes three rounds");
         rates.sort_by(f64::total_cmp);
-        let [calibrated, measured, ratio] =
-            ["calibrated", "measured", "ratio"].map(|key| row[key].as_f64().unwrap());
+        let [calibrated, measured, ratio] = ["calibrated", "measured", "ratio"].map(|key| row[key].as_f64().unwrap());
         assert!(
             (measured / rates[1] - 1.0).abs() < 1e-9,
             "{what}: {measured} and {rates:?}"

@@ -89,10 +89,7 @@ fn another_seed_is_another_answer() {
     assert_eq!(points.len(), 4);
     assert_eq!(points[1]["set"]["seed"], "2");
     assert_eq!(points[1]["answer"]["seed"], 2);
-    assert_ne!(
-        points[0]["answer"]["traffic"],
-        points[1]["answer"]["traffic"]
-    );
+    assert_ne!(points[0]["answer"]["traffic"], points[1]["answer"]["traffic"]);
 }
 
 #[test]
@@ -116,15 +113,9 @@ fn a_point_of_a_sweep_equals_a_single_run() {
 fn a_sweep_is_a_table_a_plot_csv_and_a_page() {
     let page = swept(&PCIE, &[]);
     assert!(page.starts_with("PCIe over pcie.mps"), "{page}");
-    assert!(
-        page.contains("bound by") && page.contains("DMA engine"),
-        "{page}"
-    );
+    assert!(page.contains("bound by") && page.contains("DMA engine"), "{page}");
     let csv = swept(&PCIE, &["--csv", "--show", "total_bytes_per_s"]);
-    assert_eq!(
-        csv.lines().next(),
-        Some("pcie_mps,total_bytes_per_s_bytes_per_s")
-    );
+    assert_eq!(csv.lines().next(), Some("pcie_mps,total_bytes_per_s_bytes_per_s"));
     assert_eq!(csv.lines().count(), 4, "{csv}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("page.html");
@@ -143,11 +134,7 @@ fn invalid_sweeps_are_refused_per_point_or_at_once() {
     for (values, form, says) in [
         ("pcie.mps=200", &[][..], "pcie.mps = 200"),
         ("pcie.mps=1..9:1001", &[], "at most 1000 points in all"),
-        (
-            "pcie.mps=256",
-            &["--show", "x"],
-            "a figure of the answer; it has title",
-        ),
+        ("pcie.mps=256", &["--show", "x"], "a figure of the answer; it has title"),
         ("pcie.mps=256", &["--what-if"], "cannot be used with"),
     ] {
         let args = [&PCIE[..5], &[values]].concat();

@@ -3,17 +3,11 @@
 //! Prints a table and, for `bench/results/`, a line of JSON. The memory is that of the finished plan. The
 //! requests are built before the clock starts.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "a benchmark prints its result"
-)]
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints its result")]
 
 use std::time::Instant;
 
-use straightway_core::{
-    Alignment, Choice, Direction, Extent, Move, Object, Plan, Policy, Survey, Transfer,
-};
+use straightway_core::{Alignment, Choice, Direction, Extent, Move, Object, Plan, Policy, Survey, Transfer};
 
 const MIB: u64 = 1 << 20;
 

@@ -127,11 +127,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "cannot {} {}: {}",
-            self.operation, self.target, self.message
-        )
+        write!(f, "cannot {} {}: {}", self.operation, self.target, self.message)
     }
 }
 
@@ -144,16 +140,8 @@ mod tests {
 
     #[test]
     fn an_error_names_the_operation_the_object_and_the_cause() {
-        let error = Error::new(
-            ErrorKind::Corrupt,
-            "read",
-            "model.bin",
-            "it ends at byte 7 of 9",
-        );
-        assert_eq!(
-            error.to_string(),
-            "cannot read model.bin: it ends at byte 7 of 9"
-        );
+        let error = Error::new(ErrorKind::Corrupt, "read", "model.bin", "it ends at byte 7 of 9");
+        assert_eq!(error.to_string(), "cannot read model.bin: it ends at byte 7 of 9");
         assert_eq!(error.kind(), ErrorKind::Corrupt);
     }
 
@@ -168,10 +156,7 @@ mod tests {
     #[test]
     fn the_kind_of_an_os_error_follows_from_its_cause() {
         let missing = Error::os("open", "x", io::Error::from_raw_os_error(2));
-        assert_eq!(
-            (missing.kind(), missing.os_code()),
-            (ErrorKind::NotFound, Some(2))
-        );
+        assert_eq!((missing.kind(), missing.os_code()), (ErrorKind::NotFound, Some(2)));
         let full = Error::os("write", "x", io::Error::from_raw_os_error(28));
         assert_eq!(full.kind(), ErrorKind::Transient);
     }

@@ -95,12 +95,7 @@ mod tests {
 
     #[test]
     fn text_without_a_whole_marker_stays_as_it_is() {
-        for text in [
-            "check the network",
-            "",
-            "a ⟦ without an end",
-            "an end ⟧ alone",
-        ] {
+        for text in ["check the network", "", "a ⟦ without an end", "an end ⟧ alone"] {
             let hint = Hint::new(text.to_owned());
             assert_eq!((hint.plain(), &*hint.worded(flag)), (text, text));
         }

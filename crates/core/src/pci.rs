@@ -22,11 +22,7 @@ pub struct PciAddress {
 impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (device, function) = (self.device, self.function);
-        write!(
-            f,
-            "{:04x}:{:02x}:{device:02x}.{function}",
-            self.domain, self.bus
-        )
+        write!(f, "{:04x}:{:02x}:{device:02x}.{function}", self.domain, self.bus)
     }
 }
 

@@ -79,17 +79,8 @@ impl Plan {
     /// Plans `transfer`, with one survey for each of its objects.
     ///
     /// For `Across`, `onward` has one survey for each target object; otherwise it is empty.
-    pub fn new(
-        transfer: &Transfer,
-        surveys: &[Survey],
-        onward: &[Survey],
-        policy: &Policy,
-    ) -> Result<Self> {
-        assert_eq!(
-            surveys.len(),
-            transfer.objects().len(),
-            "one survey for each object"
-        );
+    pub fn new(transfer: &Transfer, surveys: &[Survey], onward: &[Survey], policy: &Policy) -> Result<Self> {
+        assert_eq!(surveys.len(), transfer.objects().len(), "one survey for each object");
         policy.check()?;
         let mut planner = Planner {
             transfer,
@@ -105,8 +96,7 @@ impl Plan {
         if !moves.is_sorted_by_key(key) {
             moves.to_mut().sort_unstable_by_key(key);
         }
-        let follows =
-            |a: &Move, b: &Move| a.object == b.object && a.extent.end() == b.extent.offset;
+        let follows = |a: &Move, b: &Move| a.object == b.object && a.extent.end() == b.extent.offset;
         for run in moves.chunk_by(follows) {
             let end = run.last().map_or(0, |last| last.extent.end());
             planner.run = Extent::between(run[0].extent.offset, end);
@@ -156,9 +146,7 @@ impl Plan {
     /// them is not moved.
     pub fn io_bytes(&self, chunk: &Chunk) -> u64 {
         match chunk.route {
-            Route::Buffered if chunk.pieces > 0 => {
-                self.pieces(chunk).iter().map(|p| p.extent.bytes).sum()
-            }
+            Route::Buffered if chunk.pieces > 0 => self.pieces(chunk).iter().map(|p| p.extent.bytes).sum(),
             _ => chunk.extent.bytes,
         }
     }
@@ -259,10 +247,7 @@ impl Planner<'_> {
                 Direction::In if survey.device_direct => survey.first_hole(run, block_bytes),
                 _ => (run, false),
             };
-            let part = Move {
-                extent: run,
-                ..rest
-            };
+            let part = Move { extent: run, ..rest };
             let route = match (self.policy.choice, self.direct(survey)) {
                 (Choice::Only(Route::Buffered), _) => Err(Reason::Demanded),
                 (Choice::Auto, Ok(_)) if resident && !survey.device_direct => Err(Reason::Resident),
@@ -284,8 +269,7 @@ impl Planner<'_> {
     /// Stages a hole in separate chunks, whatever the route: the CPU writes its zeros.
     fn lay_hole(&mut self, m: Move, block_bytes: u64) {
         self.layout.close();
-        self.layout
-            .stage(m.object, m.extent, m.at, Reason::Hole, block_bytes);
+        self.layout.stage(m.object, m.extent, m.at, Reason::Hole, block_bytes);
         self.layout.close();
     }
 
@@ -327,39 +311,29 @@ impl Planner<'_> {
         let on_device = self.policy.place != Place::Host;
         let demanded = on_device || self.policy.choice == Choice::Only(Route::Direct);
         let worthwhile = !interior.is_empty()
-            && (interior.bytes >= self.policy.direct_bytes_min
-                || (demanded && interior == m.extent));
+            && (interior.bytes >= self.policy.direct_bytes_min || (demanded && interior == m.extent));
         let at = m.at + (interior.offset.wrapping_sub(m.extent.offset));
         let why_not = match self.policy.place {
             _ if self.policy.choice == Choice::Only(Route::Staged) => Some(Reason::Demanded),
-            Place::Gpu(_) | Place::P2p(_) if !self.surveys[m.object as usize].device_direct => {
-                Some(Reason::NotProven)
-            }
-            Place::Host if self.policy.ring_first && self.policy.choice == Choice::Auto => {
-                Some(Reason::RingFaster)
-            }
+            Place::Gpu(_) | Place::P2p(_) if !self.surveys[m.object as usize].device_direct => Some(Reason::NotProven),
+            Place::Host if self.policy.ring_first && self.policy.choice == Choice::Auto => Some(Reason::RingFaster),
             _ if !worthwhile => Some(Reason::Small),
             _ if !self.is_memory_aligned(at, alignment) => Some(Reason::MemoryMisaligned),
             _ => None,
         };
-        if why_not == Some(Reason::MemoryMisaligned)
-            && self.policy.choice == Choice::Only(Route::Direct)
-        {
+        if why_not == Some(Reason::MemoryMisaligned) && self.policy.choice == Choice::Only(Route::Direct) {
             let name = &self.transfer.objects()[m.object as usize].name;
             let message = format!(
                 "its byte {} would be at a memory address that is not a multiple of {}",
                 interior.offset,
                 self.memory_bytes(alignment)
             );
-            return Err(
-                Error::new(ErrorKind::Unsupported, "go direct with", name, message)
-                    .with_hint("align the region to 4 KiB, or use ⟦route=auto⟧"),
-            );
+            return Err(Error::new(ErrorKind::Unsupported, "go direct with", name, message)
+                .with_hint("align the region to 4 KiB, or use ⟦route=auto⟧"));
         }
         if let Some(reason) = why_not {
             let reason = socket.unwrap_or(reason);
-            self.layout
-                .stage(m.object, m.extent, m.at, reason, block_bytes);
+            self.layout.stage(m.object, m.extent, m.at, reason, block_bytes);
             return Ok(());
         }
         let head = Extent::between(m.extent.offset, interior.offset);
@@ -367,8 +341,7 @@ impl Planner<'_> {
         let edge = socket.unwrap_or(Reason::RaggedEdge);
         self.layout.stage(m.object, head, m.at, edge, block_bytes);
         let reason = socket.unwrap_or(Reason::Aligned);
-        self.layout
-            .direct(m.object, interior, at, reason, block_bytes);
+        self.layout.direct(m.object, interior, at, reason, block_bytes);
         self.layout
             .stage(m.object, tail, at + interior.bytes, edge, block_bytes);
         Ok(())
@@ -376,9 +349,7 @@ impl Planner<'_> {
 
     /// Sets how the next moves of an object are cut into chunks.
     fn choose_cuts(&mut self, object: u32) {
-        let Survey {
-            socket, part_bytes, ..
-        } = self.surveys[object as usize];
+        let Survey { socket, part_bytes, .. } = self.surveys[object as usize];
         let (chunk_bytes, gap_bytes) = (self.policy.chunk_bytes, self.policy.gap_bytes);
         self.layout.keep_to_parts(part_bytes);
         // A network block device is read like a drive: many small commands cost less than unneeded bytes.
@@ -391,8 +362,7 @@ impl Planner<'_> {
             (Some(_), _) if is_block => self.layout.cut_by(chunk_bytes, gap_bytes),
             (Some(_), Direction::Out) => {
                 let most = part_bytes.map_or(chunk_bytes, |part| part.max(chunk_bytes));
-                self.layout
-                    .cut_by(most.min(Policy::CHUNK_BYTES_MAX), gap_bytes);
+                self.layout.cut_by(most.min(Policy::CHUNK_BYTES_MAX), gap_bytes);
             }
             (Some(_), _) => {
                 let most = self.request_bytes();

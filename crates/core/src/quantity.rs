@@ -75,13 +75,7 @@ const WANT_RATE: &str = "a rate such as 3.2GB/s, 400Gb/s or 2GiB/s";
 const WANT_SECONDS: &str = "a time such as 50us, 3ms, 1.5s, 2h or 30d";
 
 /// Binary multiples, in which sizes are printed.
-const BINARY: [(&str, f64); 5] = [
-    ("PiB", PIB),
-    ("TiB", TIB),
-    ("GiB", GIB),
-    ("MiB", MIB),
-    ("KiB", KIB),
-];
+const BINARY: [(&str, f64); 5] = [("PiB", PIB), ("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)];
 const KIB: f64 = 1024.0;
 const MIB: f64 = KIB * 1024.0;
 const GIB: f64 = MIB * 1024.0;
@@ -110,9 +104,7 @@ fn exponent(text: &str, at: usize) -> bool {
     let bytes = text.as_bytes();
     let digit = |i: usize| bytes.get(i).is_some_and(u8::is_ascii_digit);
     match bytes[at] {
-        b'e' | b'E' if at > 0 => {
-            digit(at + 1) || (matches!(bytes.get(at + 1), Some(b'-' | b'+')) && digit(at + 2))
-        }
+        b'e' | b'E' if at > 0 => digit(at + 1) || (matches!(bytes.get(at + 1), Some(b'-' | b'+')) && digit(at + 2)),
         b'-' | b'+' if at > 0 => matches!(bytes[at - 1], b'e' | b'E') && digit(at + 1),
         _ => false,
     }
@@ -153,11 +145,7 @@ impl FromStr for Bytes {
         if bytes > 9.2e18 {
             return Err(error());
         }
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "checked"
-        )]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
         Ok(Self(bytes.round() as u64))
     }
 }
@@ -174,10 +162,7 @@ impl FromStr for Rate {
         if unit.is_empty() {
             return Ok(Self(number));
         }
-        if let Some(bits) = unit
-            .strip_suffix("bps")
-            .or_else(|| unit.strip_suffix("b/s"))
-        {
+        if let Some(bits) = unit.strip_suffix("bps").or_else(|| unit.strip_suffix("b/s")) {
             let factor = match bits {
                 "" => 1.0,
                 "k" | "K" => 1e3,
@@ -188,10 +173,7 @@ impl FromStr for Rate {
             };
             return Ok(Self(number * factor / 8.0));
         }
-        let bytes = unit
-            .strip_suffix("/s")
-            .and_then(byte_unit)
-            .ok_or_else(error)?;
+        let bytes = unit.strip_suffix("/s").and_then(byte_unit).ok_or_else(error)?;
         Ok(Self(number * bytes))
     }
 }
@@ -256,10 +238,7 @@ impl fmt::Display for Rate {
             (1e3, "kB/s"),
             (0.0, "B/s"),
         ];
-        let (size, unit) = steps
-            .into_iter()
-            .find(|(s, _)| self.0 >= *s)
-            .unwrap_or((1.0, "B/s"));
+        let (size, unit) = steps.into_iter().find(|(s, _)| self.0 >= *s).unwrap_or((1.0, "B/s"));
         f.pad(&format!("{} {unit}", digits(self.0 / size.max(1.0))))
     }
 }
@@ -275,10 +254,7 @@ impl fmt::Display for Seconds {
             (1e-6, "µs"),
             (1e-9, "ns"),
         ];
-        let (step, unit) = steps
-            .into_iter()
-            .find(|(s, _)| self.0 >= *s)
-            .unwrap_or((1e-9, "ns"));
+        let (step, unit) = steps.into_iter().find(|(s, _)| self.0 >= *s).unwrap_or((1e-9, "ns"));
         // Minutes start at 2 min (120 s), but a minute is 60 s.
         let size = if unit == "min" { 60.0 } else { step };
         f.pad(&format!("{} {unit}", digits(self.0 / size)))
@@ -367,16 +343,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_with_an_example() {
-        for text in [
-            "",
-            "-4k",
-            "4 furlongs",
-            "NaN",
-            "inf",
-            "1e400",
-            "MiB",
-            "1e30",
-        ] {
+        for text in ["", "-4k", "4 furlongs", "NaN", "inf", "1e400", "MiB", "1e30"] {
             let error = text.parse::<Bytes>().unwrap_err().to_string();
             assert!(error.contains("4MiB"), "{text}: {error}");
             assert!(text.parse::<Rate>().is_err() || text == "1e30", "{text}");

@@ -156,18 +156,11 @@ mod tests {
     #[test]
     fn xoshiro_gives_the_published_values() {
         // State 1, 2, 3, 4: the first outputs of the reference C code.
-        let mut rng = Rng {
-            state: [1, 2, 3, 4],
-        };
+        let mut rng = Rng { state: [1, 2, 3, 4] };
         let drawn: Vec<u64> = (0..4).map(|_| rng.bits()).collect();
         assert_eq!(
             drawn,
-            [
-                41_943_041,
-                58_720_359,
-                3_588_806_011_781_223,
-                3_591_011_842_654_386
-            ]
+            [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]
         );
     }
 

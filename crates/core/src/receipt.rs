@@ -157,17 +157,9 @@ impl fmt::Display for Sockets {
     /// One line for the connections, and one for each interface.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |value: f64| Seconds(value * 1e-6);
-        let (mean, least, most) = (
-            us(self.rtt_us_mean),
-            us(self.rtt_us_min),
-            us(self.rtt_us_max),
-        );
+        let (mean, least, most) = (us(self.rtt_us_mean), us(self.rtt_us_min), us(self.rtt_us_max));
         let count = self.connections;
-        let noun = if count == 1 {
-            "connection"
-        } else {
-            "connections"
-        };
+        let noun = if count == 1 { "connection" } else { "connections" };
         write!(f, "  {count} {noun}: RTT {mean} ({least} to {most})")?;
         let (sent, came) = (self.retransmits, self.out_of_order);
         write!(f, ", {sent} retransmits, {came} packets out of order, ")?;
@@ -183,10 +175,7 @@ impl fmt::Display for Sockets {
             let (dropped, errors) = (interface.dropped, interface.errors);
             let (came, left) = (Bytes(interface.received_bytes), Bytes(interface.sent_bytes));
             let name = shown(&interface.name);
-            writeln!(
-                f,
-                "  {name}: {came} in, {left} out, {dropped} dropped, {errors} errors"
-            )?;
+            writeln!(f, "  {name}: {came} in, {left} out, {dropped} dropped, {errors} errors")?;
         }
         Ok(())
     }
@@ -295,12 +284,8 @@ impl fmt::Display for Latency {
         ] {
             if p.count > 0 {
                 let us = |v: f64| Seconds(v * 1e-6).to_string();
-                let (p50, p99, p999, max) =
-                    (us(p.p50_us), us(p.p99_us), us(p.p99_9_us), us(p.max_us));
-                writeln!(
-                    f,
-                    "  {name:<9}p50 {p50:<9}p99 {p99:<9}p99.9 {p999:<9}max {max}"
-                )?;
+                let (p50, p99, p999, max) = (us(p.p50_us), us(p.p99_us), us(p.p99_9_us), us(p.max_us));
+                writeln!(f, "  {name:<9}p50 {p50:<9}p99 {p99:<9}p99.9 {p999:<9}max {max}")?;
             }
         }
         Ok(())
@@ -323,11 +308,7 @@ impl Receipt {
             self.engine,
             Seconds(self.cpu_user_s),
             Seconds(self.cpu_system_s),
-            if self.cpu_shared {
-                " (with other transfers)"
-            } else {
-                ""
-            },
+            if self.cpu_shared { " (with other transfers)" } else { "" },
             self.cpu_s_per_gb,
             Bytes(self.staging_bytes_peak),
         )
@@ -341,11 +322,7 @@ impl fmt::Display for Receipt {
             writeln!(f, "{bytes} mapped in {seconds}, nothing moved")?;
         } else {
             let rate = Rate(self.rate_bytes_per_s);
-            writeln!(
-                f,
-                "{bytes} in {seconds} at {rate}, bound by {}",
-                self.bound_by
-            )?;
+            writeln!(f, "{bytes} in {seconds} at {rate}, bound by {}", self.bound_by)?;
         }
         for r in &self.routes {
             let share = 100.0 * r.bytes as f64 / (self.bytes.max(1)) as f64;

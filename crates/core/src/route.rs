@@ -147,8 +147,7 @@ impl FromStr for Place {
             (_, Some(Ok(number)), _) => Ok(Self::Gpu(number)),
             (_, _, Some(Ok(address))) => Ok(Self::P2p(address)),
             _ => {
-                let message =
-                    "memory is `host:`, `cuda:` and a number, or `p2p:` and a PCI address";
+                let message = "memory is `host:`, `cuda:` and a number, or `p2p:` and a PCI address";
                 Err(Error::new(ErrorKind::Invalid, "find memory", text, message))
             }
         }
@@ -204,9 +203,7 @@ impl fmt::Display for Reason {
             Self::StoreInMemory => "the store is in this process's memory",
             Self::FilePages => "pages of the file, read when used; no promise about later changes",
             Self::FileSystemBuffers => "the file system uses the page cache for O_DIRECT here",
-            Self::DirectUnproven => {
-                "the file system does not say whether O_DIRECT bypasses the page cache"
-            }
+            Self::DirectUnproven => "the file system does not say whether O_DIRECT bypasses the page cache",
             Self::Tcp => "over TCP",
             Self::Tls => "over TLS, with one extra copy",
             Self::SameService => "copied inside the service",

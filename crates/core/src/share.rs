@@ -73,10 +73,7 @@ impl Share {
             let target = format!("{what} {value}");
             Err(Error::new(ErrorKind::Invalid, "use", target, allowed))
         };
-        let rates = [
-            ("a limit of", self.limit),
-            ("a reservation of", self.reservation),
-        ];
+        let rates = [("a limit of", self.limit), ("a reservation of", self.reservation)];
         for (what, rate) in rates {
             if let Some(rate) = rate.filter(|rate| !(rate.0.is_finite() && rate.0 >= 1.0)) {
                 return refuse(what, rate.to_string(), "it must be at least 1 B/s");
@@ -87,11 +84,9 @@ impl Share {
             return refuse("a weight of", value, "it must be above 0");
         }
         match (self.reservation, self.limit) {
-            (Some(reserved), Some(limit)) if reserved.0 > limit.0 => refuse(
-                "a reservation of",
-                reserved.to_string(),
-                "it is above the limit",
-            ),
+            (Some(reserved), Some(limit)) if reserved.0 > limit.0 => {
+                refuse("a reservation of", reserved.to_string(), "it is above the limit")
+            }
             _ => Ok(()),
         }
     }
@@ -129,10 +124,7 @@ pub fn after(previous_s: f64, cost: f64, per_s: f64, floor_s: f64) -> f64 {
 
 /// Chooses which waiting request runs at `now_s`. Among those within their limits it is the one whose reservation is
 /// most overdue, else the first by weight.
-pub fn choose<T: Copy>(
-    waiting: impl Iterator<Item = (T, Tags)> + Clone,
-    now_s: f64,
-) -> Option<(T, Turn)> {
+pub fn choose<T: Copy>(waiting: impl Iterator<Item = (T, Tags)> + Clone, now_s: f64) -> Option<(T, Turn)> {
     let within = waiting.filter(|(_, tags)| tags.limit_s <= now_s);
     let reserved = within
         .clone()

@@ -125,10 +125,7 @@ fn first_run(runs: &[Extent], extent: Extent, block_bytes: u64) -> (Extent, bool
         .take_while(|run| run.offset < extent.end())
         .find(|run| !run.is_empty() && run.end() > extent.offset);
     match next {
-        Some(run) if run.offset <= extent.offset => (
-            Extent::between(extent.offset, run.end().min(extent.end())),
-            true,
-        ),
+        Some(run) if run.offset <= extent.offset => (Extent::between(extent.offset, run.end().min(extent.end())), true),
         Some(run) => (Extent::between(extent.offset, run.offset), false),
         None => (extent, false),
     }
@@ -180,10 +177,7 @@ mod tests {
             ..Survey::default()
         };
         let whole = Extent::new(0, 65_536);
-        assert_eq!(
-            survey.first_run(whole, 16_384),
-            (Extent::new(0, 16_384), false)
-        );
+        assert_eq!(survey.first_run(whole, 16_384), (Extent::new(0, 16_384), false));
         assert_eq!(
             survey.first_run(Extent::between(16_384, 65_536), 16_384),
             (Extent::new(16_384, 16_384), true)

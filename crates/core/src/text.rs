@@ -55,8 +55,7 @@ pub fn shown_coloured(text: &str) -> Cow<'_, str> {
     for part in parts {
         let rest = part.strip_prefix('[');
         let end = rest.and_then(|rest| rest.find(|c: char| !c.is_ascii_digit() && c != ';'));
-        let is_colour =
-            end.is_some_and(|end| rest.is_some_and(|rest| rest[end..].starts_with('m')));
+        let is_colour = end.is_some_and(|end| rest.is_some_and(|rest| rest[end..].starts_with('m')));
         safe.push_str(if is_colour { "\x1b" } else { "\\u{1b}" });
         safe.push_str(&shown_lines(part));
     }
@@ -132,10 +131,7 @@ mod tests {
             "שלום",
             "🚀",
         ] {
-            assert!(
-                matches!(shown(name), Cow::Borrowed(same) if same == name),
-                "{name}"
-            );
+            assert!(matches!(shown(name), Cow::Borrowed(same) if same == name), "{name}");
         }
     }
 

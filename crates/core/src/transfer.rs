@@ -68,12 +68,7 @@ impl Transfer {
     ///
     /// Empty moves are dropped. For `Across`, `region_bytes` is ignored: each target object is as long
     /// as its source.
-    pub fn new(
-        direction: Direction,
-        objects: Vec<Object>,
-        mut moves: Vec<Move>,
-        region_bytes: u64,
-    ) -> Result<Self> {
+    pub fn new(direction: Direction, objects: Vec<Object>, mut moves: Vec<Move>, region_bytes: u64) -> Result<Self> {
         moves.retain(|m| !m.extent.is_empty());
         let mut bytes = 0_u64;
         for m in &moves {
@@ -95,11 +90,7 @@ impl Transfer {
         let mut at = 0;
         let moves = (0..).zip(&objects).map(|(object, o)| {
             let extent = Extent::new(0, o.bytes);
-            let start = if direction == Direction::Across {
-                0
-            } else {
-                at
-            };
+            let start = if direction == Direction::Across { 0 } else { at };
             at += o.bytes;
             Move {
                 object,
@@ -137,9 +128,7 @@ impl Transfer {
             Direction::Out => (m.object, m.extent),
             Direction::Across => (m.object, Extent::new(m.at, m.extent.bytes)),
         };
-        let is_before = |a: &(u32, Extent), b: &(u32, Extent)| {
-            a.0 < b.0 || (a.0 == b.0 && a.1.end() <= b.1.offset)
-        };
+        let is_before = |a: &(u32, Extent), b: &(u32, Extent)| a.0 < b.0 || (a.0 == b.0 && a.1.end() <= b.1.offset);
         // Most callers list moves in the order of the written side. Only other lists are sorted.
         if self
             .moves
@@ -169,49 +158,25 @@ impl Transfer {
     }
 }
 
-fn check_bounds(
-    direction: Direction,
-    objects: &[Object],
-    m: &Move,
-    region_bytes: u64,
-) -> Result<()> {
+fn check_bounds(direction: Direction, objects: &[Object], m: &Move, region_bytes: u64) -> Result<()> {
     let Some(object) = objects.get(m.object as usize) else {
         let message = format!("there are only {}", objects.len());
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            "find object",
-            m.object,
-            message,
-        ));
+        return Err(Error::new(ErrorKind::Invalid, "find object", m.object, message));
     };
-    let fits = |offset: u64, room: u64| {
-        offset
-            .checked_add(m.extent.bytes)
-            .is_some_and(|end| end <= room)
-    };
+    let fits = |offset: u64, room: u64| offset.checked_add(m.extent.bytes).is_some_and(|end| end <= room);
     if !fits(m.extent.offset, object.bytes) {
         let message = format!(
             "{} bytes at offset {} do not fit into its {} bytes",
             m.extent.bytes, m.extent.offset, object.bytes
         );
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            "move bytes of",
-            &object.name,
-            message,
-        ));
+        return Err(Error::new(ErrorKind::Invalid, "move bytes of", &object.name, message));
     }
     if direction == Direction::Across && m.at != m.extent.offset {
         let message = format!(
             "its byte {} would be copied to offset {}, but a copy keeps offsets",
             m.extent.offset, m.at
         );
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            "copy",
-            &object.name,
-            message,
-        ));
+        return Err(Error::new(ErrorKind::Invalid, "copy", &object.name, message));
     }
     let room = if direction == Direction::Across {
         object.bytes
@@ -223,12 +188,7 @@ fn check_bounds(
             "{} bytes at offset {} do not fit into the region's {room} bytes",
             m.extent.bytes, m.at
         );
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            "place bytes of",
-            &object.name,
-            message,
-        ));
+        return Err(Error::new(ErrorKind::Invalid, "place bytes of", &object.name, message));
     }
     Ok(())
 }
@@ -272,12 +232,7 @@ mod tests {
         let twice_read = vec![mv(0, 10, 10), mv(5, 10, 0)];
         assert!(Transfer::new(Direction::In, object(), twice_read.clone(), 50).is_ok());
         let error = Transfer::new(Direction::Out, object(), twice_read, 50).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "cannot move into a: byte 5 would be written twice"
-        );
-        assert!(
-            Transfer::new(Direction::In, object(), vec![mv(0, 9, 8), mv(9, 9, 0)], 50).is_err()
-        );
+        assert_eq!(error.to_string(), "cannot move into a: byte 5 would be written twice");
+        assert!(Transfer::new(Direction::In, object(), vec![mv(0, 9, 8), mv(9, 9, 0)], 50).is_err());
     }
 }

@@ -57,11 +57,7 @@ impl Scheme {
         ("s3", Self::S3, "s3://BUCKET/KEY"),
         ("https", Self::Https, "https://HOST[:PORT]/PATH"),
         ("http", Self::Http, "http://HOST[:PORT]/PATH"),
-        (
-            "nvme-tcp",
-            Self::NvmeTcp,
-            "nvme-tcp://HOST[:PORT]/NQN[/NSID]",
-        ),
+        ("nvme-tcp", Self::NvmeTcp, "nvme-tcp://HOST[:PORT]/NQN[/NSID]"),
         ("memory", Self::Memory, "memory:STORE/KEY"),
     ];
 
@@ -109,9 +105,7 @@ impl Uri {
             let forms: Vec<_> = Scheme::FORMS.iter().map(|(_, _, form)| *form).collect();
             let forms = forms.join(", ");
             let why = format!("the scheme {scheme:?} is not supported; use {forms}, or a path");
-            return Err(
-                refuse(why).with_hint("write `./` in front of a path that looks like a URI")
-            );
+            return Err(refuse(why).with_hint("write `./` in front of a path that looks like a URI"));
         };
         let refuse = |why: &str| refuse(format!("{why}; expected {form}"));
         let rest = str::from_utf8(rest).map_err(|_| refuse("it is not UTF-8"))?;
@@ -121,13 +115,9 @@ impl Uri {
         let (authority, name) = rest.split_once('/').unwrap_or((rest, ""));
         let (authority, name) = match scheme {
             Scheme::S3 => bucket(authority).and_then(|authority| Ok((authority, key(name)?))),
-            Scheme::Https | Scheme::Http => {
-                host(authority).and_then(|authority| Ok((authority, web_path(name)?)))
-            }
+            Scheme::Https | Scheme::Http => host(authority).and_then(|authority| Ok((authority, web_path(name)?))),
             Scheme::NvmeTcp => portal(authority).and_then(|portal| Ok((portal, subsystem(name)?))),
-            Scheme::Path | Scheme::Memory => {
-                plain_name(authority).and_then(|authority| Ok((authority, key(name)?)))
-            }
+            Scheme::Path | Scheme::Memory => plain_name(authority).and_then(|authority| Ok((authority, key(name)?))),
         }
         .map_err(refuse)?;
         Ok(Self {
@@ -251,11 +241,8 @@ fn split_port(text: &str) -> Result<(&str, Option<u16>), Refused> {
         return Ok((host, None));
     }
     let digits = port.strip_prefix(':').filter(|rest| all_digits(rest));
-    let port = digits
-        .and_then(|digits| digits.parse().ok())
-        .filter(|port| *port > 0);
-    port.map(|port| (host, Some(port)))
-        .ok_or("a port is 1 to 65535")
+    let port = digits.and_then(|digits| digits.parse().ok()).filter(|port| *port > 0);
+    port.map(|port| (host, Some(port))).ok_or("a port is 1 to 65535")
 }
 
 fn subsystem(text: &str) -> Result<String, Refused> {
@@ -344,18 +331,9 @@ mod tests {
     #[test]
     fn each_scheme_is_read() {
         let expect = |text: &str, scheme, authority: &str, name: &str| {
-            assert_eq!(
-                parsed(text),
-                (scheme, authority.to_owned(), name.to_owned()),
-                "{text}"
-            );
+            assert_eq!(parsed(text), (scheme, authority.to_owned(), name.to_owned()), "{text}");
         };
-        expect(
-            "s3://bucket/a/b.safetensors",
-            Scheme::S3,
-            "bucket",
-            "a/b.safetensors",
-        );
+        expect("s3://bucket/a/b.safetensors", Scheme::S3, "bucket", "a/b.safetensors");
         expect("S3://bucket", Scheme::S3, "bucket", "");
         expect("s3://bucket//a//b%41 c", Scheme::S3, "bucket", "/a//b%41 c");
         expect(

@@ -10,8 +10,7 @@ use std::{env, ops::ControlFlow, time::Instant};
 
 use straightway_core::{Bytes, Rate, Seconds, random::Seed};
 use straightway_fabric::{
-    Control, FabricScenario, FabricTopology, FabricTransport, LeafSpine, Permutation, Switch,
-    Traffic, simulate,
+    Control, FabricScenario, FabricTopology, FabricTransport, LeafSpine, Permutation, Switch, Traffic, simulate,
 };
 
 /// 1,024 hosts under 32 leaves and 32 spines at 400 Gb/s, every host sending `bytes` to another.

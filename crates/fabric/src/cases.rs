@@ -52,8 +52,7 @@ mod tests {
     #[test]
     fn every_case_is_valid_and_has_a_description() {
         for case in CASES {
-            let scenario: FabricScenario =
-                read(case.text).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+            let scenario: FabricScenario = read(case.text).unwrap_or_else(|e| panic!("{}: {e}", case.name));
             assert!(
                 !scenario.title.is_empty() && !scenario.about.is_empty(),
                 "{}",

@@ -206,10 +206,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Runs to the end, or until `report` cancels the run.
-    pub(crate) fn run(
-        &mut self,
-        report: &mut dyn FnMut(&SimulationProgress) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
+    pub(crate) fn run(&mut self, report: &mut dyn FnMut(&SimulationProgress) -> ControlFlow<()>) -> ControlFlow<()> {
         let endless = self.unfinished < self.senders.len();
         let wanted = self.unfinished;
         while let Some((at, event)) = self.wheel.pop() {
@@ -235,11 +232,7 @@ impl<'a> Engine<'a> {
         let by_time = self.now as f64 / self.end_ps as f64;
         let by_flows = (wanted - self.unfinished) as f64 / wanted.max(1) as f64;
         SimulationProgress {
-            done: if endless {
-                by_time
-            } else {
-                by_time.max(by_flows)
-            },
+            done: if endless { by_time } else { by_time.max(by_flows) },
             simulated: Seconds(self.now as f64 / 1e12),
             events: self.tally.events,
             packets: self.tally.injected_packets,
@@ -277,9 +270,7 @@ impl<'a> Engine<'a> {
         } else {
             scenario.switch.egress_alpha
         };
-        let shared = total
-            .iter()
-            .map(|bytes| Shared::new(*bytes, alpha, pfc.resume_below.0));
+        let shared = total.iter().map(|bytes| Shared::new(*bytes, alpha, pfc.resume_below.0));
         self.shared = shared.collect();
     }
 

@@ -212,8 +212,7 @@ impl Fluid {
         let pace = self.pace(marked, rate);
         let tau = self.cut_interval();
         let ai = self.packets(self.dcqcn.rate_ai);
-        self.alpha_at(marked, rate) * pace.cut * pace.cut
-            - tau * tau * ai * rate * pace.raise * pace.lift
+        self.alpha_at(marked, rate) * pace.cut * pace.cut - tau * tau * ai * rate * pace.raise * pace.lift
     }
 
     fn alpha_at(&self, marked: f64, rate: f64) -> f64 {
@@ -244,9 +243,10 @@ impl Fluid {
             (raise, raise * (rounds * span * spared).exp())
         };
         let by_timer = counter((self.dcqcn.timer.0 * rate).max(1e-9));
-        let by_bytes = self.dcqcn.byte_counter.map_or((0.0, 0.0), |bytes| {
-            counter(bytes.0 as f64 / self.packet.0 as f64)
-        });
+        let by_bytes = self
+            .dcqcn
+            .byte_counter
+            .map_or((0.0, 0.0), |bytes| counter(bytes.0 as f64 / self.packet.0 as f64));
         Pace {
             cut: -f64::exp_m1(self.cut_interval() * rate * spared),
             raise: by_bytes.0 + by_timer.0,
@@ -262,8 +262,7 @@ impl Fluid {
         let ai = self.packets(self.dcqcn.rate_ai);
         let alpha_to = self.alpha_at(lagged.marked, lagged.rate);
         [
-            -state.rate * state.alpha * pace.cut / (2.0 * tau)
-                + gap * lagged.rate * pace.raise / 2.0,
+            -state.rate * state.alpha * pace.cut / (2.0 * tau) + gap * lagged.rate * pace.raise / 2.0,
             -gap * pace.cut / tau + ai * lagged.rate * pace.lift,
             self.dcqcn.g / self.dcqcn.alpha_interval.0 * (alpha_to - state.alpha),
         ]
@@ -378,9 +377,7 @@ pub fn tune(fluid: &Fluid) -> Tuned {
         let enough = |m: Margins| m.gain >= GAIN_MARGIN_MIN && m.delay.0 >= delay_min;
         !c.fixed.pinned && c.margins.is_some_and(enough)
     };
-    let mut order: Vec<usize> = (0..choices.len())
-        .filter(|i| has_margin(&choices[*i]))
-        .collect();
+    let mut order: Vec<usize> = (0..choices.len()).filter(|i| has_margin(&choices[*i])).collect();
     order.sort_by_key(|i| choices[*i].fixed.queue);
     let settles = |i: usize| {
         let ThresholdChoice { ecn, fixed, .. } = choices[i];
@@ -431,9 +428,7 @@ mod tests {
 
     #[test]
     fn the_fixed_points_of_40g_are_as_computed_from_equation_11() {
-        for (flows, marked, queue_kb) in
-            [(2, 7.77e-4, 20.2), (4, 1.89e-3, 41.8), (10, 6.03e-3, 122.6)]
-        {
+        for (flows, marked, queue_kb) in [(2, 7.77e-4, 20.2), (4, 1.89e-3, 41.8), (10, 6.03e-3, 122.6)] {
             let fixed = paper(flows, 4.0).fixed_point();
             near(fixed.marked, marked, 0.02);
             near(fixed.queue.0 as f64 / 1e3, queue_kb, 0.02);
@@ -468,11 +463,7 @@ mod tests {
             let tuned = tune(&fluid);
             let best = tuned.choices[tuned.best.expect("some choice comes to rest")];
             let still = |c: &ThresholdChoice| {
-                let settled = Fluid {
-                    ecn: c.ecn,
-                    ..fluid
-                }
-                .settle(SETTLE);
+                let settled = Fluid { ecn: c.ecn, ..fluid }.settle(SETTLE);
                 !c.fixed.pinned && settled.is_still(&c.fixed)
             };
             let has_margin = |c: &ThresholdChoice| {
@@ -484,10 +475,7 @@ mod tests {
                 late.phase_margin() > Some(0.0) && c.margins.is_some_and(|m| m.gain >= 2.0)
             };
             assert!(still(&best) && has_margin(&best) && tuned.settled.is_some());
-            let shorter = tuned
-                .choices
-                .iter()
-                .filter(|c| c.fixed.queue < best.fixed.queue);
+            let shorter = tuned.choices.iter().filter(|c| c.fixed.queue < best.fixed.queue);
             assert!(!shorter.into_iter().any(|c| still(c) && has_margin(c)));
         }
     }

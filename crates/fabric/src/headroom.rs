@@ -156,10 +156,7 @@ pub struct Headroom {
     pub basis: Basis,
 }
 
-const SONIC: Citation = Citation::read(
-    "SONiC",
-    "buffer_headroom_mellanox.lua and its peer response time table",
-);
+const SONIC: Citation = Citation::read("SONiC", "buffer_headroom_mellanox.lua and its peer response time table");
 
 const FORMULAS: [Formula; 5] = [
     Formula {
@@ -240,20 +237,14 @@ impl Port {
     /// The headroom this port needs.
     pub fn headroom(&self) -> Headroom {
         // The Lua divides megabits by 8 · 1024 and calls the result bytes.
-        let kilo = if self.rule == Rule::Lua {
-            1000.0 / 1024.0
-        } else {
-            1.0
-        };
+        let kilo = if self.rule == Rule::Lua { 1000.0 / 1024.0 } else { 1.0 };
         let cable = 2.0 * self.cable_m * self.rate.0 / SIGNAL_M_PER_S * kilo;
         let gearbox = 2.0 * self.gearbox.0 * self.rate.0 * kilo;
         let peer_response = match (self.rule, self.peer_quanta) {
             (Rule::Tables, None) => TABLES_RESPONSE_KIB * 1024.0,
             _ => f64::from(self.quanta()) * QUANTUM_BITS / 8.0,
         };
-        let mac_phy = self
-            .mac_phy
-            .map_or(MAC_PHY_KIB * 1024.0, |bytes| bytes.0 as f64);
+        let mac_phy = self.mac_phy.map_or(MAC_PHY_KIB * 1024.0, |bytes| bytes.0 as f64);
         let propagation = self.mtu.0 as f64 + cable + gearbox + mac_phy + peer_response;
         let occupancy = 1.0 + self.small_packet_share * (self.worst_factor() - 1.0);
         let needed = self.lossless_mtu.0 as f64 + propagation * occupancy;
@@ -262,11 +253,7 @@ impl Port {
             8 => (PIPELINE_KIB * 1024 * 2 - 1024, self.mtu.0),
             _ => (PIPELINE_KIB * 1024, 0),
         };
-        let size = if self.shared_pool {
-            xon
-        } else {
-            xoff + xon + overhead
-        };
+        let size = if self.shared_pool { xon } else { xoff + xon + overhead };
         Headroom {
             xoff: Bytes(xoff),
             xon: Bytes(xon),
@@ -300,12 +287,7 @@ impl Port {
         let cell = self.cell() as f64;
         basis.parameter("cell", "a cell of the buffer", cell, "B", ASIC_TABLE);
         if self.rule == Rule::Tables && self.peer_quanta.is_none() {
-            basis.assume(
-                "peer response",
-                TABLES_RESPONSE_KIB * 1024.0,
-                "B",
-                ASIC_TABLE,
-            );
+            basis.assume("peer response", TABLES_RESPONSE_KIB * 1024.0, "B", ASIC_TABLE);
         } else {
             let quanta = f64::from(self.quanta());
             basis.parameter("peer_quanta", "peer response", quanta, "quanta", SONIC);
@@ -351,12 +333,9 @@ pub fn incast_corrections() -> Vec<Correction> {
     let left = Bytes(49 * response.0);
     vec![
         Correction {
-            claim: "50 storage nodes that answer one GPU node at once overflow the switch buffer"
-                .to_owned(),
+            claim: "50 storage nodes that answer one GPU node at once overflow the switch buffer".to_owned(),
             article_says: "they overflow it".to_owned(),
-            model_says: format!(
-                "50 responses of {response} leave {left} in a buffer of {buffer}, full in {fifty}"
-            ),
+            model_says: format!("50 responses of {response} leave {left} in a buffer of {buffer}, full in {fifty}"),
             holds: left > buffer,
             fitted: false,
             why: "64 MB behind one port of 400 Gb/s".to_owned(),
@@ -390,10 +369,7 @@ impl Checkable for Port {
         c.bytes("mtu", self.mtu, frame.clone());
         c.bytes("lossless_mtu", self.lossless_mtu, frame);
         if self.lossless_mtu > self.mtu {
-            let allowed = format!(
-                "at most mtu, {}: that is the longest frame of any class",
-                self.mtu
-            );
+            let allowed = format!("at most mtu, {}: that is the longest frame of any class", self.mtu);
             c.refuse("lossless_mtu", self.lossless_mtu, allowed);
         }
         if let Some(bytes) = self.mac_phy {
@@ -410,12 +386,8 @@ impl Checkable for Port {
         if let Some(quanta) = self.peer_quanta {
             c.count("peer_quanta", u64::from(quanta), 0..=65_535);
         } else if !is_known(self.rate) {
-            let speeds = PEER_RESPONSE_QUANTA
-                .map(|(speed, _)| speed.to_string())
-                .join(", ");
-            let allowed = format!(
-                "one of {speeds} Gb/s, for which SONiC has a peer response; or give peer_quanta"
-            );
+            let speeds = PEER_RESPONSE_QUANTA.map(|(speed, _)| speed.to_string()).join(", ");
+            let allowed = format!("one of {speeds} Gb/s, for which SONiC has a peer response; or give peer_quanta");
             c.refuse("rate", format!("{} Gb/s", self.rate.as_gbit()), allowed);
         }
     }
@@ -455,9 +427,7 @@ mod tests {
             lossless_mtu: Bytes(9000),
             ..port(400.0, 5.0)
         };
-        let refusals = straightway_scenario::check::checked(&port)
-            .unwrap_err()
-            .to_string();
+        let refusals = straightway_scenario::check::checked(&port).unwrap_err().to_string();
         assert!(refusals.contains("lossless_mtu"), "{refusals}");
     }
 
@@ -531,10 +501,7 @@ mod tests {
         // cable 616.6, propagation 9100 + 616.6 + 819.2 + 25216 = 35751.8, twice that and 1024: 72527.6.
         let port = Port::default();
         let answer = port.headroom();
-        assert_eq!(
-            (answer.xoff.0, answer.xon.0, answer.size.0),
-            (72_704, 19_456, 92_160)
-        );
+        assert_eq!((answer.xoff.0, answer.xon.0, answer.size.0), (72_704, 19_456, 92_160));
         let eight = Port {
             rate: Rate::gbit(400.0),
             lanes: 8,
@@ -542,10 +509,7 @@ mod tests {
         }
         .headroom();
         assert_eq!(eight.xon.0, 37_888);
-        assert_eq!(
-            eight.size.0,
-            (eight.xoff.0 + 37_888 + 9100).next_multiple_of(1024)
-        );
+        assert_eq!(eight.size.0, (eight.xoff.0 + 37_888 + 9100).next_multiple_of(1024));
         let pooled = Port {
             shared_pool: true,
             ..port
@@ -560,9 +524,7 @@ mod tests {
             rate: Rate::gbit(1600.0),
             ..Port::default()
         };
-        let refused = straightway_scenario::check::checked(&fast)
-            .unwrap_err()
-            .to_string();
+        let refused = straightway_scenario::check::checked(&fast).unwrap_err().to_string();
         assert!(
             refused.contains("1600 Gb/s") && refused.contains("peer_quanta"),
             "{refused}"

@@ -38,8 +38,8 @@ use straightway_core::{Error, ErrorKind, Result};
 
 pub use deadlock::Deadlock;
 pub use outcome::{
-    BufferUse, CongestedLink, DeadlockAnswer, Distribution, Effort, FabricOutcome, Ledger, LinkUse,
-    PauseSummary, Spreading, TrafficOutcome, Victim,
+    BufferUse, CongestedLink, DeadlockAnswer, Distribution, Effort, FabricOutcome, Ledger, LinkUse, PauseSummary,
+    Spreading, TrafficOutcome, Victim,
 };
 pub use progress::SimulationProgress;
 pub(crate) use scenario::whole;
@@ -58,8 +58,7 @@ pub fn simulate(
     scenario: &FabricScenario,
     mut report: impl FnMut(&SimulationProgress) -> ControlFlow<()>,
 ) -> Result<FabricOutcome> {
-    let invalid =
-        |message: String| Error::new(ErrorKind::Invalid, "simulate", &scenario.title, message);
+    let invalid = |message: String| Error::new(ErrorKind::Invalid, "simulate", &scenario.title, message);
     checked(scenario).map_err(|refusals| invalid(refusals.to_string()))?;
     let net = scenario.network();
     let mut flows = Vec::new();
@@ -71,11 +70,8 @@ pub fn simulate(
         let flow = &flows[f];
         let name = |node: u32| &net.names[node as usize];
         let (from, to) = (name(flow.from), name(flow.to));
-        invalid(format!(
-            "traffic[{}] has no path from {from} to {to}",
-            flow.entry
-        ))
-        .with_hint("every switch named in `via` must be wired to the next")
+        invalid(format!("traffic[{}] has no path from {from} to {to}", flow.entry))
+            .with_hint("every switch named in `via` must be wired to the next")
     })?;
     let count = narrow(flows.len());
     let possible = if scenario.switch.pfc.enabled {
@@ -87,12 +83,7 @@ pub fn simulate(
     let mut engine = Engine::new(scenario, &net, &routes, &flows, &watched);
     if engine.run(&mut report).is_break() {
         let message = "it was cancelled";
-        return Err(Error::new(
-            ErrorKind::Cancelled,
-            "simulate",
-            &scenario.title,
-            message,
-        ));
+        return Err(Error::new(ErrorKind::Cancelled, "simulate", &scenario.title, message));
     }
     Ok(FabricOutcome::of(scenario, &flows, engine, possible))
 }

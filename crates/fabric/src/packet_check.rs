@@ -30,12 +30,7 @@ pub struct QueueRange {
 }
 
 /// Simulates `fluid`'s flows with the thresholds `ecn` packet by packet; `None` if there are too many flows.
-pub fn simulate_queue(
-    fluid: &Fluid,
-    set: ParameterSet,
-    ecn: Ecn,
-    duration: Seconds,
-) -> Option<Result<QueueRange>> {
+pub fn simulate_queue(fluid: &Fluid, set: ParameterSet, ecn: Ecn, duration: Seconds) -> Option<Result<QueueRange>> {
     if fluid.flows > FLOWS_MAX {
         return None;
     }

@@ -247,10 +247,7 @@ mod tests {
         };
         let [a, b] = [0, 1].map(|_| pool.put(packet));
         pool.free(a);
-        assert_eq!(
-            (pool.live_bytes(), pool.put(packet), pool.peak()),
-            (100, a, 2)
-        );
+        assert_eq!((pool.live_bytes(), pool.put(packet), pool.peak()), (100, a, 2));
         assert_ne!(a, b);
     }
 }

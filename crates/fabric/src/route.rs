@@ -90,12 +90,7 @@ pub(crate) fn distances_to(net: &Network, to: u32) -> Vec<u32> {
 }
 
 /// A shortest path; `choose` picks one of n equal ones.
-fn shortest(
-    net: &Network,
-    flow: &Flow,
-    distance: &[u32],
-    mut choose: impl FnMut(u64) -> u64,
-) -> Option<Vec<u32>> {
+fn shortest(net: &Network, flow: &Flow, distance: &[u32], mut choose: impl FnMut(u64) -> u64) -> Option<Vec<u32>> {
     let mut path = Vec::new();
     let mut node = flow.from;
     while distance[node as usize] != 0 {

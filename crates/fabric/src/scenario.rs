@@ -244,9 +244,7 @@ impl FabricScenario {
     /// The sender's constants on a host link of `rate`.
     pub(crate) fn dcqcn(&self, rate: Rate) -> Dcqcn {
         let transport = &self.transport;
-        transport
-            .dcqcn
-            .unwrap_or_else(|| transport.parameters.dcqcn(rate))
+        transport.dcqcn.unwrap_or_else(|| transport.parameters.dcqcn(rate))
     }
 
     /// The buffer that the switch at the far end of a link reserves for it.
@@ -371,10 +369,7 @@ flow = { from = "h0", to = "h7" }
     #[test]
     fn an_endless_flow_needs_a_duration() {
         let message = refused("duration = \"1ms\"", "");
-        assert!(
-            message.contains("traffic[1].flow.bytes = nothing"),
-            "{message}"
-        );
+        assert!(message.contains("traffic[1].flow.bytes = nothing"), "{message}");
     }
 
     #[test]

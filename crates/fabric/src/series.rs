@@ -88,16 +88,10 @@ impl Recorder {
         let last = self.spans.len() as u64 - 1;
         let lasted = |place: u64| {
             let whole = self.span_ps;
-            let length = if place == last {
-                now - last * whole
-            } else {
-                whole
-            };
+            let length = if place == last { now - last * whole } else { whole };
             u128::from(length.max(1))
         };
-        let mean = |(place, span): (u64, &Span)| {
-            u64::try_from(span.area / lasted(place)).unwrap_or(u64::MAX)
-        };
+        let mean = |(place, span): (u64, &Span)| u64::try_from(span.area / lasted(place)).unwrap_or(u64::MAX);
         QueueSeries {
             link,
             queue_mean: (0..).zip(&self.spans).map(mean).collect(),

@@ -190,12 +190,7 @@ impl Rail {
             net.join(host, leaf, self.host_rate, self.host_cable_m);
         }
         let uplink = self.uplink_rate.unwrap_or(self.host_rate);
-        net.mesh(
-            hosts..hosts + leaves,
-            self.spines,
-            uplink,
-            self.uplink_cable_m,
-        );
+        net.mesh(hosts..hosts + leaves, self.spines, uplink, self.uplink_cable_m);
         net
     }
 }
@@ -204,10 +199,7 @@ impl Graph {
     fn network(&self) -> Network {
         let mut net = Network::new(self.hosts.iter().cloned(), self.switches.iter().cloned());
         for cable in &self.links {
-            let [a, b] = [0, 1].map(|i| {
-                net.node(&cable.ends[i])
-                    .expect("the ends of a checked graph exist")
-            });
+            let [a, b] = [0, 1].map(|i| net.node(&cable.ends[i]).expect("the ends of a checked graph exist"));
             net.join(a, b, cable.rate, cable.cable_m);
         }
         net

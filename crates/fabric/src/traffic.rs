@@ -300,12 +300,7 @@ fn cycle(hosts: u32, seed: Seed) -> Vec<u32> {
 }
 
 /// The hosts from `first` on, wrapping around, without the receiver.
-fn senders(
-    net: &Network,
-    receiver: u32,
-    first: Option<u32>,
-    count: u32,
-) -> impl Iterator<Item = u32> + use<> {
+fn senders(net: &Network, receiver: u32, first: Option<u32>, count: u32) -> impl Iterator<Item = u32> + use<> {
     let hosts = net.hosts;
     let first = first.unwrap_or((receiver + 1) % hosts);
     (0..hosts)
@@ -328,11 +323,7 @@ impl Checkable for Traffic {
                 c.count("count", u64::from(t.count), 1..=1_000_000);
                 let last = Seconds(t.start.0 + t.period.0 * f64::from(t.count));
                 if last > DURATION_MAX {
-                    c.refuse(
-                        "count",
-                        t.count,
-                        format!("all bursts within {DURATION_MAX}"),
-                    );
+                    c.refuse("count", t.count, format!("all bursts within {DURATION_MAX}"));
                 }
             }
             if let Self::Flow(t) = self {

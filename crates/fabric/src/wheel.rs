@@ -171,11 +171,7 @@ impl<T: Copy> Wheel<T> {
     /// Stores an event before `head` and hands the new head to `set`.
     #[inline]
     fn link(&mut self, head: u32, at: u64, item: T, set: impl FnOnce(&mut Self, u32)) {
-        let node = Node {
-            at,
-            item,
-            next: head,
-        };
+        let node = Node { at, item, next: head };
         let place = if self.free == NIL {
             self.nodes.push(node);
             u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 events are pending")
@@ -354,10 +350,7 @@ impl<T> Ord for Distant<T> {
 
 /// A table index from a number that is known to be below the table's length.
 #[inline]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "slots and places are below 2^32"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "slots and places are below 2^32")]
 const fn index(number: u64) -> usize {
     number as usize
 }

@@ -3,9 +3,7 @@
 use std::ops::ControlFlow;
 
 use straightway_core::{Bytes, ErrorKind, Rate, Seconds};
-use straightway_fabric::{
-    Control, FabricOutcome, FabricScenario, cases, dcqcn::ParameterSet, fluid::Fluid, simulate,
-};
+use straightway_fabric::{Control, FabricOutcome, FabricScenario, cases, dcqcn::ParameterSet, fluid::Fluid, simulate};
 use straightway_scenario::check::read;
 
 fn scenario(name: &str) -> FabricScenario {
@@ -26,10 +24,7 @@ fn flow_control_alone_slows_the_innocent_flow_and_dcqcn_does_not() {
     let [pfc, dcqcn] = ["incast-pfc", "incast-dcqcn"].map(|name| run(&scenario(name)));
     let [held, freed] = [&pfc, &dcqcn].map(|o| gbit(o.traffic[1].goodput_mean));
     assert!(held < 8.0, "{held} Gb/s of 400 under flow control alone");
-    assert!(
-        freed > 10.0 * held,
-        "{freed} Gb/s with DCQCN, {held} without"
-    );
+    assert!(freed > 10.0 * held, "{freed} Gb/s with DCQCN, {held} without");
     assert_eq!(pfc.spreading.victims[0].flow, "h79 → h1");
     assert_eq!(pfc.spreading.roots[0].link, "leaf0->h0");
     // The pause reached every sender; with DCQCN most links are free most of the time.
@@ -48,12 +43,7 @@ fn a_slow_receiver_pauses_flows_to_its_neighbours_but_not_those_on_another_spine
     assert!(behind < 20.0, "{behind}");
     assert!(beside > 390.0, "{beside}");
     assert_eq!(outcome.spreading.roots[0].link, "h0.nic->h0");
-    let innocent: Vec<&str> = outcome
-        .spreading
-        .victims
-        .iter()
-        .map(|v| v.flow.as_str())
-        .collect();
+    let innocent: Vec<&str> = outcome.spreading.victims.iter().map(|v| v.flow.as_str()).collect();
     assert!(
         innocent.contains(&"h16 → h1") && !innocent.contains(&"h24 → h2"),
         "{innocent:?}"
@@ -69,10 +59,7 @@ fn a_ring_deadlocks_and_the_reported_cycle_is_the_ring() {
         happened.cycle,
         outcome.deadlock.possible.expect("the paths form a cycle"),
     ] {
-        let start = ring
-            .iter()
-            .position(|l| *l == cycle[0])
-            .expect("a link of the ring");
+        let start = ring.iter().position(|l| *l == cycle[0]).expect("a link of the ring");
         ring.rotate_left(start);
         assert_eq!(cycle, ring);
     }
@@ -95,10 +82,7 @@ fn a_ring_with_flows_of_one_switch_cannot_deadlock() {
         near.clone_into(&mut flow.to);
     }
     let outcome = run(&ring);
-    assert_eq!(
-        (outcome.deadlock.possible, outcome.deadlock.happened),
-        (None, None)
-    );
+    assert_eq!((outcome.deadlock.possible, outcome.deadlock.happened), (None, None));
     assert!(outcome.traffic.iter().all(|t| gbit(t.goodput_mean) > 90.0));
 }
 
@@ -149,12 +133,7 @@ flow = { from = "h0", to = "h1", bytes = 2500 }
 
 #[test]
 fn dropped_packets_are_retransmitted_until_every_flow_has_finished() {
-    for control in [
-        Control::None,
-        Control::Dcqcn,
-        Control::Dctcp,
-        Control::Newreno,
-    ] {
+    for control in [Control::None, Control::Dcqcn, Control::Dctcp, Control::Newreno] {
         let text = r#"
 [topology.leaf_spine]
 leaves = 1
@@ -209,11 +188,7 @@ fn every_claim_holds_or_fails_as_its_file_says() {
         let corrections = run(&scenario).basis.corrections;
         assert_eq!(corrections.len(), scenario.claims.len(), "{}", case.name);
         for (claim, correction) in scenario.claims.iter().zip(&corrections) {
-            assert_eq!(
-                claim.holds, correction.holds,
-                "{}: {correction:?}",
-                case.name
-            );
+            assert_eq!(claim.holds, correction.holds, "{}: {correction:?}", case.name);
             judged += 1;
         }
     }
@@ -227,10 +202,7 @@ fn packet_queue(flows: u32, ms: Option<f64>) -> f64 {
     scenario.duration = ms.map(|ms| Seconds(ms * 1e-3)).or(scenario.duration);
     let text = toml::to_string(&scenario).expect("plain data");
     let text = text
-        .replace(
-            "hosts_per_leaf = 11",
-            &format!("hosts_per_leaf = {}", flows + 1),
-        )
+        .replace("hosts_per_leaf = 11", &format!("hosts_per_leaf = {}", flows + 1))
         .replace("senders = 10", &format!("senders = {flows}"));
     let outcome = run(&read(&text).expect("sound"));
     let queue = &outcome.series[0].queue_mean;
@@ -248,10 +220,7 @@ fn packets_and_fluid_agree_on_the_queue_within_fifteen_per_cent() {
         let fluid = fluid.settle(Seconds(1.0)).queue_mean.0 as f64;
         let packets = packet_queue(flows, ms);
         let off = packets / fluid - 1.0;
-        assert!(
-            off.abs() < 0.15,
-            "{flows} flows: {packets:.0} B against {fluid:.0} B"
-        );
+        assert!(off.abs() < 0.15, "{flows} flows: {packets:.0} B against {fluid:.0} B");
     }
 }
 
@@ -262,12 +231,7 @@ fn a_link_is_never_busy_for_longer_than_the_run() {
         let mut scenario = scenario("slow-receiver");
         scenario.duration = Some(Seconds(f64::from(ns) * 1e-9));
         for link in run(&scenario).links {
-            assert!(
-                link.utilisation <= 1.0 + 1e-9,
-                "{} {}",
-                link.link,
-                link.utilisation
-            );
+            assert!(link.utilisation <= 1.0 + 1e-9, "{} {}", link.link, link.utilisation);
         }
     }
 }

@@ -6,9 +6,8 @@ use std::ops::ControlFlow;
 use proptest::prelude::*;
 use straightway_core::{Bytes, Rate, Seconds, random::Seed};
 use straightway_fabric::{
-    Burst, Control, FabricOutcome, FabricScenario, FabricTopology, FabricTransport, Incast,
-    LeafSpine, Permutation, Pfc, Rail, Shift, SlowReceiver, Switch, Traffic, dcqcn::ParameterSet,
-    simulate,
+    Burst, Control, FabricOutcome, FabricScenario, FabricTopology, FabricTransport, Incast, LeafSpine, Permutation,
+    Pfc, Rail, Shift, SlowReceiver, Switch, Traffic, dcqcn::ParameterSet, simulate,
 };
 
 fn run(scenario: &FabricScenario) -> FabricOutcome {
@@ -54,13 +53,8 @@ fn traffic() -> impl Strategy<Value = Vec<Traffic>> {
     let bytes = || prop::option::of((1u64..400_000).prop_map(Bytes));
     let start = || (0u32..20).prop_map(|us| Seconds(f64::from(us) * 1e-6));
     let one = prop_oneof![
-        (bytes(), start())
-            .prop_map(|(bytes, start)| { Traffic::Permutation(Permutation { bytes, start }) }),
-        (bytes(), start()).prop_map(|(bytes, start)| Traffic::Shift(Shift {
-            by: 1,
-            bytes,
-            start
-        })),
+        (bytes(), start()).prop_map(|(bytes, start)| { Traffic::Permutation(Permutation { bytes, start }) }),
+        (bytes(), start()).prop_map(|(bytes, start)| Traffic::Shift(Shift { by: 1, bytes, start })),
         // Replaced below by a name that every topology has.
         (bytes(), start()).prop_map(|(bytes, start)| Traffic::Incast(Incast {
             receiver: String::new(),
@@ -84,12 +78,7 @@ fn traffic() -> impl Strategy<Value = Vec<Traffic>> {
 }
 
 fn control() -> impl Strategy<Value = Control> {
-    prop::sample::select(vec![
-        Control::None,
-        Control::Dcqcn,
-        Control::Dctcp,
-        Control::Newreno,
-    ])
+    prop::sample::select(vec![Control::None, Control::Dcqcn, Control::Dctcp, Control::Newreno])
 }
 
 prop_compose! {
@@ -321,10 +310,7 @@ fn drops_appear_below_the_calculated_headroom_and_none_with_it() {
             .find(|a| a.what.starts_with("headroom"))
             .expect("a lossless run says its headroom")
             .value;
-        assert!(
-            needed as f64 > 0.75 * calculated,
-            "{needed} of {calculated}"
-        );
+        assert!(needed as f64 > 0.75 * calculated, "{needed} of {calculated}");
         let short = run(&squeezed(cable_m, Some(Bytes(needed * 9 / 10))));
         assert!(short.ledger.dropped_packets > 0, "{cable_m} m");
         let enough = run(&squeezed(cable_m, Some(Bytes(needed))));

@@ -41,15 +41,7 @@ proptest! {
 
 #[test]
 fn a_short_packet_behind_a_slow_link_is_not_ahead_of_an_empty_fabric() {
-    let outcome = simulate(&scenario(&[10, 400], 4097, 0, 0), |_| {
-        ControlFlow::Continue(())
-    });
-    let slowdown = outcome.expect("sound").traffic[0]
-        .slowdown
-        .expect("it finished");
-    assert!(
-        (slowdown.mean - 1.0).abs() < f64::EPSILON,
-        "{}",
-        slowdown.mean
-    );
+    let outcome = simulate(&scenario(&[10, 400], 4097, 0, 0), |_| ControlFlow::Continue(()));
+    let slowdown = outcome.expect("sound").traffic[0].slowdown.expect("it finished");
+    assert!((slowdown.mean - 1.0).abs() < f64::EPSILON, "{}", slowdown.mean);
 }

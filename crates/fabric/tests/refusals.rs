@@ -36,16 +36,10 @@ fn damaged() -> impl Strategy<Value = String> {
     )
         .prop_map(|(case, line, nonsense)| {
             let mut lines: Vec<String> = case.text.lines().map(str::to_owned).collect();
-            let with_value: Vec<usize> = (0..lines.len())
-                .filter(|i| lines[*i].contains(" = "))
-                .collect();
+            let with_value: Vec<usize> = (0..lines.len()).filter(|i| lines[*i].contains(" = ")).collect();
             let at = with_value[line.index(with_value.len())];
             let cut = lines[at].rfind(" = ").expect("it has a value") + 3;
-            let closes = if lines[at].trim_end().ends_with('}') {
-                " }"
-            } else {
-                ""
-            };
+            let closes = if lines[at].trim_end().ends_with('}') { " }" } else { "" };
             lines[at] = format!("{}{nonsense}{closes}", &lines[at][..cut]);
             lines.join("\n")
         })

@@ -75,9 +75,7 @@ impl Capture {
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let is_file = |entry: &Option<Entry>| matches!(entry, Some(Entry::File(_)));
         let files = self.entries.iter().filter(|(_, entry)| is_file(entry));
-        let mut files: Vec<_> = files
-            .map(|(path, _)| PathBuf::from(OsStr::from_bytes(path)))
-            .collect();
+        let mut files: Vec<_> = files.map(|(path, _)| PathBuf::from(OsStr::from_bytes(path))).collect();
         files.sort_unstable();
         files
     }
@@ -115,24 +113,14 @@ impl Capture {
     }
 
     fn collect<'a>(&'a self, folder: &[u8], names: &mut BTreeSet<&'a [u8]>) {
-        names.extend(
-            self.names
-                .get(folder)
-                .into_iter()
-                .flatten()
-                .map(Vec::as_slice),
-        );
+        names.extend(self.names.get(folder).into_iter().flatten().map(Vec::as_slice));
         if let Some(base) = &self.base {
             base.collect(folder, names);
         }
     }
 
     fn has_names(&self, folder: &[u8]) -> bool {
-        self.names.contains_key(folder)
-            || self
-                .base
-                .as_ref()
-                .is_some_and(|base| base.has_names(folder))
+        self.names.contains_key(folder) || self.base.as_ref().is_some_and(|base| base.has_names(folder))
     }
 
     /// Looks up a path.
@@ -182,7 +170,8 @@ mod tests {
     #[test]
     fn a_capture_reads_like_its_folder_and_can_be_changed() {
         let folder = tempfile::tempdir().unwrap();
-        let manifest = "/proc/version = 6.8\n/sys/block/vda/queue dax=0\n/sys/dev/block/8:0 -> ../../block/vda\n/dev/shm/\n";
+        let manifest =
+            "/proc/version = 6.8\n/sys/block/vda/queue dax=0\n/sys/dev/block/8:0 -> ../../block/vda\n/dev/shm/\n";
         straightway_standin::expand(manifest, folder.path()).unwrap();
         let base = Arc::new(Capture::of(folder.path()).unwrap());
         for root in [Root::at(folder.path()), Root::of(Arc::clone(&base) as _)] {

@@ -7,9 +7,7 @@ use std::{
 };
 
 use straightway_core::text::{is_unsafe, shown};
-use straightway_probe::doctor::{
-    DoctorRequest, DoctorVerdict, Measurements, Style, checks, diagnose,
-};
+use straightway_probe::doctor::{DoctorRequest, DoctorVerdict, Measurements, Style, checks, diagnose};
 use straightway_standin::expand;
 use straightway_sys::root::Root;
 
@@ -39,10 +37,7 @@ const FIXTURES: [(&[&str], &str); 4] = [
         ],
         "/models",
     ),
-    (
-        &[include_str!("../../probe/fixtures/storage-client.txt")],
-        "/",
-    ),
+    (&[include_str!("../../probe/fixtures/storage-client.txt")], "/"),
 ];
 
 /// The separator of changes: a byte that UTF-8 text does not have.
@@ -59,11 +54,7 @@ pub(crate) fn captured_machine(data: &[u8]) {
     let Some((first, changes)) = data.split_first() else {
         return;
     };
-    let Machine {
-        capture,
-        files,
-        path,
-    } = &machines[usize::from(*first) % machines.len()];
+    let Machine { capture, files, path } = &machines[usize::from(*first) % machines.len()];
     let mut machine = Capture::like(capture);
     for change in changes.split(|byte| *byte == BETWEEN) {
         if let [high, low, kind, text @ ..] = change {
@@ -72,10 +63,7 @@ pub(crate) fn captured_machine(data: &[u8]) {
             match kind % 8 {
                 0 => machine.remove(file),
                 1 => machine.set(file, Entry::Folder),
-                2 => machine.set(
-                    file,
-                    Entry::Link(String::from_utf8_lossy(text).into_owned().into()),
-                ),
+                2 => machine.set(file, Entry::Link(String::from_utf8_lossy(text).into_owned().into())),
                 _ => machine.set(file, Entry::File(text.to_vec())),
             }
         }
@@ -86,11 +74,7 @@ pub(crate) fn captured_machine(data: &[u8]) {
         environment: &BTreeMap::new(),
         measured: &Measurements::default(),
     });
-    assert_ne!(
-        diagnosis.verdict,
-        DoctorVerdict::Direct,
-        "nothing was measured"
-    );
+    assert_ne!(diagnosis.verdict, DoctorVerdict::Direct, "nothing was measured");
     assert_eq!(diagnosis.checks.len(), checks().count());
     let style = Style {
         verbose: true,
@@ -98,11 +82,7 @@ pub(crate) fn captured_machine(data: &[u8]) {
         width: 100,
     };
     let text = diagnosis.text(&style);
-    assert!(
-        !text.contains(|c| c != '\n' && is_unsafe(c)),
-        "{}",
-        shown(&text)
-    );
+    assert!(!text.contains(|c| c != '\n' && is_unsafe(c)), "{}", shown(&text));
 }
 
 /// A captured machine.

@@ -15,9 +15,7 @@ pub(super) fn index(data: &[u8]) {
         assert_eq!(entry.nsid == 0, entry.bytes == 0);
         assert_eq!(index.find(&entry.name), Some(entry));
     }
-    let again = index
-        .encode()
-        .expect("a decoded index is within the limits");
+    let again = index.encode().expect("a decoded index is within the limits");
     assert_eq!(NameIndex::decode(&again).expect("ours"), index);
 }
 

@@ -69,11 +69,7 @@ fn text(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     assert_harmless(&straightway_core::text::shown(&text));
     let lines = straightway_core::text::shown_lines(&text);
-    assert!(
-        !lines
-            .replace("\r\n", "\n")
-            .contains(|c| c != '\n' && is_unsafe(c))
-    );
+    assert!(!lines.replace("\r\n", "\n").contains(|c| c != '\n' && is_unsafe(c)));
     // Without the colours, the text is as safe as plain lines.
     let coloured = shown_coloured(&text);
     for part in coloured.split('\x1b').skip(1) {
@@ -84,10 +80,7 @@ fn text(data: &[u8]) {
     let json = serde_json::to_string(&text).expect("a string is JSON");
     let safe = straightway_core::text::shown_json(&json);
     assert_harmless(&safe);
-    assert_eq!(
-        serde_json::from_str::<String>(&safe).expect("still JSON"),
-        text
-    );
+    assert_eq!(serde_json::from_str::<String>(&safe).expect("still JSON"), text);
 }
 
 /// Any bytes as the name of an object. It is refused with an error, kept as a path, or parsed as a URI that round-trips

@@ -20,11 +20,7 @@ pub(super) fn pdu(data: &[u8]) {
     let Some((first, mut rest)) = data.split_first() else {
         return;
     };
-    let role = if first & 1 == 0 {
-        Role::Host
-    } else {
-        Role::Controller
-    };
+    let role = if first & 1 == 0 { Role::Host } else { Role::Controller };
     let digests = Digests {
         header: first & 2 != 0,
         data: first & 4 != 0,
@@ -120,10 +116,7 @@ pub(super) fn page(data: &[u8]) {
         }
         5 => {
             if let Ok(entry) = DiscoveryEntry::decode(&padded(1024)) {
-                super::assert_harmless(&format!(
-                    "{} {} {}",
-                    entry.subsystem, entry.address, entry.service
-                ));
+                super::assert_harmless(&format!("{} {} {}", entry.subsystem, entry.address, entry.service));
                 assert_eq!(DiscoveryEntry::decode(&entry.encode()), Ok(entry));
             }
         }

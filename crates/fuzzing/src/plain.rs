@@ -48,8 +48,7 @@ fn weight(value: &Plain, depth: usize) -> usize {
         Plain::Text(text) => text.len(),
         Plain::Items(_, items) | Plain::Object(_, items) => all(items),
         Plain::Pairs(pairs) => {
-            let pair =
-                |(key, value): &(Plain, Plain)| weight(key, depth + 1) + weight(value, depth + 1);
+            let pair = |(key, value): &(Plain, Plain)| weight(key, depth + 1) + weight(value, depth + 1);
             pairs.iter().map(pair).sum()
         }
         Plain::Array(array) => array.data.len(),

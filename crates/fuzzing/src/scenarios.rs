@@ -15,10 +15,7 @@ const TRIALS_MAX: u64 = 10_000;
 /// Asserts that every refusal has its field and line.
 fn assert_has_location(refused: &Refusals) {
     for refusal in &refused.0 {
-        assert!(
-            !refusal.field.is_empty() && refusal.line.is_some(),
-            "{refusal:?}"
-        );
+        assert!(!refusal.field.is_empty() && refusal.line.is_some(), "{refusal:?}");
         assert_harmless(&refusal.to_string());
     }
 }

@@ -38,12 +38,7 @@ pub(crate) fn safetensors(data: &[u8]) {
     for tensor in &header.tensors {
         let view = theirs.tensor(&tensor.name).expect("both have it");
         assert_eq!(view.dtype().to_string(), tensor.dtype.name());
-        assert!(
-            view.shape()
-                .iter()
-                .map(|n| *n as u64)
-                .eq(tensor.shape.iter().copied())
-        );
+        assert!(view.shape().iter().map(|n| *n as u64).eq(tensor.shape.iter().copied()));
         assert_eq!(view.data().len() as u64, tensor.extent.bytes);
     }
 }
@@ -58,9 +53,7 @@ pub(crate) fn index(data: &[u8]) {
     for file in &index.files {
         let inside = file.strip_prefix(folder).expect("a file of the folder");
         assert!(
-            inside
-                .components()
-                .all(|part| matches!(part, Component::Normal(_))),
+            inside.components().all(|part| matches!(part, Component::Normal(_))),
             "{}",
             file.display()
         );
@@ -99,11 +92,7 @@ fn sealed(text: &[u8]) {
             assert_eq!(again.tensors, manifest.tensors);
             assert_eq!(again.shards, manifest.shards);
             // Numbers that a restore uses must not overflow.
-            let _ = (
-                manifest.bytes(),
-                manifest.written_bytes(),
-                manifest.referenced(),
-            );
+            let _ = (manifest.bytes(), manifest.written_bytes(), manifest.referenced());
         }
     }
 }

@@ -17,11 +17,7 @@ pub(super) fn head(data: &[u8]) {
     assert_eq!(read(&data[..length]), Parsed::Whole(length, status));
     let steps = 1.max(length / 64);
     for cut in (0..length).step_by(steps).chain([length - 1]) {
-        assert_eq!(
-            read(&data[..cut]),
-            Parsed::Partial,
-            "cut at {cut} of {length}"
-        );
+        assert_eq!(read(&data[..cut]), Parsed::Partial, "cut at {cut} of {length}");
     }
 }
 
@@ -31,10 +27,7 @@ fn sound(answer: &HttpResponse<'_>) -> u16 {
     if let Ok(Some(told)) = answer.content_range() {
         let range = told.range.unwrap_or(0..1);
         assert!(range.start < range.end);
-        assert!(
-            told.total
-                .is_none_or(|total| total == 0 || range.end <= total)
-        );
+        assert!(told.total.is_none_or(|total| total == 0 || range.end <= total));
     }
     if let Ok(Some(length)) = answer.content_length() {
         let digits = answer.text("content-length").expect("a length is text");

@@ -54,11 +54,7 @@ impl Https {
                 .with_hint("use https://, or give no token for this host"));
         }
         let client = Client::new(network);
-        Ok(Self {
-            site,
-            client,
-            token,
-        })
+        Ok(Self { site, client, token })
     }
 
     /// Opens an object. If its version or its length is known, only that one is opened.
@@ -67,9 +63,7 @@ impl Https {
         let target = format!("/{}", text(self, &named.name)?);
         let page = Page::new(self.site.clone(), &target, self.token.clone());
         let remote = page.open(&name, &self.client, limits)?;
-        let refuse = |why: String| {
-            Err(Error::new(ErrorKind::Corrupt, "open", &name, why).with_hint("open it again"))
-        };
+        let refuse = |why: String| Err(Error::new(ErrorKind::Corrupt, "open", &name, why).with_hint("open it again"));
         // The version is compared, not requested: a server that redirects may have different tags.
         let wanted = named.tag.as_ref().filter(|tag| matches!(tag, Tag::Text(_)));
         if wanted.is_some() && remote.tag().as_ref() != wanted {
@@ -122,15 +116,9 @@ impl Store for Https {
         FAMILY
     }
 
-    fn survey(
-        &self,
-        objects: &[Arc<dyn Handle>],
-        _hulls: &[Option<Extent>],
-        _: Direction,
-    ) -> Result<Vec<Survey>> {
+    fn survey(&self, objects: &[Arc<dyn Handle>], _hulls: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
         let other = self.site.survey();
-        let survey =
-            |handle: &Arc<dyn Handle>| Remote::of(handle).map_or(other.clone(), |r| r.survey());
+        let survey = |handle: &Arc<dyn Handle>| Remote::of(handle).map_or(other.clone(), |r| r.survey());
         Ok(objects.iter().map(survey).collect())
     }
 

@@ -64,9 +64,7 @@ impl Page {
             let remote = self.remote(name, place.clone(), client, false)?;
             match remote.first_response(front_bytes)? {
                 FirstResponse::Found {
-                    bytes,
-                    validator: None,
-                    ..
+                    bytes, validator: None, ..
                 } if bytes > u64::from(front_bytes) && bytes <= u64::from(most) => {
                     front_bytes = most;
                 }
@@ -97,34 +95,17 @@ impl Page {
             head: RwLock::new(head),
         };
         let service: Arc<dyn Service> = Arc::new(service);
-        Ok(Remote::known(
-            name.to_owned(),
-            0,
-            None,
-            &origin,
-            service,
-            client,
-        ))
+        Ok(Remote::known(name.to_owned(), 0, None, &origin, service, client))
     }
 
     /// The head of a request at an address. The token is sent only to its own site.
     fn head(&self, place: &Place) -> Vec<u8> {
         let (target, host) = (&place.target, place.site.authority());
         // The bytes of the object itself, not a compressed form.
-        let mut head =
-            format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nAccept-Encoding: identity\r\n")
-                .into_bytes();
-        let agent = concat!(
-            "User-Agent: straightway/",
-            env!("CARGO_PKG_VERSION"),
-            "\r\n"
-        );
+        let mut head = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nAccept-Encoding: identity\r\n").into_bytes();
+        let agent = concat!("User-Agent: straightway/", env!("CARGO_PKG_VERSION"), "\r\n");
         head.extend_from_slice(agent.as_bytes());
-        if let Some(token) = self
-            .token
-            .as_ref()
-            .filter(|_| place.site == self.named.site)
-        {
+        if let Some(token) = self.token.as_ref().filter(|_| place.site == self.named.site) {
             token.write(&mut head);
         }
         head
@@ -173,8 +154,7 @@ impl Service for PageService {
         let place = self.page.find_again(&self.name, &self.client)?;
         if place.site != self.place.site {
             let why = "it is on another server now";
-            return Err(Error::new(ErrorKind::Transient, "read", &self.name, why)
-                .with_hint("open it again"));
+            return Err(Error::new(ErrorKind::Transient, "read", &self.name, why).with_hint("open it again"));
         }
         let head = self.page.head(&place);
         *self.head.write().unwrap_or_else(PoisonError::into_inner) = head;

@@ -15,16 +15,11 @@ impl Place {
     /// they do not show it.
     pub(crate) fn follow(&self, location: &str, name: &str) -> Result<Self> {
         let refuse = |why: &str| {
-            Error::new(ErrorKind::Unsupported, "open", name, why)
-                .with_hint("use the address that it redirects to")
+            Error::new(ErrorKind::Unsupported, "open", name, why).with_hint("use the address that it redirects to")
         };
-        let location = location
-            .split_once('#')
-            .map_or(location, |(front, _)| front);
+        let location = location.split_once('#').map_or(location, |(front, _)| front);
         let Self { site, target } = self;
-        let path = target
-            .split_once('?')
-            .map_or(target.as_str(), |(path, _)| path);
+        let path = target.split_once('?').map_or(target.as_str(), |(path, _)| path);
         let url = if let Some((scheme, rest)) = split_scheme(location) {
             format!("{}:{rest}", scheme.to_ascii_lowercase())
         } else if let Some(rest) = location.strip_prefix("//") {
@@ -39,9 +34,7 @@ impl Place {
             let folder = path.rfind('/').map_or("/", |end| &path[..=end]);
             format!("{site}{}", without_dots(&format!("{folder}{location}")))
         };
-        let url: http::Uri = url
-            .parse()
-            .map_err(|_| refuse("it redirects to an invalid URL"))?;
+        let url: http::Uri = url.parse().map_err(|_| refuse("it redirects to an invalid URL"))?;
         let next = Site::of(&url).map_err(|_| refuse("it redirects to an invalid address"))?;
         if site.is_tls && !next.is_tls {
             return Err(refuse("it redirects from https:// to http://"));
@@ -79,11 +72,7 @@ fn without_dots(target: &str) -> String {
     }
     // Such a part at the end names a folder.
     let is_folder = path.ends_with("/.") || path.ends_with("/..");
-    let end = if is_folder && !parts.is_empty() {
-        "/"
-    } else {
-        ""
-    };
+    let end = if is_folder && !parts.is_empty() { "/" } else { "" };
     format!("/{}{end}{query}", parts.join("/"))
 }
 
@@ -127,11 +116,7 @@ mod tests {
             ("..", "https://hub.example/a/"),
             ("/a//b/", "https://hub.example/a//b/"),
         ] {
-            assert_eq!(
-                from.follow(location, "name").unwrap(),
-                place(expected),
-                "{location}"
-            );
+            assert_eq!(from.follow(location, "name").unwrap(), place(expected), "{location}");
         }
     }
 

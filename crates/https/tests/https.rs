@@ -33,15 +33,11 @@ fn store_with(server: &Server, token: Option<&str>, settings: NetworkSettings) -
 }
 
 fn open(store: &Https, name: &str) -> straightway_core::Result<Arc<dyn straightway_io::Handle>> {
-    store
-        .open(&[Named::new(name)])
-        .map(|mut opened| opened.remove(0))
+    store.open(&[Named::new(name)]).map(|mut opened| opened.remove(0))
 }
 
 fn content(bytes: usize) -> Vec<u8> {
-    (0..bytes)
-        .map(|at| u8::try_from(at * 31 % 251).unwrap())
-        .collect()
+    (0..bytes).map(|at| u8::try_from(at * 31 % 251).unwrap()).collect()
 }
 
 fn redirect(location: &str) -> Vec<ServerStep> {
@@ -59,11 +55,7 @@ fn an_object_is_opened_by_one_request_that_reads_its_front() {
     let handle = open(&store, "folder/object?sig=secret").unwrap();
     assert_eq!(handle.object().bytes, 200_000);
     assert_eq!(handle.tag(), Some(Tag::Text(TAG.to_owned())));
-    assert!(
-        !handle.object().name.contains("secret"),
-        "{}",
-        handle.object().name
-    );
+    assert!(!handle.object().name.contains("secret"), "{}", handle.object().name);
     let mut front = [0; 1000];
     handle.read_exact_at(8, &mut front).unwrap();
     assert!(front == object[8..1008]);
@@ -158,10 +150,7 @@ fn an_object_of_another_length_than_the_known_one_is_refused() {
 }
 
 /// Reads a whole object by the executor.
-fn transfer(
-    store: &Arc<dyn Store>,
-    handle: &Arc<dyn straightway_io::Handle>,
-) -> straightway_core::Result<Vec<u8>> {
+fn transfer(store: &Arc<dyn Store>, handle: &Arc<dyn straightway_io::Handle>) -> straightway_core::Result<Vec<u8>> {
     let executor = Executor::new(straightway_io::Settings::default())?;
     let bytes = handle.object().bytes;
     let mut region = Arc::new(Region::host(bytes)?);
@@ -171,9 +160,7 @@ fn transfer(
         at: 0,
     }];
     let objects = Objects::new(Arc::clone(store), vec![Arc::clone(handle)]);
-    executor
-        .read(objects, moves, &region, Choice::Auto)?
-        .wait()?;
+    executor.read(objects, moves, &region, Choice::Auto)?.wait()?;
     let region = Arc::get_mut(&mut region).expect("the transfer is over");
     Ok(region.as_slice()[..usize::try_from(bytes).unwrap()].to_vec())
 }
@@ -235,10 +222,7 @@ fn a_long_object_without_a_version_is_refused_beyond_its_first_bytes() {
 
 #[test]
 fn an_object_with_only_a_date_is_compared_after_a_transfer() {
-    const MODIFIED: [&str; 2] = [
-        "Sun, 15 Nov 2026 10:00:00 GMT",
-        "Sun, 15 Nov 2026 10:00:01 GMT",
-    ];
+    const MODIFIED: [&str; 2] = ["Sun, 15 Nov 2026 10:00:00 GMT", "Sun, 15 Nov 2026 10:00:01 GMT"];
     let object = content(200_000);
     // A date that the next version may share is compared too.
     for (date, condition) in [
@@ -292,10 +276,7 @@ fn a_token_is_sent_only_to_its_own_host() {
     handle.read_exact_at(0, &mut bytes).unwrap();
     assert!(bytes == object);
     let seen = seen.lock().unwrap();
-    assert!(
-        !seen.is_empty() && seen.iter().all(Option::is_none),
-        "{seen:?}"
-    );
+    assert!(!seen.is_empty() && seen.iter().all(Option::is_none), "{seen:?}");
     assert!(!format!("{handle:?} {store:?}").contains("hub-token"));
     let error = open(&store_with(&hub, None, NetworkSettings::default()), "x").unwrap_err();
     assert!(error.to_string().contains("credentials"), "{error}");
@@ -483,10 +464,7 @@ fn concurrent_jobs_get_their_own_bytes_while_the_server_sometimes_fails() {
             29 => vec![ServerStep::Close],
             61 => {
                 let bytes = request.response_bytes(&content, &tag);
-                vec![
-                    ServerStep::Bytes(bytes[..bytes.len() - 1].to_vec()),
-                    ServerStep::Close,
-                ]
+                vec![ServerStep::Bytes(bytes[..bytes.len() - 1].to_vec()), ServerStep::Close]
             }
             _ => request.response(&content, &tag),
         }
@@ -509,15 +487,10 @@ fn concurrent_jobs_get_their_own_bytes_while_the_server_sometimes_fails() {
                     expected.extend(content);
                 }
                 let mut region = Arc::new(Region::host(expected.len() as u64).unwrap());
-                let ticket = executor
-                    .read(objects, moves, &region, Choice::Auto)
-                    .unwrap();
+                let ticket = executor.read(objects, moves, &region, Choice::Auto).unwrap();
                 let receipt = ticket.wait().unwrap();
                 let region = Arc::get_mut(&mut region).expect("the transfer is over");
-                assert!(
-                    region.as_slice()[..expected.len()] == expected[..],
-                    "job {job}"
-                );
+                assert!(region.as_slice()[..expected.len()] == expected[..], "job {job}");
                 assert_eq!(receipt.bytes, expected.len() as u64);
                 assert!(receipt.requests.unwrap().retries > 0, "{receipt}");
             });

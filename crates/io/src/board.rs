@@ -193,9 +193,7 @@ impl Board {
             }
             let holds_back = self.traffic.holds_back(now_s);
             let heads = (0..state.entries.len()).filter_map(|at| {
-                let Entry {
-                    posted, weight_s, ..
-                } = &state.entries[at];
+                let Entry { posted, weight_s, .. } = &state.entries[at];
                 let is_for_it = number < posted.lanes;
                 let is_held = holds_back && posted.is_background();
                 let (reservation_s, limit_s) = posted.tenant.due_s();
@@ -248,21 +246,14 @@ impl Board {
             if let Some(request) = state.ring_of(number) {
                 return Wake::Ring(request);
             }
-            if state
-                .entries
-                .iter()
-                .any(|entry| number < entry.posted.lanes)
-            {
+            if state.entries.iter().any(|entry| number < entry.posted.lanes) {
                 return Wake::Work;
             }
             if state.is_closed {
                 return Wake::End;
             }
             state = match deadline {
-                None => self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {

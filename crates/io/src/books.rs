@@ -117,13 +117,7 @@ impl Books {
     }
 
     /// Adds a job: its bytes, its lanes' counts, the duration of its sync, and its rate limit.
-    pub(crate) fn add(
-        &mut self,
-        job: &Job,
-        lanes: Option<&Tally>,
-        sync: Duration,
-        rate_max: Option<Rate>,
-    ) {
+    pub(crate) fn add(&mut self, job: &Job, lanes: Option<&Tally>, sync: Duration, rate_max: Option<Rate>) {
         let has_legs = match job.direction() {
             Direction::In => [true, false],
             Direction::Out => [false, true],
@@ -151,8 +145,7 @@ impl Books {
     pub fn add_served(&mut self, bytes: u64) {
         self.legs.iter_mut().for_each(|leg| *leg += bytes);
         for leg in [Leg::Read, Leg::Write] {
-            self.tally
-                .count(leg, Route::Service, Reason::SameService, bytes);
+            self.tally.count(leg, Route::Service, Reason::SameService, bytes);
         }
         self.name("service");
     }
@@ -171,8 +164,7 @@ impl Books {
     /// Adds bytes that were mapped instead of moved.
     pub fn map(&mut self, bytes: u64) {
         self.mapped += bytes;
-        self.tally
-            .count(Leg::Read, Route::Mapped, Reason::FilePages, bytes);
+        self.tally.count(Leg::Read, Route::Mapped, Reason::FilePages, bytes);
     }
 
     /// Adds a warning.
@@ -222,11 +214,7 @@ impl Books {
             cpu_user_s: cpu.user_s,
             cpu_system_s: cpu.system_s,
             cpu_shared,
-            cpu_s_per_gb: if bytes == 0 {
-                0.0
-            } else {
-                cpu.total_s() / gigabytes
-            },
+            cpu_s_per_gb: if bytes == 0 { 0.0 } else { cpu.total_s() / gigabytes },
             staging_bytes_peak: self.tally.staging_bytes_peak,
             pinned_bytes_peak: self.tally.pinned_bytes,
             ios: self.tally.ios,
@@ -293,11 +281,7 @@ mod tests {
         lanes.idle = Duration::from_millis(900);
         lanes.rest = Duration::from_millis(100);
         lanes.count(Leg::Read, Route::Staged, Reason::RaggedEdge, 1000);
-        lanes.complete(
-            Duration::from_millis(1),
-            1000,
-            straightway_sys::Tries::default(),
-        );
+        lanes.complete(Duration::from_millis(1), 1000, straightway_sys::Tries::default());
         let bound = |rate_max: Option<f64>| {
             let mut books = Books::default();
             books.add_read(&lanes);

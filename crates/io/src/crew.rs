@@ -93,18 +93,10 @@ impl Crew {
     }
 
     /// Posts a job for at most one lane per chunk.
-    pub(crate) fn post(
-        &self,
-        mut posted: Posted,
-        chunks: usize,
-        answers: &Sender<Tally>,
-    ) -> Result<()> {
+    pub(crate) fn post(&self, mut posted: Posted, chunks: usize, answers: &Sender<Tally>) -> Result<()> {
         // A lane without a chunk would wake up for nothing.
         let CrewSpec { track, place, .. } = self.spec;
-        let lanes = self
-            .spec
-            .settings
-            .lanes_for(posted.job.plan(), track, place);
+        let lanes = self.spec.settings.lanes_for(posted.job.plan(), track, place);
         posted.lanes = (lanes as usize).min(chunks).min(posted.job.lanes_max());
         self.grow(posted.lanes)?;
         self.spec.board.post(posted, answers, now_s());
@@ -144,14 +136,7 @@ impl Crew {
         let mut outcome = Ok(());
         for (number, started) in starting {
             let ready = started.and_then(|(lane, ready)| {
-                let ended = || {
-                    Error::new(
-                        ErrorKind::Transient,
-                        "start",
-                        "a lane",
-                        "its thread has ended",
-                    )
-                };
+                let ended = || Error::new(ErrorKind::Transient, "start", "a lane", "its thread has ended");
                 match ready.recv().unwrap_or_else(|_| Err(ended())) {
                     Ok(()) => Ok(lane),
                     Err(error) => {

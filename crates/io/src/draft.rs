@@ -19,10 +19,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{
-        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat,
-        statat, unlinkat,
-    },
+    fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, statat, unlinkat},
     io::Errno,
 };
 use straightway_core::{Error, ErrorKind, Result};
@@ -98,21 +95,9 @@ impl FileDraft {
     }
 
     /// Begins `name` in an open folder.
-    pub(crate) fn create(
-        folder: &Arc<Folder>,
-        name: &OsStr,
-        bytes: u64,
-        like: &Like<'_>,
-    ) -> Result<Self> {
+    pub(crate) fn create(folder: &Arc<Folder>, name: &OsStr, bytes: u64, like: &Like<'_>) -> Result<Self> {
         let target = folder.join(name);
-        let refuse = |why| {
-            Err(Error::new(
-                ErrorKind::Invalid,
-                "create",
-                target.display(),
-                why,
-            ))
-        };
+        let refuse = |why| Err(Error::new(ErrorKind::Invalid, "create", target.display(), why));
         let there = statat(folder, name, AtFlags::empty()).ok();
         match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             None | Some(FileType::RegularFile) => {}
@@ -135,13 +120,7 @@ impl FileDraft {
         for _ in 0..DRAFT_TRIES {
             let draft = Self::begin(folder, name, bytes, rights)?;
             if claim(draft.file.descriptor(IoPath::PageCache)) {
-                if !matches!(
-                    like,
-                    Like::Copy {
-                        has_holes: true,
-                        ..
-                    }
-                ) {
+                if !matches!(like, Like::Copy { has_holes: true, .. }) {
                     draft.file.reserve()?;
                 }
                 return Ok(draft);
@@ -163,12 +142,7 @@ impl FileDraft {
         })
     }
 
-    fn begin(
-        folder: &Arc<Folder>,
-        name: &OsStr,
-        bytes: u64,
-        rights: Option<Rights>,
-    ) -> Result<Self> {
+    fn begin(folder: &Arc<Folder>, name: &OsStr, bytes: u64, rights: Option<Rights>) -> Result<Self> {
         let mut temporary = OsString::from(".");
         temporary.push(front(name));
         temporary.push(format!(".{:016x}{DRAFT_SUFFIX}", nonce()));
@@ -222,8 +196,7 @@ impl FileDraft {
         finish(&drafts)?;
         let last = drafts.pop();
         let mut new = Vec::new();
-        let committed = Self::name_all(drafts, Some(&mut new))
-            .and_then(|()| Self::name_all(last, Some(&mut new)));
+        let committed = Self::name_all(drafts, Some(&mut new)).and_then(|()| Self::name_all(last, Some(&mut new)));
         if committed.is_err() {
             for (folder, name) in new {
                 let _ = unlinkat(&folder, name, AtFlags::empty());
@@ -242,8 +215,7 @@ impl FileDraft {
         // A file written in place has its name already.
         for mut draft in drafts.into_iter().filter(|draft| !draft.committed) {
             let (folder, name) = (Arc::clone(&draft.folder), draft.name.clone());
-            let is_new =
-                new.is_some() && statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW).is_err();
+            let is_new = new.is_some() && statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW).is_err();
             renameat(&folder, &draft.temporary, &folder, &name)
                 .map_err(|e| Error::os("replace", draft.file.path().display(), e.into()))?;
             draft.committed = true;
@@ -260,8 +232,8 @@ impl FileDraft {
 fn finish(drafts: &[FileDraft]) -> Result<()> {
     for FileDraft { file, .. } in drafts {
         // Writes in whole blocks reach past the end. A job that synced the file has truncated it already.
-        let is_truncated = fstat(file.descriptor(IoPath::PageCache))
-            .is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(file.bytes()));
+        let is_truncated =
+            fstat(file.descriptor(IoPath::PageCache)).is_ok_and(|stat| u64::try_from(stat.st_size) == Ok(file.bytes()));
         if !is_truncated {
             file.truncate(file.bytes())?;
         }
@@ -428,10 +400,7 @@ mod tests {
         fs::create_dir(&victim).unwrap();
         fs::write(victim.join("file"), "precious").unwrap();
         let (kept, dropped) = (folder.join("file"), folder.join("other"));
-        let (kept, dropped) = (
-            FileDraft::new(&kept, 1).unwrap(),
-            FileDraft::new(&dropped, 1).unwrap(),
-        );
+        let (kept, dropped) = (FileDraft::new(&kept, 1).unwrap(), FileDraft::new(&dropped, 1).unwrap());
         fs::rename(&folder, home.path().join("moved")).unwrap();
         std::os::unix::fs::symlink(&victim, &folder).unwrap();
         kept.commit().unwrap();
@@ -466,9 +435,6 @@ mod tests {
     fn a_folder_is_refused_as_target() {
         let folder = tempfile::tempdir().unwrap();
         let error = FileDraft::new(folder.path(), 1).unwrap_err();
-        assert!(
-            error.to_string().ends_with("it is a folder, not a file"),
-            "{error}"
-        );
+        assert!(error.to_string().ends_with("it is a folder, not a file"), "{error}");
     }
 }

@@ -131,9 +131,7 @@ impl Executor {
         let work = (to.place() == Place::Host).then_some(WorkKind::Read);
         self.begin(work, moves, ask.into(), |moves, method, ask| {
             let from = from.clone();
-            self.planned(method, |s| {
-                Job::with_region(Direction::In, from, moves, to, ask, s)
-            })
+            self.planned(method, |s| Job::with_region(Direction::In, from, moves, to, ask, s))
         })
     }
 
@@ -207,17 +205,11 @@ impl Executor {
     }
 
     /// Plans a job by a method, if there is a choice.
-    fn planned(
-        &self,
-        method: Option<Method>,
-        make: impl FnOnce(&Settings) -> Result<Job>,
-    ) -> Result<Job> {
+    fn planned(&self, method: Option<Method>, make: impl FnOnce(&Settings) -> Result<Job>) -> Result<Job> {
         let known = self.settings();
         let ring_first = method.filter(|method| WorkKind::Read.methods().contains(method));
         let mut job = match ring_first.map(|method| method == Method::Ring) {
-            Some(ring_first) if ring_first != known.ring_first => {
-                make(&known.with_ring_first(ring_first))
-            }
+            Some(ring_first) if ring_first != known.ring_first => make(&known.with_ring_first(ring_first)),
             _ => make(known),
         }?;
         if let Some(method) = method {
@@ -233,13 +225,7 @@ impl Executor {
 
     /// Plans a read into a region that does not exist yet, given its place and length. The region is assumed to begin
     /// on a page. GPUDirect Storage is not considered.
-    pub fn plan_read(
-        &self,
-        from: &Objects,
-        moves: Vec<Move>,
-        to: (Place, u64),
-        choice: Choice,
-    ) -> Result<Plan> {
+    pub fn plan_read(&self, from: &Objects, moves: Vec<Move>, to: (Place, u64), choice: Choice) -> Result<Plan> {
         planning::plan_read(from, moves, to, choice, self.settings())
     }
 
@@ -283,16 +269,14 @@ impl Executor {
     /// pays for that.
     pub fn prepare(&self, region: &Region) -> Result<()> {
         let files: Arc<dyn Store> = Arc::new(Files::default());
-        [Track::Drive, Track::Cached]
-            .into_iter()
-            .try_for_each(|track| {
-                let place = match region.place() {
-                    place @ Place::Gpu(_) => place,
-                    Place::Host | Place::P2p(_) => Place::Host,
-                };
-                let crew = self.crew(&files, track, place, region.context())?;
-                crew.make_ready()
-            })
+        [Track::Drive, Track::Cached].into_iter().try_for_each(|track| {
+            let place = match region.place() {
+                place @ Place::Gpu(_) => place,
+                Place::Host | Place::P2p(_) => Place::Host,
+            };
+            let crew = self.crew(&files, track, place, region.context())?;
+            crew.make_ready()
+        })
     }
 
     /// Prepares transfers between the page cache and a GPU. A transfer that begins meanwhile can use each lane as soon
@@ -300,18 +284,11 @@ impl Executor {
     pub fn prepare_gpu(&self, context: &Context) -> Result<()> {
         let files: Arc<dyn Store> = Arc::new(Files::default());
         let place = Place::Gpu(context.device().ordinal());
-        self.crew(&files, Track::Cached, place, Some(context))?
-            .make_ready()
+        self.crew(&files, Track::Cached, place, Some(context))?.make_ready()
     }
 
     /// The crew for a store, a track and a place; `context` is that of the GPU, if the place is one.
-    fn crew(
-        &self,
-        store: &Arc<dyn Store>,
-        track: Track,
-        place: Place,
-        context: Option<&Context>,
-    ) -> Result<Arc<Crew>> {
+    fn crew(&self, store: &Arc<dyn Store>, track: Track, place: Place, context: Option<&Context>) -> Result<Arc<Crew>> {
         let Lanes {
             settings,
             crews,
@@ -321,12 +298,7 @@ impl Executor {
         if context.is_some() {
             settings.check_gpu()?;
         }
-        let key = (
-            store.family(),
-            track,
-            place,
-            self.tenant.class() == Class::Now,
-        );
+        let key = (store.family(), track, place, self.tenant.class() == Class::Now);
         let mut crews = crews.lock().unwrap_or_else(PoisonError::into_inner);
         let Crews { by_key, spaces } = &mut *crews;
         let crew = by_key.entry(key).or_insert_with(|| {

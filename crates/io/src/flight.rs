@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use straightway_core::{
-    Chunk, Direction, Error, ErrorKind, Leg, Object, Piece, Reason, Route, extent::down,
-};
+use straightway_core::{Chunk, Direction, Error, ErrorKind, Leg, Object, Piece, Reason, Route, extent::down};
 use straightway_sys::{
     Buf, File, IoPath, Op, Slot, Window,
     cuda::{RegionSpan, Span},
@@ -97,9 +95,7 @@ impl Flight {
     pub(crate) fn route_and_reason(&self) -> (Route, Reason) {
         match (self.leg, self.chunk.onward) {
             (Leg::Write, Some(onward)) => onward,
-            _ if self.missed && self.chunk.reason == Reason::Resident => {
-                (self.chunk.route, Reason::Evicted)
-            }
+            _ if self.missed && self.chunk.reason == Reason::Resident => (self.chunk.route, Reason::Evicted),
             _ => (self.chunk.route, self.chunk.reason),
         }
     }
@@ -171,12 +167,9 @@ impl Flight {
                 let piece = self.piece(job);
                 (piece.extent, self.slot_offset(job, piece))
             }
-            Route::Buffered
-            | Route::Direct
-            | Route::Staged
-            | Route::Socket
-            | Route::Mapped
-            | Route::Service => (self.chunk.extent, 0),
+            Route::Buffered | Route::Direct | Route::Staged | Route::Socket | Route::Mapped | Route::Service => {
+                (self.chunk.extent, 0)
+            }
         };
         let room_bytes = match self.leg {
             Leg::Read => u64::MAX,
@@ -225,9 +218,12 @@ impl Flight {
             },
         };
         if job.inspect().is_some() {
-            region_spans.extend(job.plan().deliveries(&self.chunk).iter().map(|d| {
-                region_span(d.region, self.image_start + usize_of(d.from), d.at, d.bytes)
-            }));
+            region_spans.extend(
+                job.plan()
+                    .deliveries(&self.chunk)
+                    .iter()
+                    .map(|d| region_span(d.region, self.image_start + usize_of(d.from), d.at, d.bytes)),
+            );
             return;
         }
         let pieces = job.plan().pieces(&self.chunk);
@@ -286,14 +282,10 @@ impl Flight {
 
     fn io(&self, job: &Job, offset: u64, buf: Buf, bytes: usize, tag: u32) -> Io {
         let by = match self.route() {
-            Route::Buffered if self.leg == Leg::Read && self.chunk.reason == Reason::Resident => {
-                IoPath::Resident
-            }
+            Route::Buffered if self.leg == Leg::Read && self.chunk.reason == Reason::Resident => IoPath::Resident,
             Route::Buffered if self.leg == Leg::Write && job.maps_writes() => IoPath::Mapping,
             Route::Buffered => IoPath::PageCache,
-            Route::Direct | Route::Staged | Route::Socket | Route::Mapped | Route::Service => {
-                IoPath::Direct
-            }
+            Route::Direct | Route::Staged | Route::Socket | Route::Mapped | Route::Service => IoPath::Direct,
         };
         let op = match self.leg {
             Leg::Read => Op::Read,
@@ -322,12 +314,7 @@ impl Flight {
     }
 
     /// Decides what to do with a completed I/O.
-    pub(crate) fn judge(
-        &mut self,
-        job: &Job,
-        mut io: Io,
-        result: std::io::Result<usize>,
-    ) -> Verdict {
+    pub(crate) fn judge(&mut self, job: &Job, mut io: Io, result: std::io::Result<usize>) -> Verdict {
         let moved = match &result {
             Ok(moved) => *moved,
             Err(error) if is_passing(error) => 0,
@@ -369,8 +356,7 @@ impl Flight {
             (Ok(_), Op::Write) => {
                 let source = self.is_between_files.then(|| self.source(job));
                 let changed = source.and_then(|source| source.check_unchanged().err());
-                changed
-                    .unwrap_or_else(|| object.error("write", std::io::ErrorKind::WriteZero.into()))
+                changed.unwrap_or_else(|| object.error("write", std::io::ErrorKind::WriteZero.into()))
             }
         };
         Verdict::Failed(io, error)
@@ -385,11 +371,7 @@ impl Flight {
         if self.route() == Route::Buffered {
             return self.piece(job).extent.end();
         }
-        let ends = job
-            .plan()
-            .pieces(&self.chunk)
-            .iter()
-            .map(|p| p.extent.end());
+        let ends = job.plan().pieces(&self.chunk).iter().map(|p| p.extent.end());
         ends.max().expect("a chunk has a piece")
     }
 }

@@ -111,11 +111,7 @@ impl Gauge {
     }
 
     /// The measurements since [`begin`](Self::begin), with a final sample of all connections and interfaces.
-    pub fn tally<'a>(
-        &mut self,
-        now: Instant,
-        open: impl Iterator<Item = Watched<'a>>,
-    ) -> Option<SocketTally> {
+    pub fn tally<'a>(&mut self, now: Instant, open: impl Iterator<Item = Watched<'a>>) -> Option<SocketTally> {
         self.due?;
         self.look_where(now, open, |_| true);
         self.tally.interfaces.end();
@@ -359,10 +355,7 @@ mod tests {
         assert!((seen.stall_s_max - 0.02).abs() < 1e-9, "{seen:?}");
         assert!(seen.burst_bytes_per_s >= 1e7 && seen.rtt_us_mean > 0.0);
         let lo = seen.interfaces.iter().find(|i| i.name == "lo");
-        assert!(
-            lo.is_some_and(|lo| lo.received_bytes >= 100_000),
-            "{seen:?}"
-        );
+        assert!(lo.is_some_and(|lo| lo.received_bytes >= 100_000), "{seen:?}");
         gauge.rest();
         assert!(!gauge.is_running() && gauge.due().is_none());
     }
@@ -408,12 +401,7 @@ mod tests {
             ..SocketTally::default()
         };
         let mut all = Vec::new();
-        for seen in [
-            tally(1, 5, 2),
-            tally(2, 3, 1),
-            tally(1, 9, 4),
-            tally(2, 1, 0),
-        ] {
+        for seen in [tally(1, 5, 2), tally(2, 3, 1), tally(1, 9, 4), tally(2, 1, 0)] {
             seen.enter(&mut all);
         }
         let sum = SocketTally::sum(&all).unwrap();

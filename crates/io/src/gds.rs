@@ -20,9 +20,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use straightway_core::{
-    Alignment, Choice, Error, ErrorKind, Extent, Leg, Place, Result, Route, Survey,
-};
+use straightway_core::{Alignment, Choice, Error, ErrorKind, Extent, Leg, Place, Result, Route, Survey};
 use straightway_sys::{
     Buf, Done, File, Io, Region,
     cuda::Context,
@@ -245,8 +243,7 @@ impl Gds {
                 continue;
             }
             // cuFile moves none of its bytes: they are edges, which go through the ring even if `direct` is demanded.
-            let is_edges =
-                block.is_none() && survey.doubt.is_none() && choice == Choice::Only(Route::Direct);
+            let is_edges = block.is_none() && survey.doubt.is_none() && choice == Choice::Only(Route::Direct);
             survey.device_direct = if self.when == GdsUse::Force || is_edges {
                 session.handle(file).map(|_| true)?
             } else {
@@ -318,10 +315,8 @@ fn check_aligned(region: &Region) -> Result<()> {
     }
     let address = region.address();
     let why = format!("its address {address:#x} is not a multiple of {ALIGN_BYTES}");
-    Err(
-        Error::new(ErrorKind::Unsupported, "go direct with", "the region", why)
-            .with_hint("lend memory that begins on a page, or use ⟦route=auto⟧"),
-    )
+    Err(Error::new(ErrorKind::Unsupported, "go direct with", "the region", why)
+        .with_hint("lend memory that begins on a page, or use ⟦route=auto⟧"))
 }
 
 /// The first block of a file, if the file is that long.

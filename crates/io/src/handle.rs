@@ -29,10 +29,7 @@ pub trait Handle: Any + fmt::Debug + Send + Sync {
     /// The extents that are stored: all of it, unless it has holes.
     fn data_extents(&self) -> Result<Vec<Extent>> {
         let bytes = self.object().bytes;
-        Ok((bytes > 0)
-            .then(|| Extent::new(0, bytes))
-            .into_iter()
-            .collect())
+        Ok((bytes > 0).then(|| Extent::new(0, bytes)).into_iter().collect())
     }
 
     /// Its file, if it is one.
@@ -75,11 +72,6 @@ pub fn file(handle: &Arc<dyn Handle>) -> Result<Arc<File>> {
     let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
     any.downcast().map_err(|_| {
         let message = "it is not a file";
-        Error::new(
-            ErrorKind::Unsupported,
-            "transfer",
-            handle.object().name,
-            message,
-        )
+        Error::new(ErrorKind::Unsupported, "transfer", handle.object().name, message)
     })
 }

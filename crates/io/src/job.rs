@@ -159,20 +159,12 @@ impl Job {
     pub(crate) fn refuse(&self, chunk: &Chunk, error: Error) -> Result<()> {
         let inspect = self.inspect().expect("only portions are refused");
         let (number, portion) = self.plan.portion(chunk);
-        self.refused_bytes
-            .fetch_add(portion.wanted_bytes, Ordering::Relaxed);
+        self.refused_bytes.fetch_add(portion.wanted_bytes, Ordering::Relaxed);
         if inspect.refuse(number, error) {
             return Ok(());
         }
-        let name = self.objects.handles()[portion.object as usize]
-            .object()
-            .name;
-        Err(Error::new(
-            ErrorKind::Corrupt,
-            "read",
-            name,
-            "a part of it was refused",
-        ))
+        let name = self.objects.handles()[portion.object as usize].object().name;
+        Err(Error::new(ErrorKind::Corrupt, "read", name, "a part of it was refused"))
     }
 
     /// The number of bytes delivered, once it has succeeded.
@@ -275,16 +267,11 @@ impl Job {
     }
 
     fn has_all_memory(&self) -> bool {
-        self.whole()
-            .is_none_or(|whole| whole.is_ready(whole.bytes()))
+        self.whole().is_none_or(|whole| whole.is_ready(whole.bytes()))
     }
 
     fn has_memory(&self, chunk: &Chunk) -> bool {
-        let ends = self
-            .plan
-            .pieces(chunk)
-            .iter()
-            .map(|p| p.at + p.extent.bytes);
+        let ends = self.plan.pieces(chunk).iter().map(|p| p.at + p.extent.bytes);
         let end = ends.max().unwrap_or(0);
         self.whole().is_none_or(|whole| whole.is_ready(end))
     }
@@ -332,12 +319,7 @@ impl Job {
 
     /// The error that stopped it, if any.
     pub(crate) fn outcome(&self) -> Result<()> {
-        if let Some(error) = self
-            .error
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-        {
+        if let Some(error) = self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(error);
         }
         if self.is_cancelled() {

@@ -144,9 +144,7 @@ impl Lane {
                 break;
             }
             let timeout = due_s.map_or(POLL_TIMEOUT_MAX, |due_s| {
-                Duration::from_secs_f64(
-                    (due_s - now_s()).clamp(0.0, POLL_TIMEOUT_MAX.as_secs_f64()),
-                )
+                Duration::from_secs_f64((due_s - now_s()).clamp(0.0, POLL_TIMEOUT_MAX.as_secs_f64()))
             });
             let storage_idles = self.in_flight == 0 && self.waiting.is_empty();
             if storage_idles && self.stage.in_flight() == 0 {
@@ -163,8 +161,7 @@ impl Lane {
             };
             // Completed I/Os make room in the queue, which is filled before a copy is made on this thread. Checked
             // portions are copied at once, while they are in the CPU cache.
-            let copy_now =
-                self.stage.copies_on_poll() && (completed == 0 || self.track == Track::Checked);
+            let copy_now = self.stage.copies_on_poll() && (completed == 0 || self.track == Track::Checked);
             self.poll_copies(storage_idles || copy_now, board);
         }
         self.ring.put_spare();
@@ -330,9 +327,7 @@ impl Lane {
     /// Starts the copy between a flight's slot and the region.
     fn copy(&mut self, job: &Job, tag: u32, slot: Slot, heading: CopyDirection) {
         let start = Instant::now();
-        let flight = self.flights[tag as usize]
-            .as_mut()
-            .expect("a copy has its flight");
+        let flight = self.flights[tag as usize].as_mut().expect("a copy has its flight");
         flight.submitted = start;
         let number = flight.job;
         flight.region_spans(job, &mut self.region_spans);

@@ -113,9 +113,7 @@ impl Learning {
     /// Records the faster method.
     pub fn learn(&self, work: WorkKind, method: Method) {
         let lessons = self.lessons().lock();
-        lessons
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(work, method);
+        lessons.unwrap_or_else(PoisonError::into_inner).insert(work, method);
         (self.known.keep)(work, method);
     }
 
@@ -127,9 +125,7 @@ impl Learning {
 
 impl fmt::Debug for Learning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Learning")
-            .field(&self.known.lessons.get())
-            .finish()
+        f.debug_tuple("Learning").field(&self.known.lessons.get()).finish()
     }
 }
 
@@ -188,12 +184,7 @@ mod tests {
         let kept: Arc<Mutex<Vec<_>>> = Arc::default();
         let sink = Arc::clone(&kept);
         let learning = Learning::new(
-            || {
-                Lessons::from([
-                    (WorkKind::Read, Method::Mapping),
-                    (WorkKind::Copy, Method::Mapping),
-                ])
-            },
+            || Lessons::from([(WorkKind::Read, Method::Mapping), (WorkKind::Copy, Method::Mapping)]),
             move |work, method| sink.lock().unwrap().push((work, method)),
         );
         assert_eq!(

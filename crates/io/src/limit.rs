@@ -14,24 +14,13 @@ const COPIES: usize = 4;
 
 /// Measures the rate of pinned copies of `chunk_bytes` over a whole GPU region, in bytes per second, once for each of
 /// `rounds`.
-pub fn pinned_copy(
-    region: &Region,
-    direction: CopyDirection,
-    chunk_bytes: usize,
-    rounds: usize,
-) -> Result<Vec<f64>> {
+pub fn pinned_copy(region: &Region, direction: CopyDirection, chunk_bytes: usize, rounds: usize) -> Result<Vec<f64>> {
     let Some(memory) = region.device_memory() else {
         let message = "it is in host memory, not in GPU memory";
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            "measure",
-            "the region",
-            message,
-        ));
+        return Err(Error::new(ErrorKind::Invalid, "measure", "the region", message));
     };
     let chunks = memory.bytes() / chunk_bytes;
-    let mut slots =
-        Slot::pinned_ring(&RingSpace::default(), memory.context(), COPIES, chunk_bytes)?;
+    let mut slots = Slot::pinned_ring(&RingSpace::default(), memory.context(), COPIES, chunk_bytes)?;
     let stream = CudaStream::new(memory.context())?;
     let mut rates = Vec::new();
     for _ in 0..rounds {

@@ -17,12 +17,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use straightway_core::{
-    Choice, Error, ErrorKind, Extent, Leg, PciAddress, Place, Result, Route, Survey, extent::down,
-};
-use straightway_sys::{
-    Buf, File, Io, IoPath, Op, Region, Slot, Window, blocking, nonce::nonce, root::Root,
-};
+use straightway_core::{Choice, Error, ErrorKind, Extent, Leg, PciAddress, Place, Result, Route, Survey, extent::down};
+use straightway_sys::{Buf, File, Io, IoPath, Op, Region, Slot, Window, blocking, nonce::nonce, root::Root};
 
 use crate::request::usize_of;
 use drive::Drive;
@@ -107,13 +103,7 @@ impl Peers {
 
     /// Returns an error unless bytes move correctly between `file` and memory of `provider`. Tested once per drive, by
     /// moving `block` of the file. If that is a write, the transfer writes its own bytes there later.
-    pub(crate) fn prove(
-        &self,
-        provider: PciAddress,
-        file: &Arc<File>,
-        leg: Leg,
-        block: Extent,
-    ) -> Result<()> {
+    pub(crate) fn prove(&self, provider: PciAddress, file: &Arc<File>, leg: Leg, block: Extent) -> Result<()> {
         let root = Root::machine();
         let drive = Drive::of(&root, file.device()?);
         let key = Key::new(&root, &drive, provider, leg);
@@ -156,11 +146,7 @@ struct Trial<'a> {
 impl<'a> Trial<'a> {
     fn new(provider: PciAddress, file: &'a Arc<File>, block: Extent) -> Result<Self> {
         let region = Arc::new(Region::at(Place::P2p(provider), block.bytes)?);
-        Ok(Self {
-            file,
-            block,
-            region,
-        })
+        Ok(Self { file, block, region })
     }
 
     fn io(&self, op: Op, buf: Buf) -> Io {
@@ -257,12 +243,7 @@ fn first_on_drive(holes: &[Extent], extent: Extent, block_bytes: u64) -> Option<
 /// The error for an object of another store in a job through BAR memory.
 pub(crate) fn only_files(name: &str) -> Error {
     let why = "only files and block devices of this machine go through BAR memory";
-    Error::new(
-        ErrorKind::Unsupported,
-        "go by peer-to-peer DMA with",
-        name,
-        why,
-    )
+    Error::new(ErrorKind::Unsupported, "go by peer-to-peer DMA with", name, why)
 }
 
 #[cfg(test)]
@@ -273,14 +254,8 @@ mod tests {
     fn the_first_block_to_compare_is_not_in_a_hole() {
         let holes = [Extent::new(0, 8192), Extent::new(12_288, 4096)];
         assert_eq!(first_on_drive(&holes, Extent::new(0, 4096), 4096), None);
-        assert_eq!(
-            first_on_drive(&holes, Extent::new(10, 9000), 4096),
-            Some(8192)
-        );
-        assert_eq!(
-            first_on_drive(&holes, Extent::new(12_290, 9000), 4096),
-            Some(16_384)
-        );
+        assert_eq!(first_on_drive(&holes, Extent::new(10, 9000), 4096), Some(8192));
+        assert_eq!(first_on_drive(&holes, Extent::new(12_290, 9000), 4096), Some(16_384));
         assert_eq!(first_on_drive(&[], Extent::new(5000, 10), 4096), Some(4096));
     }
 

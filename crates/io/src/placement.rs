@@ -17,19 +17,14 @@ pub(crate) fn cpus_near(device: Device) -> Vec<usize> {
 /// The CPUs of a PCI device's NUMA node. Firmware that does not know the node reports -1.
 fn cpus_at(root: &Root, address: &str) -> Option<Vec<usize>> {
     let nodes = "/sys/devices/system/node";
-    let is_node = |name: &&String| {
-        name.strip_prefix("node")
-            .is_some_and(|n| n.parse::<u32>().is_ok())
-    };
+    let is_node = |name: &&String| name.strip_prefix("node").is_some_and(|n| n.parse::<u32>().is_ok());
     if root.list(nodes).iter().filter(is_node).count() < 2 {
         return None;
     }
     // Some NVIDIA tools write the domain with eight digits, sysfs with four.
     let (domain, rest) = address.split_once(':')?;
     let domain = u32::from_str_radix(domain, 16).ok()?;
-    let node: u32 = root.value(format!(
-        "/sys/bus/pci/devices/{domain:04x}:{rest}/numa_node"
-    ))?;
+    let node: u32 = root.value(format!("/sys/bus/pci/devices/{domain:04x}:{rest}/numa_node"))?;
     parse_cpus(&root.text(format!("{nodes}/node{node}/cpulist"))?)
 }
 
@@ -73,25 +68,15 @@ mod tests {
             assert_eq!((near.len(), near[0], near[111]), (112, 56, 223));
         }
         let alone = include_str!("../../probe/fixtures/virtual-machine.txt");
-        assert_eq!(
-            machine(alone, "0000:00:01.0"),
-            None,
-            "there is one node only"
-        );
-        assert_eq!(
-            machine(dgx, "0000:ff:1f.7"),
-            None,
-            "there is no such device"
-        );
+        assert_eq!(machine(alone, "0000:00:01.0"), None, "there is one node only");
+        assert_eq!(machine(dgx, "0000:ff:1f.7"), None, "there is no such device");
     }
 
     #[test]
     fn a_thread_stays_on_the_given_cpus_and_ignores_those_it_may_not_use() {
         std::thread::spawn(|| {
             let before = sched_getaffinity(None).unwrap();
-            let one = (0..CpuSet::MAX_CPU)
-                .find(|cpu| before.is_set(*cpu))
-                .unwrap();
+            let one = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).unwrap();
             stay_on(&[CpuSet::MAX_CPU + 7]);
             assert!(sched_getaffinity(None).unwrap() == before);
             stay_on(&[one, CpuSet::MAX_CPU - 1]);

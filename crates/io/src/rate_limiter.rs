@@ -96,9 +96,7 @@ mod tests {
 
     /// The times among `times` at which I/Os of `bytes` are admitted.
     fn go(limiter: &mut RateLimiter, bytes: usize, times: impl Iterator<Item = f64>) -> Vec<f64> {
-        times
-            .filter(|now_s| limiter.admits(bytes, *now_s))
-            .collect()
+        times.filter(|now_s| limiter.admits(bytes, *now_s)).collect()
     }
 
     #[test]
@@ -120,11 +118,7 @@ mod tests {
         let mut limiter = RateLimiter::new(Rate(1e9));
         limiter.arrive(0.0);
         // One I/O is due every 65 µs, which is less than the time that is recorded as one.
-        let times = go(
-            &mut limiter,
-            64 << 10,
-            (0..200_000).map(|i| f64::from(i) * 1e-5),
-        );
+        let times = go(&mut limiter, 64 << 10, (0..200_000).map(|i| f64::from(i) * 1e-5));
         let rate = times.len() as f64 * f64::from(64 << 10) / 2.0;
         assert!((0.97e9..=1.06e9).contains(&rate), "{rate}");
     }
@@ -135,11 +129,7 @@ mod tests {
         limiter.arrive(0.0);
         assert!(limiter.admits(1000, 0.0));
         limiter.arrive(3600.0);
-        let times = go(
-            &mut limiter,
-            1000,
-            (0..1000).map(|i| 3600.0 + f64::from(i) * 1e-5),
-        );
+        let times = go(&mut limiter, 1000, (0..1000).map(|i| 3600.0 + f64::from(i) * 1e-5));
         assert!((10..=11).contains(&times.len()), "{}", times.len());
     }
 }

@@ -59,10 +59,8 @@ impl ReportFile {
             return Ok(());
         }
         let why = "it exists and is not an older report, so it would be lost";
-        Err(
-            Error::new(ErrorKind::Invalid, "write to", path.display(), why)
-                .with_hint("choose another name, or remove the file first"),
-        )
+        Err(Error::new(ErrorKind::Invalid, "write to", path.display(), why)
+            .with_hint("choose another name, or remove the file first"))
     }
 
     /// Writes the report under its name.
@@ -86,9 +84,7 @@ impl ReportFile {
 /// Whether a file is empty or starts with `mark`.
 fn is_marked(path: &Path, mark: &str) -> std::io::Result<bool> {
     let mut front = Vec::new();
-    open_plain(path)?
-        .take(mark.len() as u64)
-        .read_to_end(&mut front)?;
+    open_plain(path)?.take(mark.len() as u64).read_to_end(&mut front)?;
     Ok(front.is_empty() || front == mark.as_bytes())
 }
 
@@ -117,9 +113,7 @@ mod tests {
         for target in [&model, &link] {
             let error = written(target, "<!DOCTYPE html>").unwrap_err();
             assert!(
-                error
-                    .to_string()
-                    .ends_with("not an older report, so it would be lost"),
+                error.to_string().ends_with("not an older report, so it would be lost"),
                 "{error}"
             );
         }

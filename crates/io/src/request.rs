@@ -25,10 +25,7 @@ pub(crate) fn of_file(io: Io) -> Result<straightway_sys::Io, Box<Done>> {
 }
 
 /// Runs an I/O with a function for files.
-pub(crate) fn run_on_file(
-    io: Io,
-    run: impl FnOnce(straightway_sys::Io) -> straightway_sys::Done,
-) -> Done {
+pub(crate) fn run_on_file(io: Io, run: impl FnOnce(straightway_sys::Io) -> straightway_sys::Done) -> Done {
     match of_file(io) {
         Ok(io) => run(io).map(handle),
         Err(done) => *done,

@@ -42,14 +42,7 @@ impl Scattered {
     /// gap: a transfer with bytes in a gap fails. Transfers treat all parts as not yet allocated until
     /// [`open`](Self::open) is called.
     pub fn new(parts: Vec<ScatteredPart>, bytes: u64) -> Result<Self> {
-        let refuse = |why: &str| {
-            Err(Error::new(
-                ErrorKind::Invalid,
-                "make",
-                "scattered memory",
-                why,
-            ))
-        };
+        let refuse = |why: &str| Err(Error::new(ErrorKind::Invalid, "make", "scattered memory", why));
         let Some(first) = parts.first().filter(|first| first.from == 0) else {
             return refuse("its first part does not begin at offset 0");
         };
@@ -116,16 +109,9 @@ impl Scattered {
                 return None;
             }
             let (from, start) = self.starts[number];
-            let end = self
-                .starts
-                .get(number + 1)
-                .map_or(self.bytes, |(from, _)| *from);
+            let end = self.starts.get(number + 1).map_or(self.bytes, |(from, _)| *from);
             let own = left.min(end - at);
-            let piece = (
-                u32::try_from(number).expect("parts are few"),
-                start + (at - from),
-                own,
-            );
+            let piece = (u32::try_from(number).expect("parts are few"), start + (at - from), own);
             (at, left, number) = (at + own, left - own, number + 1);
             Some(piece)
         })

@@ -199,45 +199,26 @@ impl Settings {
             ("GPU lanes:", self.gpu_lanes),
         ] {
             if !lanes.contains(&count) {
-                return refuse(
-                    what,
-                    count.to_string(),
-                    format!("1 to {LANES_MAX} are allowed"),
-                );
+                return refuse(what, count.to_string(), format!("1 to {LANES_MAX} are allowed"));
             }
         }
         for depth in [self.depth, self.write_depth] {
             if !(1..=DEPTH_MAX).contains(&depth) {
-                return refuse(
-                    "depth",
-                    depth.to_string(),
-                    format!("1 to {DEPTH_MAX} is allowed"),
-                );
+                return refuse("depth", depth.to_string(), format!("1 to {DEPTH_MAX} is allowed"));
             }
         }
         let page = Alignment::PAGE_BYTES;
         let most = Policy::CHUNK_BYTES_MAX;
-        for bytes in [
-            self.chunk_bytes,
-            self.cached_chunk_bytes,
-            self.gpu_chunk_bytes,
-        ] {
+        for bytes in [self.chunk_bytes, self.cached_chunk_bytes, self.gpu_chunk_bytes] {
             if !(page..=most).contains(&bytes) || !bytes.is_multiple_of(page) {
-                let allowed = format!(
-                    "the size must be a multiple of 4 KiB, at most {}",
-                    Bytes(most)
-                );
+                let allowed = format!("the size must be a multiple of 4 KiB, at most {}", Bytes(most));
                 return refuse("chunks of", Bytes(bytes).to_string(), allowed);
             }
         }
         let least = self.chunk_bytes * u64::from(self.drive_lanes);
         if self.staging_bytes < least {
             let allowed = format!("each lane needs one chunk, {} in all", Bytes(least));
-            return refuse(
-                "staging memory of",
-                Bytes(self.staging_bytes).to_string(),
-                allowed,
-            );
+            return refuse("staging memory of", Bytes(self.staging_bytes).to_string(), allowed);
         }
         let rate_max = self.rate_max.unwrap_or(Rate(1.0));
         if !(rate_max.0.is_finite() && rate_max.0 >= 1.0) {
@@ -278,9 +259,7 @@ impl Settings {
     /// The most lanes that serve a track and a place.
     pub(crate) fn lanes(&self, track: Track, place: Place) -> u32 {
         match (track, place) {
-            (Track::Drive, Place::Host | Place::P2p(_)) => {
-                self.drive_lanes.max(self.copying_lanes())
-            }
+            (Track::Drive, Place::Host | Place::P2p(_)) => self.drive_lanes.max(self.copying_lanes()),
             (Track::Drive, Place::Gpu(_)) => self.drive_lanes,
             (Track::Cached | Track::Checked, Place::Host | Place::P2p(_)) => self.cached_lanes,
             (Track::Cached | Track::Checked, Place::Gpu(_)) => self.gpu_lanes,
@@ -298,9 +277,7 @@ impl Settings {
         match (track, place) {
             (Track::Drive, Place::Host | Place::P2p(_)) if plan.is_staged() => self.copying_lanes(),
             (Track::Drive, _) => self.drive_lanes,
-            (Track::Checked, _) if plan.is_checked_from_drive() => {
-                self.lanes(track, place).min(CHECKED_DRIVE_LANES)
-            }
+            (Track::Checked, _) if plan.is_checked_from_drive() => self.lanes(track, place).min(CHECKED_DRIVE_LANES),
             (Track::Cached | Track::Checked, _) => self.lanes(track, place),
         }
     }
@@ -316,10 +293,9 @@ impl Settings {
         };
         let depth = self.depth as usize;
         let (slot_bytes, most) = match track {
-            Track::Drive if !matches!(place, Place::Gpu(_)) => (
-                self.chunk_bytes,
-                depth + (depth / SPARE_SHARE).max(SPARE_MIN),
-            ),
+            Track::Drive if !matches!(place, Place::Gpu(_)) => {
+                (self.chunk_bytes, depth + (depth / SPARE_SHARE).max(SPARE_MIN))
+            }
             Track::Drive => (self.chunk_bytes, depth * 2),
             Track::Cached => match place {
                 // Nothing is staged into host memory; these slots are for file-to-file copies.
@@ -340,9 +316,7 @@ impl Settings {
         // A portion needs one slot to be read into and one to be unpacked into.
         let least = if track == Track::Checked { 2 } else { 1 };
         RingSize {
-            slots: usize::try_from(slots)
-                .unwrap_or(usize::MAX)
-                .clamp(least, most),
+            slots: usize::try_from(slots).unwrap_or(usize::MAX).clamp(least, most),
             slot_bytes: usize::try_from(slot_bytes).unwrap_or(usize::MAX),
         }
     }
@@ -405,10 +379,7 @@ mod tests {
         for place in [Place::Host, Place::Gpu(0)] {
             let ring = settings.ring(Track::Checked, place);
             assert!(ring.slots >= 2 && ring.cut(1).slots >= 2, "{ring:?}");
-            assert_eq!(
-                (ring.cut(1 << 20).slots, ring.cut(1 << 20).slot_bytes),
-                (2, 1 << 20)
-            );
+            assert_eq!((ring.cut(1 << 20).slots, ring.cut(1 << 20).slot_bytes), (2, 1 << 20));
         }
     }
 

@@ -72,12 +72,7 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
 
     /// Returns what is known of each object before a transfer is planned. Where a hull is given, the survey also says
     /// which of its bytes are in a cache that is faster than the store.
-    fn survey(
-        &self,
-        objects: &[Arc<dyn Handle>],
-        _hulls: &[Option<Extent>],
-        _: Direction,
-    ) -> Result<Vec<Survey>> {
+    fn survey(&self, objects: &[Arc<dyn Handle>], _hulls: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
         Ok(vec![Survey::default(); objects.len()])
     }
 
@@ -302,8 +297,7 @@ impl Listing {
         let is_more = names.len() > page.names_max;
         names.truncate(page.names_max);
         let next = names.last().filter(|_| is_more).map(OsString::from);
-        let (folders, objects): (Vec<_>, Vec<_>) =
-            names.into_iter().partition(|n| n.ends_with('/'));
+        let (folders, objects): (Vec<_>, Vec<_>) = names.into_iter().partition(|n| n.ends_with('/'));
         let folder = |name: String| name.trim_end_matches('/').into();
         Self {
             objects: objects.into_iter().map(Named::new).collect(),
@@ -346,21 +340,11 @@ fn get_whole<S: Store + ?Sized>(store: &S, name: &OsStr, bytes_max: u64) -> Resu
 }
 
 /// Reads a whole open object of at most `bytes_max` bytes.
-pub fn read_whole<S: Store + ?Sized>(
-    store: &S,
-    handle: &dyn Handle,
-    name: &OsStr,
-    bytes_max: u64,
-) -> Result<Vec<u8>> {
+pub fn read_whole<S: Store + ?Sized>(store: &S, handle: &dyn Handle, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
     let bytes = handle.object().bytes;
     if bytes > bytes_max {
         let message = format!("it is longer than {bytes_max} bytes");
-        return Err(Error::new(
-            ErrorKind::Corrupt,
-            "read",
-            store.describe(name),
-            message,
-        ));
+        return Err(Error::new(ErrorKind::Corrupt, "read", store.describe(name), message));
     }
     let mut content = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
     handle.read_exact_at(0, &mut content)?;
@@ -386,12 +370,7 @@ pub fn list_all<S: Store + ?Sized>(store: &S) -> Result<Listing> {
 fn clear_below<S: Store + ?Sized>(store: &S, folder: &OsStr, depth: usize) -> Result<()> {
     if depth == 0 {
         let message = format!("its folders are nested more than {DEPTH_MAX} deep");
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            "clear",
-            store.describe(folder),
-            message,
-        ));
+        return Err(Error::new(ErrorKind::Invalid, "clear", store.describe(folder), message));
     }
     let inside = store.below(folder, Missing::Refuse)?;
     let listing = list_all(&*inside)?;
@@ -423,12 +402,7 @@ pub fn parts<'a>(store: &dyn Store, name: &'a OsStr) -> Result<Vec<&'a OsStr>> {
     }
     let message = "a name has parts with `/` between them, none of them empty, `.` or `..`";
     let name = store.describe(name);
-    Err(Error::new(
-        ErrorKind::Invalid,
-        "use the name",
-        name,
-        message,
-    ))
+    Err(Error::new(ErrorKind::Invalid, "use the name", name, message))
 }
 
 /// A name as text, or an error if it is not UTF-8.

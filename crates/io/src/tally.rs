@@ -60,8 +60,7 @@ pub struct Tally {
 impl Default for Tally {
     fn default() -> Self {
         // Two digits resolve 1 %, and keep a histogram small enough for the CPU cache.
-        let histogram =
-            || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2).expect("the bounds are in range");
+        let histogram = || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 2).expect("the bounds are in range");
         Self {
             queueing: histogram(),
             storage: histogram(),

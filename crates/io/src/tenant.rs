@@ -54,11 +54,7 @@ struct Account {
 
 impl Tenant {
     /// A tenant with a share. Its reservation is taken from `reservations`.
-    pub(crate) fn new(
-        share: Share,
-        class: Class,
-        reservations: &Arc<Reservations>,
-    ) -> Result<Self> {
+    pub(crate) fn new(share: Share, class: Class, reservations: &Arc<Reservations>) -> Result<Self> {
         share.check()?;
         let reserved = share.reservation.map(|rate| reservations.take(rate));
         Ok(Self {
@@ -93,10 +89,7 @@ impl Tenant {
         let account = self.lock();
         let reserved = self.share.reservation.map(|_| account.reservation_s);
         let limit = account.limiter.as_ref().map(RateLimiter::due_s);
-        (
-            reserved.unwrap_or(f64::INFINITY),
-            limit.unwrap_or(f64::NEG_INFINITY),
-        )
+        (reserved.unwrap_or(f64::INFINITY), limit.unwrap_or(f64::NEG_INFINITY))
     }
 
     /// Records a new job. The reservation does not accumulate without jobs.
@@ -123,9 +116,7 @@ impl Tenant {
             return true;
         }
         let limiter = &mut self.lock().limiter;
-        limiter
-            .as_mut()
-            .is_none_or(|limiter| limiter.admits(bytes, now_s()))
+        limiter.as_mut().is_none_or(|limiter| limiter.admits(bytes, now_s()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Account> {
@@ -214,8 +205,7 @@ impl Traffic {
 
     fn is_urgent(&self, now_s: f64) -> bool {
         let calm_since_s = self.calm_since_us.load(Ordering::Relaxed) as f64 * 1e-6;
-        self.urgent.load(Ordering::Relaxed) > 0
-            || (calm_since_s > 0.0 && now_s - calm_since_s < LINGER.as_secs_f64())
+        self.urgent.load(Ordering::Relaxed) > 0 || (calm_since_s > 0.0 && now_s - calm_since_s < LINGER.as_secs_f64())
     }
 
     /// Adds bytes of a background job that are now in flight.

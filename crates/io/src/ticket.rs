@@ -116,12 +116,7 @@ fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
         if moved != wanted {
             let name = job.objects.name();
             let message = format!("a lane ended early, after {moved} of {wanted} bytes");
-            return Err(Error::new(
-                ErrorKind::Transient,
-                "finish with",
-                name,
-                message,
-            ));
+            return Err(Error::new(ErrorKind::Transient, "finish with", name, message));
         }
     }
     Ok(())
@@ -132,10 +127,7 @@ fn check_all_moved(job: &Job, lanes: Option<&Tally>) -> Result<()> {
 fn settle(job: &Job) -> Result<()> {
     if job.direction() != Direction::Out {
         let read = job.objects.handles().iter();
-        let checked: Vec<_> = read
-            .filter(|object| !object.pins_reads())
-            .cloned()
-            .collect();
+        let checked: Vec<_> = read.filter(|object| !object.pins_reads()).cloned().collect();
         job.objects.store().check_unchanged(&checked)?;
     }
     match job.written().filter(|_| job.ask.syncs) {

@@ -1,10 +1,6 @@
 //! Checked jobs side by side on one lane: each unpacks its own portions.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 #[path = "fixture/files.rs"]
 mod files;
@@ -13,9 +9,7 @@ use std::sync::{Arc, Barrier};
 
 use files::{bytes_of, folder, write_file};
 use straightway_core::{Choice, Delivery, Error, ErrorKind, Extent, Portion, Result};
-use straightway_io::{
-    Checked, Executor, File, Image, Inspect, Region, Settings, Ticket, wrapper::faulty::Faults,
-};
+use straightway_io::{Checked, Executor, File, Image, Inspect, Region, Settings, Ticket, wrapper::faulty::Faults};
 
 const PORTIONS: u64 = 8;
 
@@ -55,11 +49,7 @@ fn doubled(stored: &[u8]) -> Vec<u8> {
 }
 
 /// Starts to read a file in equal portions. Returns the ticket and the region.
-fn start(
-    executor: &Executor,
-    file: &Arc<File>,
-    stop: Option<&Arc<Barrier>>,
-) -> (Ticket, Arc<Region>) {
+fn start(executor: &Executor, file: &Arc<File>, stop: Option<&Arc<Barrier>>) -> (Ticket, Arc<Region>) {
     let stored_bytes = file.bytes() / PORTIONS;
     let bytes = 2 * stored_bytes;
     let region = Arc::new(Region::host(PORTIONS * bytes).unwrap());
@@ -81,9 +71,7 @@ fn start(
         portions: (0..PORTIONS).map(portion).collect(),
         deliveries: (0..PORTIONS).map(delivery).collect(),
         to: vec![Arc::clone(&region)],
-        inspect: Arc::new(Doubling {
-            stop: stop.cloned(),
-        }),
+        inspect: Arc::new(Doubling { stop: stop.cloned() }),
     };
     (executor.check(checked, Choice::Auto).unwrap(), region)
 }

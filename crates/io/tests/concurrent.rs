@@ -87,10 +87,7 @@ fn concurrent_jobs_each_get_their_own_bytes() {
             let bytes = sizes[i % sizes.len()];
             assert_eq!(receipt.bytes, bytes as u64);
             assert!(receipt.cpu_shared, "others ran at the same time");
-            assert!(
-                taken(region) == bytes_of(bytes),
-                "{bytes} bytes by {route:?}"
-            );
+            assert!(taken(region) == bytes_of(bytes), "{bytes} bytes by {route:?}");
         }
     }
 }
@@ -190,12 +187,7 @@ fn a_limit_holds_in_every_100_ms_on_every_route_and_both_legs_of_a_copy() {
         let start = |leg: usize| match leg {
             0 => executor.read(files.clone(), moves.clone(), &region, route),
             1 => executor.write(&region, vec![Arc::clone(&written)], moves.clone(), route),
-            _ => executor.relay(
-                files.clone(),
-                vec![Arc::clone(&twin)],
-                extents.clone(),
-                route,
-            ),
+            _ => executor.relay(files.clone(), vec![Arc::clone(&twin)], extents.clone(), route),
         };
         for (leg, legs) in [1.0, 1.0, 2.0].into_iter().enumerate() {
             let run = || {
@@ -205,18 +197,13 @@ fn a_limit_holds_in_every_100_ms_on_every_route_and_both_legs_of_a_copy() {
                 let meant = legs * bytes as f64 / limit;
                 assert!(took > 0.95 * meant - 0.01, "{took} s instead of {meant}");
                 let is_soon = took < 2.0 * meant + 0.5;
-                (
-                    most_in_a_tenth(&trace),
-                    receipt.bound_by.to_string(),
-                    is_soon,
-                )
+                (most_in_a_tenth(&trace), receipt.bound_by.to_string(), is_soon)
             };
             // The trace reads its clock a little after the limiter, and on a busy machine a lane may be delayed between
             // the two: then the run is repeated.
             let most = limit * 0.1 * 1.01 + CHUNK_BYTES as f64;
-            let is_right = |(sum, bound, is_soon): &(usize, String, bool)| {
-                *sum as f64 <= most && bound == "throttle" && *is_soon
-            };
+            let is_right =
+                |(sum, bound, is_soon): &(usize, String, bool)| *sum as f64 <= most && bound == "throttle" && *is_soon;
             let mut seen = Vec::new();
             while seen.len() < 4 && !seen.last().is_some_and(is_right) {
                 seen.push(run());
@@ -236,9 +223,7 @@ fn a_limit_covers_all_jobs_of_its_tenant_together_and_no_others() {
     let executor = Executor::new(small()).unwrap();
     let slow = limited(&executor, 5e5);
     let start = Instant::now();
-    let both: Vec<_> = (0..2)
-        .map(|_| read(&slow, &file, ROUTES[0]).unwrap())
-        .collect();
+    let both: Vec<_> = (0..2).map(|_| read(&slow, &file, ROUTES[0]).unwrap()).collect();
     let (other, _region) = read(&executor, &file, ROUTES[0]).unwrap();
     other.wait().unwrap();
     assert!(start.elapsed() < Duration::from_millis(1600));
@@ -266,8 +251,5 @@ fn reservations_need_a_measured_rate_and_stay_within_it() {
     })
     .unwrap();
     let _most = reserve(&measured, 9e8).unwrap();
-    assert_eq!(
-        reserve(&measured, 2e8).unwrap_err().kind(),
-        ErrorKind::Invalid
-    );
+    assert_eq!(reserve(&measured, 2e8).unwrap_err().kind(), ErrorKind::Invalid);
 }

@@ -1,11 +1,7 @@
 //! A hundred concurrent jobs of every class, cancelled and failing at random, in host memory and on the stand-in's GPU:
 //! successful jobs have moved the right bytes, and nothing is leaked.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 #[path = "fixture/files.rs"]
 mod files;
@@ -22,8 +18,7 @@ use straightway_core::{
     random::{Rng, Seed},
 };
 use straightway_io::{
-    Executor, File, FileDraft, Region, Settings, Ticket, settings::DriveEngine,
-    wrapper::faulty::Faults,
+    Executor, File, FileDraft, Region, Settings, Ticket, settings::DriveEngine, wrapper::faulty::Faults,
 };
 use straightway_standin::Standin;
 
@@ -47,11 +42,7 @@ const HOST: Memory = Memory {
 
 const GPU: Memory = Memory {
     make: |bytes| Region::device(&context()?, bytes),
-    routes: [
-        Choice::Auto,
-        Choice::Only(Route::Staged),
-        Choice::Only(Route::Buffered),
-    ],
+    routes: [Choice::Auto, Choice::Only(Route::Staged), Choice::Only(Route::Buffered)],
 };
 
 /// A running job, its number of bytes, and its destination.
@@ -73,13 +64,7 @@ fn taken(mut region: Arc<Region>) -> Vec<u8> {
 }
 
 /// Starts a random job.
-fn any_job(
-    rng: &mut Rng,
-    executor: &Executor,
-    memory: Memory,
-    files: &[Arc<File>],
-    folder: &Path,
-) -> Started {
+fn any_job(rng: &mut Rng, executor: &Executor, memory: Memory, files: &[Arc<File>], folder: &Path) -> Started {
     let (class, limit) = match rng.below(4) {
         0 => (Class::Now, None),
         1 => (Class::Background, Some(Rate(20e6))),
@@ -167,11 +152,7 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
                 if let Some(draft) = started.draft {
                     let path = draft.file().path().to_owned();
                     draft.commit().unwrap();
-                    assert!(
-                        fs::read(path).unwrap() == wanted,
-                        "{} bytes written",
-                        started.bytes
-                    );
+                    assert!(fs::read(path).unwrap() == wanted, "{} bytes written", started.bytes);
                 }
                 if let Some(region) = started.region {
                     assert!(taken(region) == wanted, "{} bytes in memory", started.bytes);
@@ -185,10 +166,7 @@ fn crowd(seed: u64, engine: DriveEngine, memory: Memory) {
             }
         }
     }
-    assert!(
-        ended.iter().all(|count| *count > 0),
-        "seed {seed}: {ended:?}"
-    );
+    assert!(ended.iter().all(|count| *count > 0), "seed {seed}: {ended:?}");
     // Nothing references the memory of failed jobs any more.
     for region in left {
         taken(region);

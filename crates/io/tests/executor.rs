@@ -1,10 +1,6 @@
 //! Whole transfers on real files: every route, ragged extents, failures in mid-flight.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 #[path = "fixture/files.rs"]
 mod files;
@@ -30,11 +26,7 @@ fn small() -> Settings {
     }
 }
 
-fn read_whole(
-    executor: &Executor,
-    file: &Arc<File>,
-    choice: Choice,
-) -> straightway_core::Result<(Vec<u8>, Receipt)> {
+fn read_whole(executor: &Executor, file: &Arc<File>, choice: Choice) -> straightway_core::Result<(Vec<u8>, Receipt)> {
     let mut region = Arc::new(Region::host(file.bytes())?);
     let moves = vec![Move {
         object: 0,
@@ -107,12 +99,7 @@ fn staging_memory_stays_within_its_bound() {
 }
 
 /// Copies `source` to `target` through the ring.
-fn copy(
-    executor: &Executor,
-    source: &Arc<File>,
-    target: &Path,
-    choice: Choice,
-) -> straightway_core::Result<Receipt> {
+fn copy(executor: &Executor, source: &Arc<File>, target: &Path, choice: Choice) -> straightway_core::Result<Receipt> {
     let draft = FileDraft::new(target, source.bytes())?;
     let extents = vec![(0, Extent::new(0, source.bytes()))];
     let (files, twins) = (vec![Arc::clone(source)], vec![Arc::clone(draft.file())]);
@@ -128,27 +115,15 @@ fn a_copy_is_the_same_bytes_by_every_route() {
     let executor = Executor::new(small()).unwrap();
     for len in [0, 1, 4095, 4096, 4097, 300_001] {
         let source = write_file(&folder.path().join("source"), len);
-        for choice in [
-            Choice::Auto,
-            Choice::Only(Route::Buffered),
-            Choice::Only(Route::Direct),
-        ] {
+        for choice in [Choice::Auto, Choice::Only(Route::Buffered), Choice::Only(Route::Direct)] {
             if source.alignment().is_none() && choice != Choice::Auto {
                 continue;
             }
             let target = folder.path().join("target");
             let receipt = copy(&executor, &source, &target, choice).unwrap();
-            assert!(
-                fs::read(&target).unwrap() == bytes_of(len),
-                "{len} by {choice:?}"
-            );
+            assert!(fs::read(&target).unwrap() == bytes_of(len), "{len} by {choice:?}");
             for leg in [Leg::Read, Leg::Write] {
-                let routed: u64 = receipt
-                    .routes
-                    .iter()
-                    .filter(|r| r.leg == leg)
-                    .map(|r| r.bytes)
-                    .sum();
+                let routed: u64 = receipt.routes.iter().filter(|r| r.leg == leg).map(|r| r.bytes).sum();
                 assert_eq!(routed, len as u64, "{receipt}");
             }
         }
@@ -180,10 +155,7 @@ fn an_io_error_in_mid_copy_leaves_nothing_behind_and_the_executor_usable() {
                     failures += 1;
                     assert_eq!(error.os_code(), Some(5), "{error}");
                     let names = ["source", "target"];
-                    assert!(
-                        names.iter().any(|n| error.to_string().contains(n)),
-                        "{error}"
-                    );
+                    assert!(names.iter().any(|n| error.to_string().contains(n)), "{error}");
                 }
             }
             let names: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
@@ -274,11 +246,7 @@ fn short_late_and_reordered_ios_still_arrive_whole() {
             ..small()
         })
         .unwrap();
-        for choice in [
-            Choice::Auto,
-            Choice::Only(Route::Buffered),
-            Choice::Only(Route::Direct),
-        ] {
+        for choice in [Choice::Auto, Choice::Only(Route::Buffered), Choice::Only(Route::Direct)] {
             if file.alignment().is_none() && choice == Choice::Only(Route::Direct) {
                 continue;
             }
@@ -428,11 +396,7 @@ fn a_sparse_region_is_written_with_zeroes_between() {
     let region = Arc::new(region);
     let path = folder.path().join("f");
     let draft = FileDraft::new(&path, 500_000).unwrap();
-    let extents = [
-        (17, 1000, 5),
-        (5000, 70_000, 2000),
-        (400_001, 99_999 - 80_000, 80_001),
-    ];
+    let extents = [(17, 1000, 5), (5000, 70_000, 2000), (400_001, 99_999 - 80_000, 80_001)];
     let moves = extents.map(|(offset, bytes, at)| Move {
         object: 0,
         extent: Extent::new(offset, bytes),

@@ -44,10 +44,7 @@ fn has_direct(folder: &Path) -> bool {
 
 #[test]
 fn direct_bytes_name_their_mechanism_and_unaligned_edges_take_the_ring() {
-    for (mode, reason) in [
-        ("p2p", Reason::ProvenP2pdma),
-        ("nvfs", Reason::ProvenNvidiaFs),
-    ] {
+    for (mode, reason) in [("p2p", Reason::ProvenP2pdma), ("nvfs", Reason::ProvenNvidiaFs)] {
         Standin::run(&format!("cufile={mode}"), |standin| {
             let folder = folder();
             if !has_direct(folder.path()) {
@@ -133,12 +130,7 @@ fn the_test_of_a_write_leaves_the_bytes_of_other_writes_alone() {
 }
 
 /// Writes the start of a new region to an extent of a draft.
-fn write_extent(
-    executor: &Executor,
-    draft: &FileDraft,
-    extent: Extent,
-    choice: Choice,
-) -> Result<Receipt> {
+fn write_extent(executor: &Executor, draft: &FileDraft, extent: Extent, choice: Choice) -> Result<Receipt> {
     let mut region = Region::device(&context()?, extent.bytes)?;
     region.write_at(0, &bytes_of(extent.bytes as usize))?;
     let m = Move {
@@ -202,8 +194,7 @@ fn small_extents_are_staged_if_direct_is_demanded_and_need_no_proof() {
         // The second file is shorter than a page, so it cannot be tested.
         for bytes in [5000, 1000] {
             let file = write_file(&folder.path().join("short"), bytes);
-            let (seen, receipt) =
-                read(&executor, &file, whole(&file), bytes as u64, direct).unwrap();
+            let (seen, receipt) = read(&executor, &file, whole(&file), bytes as u64, direct).unwrap();
             assert!(seen == bytes_of(bytes));
             let staged = [(Route::Staged, Reason::Small, bytes as u64)];
             assert_eq!(routes(&receipt), staged);
@@ -358,10 +349,7 @@ fn every_failed_cufile_call_leaks_nothing_and_never_delivers_wrong_bytes() {
                 standin.plan(&format!("cufile=p2p fail={name}:{nth}:5030"));
                 let outcome = everything(folder.path());
                 let silent = SILENT.contains(&name.as_str()) || nth > count;
-                assert!(
-                    silent || outcome.is_err(),
-                    "call {nth} of {name} failed unnoticed"
-                );
+                assert!(silent || outcome.is_err(), "call {nth} of {name} failed unnoticed");
                 standin.assert_clean_but_for_cufile();
             }
         }
@@ -388,17 +376,11 @@ fn an_unaligned_region_takes_the_ring_and_is_refused_if_direct_is_demanded() {
             executor.read(files, whole(&file), &lent, choice)
         };
         let error = job(direct).unwrap_err();
-        assert!(
-            error.to_string().contains("not a multiple of 4096"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("not a multiple of 4096"), "{error}");
         let receipt = job(Choice::Auto).unwrap().wait().unwrap();
         assert_eq!(receipt.bytes_by(Leg::Read, Route::Direct), 0);
         let mut seen = vec![0; 300_001];
-        Arc::get_mut(&mut lent)
-            .unwrap()
-            .read_at(0, &mut seen)
-            .unwrap();
+        Arc::get_mut(&mut lent).unwrap().read_at(0, &mut seen).unwrap();
         assert!(seen == bytes_of(300_001));
         drop((lent, owner, context, executor));
         standin.assert_clean_but_for_cufile();
@@ -477,8 +459,7 @@ fn a_cufile_that_cannot_be_used_is_an_error_only_if_demanded() {
                 let word = if is_second { "has not returned" } else { word };
                 assert!(error.to_string().contains(word), "{error}");
                 let executor = Executor::new(by_cufile(GdsUse::Auto)).unwrap();
-                let (seen, _) =
-                    read(&executor, &file, whole(&file), 300_001, Choice::Auto).unwrap();
+                let (seen, _) = read(&executor, &file, whole(&file), 300_001, Choice::Auto).unwrap();
                 assert!(seen == bytes_of(300_001));
                 drop(executor);
                 standin.plan(plan);

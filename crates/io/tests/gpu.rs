@@ -18,12 +18,9 @@ use std::{fs, path::Path, sync::Arc};
 use files::{bytes_of, folder, write_file};
 use gpu::{context, read, small, whole, write};
 use straightway_core::{
-    Choice, Delivery, Error, ErrorKind, Extent, Leg, Move, Portion, Reason, Result, Route,
-    random::Seed,
+    Choice, Delivery, Error, ErrorKind, Extent, Leg, Move, Portion, Reason, Result, Route, random::Seed,
 };
-use straightway_io::{
-    Checked, Executor, File, FileDraft, Image, Inspect, Region, Settings, settings::DriveEngine,
-};
+use straightway_io::{Checked, Executor, File, FileDraft, Image, Inspect, Region, Settings, settings::DriveEngine};
 use straightway_standin::Standin;
 
 fn choices(file: &File) -> Vec<Choice> {
@@ -31,11 +28,7 @@ fn choices(file: &File) -> Vec<Choice> {
         eprintln!("skipped: no O_DIRECT here");
         return vec![Choice::Auto];
     }
-    vec![
-        Choice::Auto,
-        Choice::Only(Route::Buffered),
-        Choice::Only(Route::Staged),
-    ]
+    vec![Choice::Auto, Choice::Only(Route::Buffered), Choice::Only(Route::Staged)]
 }
 
 const SIZES: [usize; 8] = [0, 1, 4095, 4096, 4097, 65_536, 300_001, 1 << 20];
@@ -50,8 +43,7 @@ fn every_size_is_read_whole_by_every_route_with_late_copies() {
                 let file = write_file(&folder.path().join(format!("f{len}")), len);
                 for choice in choices(&file) {
                     let moves = whole(&file);
-                    let (seen, receipt) =
-                        read(&executor, &file, moves, len as u64, choice).unwrap();
+                    let (seen, receipt) = read(&executor, &file, moves, len as u64, choice).unwrap();
                     assert!(seen == bytes_of(len), "{len} by {choice:?}");
                     let routed: u64 = receipt.routes.iter().map(|r| r.bytes).sum();
                     assert_eq!((receipt.bytes, routed), (len as u64, len as u64));
@@ -75,10 +67,7 @@ fn every_size_is_written_whole_by_every_route_with_late_copies() {
                 let probe = write_file(&folder.path().join("probe"), 1);
                 for choice in choices(&probe) {
                     let receipt = write(&executor, &path, &bytes_of(len), choice).unwrap();
-                    assert!(
-                        fs::read(&path).unwrap() == bytes_of(len),
-                        "{len} by {choice:?}"
-                    );
+                    assert!(fs::read(&path).unwrap() == bytes_of(len), "{len} by {choice:?}");
                     assert_eq!(receipt.bytes, len as u64);
                 }
             }
@@ -102,12 +91,7 @@ fn ragged(seed: u64, file_bytes: u64) -> (Vec<Move>, u64) {
             extent: Extent::new(offset, bytes),
             at,
         };
-        at += bytes
-            + if rng.below(3) == 0 {
-                rng.below(3000)
-            } else {
-                0
-            };
+        at += bytes + if rng.below(3) == 0 { rng.below(3000) } else { 0 };
         m
     });
     let moves = moves.collect();
@@ -135,8 +119,7 @@ fn ragged_extents_land_where_they_belong() {
                 expected[m.at as usize..][..from.len()].copy_from_slice(&source[from]);
             }
             for choice in choices(&file) {
-                let (seen, receipt) =
-                    read(&executor, &file, moves.clone(), region_bytes, choice).unwrap();
+                let (seen, receipt) = read(&executor, &file, moves.clone(), region_bytes, choice).unwrap();
                 assert!(seen == expected, "by {choice:?}");
                 let routed: u64 = receipt.routes.iter().map(|r| r.bytes).sum();
                 assert_eq!(receipt.bytes, routed);
@@ -154,11 +137,7 @@ fn parts_of_a_region_are_written_with_zeroes_between() {
             let folder = folder();
             let executor = Executor::new(small()).unwrap();
             let source = bytes_of(100_000);
-            let extents = [
-                (17, 1000, 5),
-                (5000, 70_000, 2000),
-                (400_001, 19_999, 80_001),
-            ];
+            let extents = [(17, 1000, 5), (5000, 70_000, 2000), (400_001, 19_999, 80_001)];
             let mut expected = vec![0; 500_000];
             for (offset, bytes, at) in extents {
                 expected[offset..offset + bytes].copy_from_slice(&source[at..at + bytes]);
@@ -259,9 +238,7 @@ fn read_checked(executor: &Executor, file: &Arc<File>, portion_bytes: u64) -> Ve
         to: vec![Arc::clone(&region)],
         inspect: Arc::new(Accepting),
     };
-    let ticket = executor
-        .check(checked, Choice::Only(Route::Buffered))
-        .unwrap();
+    let ticket = executor.check(checked, Choice::Only(Route::Buffered)).unwrap();
     ticket.wait().unwrap();
     let mut seen = vec![0; file.bytes() as usize];
     let region = Arc::get_mut(&mut region).expect("the job is over");
@@ -283,9 +260,7 @@ fn loads_and_checked_reads_use_the_same_slots_in_turn() {
         .unwrap();
         let load = || {
             let buffered = Choice::Only(Route::Buffered);
-            read(&executor, &file, whole(&file), 600_001, buffered)
-                .unwrap()
-                .0
+            read(&executor, &file, whole(&file), 600_001, buffered).unwrap().0
         };
         assert!(load() == bytes_of(600_001));
         let pinned = standin.count("pinned");
@@ -477,10 +452,7 @@ fn every_failed_driver_call_is_an_error_that_leaks_nothing_and_ends_only_its_tra
                     || name == "cuEventQuery"
                     || nth > count / 2
                     || (name == "cuCtxPushCurrent_v2" && outcome.is_ok());
-                assert!(
-                    may_pass || outcome.is_err(),
-                    "call {nth} of {name} failed unnoticed"
-                );
+                assert!(may_pass || outcome.is_err(), "call {nth} of {name} failed unnoticed");
                 standin.assert_clean();
             }
         }

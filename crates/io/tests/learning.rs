@@ -178,8 +178,7 @@ fn sparse(path: &Path, bytes: u64) -> Vec<Extent> {
         Extent::between(bytes / 2 / 4096 * 4096, bytes),
     ];
     for part in parts {
-        file.write_all_at(&bytes_of(part.bytes as usize), part.offset)
-            .unwrap();
+        file.write_all_at(&bytes_of(part.bytes as usize), part.offset).unwrap();
     }
     parts.to_vec()
 }
@@ -190,9 +189,7 @@ fn relay(executor: &Executor, from: &Path, to: &Path, extents: Vec<Extent>) -> R
     let draft = FileDraft::new(to, source.bytes())?;
     let extents = extents.into_iter().map(|extent| (0, extent)).collect();
     let twins = vec![Arc::clone(draft.file())];
-    let receipt = executor
-        .relay(vec![source], twins, extents, Choice::Auto)?
-        .wait()?;
+    let receipt = executor.relay(vec![source], twins, extents, Choice::Auto)?.wait()?;
     draft.commit()?;
     Ok(receipt)
 }
@@ -216,10 +213,7 @@ fn copies_in_memory_are_whole_by_either_method_and_the_receipt_names_it() {
                 fs::write(&from, bytes_of(bytes)).unwrap();
                 let all = vec![Extent::new(0, bytes as u64)];
                 let receipt = relay(&executor, &from, &to, all).unwrap();
-                assert!(
-                    fs::read(&to).unwrap() == bytes_of(bytes),
-                    "{method} {bytes}"
-                );
+                assert!(fs::read(&to).unwrap() == bytes_of(bytes), "{method} {bytes}");
                 let reason = match method {
                     Method::Calls => Reason::KernelCopy,
                     _ => Reason::NoDirectIo,
@@ -232,10 +226,7 @@ fn copies_in_memory_are_whole_by_either_method_and_the_receipt_names_it() {
             }
             let parts = sparse(&from, 5_000_001);
             relay(&executor, &from, &to, parts).unwrap();
-            assert!(
-                fs::read(&to).unwrap() == fs::read(&from).unwrap(),
-                "{method}"
-            );
+            assert!(fs::read(&to).unwrap() == fs::read(&from).unwrap(), "{method}");
             assert!(kept.lock().unwrap().is_empty(), "it was known");
         }
     }
@@ -323,12 +314,7 @@ fn a_target_in_memory_that_is_truncated_does_not_crash_the_process() {
         .find(|p| *p != to && !p.ends_with("probe"));
     let writer = fs::OpenOptions::new().write(true).open(hidden.unwrap());
     writer.unwrap().set_len(4096).unwrap();
-    let job = executor.write(
-        &region,
-        vec![Arc::clone(draft.file())],
-        whole(bytes),
-        Choice::Auto,
-    );
+    let job = executor.write(&region, vec![Arc::clone(draft.file())], whole(bytes), Choice::Auto);
     // A write by a system call extends the file again: all bytes are there.
     job.unwrap().wait().unwrap();
     draft.commit().unwrap();
@@ -354,11 +340,7 @@ fn writes_to_memory_are_whole_by_either_method() {
             let mut region = Region::host(6_000_000).unwrap();
             region.write_at(0, &source).unwrap();
             let region = Arc::new(region);
-            let parts = [
-                (17, 1000, 5),
-                (5000, 5_000_000, 2001),
-                (7_000_001, 99, 5_999_000),
-            ];
+            let parts = [(17, 1000, 5), (5000, 5_000_000, 2001), (7_000_001, 99, 5_999_000)];
             let mut expected = vec![0; 7_500_003];
             let moves = parts.map(|(offset, bytes, at)| {
                 expected[offset..offset + bytes].copy_from_slice(&source[at..at + bytes]);
@@ -373,10 +355,7 @@ fn writes_to_memory_are_whole_by_either_method() {
             let job = executor.write(&region, files, moves.to_vec(), Choice::Auto);
             let receipt = job.unwrap().wait().unwrap();
             draft.commit().unwrap();
-            assert!(
-                fs::read(&to).unwrap() == expected,
-                "{method} {short_per_mille}"
-            );
+            assert!(fs::read(&to).unwrap() == expected, "{method} {short_per_mille}");
             let buffered = bytes_by(&receipt, Leg::Write, Route::Buffered, Reason::NoDirectIo);
             assert_eq!(buffered, 5_001_099);
         }

@@ -70,15 +70,11 @@ fn six_hundred_files_in_flight_are_read_without_mixing_them_up() {
         for _ in 0..2 {
             let mut region = Arc::new(Region::host(u64::from(FILES) * PAGE).unwrap());
             let choice = choice(&files[0]);
-            let job = executor
-                .read(files.clone(), moves(), &region, choice)
-                .unwrap();
+            let job = executor.read(files.clone(), moves(), &region, choice).unwrap();
             let receipt = job.wait().unwrap();
             assert_eq!(receipt.bytes, u64::from(FILES) * PAGE);
             let seen = Arc::get_mut(&mut region).unwrap().as_slice();
-            let wrong = (0..)
-                .zip(seen.chunks(4096))
-                .filter(|(n, page)| **page != page_of(*n));
+            let wrong = (0..).zip(seen.chunks(4096)).filter(|(n, page)| **page != page_of(*n));
             assert_eq!(wrong.count(), 0, "files with another file's bytes");
         }
     }
@@ -89,14 +85,11 @@ fn six_hundred_files_in_flight_are_written_without_mixing_them_up() {
     for engine in [DriveEngine::Auto, DriveEngine::Pool] {
         let folder = folder();
         let executor = executor(engine);
-        let create =
-            |number| Arc::new(File::create(&path_of(folder.path(), number), PAGE).unwrap());
+        let create = |number| Arc::new(File::create(&path_of(folder.path(), number), PAGE).unwrap());
         let files: Vec<_> = (0..FILES).map(create).collect();
         let mut region = Region::host(u64::from(FILES) * PAGE).unwrap();
         let pages = region.as_mut_slice().chunks_mut(4096);
-        (0..)
-            .zip(pages)
-            .for_each(|(n, page)| page.copy_from_slice(&page_of(n)));
+        (0..).zip(pages).for_each(|(n, page)| page.copy_from_slice(&page_of(n)));
         let choice = choice(&files[0]);
         let job = executor.write(&Arc::new(region), files, moves(), choice);
         job.unwrap().wait().unwrap();

@@ -1,10 +1,6 @@
 //! Reads into several regions of a GPU that act as one, with memory allocated while the read runs, over the stand-in.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 #[path = "fixture/files.rs"]
 mod files;
@@ -126,11 +122,7 @@ fn busy(context: &Context, memory: &Arc<DeviceMemory>, stream: &CudaStream) -> V
     };
     let running: Vec<_> = slots
         .into_iter()
-        .map(|slot| {
-            stream
-                .copy(CopyDirection::ToDevice, slot, memory, &[span])
-                .unwrap()
-        })
+        .map(|slot| stream.copy(CopyDirection::ToDevice, slot, memory, &[span]).unwrap())
         .collect();
     running.into_iter().map(|c| c.wait().unwrap()).collect()
 }
@@ -226,10 +218,7 @@ fn bytes_for_a_gap_between_two_regions_are_an_error() {
         to.open(2);
         let job = executor.read_scattered(vec![file], move_all(), &Arc::new(to), Choice::Auto);
         let error = job.unwrap().wait().unwrap_err();
-        assert!(
-            error.to_string().contains("exceed its 1000 bytes"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("exceed its 1000 bytes"), "{error}");
         drop((executor, context));
         standin.assert_clean();
     });

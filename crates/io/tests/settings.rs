@@ -30,19 +30,17 @@ fn settings() -> impl Strategy<Value = Settings> {
     let lanes = (count(), count(), count());
     let engine = prop_oneof![Just(DriveEngine::Auto), Just(DriveEngine::Pool)];
     let rate = prop_oneof![Just(None), any::<f64>().prop_map(|rate| Some(Rate(rate)))];
-    (lanes, figure(), figure(), engine, rate).prop_map(|(lanes, chunk, staging, engine, rate)| {
-        Settings {
-            drive_lanes: lanes.0,
-            ring_lanes: lanes.0,
-            cached_lanes: lanes.1,
-            depth: lanes.2,
-            write_depth: lanes.2,
-            chunk_bytes: chunk,
-            staging_bytes: staging,
-            engine,
-            rate_max: rate,
-            ..Settings::default()
-        }
+    (lanes, figure(), figure(), engine, rate).prop_map(|(lanes, chunk, staging, engine, rate)| Settings {
+        drive_lanes: lanes.0,
+        ring_lanes: lanes.0,
+        cached_lanes: lanes.1,
+        depth: lanes.2,
+        write_depth: lanes.2,
+        chunk_bytes: chunk,
+        staging_bytes: staging,
+        engine,
+        rate_max: rate,
+        ..Settings::default()
     })
 }
 
@@ -144,10 +142,7 @@ fn each_executor_plans_with_its_own_settings() {
             ..Settings::default()
         });
         let mut region = Arc::new(Region::host(1 << 20).unwrap());
-        let (files, whole) = (
-            vec![Arc::clone(&file)],
-            vec![Extent::new(0, 1 << 20).into()],
-        );
+        let (files, whole) = (vec![Arc::clone(&file)], vec![Extent::new(0, 1 << 20).into()]);
         let choice = Choice::Only(Route::Staged);
         let ticket = executor.unwrap().read(files, whole, &region, choice);
         let receipt = ticket.unwrap().wait().unwrap();

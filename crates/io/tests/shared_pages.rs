@@ -1,11 +1,7 @@
 //! Copies of extents that share pages, as in a sparse file with blocks smaller than a page: none of them clears
 //! another's bytes.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 #[path = "fixture/files.rs"]
 mod files;
@@ -75,11 +71,7 @@ fn extents_that_share_pages_are_copied_whole_by_every_route_and_engine() {
                     assert_eq!(rows.map(|r| r.bytes).sum::<u64>(), all, "{receipt}");
                 }
                 let seen = fs::read(&path).unwrap();
-                let wrong = seen
-                    .iter()
-                    .zip(expected())
-                    .filter(|(a, b)| **a != *b)
-                    .count();
+                let wrong = seen.iter().zip(expected()).filter(|(a, b)| **a != *b).count();
                 assert!(
                     wrong == 0 && seen.len() == BYTES,
                     "{wrong} bytes are wrong: {engine:?}, {choice:?}, chunks of {chunk_bytes}"

@@ -129,12 +129,7 @@ impl Shared {
         passed
     }
 
-    fn pass(
-        &self,
-        mut server: &TcpStream,
-        mut client: &TcpStream,
-        fate: Option<(Break, u64)>,
-    ) -> io::Result<()> {
+    fn pass(&self, mut server: &TcpStream, mut client: &TcpStream, fate: Option<(Break, u64)>) -> io::Result<()> {
         let mut buffer = vec![0; 64 << 10];
         let (mut passed, mut fate) = (0, fate);
         loop {

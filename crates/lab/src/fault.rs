@@ -58,11 +58,7 @@ impl ProxyFault {
     fn is_of_writes(self) -> bool {
         matches!(
             self,
-            Self::LoseAnswer
-                | Self::CutUpload
-                | Self::FlipUpload
-                | Self::RefuseUpload(_)
-                | Self::ErrorIn200
+            Self::LoseAnswer | Self::CutUpload | Self::FlipUpload | Self::RefuseUpload(_) | Self::ErrorIn200
         )
     }
 }
@@ -134,9 +130,7 @@ impl FromStr for ProxyFault {
             "lose-answer" => Self::LoseAnswer,
             "cut-upload" => Self::CutUpload,
             "flip-upload" => Self::FlipUpload,
-            "refuse-upload" => {
-                Self::RefuseUpload(value.parse().map_err(|_| format!("{text}: no status"))?)
-            }
+            "refuse-upload" => Self::RefuseUpload(value.parse().map_err(|_| format!("{text}: no status"))?),
             "error-in-200" => Self::ErrorIn200,
             _ => return Err(format!("unknown fault {text}")),
         })

@@ -90,16 +90,8 @@ impl FaultProxy {
 
     /// Injects other faults from now on. Restarts the count of requests.
     pub fn set(&self, faults: ProxyFaults) {
-        *self
-            .shared
-            .faults
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = faults;
-        for counter in [
-            &self.shared.requests,
-            &self.shared.injected,
-            &self.shared.connections,
-        ] {
+        *self.shared.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
+        for counter in [&self.shared.requests, &self.shared.injected, &self.shared.connections] {
             counter.store(0, Ordering::Relaxed);
         }
     }
@@ -123,11 +115,7 @@ impl Drop for FaultProxy {
 
 impl fmt::Debug for FaultProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "FaultProxy({} to {})",
-            self.address, self.shared.upstream
-        )
+        write!(f, "FaultProxy({} to {})", self.address, self.shared.upstream)
     }
 }
 
@@ -200,11 +188,7 @@ fn expect(request: &mut Head, mut client: &TcpStream) -> io::Result<()> {
 }
 
 /// Injects the faults that occur before the request is forwarded.
-fn before(
-    fault: Option<ProxyFault>,
-    request: &mut Head,
-    mut client: &TcpStream,
-) -> io::Result<Option<After>> {
+fn before(fault: Option<ProxyFault>, request: &mut Head, mut client: &TcpStream) -> io::Result<Option<After>> {
     match fault {
         Some(ProxyFault::CutHead) => {
             client.shutdown(Shutdown::Both)?;
@@ -241,9 +225,7 @@ fn forward(
     let at = draw % bytes.max(1);
     match fault {
         Some(ProxyFault::RefuseUpload(status)) => {
-            let body = format!(
-                "<Error><Code>Injected{status}</Code><Message>by the proxy</Message></Error>"
-            );
+            let body = format!("<Error><Code>Injected{status}</Code><Message>by the proxy</Message></Error>");
             let head = format!(
                 "HTTP/1.1 {status} Injected\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
                 body.len()
@@ -301,13 +283,8 @@ impl Work<'_, '_> {
                 return Ok(After::Close);
             }
             Some(ProxyFault::Status(status)) => {
-                let body = format!(
-                    "<Error><Code>Injected{status}</Code><Message>by the proxy</Message></Error>"
-                );
-                let head = format!(
-                    "HTTP/1.1 {status} Injected\r\nContent-Length: {}\r\n\r\n",
-                    body.len()
-                );
+                let body = format!("<Error><Code>Injected{status}</Code><Message>by the proxy</Message></Error>");
+                let head = format!("HTTP/1.1 {status} Injected\r\nContent-Length: {}\r\n\r\n", body.len());
                 client.write_all(format!("{head}{body}").as_bytes())?;
                 return Ok(After::Close);
             }
@@ -376,9 +353,7 @@ fn pass<R: Read>(from: &mut Reader<R>, mut to: impl Write, bytes: u64) -> io::Re
     let mut buffer = vec![0; usize::try_from(bytes.min(256 << 10)).unwrap_or(0)];
     let mut left = bytes;
     while left > 0 {
-        let most = usize::try_from(left)
-            .unwrap_or(usize::MAX)
-            .min(buffer.len());
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
         match from.body(&mut buffer[..most])? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             read => {

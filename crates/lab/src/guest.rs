@@ -83,10 +83,7 @@ impl Guest<'_> {
         match kernel(series) {
             Ok(_) => true,
             Err(error) => {
-                #[expect(
-                    clippy::print_stderr,
-                    reason = "skipped tests are counted by this line"
-                )]
+                #[expect(clippy::print_stderr, reason = "skipped tests are counted by this line")]
                 {
                     eprintln!("skipped: no guest: {error}");
                 }
@@ -173,10 +170,7 @@ impl Guest<'_> {
     fn add_drives(&self, add: &mut dyn FnMut(&str, String)) {
         let is_switched = self.topology == Topology::Switch;
         if is_switched {
-            add(
-                "-device",
-                "pcie-root-port,id=root,chassis=1,slot=1".to_owned(),
-            );
+            add("-device", "pcie-root-port,id=root,chassis=1,slot=1".to_owned());
             add("-device", "x3130-upstream,id=up,bus=root".to_owned());
         }
         for drive in GuestDrive::ALL {
@@ -208,10 +202,7 @@ impl Guest<'_> {
                 format!("nvme-ns,drive=drive{drive:?},bus=nvme{drive:?},nsid={number}"),
             );
         }
-        add(
-            "-drive",
-            "file=V.img,if=none,id=driveV,format=raw".to_owned(),
-        );
+        add("-drive", "file=V.img,if=none,id=driveV,format=raw".to_owned());
         add("-device", "virtio-blk-pci,drive=driveV".to_owned());
     }
 }
@@ -224,9 +215,7 @@ impl GuestOutput {
 
     /// The rest of each output line that begins with `word`.
     pub fn said<'a>(&'a self, word: &'a str) -> impl Iterator<Item = &'a str> {
-        self.log
-            .lines()
-            .filter_map(move |line| line.strip_prefix(word))
+        self.log.lines().filter_map(move |line| line.strip_prefix(word))
     }
 }
 
@@ -246,9 +235,7 @@ fn kernel(series: &str) -> io::Result<PathBuf> {
         ("mkfs.ext4", "e2fsprogs"),
         ("busybox", "busybox-static"),
     ] {
-        let found = Command::new("sh")
-            .args(["-c", "command -v \"$0\"", program])
-            .output()?;
+        let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output()?;
         if !found.status.success() {
             let why = format!("{program} is not installed (package {package})");
             return Err(io::Error::other(why));

@@ -20,10 +20,7 @@ pub(crate) struct Head {
 impl Head {
     /// The value of a header.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        let found = self
-            .headers
-            .iter()
-            .find(|(own, _)| own.eq_ignore_ascii_case(name));
+        let found = self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
 
@@ -35,8 +32,7 @@ impl Head {
 
     /// Removes a header.
     pub(crate) fn remove(&mut self, name: &str) {
-        self.headers
-            .retain(|(own, _)| !own.eq_ignore_ascii_case(name));
+        self.headers.retain(|(own, _)| !own.eq_ignore_ascii_case(name));
     }
 
     /// The length of the body that follows.
@@ -86,9 +82,7 @@ impl Head {
     /// The encoded head.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let headers = self.headers.iter();
-        let headers: Vec<_> = headers
-            .map(|(name, value)| format!("{name}: {value}\r\n"))
-            .collect();
+        let headers: Vec<_> = headers.map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         format!("{}\r\n{}\r\n", self.line, headers.concat()).into_bytes()
     }
 }
@@ -241,8 +235,7 @@ mod tests {
 
     #[test]
     fn a_body_without_a_length_gets_one() {
-        let chunked =
-            b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
+        let chunked = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
             4;x=1\r\nabcd\r\n2\r\nef\r\n0\r\nX: y\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n";
         let closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcdef";
         for answers in [&chunked[..], closing] {
@@ -261,11 +254,7 @@ mod tests {
     #[test]
     fn invalid_chunks_are_an_error() {
         for body in [&b"x\r\n"[..], b"2\r\nabc\r\n0\r\n\r\n", b"2\r\na"] {
-            let answer = [
-                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-                body,
-            ]
-            .concat();
+            let answer = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", body].concat();
             assert!(Reader::new(&*answer).answer(true).is_err(), "{body:?}");
         }
     }

@@ -60,10 +60,7 @@ impl S3Server {
         let shared = SHARED.get_or_init(|| match Self::start() {
             Ok(weed) => Some(weed),
             Err(error) => {
-                #[expect(
-                    clippy::print_stderr,
-                    reason = "skipped tests are counted by this line"
-                )]
+                #[expect(clippy::print_stderr, reason = "skipped tests are counted by this line")]
                 {
                     eprintln!("skipped: no S3 server: {error}");
                 }
@@ -76,10 +73,7 @@ impl S3Server {
     /// Starts a server, or uses the one given by the environment.
     pub fn start() -> io::Result<Self> {
         if let Ok(address) = std::env::var(OTHER) {
-            let mut other = Self {
-                address,
-                process: None,
-            };
+            let mut other = Self { address, process: None };
             other.wait_until_ready()?;
             return Ok(other);
         }
@@ -164,21 +158,16 @@ impl S3Server {
     fn wait_until_ready(&mut self) -> io::Result<()> {
         let start = Instant::now();
         loop {
-            let made = TcpStream::connect(&self.address)
-                .and_then(|_| self.send(Method::PUT, Self::BUCKET, &[], Vec::new()));
+            let made =
+                TcpStream::connect(&self.address).and_then(|_| self.send(Method::PUT, Self::BUCKET, &[], Vec::new()));
             match made {
                 Ok(status) if status < 300 => return Ok(()),
                 _ if self.has_ended()? || start.elapsed() > START_MAX => {
-                    let log = self
-                        .process
-                        .as_ref()
-                        .map(|(folder, _)| folder.path().join("log"));
+                    let log = self.process.as_ref().map(|(folder, _)| folder.path().join("log"));
                     let log = log.and_then(|log| fs::read_to_string(log).ok());
                     let log = log.unwrap_or_default();
                     let last = log.lines().last().unwrap_or("it wrote no log").to_owned();
-                    return Err(io::Error::other(format!(
-                        "the S3 server did not start: {last}"
-                    )));
+                    return Err(io::Error::other(format!("the S3 server did not start: {last}")));
                 }
                 _ => thread::sleep(Duration::from_millis(100)),
             }
@@ -217,12 +206,7 @@ impl S3Server {
     }
 
     /// Stores an object with headers, for example a checksum.
-    pub fn put_with(
-        &self,
-        target: &str,
-        headers: &[(&str, &str)],
-        content: impl Into<Vec<u8>>,
-    ) -> u16 {
+    pub fn put_with(&self, target: &str, headers: &[(&str, &str)], content: impl Into<Vec<u8>>) -> u16 {
         self.send_object(Method::PUT, target, headers, content.into())
             .expect("the server runs")
     }
@@ -244,24 +228,12 @@ impl S3Server {
     }
 
     /// Sends a request for an object of the bucket.
-    fn send_object(
-        &self,
-        method: Method,
-        target: &str,
-        headers: &[(&str, &str)],
-        body: Vec<u8>,
-    ) -> io::Result<u16> {
+    fn send_object(&self, method: Method, target: &str, headers: &[(&str, &str)], body: Vec<u8>) -> io::Result<u16> {
         let target = format!("{}/{target}", Self::BUCKET);
         self.send(method, &target, headers, body)
     }
 
-    fn send(
-        &self,
-        method: Method,
-        target: &str,
-        headers: &[(&str, &str)],
-        body: Vec<u8>,
-    ) -> io::Result<u16> {
+    fn send(&self, method: Method, target: &str, headers: &[(&str, &str)], body: Vec<u8>) -> io::Result<u16> {
         let answer = self.ask(method, target, headers, body)?;
         Ok(answer.status().as_u16())
     }
@@ -288,17 +260,11 @@ impl S3Server {
         let signer = RequestSigner::new("s3", "us-east-1");
         let context = Context::new();
         {
-            let mut signing =
-                pin!(signer.sign_request(&context, &mut parts, Some(&credential), None));
+            let mut signing = pin!(signer.sign_request(&context, &mut parts, Some(&credential), None));
             let polled = signing.as_mut().poll(&mut Task::from_waker(Waker::noop()));
-            assert!(
-                matches!(polled, Poll::Ready(Ok(()))),
-                "signing does not block"
-            );
+            assert!(matches!(polled, Poll::Ready(Ok(()))), "signing does not block");
         }
-        agent()
-            .run(Request::from_parts(parts, body))
-            .map_err(io::Error::other)
+        agent().run(Request::from_parts(parts, body)).map_err(io::Error::other)
     }
 }
 
@@ -315,9 +281,7 @@ impl Drop for S3Server {
 fn agent() -> &'static ureq::Agent {
     static AGENT: OnceLock<ureq::Agent> = OnceLock::new();
     AGENT.get_or_init(|| {
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .proxy(None);
+        let config = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
         config.build().new_agent()
     })
 }
@@ -327,9 +291,7 @@ fn free_ports() -> io::Result<[u16; 4]> {
     let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let mut free = Vec::new();
     for _ in 0..1000 {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-            .local_addr()?
-            .port();
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         // Below the ephemeral range of the kernel, so that no other test takes one meanwhile.
         let port = 12_000 + port % 10_000;
         if is_free(port) && is_free(port + 10_000) && !free.contains(&port) {

@@ -80,10 +80,7 @@ fn relay(mut client: &TcpStream, upstream: &str, config: Arc<ServerConfig>) -> i
         while session.wants_write() {
             session.write_tls(&mut client)?;
         }
-        let mut sides = [
-            PollFd::new(&client, PollFlags::IN),
-            PollFd::new(&server, PollFlags::IN),
-        ];
+        let mut sides = [PollFd::new(&client, PollFlags::IN), PollFd::new(&server, PollFlags::IN)];
         poll(&mut sides, None)?;
         let [from_client, from_server] = sides.map(|side| !side.revents().is_empty());
         if from_client {

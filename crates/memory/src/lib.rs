@@ -17,8 +17,8 @@ use straightway_core::{Direction, Error, ErrorKind, Extent, Reason, Result, Surv
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
-        Store, Tag, Verb, Verbs, own_draft, parts, text,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb,
+        Verbs, own_draft, parts, text,
     },
 };
 
@@ -84,12 +84,7 @@ impl Store for Memory {
             let failed = |kind, why| Err(Error::new(kind, "open", self.describe(&named.name), why));
             match all.get(&self.key(&named.name)?) {
                 None => failed(ErrorKind::NotFound, "there is no such object"),
-                Some(found)
-                    if named
-                        .tag
-                        .as_ref()
-                        .is_some_and(|tag| *tag != found.own_tag()) =>
-                {
+                Some(found) if named.tag.as_ref().is_some_and(|tag| *tag != found.own_tag()) => {
                     failed(ErrorKind::Corrupt, "it is another version")
                 }
                 Some(found) => Ok(Arc::clone(found) as _),
@@ -106,12 +101,7 @@ impl Store for Memory {
         "memory"
     }
 
-    fn survey(
-        &self,
-        objects: &[Arc<dyn Handle>],
-        _hulls: &[Option<Extent>],
-        _: Direction,
-    ) -> Result<Vec<Survey>> {
+    fn survey(&self, objects: &[Arc<dyn Handle>], _hulls: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
         let survey = Survey {
             doubt: Some(Reason::StoreInMemory),
             ..Survey::default()
@@ -123,9 +113,7 @@ impl Store for Memory {
         let all = self.shared.lock();
         let inside = all.range(self.prefix.clone()..);
         let inside = inside.map_while(|(key, _)| key.strip_prefix(&self.prefix));
-        let mut names: Vec<String> = inside
-            .map(|name| name.split_inclusive('/').take(1).collect())
-            .collect();
+        let mut names: Vec<String> = inside.map(|name| name.split_inclusive('/').take(1).collect()).collect();
         names.dedup();
         let names_max = page.names_max.min(PAGE_NAMES_MAX);
         let mut listing = Listing::of(

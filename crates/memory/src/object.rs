@@ -62,12 +62,7 @@ impl Handle for MemoryObject {
             return Ok(());
         }
         let message = format!("it ends at byte {}", offset + read as u64);
-        Err(Error::new(
-            ErrorKind::Corrupt,
-            "read",
-            self.object().name,
-            message,
-        ))
+        Err(Error::new(ErrorKind::Corrupt, "read", self.object().name, message))
     }
 
     fn check_unchanged(&self) -> Result<()> {
@@ -76,12 +71,7 @@ impl Handle for MemoryObject {
             return Ok(());
         }
         let message = "it was replaced or removed while it was read";
-        Err(Error::new(
-            ErrorKind::Corrupt,
-            "read",
-            self.object().name,
-            message,
-        ))
+        Err(Error::new(ErrorKind::Corrupt, "read", self.object().name, message))
     }
 }
 

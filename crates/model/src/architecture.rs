@@ -285,11 +285,7 @@ impl Checkable for ArchitectureQuestion {
             let hardware = &self.hardware;
             c.count("servers", hardware.servers, 1..=100_000);
             c.rate("server_rate", hardware.server_rate, RATE_ANY);
-            c.count(
-                "targets_per_server",
-                hardware.targets_per_server,
-                1..=10_000,
-            );
+            c.count("targets_per_server", hardware.targets_per_server, 1..=10_000);
             c.rate("target_read", hardware.target_read, RATE_ANY);
             c.rate("target_write", hardware.target_write, RATE_ANY);
             c.bytes("target_capacity", hardware.target_capacity, BYTES_ANY);
@@ -307,12 +303,7 @@ impl Checkable for ArchitectureQuestion {
             c.range("lookups", self.ingest.lookups, 0.0..=1000.0, "");
         });
         c.within("storm", |c| {
-            c.range(
-                "operations_per_s",
-                self.storm.operations_per_s,
-                0.001..=1e15,
-                "per s",
-            );
+            c.range("operations_per_s", self.storm.operations_per_s, 0.001..=1e15, "per s");
             c.range("operations", self.storm.operations, 0.0..=1e18, "");
         });
         if c.is_clean() {
@@ -324,11 +315,7 @@ impl Checkable for ArchitectureQuestion {
 impl Checkable for System {
     fn check(&self, c: &mut Checker) {
         if self.name.is_empty() || self.name.len() > 60 {
-            c.refuse(
-                "name",
-                format!("`{}`", self.name),
-                "a name of 1 to 60 bytes",
-            );
+            c.refuse("name", format!("`{}`", self.name), "a name of 1 to 60 bytes");
         }
         for (field, value) in [
             ("stripe", self.stripe),
@@ -358,9 +345,8 @@ impl ArchitectureQuestion {
             let servers = (kept / server).ceil();
             if servers > hardware.servers as f64 {
                 let name = &system.name;
-                let allowed = format!(
-                    "at least {servers:.0} for {count} checkpoints of {size} on {name} (targets of {target})"
-                );
+                let allowed =
+                    format!("at least {servers:.0} for {count} checkpoints of {size} on {name} (targets of {target})");
                 c.refuse("hardware.servers", hardware.servers, allowed);
                 return;
             }
@@ -371,8 +357,7 @@ impl ArchitectureQuestion {
             let stripes = (file / (target.0 as f64 * system.write_share)).ceil();
             if stripes > stripe as f64 {
                 let file = shown_bytes(file);
-                let allowed =
-                    format!("at least {stripes:.0} for a file of {file} (targets of {target})");
+                let allowed = format!("at least {stripes:.0} for a file of {file} (targets of {target})");
                 c.refuse(&format!("systems[{i}].stripe"), stripe, allowed);
                 return;
             }
@@ -431,16 +416,13 @@ impl ArchitectureQuestion {
     fn write(&self, system: &System) -> (f64, &'static str) {
         let hardware = &self.hardware;
         let all = hardware.servers * hardware.targets_per_server;
-        let reached = system.stripe.map_or(all, |stripe| {
-            all.min(stripe.saturating_mul(self.checkpoint.files))
-        });
+        let reached = system
+            .stripe
+            .map_or(all, |stripe| all.min(stripe.saturating_mul(self.checkpoint.files)));
         let ports = hardware.servers as f64 * hardware.server_rate.0;
         least([
             (self.clients_rate(system), "clients"),
-            (
-                reached as f64 * hardware.target_write.0 * system.write_share,
-                "targets",
-            ),
+            (reached as f64 * hardware.target_write.0 * system.write_share, "targets"),
             (ports * system.write_share, "server ports"),
         ])
     }

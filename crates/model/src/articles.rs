@@ -67,11 +67,7 @@ impl Checkable for File {
                     c.refuse("why", "nothing", "a reason, because there is no evidence");
                 }
                 if row.by.is_none() && row.verdict != FigureVerdict::Undecided {
-                    c.refuse(
-                        "verdict",
-                        "typed in",
-                        "undecided, because there is no evidence",
-                    );
+                    c.refuse("verdict", "typed in", "undecided, because there is no evidence");
                 }
             });
         }
@@ -159,9 +155,7 @@ mod tests {
         }
         let silent: Vec<_> = judged
             .iter()
-            .filter(|j| {
-                j.why.is_empty() && (j.verdict != FigureVerdict::Follows || j.model_says.is_none())
-            })
+            .filter(|j| j.why.is_empty() && (j.verdict != FigureVerdict::Follows || j.model_says.is_none()))
             .collect();
         assert!(silent.is_empty(), "{silent:#?}");
     }

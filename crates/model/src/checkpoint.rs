@@ -215,13 +215,12 @@ impl CheckpointQuestion {
             nodes,
             mtbf_s,
             gain: ways.standard.durable_s / ways.direct.durable_s,
-            gain_points: availability(ways.direct.stop_s, work_s)
-                - availability(ways.standard.stop_s, work_s),
-            interval_for_gain_s: self.schedule.target_gain.and_then(|gain| {
-                interval::interval_for_gain_s(ways.standard.stop_s, ways.direct.stop_s, gain)
-            }),
-            rate_for_target_bytes_per_s: (writing_for_target_s > 0.0)
-                .then_some(size_bytes / writing_for_target_s),
+            gain_points: availability(ways.direct.stop_s, work_s) - availability(ways.standard.stop_s, work_s),
+            interval_for_gain_s: self
+                .schedule
+                .target_gain
+                .and_then(|gain| interval::interval_for_gain_s(ways.standard.stop_s, ways.direct.stop_s, gain)),
+            rate_for_target_bytes_per_s: (writing_for_target_s > 0.0).then_some(size_bytes / writing_for_target_s),
             // C / (W + C) = 1/5 at W = 4 C.
             interval_for_fifth_s: 4.0 * ways.standard.stop_s,
             curve: Self::curve(&ways, mtbf_s),
@@ -247,13 +246,7 @@ impl CheckpointQuestion {
         }
     }
 
-    fn ways(
-        &self,
-        size: f64,
-        nodes: u64,
-        mtbf_s: f64,
-        (standard, direct): (&PathEstimate, &PathEstimate),
-    ) -> Ways {
+    fn ways(&self, size: f64, nodes: u64, mtbf_s: f64, (standard, direct): (&PathEstimate, &PathEstimate)) -> Ways {
         let together = |one_node: f64| (one_node * nodes as f64).min(self.storage.rate.0);
         let read = self.storage.read_rate.unwrap_or(self.storage.rate).0;
         let restore_s = |one_node: f64| size / (one_node * nodes as f64).min(read);
@@ -301,11 +294,7 @@ impl CheckpointQuestion {
             stop_s
         };
         // A computed interval must leave room for the flush.
-        let found = if flush_s > 0.0 {
-            daly_s.max(shortest_s)
-        } else {
-            daly_s
-        };
+        let found = if flush_s > 0.0 { daly_s.max(shortest_s) } else { daly_s };
         let interval_s = self.schedule.interval.map_or(found, |interval| interval.0);
         let recovery_s = self.schedule.restart.0 + restore_s;
         let restart_s = recovery_s + flush_s;
@@ -352,10 +341,7 @@ impl CheckpointQuestion {
         if ways.all().any(|way| way.fits) {
             return Ok(());
         }
-        let fastest_s = ways
-            .all()
-            .map(|way| way.shortest_s)
-            .fold(f64::INFINITY, f64::min);
+        let fastest_s = ways.all().map(|way| way.shortest_s).fold(f64::INFINITY, f64::min);
         Err(Refusals::one(
             "schedule.interval",
             interval.to_string(),
@@ -405,13 +391,8 @@ impl Question for CheckpointQuestion {
             "direct does not pay off"
         };
         let ways = &answer.ways;
-        let named = [
-            ("standard", Some(&ways.standard)),
-            ("direct", Some(&ways.direct)),
-        ];
-        let named = named
-            .into_iter()
-            .chain([("asynchronous", ways.asynchronous.as_ref())]);
+        let named = [("standard", Some(&ways.standard)), ("direct", Some(&ways.direct))];
+        let named = named.into_iter().chain([("asynchronous", ways.asynchronous.as_ref())]);
         let best = named
             .filter_map(|(name, way)| Some((name, way?.goodput)))
             .max_by(|a, b| a.1.total_cmp(&b.1));
@@ -436,9 +417,7 @@ mod tests {
     fn mlperf_sizes_follow_from_14_bytes_a_parameter() {
         // mlcommons/storage submission guidelines, ±3 %; real parameter counts of Llama 3.
         const GIB: f64 = 1_073_741_824.0;
-        for (parameters, published_gib) in
-            [(8.03e9, 105.0), (70.6e9, 912.0), (405.9e9, 5.29 * 1024.0)]
-        {
+        for (parameters, published_gib) in [(8.03e9, 105.0), (70.6e9, 912.0), (405.9e9, 5.29 * 1024.0)] {
             let model = ModelState {
                 parameters,
                 ..ModelState::default()
@@ -459,16 +438,8 @@ mod tests {
             },
             ..CheckpointQuestion::default()
         };
-        near(
-            asked(16_384, 50_677.0).compute().unwrap().mtbf_s / 3600.0,
-            3.093,
-            0.001,
-        );
-        near(
-            asked(100_000, 50_000.0).compute().unwrap().mtbf_s,
-            1800.0,
-            1e-12,
-        );
+        near(asked(16_384, 50_677.0).compute().unwrap().mtbf_s / 3600.0, 3.093, 0.001);
+        near(asked(100_000, 50_000.0).compute().unwrap().mtbf_s, 1800.0, 1e-12);
     }
 
     #[test]
@@ -492,11 +463,7 @@ mod tests {
         for interval in [None, Some(Seconds(1800.0))] {
             let mut asked = CheckpointQuestion::default();
             asked.schedule.interval = interval;
-            let needed = asked
-                .compute()
-                .unwrap()
-                .rate_for_target_bytes_per_s
-                .unwrap();
+            let needed = asked.compute().unwrap().rate_for_target_bytes_per_s.unwrap();
             asked.storage.rate = Rate(needed);
             let again = asked.compute().unwrap();
             near(again.ways.standard.availability, 0.99, 1e-6);
@@ -572,14 +539,7 @@ mod tests {
             asked.cluster.gpus = gpus_per_node;
             asked.cluster.gpus_per_node = gpus_per_node;
             asked.storage.sync = Seconds(0.0);
-            asked
-                .compute()
-                .unwrap()
-                .ways
-                .asynchronous
-                .as_ref()
-                .unwrap()
-                .stop_s
+            asked.compute().unwrap().ways.asynchronous.as_ref().unwrap().stop_s
         };
         near(stop(1) / stop(4), 4.0, 1e-9);
         // Eight links exceed the rate of host memory.

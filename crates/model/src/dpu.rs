@@ -146,11 +146,7 @@ impl DpuQuestion {
         let kept_s = core_s(&mut self.work.iter().filter(|work| work.on_card.is_none()));
         let host = self.host_cores as f64;
         let by_cores = |core_s: f64| {
-            if core_s > 0.0 {
-                host / core_s
-            } else {
-                f64::MAX
-            }
+            if core_s > 0.0 { host / core_s } else { f64::MAX }
         };
         let mut without = vec![(self.port.0, "port"), (by_cores(all_s), "host cores")];
         let mut with = vec![(self.port.0, "port"), (by_cores(kept_s), "host cores")];
@@ -194,13 +190,7 @@ impl DpuQuestion {
                 Citation::SCENARIO
             };
             let what = format!("{}: a core does", work.name);
-            let per_core = basis.parameter(
-                format!("work[{i}].per_core"),
-                what,
-                work.per_core.0,
-                "B/s",
-                source,
-            );
+            let per_core = basis.parameter(format!("work[{i}].per_core"), what, work.per_core.0, "B/s", source);
             per_core.between(work.per_core.0 / 2.0, work.per_core.0 * 2.0, FACTOR_2);
             if let Some(rate) = work.on_card {
                 let what = format!("{}: the card does", work.name);
@@ -211,8 +201,7 @@ impl DpuQuestion {
     }
 }
 
-const FACTOR_2: Citation =
-    Citation::quoted("reports of software on one core", "within a factor of two");
+const FACTOR_2: Citation = Citation::quoted("reports of software on one core", "within a factor of two");
 
 /// The result for one kind of work at the rate `moved`.
 fn row(work: &DpuWork, moved: f64) -> DpuRow {

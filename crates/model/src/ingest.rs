@@ -150,10 +150,7 @@ const FORMULAS: [Formula; 2] = [
     Formula {
         gives: "accelerator utilisation",
         text: "AU = compute time / run time; a step is max(compute, read, lookups, decode) with prefetch, their sum without; GPUs fed: as many as keep it at compute / target",
-        source: Citation::read(
-            "mlcommons/storage submission guidelines",
-            "accelerator utilisation",
-        ),
+        source: Citation::read("mlcommons/storage submission guidelines", "accelerator utilisation"),
     },
     queue::MMC,
 ];
@@ -221,12 +218,7 @@ impl Checkable for IngestQuestion {
             c.range("per_sample", self.files.per_sample, 0.0..=1e6, "");
             c.range("lookups", self.files.lookups, 0.0..=1000.0, "");
             c.count("servers", self.files.servers, 1..=1_000_000);
-            c.range(
-                "lookups_per_s",
-                self.files.lookups_per_s,
-                1.0..=1e12,
-                "per s",
-            );
+            c.range("lookups_per_s", self.files.lookups_per_s, 1.0..=1e12, "per s");
             c.bytes("dataset", self.files.dataset, BYTES_ANY);
         });
         if c.is_clean() {
@@ -252,8 +244,7 @@ impl IngestQuestion {
             direct: self.outcome(direct),
             lookups_per_s,
             metadata: queue::mmc(files.servers, files.lookups_per_s, lookups_per_s),
-            decode_cores_per_node: node_gpus * training.batch as f64 * training.decode.0
-                / training.compute.0,
+            decode_cores_per_node: node_gpus * training.batch as f64 * training.decode.0 / training.compute.0,
             held_per_gpu_bytes: self.held_bytes(),
             basis: self.basis(),
         }
@@ -372,27 +363,9 @@ impl IngestQuestion {
                 LLAMA_STORAGE,
             )
             .between(1e12, 7e12, LLAMA_STORAGE);
-        basis.parameter(
-            "training.sample",
-            "sample",
-            training.sample.0 as f64,
-            "B",
-            UNET3D,
-        );
-        basis.parameter(
-            "training.compute",
-            "compute of a step",
-            training.compute.0,
-            "s",
-            UNET3D,
-        );
-        basis.parameter(
-            "training.batch",
-            "samples in a step",
-            training.batch as f64,
-            "",
-            UNET3D,
-        );
+        basis.parameter("training.sample", "sample", training.sample.0 as f64, "B", UNET3D);
+        basis.parameter("training.compute", "compute of a step", training.compute.0, "s", UNET3D);
+        basis.parameter("training.batch", "samples in a step", training.batch as f64, "", UNET3D);
         let storage = ("cluster.storage_capacity", cluster.storage_capacity);
         let host = self.node.host.memory;
         assume_capacities(&mut basis, cluster.gpu_memory, host, storage);
@@ -443,11 +416,7 @@ mod tests {
         in_turn.training.target = 0.2;
         for mut asked in [IngestQuestion::default(), slow, crowded, in_turn] {
             let outcome = asked.compute().direct;
-            assert_eq!(
-                outcome.target_met,
-                outcome.gpus_at_target >= 64.0,
-                "{outcome:?}"
-            );
+            assert_eq!(outcome.target_met, outcome.gpus_at_target >= 64.0, "{outcome:?}");
             // With all rates scaled to the number of GPUs, the number fed meets the target and one more does
             // not.
             let per_gpu = |what: f64, gpus: f64| what * 64.0 / gpus;
@@ -473,11 +442,7 @@ mod tests {
     #[test]
     fn unet3d_on_an_h100_consumes_3_18_gb_per_second() {
         // unet3d_h100.yaml, within 1 %.
-        near(
-            IngestQuestion::default().compute().per_gpu_bytes_per_s,
-            3.18e9,
-            0.01,
-        );
+        near(IngestQuestion::default().compute().per_gpu_bytes_per_s, 3.18e9, 0.01);
     }
 
     #[test]
@@ -487,10 +452,7 @@ mod tests {
         asked.cluster.storage_rate = Rate(need / 2.0);
         let answer = asked.compute();
         near(answer.direct.utilisation, 0.5, 1e-9);
-        assert_eq!(
-            (answer.direct.bound_by, answer.direct.target_met),
-            ("reading", false)
-        );
+        assert_eq!((answer.direct.bound_by, answer.direct.target_met), ("reading", false));
         asked.cluster.storage_rate = Rate(need * 0.91);
         near(asked.compute().direct.utilisation, 0.91, 1e-9);
         assert!(asked.compute().direct.target_met);

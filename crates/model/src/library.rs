@@ -86,11 +86,8 @@ mod tests {
     fn every_published_figure_holds_or_fails_as_its_file_says() {
         let (mut judged, mut wrong) = (0, Vec::new());
         for entry in LIBRARY {
-            let scenario: Scenario =
-                check::read(entry.text).unwrap_or_else(|e| panic!("{}: {e}", entry.name));
-            let answer = scenario
-                .answer()
-                .unwrap_or_else(|e| panic!("{}: {e}", entry.name));
+            let scenario: Scenario = check::read(entry.text).unwrap_or_else(|e| panic!("{}: {e}", entry.name));
+            let answer = scenario.answer().unwrap_or_else(|e| panic!("{}: {e}", entry.name));
             let corrections = &answer.basis().corrections;
             assert_eq!(
                 corrections.len(),
@@ -102,11 +99,7 @@ mod tests {
                 if correction.holds != claim.holds {
                     wrong.push(format!("{}: {correction:?}", entry.name));
                 }
-                assert!(
-                    claim.holds || !claim.why.is_empty(),
-                    "{}: say why",
-                    claim.says
-                );
+                assert!(claim.holds || !claim.why.is_empty(), "{}: say why", claim.says);
                 judged += 1;
             }
         }

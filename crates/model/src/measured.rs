@@ -142,8 +142,7 @@ impl Comparison {
     /// Whether every prediction is within the tolerance, except for at most one row in ten with a known reason.
     pub fn holds(&self) -> bool {
         let missed = self.rows.iter().filter(|row| row.misses());
-        let (explained, silent): (Vec<&ComparisonRow>, Vec<&ComparisonRow>) =
-            missed.partition(|row| row.why.is_some());
+        let (explained, silent): (Vec<&ComparisonRow>, Vec<&ComparisonRow>) = missed.partition(|row| row.why.is_some());
         silent.is_empty() && explained.len() * 10 <= self.rows.len()
     }
 }
@@ -254,10 +253,7 @@ impl Checkable for MeasuredRoute {
                 }
             });
         }
-        for (field, spread) in [
-            ("read_spread", self.read_spread),
-            ("write_spread", self.write_spread),
-        ] {
+        for (field, spread) in [("read_spread", self.read_spread), ("write_spread", self.write_spread)] {
             if let Some(spread) = spread {
                 c.range(field, spread, 0.0..=1000.0, "of the median");
             }
@@ -384,12 +380,7 @@ impl MeasuredMachine {
         }
         for (what, rate) in self.stages.list() {
             if let Some(rate) = rate {
-                basis.assume(
-                    format!("measured: {}", what.replace('_', " ")),
-                    rate.0,
-                    "B/s",
-                    here,
-                );
+                basis.assume(format!("measured: {}", what.replace('_', " ")), rate.0, "B/s", here);
             }
         }
         if let Some(latency) = self.drive.read_latency {
@@ -576,23 +567,12 @@ mod tests {
         near(rows[0].calibrated, 20e9, 1e-9);
         near(rows[1].calibrated, 6e9, 0.01);
         let mut two = measured;
-        two.staged.read_at = at(16).map(|at| At {
-            lanes: Some(2),
-            ..at
-        });
-        near(
-            two.compare(&ComputeNode::default()).rows[1].calibrated,
-            12e9,
-            0.01,
-        );
+        two.staged.read_at = at(16).map(|at| At { lanes: Some(2), ..at });
+        near(two.compare(&ComputeNode::default()).rows[1].calibrated, 12e9, 0.01);
         // CPU time gives the copy rate of a core even if other processes used most of the cores.
         two.cached.read = rate(3.0);
         two.cached.cpu_s_per_gb = Some(1.0 / 6.0);
-        near(
-            two.compare(&ComputeNode::default()).rows[1].calibrated,
-            12e9,
-            0.01,
-        );
+        near(two.compare(&ComputeNode::default()).rows[1].calibrated, 12e9, 0.01);
     }
 
     #[test]
@@ -604,8 +584,7 @@ mod tests {
 
     #[test]
     fn a_profile_is_checked_like_any_input() {
-        let refused =
-            straightway_scenario::check::read::<MeasuredMachine>("[drive]\nread = 0").unwrap_err();
+        let refused = straightway_scenario::check::read::<MeasuredMachine>("[drive]\nread = 0").unwrap_err();
         assert_eq!(
             refused.to_string(),
             "line 2: drive.read = 0 B/s: allowed is from 1 kB/s to 1000000 TB/s"

@@ -142,10 +142,7 @@ pub const FORMULAS: [Formula; 4] = [
     Formula {
         gives: "latency of an I/O",
         text: "T = T_media + T_hop + T_copies + Σ io / rate of each stage",
-        source: Citation::read(
-            "seed article on GPUDirect Storage",
-            "latency and throughput modelling",
-        ),
+        source: Citation::read("seed article on GPUDirect Storage", "latency and throughput modelling"),
     },
     Formula {
         gives: "copies between host memory and the GPUs of a node",
@@ -280,10 +277,7 @@ impl ComputeNode {
         }
         let fallback = PathEstimate {
             way: DataPath::Direct,
-            bound_by: format!(
-                "{} (not taken: the standard path is faster)",
-                direct.bound_by
-            ),
+            bound_by: format!("{} (not taken: the standard path is faster)", direct.bound_by),
             ..standard.clone()
         };
         (standard, fallback)
@@ -336,31 +330,17 @@ impl ComputeNode {
             None => (Between::DrivesAndGpus, Between::DrivesAndHost),
         };
         let cut = |between, gpus| {
-            let cut = self
-                .machine
-                .as_ref()
-                .and_then(|m| m.cut(between, gpus, false));
+            let cut = self.machine.as_ref().and_then(|m| m.cut(between, gpus, false));
             cut.map_or(NO_LIMIT, |cut| cut.bytes_per_s)
         };
         let copies = |gpus: u64| {
             let engines = gpus as f64 * self.host.gpu_copy_rate.0;
             engines.min(cut(Between::HostAndGpus, gpus))
         };
-        let peer = |gpus: u64| {
-            self.host
-                .peer_rate
-                .map_or_else(|| cut(to_peer, gpus), |r| r.0)
-        };
-        let ports = || {
-            self.machine
-                .as_ref()
-                .map_or(NO_LIMIT, MachineSpec::ports_bytes_per_s)
-        };
+        let peer = |gpus: u64| self.host.peer_rate.map_or_else(|| cut(to_peer, gpus), |r| r.0);
+        let ports = || self.machine.as_ref().map_or(NO_LIMIT, MachineSpec::ports_bytes_per_s);
         Limits {
-            network: self
-                .hop
-                .as_ref()
-                .map(|hop| hop.rate.map_or_else(ports, |r| r.0)),
+            network: self.hop.as_ref().map(|hop| hop.rate.map_or_else(ports, |r| r.0)),
             to_host: cut(to_memory, gpus),
             to_gpus: copies(gpus),
             to_one_gpu: copies(1),
@@ -386,22 +366,12 @@ impl ComputeNode {
         }
         match way {
             DataPath::Direct => {
-                stages.push(stage(
-                    "pcie peer to peer",
-                    0.0,
-                    limits.peer_to_one,
-                    limits.peer,
-                ));
+                stages.push(stage("pcie peer to peer", 0.0, limits.peer_to_one, limits.peer));
             }
             DataPath::Standard => {
                 // This stage adds no latency: the stage before it writes into memory, and its time is counted there.
                 stages.push(stage("pcie to host memory", 0.0, NO_LIMIT, limits.to_host));
-                stages.push(stage(
-                    "host to gpu copy",
-                    0.0,
-                    limits.to_one_gpu,
-                    limits.to_gpus,
-                ));
+                stages.push(stage("host to gpu copy", 0.0, limits.to_one_gpu, limits.to_gpus));
                 let dram = host.dram_rate.0 / crossings(host.copies);
                 stages.push(stage("host memory", 0.0, NO_LIMIT, dram));
             }
@@ -440,10 +410,7 @@ mod tests {
         node.host.gpu_copy_rate = Rate(link);
         node.host.dram_rate = Rate(1e15);
         (node.standard_depth, node.direct_depth) = (64, 64);
-        let (standard, direct) = (
-            node.estimate(DataPath::Standard, 1),
-            node.estimate(DataPath::Direct, 1),
-        );
+        let (standard, direct) = (node.estimate(DataPath::Standard, 1), node.estimate(DataPath::Direct, 1));
         assert!((direct.rate_bytes_per_s / standard.rate_bytes_per_s - 1.0).abs() < 1e-9);
     }
 
@@ -451,10 +418,7 @@ mod tests {
     fn few_copying_cores_bound_the_standard_path_and_not_the_direct_one() {
         let mut node = ComputeNode::default();
         node.host.cores = 2;
-        let (standard, direct) = (
-            node.estimate(DataPath::Standard, 1),
-            node.estimate(DataPath::Direct, 1),
-        );
+        let (standard, direct) = (node.estimate(DataPath::Standard, 1), node.estimate(DataPath::Direct, 1));
         assert_eq!(standard.bound_by, "cpu");
         // Two cores at 9 GB/s less the fixed cost of each I/O.
         assert!((standard.rate_bytes_per_s / 17.8e9 - 1.0).abs() < 0.01);

@@ -174,11 +174,7 @@ impl Checkable for QosQuestion {
         let asked = self.capacity * self.duration.0;
         if asked > OPERATIONS_MAX {
             let seconds = Seconds(OPERATIONS_MAX / self.capacity);
-            c.refuse(
-                "duration",
-                self.duration,
-                format!("at most {seconds} at this capacity"),
-            );
+            c.refuse("duration", self.duration, format!("at most {seconds} at this capacity"));
         }
         c.each("tenants", &self.tenants, 1..=64);
         let reserved: f64 = self.tenants.iter().map(|tenant| tenant.reservation).sum();
@@ -195,11 +191,7 @@ impl Checkable for QosQuestion {
 impl Checkable for Tenant {
     fn check(&self, c: &mut Checker) {
         if self.name.is_empty() || self.name.len() > 60 {
-            c.refuse(
-                "name",
-                format!("`{}`", self.name),
-                "a name of 1 to 60 bytes",
-            );
+            c.refuse("name", format!("`{}`", self.name), "a name of 1 to 60 bytes");
         }
         if let Some(offered) = self.offered {
             c.range("offered", offered, 0.001..=1e8, "per s");
@@ -328,11 +320,7 @@ impl<'a> Simulation<'a> {
         while now_s < end_s {
             self.admit(now_s);
             let Some((tenant, request)) = self.queue.pop(now_s) else {
-                let next = self
-                    .arrivals
-                    .iter()
-                    .map(|(at, _)| *at)
-                    .fold(f64::INFINITY, f64::min);
+                let next = self.arrivals.iter().map(|(at, _)| *at).fold(f64::INFINITY, f64::min);
                 let due = self.queue.next_due_s().unwrap_or(f64::INFINITY);
                 // Strictly later, so that rounding cannot stop the clock.
                 now_s = next.min(due).max(now_s + 1e-12 * end_s);
@@ -390,9 +378,7 @@ impl<'a> Simulation<'a> {
 
     fn rows(self) -> Vec<QosRow> {
         let tenants = self.asked.tenants.iter().zip(self.tallies);
-        tenants
-            .map(|(tenant, tally)| tally.row(tenant, self.asked))
-            .collect()
+        tenants.map(|(tenant, tally)| tally.row(tenant, self.asked)).collect()
     }
 }
 
@@ -489,10 +475,7 @@ mod tests {
 
     #[test]
     fn spare_capacity_goes_by_weight() {
-        let got = shares(vec![
-            backlogged("a", 0.0, None, 1.0),
-            backlogged("b", 0.0, None, 3.0),
-        ]);
+        let got = shares(vec![backlogged("a", 0.0, None, 1.0), backlogged("b", 0.0, None, 3.0)]);
         near(got[0], 2500.0, 0.02);
         near(got[1], 7500.0, 0.02);
     }
@@ -626,10 +609,7 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_answer() {
-        assert_eq!(
-            QosQuestion::default().compute(),
-            QosQuestion::default().compute()
-        );
+        assert_eq!(QosQuestion::default().compute(), QosQuestion::default().compute());
         let other = QosQuestion {
             seed: Seed(2),
             ..QosQuestion::default()

@@ -95,11 +95,7 @@ mod tests {
         // Constant service halves the wait.
         near(mg1_wait_s(&[(0.8, 1.0)], 0.0).unwrap(), 2.0, 1e-12);
         // Splitting the requests into two equal kinds changes nothing.
-        near(
-            mg1_wait_s(&[(0.4, 1.0), (0.4, 1.0)], 0.0).unwrap(),
-            2.0,
-            1e-12,
-        );
+        near(mg1_wait_s(&[(0.4, 1.0), (0.4, 1.0)], 0.0).unwrap(), 2.0, 1e-12);
     }
 
     #[test]

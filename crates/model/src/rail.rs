@@ -78,10 +78,7 @@ pub struct RailRow {
     pub bound_by: &'static str,
 }
 
-const DGX2: Citation = Citation::read(
-    "GDS guide, DGX-2",
-    "same switch 6.52 GiB/s, other switch 3.89: 0.597",
-);
+const DGX2: Citation = Citation::read("GDS guide, DGX-2", "same switch 6.52 GiB/s, other switch 3.89: 0.597");
 
 const FORMULA: Formula = Formula {
     gives: "bandwidth of many rails",
@@ -125,21 +122,9 @@ impl RailQuestion {
         let ports: u64 = machine.ports.iter().map(|ports| ports.count).sum();
         let mut basis = Basis::of(&[FORMULA]);
         let rates = machine.ports_bytes_per_s();
-        basis.parameter(
-            "machine.ports",
-            "line rate of all ports",
-            rates,
-            "B/s",
-            DGX_H100,
-        );
+        basis.parameter("machine.ports", "line rate of all ports", rates, "B/s", DGX_H100);
         basis
-            .parameter(
-                "cross_share",
-                "share left across switches",
-                self.cross_share,
-                "",
-                DGX2,
-            )
+            .parameter("cross_share", "share left across switches", self.cross_share, "", DGX2)
             .between(0.4, 1.0, CROSSING);
         RailAnswer {
             ports,
@@ -152,11 +137,7 @@ impl RailQuestion {
             wanted_bytes_per_s: self.wanted.0,
             per_gpu_bytes_per_s: rate / self.gpus as f64,
             rails_for_wanted: (self.wanted.0 / (rate / ports as f64)).ceil(),
-            rails: machine
-                .ports
-                .iter()
-                .map(|ports| self.row(ports, kept))
-                .collect(),
+            rails: machine.ports.iter().map(|ports| self.row(ports, kept)).collect(),
             basis,
         }
     }
@@ -181,10 +162,7 @@ impl RailQuestion {
     }
 }
 
-const CROSSING: Citation = Citation::quoted(
-    "root complexes of different makers",
-    "peer traffic between root ports",
-);
+const CROSSING: Citation = Citation::quoted("root complexes of different makers", "peer traffic between root ports");
 
 impl Question for RailQuestion {
     const NAME: &'static str = "rail";
@@ -214,11 +192,7 @@ mod tests {
     fn crossing_switches_costs_40_percent_as_on_the_dgx2() {
         // GDS guide: −40 %.
         near(RailQuestion::default().cross_share, 0.6, 0.01);
-        near(
-            RailQuestion::default().compute().steering_gain,
-            1.0 / 0.6,
-            0.01,
-        );
+        near(RailQuestion::default().compute().steering_gain, 1.0 / 0.6, 0.01);
     }
 
     #[test]

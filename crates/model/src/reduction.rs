@@ -169,10 +169,7 @@ fn codecs() -> Vec<Compressor> {
         decompress: Rate(decompress),
         ratio,
     };
-    vec![
-        codec("lz4", 780e6, 4970e6, 2.10),
-        codec("zstd-1", 510e6, 1580e6, 2.89),
-    ]
+    vec![codec("lz4", 780e6, 4970e6, 2.10), codec("zstd-1", 510e6, 1580e6, 2.89)]
 }
 
 impl Checkable for ReductionQuestion {
@@ -245,13 +242,7 @@ impl ReductionQuestion {
     fn basis(&self) -> Basis {
         let mut basis = Basis::of(&FORMULAS);
         let entry = self.dedup.entry.0 as f64;
-        basis.parameter(
-            "dedup.entry",
-            "table entry for a block",
-            entry,
-            "B",
-            OPENZFS,
-        );
+        basis.parameter("dedup.entry", "table entry for a block", entry, "B", OPENZFS);
         basis
             .parameter(
                 "dedup.ratio",
@@ -268,10 +259,7 @@ impl ReductionQuestion {
             } else {
                 Citation::SCENARIO
             };
-            let (path, what) = (
-                format!("codecs[{i}].ratio"),
-                format!("{}: ratio", codec.name),
-            );
+            let (path, what) = (format!("codecs[{i}].ratio"), format!("{}: ratio", codec.name));
             let ratio = basis.parameter(path, what, codec.ratio, "×", source);
             if known.contains(codec) {
                 // Weights compress far less than Silesia's texts.
@@ -282,8 +270,7 @@ impl ReductionQuestion {
     }
 }
 
-const WEIGHTS: Citation =
-    Citation::quoted("compressed model weights", "16-bit weights: 1.05 to 1.5");
+const WEIGHTS: Citation = Citation::quoted("compressed model weights", "16-bit weights: 1.05 to 1.5");
 
 impl Question for ReductionQuestion {
     const NAME: &'static str = "reduction";
@@ -345,9 +332,7 @@ mod tests {
             asked.dedup.ratio = ratio;
             asked.compute().dedup_stored_bytes
         };
-        let even = ReductionQuestion::default()
-            .compute()
-            .dedup_ratio_to_break_even;
+        let even = ReductionQuestion::default().compute().dedup_ratio_to_break_even;
         assert!(at(even * 0.9999) > 1e15 && at(even * 1.0001) < 1e15);
     }
 }

@@ -174,8 +174,7 @@ pub struct EfficiencyPoint {
     pub gds: f64,
 }
 
-const ARTICLE: Citation =
-    Citation::read("seed article on GPUDirect Storage", "registration overhead");
+const ARTICLE: Citation = Citation::read("seed article on GPUDirect Storage", "registration overhead");
 const PCIE_BENCH: Citation = Citation::read(
     "pcie-bench data, Broadwell",
     "64 B random reads over the IOTLB; fits within 8.4 %",
@@ -291,11 +290,7 @@ pub fn crossover(setup_s: f64, saved_s: f64) -> Option<u64> {
         return None;
     }
     let ios = (setup_s / saved_s).ceil().max(1.0);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "bounded above"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded above")]
     (ios < 1e18).then_some(ios as u64)
 }
 
@@ -306,8 +301,7 @@ impl RegistrationQuestion {
         let copy_s = self.copy_s(self.buffer);
         let cost = |page| register(self.buffer, page, self.fixed, self.per_page);
         let register = cost(self.page);
-        let (register_huge, register_gpu_pages) =
-            (cost(self.huge_page), self.gpu_cost(self.buffer));
+        let (register_huge, register_gpu_pages) = (cost(self.huge_page), self.gpu_cost(self.buffer));
         let register_untouched = self.untouched(&register);
         let (once, setup_s) = (register.seconds, self.gds.setup.0);
         let saved_s = once + copy_s;
@@ -506,10 +500,7 @@ mod tests {
 
     #[test]
     fn the_headline_and_the_frontier_have_the_same_crossover() {
-        for (buffer, page) in [
-            (Bytes::gib(1), Bytes::mib(2)),
-            (Bytes::mib(1), Bytes::kib(4)),
-        ] {
+        for (buffer, page) in [(Bytes::gib(1), Bytes::mib(2)), (Bytes::mib(1), Bytes::kib(4))] {
             let answer = RegistrationQuestion {
                 buffer,
                 page,
@@ -563,9 +554,7 @@ mod tests {
             ..one.clone()
         };
         let (one, eight) = (one.compute(), eight.compute());
-        let more = |answer: &RegistrationAnswer| {
-            answer.register_untouched.seconds - answer.register.seconds
-        };
+        let more = |answer: &RegistrationAnswer| answer.register_untouched.seconds - answer.register.seconds;
         near(more(&one), 8.0 * more(&eight), 1e-9);
         near(one.register.seconds, eight.register.seconds, 1e-9);
     }
@@ -595,11 +584,7 @@ mod tests {
         near(answer.register.seconds / 0.080, 3.3, 0.01);
         assert_eq!(answer.register_gpu_pages.pages, 16_384);
         near(answer.register_gpu_pages.seconds, 16.4e-3, 0.005);
-        near(
-            asked(0.5e-6).compute().register_gpu_pages.seconds,
-            8.2e-3,
-            0.005,
-        );
+        near(asked(0.5e-6).compute().register_gpu_pages.seconds, 8.2e-3, 0.005);
     }
 
     #[test]
@@ -630,12 +615,7 @@ mod tests {
     fn the_frontier_is_the_first_io_at_the_required_efficiency() {
         let asked = RegistrationQuestion::default();
         for at in asked.compute().frontier {
-            let once = register(
-                Bytes(at.buffer_bytes),
-                asked.page,
-                asked.fixed,
-                asked.per_page,
-            );
+            let once = register(Bytes(at.buffer_bytes), asked.page, asked.fixed, asked.per_page);
             let transfer_s = at.buffer_bytes as f64 / at.link_bytes_per_s;
             let reached = |ios: f64| ios * transfer_s / (once.seconds + ios * transfer_s);
             assert!(reached(at.ios_persistent) >= 0.9);
@@ -657,12 +637,7 @@ mod tests {
     #[test]
     fn measured_costs_of_a_page_explain_libfabric_4738() {
         // 256 GB took more than 20 s at 0.30 to 0.32 µs a page.
-        let cost = register(
-            Bytes(256_000_000_000),
-            Bytes::kib(4),
-            Seconds(0.0),
-            Seconds(0.32e-6),
-        );
+        let cost = register(Bytes(256_000_000_000), Bytes::kib(4), Seconds(0.0), Seconds(0.32e-6));
         near(cost.seconds, 20.0, 0.01);
     }
 }

@@ -193,11 +193,7 @@ impl S3Question {
         } else {
             f64::MAX
         };
-        let by_cache = if hits > 0.0 {
-            self.cache.rate.0 / hits
-        } else {
-            f64::MAX
-        };
+        let by_cache = if hits > 0.0 { self.cache.rate.0 / hits } else { f64::MAX };
         S3Answer {
             gets_per_s,
             in_flight_min: gets_per_s * best_s,
@@ -274,20 +270,13 @@ impl S3Question {
         );
         let dgx2 = Citation::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
         basis
-            .parameter(
-                "cache.latency",
-                "cache latency",
-                self.cache.latency.0,
-                "s",
-                dgx2,
-            )
+            .parameter("cache.latency", "cache latency", self.cache.latency.0, "s", dgx2)
             .between(135e-6, 163e-6, dgx2);
         basis
     }
 }
 
-const S3_SMALL: Citation =
-    Citation::quoted("public measurements of S3", "small reads: p90 about 20 ms");
+const S3_SMALL: Citation = Citation::quoted("public measurements of S3", "small reads: p90 about 20 ms");
 
 impl Question for S3Question {
     const NAME: &'static str = "s3";

@@ -145,10 +145,7 @@ impl Scenario {
     ///
     /// Panics if the scenario was not checked and has no topic.
     pub fn topic(&self) -> Topic {
-        *self
-            .topics()
-            .first()
-            .expect("a checked scenario has one topic")
+        *self.topics().first().expect("a checked scenario has one topic")
     }
 
     /// Reads a scenario from TOML and records which parameters the text sets.
@@ -198,10 +195,7 @@ impl Scenario {
         if settings.is_empty() {
             return title;
         }
-        let set: Vec<String> = settings
-            .iter()
-            .map(|s| format!("{} = {}", s.path, s.value))
-            .collect();
+        let set: Vec<String> = settings.iter().map(|s| format!("{} = {}", s.path, s.value)).collect();
         format!("{title}, but {}", set.join(", "))
     }
 
@@ -242,10 +236,7 @@ impl Scenario {
             return Vec::new();
         }
         let answer = answer.to_json();
-        self.claims
-            .iter()
-            .filter_map(|claim| claim.judge(&answer))
-            .collect()
+        self.claims.iter().filter_map(|claim| claim.judge(&answer)).collect()
     }
 }
 
@@ -258,19 +249,10 @@ impl ScenarioAnswer {
 
 impl Checkable for Scenario {
     fn check(&self, c: &mut Checker) {
-        let names = || {
-            Topic::ALL
-                .iter()
-                .map(|topic| topic.name())
-                .collect::<Vec<_>>()
-        };
+        let names = || Topic::ALL.iter().map(|topic| topic.name()).collect::<Vec<_>>();
         match self.topics().as_slice() {
             [_] => {}
-            [] => c.refuse(
-                "(text)",
-                "no topic",
-                format!("one table out of {}", names().join(", ")),
-            ),
+            [] => c.refuse("(text)", "no topic", format!("one table out of {}", names().join(", "))),
             [_, second, ..] => {
                 c.refuse(second.name(), "a second topic", "one topic in a file");
             }
@@ -293,10 +275,7 @@ mod tests {
             check::checked(&scenario).unwrap();
             assert_eq!(scenario.topic(), topic);
             let answer = scenario.answer().unwrap();
-            assert!(
-                !answer.basis().formulas.is_empty(),
-                "{topic:?} names no formula"
-            );
+            assert!(!answer.basis().formulas.is_empty(), "{topic:?} names no formula");
             let empty = format!("[{}]", topic.name());
             assert_eq!(check::read::<Scenario>(&empty).unwrap(), scenario);
         }
@@ -305,10 +284,7 @@ mod tests {
     #[test]
     fn a_file_has_one_topic() {
         let none = check::read::<Scenario>("title = \"x\"").unwrap_err();
-        assert!(
-            none.to_string().contains("one table out of checkpoint,"),
-            "{none}"
-        );
+        assert!(none.to_string().contains("one table out of checkpoint,"), "{none}");
         let two = check::read::<Scenario>("[s3]\n[dpu]").unwrap_err();
         assert_eq!(
             two.to_string(),
@@ -321,27 +297,18 @@ mod tests {
         for &topic in Topic::ALL {
             let answer = Scenario::default_of(topic).answer().unwrap();
             let text = format!("{answer:?}");
-            assert!(
-                !text.contains(": inf") && !text.contains(": NaN"),
-                "{topic:?}: {text}"
-            );
+            assert!(!text.contains(": inf") && !text.contains(": NaN"), "{topic:?}: {text}");
         }
     }
 
     fn changed(topic: Topic, texts: &[&str]) -> Result<Scenario, Refusals> {
-        let settings: Result<Vec<_>, _> = texts
-            .iter()
-            .map(|text| ParameterSetting::parse(text))
-            .collect();
+        let settings: Result<Vec<_>, _> = texts.iter().map(|text| ParameterSetting::parse(text)).collect();
         Scenario::default_of(topic).set(&settings?)
     }
 
     #[test]
     fn any_parameter_is_set_by_its_path() {
-        let scenario = changed(
-            Topic::Checkpoint,
-            &["cluster.gpus=2048", "node.hop.rate=200Gb/s"],
-        );
+        let scenario = changed(Topic::Checkpoint, &["cluster.gpus=2048", "node.hop.rate=200Gb/s"]);
         let checkpoint = scenario.unwrap().checkpoint.unwrap();
         assert_eq!(checkpoint.cluster.gpus, 2048);
         assert!((checkpoint.node.hop.unwrap().rate.unwrap().as_gbit() - 200.0).abs() < 1e-9);
@@ -361,18 +328,9 @@ mod tests {
     #[test]
     fn an_invalid_setting_is_refused_by_name() {
         for (text, says) in [
-            (
-                "cluster.gpus=0",
-                "cluster.gpus = 0: allowed is a whole number from 1",
-            ),
-            (
-                "cluster.gpus=zzz",
-                "cluster.gpus = zzz: allowed is a whole number",
-            ),
-            (
-                "cluster.gpu=1",
-                "cluster.gpu = 1: allowed is one of `gpus`,",
-            ),
+            ("cluster.gpus=0", "cluster.gpus = 0: allowed is a whole number from 1"),
+            ("cluster.gpus=zzz", "cluster.gpus = zzz: allowed is a whole number"),
+            ("cluster.gpu=1", "cluster.gpu = 1: allowed is one of `gpus`,"),
             ("cluster=1", "cluster = 1: allowed is a table"),
             (
                 "cluster.gpus.x=1",
@@ -385,13 +343,8 @@ mod tests {
             let refused = changed(Topic::Checkpoint, &[text]).unwrap_err().to_string();
             assert!(refused.starts_with(says), "{refused}");
         }
-        let refused = changed(Topic::Qos, &["tenants[7].weight=1"])
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            refused,
-            "tenants[7].weight = 1: allowed is an index from 0 to 2"
-        );
+        let refused = changed(Topic::Qos, &["tenants[7].weight=1"]).unwrap_err().to_string();
+        assert_eq!(refused, "tenants[7].weight = 1: allowed is an index from 0 to 2");
     }
 
     #[test]

@@ -118,28 +118,16 @@ pub struct TransportRow {
     pub bound_by: &'static str,
 }
 
-const NVME_OF: Citation = Citation::quoted(
-    "NVMe over Fabrics practice",
-    "latency added to the drive's own",
-);
+const NVME_OF: Citation = Citation::quoted("NVMe over Fabrics practice", "latency added to the drive's own");
 /// The article's own claim as an input: reproducing it confirms nothing.
 const SRP: Citation = Citation::fitted(
     "seed article on storage networking",
     "from SRP to NVMe-oF 15 % more IOPS",
 );
-const CORE_IOPS: Citation = Citation::quoted(
-    "SPDK 24.05 report",
-    "1.37 M reads of 4 KiB a core over RDMA",
-);
+const CORE_IOPS: Citation = Citation::quoted("SPDK 24.05 report", "1.37 M reads of 4 KiB a core over RDMA");
 const TCP: Citation = Citation::read("SIGCOMM'21, host network stacks", "10 to 42 Gb/s per core");
-const ASPLOS: Citation = Citation::read(
-    "ASPLOS'25, CXL devices",
-    "140 to 410 ns across real devices",
-);
-const PCIE6: Citation = Citation::quoted(
-    "PCI Express 6.0",
-    "FLIT of 256 bytes: 236 TLP, 6 DLP, 8 CRC, 6 FEC",
-);
+const ASPLOS: Citation = Citation::read("ASPLOS'25, CXL devices", "140 to 410 ns across real devices");
+const PCIE6: Citation = Citation::quoted("PCI Express 6.0", "FLIT of 256 bytes: 236 TLP, 6 DLP, 8 CRC, 6 FEC");
 
 const FORMULAS: [Formula; 3] = [
     Formula {
@@ -258,11 +246,7 @@ impl Checkable for TransportQuestion {
 impl Checkable for Fabric {
     fn check(&self, c: &mut Checker) {
         if self.name.is_empty() || self.name.len() > 60 {
-            c.refuse(
-                "name",
-                format!("`{}`", self.name),
-                "a name of 1 to 60 bytes",
-            );
+            c.refuse("name", format!("`{}`", self.name), "a name of 1 to 60 bytes");
         }
         c.seconds("latency", self.latency, TIME_ANY);
         c.range("latency_share", self.latency_share, 0.0..=1000.0, "");
@@ -277,8 +261,7 @@ impl Checkable for Fabric {
 impl TransportQuestion {
     /// Computes the answer.
     fn compute(&self) -> TransportAnswer {
-        let fabrics: Vec<TransportRow> =
-            self.fabrics.iter().map(|fabric| self.row(fabric)).collect();
+        let fabrics: Vec<TransportRow> = self.fabrics.iter().map(|fabric| self.row(fabric)).collect();
         let iops = |prefix: &str| {
             let of = fabrics
                 .iter()
@@ -347,21 +330,9 @@ impl TransportQuestion {
             }
             if is_srp {
                 let what = format!("{}: share of the drive's latency added", fabric.name);
-                basis.parameter(
-                    path("latency_share"),
-                    what,
-                    fabric.latency_share,
-                    "",
-                    source(SRP),
-                );
+                basis.parameter(path("latency_share"), what, fabric.latency_share, "", source(SRP));
                 let what = format!("{}: I/Os a core does", fabric.name);
-                basis.parameter(
-                    path("iops_per_core"),
-                    what,
-                    fabric.iops_per_core,
-                    "per s",
-                    source(SRP),
-                );
+                basis.parameter(path("iops_per_core"), what, fabric.iops_per_core, "per s", source(SRP));
             }
             if let Some(gbit) = fabric.gbit_per_core {
                 let what = format!("{}: a core moves", fabric.name);
@@ -369,27 +340,13 @@ impl TransportQuestion {
             } else if known && !is_srp {
                 let what = format!("{}: I/Os a core does", fabric.name);
                 basis
-                    .parameter(
-                        path("iops_per_core"),
-                        what,
-                        fabric.iops_per_core,
-                        "per s",
-                        CORE_IOPS,
-                    )
+                    .parameter(path("iops_per_core"), what, fabric.iops_per_core, "per s", CORE_IOPS)
                     .between(0.5e6, 2e6, CORE_IOPS);
             }
         }
         for (path, what, latency) in [
-            (
-                "cxl.latency_min",
-                "CXL latency, fastest device",
-                self.cxl.latency_min,
-            ),
-            (
-                "cxl.latency_max",
-                "CXL latency, slowest device",
-                self.cxl.latency_max,
-            ),
+            ("cxl.latency_min", "CXL latency, fastest device", self.cxl.latency_min),
+            ("cxl.latency_max", "CXL latency, slowest device", self.cxl.latency_max),
         ] {
             basis.parameter(path, what, latency.0, "s", ASPLOS);
         }
@@ -400,9 +357,7 @@ impl TransportQuestion {
 impl Fabric {
     /// CPU time of one I/O: submission and completion, and moving its bytes if no hardware does.
     fn cpu_s_per_io(&self, io: f64) -> f64 {
-        let bytes = self
-            .gbit_per_core
-            .map_or(0.0, |gbit| io / Rate::gbit(gbit).0);
+        let bytes = self.gbit_per_core.map_or(0.0, |gbit| io / Rate::gbit(gbit).0);
         1.0 / self.iops_per_core + bytes
     }
 }
@@ -417,10 +372,7 @@ impl Question for TransportQuestion {
 
     fn verdict(answer: &TransportAnswer) -> String {
         let rows = answer.fabrics.iter();
-        let most = rows
-            .clone()
-            .map(|row| row.rate_bytes_per_s)
-            .fold(0.0, f64::max);
+        let most = rows.clone().map(|row| row.rate_bytes_per_s).fold(0.0, f64::max);
         let level = rows.filter(|row| row.rate_bytes_per_s >= most * (1.0 - 1e-6));
         let names: Vec<&str> = level.map(|row| row.name.as_str()).collect();
         format!("most carried by {}", names.join(", "))
@@ -433,12 +385,7 @@ mod tests {
     use straightway_scenario::near::near;
 
     fn row(answer: &TransportAnswer, name: &str) -> TransportRow {
-        answer
-            .fabrics
-            .iter()
-            .find(|row| row.name == name)
-            .unwrap()
-            .clone()
+        answer.fabrics.iter().find(|row| row.name == name).unwrap().clone()
     }
 
     #[test]
@@ -453,16 +400,8 @@ mod tests {
     fn tcp_at_400_gbit_takes_40_cores_at_the_articles_figure_and_10_at_the_best() {
         let answer = TransportQuestion::default().compute();
         // 394.8 Gb/s of payload over 10 and 42 Gb/s a core, and 0.2 M IOPS a core on top.
-        near(
-            row(&answer, "nvme/tcp at 10").cores_at_line_rate,
-            41.36,
-            0.001,
-        );
-        near(
-            row(&answer, "nvme/tcp at 42").cores_at_line_rate,
-            11.28,
-            0.001,
-        );
+        near(row(&answer, "nvme/tcp at 10").cores_at_line_rate, 41.36, 0.001);
+        near(row(&answer, "nvme/tcp at 42").cores_at_line_rate, 11.28, 0.001);
         assert_eq!(row(&answer, "nvme/tcp at 10").bound_by, "cpu");
     }
 
@@ -496,10 +435,7 @@ mod tests {
             depth: 4096,
             ..TransportQuestion::default()
         };
-        assert_eq!(
-            row(&asked.compute(), "local nvme").bound_by,
-            "drives' bandwidth"
-        );
+        assert_eq!(row(&asked.compute(), "local nvme").bound_by, "drives' bandwidth");
     }
 
     #[test]

@@ -79,11 +79,7 @@ type Corners = BTreeMap<Vec<usize>, Option<Vec<Option<f64>>>>;
 /// The ranges of `figures` (path and label), and the constants that flip the verdict of `answer`.
 pub fn of(scenario: &Scenario, answer: &ScenarioAnswer, figures: &[(&str, &str)]) -> Uncertainty {
     let basis = answer.basis();
-    let banded: Vec<&Assumption> = basis
-        .assumptions
-        .iter()
-        .filter(|a| a.band.is_some())
-        .collect();
+    let banded: Vec<&Assumption> = basis.assumptions.iter().filter(|a| a.band.is_some()).collect();
     let verdict = answer.verdict();
     let mut uncertainty = Uncertainty {
         verdict: verdict.clone(),
@@ -142,8 +138,7 @@ fn spread(
     value: f64,
     corners: &mut Corners,
 ) -> Option<(f64, f64, String)> {
-    let is_moving =
-        |m: &&Moved<'_>| m.figures[i].is_some_and(|f| (f - value).abs() > 1e-9 * value.abs());
+    let is_moving = |m: &&Moved<'_>| m.figures[i].is_some_and(|f| (f - value).abs() > 1e-9 * value.abs());
     let moving: Vec<&Moved<'_>> = moved.iter().filter(is_moving).collect();
     let place = |m: &Moved<'_>| moved.iter().position(|other| std::ptr::eq(other, m));
     let figure = |m: &Moved<'_>| m.figures[i].unwrap_or(value);
@@ -214,9 +209,7 @@ mod tests {
     #[test]
     fn goodput_of_16384_gpus_depends_mostly_on_the_failure_rate() {
         let gpus = ParameterSetting::parse("cluster.gpus=16384").unwrap();
-        let scenario = Scenario::default_of(Topic::Checkpoint)
-            .set(&[gpus])
-            .unwrap();
+        let scenario = Scenario::default_of(Topic::Checkpoint).set(&[gpus]).unwrap();
         let found = asked(&scenario, &[("ways.standard.goodput", "goodput")]);
         let goodput = &found.figures[0];
         assert!(goodput.low < 0.85 && goodput.high > 0.93, "{goodput:?}");
@@ -229,10 +222,7 @@ mod tests {
         let scenario = Scenario::default_of(Topic::Architecture);
         let found = asked(&scenario, &[]);
         assert!(
-            found
-                .flips
-                .iter()
-                .any(|flip| flip.path.contains("write_share")),
+            found.flips.iter().any(|flip| flip.path.contains("write_share")),
             "{:?}",
             found.flips
         );

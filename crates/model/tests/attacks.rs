@@ -18,18 +18,10 @@ fn every_attack_is_refused_with_the_expected_message() {
     assert!(files.len() >= 20, "only {} attacks", files.len());
     for file in files {
         let text = fs::read_to_string(&file).unwrap();
-        let expected = text
-            .lines()
-            .next()
-            .unwrap()
-            .strip_prefix("# refused: ")
-            .unwrap();
+        let expected = text.lines().next().unwrap().strip_prefix("# refused: ").unwrap();
         let refused = match check::read::<Scenario>(&text) {
             Err(refused) => refused,
-            Ok(scenario) => scenario
-                .answer()
-                .expect_err("must be refused")
-                .located(&text),
+            Ok(scenario) => scenario.answer().expect_err("must be refused").located(&text),
         };
         let told = refused.to_string();
         assert!(

@@ -57,9 +57,7 @@ fn apply(text: &str, damage: &Damage) -> String {
             chars[..at].iter().chain(&chars[end..]).collect()
         }
         Damage::Number { nth, with } => {
-            let valued: Vec<usize> = (0..lines.len())
-                .filter(|i| lines[*i].contains(" = "))
-                .collect();
+            let valued: Vec<usize> = (0..lines.len()).filter(|i| lines[*i].contains(" = ")).collect();
             if valued.is_empty() {
                 return text.to_owned();
             }

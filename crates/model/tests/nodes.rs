@@ -98,15 +98,9 @@ fn the_rates_of_published_nodes_are_met_within_15_percent() {
         ports: ports(2, 400.0, gen5),
         ..MachineSpec::default()
     };
-    for (rates, published) in [
-        (three_ways(&b200, 8), 96e9),
-        (three_ways(&dgx2(), 16), 92.6e9),
-    ] {
+    for (rates, published) in [(three_ways(&b200, 8), 96e9), (three_ways(&dgx2(), 16), 92.6e9)] {
         for rate in rates {
-            assert!(
-                (rate / published - 1.0).abs() <= 0.15,
-                "{rate} against {published}"
-            );
+            assert!((rate / published - 1.0).abs() <= 0.15, "{rate} against {published}");
         }
     }
 }

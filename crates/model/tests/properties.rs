@@ -51,11 +51,7 @@ const NODE_RATES: &[&str] = &[
     "storage.rate",
     "node.machine.ports[0].rate",
 ];
-const NODE_TIMES: &[&str] = &[
-    "node.media.latency",
-    "node.hop.latency",
-    "node.host.io_cost",
-];
+const NODE_TIMES: &[&str] = &["node.media.latency", "node.hop.latency", "node.host.io_cost"];
 
 const CASES: &[Case] = &[
     Case {
@@ -138,15 +134,8 @@ const CASES: &[Case] = &[
         ],
         times: &["hop"],
         counts: &[("clients", 1, 1024), ("hardware.servers", 1, 256)],
-        rising: &[
-            "systems[0].write_bytes_per_s",
-            "systems[2].read_bytes_per_s",
-        ],
-        falling: &[
-            "systems[0].write_s",
-            "systems[3].write_s",
-            "metadata_floor_s",
-        ],
+        rising: &["systems[0].write_bytes_per_s", "systems[2].read_bytes_per_s"],
+        falling: &["systems[0].write_s", "systems[3].write_s", "metadata_floor_s"],
         ..PLAIN
     },
     Case {
@@ -167,11 +156,7 @@ const CASES: &[Case] = &[
             ("gpus", 1, 16),
             ("machine.switches", 0, 8),
         ],
-        rising: &[
-            "rate_bytes_per_s",
-            "steered_bytes_per_s",
-            "per_gpu_bytes_per_s",
-        ],
+        rising: &["rate_bytes_per_s", "steered_bytes_per_s", "per_gpu_bytes_per_s"],
         falling: &["rails_for_wanted"],
         ..PLAIN
     },
@@ -210,12 +195,7 @@ const CASES: &[Case] = &[
         ],
         // By tags a tenant is guaranteed its reservation only. Capacity beyond it may go to another tenant when the
         // store becomes faster.
-        falling: &[
-            "reserved",
-            "open_wait_s",
-            "fifo[0].latency_s",
-            "fifo[2].latency_s",
-        ],
+        falling: &["reserved", "open_wait_s", "fifo[0].latency_s", "fifo[2].latency_s"],
         fixed: &[("duration", "0.25s")],
         noise: 0.15,
         ..PLAIN
@@ -253,10 +233,7 @@ fn varied(case: &Case, factors: &[f64], shares: &[f64]) -> Option<Scenario> {
         });
     }
     // Some combinations are refused, which is another property.
-    scenario
-        .set(&settings)
-        .ok()
-        .filter(|changed| changed.answer().is_ok())
+    scenario.set(&settings).ok().filter(|changed| changed.answer().is_ok())
 }
 
 /// A setting that multiplies one parameter. An absent parameter starts from 50 GB/s, a time of zero from 100 ns.
@@ -291,12 +268,7 @@ fn figures(scenario: &Scenario, paths: &[&str]) -> Vec<Option<f64>> {
 }
 
 /// Fails if `better` is worse than `base` in any figure; checks sizes too if a time was changed.
-fn assert_not_worse(
-    case: &Case,
-    base: &Scenario,
-    better: &Scenario,
-    changed: &str,
-) -> Result<(), TestCaseError> {
+fn assert_not_worse(case: &Case, base: &Scenario, better: &Scenario, changed: &str) -> Result<(), TestCaseError> {
     let sizes = if case.times.contains(&changed) {
         case.shrinking
     } else {
@@ -314,11 +286,7 @@ fn assert_not_worse(
             continue;
         };
         let worse = (before - after) * sign > (1e-9 + case.noise) * before.abs().max(1e-12);
-        prop_assert!(
-            !worse,
-            "{:?} {changed}: {name} was {before}, is {after}",
-            case.topic
-        );
+        prop_assert!(!worse, "{:?} {changed}: {name} was {before}, is {after}", case.topic);
     }
     Ok(())
 }

@@ -20,20 +20,14 @@ fn a_grid_is_answered_in_order_on_any_number_of_threads() {
         ParameterSweep::parse("trials.seed=1,2,3").unwrap(),
     ];
     let on = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| planned(&sweeps).unwrap())
     };
     let (one, four) = (on(1), on(4));
     assert_eq!(one, four);
     assert_eq!(one.len(), 15);
     assert_eq!(
-        (
-            one[4].settings[0].value.as_str(),
-            one[4].settings[1].value.as_str()
-        ),
+        (one[4].settings[0].value.as_str(), one[4].settings[1].value.as_str()),
         ("256", "2")
     );
     let bytes = |points: &[GridPoint<ScenarioAnswer>]| {

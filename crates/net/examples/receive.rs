@@ -29,9 +29,7 @@ use straightway_io::{
     engine::Engine,
     request::{Io, Op},
 };
-use straightway_net::{
-    Client, Head, HttpEngine, Network, NetworkSettings, Remote, Roots, Service, Site,
-};
+use straightway_net::{Client, Head, HttpEngine, Network, NetworkSettings, Remote, Roots, Service, Site};
 use straightway_sys::{Buf, CpuTime, IoPath, Slot};
 
 const CONNECTIONS: u32 = 8;
@@ -45,19 +43,13 @@ fn main() {
         [url] => compare(url, 5, None),
         [url, rounds] => compare(url, rounds.parse().unwrap(), None),
         [url, rounds, roots] => compare(url, rounds.parse().unwrap(), Some(roots)),
-        _ => println!(
-            "receive serve PORT MIB | receive serve-tls MIB CA.pem | receive URL [ROUNDS] [CA.pem]"
-        ),
+        _ => println!("receive serve PORT MIB | receive serve-tls MIB CA.pem | receive URL [ROUNDS] [CA.pem]"),
     }
 }
 
 /// Serves ranges of an object in memory forever.
 fn serve(port: u16, mib: usize) {
-    let object: Arc<Vec<u8>> = Arc::new(
-        (0..mib << 20)
-            .map(|at| (at / 4096).to_le_bytes()[0])
-            .collect(),
-    );
+    let object: Arc<Vec<u8>> = Arc::new((0..mib << 20).map(|at| (at / 4096).to_le_bytes()[0]).collect());
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     for stream in listener.incoming().flatten() {
         let object = Arc::clone(&object);
@@ -71,8 +63,7 @@ fn serve(port: u16, mib: usize) {
 /// The same with TLS, with the server of the tests.
 fn serve_tls(mib: usize, path: &str) {
     let object = vec![7; mib << 20];
-    let server =
-        straightway_webserver::Server::start_tls(move |request| request.response(&object, "\"1\""));
+    let server = straightway_webserver::Server::start_tls(move |request| request.response(&object, "\"1\""));
     server.certificate().write(path.as_ref()).unwrap();
     println!("{}", server.url("/x"));
     loop {
@@ -178,16 +169,10 @@ fn compare(url: &str, rounds: usize, roots: Option<&str>) {
         all.sort_by(f64::total_cmp);
         all[all.len() / 2]
     };
-    println!(
-        "| {rounds} rounds of {} MiB | CPU s/GiB | GiB/s |",
-        bytes >> 20
-    );
+    println!("| {rounds} rounds of {} MiB | CPU s/GiB | GiB/s |", bytes >> 20);
     println!("|---|---|---|");
     for (name, costs) in ["this engine", "bare recv"].iter().zip(&costs) {
-        let (cpu, rate) = (
-            median(costs, |c| c.cpu_s_per_gib),
-            median(costs, |c| c.gib_per_s),
-        );
+        let (cpu, rate) = (median(costs, |c| c.cpu_s_per_gib), median(costs, |c| c.gib_per_s));
         println!("| {name} | {cpu:.3} | {rate:.2} |");
     }
 }
@@ -251,9 +236,7 @@ impl Bare {
             Box::new(rustls::StreamOwned::new(session, stream))
         };
         let slots = Slot::ring(CONNECTIONS as usize, RANGE_BYTES).unwrap();
-        let lanes = slots
-            .into_iter()
-            .map(|slot| std::sync::Mutex::new((connect(), slot)));
+        let lanes = slots.into_iter().map(|slot| std::sync::Mutex::new((connect(), slot)));
         Self {
             lanes: lanes.collect(),
             head,

@@ -60,9 +60,7 @@ impl Backoff {
         if self.attempts >= self.attempts_max {
             return None;
         }
-        let bound = FIRST
-            .saturating_mul(1 << self.attempts.min(10))
-            .min(LONGEST);
+        let bound = FIRST.saturating_mul(1 << self.attempts.min(10)).min(LONGEST);
         self.attempts += 1;
         Some(bound.mul_f64(self.rng.unit()))
     }

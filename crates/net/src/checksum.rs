@@ -150,9 +150,7 @@ mod tests {
         let mut region = Region::host(most as u64).unwrap();
         region.as_mut_slice().copy_from_slice(&bytes);
         let region = Arc::new(region);
-        let mut slot = Slot::ring(1, most.next_multiple_of(4096))
-            .unwrap()
-            .remove(0);
+        let mut slot = Slot::ring(1, most.next_multiple_of(4096)).unwrap().remove(0);
         slot.as_mut_slice()[..most].copy_from_slice(&bytes);
         let mut io = Io {
             op: Op::Write,
@@ -165,9 +163,7 @@ mod tests {
             tag: 0,
         };
         let around = |length: usize| length - 3..length + 4;
-        let lengths = (0..300)
-            .chain(around(PIECE_BYTES))
-            .chain(around(most - 500));
+        let lengths = (0..300).chain(around(PIECE_BYTES)).chain(around(most - 500));
         let lengths: Vec<_> = lengths.collect();
         for _ in 0..2 {
             for (number, length) in lengths.iter().enumerate() {
@@ -195,14 +191,8 @@ mod tests {
             (Algorithm::Crc32C, 0xe306_9283),
             (Algorithm::Crc32, 0xcbf4_3926),
         ] {
-            assert!(
-                Checksum::new(algorithm, value).fits(b"123456789"),
-                "{algorithm:?}"
-            );
-            assert!(
-                !Checksum::new(algorithm, value).fits(b"123456780"),
-                "{algorithm:?}"
-            );
+            assert!(Checksum::new(algorithm, value).fits(b"123456789"), "{algorithm:?}");
+            assert!(!Checksum::new(algorithm, value).fits(b"123456780"), "{algorithm:?}");
         }
     }
 }

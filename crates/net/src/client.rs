@@ -83,11 +83,7 @@ impl Client {
     }
 
     /// The same, with a given limit on the response's body.
-    pub fn send_bounded(
-        &self,
-        request: Request<Vec<u8>>,
-        body_bytes_max: u64,
-    ) -> Result<Response<Vec<u8>>> {
+    pub fn send_bounded(&self, request: Request<Vec<u8>>, body_bytes_max: u64) -> Result<Response<Vec<u8>>> {
         let url = request.uri().clone();
         let body_time_max = BODY_STALLS_MAX * self.network().settings().stall_max;
         let response = self.run_within(request, Some(body_time_max))?;
@@ -95,9 +91,7 @@ impl Client {
         // ureq rejects a body whose length equals its limit.
         let limit = body_bytes_max.saturating_add(1);
         let body = match body.with_config().limit(limit).read_to_vec() {
-            Err(ureq::Error::BodyExceedsLimit(_)) => {
-                Err(ureq::Error::BodyExceedsLimit(body_bytes_max))
-            }
+            Err(ureq::Error::BodyExceedsLimit(_)) => Err(ureq::Error::BodyExceedsLimit(body_bytes_max)),
             body => body,
         };
         let body = body.map_err(|error| request_error(&url, error))?;
@@ -110,11 +104,7 @@ impl Client {
     }
 
     /// The same, with a limit on the time for the whole body of the response, to which the work time is added.
-    fn run_within(
-        &self,
-        request: Request<Vec<u8>>,
-        body_time_max: Option<Duration>,
-    ) -> Result<Response<ureq::Body>> {
+    fn run_within(&self, request: Request<Vec<u8>>, body_time_max: Option<Duration>) -> Result<Response<ureq::Body>> {
         let url = request.uri().clone();
         let site = Site::of(&url)?;
         let agent = self.agent(&site)?;
@@ -171,9 +161,7 @@ impl Client {
         match self.shared.agents.try_lock() {
             Ok(mut agents) => {
                 let made = agents.as_ref();
-                let fits = made.is_some_and(|made| {
-                    made.process == process && (!is_tls || made.direct_has_roots())
-                });
+                let fits = made.is_some_and(|made| made.process == process && (!is_tls || made.direct_has_roots()));
                 if !fits {
                     *agents = Some(Agents::new(&self.shared.network, process)?);
                 }
@@ -214,9 +202,7 @@ fn agent(network: &Network, proxy: Option<&ProxyUrl>) -> Result<Agent> {
     let mut roots = RootCerts::new_with_certs(&[]);
     if let Some(known) = network.known_tls() {
         let certificates = known.certificates.iter();
-        roots = certificates
-            .map(|der| Certificate::from_der(der).to_owned())
-            .into();
+        roots = certificates.map(|der| Certificate::from_der(der).to_owned()).into();
         tls = tls.unversioned_rustls_crypto_provider(Arc::clone(&known.provider));
     }
     let proxy = proxy.map(|proxy| {
@@ -326,10 +312,7 @@ pub(crate) fn untrusted(target: &str, error: &rustls::Error) -> Error {
             ErrorKind::Invalid,
             "name the file of the certificate authority, or check the clock and the host's name",
         ),
-        _ => (
-            ErrorKind::Transient,
-            "check that the server speaks TLS there",
-        ),
+        _ => (ErrorKind::Transient, "check that the server speaks TLS there"),
     };
     Error::new(kind, "connect to", target, error.to_string()).with_hint(hint)
 }
@@ -373,11 +356,7 @@ pub fn run_parallel<T: Sync, R: Send>(
         let others: Vec<_> = others.collect();
         let mut all = run();
         for other in others.into_iter().flatten() {
-            all.extend(
-                other
-                    .join()
-                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            );
+            all.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
         all
     });

@@ -169,14 +169,8 @@ impl HttpEngine {
     }
 
     fn refuse(&mut self, io: Io, why: &str) {
-        let error = Error::new(
-            ErrorKind::Unsupported,
-            "transfer",
-            io.object.object().name,
-            why,
-        );
-        self.finished
-            .push(Done::new(io, Err(io::Error::other(error))));
+        let error = Error::new(ErrorKind::Unsupported, "transfer", io.object.object().name, why);
+        self.finished.push(Done::new(io, Err(io::Error::other(error))));
     }
 
     /// Does the work that is due. Returns the time of the next.
@@ -279,10 +273,7 @@ impl Engine for HttpEngine {
     fn rest(&mut self) {
         self.gauge.rest();
         for number in 0..u32::try_from(self.connections.capacity()).expect("there are few") {
-            let is_idle = self
-                .connections
-                .get(number)
-                .is_some_and(Connection::is_idle);
+            let is_idle = self.connections.get(number).is_some_and(Connection::is_idle);
             if is_idle && !self.connections[number].is_quiet() {
                 self.close(number, Ending::Unneeded);
             }

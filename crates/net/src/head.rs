@@ -53,8 +53,7 @@ pub fn parse<T>(bytes: &[u8], take: impl FnOnce(&HttpResponse<'_>, bool) -> T) -
 mod tests {
     use super::*;
 
-    const HEAD: &[u8] =
-        b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-7/8\r\nContent-Length: 8\r\n\r\n";
+    const HEAD: &[u8] = b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-7/8\r\nContent-Length: 8\r\n\r\n";
 
     #[test]
     fn a_head_is_parsed_once_it_is_complete() {
@@ -75,10 +74,7 @@ mod tests {
         let read = parse(&both, |response, _| response.status);
         assert_eq!(read, Parsed::Whole(both.len(), 206));
         let old = b"HTTP/1.0 200 OK\r\n\r\n";
-        assert_eq!(
-            parse(old, |_, reusable| reusable),
-            Parsed::Whole(old.len(), false)
-        );
+        assert_eq!(parse(old, |_, reusable| reusable), Parsed::Whole(old.len(), false));
         let closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
         assert_eq!(
             parse(closing, |_, reusable| reusable),
@@ -88,16 +84,8 @@ mod tests {
 
     #[test]
     fn a_malformed_or_overlong_head_is_refused() {
-        let long = [
-            b"HTTP/1.1 200 OK\r\nX: ".to_vec(),
-            vec![b'a'; HEAD_BYTES_MAX],
-        ]
-        .concat();
-        let many = [
-            b"HTTP/1.1 200 OK\r\n".to_vec(),
-            b"a: b\r\n".repeat(HEADERS_MAX + 1),
-        ]
-        .concat();
+        let long = [b"HTTP/1.1 200 OK\r\nX: ".to_vec(), vec![b'a'; HEAD_BYTES_MAX]].concat();
+        let many = [b"HTTP/1.1 200 OK\r\n".to_vec(), b"a: b\r\n".repeat(HEADERS_MAX + 1)].concat();
         for bad in [
             &b"SSH-2.0-OpenSSH\r\n"[..],
             b"HTTP/2 200\r\n\r\n",

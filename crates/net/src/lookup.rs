@@ -56,10 +56,7 @@ impl Lookup {
     pub(crate) fn new(host: &str, port: u16) -> Self {
         let literal: Option<IpAddr> = host.parse().ok();
         let known = Known {
-            addresses: literal
-                .map(|ip| SocketAddr::new(ip, port))
-                .into_iter()
-                .collect(),
+            addresses: literal.map(|ip| SocketAddr::new(ip, port)).into_iter().collect(),
             ..Known::default()
         };
         Self {
@@ -80,9 +77,7 @@ impl Lookup {
         if self.host.parse::<IpAddr>().is_ok() {
             return Resolution::Address(known.addresses[0]);
         }
-        let age = known
-            .found
-            .map(|found| now.saturating_duration_since(found));
+        let age = known.found.map(|found| now.saturating_duration_since(found));
         if age.is_none_or(|age| age > FRESH) && known.asked_by != Some(std::process::id()) {
             if let Some(error) = known.error.take() {
                 return Resolution::Failed(error);
@@ -143,13 +138,8 @@ impl Lookup {
 
 fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
     let failed = |why: String| {
-        Error::new(
-            ErrorKind::Transient,
-            "find",
-            format!("the host {host}"),
-            why,
-        )
-        .with_hint("check the host's name, and the name servers of this machine")
+        Error::new(ErrorKind::Transient, "find", format!("the host {host}"), why)
+            .with_hint("check the host's name, and the name servers of this machine")
     };
     let found = (host, port).to_socket_addrs();
     let found = found.map_err(|error| failed(error.to_string()))?;
@@ -197,10 +187,7 @@ mod tests {
             let Resolution::Failed(error) = wait_for(&lookup) else {
                 panic!("there is no such host")
             };
-            assert!(
-                error.to_string().contains("no-such-host.invalid"),
-                "{error}"
-            );
+            assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
         }
     }
 }

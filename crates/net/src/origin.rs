@@ -21,11 +21,7 @@ pub struct Site {
 impl Site {
     /// The facts about its objects that the transfer planner needs.
     pub fn survey(&self) -> Survey {
-        Survey::socket(if self.is_tls {
-            Reason::Tls
-        } else {
-            Reason::Tcp
-        })
+        Survey::socket(if self.is_tls { Reason::Tls } else { Reason::Tcp })
     }
 
     /// The site of an absolute `http:` or `https:` URL.
@@ -60,12 +56,7 @@ impl Site {
         let url = format!("{scheme}://{authority}/").parse();
         let url = url.map_err(|_| {
             let why = "a site is HOST[:PORT]";
-            Error::new(
-                ErrorKind::Invalid,
-                "connect to",
-                format!("{authority:?}"),
-                why,
-            )
+            Error::new(ErrorKind::Invalid, "connect to", format!("{authority:?}"), why)
         })?;
         Self::of(&url)
     }
@@ -116,14 +107,8 @@ impl Origin {
             // Fails here, before any request, if the trusted certificates cannot be loaded.
             network.tls()?;
             let name = ServerName::try_from(site.bare_host().to_owned());
-            let name = name.map_err(|_| {
-                Error::new(
-                    ErrorKind::Invalid,
-                    "connect to",
-                    &site,
-                    "it is not a valid host name",
-                )
-            })?;
+            let name =
+                name.map_err(|_| Error::new(ErrorKind::Invalid, "connect to", &site, "it is not a valid host name"))?;
             Some(name)
         } else {
             None

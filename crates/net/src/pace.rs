@@ -86,9 +86,7 @@ impl Pace {
             if now_ns < next {
                 return Err(self.start + Duration::from_nanos(next));
             }
-            let claim = self
-                .next_ns
-                .compare_exchange(next, now_ns + interval, Relaxed, Relaxed);
+            let claim = self.next_ns.compare_exchange(next, now_ns + interval, Relaxed, Relaxed);
             if claim.is_err() {
                 // Another lane claimed this slot; wait one interval.
                 return Err(now + Duration::from_nanos(interval));
@@ -107,9 +105,7 @@ impl Pace {
             let less = interval - (interval >> RECOVERY_SHIFT).max(1);
             let less = if less < INTERVAL_MIN_NS { 0 } else { less };
             // If the exchange fails, another response has changed the interval.
-            let _ = self
-                .interval_ns
-                .compare_exchange(interval, less, Relaxed, Relaxed);
+            let _ = self.interval_ns.compare_exchange(interval, less, Relaxed, Relaxed);
         }
     }
 
@@ -154,9 +150,7 @@ impl Pace {
         if last > 0 && now_ns < last.saturating_add(once) {
             return;
         }
-        let claimed = self
-            .slowed_ns
-            .compare_exchange(last, now_ns.max(1), Relaxed, Relaxed);
+        let claimed = self.slowed_ns.compare_exchange(last, now_ns.max(1), Relaxed, Relaxed);
         if claimed.is_ok() {
             let _ = self.interval_ns.fetch_update(Relaxed, Relaxed, |interval| {
                 Some((interval * 2).clamp(INTERVAL_FIRST_NS, INTERVAL_MAX_NS))
@@ -245,22 +239,14 @@ mod tests {
         assert!(pace.admit(now).is_ok() && pace.admit(now).is_ok());
         pace.slow_down(now, None);
         pace.slow_down(now, None);
-        assert_eq!(
-            pace.interval(),
-            Duration::from_millis(1),
-            "two at once count once"
-        );
+        assert_eq!(pace.interval(), Duration::from_millis(1), "two at once count once");
         assert!(pace.admit(now).is_ok());
         let due = pace.admit(now).unwrap_err();
         assert!(due > now && pace.admit(due).is_ok());
         for number in 1..20 {
             pace.slow_down(now + number * Duration::from_millis(200), None);
         }
-        assert_eq!(
-            pace.interval(),
-            Duration::from_secs(1),
-            "the interval is bounded"
-        );
+        assert_eq!(pace.interval(), Duration::from_secs(1), "the interval is bounded");
         assert!(!pace.take_hedge(), "an overloaded server gets no hedge");
         for _ in 0..1000 {
             pace.note_response(Duration::from_millis(1));

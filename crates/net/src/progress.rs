@@ -29,13 +29,7 @@ impl Progress {
 
     /// Notes that `got` of `end` bytes have arrived, and begins the next window if these are enough. Returns whether
     /// the window is over and they are not.
-    pub(crate) fn is_too_slow(
-        &mut self,
-        settings: &NetworkSettings,
-        got: usize,
-        end: usize,
-        now: Instant,
-    ) -> bool {
+    pub(crate) fn is_too_slow(&mut self, settings: &NetworkSettings, got: usize, end: usize, now: Instant) -> bool {
         if got >= self.goal {
             *self = Self::begin(settings, got, end, now);
             return false;

@@ -72,8 +72,7 @@ impl ProxyUrl {
     /// Parses `[http://][USER:PASSWORD@]HOST[:PORT]`.
     pub fn parse(url: &str) -> Result<Self> {
         // The URL may hold a password, so no error repeats it.
-        let refuse =
-            |why: &str| Error::new(ErrorKind::Invalid, "use", "the proxy", why).with_hint(FORM);
+        let refuse = |why: &str| Error::new(ErrorKind::Invalid, "use", "the proxy", why).with_hint(FORM);
         let rest = match url.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => rest,
             Some(_) => return Err(refuse("only HTTP proxies are supported")),
@@ -186,9 +185,7 @@ impl NoProxy {
                 port.is_none_or(|port| port == site.port)
                     && below.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
             }
-            Entry::Network(network, bits) => {
-                address.is_some_and(|address| shares_bits(*network, address, *bits))
-            }
+            Entry::Network(network, bits) => address.is_some_and(|address| shares_bits(*network, address, *bits)),
         })
     }
 }

@@ -97,11 +97,7 @@ impl Remote {
             }
             FirstResponse::Redirect(_) => {
                 let why = "the server redirects elsewhere";
-                Err(remote.failed(
-                    ErrorKind::Unsupported,
-                    why,
-                    "use the address that it redirects to",
-                ))
+                Err(remote.failed(ErrorKind::Unsupported, why, "use the address that it redirects to"))
             }
         }
     }
@@ -166,8 +162,7 @@ impl Remote {
         }
         let is_whole = self.is_whole(range) && self.service.asks_whole();
         if !range.is_empty() && !is_whole {
-            write!(out, "Range: bytes={}-{}\r\n", range.start, range.end - 1)
-                .expect("memory takes all");
+            write!(out, "Range: bytes={}-{}\r\n", range.start, range.end - 1).expect("memory takes all");
         }
         out.extend_from_slice(b"\r\n");
         Ok(Head::Ready)
@@ -180,11 +175,7 @@ impl Remote {
 
     /// The checksum of the body that follows, if the response states it: of the whole object, or of a stored part that
     /// is exactly this range.
-    pub(crate) fn checksum(
-        &self,
-        response: &HttpResponse<'_>,
-        range: &Range<u64>,
-    ) -> Option<Checksum> {
+    pub(crate) fn checksum(&self, response: &HttpResponse<'_>, range: &Range<u64>) -> Option<Checksum> {
         if range.is_empty() {
             return None;
         }
@@ -192,9 +183,7 @@ impl Remote {
             return self.service.checksum(response);
         }
         let is_range = response.status == 206;
-        is_range
-            .then(|| self.service.part_checksum(response))
-            .flatten()
+        is_range.then(|| self.service.part_checksum(response)).flatten()
     }
 
     /// The error of a checksum mismatch.
@@ -205,11 +194,7 @@ impl Remote {
     }
 
     /// Checks that a response is the requested range. Its body is then as long as the range.
-    pub(crate) fn check(
-        &self,
-        response: &HttpResponse<'_>,
-        range: &Range<u64>,
-    ) -> Result<(), Judgement> {
+    pub(crate) fn check(&self, response: &HttpResponse<'_>, range: &Range<u64>) -> Result<(), Judgement> {
         let length = range.end - range.start;
         let wrong = |why: String| {
             let hint = "the server or a proxy in front of it is faulty";
@@ -233,8 +218,7 @@ impl Remote {
         self.check_encoding(response)?;
         if response.status == 206 {
             let stated = response.content_range().map_err(bad)?;
-            let stated = stated
-                .ok_or_else(|| wrong("the server does not say which range it sends".to_owned()))?;
+            let stated = stated.ok_or_else(|| wrong("the server does not say which range it sends".to_owned()))?;
             let fits_total = stated.total.is_none_or(|total| total == self.bytes);
             if stated.range.as_ref() != Some(range) || !fits_total {
                 let asked = format!("{}-{}/{}", range.start, range.end - 1, self.bytes);
@@ -259,30 +243,18 @@ impl Remote {
         }
         let why = "the server sent it compressed, which was not requested";
         let hint = "download it by other means";
-        Err(Judgement::fail(self.failed(
-            ErrorKind::Unsupported,
-            why,
-            hint,
-        )))
+        Err(Judgement::fail(self.failed(ErrorKind::Unsupported, why, hint)))
     }
 
     /// The same as [`check`](Self::check) for a body that is received unchanged: it must not be chunked.
-    pub(crate) fn check_plain(
-        &self,
-        response: &HttpResponse<'_>,
-        range: &Range<u64>,
-    ) -> Result<(), Judgement> {
+    pub(crate) fn check_plain(&self, response: &HttpResponse<'_>, range: &Range<u64>) -> Result<(), Judgement> {
         self.check(response, range)?;
         if response.is_plain() && response.content_length() == Ok(Some(range.end - range.start)) {
             return Ok(());
         }
         let why = "the server sends ranges in chunks or without their length";
         let hint = "download it by other means";
-        Err(Judgement::fail(self.failed(
-            ErrorKind::Unsupported,
-            why,
-            hint,
-        )))
+        Err(Judgement::fail(self.failed(ErrorKind::Unsupported, why, hint)))
     }
 
     /// An error about it.
@@ -340,11 +312,7 @@ impl Handle for Remote {
         // An object without a version is compared by its bytes.
         let front_bytes = u32::try_from(self.front.len()).unwrap_or(u32::MAX);
         match self.first_response(front_bytes)? {
-            FirstResponse::Found { bytes, front, .. }
-                if bytes == self.bytes && front == self.front =>
-            {
-                Ok(())
-            }
+            FirstResponse::Found { bytes, front, .. } if bytes == self.bytes && front == self.front => Ok(()),
             _ => Err(self.failed(ErrorKind::Corrupt, "it was replaced", "read it again")),
         }
     }

@@ -29,11 +29,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 impl<'a> HttpResponse<'a> {
     /// A response with these headers.
     pub fn new(status: u16, headers: &'a [httparse::Header<'a>], body: &'a [u8]) -> Self {
-        Self {
-            status,
-            headers,
-            body,
-        }
+        Self { status, headers, body }
     }
 
     /// The value of the first header with this name, without surrounding blanks.
@@ -232,10 +228,7 @@ mod tests {
         ];
         let response = HttpResponse::new(200, &headers, b"");
         assert!(response.closes() && !response.is_plain());
-        let headers = [
-            header("content-encoding", "identity"),
-            header("Retry-After", "3600"),
-        ];
+        let headers = [header("content-encoding", "identity"), header("Retry-After", "3600")];
         let response = HttpResponse::new(503, &headers, b"");
         assert!(!response.closes() && response.is_plain() && !response.is_encoded());
         assert_eq!(response.retry_after(), Some(RETRY_AFTER_MAX));

@@ -34,16 +34,10 @@ impl Tls {
             Roots::System => system()?,
             Roots::File(path) => {
                 let refuse = |why: String| {
-                    Error::new(
-                        ErrorKind::Invalid,
-                        "read certificates from",
-                        path.display(),
-                        why,
-                    )
-                    .with_hint("name a file with certificates in PEM form")
+                    Error::new(ErrorKind::Invalid, "read certificates from", path.display(), why)
+                        .with_hint("name a file with certificates in PEM form")
                 };
-                let read =
-                    CertificateDer::pem_file_iter(path).map_err(|e| refuse(e.to_string()))?;
+                let read = CertificateDer::pem_file_iter(path).map_err(|e| refuse(e.to_string()))?;
                 let read: Result<Vec<_>, _> = read.collect();
                 let read = read.map_err(|e| refuse(e.to_string()))?;
                 if read.is_empty() {
@@ -81,9 +75,7 @@ fn system() -> Result<Vec<CertificateDer<'static>>> {
     let found = rustls_native_certs::load_native_certs();
     if found.certs.is_empty() {
         let why = found.errors.first().map(ToString::to_string);
-        return Err(no_roots(
-            &why.unwrap_or_else(|| "there are none".to_owned()),
-        ));
+        return Err(no_roots(&why.unwrap_or_else(|| "there are none".to_owned())));
     }
     Ok(found.certs)
 }

@@ -54,21 +54,11 @@ pub trait Service: fmt::Debug + Send + Sync {
     /// line.
     fn put_head(&self, _: &UploadPart, _out: &mut Vec<u8>) -> Result<Head> {
         let why = "stores of this kind are read-only";
-        Err(Error::new(
-            ErrorKind::Unsupported,
-            "write",
-            "an object",
-            why,
-        ))
+        Err(Error::new(ErrorKind::Unsupported, "write", "an object", why))
     }
 
     /// The `ETag` of a stored part, from the response with status 200 to that request. Errors call the object `name`.
-    fn stored(
-        &self,
-        name: &str,
-        _: &UploadPart,
-        response: &HttpResponse<'_>,
-    ) -> Result<PartTag, Judgement> {
+    fn stored(&self, name: &str, _: &UploadPart, response: &HttpResponse<'_>) -> Result<PartTag, Judgement> {
         Err(self.judge(name, response))
     }
 
@@ -188,10 +178,7 @@ pub fn judge_status(name: &str, response: &HttpResponse<'_>) -> Judgement {
         ),
     };
     let message = format!("{why} (status {})", response.status);
-    Judgement::new(
-        next,
-        Error::new(kind, "read", name, message).with_hint(hint),
-    )
+    Judgement::new(next, Error::new(kind, "read", name, message).with_hint(hint))
 }
 
 #[cfg(test)]

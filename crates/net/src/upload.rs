@@ -142,11 +142,9 @@ impl Upload {
         let end = offset.checked_add(bytes.len() as u64);
         let Some(end) = end.filter(|end| *end <= self.bytes) else {
             let why = format!("it ends at byte {}", self.bytes);
-            return Err(self.remote.failed(
-                ErrorKind::Invalid,
-                &why,
-                "begin the upload with a larger size",
-            ));
+            return Err(self
+                .remote
+                .failed(ErrorKind::Invalid, &why, "begin the upload with a larger size"));
         };
         self.buffer(offset, bytes.len(), |from, there| {
             there.copy_from_slice(&bytes[from..from + there.len()]);
@@ -182,8 +180,7 @@ impl Upload {
         let all = self.stored.iter().map(|stored| stored.get().copied());
         all.collect::<Option<_>>().ok_or_else(|| {
             let why = "a part of it was not stored";
-            self.remote
-                .failed(ErrorKind::Transient, why, "write it again")
+            self.remote.failed(ErrorKind::Transient, why, "write it again")
         })
     }
 
@@ -245,9 +242,7 @@ impl Upload {
     fn take_whole(&self, number: u32) -> Option<Vec<u8>> {
         let mut all = self.lock();
         let is_whole = !self.is_buffered() && all.get(&number).is_some_and(PartBuffer::is_whole);
-        is_whole
-            .then(|| all.remove(&number))?
-            .map(|buffer| buffer.bytes)
+        is_whole.then(|| all.remove(&number))?.map(|buffer| buffer.bytes)
     }
 
     /// Fails if the server has stored the part already.
@@ -284,9 +279,7 @@ impl PartBuffer {
     fn note(&mut self, new: Range<usize>) {
         let touches = |old: &Range<usize>| old.start <= new.end && new.start <= old.end;
         let joined = self.written.iter().filter(|old| touches(old));
-        let joined = joined.fold(new.clone(), |all, old| {
-            all.start.min(old.start)..all.end.max(old.end)
-        });
+        let joined = joined.fold(new.clone(), |all, old| all.start.min(old.start)..all.end.max(old.end));
         self.written.retain(|old| !touches(old));
         let at = self.written.partition_point(|old| old.start < joined.start);
         self.written.insert(at, joined);
@@ -304,9 +297,7 @@ impl Handle for Upload {
 
     fn read_exact_at(&self, _: u64, _: &mut [u8]) -> Result<()> {
         let why = "it is still being written, and cannot be read before its commit";
-        Err(self
-            .remote
-            .failed(ErrorKind::Unsupported, why, "commit it first"))
+        Err(self.remote.failed(ErrorKind::Unsupported, why, "commit it first"))
     }
 
     fn check_unchanged(&self) -> Result<()> {

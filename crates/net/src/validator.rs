@@ -140,10 +140,7 @@ mod tests {
             let changed = [("ETag", "\"2\""), other];
             let changed = with(&changed, |response| validator.doubt(response));
             assert!(changed.is_some_and(|why| why.contains("replaced")));
-            let same = [
-                ("ETag", validator.text()),
-                ("Last-Modified", validator.text()),
-            ];
+            let same = [("ETag", validator.text()), ("Last-Modified", validator.text())];
             assert_eq!(with(&same, |response| validator.doubt(response)), None);
         }
     }

@@ -39,9 +39,7 @@ fn requests_share_a_connection_and_bodies_are_complete() {
     let client = client(NetworkSettings::default());
     let response = client.send(get(&server.url("/chunks"))).unwrap();
     assert_eq!(response.body(), b"hello world");
-    let put = Request::put(server.url("/echo"))
-        .body(b"abc".to_vec())
-        .unwrap();
+    let put = Request::put(server.url("/echo")).body(b"abc".to_vec()).unwrap();
     let response = client.send(put).unwrap();
     assert_eq!(
         (response.status(), &**response.body()),
@@ -55,10 +53,7 @@ fn requests_share_a_connection_and_bodies_are_complete() {
 #[test]
 fn redirects_are_not_followed_and_errors_show_no_secret() {
     let server = Server::start(|_| {
-        let headers = [
-            ("Location", "http://elsewhere.invalid/"),
-            ("Content-Length", "0"),
-        ];
+        let headers = [("Location", "http://elsewhere.invalid/"), ("Content-Length", "0")];
         vec![ServerStep::Bytes(head("307 Temporary Redirect", &headers))]
     });
     let client = client(NetworkSettings::default());
@@ -72,10 +67,7 @@ fn redirects_are_not_followed_and_errors_show_no_secret() {
         .unwrap();
     let error = client.send(request).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
-    assert!(
-        !format!("{error} {error:?}").contains("secret"),
-        "{error:?}"
-    );
+    assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
     assert!(error.to_string().contains("/key"), "{error}");
 }
 
@@ -85,9 +77,7 @@ fn a_refused_connection_is_an_error_with_a_hint() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let client = client(NetworkSettings::default());
-    let error = client
-        .send(get(&format!("http://{address}/key")))
-        .unwrap_err();
+    let error = client.send(get(&format!("http://{address}/key"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
     assert!(error.to_string().contains("refused"), "{error}");
     let hint = error.hint().unwrap_or_default();
@@ -97,62 +87,36 @@ fn a_refused_connection_is_an_error_with_a_hint() {
 #[test]
 fn heads_and_bodies_are_bounded() {
     let server = Server::start(|request| match &*request.target {
-        "/head" => vec![ServerStep::Bytes(head(
-            "200 OK",
-            &[("X", &"a".repeat(1 << 20))],
-        ))],
+        "/head" => vec![ServerStep::Bytes(head("200 OK", &[("X", &"a".repeat(1 << 20))]))],
         _ => short("200 OK", &"a".repeat(100_001)),
     });
     let client = client(NetworkSettings::default());
     let error = client.send(get(&server.url("/head"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    let error = client
-        .send_bounded(get(&server.url("/body")), 100_000)
-        .unwrap_err();
-    assert!(
-        error.to_string().contains("longer than 100000 bytes"),
-        "{error}"
-    );
-    assert!(
-        client
-            .send_bounded(get(&server.url("/body")), 100_001)
-            .is_ok()
-    );
+    let error = client.send_bounded(get(&server.url("/body")), 100_000).unwrap_err();
+    assert!(error.to_string().contains("longer than 100000 bytes"), "{error}");
+    assert!(client.send_bounded(get(&server.url("/body")), 100_001).is_ok());
 }
 
 #[test]
 fn a_stall_is_an_error_and_slow_progress_is_not() {
     let server = Server::start(|request| {
         let text = head("200 OK", &[("Content-Length", "12")]);
-        let pause = if request.target == "/stall" {
-            30_000
-        } else {
-            300
-        };
+        let pause = if request.target == "/stall" { 30_000 } else { 300 };
         let part = |bytes: &[u8]| {
             [
                 ServerStep::Bytes(bytes.to_vec()),
                 ServerStep::Wait(Duration::from_millis(pause)),
             ]
         };
-        [
-            part(&text),
-            part(b"abc"),
-            part(b"def"),
-            part(b"ghi"),
-            part(b"jkl"),
-        ]
-        .concat()
+        [part(&text), part(b"abc"), part(b"def"), part(b"ghi"), part(b"jkl")].concat()
     });
     let client = client(NetworkSettings {
         stall_max: Duration::from_secs(1),
         ..NetworkSettings::default()
     });
     let start = Instant::now();
-    assert_eq!(
-        client.send(get(&server.url("/drip"))).unwrap().body(),
-        b"abcdefghijkl"
-    );
+    assert_eq!(client.send(get(&server.url("/drip"))).unwrap().body(), b"abcdefghijkl");
     assert!(start.elapsed() > Duration::from_secs(1));
     let start = Instant::now();
     let error = client.send(get(&server.url("/stall"))).unwrap_err();
@@ -212,9 +176,7 @@ fn proxy() -> (u16, Arc<AtomicUsize>) {
             }
             let request = String::from_utf8(request).unwrap();
             if !request.contains("Basic dXNlcjpwdw==") {
-                client
-                    .write_all(&head("407 Who", &[("Content-Length", "0")]))
-                    .unwrap();
+                client.write_all(&head("407 Who", &[("Content-Length", "0")])).unwrap();
                 continue;
             }
             let target = request.split(' ').nth(1).unwrap().to_owned();
@@ -236,9 +198,7 @@ fn a_proxy_opens_a_tunnel_for_the_client_and_for_the_engine() {
     let object: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
     for tls in [false, true] {
         let copy = object.clone();
-        let handler = move |request: &straightway_webserver::ReceivedRequest| {
-            request.response(&copy, "\"v\"")
-        };
+        let handler = move |request: &straightway_webserver::ReceivedRequest| request.response(&copy, "\"v\"");
         let server = if tls {
             Server::start_tls(handler)
         } else {
@@ -253,9 +213,7 @@ fn a_proxy_opens_a_tunnel_for_the_client_and_for_the_engine() {
         } else {
             Roots::System
         };
-        let url = |credentials: &str| {
-            ProxyUrl::parse(&format!("http://{credentials}127.0.0.1:{port}")).unwrap()
-        };
+        let url = |credentials: &str| ProxyUrl::parse(&format!("http://{credentials}127.0.0.1:{port}")).unwrap();
         let settings = |proxy: ProxyUrl| NetworkSettings {
             roots: roots.clone(),
             proxies: Proxies {
@@ -267,14 +225,9 @@ fn a_proxy_opens_a_tunnel_for_the_client_and_for_the_engine() {
             ..NetworkSettings::default()
         };
         let through = client(settings(url("user:pw@")));
-        assert_eq!(
-            through.send(get(&server.url("/x"))).unwrap().body(),
-            &object
-        );
+        assert_eq!(through.send(get(&server.url("/x"))).unwrap().body(), &object);
         assert_eq!(tunnels.load(Ordering::Relaxed), 1, "tls {tls}");
-        let error = client(settings(url("")))
-            .send(get(&server.url("/x")))
-            .unwrap_err();
+        let error = client(settings(url(""))).send(get(&server.url("/x"))).unwrap_err();
         assert!(error.to_string().contains("tunnel"), "{error}");
         engine::reads_through(&through, &server.url("/x"), &object);
         assert!(tunnels.load(Ordering::Relaxed) > 1, "tls {tls}");
@@ -309,11 +262,7 @@ mod engine {
         let url: http::Uri = url.parse().unwrap();
         let site = Site::of(&url).unwrap();
         let origin = client.network().origin(&site).unwrap();
-        let head = format!(
-            "GET {} HTTP/1.1\r\nHost: {}\r\n",
-            url.path(),
-            site.authority()
-        );
+        let head = format!("GET {} HTTP/1.1\r\nHost: {}\r\n", url.path(), site.authority());
         let service = Arc::new(Plain(head));
         let remote = Remote::open(url.to_string(), None, &origin, service, client, 1).unwrap();
         let slot = Slot::ring(1, object.len()).unwrap().remove(0);

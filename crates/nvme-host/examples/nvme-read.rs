@@ -43,10 +43,7 @@ fn busy_ticks() -> Result<u64, Failure> {
     let fields = stat.lines().next().unwrap_or_default().split_whitespace();
     let fields: Vec<u64> = fields.skip(1).map(str::parse).collect::<Result<_, _>>()?;
     // User, nice, system, interrupts and stolen time; neither idle nor waiting.
-    Ok([0, 1, 2, 5, 6, 7]
-        .iter()
-        .filter_map(|at| fields.get(*at))
-        .sum())
+    Ok([0, 1, 2, 5, 6, 7].iter().filter_map(|at| fields.get(*at)).sum())
 }
 
 /// The first read makes the connection.
@@ -150,10 +147,7 @@ fn main() -> Result<(), Failure> {
     }
     let took_s = start.elapsed().as_secs_f64();
     let busy_s = (busy_ticks()? - before) as f64 / rustix::param::clock_ticks_per_second() as f64;
-    let (rate, gib) = (
-        count as f64 / took_s,
-        (count * bytes) as f64 / (1_u64 << 30) as f64,
-    );
+    let (rate, gib) = (count as f64 / took_s, (count * bytes) as f64 / (1_u64 << 30) as f64);
     #[expect(clippy::print_stdout, reason = "it is what the program is for")]
     {
         println!(

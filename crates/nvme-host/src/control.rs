@@ -192,10 +192,7 @@ impl Control {
         // On a busy machine this thread may be late. The target still gets time to answer.
         let rest = self.kept_alive + self.keep_alive;
         let deadline = rest.max(Instant::now() + self.keep_alive / 3);
-        match self
-            .link
-            .run(Admin::KeepAlive.sqe(), &[], &mut [], deadline)
-        {
+        match self.link.run(Admin::KeepAlive.sqe(), &[], &mut [], deadline) {
             Ok(_) => {
                 self.kept_alive = Instant::now();
                 Ok(())

@@ -65,9 +65,7 @@ impl Limits {
         };
         let entries = u16::try_from(entries.min(u32::from(most))).unwrap_or(u16::MAX);
         let entries = entries.min(settings.queue_entries).max(2);
-        let transfer = page
-            .transfer_bytes_max()
-            .unwrap_or(u64::from(TRANSFER_BYTES_MAX));
+        let transfer = page.transfer_bytes_max().unwrap_or(u64::from(TRANSFER_BYTES_MAX));
         let transfer = transfer.min(u64::from(TRANSFER_BYTES_MAX));
         let transition = match page.ana_transition_s {
             0 => TRANSITION_DEFAULT,
@@ -222,8 +220,7 @@ impl Controller {
     /// Takes over new ANA states. A namespace that is or was accessible is waited for from the start next time.
     pub(crate) fn set_ana(&self, log: AnaLog) {
         let mut ana = lock(&self.ana);
-        let is_usable =
-            |log: &AnaLog, nsid: u32| log.state_of(nsid).is_some_and(AnaState::is_usable);
+        let is_usable = |log: &AnaLog, nsid: u32| log.state_of(nsid).is_some_and(AnaState::is_usable);
         lock(&self.waits).retain(|nsid, _| {
             let was_usable = ana.as_ref().is_some_and(|before| is_usable(before, *nsid));
             !was_usable && !is_usable(&log, *nsid)
@@ -262,16 +259,11 @@ impl Controller {
     }
 
     /// Runs admin commands. Runs them again if the target refuses one and permits a retry, as often as an I/O.
-    pub(crate) fn retry<T>(
-        &self,
-        run: impl Fn(&Self) -> Result<T, LinkError>,
-    ) -> Result<T, LinkError> {
+    pub(crate) fn retry<T>(&self, run: impl Fn(&Self) -> Result<T, LinkError>) -> Result<T, LinkError> {
         let mut tries = 0;
         loop {
             match run(self) {
-                Err(LinkError::Refused(status, _))
-                    if status.is_retryable() && tries < self.settings.retries_max =>
-                {
+                Err(LinkError::Refused(status, _)) if status.is_retryable() && tries < self.settings.retries_max => {
                     tries += 1;
                     std::thread::sleep(self.settings.delay(tries));
                 }
@@ -294,8 +286,7 @@ impl Controller {
             return Err(Refusal::transient(why));
         }
         let queue = own.queue()?;
-        let (link, id) =
-            queue.ok_or_else(|| Refusal::transient("the target grants no I/O queue"))?;
+        let (link, id) = queue.ok_or_else(|| Refusal::transient("the target grants no I/O queue"))?;
         Ok((own, link, id))
     }
 

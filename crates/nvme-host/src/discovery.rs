@@ -7,8 +7,8 @@ use straightway_nvme::{
     Nqn,
     admin::{Admin, GetLog},
     log::{
-        self, DISCOVERY_ENTRY_BYTES, DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader,
-        SubsystemKind, TransportType,
+        self, DISCOVERY_ENTRY_BYTES, DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader, SubsystemKind,
+        TransportType,
     },
 };
 
@@ -39,10 +39,7 @@ pub struct DiscoveredSubsystem {
 
 /// Finds all NVM subsystems with TCP addresses that a discovery controller and its referrals list. Errors of referrals
 /// are returned in the second list and do not fail the discovery.
-pub fn discover(
-    portal: &Portal,
-    settings: &HostSettings,
-) -> Result<(Vec<DiscoveredSubsystem>, Vec<Error>)> {
+pub fn discover(portal: &Portal, settings: &HostSettings) -> Result<(Vec<DiscoveredSubsystem>, Vec<Error>)> {
     let mut found = Vec::new();
     let mut failed = Vec::new();
     let mut asked = BTreeSet::new();
@@ -121,16 +118,12 @@ fn read_whole(opening: &mut Opening, portal: &Portal) -> Result<Vec<DiscoveryEnt
         let again = read(opening, 0, DISCOVERY_HEADER_BYTES, portal)?;
         let again = DiscoveryHeader::decode(&again).map_err(|e| failed(e.to_string()))?;
         if again == header {
-            let entries = bytes
-                .chunks(DISCOVERY_ENTRY_BYTES)
-                .map(DiscoveryEntry::decode);
+            let entries = bytes.chunks(DISCOVERY_ENTRY_BYTES).map(DiscoveryEntry::decode);
             // An invalid entry must not hide the others.
             return Ok(entries.filter_map(std::result::Result::ok).collect());
         }
     }
-    Err(failed(
-        "its log changes faster than it can be read".to_owned(),
-    ))
+    Err(failed("its log changes faster than it can be read".to_owned()))
 }
 
 fn read(opening: &mut Opening, offset: u64, bytes: usize, portal: &Portal) -> Result<Vec<u8>> {
@@ -143,16 +136,7 @@ fn read(opening: &mut Opening, offset: u64, bytes: usize, portal: &Portal) -> Re
         nsid: 0,
     });
     let mut into = vec![0; bytes];
-    let run = opening
-        .link
-        .run(sqe.sqe(), &[], &mut into, opening.deadline);
-    run.map_err(|error| {
-        Error::new(
-            ErrorKind::Transient,
-            "discover at",
-            portal,
-            error.to_string(),
-        )
-    })?;
+    let run = opening.link.run(sqe.sqe(), &[], &mut into, opening.deadline);
+    run.map_err(|error| Error::new(ErrorKind::Transient, "discover at", portal, error.to_string()))?;
     Ok(into)
 }

@@ -173,8 +173,7 @@ impl NvmeEngine {
 
     fn refuse(&mut self, io: Io, kind: ErrorKind, why: &str) {
         let error = Error::new(kind, "transfer", io.object.object().name, why);
-        self.finished
-            .push(Done::new(io, Err(io::Error::other(error))));
+        self.finished.push(Done::new(io, Err(io::Error::other(error))));
     }
 }
 
@@ -202,11 +201,7 @@ impl Engine for NvmeEngine {
                 std::thread::sleep(wait);
                 now = Instant::now();
             } else {
-                let (least, wait) = if is_waiting {
-                    (1, wait)
-                } else {
-                    (0, Duration::ZERO)
-                };
+                let (least, wait) = if is_waiting { (1, wait) } else { (0, Duration::ZERO) };
                 let mut landed = std::mem::take(&mut self.landed);
                 let polled = self.ring.poll(&mut landed, least, wait);
                 self.is_moving = !landed.is_empty();
@@ -273,10 +268,7 @@ impl fmt::Debug for NvmeEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (requests, waiting) = (self.requests.len(), self.waiting.len());
         let (queues, connecting) = (self.queues.len(), self.connecting.len());
-        write!(
-            f,
-            "NvmeEngine {{ I/Os: {requests}, {waiting} of them waiting; "
-        )?;
+        write!(f, "NvmeEngine {{ I/Os: {requests}, {waiting} of them waiting; ")?;
         write!(f, "queues: {queues}, and {connecting} being made }}")
     }
 }

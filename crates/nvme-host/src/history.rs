@@ -69,9 +69,7 @@ impl History {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, Confirmed>> {
-        self.addresses
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that an address confirmed the namespace. It may then be used for I/O. `version` is the one that the
@@ -172,10 +170,7 @@ fn add_once<T>(list: &mut Vec<Weak<T>>, new: &Arc<T>) {
 impl Drop for History {
     /// Removes the results for this opening.
     fn drop(&mut self) {
-        let tables = self
-            .tables
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let tables = self.tables.get_mut().unwrap_or_else(PoisonError::into_inner);
         // In a forked child, a table may be locked for ever: by a thread that only its parent has.
         if tables.is_empty() || self.process != std::process::id() {
             return;
@@ -265,9 +260,7 @@ mod tests {
         let history = History::new();
         assert!(!history.permits(address(1), 7, false), "it was never used");
         history.confirm(address(1), Some(7));
-        for (version, is_further, is_permitted) in
-            [(7, true, true), (8, true, false), (8, false, true)]
-        {
+        for (version, is_further, is_permitted) in [(7, true, true), (8, true, false), (8, false, true)] {
             let permits = history.permits(address(1), version, is_further);
             assert_eq!(permits, is_permitted, "{version} {is_further}");
         }

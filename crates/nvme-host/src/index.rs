@@ -164,10 +164,7 @@ pub(crate) fn lookup_on(controller: &Controller, key: EntryKey<'_>) -> Answer<Lo
 ///
 /// The versions are newer than the call. But a version that the target does not know yet differs from all others: if an
 /// entry is not the expected one, only [`lookup_on`] shows whether it changed.
-pub(crate) fn read_entries(
-    controller: &Controller,
-    names: &BTreeSet<&[u8]>,
-) -> Answer<BTreeMap<Vec<u8>, IndexEntry>> {
+pub(crate) fn read_entries(controller: &Controller, names: &BTreeSet<&[u8]>) -> Answer<BTreeMap<Vec<u8>, IndexEntry>> {
     let mut cached = controller.index.lock();
     let mut found = BTreeMap::new();
     let index = match current_on(controller, &mut cached)? {
@@ -197,10 +194,7 @@ fn parts_of(index: &NameIndex, names: &BTreeSet<&[u8]>) -> Vec<Range<usize>> {
             continue;
         }
         match parts.last_mut() {
-            Some(last)
-                if range.start - last.end <= GAP_BYTES_MAX
-                    && range.end - last.start <= READ_BYTES_MAX =>
-            {
+            Some(last) if range.start - last.end <= GAP_BYTES_MAX && range.end - last.start <= READ_BYTES_MAX => {
                 last.end = range.end;
             }
             _ => parts.push(range),
@@ -210,10 +204,7 @@ fn parts_of(index: &NameIndex, names: &BTreeSet<&[u8]>) -> Vec<Range<usize>> {
 }
 
 /// The current index of a controller. Only its header is read if the cached one is still current.
-fn current_on(
-    controller: &Controller,
-    cached: &mut Option<CachedIndex>,
-) -> Answer<Option<Arc<NameIndex>>> {
+fn current_on(controller: &Controller, cached: &mut Option<CachedIndex>) -> Answer<Option<Arc<NameIndex>>> {
     if let Some(known) = &*cached
         && part(controller, 0, INDEX_HEADER_BYTES)?.as_ref() == Some(&known.header)
     {
@@ -223,10 +214,7 @@ fn current_on(
 }
 
 /// Reads the whole index of a controller, and keeps it.
-fn read_into(
-    controller: &Controller,
-    cached: &mut Option<CachedIndex>,
-) -> Answer<Option<Arc<NameIndex>>> {
+fn read_into(controller: &Controller, cached: &mut Option<CachedIndex>) -> Answer<Option<Arc<NameIndex>>> {
     for _ in 0..READS_MAX {
         let Some(head) = part(controller, 0, INDEX_HEADER_BYTES)? else {
             return Ok(Ok(None));
@@ -268,11 +256,7 @@ pub(crate) fn has_folder(index: &NameIndex, folder: &str) -> bool {
 }
 
 /// Reads a part of the index page; `None` if the target refuses it.
-fn part(
-    controller: &Controller,
-    offset: usize,
-    bytes: usize,
-) -> Result<Option<Vec<u8>>, LinkError> {
+fn part(controller: &Controller, offset: usize, bytes: usize) -> Result<Option<Vec<u8>>, LinkError> {
     let sqe = Admin::GetLog(GetLog {
         page: INDEX_PAGE,
         specific: 0,
@@ -302,19 +286,13 @@ pub(crate) fn numbers(subsystem: &Subsystem) -> Result<Vec<u32>> {
         let list = subsystem.ask(sqe.sqe(), IDENTIFY_BYTES);
         let list = list.map_err(|(_, error)| error)?;
         let list = decode_list(&list).map_err(|error| failed(error.to_string()))?;
-        if list
-            .first()
-            .zip(all.last())
-            .is_some_and(|(first, last)| first <= last)
-        {
+        if list.first().zip(all.last()).is_some_and(|(first, last)| first <= last) {
             return Err(failed("its list of namespaces does not advance".to_owned()));
         }
         let is_last = list.len() < LIST_MAX;
         all.extend(list);
         if all.len() > NAMESPACES_MAX {
-            return Err(failed(format!(
-                "it has more than {NAMESPACES_MAX} namespaces"
-            )));
+            return Err(failed(format!("it has more than {NAMESPACES_MAX} namespaces")));
         }
         if is_last {
             return Ok(all);

@@ -67,15 +67,10 @@ pub(crate) struct Link {
 
 impl Link {
     /// Connects by TCP and negotiates digests.
-    pub(crate) fn open(
-        address: SocketAddr,
-        digests: Digests,
-        wait_max: Duration,
-    ) -> CoreResult<Self, Refusal> {
+    pub(crate) fn open(address: SocketAddr, digests: Digests, wait_max: Duration) -> CoreResult<Self, Refusal> {
         let deadline = Instant::now() + wait_max;
         let stream = TcpStream::connect_timeout(&address, wait_max);
-        let stream =
-            stream.map_err(|error| Refusal::transient(connect_failure(&error, wait_max)))?;
+        let stream = stream.map_err(|error| Refusal::transient(connect_failure(&error, wait_max)))?;
         let _ = stream.set_nodelay(true);
         let mut link = Self {
             stream,
@@ -113,12 +108,7 @@ impl Link {
     }
 
     /// Sends Connect, which creates a queue on the connection.
-    pub(crate) fn connect(
-        &mut self,
-        connect: Connect,
-        data: &ConnectData,
-        deadline: Instant,
-    ) -> Result<u64> {
+    pub(crate) fn connect(&mut self, connect: Connect, data: &ConnectData, deadline: Instant) -> Result<u64> {
         let sqe = Fabrics::Connect(connect).sqe();
         Ok(self.run(sqe, &data.encode(), &mut [], deadline)?.result)
     }
@@ -136,21 +126,11 @@ impl Link {
 
     /// Runs one command. `out` is sent in the capsule or after an R2T, depending on the command's SGL. `into` must be
     /// filled completely.
-    pub(crate) fn run(
-        &mut self,
-        sqe: Sqe,
-        out: &[u8],
-        into: &mut [u8],
-        deadline: Instant,
-    ) -> Result<Cqe> {
+    pub(crate) fn run(&mut self, sqe: Sqe, out: &[u8], into: &mut [u8], deadline: Instant) -> Result<Cqe> {
         let cid = self.next_cid;
         self.next_cid = (cid + 1) % EVENT_CID;
         let in_capsule = sqe.sgl.is_in_capsule();
-        self.send_command(
-            sqe.with_cid(cid),
-            if in_capsule { out } else { &[] },
-            deadline,
-        )?;
+        self.send_command(sqe.with_cid(cid), if in_capsule { out } else { &[] }, deadline)?;
         // In-capsule data is sent with the command.
         let (mut received, mut sent) = (0, if in_capsule { out.len() } else { 0 });
         loop {
@@ -200,9 +180,7 @@ impl Link {
                 }
                 Ok(())
             }
-            Pdu::ControllerTerm(term) => {
-                broken(format!("the target ended the connection: {}", term.status))
-            }
+            Pdu::ControllerTerm(term) => broken(format!("the target ended the connection: {}", term.status)),
             Pdu::Response(cqe) => broken(format!(
                 "the target answered command {:#x}, which is not outstanding",
                 cqe.cid
@@ -241,13 +219,7 @@ impl Link {
 
     /// Sends the data that an R2T requests, which must follow the data sent so far. Returns the number of bytes sent so
     /// far.
-    fn send_data(
-        &mut self,
-        ready: Ready,
-        sent: usize,
-        out: &[u8],
-        deadline: Instant,
-    ) -> Result<usize> {
+    fn send_data(&mut self, ready: Ready, sent: usize, out: &[u8], deadline: Instant) -> Result<usize> {
         let start = ready.offset as usize;
         let end = start + ready.bytes as usize;
         if start != sent || end > out.len() {
@@ -383,11 +355,7 @@ impl Link {
 }
 
 fn is_transient(error: &std::io::Error) -> bool {
-    let kinds = [
-        ErrorKind::WouldBlock,
-        ErrorKind::TimedOut,
-        ErrorKind::Interrupted,
-    ];
+    let kinds = [ErrorKind::WouldBlock, ErrorKind::TimedOut, ErrorKind::Interrupted];
     kinds.contains(&error.kind())
 }
 
@@ -402,23 +370,17 @@ fn remaining(deadline: Instant) -> Result<Duration> {
 /// Refuses digests other than the requested ones. Without a requested digest, damaged data would go unnoticed.
 fn check_digests(requested: Digests, agreed: Digests) -> CoreResult<(), Refusal> {
     if (agreed.header && !requested.header) || (agreed.data && !requested.data) {
-        return Err(Refusal::transient(
-            "it uses a digest that was not requested",
-        ));
+        return Err(Refusal::transient("it uses a digest that was not requested"));
     }
-    let missing = match (
-        requested.header && !agreed.header,
-        requested.data && !agreed.data,
-    ) {
+    let missing = match (requested.header && !agreed.header, requested.data && !agreed.data) {
         (false, false) => return Ok(()),
         (true, false) => "the header digest",
         (false, true) => "the data digest",
         (true, true) => "the header digest and the data digest",
     };
     let why = format!("the target refuses {missing}, which this host requested");
-    Err(Refusal::permanent(why).with_hint(
-        "enable the digests of the target, or request only those it has: ⟦nvme_digests⟧",
-    ))
+    Err(Refusal::permanent(why)
+        .with_hint("enable the digests of the target, or request only those it has: ⟦nvme_digests⟧"))
 }
 
 fn connect_failure(error: &std::io::Error, wait_max: Duration) -> String {

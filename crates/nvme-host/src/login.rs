@@ -47,17 +47,12 @@ pub(crate) fn authenticate(
     };
     let random = random().map_err(|why| Refusal::transient(format!("no random bytes: {why}")))?;
     let transaction = (random.sequence & 0xffff) as u16;
-    let mut host = AuthHost::new(
-        names,
-        secret,
-        settings.controller_secret.clone(),
-        transaction,
-    );
+    let mut host = AuthHost::new(names, secret, settings.controller_secret.clone(), transaction);
     let failed = |error: LinkError| match error {
         LinkError::Broken(why) => Refusal::transient(format!("authenticate: {why}")),
-        LinkError::Refused(status, _) => Refusal::permanent(format!(
-            "the target refuses to authenticate this host: {status}"
-        )),
+        LinkError::Refused(status, _) => {
+            Refusal::permanent(format!("the target refuses to authenticate this host: {status}"))
+        }
     };
     send(link, &host.negotiate(), deadline).map_err(failed)?;
     let challenge = receive(link, deadline).map_err(failed)?;

@@ -51,12 +51,7 @@ pub(crate) struct Namespace {
 
 impl Namespace {
     /// Opens a namespace, with its entry in the name index if it has one.
-    pub(crate) fn open(
-        subsystem: &Arc<Subsystem>,
-        nsid: u32,
-        entry: Option<IndexEntry>,
-        name: String,
-    ) -> Result<Self> {
+    pub(crate) fn open(subsystem: &Arc<Subsystem>, nsid: u32, entry: Option<IndexEntry>, name: String) -> Result<Self> {
         let asked = subsystem.attempt(|controller| {
             let (page, list) = look(controller, nsid)?;
             let decoded = identify::Namespace::decode(&page);
@@ -66,8 +61,7 @@ impl Namespace {
         });
         let asked = asked.map_err(|(error, failure)| match error {
             LinkError::Refused(status, _) => {
-                Error::new(kind_of(status), "open", &name, status.to_string())
-                    .with_hint(remedy(status))
+                Error::new(kind_of(status), "open", &name, status.to_string()).with_hint(remedy(status))
             }
             LinkError::Broken(_) => failure,
         });
@@ -89,11 +83,7 @@ impl Namespace {
     }
 
     /// Opens the namespace of an index entry.
-    pub(crate) fn open_entry(
-        subsystem: &Arc<Subsystem>,
-        entry: IndexEntry,
-        name: String,
-    ) -> Result<Self> {
+    pub(crate) fn open_entry(subsystem: &Arc<Subsystem>, entry: IndexEntry, name: String) -> Result<Self> {
         if entry.bytes == 0 {
             return Ok(Self {
                 subsystem: Arc::clone(subsystem),
@@ -124,10 +114,7 @@ impl Namespace {
             );
             return Err(Error::new(ErrorKind::Corrupt, "open", &namespace.name, why));
         }
-        Ok(Self {
-            length,
-            ..namespace
-        })
+        Ok(Self { length, ..namespace })
     }
 
     /// The namespace of a handle, for engines.
@@ -157,8 +144,7 @@ impl Namespace {
         let sqe = Nvm::Flush.sqe(self.nsid);
         let history = &self.print.history;
         let mark = history.write_mark();
-        self.subsystem
-            .run(&self.name, &self.print, sqe, &[], &mut [])?;
+        self.subsystem.run(&self.name, &self.print, sqe, &[], &mut [])?;
         history.note_flush(mark);
         Ok(())
     }
@@ -178,8 +164,7 @@ impl Namespace {
         let sqe = Nvm::Read(self.range(offset, bytes)).sqe(self.nsid);
         let bytes = u32::try_from(bytes).expect("commands are short");
         let sqe = sqe.with_sgl(Sgl::transport(bytes));
-        self.subsystem
-            .run(&self.name, &self.print, sqe, &[], into)?;
+        self.subsystem.run(&self.name, &self.print, sqe, &[], into)?;
         Ok(())
     }
 
@@ -261,15 +246,11 @@ impl Draft for InPlace {
         let block = namespace.block();
         let length = bytes.len() as u64;
         let is_whole = offset.is_multiple_of(block) && length.is_multiple_of(block);
-        let is_inside = offset
-            .checked_add(length)
-            .is_some_and(|end| end <= namespace.bytes);
+        let is_inside = offset.checked_add(length).is_some_and(|end| end <= namespace.bytes);
         if !is_whole || !is_inside {
             let why = format!("a namespace is written in whole blocks of {block} bytes");
-            return Err(
-                Error::new(ErrorKind::Unsupported, "write to", &namespace.name, why)
-                    .with_hint("copy a file to it instead"),
-            );
+            return Err(Error::new(ErrorKind::Unsupported, "write to", &namespace.name, why)
+                .with_hint("copy a file to it instead"));
         }
         let subsystem = &namespace.subsystem;
         let step = usize::try_from(namespace.side_bytes_max()?).expect("it is small");

@@ -9,8 +9,8 @@ use straightway_nvme::{
     Nqn, Status,
     admin::{ALL_NAMESPACES, Admin, EventMask, Feature, Identify, QueueCounts},
     fabrics::{
-        CSTS_FATAL, CSTS_READY, Connect, ConnectData, Connected, ControllerCapabilities,
-        DYNAMIC_CONTROLLER, Fabrics, Property, config,
+        CSTS_FATAL, CSTS_READY, Connect, ConnectData, Connected, ControllerCapabilities, DYNAMIC_CONTROLLER, Fabrics,
+        Property, config,
     },
     identify::{self, IDENTIFY_BYTES, page},
     log::{self, AnaLog},
@@ -33,11 +33,7 @@ const ADMIN_ENTRIES: u16 = 32;
 const READY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The data of Connect.
-pub(crate) fn connect_data(
-    settings: &HostSettings,
-    subsystem: &Nqn,
-    controller: u16,
-) -> ConnectData {
+pub(crate) fn connect_data(settings: &HostSettings, subsystem: &Nqn, controller: u16) -> ConnectData {
     ConnectData {
         host_id: settings.host_id,
         controller,
@@ -58,11 +54,7 @@ pub(crate) struct Opening {
 
 impl Opening {
     /// Connects the admin queue and enables the controller.
-    pub(crate) fn new(
-        address: SocketAddr,
-        subsystem: &Nqn,
-        settings: &HostSettings,
-    ) -> Result<Self, Refusal> {
+    pub(crate) fn new(address: SocketAddr, subsystem: &Nqn, settings: &HostSettings) -> Result<Self, Refusal> {
         let deadline = Instant::now() + settings.connect_max;
         let mut link = Link::open(address, settings.digests, settings.connect_max)?;
         let keep_alive = u32::try_from(settings.keep_alive.as_millis()).unwrap_or(u32::MAX);
@@ -121,9 +113,7 @@ impl Opening {
 
     /// Reads Identify Controller.
     pub(crate) fn identify(&mut self) -> Result<identify::Controller, Refusal> {
-        let failed = |error: &dyn std::fmt::Display| {
-            Refusal::transient(format!("identify the controller: {error}"))
-        };
+        let failed = |error: &dyn std::fmt::Display| Refusal::transient(format!("identify the controller: {error}"));
         let mut bytes = vec![0; IDENTIFY_BYTES];
         let sqe = Admin::Identify(Identify {
             page: page::CONTROLLER,
@@ -143,25 +133,17 @@ impl Opening {
                 page.id == self.id,
                 "its identifier is not the one that Connect returned",
             ),
-            (
-                page.command_capsule_16 >= 4,
-                "its capsules are shorter than a command",
-            ),
+            (page.command_capsule_16 >= 4, "its capsules are shorter than a command"),
             (
                 page.response_capsule_16 >= 1,
                 "its capsules are shorter than a completion",
             ),
-            (
-                page.capsule_offset_16 == 0,
-                "its in-capsule data is at an offset",
-            ),
+            (page.capsule_offset_16 == 0, "its in-capsule data is at an offset"),
             (page.sgl & 3 != 0, "it does not support SGLs"),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
             None => Ok(()),
-            Some((_, why)) => Err(Refusal::permanent(format!(
-                "the controller is unusable: {why}"
-            ))),
+            Some((_, why)) => Err(Refusal::permanent(format!("the controller is unusable: {why}"))),
         }
     }
 
@@ -224,11 +206,7 @@ fn refused(error: &LinkError, subsystem: &Nqn, settings: &HostSettings) -> Refus
 }
 
 /// Reads the ANA log.
-pub(crate) fn read_ana(
-    link: &mut Link,
-    page: &identify::Controller,
-    deadline: Instant,
-) -> Result<AnaLog, Refusal> {
+pub(crate) fn read_ana(link: &mut Link, page: &identify::Controller, deadline: Instant) -> Result<AnaLog, Refusal> {
     let failed = |why: String| Refusal::transient(format!("read the ANA log: {why}"));
     let namespaces = match page.namespaces_max {
         0 => page.namespaces,

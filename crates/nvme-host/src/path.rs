@@ -9,9 +9,7 @@ use std::{
 use straightway_core::{Error, ErrorKind};
 use straightway_nvme::Nqn;
 
-use crate::{
-    control::IDLE, controller::Controller, portal::Portal, refusal::Refusal, settings::HostSettings,
-};
+use crate::{control::IDLE, controller::Controller, portal::Portal, refusal::Refusal, settings::HostSettings};
 
 /// One address of a subsystem.
 #[derive(Debug)]
@@ -110,10 +108,7 @@ impl Path {
             return None;
         }
         if why != IDLE {
-            tracing::warn!(
-                "{}: the connection was lost ({why}); reconnecting",
-                self.portal
-            );
+            tracing::warn!("{}: the connection was lost ({why}); reconnecting", self.portal);
             state.failure = Some(Refusal::transient(why));
         }
         None
@@ -224,10 +219,7 @@ impl Path {
                 "check the NQN, the host's name (⟦nvme_hostnqn⟧), its secret (⟦nvme_secret⟧) and the target's list of hosts",
             )
         } else {
-            (
-                ErrorKind::Transient,
-                "check the address, the network and the target",
-            )
+            (ErrorKind::Transient, "check the address, the network and the target")
         };
         let own = state.failure.as_ref().and_then(|failure| failure.hint);
         Error::new(kind, "connect to", &self.portal, why).with_hint(own.unwrap_or(hint))

@@ -118,9 +118,6 @@ mod tests {
     fn an_unresolvable_name_fails_quickly() {
         let portal = Portal::new("no-such-host.invalid", 1);
         let error = portal.addresses(Duration::from_secs(5)).unwrap_err();
-        assert!(
-            error.to_string().contains("no-such-host.invalid"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
     }
 }

@@ -83,13 +83,7 @@ impl Quarantine {
     }
 
     /// The time when a byte range of a namespace may get other data; `None` if it may now.
-    pub(crate) fn until(
-        &self,
-        subsystem: &Nqn,
-        nsid: u32,
-        bytes: &Range<u64>,
-        now: Instant,
-    ) -> Option<Instant> {
+    pub(crate) fn until(&self, subsystem: &Nqn, nsid: u32, bytes: &Range<u64>, now: Instant) -> Option<Instant> {
         if !self.is_used.load(Ordering::Acquire) {
             return None;
         }

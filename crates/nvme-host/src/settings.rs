@@ -83,18 +83,12 @@ impl HostSettings {
     pub const OPTIONS: [(&'static str, &'static str); 7] = [
         ("nvme_hostnqn", "the NQN of this host"),
         ("nvme_hostid", "the identifier of this host, a UUID"),
-        (
-            "nvme_digests",
-            "CRC32C of headers and data: none, header, data or both",
-        ),
+        ("nvme_digests", "CRC32C of headers and data: none, header, data or both"),
         (
             "nvme_paths",
             "more addresses of the same subsystems, HOST[:PORT] with commas",
         ),
-        (
-            "nvme_keep_alive",
-            "seconds after which a silent target is given up",
-        ),
+        ("nvme_keep_alive", "seconds after which a silent target is given up"),
         ("nvme_secret", "this host's DH-HMAC-CHAP secret, DHHC-1:…"),
         ("nvme_ctrl_secret", "the secret that targets have to prove"),
     ];
@@ -122,10 +116,7 @@ impl HostSettings {
                 self.digests = Digests { header, data };
             }
             "nvme_paths" => {
-                let paths = value
-                    .split(',')
-                    .map(str::trim)
-                    .filter(|path| !path.is_empty());
+                let paths = value.split(',').map(str::trim).filter(|path| !path.is_empty());
                 self.paths = paths.map(Portal::parse).collect::<Result<_>>()?;
             }
             "nvme_keep_alive" => {

@@ -53,9 +53,7 @@ impl SideQueues {
     fn of(&self, controller: &Arc<Controller>) -> Arc<Side> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|side| side.controller.ended().is_none());
-        let known = all
-            .iter()
-            .find(|s| s.controller.number == controller.number);
+        let known = all.iter().find(|s| s.controller.number == controller.number);
         if let Some(side) = known {
             return Arc::clone(side);
         }
@@ -78,9 +76,7 @@ impl SideQueues {
     ) -> Result<Cqe, SideFailure> {
         let side = self.of(controller);
         let mut slot = side.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = slot
-            .take()
-            .filter(|queue| queue.controller.ended().is_none());
+        let known = slot.take().filter(|queue| queue.controller.ended().is_none());
         let known = match known {
             Some(queue) => queue,
             None => SideQueue::connect(controller)?,

@@ -10,10 +10,7 @@ use straightway_core::{Direction, Error, ErrorKind, Extent, Reason, Result, Surv
 use straightway_io::{
     Handle, Store,
     engine::Engine,
-    store::{
-        Draft, LaneSpec, Like, ListPage, Listing, Missing, Named, Tag, Tuning, Verb, Verbs,
-        own_draft, text,
-    },
+    store::{Draft, LaneSpec, Like, ListPage, Listing, Missing, Named, Tag, Tuning, Verb, Verbs, own_draft, text},
 };
 use straightway_nvme::{Nqn, index::NameIndex};
 
@@ -96,10 +93,7 @@ impl NvmeTcp {
         let full = format!("{}{}", self.prefix, text(self, name)?);
         let (nqn, rest) = full.split_once('/').unwrap_or((&full, ""));
         let nqn = Nqn::new(nqn).map_err(|error| refuse(error.0))?;
-        let mut all = self
-            .subsystems
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.subsystems.lock().unwrap_or_else(PoisonError::into_inner);
         let known = all.get(&nqn).filter(|known| known.is_own());
         let subsystem = if let Some(known) = known {
             Arc::clone(known)
@@ -211,14 +205,8 @@ impl Store for NvmeTcp {
         FAMILY
     }
 
-    fn survey(
-        &self,
-        objects: &[Arc<dyn Handle>],
-        _hulls: &[Option<Extent>],
-        _: Direction,
-    ) -> Result<Vec<Survey>> {
-        let survey =
-            |handle: &Arc<dyn Handle>| Survey::block_socket(Reason::Tcp, handle.block_bytes());
+    fn survey(&self, objects: &[Arc<dyn Handle>], _hulls: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
+        let survey = |handle: &Arc<dyn Handle>| Survey::block_socket(Reason::Tcp, handle.block_bytes());
         Ok(objects.iter().map(survey).collect())
     }
 
@@ -281,10 +269,7 @@ impl Store for NvmeTcp {
             return Err(error.with_hint("name a folder that the target serves, or `ls` its NQN"));
         }
         let prefix = format!("{}/{}", place.subsystem.nqn, place.folder());
-        Ok(Arc::new(Self {
-            prefix,
-            ..self.clone()
-        }))
+        Ok(Arc::new(Self { prefix, ..self.clone() }))
     }
 
     /// Writes an existing namespace in place, like a block device. Namespaces cannot be created.

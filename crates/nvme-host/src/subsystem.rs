@@ -58,9 +58,7 @@ impl Subsystem {
             }
         }
         let paths = portals.into_iter();
-        let paths = paths
-            .map(|portal| Path::new(portal, &nqn, settings))
-            .collect();
+        let paths = paths.map(|portal| Path::new(portal, &nqn, settings)).collect();
         Arc::new(Self {
             paths,
             nqn,
@@ -101,14 +99,12 @@ impl Subsystem {
         for path in &self.paths {
             match path.state(now) {
                 PathState::Up(controller) => match controller.state_of(nsid) {
-                    state @ (AnaState::Optimized | AnaState::NonOptimized) => {
-                        match verdict(&controller, print) {
-                            Verdict::Same if state == AnaState::Optimized => best.push(controller),
-                            Verdict::Same => spare.push(controller),
-                            Verdict::Other(why) => other = Some(why),
-                            Verdict::Pending => wait(now + VERIFY_INTERVAL),
-                        }
-                    }
+                    state @ (AnaState::Optimized | AnaState::NonOptimized) => match verdict(&controller, print) {
+                        Verdict::Same if state == AnaState::Optimized => best.push(controller),
+                        Verdict::Same => spare.push(controller),
+                        Verdict::Other(why) => other = Some(why),
+                        Verdict::Pending => wait(now + VERIFY_INTERVAL),
+                    },
                     AnaState::Lost => {}
                     AnaState::Inaccessible | AnaState::Change => {
                         // The state may change. An event or the next ANA log shows it.
@@ -170,8 +166,7 @@ impl Subsystem {
             .iter()
             .map(|path| format!("{} ({})", path.portal, path.status()));
         let why = format!("no path works: {}", all.collect::<Vec<_>>().join(", "));
-        Error::new(ErrorKind::Transient, "reach", &self.nqn, why)
-            .with_hint("check the network and the targets")
+        Error::new(ErrorKind::Transient, "reach", &self.nqn, why).with_hint("check the network and the targets")
     }
 
     /// The controllers of all connected paths.
@@ -235,8 +230,7 @@ impl Subsystem {
                 Err(error) => error,
             };
             tries += 1;
-            let is_final =
-                matches!(&error, LinkError::Refused(status, _) if !status.is_retryable());
+            let is_final = matches!(&error, LinkError::Refused(status, _) if !status.is_retryable());
             if is_final || tries > self.settings.retries_max {
                 let failure = Error::new(ErrorKind::Transient, "ask", &self.nqn, error.to_string());
                 let failure = failure.with_hint("check the target and its log, and try again");
@@ -255,19 +249,11 @@ impl Subsystem {
     }
 
     /// Runs an I/O command on a side queue, with retries after lost connections. `target` is for messages.
-    pub(crate) fn run(
-        &self,
-        target: &str,
-        print: &Fingerprint,
-        sqe: Sqe,
-        out: &[u8],
-        into: &mut [u8],
-    ) -> Result<Cqe> {
+    pub(crate) fn run(&self, target: &str, print: &Fingerprint, sqe: Sqe, out: &[u8], into: &mut [u8]) -> Result<Cqe> {
         self.check_own(target)?;
         let settings = &self.settings;
         let lost = |why: String| {
-            Error::new(ErrorKind::Transient, "reach", target, why)
-                .with_hint("check the network and the target")
+            Error::new(ErrorKind::Transient, "reach", target, why).with_hint("check the network and the target")
         };
         let (mut connects, mut tries) = (0, 0);
         loop {
@@ -343,9 +329,7 @@ pub(crate) fn kind_of(status: Status) -> ErrorKind {
 /// The remedy for a status that fails an I/O.
 pub(crate) fn remedy(status: Status) -> &'static str {
     match status.code() {
-        code if code == Status::WRITE_PROTECTED.code() => {
-            "serve it writable: `straightway target --writable`"
-        }
+        code if code == Status::WRITE_PROTECTED.code() => "serve it writable: `straightway target --writable`",
         code if code == Status::CAPACITY.code() => "free space on the target",
         code if [Status::INVALID_NAMESPACE.code(), Status::LBA_RANGE.code()].contains(&code) => {
             "it may have been removed or resized: open it again"

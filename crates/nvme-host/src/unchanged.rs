@@ -52,12 +52,7 @@ fn read_together(namespaces: &[Arc<Namespace>]) -> Vec<ShownBy> {
 
 /// Reads the entries of those namespaces that have these indices, on each path of their subsystem that was used, and on
 /// each further association. The first path is also read for those that no path was used for.
-fn read_paths(
-    subsystem: &Subsystem,
-    namespaces: &[Arc<Namespace>],
-    own: &[usize],
-    shown: &mut [ShownBy],
-) {
+fn read_paths(subsystem: &Subsystem, namespaces: &[Arc<Namespace>], own: &[usize], shown: &mut [ShownBy]) {
     let entry_of = |at: usize| namespaces[at].print.entry.as_deref();
     let mut controllers = subsystem.connected();
     for at in own {
@@ -143,9 +138,7 @@ fn check_entry(namespace: &Namespace, entry: &IndexEntry, shown: &[u64]) -> Resu
     if is_shown || index::lookup(subsystem, key)?.entry() == Some(entry) {
         return Ok(());
     }
-    Err(failed(
-        "it was replaced or changed since it was opened".to_owned(),
-    ))
+    Err(failed("it was replaced or changed since it was opened".to_owned()))
 }
 
 /// Returns an error if a namespace without an entry in an index has another identity or length.

@@ -56,9 +56,7 @@ impl Verdicts {
         }
         if known.all.len() >= VERDICTS_MAX {
             // A pending one is waited for.
-            known
-                .all
-                .retain(|_, verdict| matches!(verdict, Verdict::Pending));
+            known.all.retain(|_, verdict| matches!(verdict, Verdict::Pending));
         }
         if known.all.len() >= VERDICTS_MAX {
             known.all.pop_first();

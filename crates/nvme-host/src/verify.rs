@@ -137,10 +137,7 @@ fn verify(controller: &Controller, print: &Fingerprint, changes: u64) {
 
 /// Compares a namespace on a controller with the opened one. Returns the version that the controller shows, if it has
 /// one. The inner error is the difference.
-fn compare(
-    controller: &Controller,
-    print: &Fingerprint,
-) -> Result<Result<Option<u64>, String>, LinkError> {
+fn compare(controller: &Controller, print: &Fingerprint) -> Result<Result<Option<u64>, String>, LinkError> {
     let (here, nsid) = (controller.address, print.nsid);
     let (page, list) = match look(controller, nsid) {
         Ok(pages) => pages,
@@ -189,10 +186,7 @@ fn compare(
 }
 
 /// Reads Identify Namespace on a controller, and the list of its identifiers, which old controllers lack.
-pub(crate) fn look(
-    controller: &Controller,
-    nsid: u32,
-) -> Result<(Vec<u8>, Option<Vec<u8>>), LinkError> {
+pub(crate) fn look(controller: &Controller, nsid: u32) -> Result<(Vec<u8>, Option<Vec<u8>>), LinkError> {
     let ask = |page: u8| {
         let sqe = Admin::Identify(Identify {
             page,
@@ -229,14 +223,9 @@ pub(crate) fn fingerprint(
     let format = format.map_err(|error| unsupported(error.to_string()))?;
     if format.metadata_bytes > 0 {
         let metadata = format.metadata_bytes;
-        return Err(unsupported(format!(
-            "its blocks have {metadata} bytes of metadata"
-        )));
+        return Err(unsupported(format!("its blocks have {metadata} bytes of metadata")));
     }
-    let (block, most) = (
-        1_u32 << format.block_shift,
-        controller.limits.transfer_bytes,
-    );
+    let (block, most) = (1_u32 << format.block_shift, controller.limits.transfer_bytes);
     if block > most {
         let why = format!("a block has {block} bytes, and a command transfers at most {most}");
         return Err(Unusable {

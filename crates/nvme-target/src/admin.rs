@@ -75,11 +75,7 @@ impl QueueHead {
         }
         Cqe {
             result,
-            sq_head: if self.is_uncontrolled {
-                0xffff
-            } else {
-                self.at
-            },
+            sq_head: if self.is_uncontrolled { 0xffff } else { self.at },
             ..Cqe::new(cid, status)
         }
     }
@@ -252,9 +248,7 @@ impl<'a> AdminQueue<'a> {
                 Ok(Answer::Result(0))
             }
             Feature::KEEP_ALIVE => {
-                self.controller
-                    .keep_alive_ms
-                    .store(value, Ordering::Relaxed);
+                self.controller.keep_alive_ms.store(value, Ordering::Relaxed);
                 Ok(Answer::Result(0))
             }
             Feature::WRITE_CACHE | Feature::HOST_ID | Feature::WRITE_PROTECT => {

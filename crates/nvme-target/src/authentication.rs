@@ -188,10 +188,7 @@ impl Authentication {
 
 /// Whether a command belongs to authentication.
 pub(crate) fn is_authentication(command: Fabrics) -> bool {
-    matches!(
-        command,
-        Fabrics::AuthSend { .. } | Fabrics::AuthReceive { .. }
-    )
+    matches!(command, Fabrics::AuthSend { .. } | Fabrics::AuthReceive { .. })
 }
 
 fn check_protocol(protocol: u8, specific: u16) -> Result<(), Status> {

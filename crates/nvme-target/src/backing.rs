@@ -119,8 +119,7 @@ impl Backing {
         let meta = file.metadata().map_err(fail)?;
         let mut stamp = Stamp::of(&meta);
         if meta.file_type().is_block_device() {
-            stamp.bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))
-                .map_err(|error| fail(error.into()))?;
+            stamp.bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0)).map_err(|error| fail(error.into()))?;
         } else if !meta.is_file() {
             let why = "it is neither a file nor a block device";
             let error = Error::new(ErrorKind::Invalid, "serve", path.display(), why);

@@ -119,12 +119,7 @@ struct Entry {
 }
 
 impl Catalog {
-    pub(crate) fn new(
-        nqn: &str,
-        sources: Vec<NamespaceSource>,
-        block_shift: u8,
-        is_writable: bool,
-    ) -> Self {
+    pub(crate) fn new(nqn: &str, sources: Vec<NamespaceSource>, block_shift: u8, is_writable: bool) -> Self {
         Self {
             nqn: nqn.to_owned(),
             sources,
@@ -181,18 +176,13 @@ impl Catalog {
             let entry = entry.or_else(|| before.cloned());
             entries.insert(name, entry.expect("an unchanged name existed before"));
         }
-        let gone = self
-            .entries
-            .iter()
-            .filter(|(name, _)| !entries.contains_key(*name));
+        let gone = self.entries.iter().filter(|(name, _)| !entries.contains_key(*name));
         changed.extend(gone.filter_map(|(_, entry)| nsid_of(Some(entry))));
         let is_same = |(name, entry): (&Vec<u8>, &Entry)| {
             let before = self.entries.get(name);
             before.is_some_and(|before| before.stamp == entry.stamp)
         };
-        let is_changed = !changed.is_empty()
-            || entries.len() != self.entries.len()
-            || !entries.iter().all(is_same);
+        let is_changed = !changed.is_empty() || entries.len() != self.entries.len() || !entries.iter().all(is_same);
         self.entries = entries;
         self.next_nsid = next_nsid;
         self.generation += u64::from(is_changed);
@@ -204,10 +194,7 @@ impl Catalog {
         let namespaces = self.entries.values().filter_map(|e| e.namespace.clone());
         let entries = self.entries.iter().map(|(name, entry)| IndexEntry {
             nsid: entry.namespace.as_ref().map_or(0, |n| n.nsid),
-            is_writable: entry
-                .namespace
-                .as_ref()
-                .is_some_and(|n| n.backing.is_writable),
+            is_writable: entry.namespace.as_ref().is_some_and(|n| n.backing.is_writable),
             bytes: entry.namespace.as_ref().map_or(0, |n| n.backing.bytes),
             // An empty file has no namespace and keeps this version. The others are replaced when the page is read.
             version: entry.stamp.map_or(0, |stamp| stamp.version()),
@@ -232,13 +219,7 @@ impl Catalog {
     }
 
     /// The new entry of a name; `None` if it is unchanged.
-    fn updated(
-        &self,
-        name: &[u8],
-        place: &Place,
-        before: Option<&Entry>,
-        ids: NewIds,
-    ) -> Result<Option<Entry>> {
+    fn updated(&self, name: &[u8], place: &Place, before: Option<&Entry>, ids: NewIds) -> Result<Option<Entry>> {
         let path = match place {
             Place::Memory(_) if before.is_some() => return Ok(None),
             Place::Memory(bytes) => return self.memory(name, *bytes, ids).map(Some),
@@ -302,8 +283,7 @@ impl Catalog {
     fn memory(&self, name: &[u8], bytes: u64, ids: NewIds) -> Result<Entry> {
         let shown = String::from_utf8_lossy(name);
         let mut salt = [0; 16];
-        fill_random(&mut salt)
-            .map_err(|error| Error::os("draw random bytes for", &shown, error))?;
+        fill_random(&mut salt).map_err(|error| Error::os("draw random bytes for", &shown, error))?;
         let backing = Backing::memory(&shown, bytes, self.block_shift)?;
         let base = salt.first_chunk().expect("it has 16 bytes");
         let namespace = Namespace {
@@ -363,9 +343,7 @@ enum Place {
 
 fn scan_source(source: &NamespaceSource, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {
     let (name, place) = match source {
-        NamespaceSource::Memory { name, bytes } => {
-            (name.as_bytes().to_vec(), Place::Memory(*bytes))
-        }
+        NamespaceSource::Memory { name, bytes } => (name.as_bytes().to_vec(), Place::Memory(*bytes)),
         NamespaceSource::Path(path) => {
             let fail = |error| unusable(path, error);
             let meta = fs::metadata(path).map_err(fail)?;
@@ -386,12 +364,7 @@ fn scan_source(source: &NamespaceSource, found: &mut BTreeMap<Vec<u8>, Place>) -
     insert(name, place, found)
 }
 
-fn scan_folder(
-    folder: &Path,
-    prefix: &[u8],
-    depth: usize,
-    found: &mut BTreeMap<Vec<u8>, Place>,
-) -> Result<()> {
+fn scan_folder(folder: &Path, prefix: &[u8], depth: usize, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {
     let fail = |error| Error::os("list", folder.display(), error);
     for entry in fs::read_dir(folder).map_err(fail)? {
         let entry = entry.map_err(fail)?;
@@ -426,10 +399,5 @@ fn insert(name: Vec<u8>, place: Place, found: &mut BTreeMap<Vec<u8>, Place>) -> 
 
 fn duplicate(name: &[u8]) -> Error {
     let why = "two sources have this name";
-    Error::new(
-        ErrorKind::Invalid,
-        "serve",
-        String::from_utf8_lossy(name),
-        why,
-    )
+    Error::new(ErrorKind::Invalid, "serve", String::from_utf8_lossy(name), why)
 }

@@ -167,9 +167,7 @@ impl Connection {
         let end = frame.head_bytes + frame.data_bytes;
         let data = &bytes[frame.head_bytes..end];
         if frame.has_digest && frame.data_bytes > 0 {
-            let sum = bytes[end..end + DIGEST_BYTES]
-                .first_chunk()
-                .expect("4 bytes");
+            let sum = bytes[end..end + DIGEST_BYTES].first_chunk().expect("4 bytes");
             if digest(data) != u32::from_le_bytes(*sum) {
                 return Err(Status::TRANSIENT_TRANSPORT);
             }

@@ -143,11 +143,7 @@ impl Controller {
     /// The property CSTS.
     pub(crate) fn status(&self) -> u64 {
         let config = self.config();
-        let ready = if config & config::ENABLE != 0 {
-            CSTS_READY
-        } else {
-            0
-        };
+        let ready = if config & config::ENABLE != 0 { CSTS_READY } else { 0 };
         let is_shut = config & config::SHUTDOWN_MASK != 0;
         ready | if is_shut { CSTS_SHUTDOWN_DONE } else { 0 }
     }
@@ -168,11 +164,7 @@ impl Controller {
     /// Adds a queue. An I/O queue is refused unless the admin queue is authenticated and the controller is enabled.
     /// Both are checked under the lock: a queue is added before [`Controller::close_queues`], which closes it, or not
     /// at all.
-    pub(crate) fn add_queue(
-        &self,
-        number: u16,
-        socket: &Arc<TcpStream>,
-    ) -> Result<Arc<Fence>, Refusal> {
+    pub(crate) fn add_queue(&self, number: u16, socket: &Arc<TcpStream>) -> Result<Arc<Fence>, Refusal> {
         let mut queues = lock(&self.queues);
         if number > 0 && !self.is_trusted() {
             return Err((Status::AUTH_REQUIRED.dnr(), 0));

@@ -26,8 +26,7 @@ impl Reports {
             Err(LostWrites { failure, error }) => {
                 tracing::error!("cannot make writes durable: {error}");
                 let version = &namespace.version;
-                self.0
-                    .retain(|(known, _)| !Arc::ptr_eq(&known.version, version));
+                self.0.retain(|(known, _)| !Arc::ptr_eq(&known.version, version));
                 self.0.push((Arc::clone(namespace), failure));
                 // It is not repeated: the kernel has dropped the data that it could not write.
                 Status::WRITE_FAULT.dnr()

@@ -27,9 +27,7 @@ impl Fence {
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
-        self.is_closed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.is_closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Permits one change of data. The queue does not end before the guard is dropped. Fails if it has ended.

@@ -248,10 +248,7 @@ mod tests {
     #[test]
     fn weights_divide_the_throughput() {
         let light = Share::default();
-        let heavy = Share {
-            weight: 4.0,
-            ..light
-        };
+        let heavy = Share { weight: 4.0, ..light };
         let moved = moved(&[light, heavy]);
         let ratio = moved[1] as f64 / moved[0] as f64;
         assert!((3.9..4.1).contains(&ratio), "{moved:?}");

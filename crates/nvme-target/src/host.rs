@@ -71,8 +71,7 @@ impl HostPolicy {
         let text = fs::read_to_string(path).map_err(|e| Error::os("read", path.display(), e))?;
         let refuse = |why: String| Error::new(ErrorKind::Invalid, "read", path.display(), why);
         // The parser's message would show the line, which may contain a secret.
-        let file: HostsFile =
-            toml::from_str(&text).map_err(|error| refuse(error.message().to_owned()))?;
+        let file: HostsFile = toml::from_str(&text).map_err(|error| refuse(error.message().to_owned()))?;
         let mut policy = Self {
             rules: Vec::new(),
             is_closed: true,
@@ -251,9 +250,7 @@ impl Hosts {
         let mut configured = BTreeMap::new();
         for (number, rule) in policy.rules.iter().enumerate() {
             let host = Host::new(rule.nqn.as_str(), number, Some(rule), gate.as_ref());
-            configured
-                .entry(rule.nqn.clone())
-                .or_insert_with(|| Arc::new(host));
+            configured.entry(rule.nqn.clone()).or_insert_with(|| Arc::new(host));
         }
         Self {
             is_closed: policy.is_closed,
@@ -325,16 +322,12 @@ mod tests {
 
     #[test]
     fn a_hosts_file_is_read() {
-        let text = format!(
-            "[[host]]\nnqn = \"nqn.a\"\nsecret = \"{SECRET}\"\nlimit = \"1GB/s\"\n[[host]]\nnqn = \"nqn.b\"\n"
-        );
+        let text =
+            format!("[[host]]\nnqn = \"nqn.a\"\nsecret = \"{SECRET}\"\nlimit = \"1GB/s\"\n[[host]]\nnqn = \"nqn.b\"\n");
         let policy = read(&text).expect("it is valid");
         assert!(policy.is_closed && policy.rules.len() == 2);
         assert!(policy.rules[0].keys.is_some());
-        assert_eq!(
-            policy.rules[0].share.and_then(|share| share.limit),
-            Some(Rate(1e9))
-        );
+        assert_eq!(policy.rules[0].share.and_then(|share| share.limit), Some(Rate(1e9)));
         let hosts = Hosts::new(&policy);
         assert!(hosts.admit(&nqn("nqn.a")).is_some());
         assert!(hosts.admit(&nqn("nqn.c")).is_none());
@@ -380,10 +373,7 @@ mod tests {
         assert!(hosts.guests.lock().expect("no panic").is_empty());
         let receipts = hosts.receipts();
         assert_eq!(receipts.len(), 1, "{receipts:?}");
-        assert_eq!(
-            (receipts[0].host.as_str(), receipts[0].refused),
-            (REFUSED_HOSTS, 3)
-        );
+        assert_eq!((receipts[0].host.as_str(), receipts[0].refused), (REFUSED_HOSTS, 3));
     }
 
     #[test]

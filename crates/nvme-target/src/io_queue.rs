@@ -168,13 +168,8 @@ impl<'a> IoQueue<'a> {
         };
         match command {
             Nvm::Read(range) => self.read(sqe, &namespace, range),
-            Nvm::Write { range, is_durable } => {
-                self.write(sqe, frame, namespace, range, is_durable)
-            }
-            Nvm::Dataset {
-                ranges,
-                deallocates,
-            } => self.dataset(sqe, frame, namespace, ranges, deallocates),
+            Nvm::Write { range, is_durable } => self.write(sqe, frame, namespace, range, is_durable),
+            Nvm::Dataset { ranges, deallocates } => self.dataset(sqe, frame, namespace, ranges, deallocates),
             Nvm::Flush => {
                 add(&self.controller.host.counters.other_commands, 1);
                 let host = &self.controller.identity;
@@ -224,12 +219,7 @@ impl<'a> IoQueue<'a> {
         }
     }
 
-    fn read(
-        &mut self,
-        sqe: &Sqe,
-        namespace: &Namespace,
-        range: LbaRange,
-    ) -> Result<Option<Status>, End> {
+    fn read(&mut self, sqe: &Sqe, namespace: &Namespace, range: LbaRange) -> Result<Option<Status>, End> {
         let (offset, bytes) = match extent(namespace, range) {
             Ok(extent) => extent,
             Err(status) => return Ok(Some(status)),
@@ -334,9 +324,7 @@ impl<'a> IoQueue<'a> {
         };
         match sqe.sgl.kind {
             Sgl::IN_CAPSULE if sqe.sgl.address != 0 => Ok(Some(Status::SGL_OFFSET.dnr())),
-            Sgl::IN_CAPSULE if frame.data_bytes != bytes as usize => {
-                Ok(Some(Status::SGL_DATA_LENGTH.dnr()))
-            }
+            Sgl::IN_CAPSULE if frame.data_bytes != bytes as usize => Ok(Some(Status::SGL_DATA_LENGTH.dnr())),
             Sgl::IN_CAPSULE => {
                 match self.connection.capsule_data(frame) {
                     Ok(data) => {

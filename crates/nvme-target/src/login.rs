@@ -5,9 +5,7 @@ use std::{sync::Arc, time::Instant};
 use straightway_nvme::{
     Pdu, Sqe, Status,
     entry::FLAGS_SGL,
-    fabrics::{
-        self, Connect, ConnectData, Connected, DYNAMIC_CONTROLLER, Fabrics, invalid_parameter,
-    },
+    fabrics::{self, Connect, ConnectData, Connected, DYNAMIC_CONTROLLER, Fabrics, invalid_parameter},
 };
 
 use crate::{
@@ -43,11 +41,7 @@ pub(crate) struct Login {
 pub(crate) type Refusal = (Status, u64);
 
 /// Waits for `ICReq` and Connect, which must both arrive within the login timeout. Completes Connect if it is refused.
-pub(crate) fn login(
-    shared: &Shared,
-    port: usize,
-    connection: &mut Connection,
-) -> Result<Login, End> {
+pub(crate) fn login(shared: &Shared, port: usize, connection: &mut Connection) -> Result<Login, End> {
     connection.deadline = Some(Instant::now() + shared.login_timeout);
     connection.begin()?;
     let frame = connection.first()?;
@@ -114,12 +108,7 @@ pub(crate) fn in_command(offset: u16) -> Refusal {
     (status, invalid_parameter(offset, false))
 }
 
-fn admin(
-    shared: &Shared,
-    port: usize,
-    connect: Connect,
-    data: &ConnectData,
-) -> Result<Arc<Controller>, Refusal> {
+fn admin(shared: &Shared, port: usize, connect: Connect, data: &ConnectData) -> Result<Arc<Controller>, Refusal> {
     let is_discovery = data.subsystem.is_discovery();
     if !is_discovery && data.subsystem != shared.nqn {
         return Err(in_data(SUBSYSTEM_AT));

@@ -28,8 +28,7 @@ impl Namespace {
 
     /// Writes for a host.
     pub(crate) fn write(&self, host: &HostIdentity, data: &[u8], offset: u64) -> io::Result<()> {
-        self.version
-            .change(host, || self.backing.write(data, offset))
+        self.version.change(host, || self.backing.write(data, offset))
     }
 
     /// Makes all writes durable for a host.
@@ -38,20 +37,13 @@ impl Namespace {
     }
 
     /// Writes zeros for a host.
-    pub(crate) fn zero(
-        &self,
-        host: &HostIdentity,
-        offset: u64,
-        bytes: u64,
-        may_deallocate: bool,
-    ) -> io::Result<()> {
+    pub(crate) fn zero(&self, host: &HostIdentity, offset: u64, bytes: u64, may_deallocate: bool) -> io::Result<()> {
         self.version
             .change(host, || self.backing.zero(offset, bytes, may_deallocate))
     }
 
     /// Deallocates blocks for a host.
     pub(crate) fn discard(&self, host: &HostIdentity, offset: u64, bytes: u64) {
-        self.version
-            .change(host, || self.backing.discard(offset, bytes));
+        self.version.change(host, || self.backing.discard(offset, bytes));
     }
 }

@@ -11,14 +11,14 @@ use straightway_nvme::{
     identify::{self, ControllerKind, IDENTIFY_BYTES, NamespaceId, encode_list},
     index::INDEX_PAGE,
     log::{
-        self, AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind,
-        TransportType, encode_changed,
+        self, AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind, TransportType,
+        encode_changed,
     },
 };
 
 use crate::{
-    catalog::NAMESPACES_MAX, connection::CAPSULE_BYTES_MAX, controller::Controller,
-    login::QUEUE_SIZE_MAX, namespace::Namespace, state::Shared,
+    catalog::NAMESPACES_MAX, connection::CAPSULE_BYTES_MAX, controller::Controller, login::QUEUE_SIZE_MAX,
+    namespace::Namespace, state::Shared,
 };
 
 /// The maximum number of outstanding Asynchronous Event Requests, less one.
@@ -37,11 +37,7 @@ const READ_COMMANDS: [u8; 2] = [0x00, 0x02];
 const WRITE_COMMANDS: [u8; 3] = [0x01, 0x08, 0x09];
 
 /// Makes an Identify page.
-pub(crate) fn identify(
-    shared: &Shared,
-    controller: &Controller,
-    what: Identify,
-) -> Result<Vec<u8>, Status> {
+pub(crate) fn identify(shared: &Shared, controller: &Controller, what: Identify) -> Result<Vec<u8>, Status> {
     use identify::page;
     let invalid = Status::INVALID_FIELD.dnr();
     if what.page == page::CONTROLLER {

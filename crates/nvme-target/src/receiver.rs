@@ -77,11 +77,7 @@ impl Receiver {
     }
 
     /// Receives more bytes. Returns after a tick or an event.
-    pub(crate) fn fill(
-        &mut self,
-        needed: usize,
-        wakeup: Option<BorrowedFd<'_>>,
-    ) -> Result<Filled, End> {
+    pub(crate) fn fill(&mut self, needed: usize, wakeup: Option<BorrowedFd<'_>>) -> Result<Filled, End> {
         debug_assert!(needed <= BUFFER_BYTES, "heads and capsules are bounded");
         if self.start + needed > self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -93,11 +89,7 @@ impl Receiver {
                 other => return Ok(other),
             }
         }
-        match recv(
-            &*self.socket,
-            &mut self.buffer[self.end..],
-            RecvFlags::empty(),
-        ) {
+        match recv(&*self.socket, &mut self.buffer[self.end..], RecvFlags::empty()) {
             Ok((0, _)) => Err(End::Closed),
             Ok((received, _)) => {
                 self.end += received;

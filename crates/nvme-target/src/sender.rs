@@ -151,10 +151,7 @@ impl Sender {
         self.flush_with(SendFlags::MORE)?;
         let present = read.backing.present(read.offset, read.bytes);
         let (mut offset, end) = (read.offset, read.offset + present as u64);
-        let (start, time_max) = (
-            Instant::now(),
-            transfer_time_max(read.bytes, self.stall_timeout),
-        );
+        let (start, time_max) = (Instant::now(), transfer_time_max(read.bytes, self.stall_timeout));
         while offset < end {
             // The timeout of the socket begins again with each call, and a call returns if it sent anything.
             if start.elapsed() > time_max {
@@ -184,8 +181,7 @@ impl Sender {
             is_last,
             is_success: is_success && is_last,
         };
-        self.framing
-            .encode(&Pdu::ControllerData(data), bytes, &mut self.out);
+        self.framing.encode(&Pdu::ControllerData(data), bytes, &mut self.out);
     }
 
     /// Adds the digest of the last `bytes`, if it was negotiated.
@@ -206,19 +202,12 @@ impl Sender {
             return Ok(());
         }
         let mut sent = 0;
-        let (start, time_max) = (
-            Instant::now(),
-            transfer_time_max(self.out.len(), self.stall_timeout),
-        );
+        let (start, time_max) = (Instant::now(), transfer_time_max(self.out.len(), self.stall_timeout));
         while sent < self.out.len() {
             if start.elapsed() > time_max {
                 return Err(End::Silent);
             }
-            match send(
-                self.socket.as_fd(),
-                &self.out[sent..],
-                flags | SendFlags::NOSIGNAL,
-            ) {
+            match send(self.socket.as_fd(), &self.out[sent..], flags | SendFlags::NOSIGNAL) {
                 Ok(count) => sent += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Err(End::Silent),
@@ -271,13 +260,8 @@ mod tests {
             let peer = TcpStream::connect(address).expect("it listens");
             let (socket, _) = listener.accept().expect("the peer connects");
             let stall_timeout = Duration::from_millis(200);
-            socket
-                .set_write_timeout(Some(stall_timeout))
-                .expect("not zero");
-            let digests = Digests {
-                header: false,
-                data,
-            };
+            socket.set_write_timeout(Some(stall_timeout)).expect("not zero");
+            let digests = Digests { header: false, data };
             let framing = Framing::new(Role::Controller, 1 << 20).agreed(digests, 0);
             let mut sender = Sender::new(Arc::new(socket), framing, stall_timeout);
             // More than the buffers of any socket.

@@ -113,10 +113,7 @@ impl Shared {
 
     /// The current namespaces.
     pub(crate) fn table(&self) -> Arc<Table> {
-        self.table
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether `table` is the current one.

@@ -277,11 +277,7 @@ impl Version {
 
     /// Makes the content durable for a host. Fails if a sync failed since the host wrote, even one of another host,
     /// until the host acknowledges that failure. Several may run at once.
-    pub(crate) fn sync(
-        &self,
-        host: &HostIdentity,
-        sync: impl FnOnce() -> io::Result<()>,
-    ) -> Result<(), LostWrites> {
+    pub(crate) fn sync(&self, host: &HostIdentity, sync: impl FnOnce() -> io::Result<()>) -> Result<(), LostWrites> {
         let (number, covered) = {
             let mut state = self.lock();
             let (number, covered) = (state.syncs.begun, state.marks());

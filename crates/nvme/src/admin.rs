@@ -107,11 +107,7 @@ impl Admin {
                 let retain = u32::from(log.retains_event) << 15;
                 let d10 = u32::from(log.page) | specific | retain | (dwords & 0xffff) << 16;
                 let (low, high) = halves(log.offset);
-                let sqe = Sqe::new(
-                    opcode::GET_LOG,
-                    log.nsid,
-                    [d10, dwords >> 16, low, high, 0, 0],
-                );
+                let sqe = Sqe::new(opcode::GET_LOG, log.nsid, [d10, dwords >> 16, low, high, 0, 0]);
                 sqe.with_sgl(Sgl::transport(log.bytes))
             }
             Self::Abort { queue, cid } => {
@@ -127,11 +123,7 @@ impl Admin {
                 let d10 = u32::from(feature) | u32::from(is_saved) << 31;
                 Sqe::new(opcode::SET_FEATURES, nsid, [d10, value, 0, 0, 0, 0])
             }
-            Self::GetFeatures {
-                feature,
-                select,
-                nsid,
-            } => {
+            Self::GetFeatures { feature, select, nsid } => {
                 let d10 = u32::from(feature) | u32::from(select & 7) << 8;
                 Sqe::new(opcode::GET_FEATURES, nsid, [d10, 0, 0, 0, 0, 0])
             }

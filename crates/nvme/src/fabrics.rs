@@ -99,17 +99,11 @@ impl Property {
     pub const CRTO: Self = Self::narrow(0x68);
 
     const fn wide(offset: u32) -> Self {
-        Self {
-            offset,
-            is_wide: true,
-        }
+        Self { offset, is_wide: true }
     }
 
     const fn narrow(offset: u32) -> Self {
-        Self {
-            offset,
-            is_wide: false,
-        }
+        Self { offset, is_wide: false }
     }
 }
 
@@ -220,18 +214,12 @@ impl Fabrics {
                 protocol,
                 specific,
                 bytes,
-            } => (
-                kind::AUTH_SEND,
-                [auth(protocol, specific), bytes, 0, 0, 0, 0],
-            ),
+            } => (kind::AUTH_SEND, [auth(protocol, specific), bytes, 0, 0, 0, 0]),
             Self::AuthReceive {
                 protocol,
                 specific,
                 bytes,
-            } => (
-                kind::AUTH_RECEIVE,
-                [auth(protocol, specific), bytes, 0, 0, 0, 0],
-            ),
+            } => (kind::AUTH_RECEIVE, [auth(protocol, specific), bytes, 0, 0, 0, 0]),
             Self::Disconnect => (kind::DISCONNECT, [0; 6]),
         };
         let sqe = Sqe::new(OPCODE, u32::from(kind), dwords);
@@ -259,9 +247,7 @@ impl Fabrics {
                 is_uncontrolled: d11 >> 18 & 1 != 0,
                 keep_alive_ms: d12,
             })),
-            kind::PROPERTY_GET | kind::PROPERTY_SET if d10 & 7 > 1 => {
-                Err(Status::INVALID_FIELD.dnr())
-            }
+            kind::PROPERTY_GET | kind::PROPERTY_SET if d10 & 7 > 1 => Err(Status::INVALID_FIELD.dnr()),
             kind::PROPERTY_GET => Ok(Self::PropertyGet { property }),
             kind::PROPERTY_SET => Ok(Self::PropertySet {
                 property,
@@ -350,11 +336,8 @@ mod tests {
                     keep_alive_ms,
                 })
             }),
-            property
-                .clone()
-                .prop_map(|property| Fabrics::PropertyGet { property }),
-            (property, any::<u64>())
-                .prop_map(|(property, value)| Fabrics::PropertySet { property, value }),
+            property.clone().prop_map(|property| Fabrics::PropertyGet { property }),
+            (property, any::<u64>()).prop_map(|(property, value)| Fabrics::PropertySet { property, value }),
             (any::<u8>(), any::<u16>(), any::<u32>()).prop_map(|(protocol, specific, bytes)| {
                 Fabrics::AuthSend {
                     protocol,

@@ -81,9 +81,7 @@ pub struct NameIndex {
 /// Whether `name` is a valid relative path without `.` and `..` components.
 pub fn is_index_name(name: &[u8]) -> bool {
     let is_part = |part: &[u8]| !matches!(part, b"" | b"." | b"..");
-    name.len() <= INDEX_NAME_BYTES_MAX
-        && !name.contains(&0)
-        && name.split(|b| *b == b'/').all(is_part)
+    name.len() <= INDEX_NAME_BYTES_MAX && !name.contains(&0) && name.split(|b| *b == b'/').all(is_part)
 }
 
 impl IndexHeader {
@@ -194,9 +192,7 @@ impl NameIndex {
     }
 
     fn position(&self, name: &[u8]) -> Option<usize> {
-        let found = self
-            .entries
-            .binary_search_by(|entry| entry.name.as_slice().cmp(name));
+        let found = self.entries.binary_search_by(|entry| entry.name.as_slice().cmp(name));
         found.ok()
     }
 }
@@ -206,9 +202,7 @@ impl IndexEntry {
     pub fn decode(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
         let (head, behind) = bytes.split_at_checked(ENTRY_BYTES).ok_or(SHORT)?;
         let name_bytes = usize::from(wire::u16_at(head, 4));
-        let (padded, behind) = behind
-            .split_at_checked(name_bytes.next_multiple_of(4))
-            .ok_or(SHORT)?;
+        let (padded, behind) = behind.split_at_checked(name_bytes.next_multiple_of(4)).ok_or(SHORT)?;
         let entry = Self {
             nsid: wire::u32_at(head, 0),
             is_writable: wire::u16_at(head, 6) & WRITABLE != 0,
@@ -220,9 +214,7 @@ impl IndexEntry {
             return Err(Malformed("a name in the index is not a relative path"));
         }
         if (entry.nsid == 0) != (entry.bytes == 0) {
-            return Err(Malformed(
-                "an object in the index has bytes and no namespace",
-            ));
+            return Err(Malformed("an object in the index has bytes and no namespace"));
         }
         Ok((entry, behind))
     }
@@ -304,17 +296,7 @@ mod tests {
 
     #[test]
     fn names_outside_the_folder_are_refused() {
-        for bad in [
-            "",
-            "/",
-            "/etc/passwd",
-            "a//b",
-            "a/../b",
-            "..",
-            ".",
-            "a/",
-            "a\0b",
-        ] {
+        for bad in ["", "/", "/etc/passwd", "a//b", "a/../b", "..", ".", "a/", "a\0b"] {
             let index = NameIndex {
                 generation: 1,
                 boot: 0,

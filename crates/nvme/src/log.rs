@@ -5,8 +5,8 @@ mod discovery;
 
 pub use ana::{AnaGroup, AnaLog, AnaState};
 pub use discovery::{
-    AddressFamily, DISCOVERY_ENTRY_BYTES, DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader,
-    SubsystemKind, TransportType,
+    AddressFamily, DISCOVERY_ENTRY_BYTES, DISCOVERY_HEADER_BYTES, DiscoveryEntry, DiscoveryHeader, SubsystemKind,
+    TransportType,
 };
 
 use crate::{Malformed, wire};
@@ -38,9 +38,7 @@ const CHANGED_MAX: usize = CHANGED_BYTES / 4;
 /// Decodes the namespaces that changed since the log was last read; `None` if there are too many to list.
 pub fn decode_changed(bytes: &[u8]) -> Result<Option<Vec<u32>>, Malformed> {
     if bytes.len() != CHANGED_BYTES {
-        return Err(Malformed(
-            "the list of changed namespaces does not have 4096 bytes",
-        ));
+        return Err(Malformed("the list of changed namespaces does not have 4096 bytes"));
     }
     let all = (0..CHANGED_MAX).map(|index| wire::u32_at(bytes, 4 * index));
     let list: Vec<u32> = all.take_while(|nsid| *nsid != 0).collect();

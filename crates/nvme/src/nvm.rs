@@ -110,10 +110,7 @@ impl Nvm {
                 let may = if may_deallocate { DEALLOCATE } else { 0 };
                 on(opcode::WRITE_ZEROES, range, durable(is_durable) | may)
             }
-            Self::Dataset {
-                ranges,
-                deallocates,
-            } => {
+            Self::Dataset { ranges, deallocates } => {
                 let ranges = u32::from(ranges.saturating_sub(1));
                 let attributes = if deallocates { DATASET_DEALLOCATE } else { 0 };
                 Sqe::new(opcode::DATASET, nsid, [ranges, attributes, 0, 0, 0, 0])
@@ -184,8 +181,7 @@ mod tests {
         let pair = (any::<bool>(), any::<bool>());
         prop_oneof![
             Just(Nvm::Flush),
-            (range.clone(), any::<bool>())
-                .prop_map(|(range, is_durable)| Nvm::Write { range, is_durable }),
+            (range.clone(), any::<bool>()).prop_map(|(range, is_durable)| Nvm::Write { range, is_durable }),
             range.clone().prop_map(Nvm::Read),
             range.clone().prop_map(Nvm::Compare),
             (range.clone(), pair).prop_map(|(range, (may_deallocate, is_durable))| {
@@ -195,10 +191,7 @@ mod tests {
                     is_durable,
                 }
             }),
-            (1..=256_u16, any::<bool>()).prop_map(|(ranges, deallocates)| Nvm::Dataset {
-                ranges,
-                deallocates
-            }),
+            (1..=256_u16, any::<bool>()).prop_map(|(ranges, deallocates)| Nvm::Dataset { ranges, deallocates }),
             range.prop_map(Nvm::Verify),
         ]
     }

@@ -140,11 +140,7 @@ impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.description().unwrap_or("unknown status");
         write!(f, "{text} (status {:x}/{:02x}", self.kind(), self.0 & 0xff)?;
-        f.write_str(if self.is_final() {
-            ", do not retry)"
-        } else {
-            ")"
-        })
+        f.write_str(if self.is_final() { ", do not retry)" } else { ")" })
     }
 }
 

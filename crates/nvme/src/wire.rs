@@ -38,10 +38,7 @@ pub(crate) fn put_text(bytes: &mut [u8], at: usize, width: usize, text: &str) {
 pub(crate) fn text_at(bytes: &[u8], at: usize, width: usize) -> String {
     let field = &bytes[at..at + width];
     let padding = |byte: &u8| matches!(byte, b' ' | 0);
-    let end = field
-        .iter()
-        .rposition(|b| !padding(b))
-        .map_or(0, |last| last + 1);
+    let end = field.iter().rposition(|b| !padding(b)).map_or(0, |last| last + 1);
     let shown = |byte: &u8| match byte {
         b' '..=b'~' => char::from(*byte),
         _ => '?',
@@ -52,9 +49,6 @@ pub(crate) fn text_at(bytes: &[u8], at: usize, width: usize) -> String {
 /// Text of `width` bytes at `at` up to the first NUL, if it is UTF-8.
 pub(crate) fn terminated_at(bytes: &[u8], at: usize, width: usize) -> Option<&str> {
     let field = &bytes[at..at + width];
-    let end = field
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(field.len());
+    let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     std::str::from_utf8(&field[..end]).ok()
 }

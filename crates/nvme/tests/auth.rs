@@ -4,8 +4,7 @@
 
 use proptest::prelude::*;
 use straightway_nvme::auth::{
-    AuthController, AuthHost, AuthKeys, AuthRandom, AuthStep, DhGroup, FailureExplanation, Hash,
-    Message, Names, Secret,
+    AuthController, AuthHost, AuthKeys, AuthRandom, AuthStep, DhGroup, FailureExplanation, Hash, Message, Names, Secret,
 };
 
 fn names() -> Names {
@@ -31,9 +30,7 @@ fn random(challenge: u8, exponent: u8, sequence: u32) -> AuthRandom {
 
 fn hex(bytes: &[u8]) -> String {
     let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap();
-    let digits = bytes
-        .iter()
-        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
+    let digits = bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
     digits.collect()
 }
 
@@ -116,10 +113,7 @@ fn a_host_with_another_secret_is_refused() {
     controller.receive(&host.negotiate());
     let reply = host.reply(&controller.send(), &random(1, 2, 3)).unwrap();
     controller.receive(&reply);
-    assert_eq!(
-        controller.failure(),
-        Some(FailureExplanation::Failed.into())
-    );
+    assert_eq!(controller.failure(), Some(FailureExplanation::Failed.into()));
     let failure = host.finish(&controller.send()).unwrap_err();
     assert_eq!(failure, FailureExplanation::Failed.into());
     assert_eq!(controller.step(), AuthStep::Failed);
@@ -153,10 +147,7 @@ fn a_controller_without_the_secret_is_refused() {
         hash_bytes: 32,
         response: None,
     });
-    assert_eq!(
-        host.finish(&success.encode()),
-        Err(FailureExplanation::Failed.into())
-    );
+    assert_eq!(host.finish(&success.encode()), Err(FailureExplanation::Failed.into()));
 }
 
 #[test]
@@ -172,10 +163,7 @@ fn a_reflected_challenge_is_not_answered() {
     // The same challenge as the controller's.
     let reply = host.reply(&controller.send(), &random(0x11, 2, 3)).unwrap();
     controller.receive(&reply);
-    assert_eq!(
-        controller.failure(),
-        Some(FailureExplanation::Failed.into())
-    );
+    assert_eq!(controller.failure(), Some(FailureExplanation::Failed.into()));
 }
 
 #[test]
@@ -192,10 +180,7 @@ fn messages_out_of_order_and_of_other_transactions_fail() {
     assert!(host.reply(&challenge, &random(1, 2, 3)).is_err());
     // Success2 without mutual authentication.
     other.receive(&Message::Success2 { transaction: 7 }.encode());
-    assert_eq!(
-        other.failure(),
-        Some(FailureExplanation::IncorrectMessage.into())
-    );
+    assert_eq!(other.failure(), Some(FailureExplanation::IncorrectMessage.into()));
 }
 
 #[test]
@@ -211,10 +196,7 @@ fn a_required_group_that_the_host_lacks_fails() {
         groups: vec![DhGroup::Null],
     });
     controller.receive(&negotiate.encode());
-    assert_eq!(
-        controller.failure(),
-        Some(FailureExplanation::GroupUnusable.into())
-    );
+    assert_eq!(controller.failure(), Some(FailureExplanation::GroupUnusable.into()));
 }
 
 proptest! {

@@ -9,12 +9,7 @@ use straightway_scenario::check;
 fn simulate(c: &mut Criterion) {
     let mut group = c.benchmark_group("pcie");
     group.sample_size(10);
-    for name in [
-        "article-8gpu",
-        "dgx2-same-switch",
-        "nfp6000-writes",
-        "dgx-h100",
-    ] {
+    for name in ["article-8gpu", "dgx2-same-switch", "nfp6000-writes", "dgx-h100"] {
         let case = pcie::case(name).expect("an embedded scenario");
         let scenario: pcie::PcieScenario = check::read(case.text).expect("a sound scenario");
         let run = || pcie::simulate(&scenario, |_| ControlFlow::Continue(())).expect("it runs");

@@ -91,11 +91,7 @@ fn rates() -> Vec<Correction> {
         correction(
             "a Gen5 x16 slot carries 128 GB/s",
             "128 GB/s",
-            format!(
-                "{} each way, {} of payload at MPS 256",
-                Rate(gen5),
-                Rate(uplink)
-            ),
+            format!("{} each way, {} of payload at MPS 256", Rate(gen5), Rate(uplink)),
             near(gen5, 128e9, ROUNDED),
             "128 counts both directions, before encoding and headers",
         ),
@@ -139,8 +135,7 @@ fn arbitration() -> Vec<Correction> {
         correction(
             "switches weight their ports by bus, device and function number",
             "WFQ weighted by BDF",
-            "round robin between ports is the default; weights are set by a table, if at all"
-                .to_owned(),
+            "round robin between ports is the default; weights are set by a table, if at all".to_owned(),
             false,
             "an ID is not a weight; `arbiter = \"weighted_fair\"` and `weight` show it as a what-if",
         ),
@@ -227,8 +222,7 @@ fn flit() -> Vec<Correction> {
         correction(
             "bursts trigger FEC retransmissions, which add jitter",
             "FEC retransmits",
-            "FEC corrects in place at a fixed delay; only a CRC failure after it replays a flit"
-                .to_owned(),
+            "FEC corrects in place at a fixed delay; only a CRC failure after it replays a flit".to_owned(),
             false,
             "errors come from the wire, not from bursts; a replay is rare (about one flit in \
              200,000 at the specified error rate)",
@@ -281,9 +275,6 @@ mod tests {
     #[test]
     fn gen6_flits_give_118_and_111_gb_a_second() {
         let text = says(Article::Flit, "doubles");
-        assert!(
-            text.contains("111.1 GB/s") && text.contains("118.0 GB/s"),
-            "{text}"
-        );
+        assert!(text.contains("111.1 GB/s") && text.contains("118.0 GB/s"), "{text}");
     }
 }

@@ -67,10 +67,7 @@ pub(super) fn limits(
                 let steady = steady_share(topology, run, used, span, *r);
                 busy.get(r).copied().unwrap_or(0.0).max(steady)
             };
-            let busiest = used[i]
-                .keys()
-                .copied()
-                .max_by(|a, b| share(a).total_cmp(&share(b)));
+            let busiest = used[i].keys().copied().max_by(|a, b| share(a).total_cmp(&share(b)));
             match busiest.filter(|r| share(r) >= FULL_SHARE) {
                 Some(r) => Held {
                     limit: full(topology, r, share(&r), sharers[&r]),
@@ -92,13 +89,10 @@ fn steady_share(
     resource: Resource,
 ) -> f64 {
     let seconds = (span.1 - span.0).max(1) as f64 * 1e-12;
-    let taken = used
-        .iter()
-        .zip(&run.streams)
-        .filter_map(|(used, progress)| {
-            let cost = used.get(&resource)?;
-            Some(cost * progress.bytes_within(span) / seconds)
-        });
+    let taken = used.iter().zip(&run.streams).filter_map(|(used, progress)| {
+        let cost = used.get(&resource)?;
+        Some(cost * progress.bytes_within(span) / seconds)
+    });
     (taken.sum::<f64>() / capacity(topology, resource)).min(1.0)
 }
 
@@ -195,9 +189,7 @@ fn starved_or_latent(
         return Held {
             limit: Bottleneck {
                 what: format!("credits of {}", topology.port_label(*port)),
-                why: format!(
-                    "TLPs were ready and the far end had no room {percent:.0} % of the time"
-                ),
+                why: format!("TLPs were ready and the far end had no room {percent:.0} % of the time"),
             },
             by: Some(Resource::Port(*port)),
         };
@@ -243,11 +235,7 @@ fn starved_or_latent(
 
 /// Returns the bottleneck that limits the most traffic, with the shares that its arbiter gave. A resource that limits
 /// many slow streams matters less than one that limits a fast stream.
-pub(super) fn bottleneck(
-    topology: &PcieTopology,
-    held: &[Held],
-    measured: &Measured,
-) -> Bottleneck {
+pub(super) fn bottleneck(topology: &PcieTopology, held: &[Held], measured: &Measured) -> Bottleneck {
     let rates = &measured.stream_bytes_per_s;
     let mut holds: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
     for (i, one) in held.iter().enumerate() {
@@ -262,10 +250,7 @@ pub(super) fn bottleneck(
     };
     let one = &held[first];
     let mut limit = one.limit.clone();
-    let rates = held
-        .iter()
-        .zip(rates)
-        .filter(|(h, _)| h.limit.what == limit.what);
+    let rates = held.iter().zip(rates).filter(|(h, _)| h.limit.what == limit.what);
     let rates: Vec<f64> = rates.map(|(_, rate)| *rate).collect();
     if let (Some(Resource::Port(port)), true) = (one.by, rates.len() > 1) {
         let least = rates.iter().copied().fold(f64::MAX, f64::min);

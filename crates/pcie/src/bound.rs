@@ -43,11 +43,7 @@ pub struct FairShare {
 
 /// The fair share of every stream.
 pub fn fair_shares(topology: &PcieTopology) -> Vec<FairShare> {
-    let costs: Vec<BTreeMap<Resource, f64>> = topology
-        .streams
-        .iter()
-        .map(|s| costs(topology, s))
-        .collect();
+    let costs: Vec<BTreeMap<Resource, f64>> = topology.streams.iter().map(|s| costs(topology, s)).collect();
     let own: Vec<f64> = topology
         .streams
         .iter()
@@ -69,20 +65,14 @@ pub fn fair_shares(topology: &PcieTopology) -> Vec<FairShare> {
         let full = load.iter().map(|(r, each)| (left[r].max(0.0) / each, *r));
         let full = full.min_by(|a, b| a.0.total_cmp(&b.0));
         let open = (0..costs.len()).filter(|i| by[*i].is_none());
-        let depth = open
-            .map(|i| (own[i] - rates[i], i))
-            .min_by(|a, b| a.0.total_cmp(&b.0));
+        let depth = open.map(|i| (own[i] - rates[i], i)).min_by(|a, b| a.0.total_cmp(&b.0));
         let (depth_step, depth_stream) = depth.expect("a stream is open");
-        let step = full
-            .map_or(depth_step, |(step, _)| step.min(depth_step))
-            .max(0.0);
+        let step = full.map_or(depth_step, |(step, _)| step.min(depth_step)).max(0.0);
         for i in (0..costs.len()).filter(|i| by[*i].is_none()) {
             rates[i] += step;
         }
         for (resource, each) in &load {
-            *left
-                .get_mut(resource)
-                .expect("every resource has a capacity") -= step * each;
+            *left.get_mut(resource).expect("every resource has a capacity") -= step * each;
         }
         match full {
             Some((least, resource)) if least <= depth_step => {
@@ -125,10 +115,7 @@ pub(super) fn costs(topology: &PcieTopology, stream: &PcieStream) -> BTreeMap<Re
     let turns = pieces(stream, chunk) as f64 / bytes;
     let completions = completions(topology, stream) as f64 / bytes;
     let mut add = |port: PortName, packet: Packet, per_byte: f64| {
-        let generation = topology
-            .port_rate(port)
-            .1
-            .map_or(Generation::Gen5, |w| w.generation);
+        let generation = topology.port_rate(port).1.map_or(Generation::Gen5, |w| w.generation);
         let header = f64::from(packet.overhead_bytes(generation));
         let is_link = matches!(port, PortName::Up(_) | PortName::Down(_));
         let cost = match (packet, is_link) {
@@ -172,10 +159,7 @@ pub(super) fn costs(topology: &PcieTopology, stream: &PcieStream) -> BTreeMap<Re
                 let held = node.dma_partial_word_s * reads_per_s * partial_words(stream) as f64;
                 costs.insert(Resource::Reads(mover), requests + held / bytes);
             }
-            costs.insert(
-                Resource::Tags(mover),
-                requests * request_s(topology, stream),
-            );
+            costs.insert(Resource::Tags(mover), requests * request_s(topology, stream));
         }
     }
     costs.retain(|_, cost| *cost > 0.0);
@@ -199,10 +183,7 @@ fn partial_words(stream: &PcieStream) -> u64 {
             ios
         }
     };
-    let (ios, tail) = (
-        stream.size_bytes / stream.io_bytes,
-        stream.size_bytes % stream.io_bytes,
-    );
+    let (ios, tail) = (stream.size_bytes / stream.io_bytes, stream.size_bytes % stream.io_bytes);
     of(stream.io_bytes, ios) + of(tail, 1)
 }
 
@@ -221,10 +202,7 @@ fn completions(topology: &PcieTopology, stream: &PcieStream) -> u64 {
         };
         (bytes / whole) * whole.div_ceil(mps) + rest.div_ceil(unit)
     };
-    let (ios, tail) = (
-        stream.size_bytes / stream.io_bytes,
-        stream.size_bytes % stream.io_bytes,
-    );
+    let (ios, tail) = (stream.size_bytes / stream.io_bytes, stream.size_bytes % stream.io_bytes);
     ios * of(stream.io_bytes) + of(tail)
 }
 

@@ -125,12 +125,7 @@ fn outer(node: usize) -> usize {
 }
 
 /// The tree as a network, with its source and its target.
-fn network(
-    topology: &PcieTopology,
-    from: &[usize],
-    to: &[usize],
-    with_media: bool,
-) -> (Network, usize, usize) {
+fn network(topology: &PcieTopology, from: &[usize], to: &[usize], with_media: bool) -> (Network, usize, usize) {
     let nodes = &topology.nodes;
     let (source, target) = (2 * nodes.len(), 2 * nodes.len() + 1);
     let mut network = Network::default();
@@ -227,14 +222,7 @@ impl Network {
     }
 
     /// Sends as much as fits along one path of rising levels.
-    fn push(
-        &mut self,
-        at: usize,
-        target: usize,
-        most: f64,
-        levels: &[usize],
-        next: &mut [usize],
-    ) -> f64 {
+    fn push(&mut self, at: usize, target: usize, most: f64, levels: &[usize], next: &mut [usize]) -> f64 {
         if at == target {
             return most;
         }
@@ -277,21 +265,14 @@ impl Network {
 
     /// The vertices on the source's side of the cut.
     fn reached(&self, source: usize) -> Vec<bool> {
-        self.levels(source)
-            .iter()
-            .map(|l| *l != usize::MAX)
-            .collect()
+        self.levels(source).iter().map(|l| *l != usize::MAX).collect()
     }
 
     /// The kind of edge that carries most of the cut, shares aside.
     fn cut_part(&self, source: usize) -> Part {
         let reached = self.reached(source);
         let mut parts: Vec<(Part, f64)> = Vec::new();
-        let inside = self
-            .leaving
-            .iter()
-            .zip(&reached)
-            .filter(|(_, reached)| **reached);
+        let inside = self.leaving.iter().zip(&reached).filter(|(_, reached)| **reached);
         for (leaving, _) in inside {
             for e in leaving.iter().filter(|e| *e % 2 == 0) {
                 let edge = &self.edges[*e];

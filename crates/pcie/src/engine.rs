@@ -139,10 +139,7 @@ pub(super) struct Finished {
 
 impl Engine {
     /// Runs to the end, calling `look` with the share of bytes that has arrived.
-    pub(super) fn run(
-        mut self,
-        mut look: impl FnMut(f64) -> ControlFlow<()>,
-    ) -> Result<Finished, Stop> {
+    pub(super) fn run(mut self, mut look: impl FnMut(f64) -> ControlFlow<()>) -> Result<Finished, Stop> {
         self.start();
         let total: u64 = self.sources.iter().map(|s| s.progress.size_bytes).sum();
         let mut next_look = STEPS_PER_LOOK;
@@ -150,11 +147,7 @@ impl Engine {
             self.events += 1;
             if self.tlps + self.events >= next_look {
                 next_look = self.tlps + self.events + STEPS_PER_LOOK;
-                let done: u64 = self
-                    .sources
-                    .iter()
-                    .map(|s| s.progress.delivered_bytes)
-                    .sum();
+                let done: u64 = self.sources.iter().map(|s| s.progress.delivered_bytes).sum();
                 if look(done as f64 / total as f64).is_break() {
                     return Err(Stop::Cancelled);
                 }
@@ -193,26 +186,16 @@ impl Engine {
         let window = ahead.horizon;
         loop {
             let ahead = Ahead {
-                horizon: if self.ports[p].is_backlogged() {
-                    NEVER
-                } else {
-                    window
-                },
+                horizon: if self.ports[p].is_backlogged() { NEVER } else { window },
                 ..ahead
             };
             if at >= ahead.horizon {
                 break;
             }
             let done = match self.sole_source(p) {
-                Some(SoleSource::Queue(slot, class, until)) => {
-                    self.train(p, slot, (class, until), at, ahead)
-                }
-                Some(SoleSource::Source(slot, stream)) => {
-                    self.source_train(p, slot, stream, at, ahead)
-                }
-                None if ahead.horizon == NEVER && self.ports[p].takes_turns() => {
-                    self.round_robin_train(p, at, ahead)
-                }
+                Some(SoleSource::Queue(slot, class, until)) => self.train(p, slot, (class, until), at, ahead),
+                Some(SoleSource::Source(slot, stream)) => self.source_train(p, slot, stream, at, ahead),
+                None if ahead.horizon == NEVER && self.ports[p].takes_turns() => self.round_robin_train(p, at, ahead),
                 None => self.step(p, at, ahead),
             };
             match done {
@@ -223,11 +206,7 @@ impl Engine {
                 }
             }
         }
-        let next = if self.ports[p].occupied == 0 {
-            NEVER
-        } else {
-            at
-        };
+        let next = if self.ports[p].occupied == 0 { NEVER } else { at };
         self.wakes.end(p, next);
     }
 
@@ -244,22 +223,13 @@ impl Engine {
                 self.ports[p].channel_served(channel);
                 ControlFlow::Continue(self.send(p, choice, at))
             }
-            Err(next) if self.starving => {
-                self.ports[p].starve(at, next, self.credits_unknown, ahead)
-            }
+            Err(next) if self.starving => self.ports[p].starve(at, next, self.credits_unknown, ahead),
             Err(next) => ControlFlow::Continue(next),
         }
     }
 
     fn finish(mut self) -> Finished {
-        let busy = |d: &Device| {
-            [
-                d.writes.busy,
-                d.reads.busy,
-                d.media_out.busy,
-                d.media_in.busy,
-            ]
-        };
+        let busy = |d: &Device| [d.writes.busy, d.reads.busy, d.media_out.busy, d.media_in.busy];
         Finished {
             credits_missing: self.pools.iter_mut().map(Pool::missing).sum(),
             devices: self.devices.iter().map(busy).collect(),

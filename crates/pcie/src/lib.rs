@@ -64,18 +64,9 @@ use straightway_scenario::check::checked;
 
 /// Simulates a scenario. `look` is called now and then with the share of the bytes that has arrived, and may cancel
 /// the run.
-pub fn simulate(
-    scenario: &PcieScenario,
-    look: impl FnMut(f64) -> ControlFlow<()>,
-) -> Result<PcieOutcome> {
-    checked(scenario).map_err(|refusals| {
-        Error::new(
-            ErrorKind::Invalid,
-            "simulate",
-            &scenario.title,
-            refusals.to_string(),
-        )
-    })?;
+pub fn simulate(scenario: &PcieScenario, look: impl FnMut(f64) -> ControlFlow<()>) -> Result<PcieOutcome> {
+    checked(scenario)
+        .map_err(|refusals| Error::new(ErrorKind::Invalid, "simulate", &scenario.title, refusals.to_string()))?;
     run(scenario, &PcieTopology::new(scenario), look)
 }
 
@@ -85,28 +76,21 @@ fn run(
     topology: &PcieTopology,
     look: impl FnMut(f64) -> ControlFlow<()>,
 ) -> Result<PcieOutcome> {
-    let finished = Engine::new(scenario, topology)
-        .run(look)
-        .map_err(|stop| match stop {
-            Stop::Cancelled => Error::new(
-                ErrorKind::Cancelled,
-                "simulate",
-                &scenario.title,
-                "it was cancelled",
-            ),
-            Stop::TooLong(stream) => Error::new(
-                ErrorKind::Invalid,
-                "simulate",
-                &scenario.title,
-                format!(
-                    "the `size` of stream {}, {}, takes longer than is allowed: at most {} s of \
+    let finished = Engine::new(scenario, topology).run(look).map_err(|stop| match stop {
+        Stop::Cancelled => Error::new(ErrorKind::Cancelled, "simulate", &scenario.title, "it was cancelled"),
+        Stop::TooLong(stream) => Error::new(
+            ErrorKind::Invalid,
+            "simulate",
+            &scenario.title,
+            format!(
+                "the `size` of stream {}, {}, takes longer than is allowed: at most {} s of \
                      simulated time",
-                    topology.streams[stream].name,
-                    Bytes(topology.streams[stream].size_bytes),
-                    SIMULATED_MAX.0
-                ),
-            )
-            .with_hint("make `size` smaller: a few milliseconds of traffic show the steady rate"),
-        })?;
+                topology.streams[stream].name,
+                Bytes(topology.streams[stream].size_bytes),
+                SIMULATED_MAX.0
+            ),
+        )
+        .with_hint("make `size` smaller: a few milliseconds of traffic show the steady rate"),
+    })?;
     Ok(outcome::outcome(scenario, topology, &finished))
 }

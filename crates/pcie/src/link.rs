@@ -186,8 +186,7 @@ impl Width {
         }
         let row = LANES.iter().position(|lanes| *lanes == self.lanes);
         let column = PAYLOADS.iter().position(|bytes| *bytes == mps_bytes);
-        let symbols =
-            ACK_SYMBOLS[row.expect("a checked width")][column.expect("a checked payload")];
+        let symbols = ACK_SYMBOLS[row.expect("a checked width")][column.expect("a checked payload")];
         let less = ACK_SYMBOLS_LESS.get(self.generation as usize).unwrap_or(&0);
         // An Ack and a flow-control update each take their turn.
         let link_layer = 2.0 * DLLP_BYTES / f64::from(symbols - less);
@@ -283,9 +282,8 @@ mod tests {
     #[test]
     fn the_older_generations_use_their_own_ack_tables() {
         // Base specification: Gen1 x1 at 128 bytes 237 symbols, Gen2 x16 at 512 bytes 137.
-        let symbols = |g: Generation, row: usize, column: usize| {
-            ACK_SYMBOLS[row][column] - ACK_SYMBOLS_LESS[g as usize]
-        };
+        let symbols =
+            |g: Generation, row: usize, column: usize| ACK_SYMBOLS[row][column] - ACK_SYMBOLS_LESS[g as usize];
         assert_eq!(symbols(Generation::Gen1, 0, 0), 237);
         assert_eq!(symbols(Generation::Gen2, 4, 2), 137);
     }

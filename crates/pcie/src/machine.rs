@@ -217,13 +217,7 @@ impl MachineSpec {
         let most = counts.chain([gpus]).max().unwrap_or(1);
         let switches = self.switches.min(most);
         if switches > 0 {
-            nodes.push(linked(
-                "switch",
-                NodeKind::Switch,
-                "host",
-                switches,
-                self.uplink,
-            ));
+            nodes.push(linked("switch", NodeKind::Switch, "host", switches, self.uplink));
         }
         let parent = |place: Attachment| match place {
             Attachment::Switch if switches > 0 => "switch",
@@ -240,13 +234,7 @@ impl MachineSpec {
             let name = numbered("hca", i);
             nodes.push(NodeSpec {
                 media_rate: Some(ports.rate),
-                ..linked(
-                    &name,
-                    NodeKind::Hca,
-                    parent(ports.on),
-                    ports.count,
-                    ports.link,
-                )
+                ..linked(&name, NodeKind::Hca, parent(ports.on), ports.count, ports.link)
             });
         }
         for (i, drives) in self.drives.iter().enumerate() {
@@ -254,13 +242,7 @@ impl MachineSpec {
             nodes.push(NodeSpec {
                 media_rate: Some(drives.rate),
                 latency: Some(drives.latency),
-                ..linked(
-                    &name,
-                    NodeKind::Drive,
-                    parent(drives.on),
-                    drives.count,
-                    drives.link,
-                )
+                ..linked(&name, NodeKind::Drive, parent(drives.on), drives.count, drives.link)
             });
         }
         nodes
@@ -271,10 +253,7 @@ impl MachineSpec {
 fn numbered(name: &str, i: usize) -> String {
     match i {
         0 => name.to_owned(),
-        _ => format!(
-            "{name}-{}",
-            char::from(b'a' + u8::try_from(i % 26).unwrap_or(0))
-        ),
+        _ => format!("{name}-{}", char::from(b'a' + u8::try_from(i % 26).unwrap_or(0))),
     }
 }
 

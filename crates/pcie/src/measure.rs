@@ -42,22 +42,14 @@ impl Measured {
 }
 
 /// Measures a finished run. `costs` is the cost of a byte of each stream at every resource on its path.
-pub(super) fn measure(
-    topology: &PcieTopology,
-    run: &Finished,
-    costs: &[BTreeMap<Resource, f64>],
-) -> Measured {
+pub(super) fn measure(topology: &PcieTopology, run: &Finished, costs: &[BTreeMap<Resource, f64>]) -> Measured {
     let spans = [common_middle(run), middle_of_common(run)];
     let mut measured = spans
         .into_iter()
         .flatten()
         .filter(|span| holds_enough(run, *span))
         .map(|span| {
-            let rates: Vec<f64> = run
-                .streams
-                .iter()
-                .map(|s| rate(s.bytes_within(span), span))
-                .collect();
+            let rates: Vec<f64> = run.streams.iter().map(|s| rate(s.bytes_within(span), span)).collect();
             Measured {
                 total_bytes_per_s: rates.iter().sum(),
                 stream_bytes_per_s: rates,
@@ -75,11 +67,7 @@ fn over_all(run: &Finished) -> Measured {
     let bytes: u64 = run.streams.iter().map(|s| s.delivered_bytes).sum();
     Measured {
         total_bytes_per_s: rate(bytes as f64, (first, last)),
-        stream_bytes_per_s: run
-            .streams
-            .iter()
-            .map(Progress::overall_bytes_per_s)
-            .collect(),
+        stream_bytes_per_s: run.streams.iter().map(Progress::overall_bytes_per_s).collect(),
         span: None,
     }
 }
@@ -110,12 +98,7 @@ fn holds_enough(run: &Finished, span: Span) -> bool {
 
 /// Whether the links can carry these rates, and whether Little's law allows them: the amount in flight divided by the
 /// latency of an I/O.
-fn is_possible(
-    topology: &PcieTopology,
-    run: &Finished,
-    costs: &[BTreeMap<Resource, f64>],
-    rates: &[f64],
-) -> bool {
+fn is_possible(topology: &PcieTopology, run: &Finished, costs: &[BTreeMap<Resource, f64>], rates: &[f64]) -> bool {
     let mut loads: BTreeMap<Resource, f64> = BTreeMap::new();
     for (cost, rate) in costs.iter().zip(rates) {
         for (resource, each) in cost {

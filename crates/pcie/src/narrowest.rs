@@ -63,10 +63,7 @@ impl MachineSpec {
         let topology = self.topology(gpus);
         let of = |kind: NodeKind| -> Vec<usize> {
             let nodes = topology.nodes.iter().enumerate();
-            nodes
-                .filter(|(_, n)| n.kind == kind)
-                .map(|(i, _)| i)
-                .collect()
+            nodes.filter(|(_, n)| n.kind == kind).map(|(i, _)| i).collect()
         };
         let host = || vec![0];
         let (from, to) = match between {

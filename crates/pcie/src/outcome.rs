@@ -140,20 +140,12 @@ pub struct Audit {
 const PS: f64 = 1e-12;
 
 /// Builds the result of a finished run.
-pub(super) fn outcome(
-    scenario: &PcieScenario,
-    topology: &PcieTopology,
-    run: &Finished,
-) -> PcieOutcome {
+pub(super) fn outcome(scenario: &PcieScenario, topology: &PcieTopology, run: &Finished) -> PcieOutcome {
     let first = run.streams.iter().map(|s| s.start).min().unwrap_or(0);
     let last = run.streams.iter().map(|s| s.last).max().unwrap_or(0);
     let simulated_s = (last.saturating_sub(first)).max(1) as f64 * PS;
     let links = links(topology, run, simulated_s);
-    let costs: Vec<_> = topology
-        .streams
-        .iter()
-        .map(|s| costs(topology, s))
-        .collect();
+    let costs: Vec<_> = topology.streams.iter().map(|s| costs(topology, s)).collect();
     let measured = measure(topology, run, &costs);
     let limits = bottleneck::limits(topology, run, &costs, &measured, simulated_s);
     let fair = fair_shares(topology);
@@ -196,25 +188,17 @@ pub(super) fn outcome(
         basis: basis(scenario, topology),
     };
     let answer = serde_json::to_value(&outcome).expect("an outcome is plain data");
-    let judged = scenario
-        .claims
-        .iter()
-        .filter_map(|claim| claim.judge(&answer));
+    let judged = scenario.claims.iter().filter_map(|claim| claim.judge(&answer));
     outcome.basis.corrections = judged.collect();
     if let Some(article) = scenario.article {
-        outcome
-            .basis
-            .corrections
-            .extend(article::corrections(article));
+        outcome.basis.corrections.extend(article::corrections(article));
     }
     outcome
 }
 
 /// I/Os per second of all streams, over the measured time.
 fn ios_per_s(measured: &Measured, run: &Finished) -> f64 {
-    let of = |(progress, rate): (&Progress, &f64)| {
-        rate * progress.ios as f64 / progress.size_bytes as f64
-    };
+    let of = |(progress, rate): (&Progress, &f64)| rate * progress.ios as f64 / progress.size_bytes as f64;
     if measured.span.is_some() {
         let rates = &measured.stream_bytes_per_s;
         return run.streams.iter().zip(rates).map(of).sum();
@@ -224,12 +208,7 @@ fn ios_per_s(measured: &Measured, run: &Finished) -> f64 {
     measured.total_bytes_per_s * ios as f64 / bytes as f64
 }
 
-fn stream(
-    topology: &PcieTopology,
-    number: usize,
-    progress: &Progress,
-    bytes_per_s: f64,
-) -> StreamOutcome {
+fn stream(topology: &PcieTopology, number: usize, progress: &Progress, bytes_per_s: f64) -> StreamOutcome {
     let spec = &topology.streams[number];
     let latency = &progress.latency;
     let quantile = |q: f64| Seconds(latency.value_at_quantile(q) as f64 * PS);
@@ -250,8 +229,7 @@ fn stream(
         },
         fences: progress.fences,
         fence_wait_s: Seconds(progress.fence_wait as f64 * PS),
-        fence_mean_s: (progress.fences > 0)
-            .then(|| Seconds(progress.fence_wait as f64 * PS / progress.fences as f64)),
+        fence_mean_s: (progress.fences > 0).then(|| Seconds(progress.fence_wait as f64 * PS / progress.fences as f64)),
         limit: Bottleneck {
             what: String::new(),
             why: String::new(),
@@ -286,20 +264,8 @@ fn basis(scenario: &PcieScenario, topology: &PcieTopology) -> Basis {
         "PCI Express base specification",
         "values that current machines train to",
     );
-    basis.parameter(
-        "pcie.mps",
-        "largest payload",
-        settings.mps.0 as f64,
-        "B",
-        given,
-    );
-    basis.parameter(
-        "pcie.mrrs",
-        "largest read request",
-        settings.mrrs.0 as f64,
-        "B",
-        given,
-    );
+    basis.parameter("pcie.mps", "largest payload", settings.mps.0 as f64, "B", given);
+    basis.parameter("pcie.mrrs", "largest read request", settings.mrrs.0 as f64, "B", given);
     basis.parameter(
         "pcie.link_latency",
         "link latency",

@@ -75,11 +75,7 @@ fn load() -> impl Strategy<Value = Load> {
     let ends = (any::<prop::sample::Index>(), any::<prop::sample::Index>());
     let mode = prop::sample::select(vec![Mode::Write, Mode::Read]);
     let sizes = (1u64..200_000, 1u64..70_000, 1u64..20);
-    let rest = (
-        0.0..20e-6,
-        0u64..4,
-        prop::option::weighted(0.3, 64u64..30_000),
-    );
+    let rest = (0.0..20e-6, 0u64..4, prop::option::weighted(0.3, 64u64..30_000));
     (ends, mode, sizes, rest).prop_map(
         |((from, to), mode, (size_bytes, io_bytes, depth), (start_s, tc, fence_bytes))| Load {
             from,
@@ -96,22 +92,15 @@ fn load() -> impl Strategy<Value = Load> {
 }
 
 fn credits() -> impl Strategy<Value = Credits> {
-    (
-        1u64..40,
-        1u64..40,
-        1u64..40,
-        4096u64..20_000,
-        4096u64..20_000,
+    (1u64..40, 1u64..40, 1u64..40, 4096u64..20_000, 4096u64..20_000).prop_map(
+        |(posted, nonposted, completion, posted_data, completion_data)| Credits {
+            posted_headers: posted,
+            posted_data: Bytes(posted_data),
+            nonposted_headers: nonposted,
+            completion_headers: completion,
+            completion_data: Bytes(completion_data),
+        },
     )
-        .prop_map(
-            |(posted, nonposted, completion, posted_data, completion_data)| Credits {
-                posted_headers: posted,
-                posted_data: Bytes(posted_data),
-                nonposted_headers: nonposted,
-                completion_headers: completion,
-                completion_data: Bytes(completion_data),
-            },
-        )
 }
 
 fn channels() -> impl Strategy<Value = Channels> {
@@ -140,10 +129,7 @@ fn scenarios() -> impl Strategy<Value = PcieScenario> {
     ]);
     // Shorter than the time of a TLP, the default, and longer than any scheduling window.
     let latency_s = prop::sample::select(vec![1e-9, 50e-9, 5e-6]);
-    let pace = (
-        prop::sample::select(vec![128u64, 256, 512, 4096]),
-        latency_s,
-    );
+    let pace = (prop::sample::select(vec![128u64, 256, 512, 4096]), latency_s);
     let shape = (
         prop::collection::vec(leaf(), 1..10),
         prop::collection::vec(load(), 1..6),
@@ -348,10 +334,7 @@ fn one_thread_and_many_give_the_same_sweep_and_the_same_what_if() {
     }
     let base = simulate(&scenario);
     let all = |threads: usize| {
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .unwrap();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let go = |_| ControlFlow::Continue(());
             let sweep = pcie::sweep(&scenario, go).unwrap();

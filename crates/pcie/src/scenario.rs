@@ -293,12 +293,9 @@ impl Channels {
     pub fn of(&self, tc: u64) -> u64 {
         let at = usize::try_from(tc).unwrap_or(usize::MAX);
         let last = self.count.saturating_sub(1);
-        self.map.get(at).copied().unwrap_or_else(|| {
-            if self.map.is_empty() {
-                tc.min(last)
-            } else {
-                last
-            }
-        })
+        self.map
+            .get(at)
+            .copied()
+            .unwrap_or_else(|| if self.map.is_empty() { tc.min(last) } else { last })
     }
 }

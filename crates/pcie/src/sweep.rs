@@ -40,18 +40,13 @@ pub struct SweepPoint {
 }
 
 /// Simulates the first one, two, … all streams of a checked scenario.
-pub fn sweep(
-    scenario: &PcieScenario,
-    look: impl Fn(f64) -> ControlFlow<()> + Sync,
-) -> Result<StreamSweep> {
+pub fn sweep(scenario: &PcieScenario, look: impl Fn(f64) -> ControlFlow<()> + Sync) -> Result<StreamSweep> {
     let topology = PcieTopology::new(scenario);
     let all = topology.streams.len();
     let numbers: Vec<usize> = if all <= POINTS_MAX {
         (1..=all).collect()
     } else {
-        (1..=POINTS_MAX)
-            .map(|k| (all * k).div_ceil(POINTS_MAX))
-            .collect()
+        (1..=POINTS_MAX).map(|k| (all * k).div_ceil(POINTS_MAX)).collect()
     };
     let points: Vec<SweepPoint> = numbers
         .into_par_iter()
@@ -67,13 +62,8 @@ pub fn sweep(
             })
         })
         .collect::<Result<_>>()?;
-    let most = points
-        .iter()
-        .map(|p| p.total_bytes_per_s.0)
-        .fold(0.0, f64::max);
-    let good = points
-        .iter()
-        .find(|p| p.total_bytes_per_s.0 >= AS_GOOD * most);
+    let most = points.iter().map(|p| p.total_bytes_per_s.0).fold(0.0, f64::max);
+    let good = points.iter().find(|p| p.total_bytes_per_s.0 >= AS_GOOD * most);
     Ok(StreamSweep {
         best_streams: good.expect("the most is among them").streams,
         points,

@@ -232,9 +232,7 @@ impl PcieTopology {
     /// The rate of a port in wire bytes per second, and its width if it is a PCIe link.
     pub fn port_rate(&self, port: PortName) -> (f64, Option<Width>) {
         match port {
-            PortName::Up(n) | PortName::Down(n) => {
-                (self.nodes[n].link_bytes_per_s, self.nodes[n].width)
-            }
+            PortName::Up(n) | PortName::Down(n) => (self.nodes[n].link_bytes_per_s, self.nodes[n].width),
             PortName::Peer(n) => (self.nodes[n].peer_bytes_per_s.unwrap_or(f64::MAX), None),
             PortName::Memory(n) => (self.nodes[n].memory_bytes_per_s.unwrap_or(f64::MAX), None),
         }
@@ -249,13 +247,8 @@ impl PcieTopology {
                 Mode::Read => payloads + bytes.div_ceil(u64::from(stream.mrrs_bytes)),
             }
         };
-        let (ios, tail) = (
-            stream.size_bytes / stream.io_bytes,
-            stream.size_bytes % stream.io_bytes,
-        );
-        let fences = stream
-            .fence_bytes
-            .map_or(0, |f| 2 * stream.size_bytes.div_ceil(f));
+        let (ios, tail) = (stream.size_bytes / stream.io_bytes, stream.size_bytes % stream.io_bytes);
+        let fences = stream.fence_bytes.map_or(0, |f| 2 * stream.size_bytes.div_ceil(f));
         ios.saturating_mul(per_io(stream.io_bytes)) + per_io(tail) + fences
     }
 
@@ -281,12 +274,7 @@ impl PcieTopology {
         }
         if same(NodeKind::Host, |n| n.read_s, HOST_LATENCY_S) {
             let place = "8 B reads, median 506 ns, less the wire";
-            basis.assume(
-                "host read latency",
-                HOST_LATENCY_S * 1e9,
-                "ns",
-                bench(place),
-            );
+            basis.assume("host read latency", HOST_LATENCY_S * 1e9, "ns", bench(place));
         }
         if same(NodeKind::Gpu, |n| n.read_s, DEVICE_LATENCY_S) {
             basis.assume(
@@ -306,12 +294,7 @@ impl PcieTopology {
         }
         if self.streams.iter().any(|s| s.fence_bytes.is_some()) {
             let place = "write-then-read 613 ns less read 506 ns";
-            basis.assume(
-                "commit of a posted write",
-                COMMIT_S * 1e9,
-                "ns",
-                bench(place),
-            );
+            basis.assume("commit of a posted write", COMMIT_S * 1e9, "ns", bench(place));
         }
     }
 }
@@ -402,13 +385,7 @@ fn node(scenario: &PcieScenario, spec: &NodeSpec, member: &Member) -> PcieNode {
     }
 }
 
-fn stream(
-    scenario: &PcieScenario,
-    spec: &StreamSpec,
-    nodes: &[PcieNode],
-    from: usize,
-    to: usize,
-) -> PcieStream {
+fn stream(scenario: &PcieScenario, spec: &StreamSpec, nodes: &[PcieNode], from: usize, to: usize) -> PcieStream {
     let narrow = |n: u64| u32::try_from(n).expect("checked to be small");
     PcieStream {
         name: format!("{} → {}", nodes[from].name, nodes[to].name),

@@ -95,9 +95,7 @@ fn words(change: &TreeChange) -> String {
 /// Every move of a device at the end of a stream to another parent.
 fn moves(topology: &PcieTopology) -> Vec<(TreeChange, PcieTopology)> {
     let mut changes = Vec::new();
-    for device in distinct(topology, |t, n| {
-        !t.nodes[n].kind.branches() && streams_at(t, n) > 0
-    }) {
+    for device in distinct(topology, |t, n| !t.nodes[n].kind.branches() && streams_at(t, n) > 0) {
         for (place, node) in topology.nodes.iter().enumerate() {
             if !node.kind.branches() || topology.nodes[device].parent == Some(place) {
                 continue;
@@ -117,10 +115,7 @@ fn moves(topology: &PcieTopology) -> Vec<(TreeChange, PcieTopology)> {
 
 /// Every link on a stream's path, twice as wide or a generation newer.
 fn links(topology: &PcieTopology) -> Vec<(TreeChange, PcieTopology)> {
-    let ways = topology
-        .streams
-        .iter()
-        .flat_map(|s| topology.ports(s.from, s.to));
+    let ways = topology.streams.iter().flat_map(|s| topology.ports(s.from, s.to));
     let used: BTreeSet<usize> = ways
         .filter_map(|port| match port {
             PortName::Up(n) | PortName::Down(n) => Some(n),
@@ -134,10 +129,7 @@ fn links(topology: &PcieTopology) -> Vec<(TreeChange, PcieTopology)> {
         };
         let wider = LANES.into_iter().find(|lanes| *lanes > width.lanes);
         let wider = wider.map(|lanes| Width { lanes, ..width });
-        let newer = width.generation.next().map(|generation| Width {
-            generation,
-            ..width
-        });
+        let newer = width.generation.next().map(|generation| Width { generation, ..width });
         for width in [wider, newer].into_iter().flatten() {
             let mut tree = topology.clone();
             tree.nodes[node].width = Some(width);

@@ -88,12 +88,7 @@ fn rates_of_streams_that_do_not_overlap_are_not_added() {
 
 #[test]
 fn a_short_stream_beside_a_long_one_does_not_fill_the_link_twice() {
-    for short in [
-        Bytes::kib(64),
-        Bytes::kib(256),
-        Bytes::mib(1),
-        Bytes::mib(3),
-    ] {
+    for short in [Bytes::kib(64), Bytes::kib(256), Bytes::mib(1), Bytes::mib(3)] {
         let mut scenario = two();
         scenario.stream[0].size = short;
         scenario.stream[1].size = Bytes::mib(32);
@@ -148,10 +143,7 @@ fn improving_the_named_bottleneck_helps() {
     let named = outcome.bottleneck.what.strip_prefix("link ").unwrap();
     let link = outcome.links.iter().find(|l| l.name == named).unwrap();
     let most = outcome.links.iter().map(|l| l.payload_bytes).max().unwrap();
-    assert!(
-        link.payload_bytes > most / 2,
-        "{named} carries next to nothing"
-    );
+    assert!(link.payload_bytes > most / 2, "{named} carries next to nothing");
 }
 
 #[test]
@@ -159,17 +151,11 @@ fn a_depth_that_leaves_no_steady_state_reports_no_rate() {
     // 32 I/Os a drive: with 64 in flight the streams never run steadily at once.
     let rate = |depth: u64| {
         let mut scenario = case("dgx-h100");
-        scenario
-            .stream
-            .iter_mut()
-            .for_each(|stream| stream.depth = depth);
+        scenario.stream.iter_mut().for_each(|stream| stream.depth = depth);
         let outcome = simulate(&scenario);
         outcome.steady_bytes_per_s.map(|rate| rate.0)
     };
     let (shallow, deep) = (rate(16).unwrap(), rate(64));
     assert!((shallow / 410e9 - 1.0).abs() < 0.03, "{shallow}");
-    assert!(
-        deep.is_none_or(|deep| (deep / shallow - 1.0).abs() < 0.05),
-        "{deep:?}"
-    );
+    assert!(deep.is_none_or(|deep| (deep / shallow - 1.0).abs() < 0.05), "{deep:?}");
 }

@@ -153,11 +153,7 @@ fn every_size_of_pcie_bench_is_met_within_8_percent_on_average_and_25_at_most() 
         let mean = errors.iter().map(|(.., e)| e.abs()).sum::<f64>() / errors.len() as f64;
         assert!(mean <= 0.08, "{mode:?}: {:.1} % on average", mean * 100.0);
         for (bytes, _, error) in &errors {
-            assert!(
-                error.abs() <= 0.25,
-                "{mode:?} of {bytes} B: {:+.1} %",
-                error * 100.0
-            );
+            assert!(error.abs() <= 0.25, "{mode:?} of {bytes} B: {:+.1} %", error * 100.0);
         }
     }
 }
@@ -190,10 +186,7 @@ fn the_latency_of_a_dma_read_is_met_within_3_percent_at_every_size() {
         std::mem::swap(&mut stream.from, &mut stream.to);
         (stream.io, stream.size, stream.depth) = (Bytes(bytes), Bytes(bytes * 1000), 1);
         let simulated = simulate(&scenario).streams[0].latency.median_s.0 * 1e9;
-        println!(
-            "{bytes:5} {ns:6.0} {:+5.1} %",
-            (simulated / ns - 1.0) * 100.0
-        );
+        println!("{bytes:5} {ns:6.0} {:+5.1} %", (simulated / ns - 1.0) * 100.0);
         near(&format!("{bytes} B"), simulated, ns, 0.03);
     }
 }
@@ -207,12 +200,7 @@ fn the_simulator_reaches_the_analytic_reference_to_half_a_percent() {
         scenario.node[1].dma_writes_per_s = None;
         scenario.stream[0].io = Bytes(4096);
         let outcome = simulate(&scenario);
-        near(
-            &format!("MPS {mps}"),
-            outcome.total_bytes_per_s.as_gbit(),
-            gbit,
-            0.005,
-        );
+        near(&format!("MPS {mps}"), outcome.total_bytes_per_s.as_gbit(), gbit, 0.005);
     }
 }
 
@@ -231,12 +219,7 @@ fn a_fence_costs_what_a_read_behind_a_write_was_measured_to_cost() {
     scenario.node[1].dma_latency = None;
     let outcome = simulate(&scenario);
     assert_eq!(outcome.streams[0].fences, 1000);
-    near(
-        "write then read",
-        outcome.streams[0].latency.median_s.0,
-        613e-9,
-        0.02,
-    );
+    near("write then read", outcome.streams[0].latency.median_s.0, 613e-9, 0.02);
 }
 
 #[test]
@@ -294,10 +277,7 @@ fn the_articles_eight_gpus_share_the_storage_switchs_uplink() {
     );
     let rates = outcome.streams.iter().map(|s| s.bytes_per_s.0);
     let (least, most) = rates.fold((f64::MAX, 0.0f64), |(a, b), r| (a.min(r), b.max(r)));
-    assert!(
-        most / least < 1.01,
-        "round robin is fair: {least} to {most}"
-    );
+    assert!(most / least < 1.01, "round robin is fair: {least} to {most}");
 }
 
 #[test]
@@ -337,10 +317,5 @@ fn four_streams_give_the_most_and_a_newer_uplink_helps_the_article_most() {
     assert!(changes.is_sorted_by(|a, b| a.gain >= b.gain));
     // A drive on its GPU's switch does not use the shared uplink, which the others then fill.
     let moved = changes.iter().find(|c| c.text == "move nvme0 to switch0");
-    near(
-        "a drive beside its GPU",
-        moved.unwrap().gain,
-        13.29 / 51.98,
-        0.03,
-    );
+    near("a drive beside its GPU", moved.unwrap().gain, 13.29 / 51.98, 0.03);
 }

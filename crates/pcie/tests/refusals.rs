@@ -42,10 +42,7 @@ fn an_unknown_parent_is_refused() {
 #[test]
 fn two_parents_are_refused_as_a_list_and_as_a_duplicate() {
     let list = refused("parent = \"storage\"", "parent = [\"storage\", \"host\"]");
-    assert!(
-        list.contains("node[4].parent") && list.contains("a string"),
-        "{list}"
-    );
+    assert!(list.contains("node[4].parent") && list.contains("a string"), "{list}");
     let twin = "[[node]]\nid = \"gpu3\"\nkind = \"gpu\"\nparent = \"host\"\ngen = 5\nlanes = 16\n\n[[stream]]";
     let twin = refused("[[stream]]", twin);
     assert!(
@@ -57,10 +54,7 @@ fn two_parents_are_refused_as_a_list_and_as_a_duplicate() {
 #[test]
 fn a_link_without_bandwidth_is_refused() {
     for (new, want) in [
-        (
-            "lanes = 0",
-            "node[4].lanes = 0: allowed is 1, 2, 4, 8 or 16",
-        ),
+        ("lanes = 0", "node[4].lanes = 0: allowed is 1, 2, 4, 8 or 16"),
         (
             "lanes = 4\nmedia_rate = 0",
             "node[4].media_rate = 0 B/s: allowed is from 1 MB/s to 10 TB/s",
@@ -77,10 +71,7 @@ fn nan_and_other_invalid_numbers_are_refused() {
     for value in ["nan", "inf", "-1", "\"much\"", "1e30", "0"] {
         let text = refused("size = \"32MiB\"", &format!("size = {value}"));
         let at = line("size = \"32MiB\"");
-        assert!(
-            text.starts_with(&format!("line {at}: stream[0].size = ")),
-            "{text}"
-        );
+        assert!(text.starts_with(&format!("line {at}: stream[0].size = ")), "{text}");
     }
 }
 
@@ -101,10 +92,7 @@ fn a_load_beyond_the_simulated_time_is_refused() {
 
 #[test]
 fn a_port_with_too_many_inputs_is_refused() {
-    let text = refused(
-        "count = 8\nparent = \"storage\"",
-        "count = 64\nparent = \"storage\"",
-    );
+    let text = refused("count = 8\nparent = \"storage\"", "count = 64\nparent = \"storage\"");
     assert!(
         text.contains("64 on storage: allowed is at most 63 links below it"),
         "{text}"
@@ -113,10 +101,7 @@ fn a_port_with_too_many_inputs_is_refused() {
 
 #[test]
 fn an_empty_group_is_the_only_refusal() {
-    let text = refused(
-        "count = 8\nparent = \"storage\"",
-        "count = 0\nparent = \"storage\"",
-    );
+    let text = refused("count = 8\nparent = \"storage\"", "count = 0\nparent = \"storage\"");
     assert!(text.contains("node[4].count = 0"), "{text}");
 }
 

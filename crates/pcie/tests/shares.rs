@@ -45,21 +45,13 @@ fn shared(arbiter: &str, devices: &[Device; 2]) -> PcieOutcome {
 #[track_caller]
 fn gives(arbiter: &str, devices: &[Device; 2], want: f64) {
     let outcome = shared(arbiter, devices);
-    let rates: Vec<f64> = outcome
-        .streams
-        .iter()
-        .map(|s| s.overall_bytes_per_s.0)
-        .collect();
+    let rates: Vec<f64> = outcome.streams.iter().map(|s| s.overall_bytes_per_s.0).collect();
     let share = rates[0] / (rates[0] + rates[1]);
     assert!(
         (share - want).abs() < 0.02,
         "{arbiter} gives {share}, not {want}: {rates:?}"
     );
-    let full = outcome
-        .links
-        .iter()
-        .map(|l| l.utilisation)
-        .fold(0.0, f64::max);
+    let full = outcome.links.iter().map(|l| l.utilisation).fold(0.0, f64::max);
     assert!(full > 0.97, "the link is {full} busy");
 }
 

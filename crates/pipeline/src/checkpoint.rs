@@ -44,8 +44,8 @@ pub use diff::{Difference, StepChange};
 pub use export::{EXPORT_BYTES, Exported, Gathered};
 pub use flush::Committed;
 pub use manifest::{
-    CHUNK_BYTES, ChunkLocation, MANIFEST_BYTES_MAX, Manifest, ObjectVersion, PARITY_MAX,
-    ParityRecord, RANKS_MAX, Saved, SavedPart, ShardRecord, VERSION, Versions,
+    CHUNK_BYTES, ChunkLocation, MANIFEST_BYTES_MAX, Manifest, ObjectVersion, PARITY_MAX, ParityRecord, RANKS_MAX,
+    Saved, SavedPart, ShardRecord, VERSION, Versions,
 };
 pub use name::{Attempt, STEP_MAX, canonical};
 pub use opened::Checkpoint;

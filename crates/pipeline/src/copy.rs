@@ -140,9 +140,7 @@ impl Copier<'_> {
     fn copy_within(&self, tree: &Tree, pairs: &[Pair], books: &mut Books) -> Result<bool> {
         let named = |pair: &Pair| (pair.named(), tree.at(&pair.target).name.into_os_string());
         let objects: Vec<_> = pairs.iter().map(named).collect();
-        if self.progress.is_cancelled()
-            || !tree.store.copy_within(&*pairs[0].source.store, &objects)?
-        {
+        if self.progress.is_cancelled() || !tree.store.copy_within(&*pairs[0].source.store, &objects)? {
             return Ok(false);
         }
         let bytes = pairs.iter().map(|pair| pair.bytes).sum();
@@ -167,11 +165,7 @@ impl<'a> Iterator for Batches<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let mut kept_bytes = 0;
         let mut fits = |pair: &Pair| {
-            kept_bytes += if pair.bytes <= self.kept_max {
-                pair.bytes
-            } else {
-                0
-            };
+            kept_bytes += if pair.bytes <= self.kept_max { pair.bytes } else { 0 };
             kept_bytes <= KEPT_BYTES_PER_JOB
         };
         let count = self
@@ -240,9 +234,7 @@ impl Tree {
 
     /// The parent folders of these targets, without duplicates.
     fn folders_of<'a>(&self, targets: impl Iterator<Item = &'a Path>) -> Vec<Location> {
-        let names: BTreeSet<_> = targets
-            .map(|target| self.at(target).parent().name)
-            .collect();
+        let names: BTreeSet<_> = targets.map(|target| self.at(target).parent().name).collect();
         names.into_iter().map(|name| self.at(&name)).collect()
     }
 }
@@ -286,10 +278,7 @@ fn keep_mode(tree: &Tree, folder: &CopiedFolder) -> Result<()> {
 }
 
 /// Calls `call` with an open folder. Folders and links only exist in file systems.
-fn with_folder<T>(
-    at: &Location,
-    call: impl FnOnce(&straightway_sys::Folder) -> Result<T>,
-) -> Result<T> {
+fn with_folder<T>(at: &Location, call: impl FnOnce(&straightway_sys::Folder) -> Result<T>) -> Result<T> {
     let inside = at.below(Missing::Refuse)?;
     call(inside.folder().expect("it is a folder of a file system"))
 }
@@ -313,11 +302,7 @@ mod tests {
             tag: None,
         };
         let short = (8 << 20) - 1;
-        let pairs: Vec<_> = [short; 100]
-            .into_iter()
-            .chain([1 << 40, 5, short])
-            .map(pair)
-            .collect();
+        let pairs: Vec<_> = [short; 100].into_iter().chain([1 << 40, 5, short]).map(pair).collect();
         let batches = Batches {
             pairs: &pairs,
             files_max: 64,
@@ -326,10 +311,7 @@ mod tests {
         let batches: Vec<_> = batches.collect();
         assert_eq!(batches.concat().len(), pairs.len());
         for batch in batches {
-            let kept = batch
-                .iter()
-                .map(|pair| pair.bytes)
-                .filter(|bytes| *bytes <= 8 << 20);
+            let kept = batch.iter().map(|pair| pair.bytes).filter(|bytes| *bytes <= 8 << 20);
             assert!(kept.sum::<u64>() <= KEPT_BYTES_PER_JOB && batch.len() <= 64);
         }
         let unbounded = Batches {

@@ -99,11 +99,7 @@ impl CopyJob {
         let is_store = sources.len() > 1 || name.is_empty() || name.as_bytes().ends_with(b"/");
         let into = target.is_folder(is_store && !is_local);
         let mut job = Self {
-            base: if into {
-                target.clone()
-            } else {
-                target.parent()
-            },
+            base: if into { target.clone() } else { target.parent() },
             folders: Vec::new(),
             pairs: Vec::new(),
             links: Vec::new(),
@@ -177,10 +173,7 @@ impl CopyJob {
         }
         if existing.is_none() && self.is_local() && self.folders.is_empty() {
             let failed = |e| Error::os("create", target.display(), e);
-            if !fs::metadata(draft::folder_of(target))
-                .map_err(failed)?
-                .is_dir()
-            {
+            if !fs::metadata(draft::folder_of(target)).map_err(failed)?.is_dir() {
                 return Err(failed(Errno::NOTDIR.into()));
             }
         }
@@ -197,13 +190,7 @@ impl CopyJob {
         });
     }
 
-    fn add_folder(
-        &mut self,
-        source: &Location,
-        target: &Path,
-        meta: &fs::Metadata,
-        depth: usize,
-    ) -> Result<()> {
+    fn add_folder(&mut self, source: &Location, target: &Path, meta: &fs::Metadata, depth: usize) -> Result<()> {
         check_depth(source, depth)?;
         if self.is_local() {
             self.folders.push(CopiedFolder {
@@ -221,19 +208,14 @@ impl CopyJob {
         for entry in entries {
             let name = entry.file_name();
             let (from, to) = (source.join(&name), target.join(&name));
-            let meta = fs::symlink_metadata(&from.name)
-                .map_err(|e| Error::os("open", from.describe(), e))?;
+            let meta = fs::symlink_metadata(&from.name).map_err(|e| Error::os("open", from.describe(), e))?;
             if meta.is_dir() {
                 self.add_folder(&from, &to, &meta, depth + 1)?;
             } else if !meta.is_symlink() {
                 self.add_file(&from, &to, &meta)?;
             } else if self.is_local() {
-                let points_to =
-                    fs::read_link(&from.name).map_err(|e| Error::os("read", from.describe(), e))?;
-                self.links.push(CopiedLink {
-                    points_to,
-                    target: to,
-                });
+                let points_to = fs::read_link(&from.name).map_err(|e| Error::os("read", from.describe(), e))?;
+                self.links.push(CopiedLink { points_to, target: to });
             } else {
                 let message = "a symbolic link cannot be kept in that store";
                 return Err(from
@@ -270,13 +252,8 @@ impl CopyJob {
     /// Adds all objects below a name. Lengths and versions come from the listing where it has them.
     fn add_below(&mut self, source: &Location, target: &Path, depth: usize) -> Result<()> {
         check_depth(source, depth)?;
-        let Listing {
-            objects, folders, ..
-        } = list_all(&*source.below(Missing::Refuse)?)?;
-        for Named {
-            name, bytes, tag, ..
-        } in objects
-        {
+        let Listing { objects, folders, .. } = list_all(&*source.below(Missing::Refuse)?)?;
+        for Named { name, bytes, tag, .. } in objects {
             let (from, to) = (source.join(&name), target.join(&name));
             if let (Some(bytes), Some(tag)) = (bytes, tag) {
                 self.add_pair(&from, to, bytes, Some(tag));
@@ -321,12 +298,7 @@ impl CopyJob {
             None => Ok(()),
             Some(other) => {
                 let message = format!("{} is being copied, and is the same file", other.display());
-                Err(Error::new(
-                    ErrorKind::Invalid,
-                    "write to",
-                    path.display(),
-                    message,
-                ))
+                Err(Error::new(ErrorKind::Invalid, "write to", path.display(), message))
             }
         }
     }
@@ -381,12 +353,7 @@ fn check_outside(source: &Path, target: &Path) -> Result<()> {
             // Compared by inode, because a bind mount gives a folder a second path.
             if real.ancestors().any(|part| identity(part) == own) {
                 let message = format!("{} is inside it", target.display());
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    "copy",
-                    source.display(),
-                    message,
-                ));
+                return Err(Error::new(ErrorKind::Invalid, "copy", source.display(), message));
             }
             break;
         }

@@ -6,11 +6,7 @@ use std::{
 };
 
 /// Runs `work` on every item, on up to `threads` threads including the caller's, and returns the results in order.
-pub(crate) fn each<I, T>(
-    items: I,
-    threads: usize,
-    work: impl Fn(usize, I::Item) -> T + Sync,
-) -> Vec<T>
+pub(crate) fn each<I, T>(items: I, threads: usize, work: impl Fn(usize, I::Item) -> T + Sync) -> Vec<T>
 where
     I: ExactSizeIterator + Send,
     I::Item: Send,

@@ -32,9 +32,7 @@ pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> R
         if bytes != length(&target) {
             return Err(differs(bytes.min(length(&target))));
         }
-        let survey = copy
-            .store
-            .survey(target.handles(), &[None], Direction::In)?;
+        let survey = copy.store.survey(target.handles(), &[None], Direction::In)?;
         let around = match survey[0].usable() {
             // A socket has no page cache to bypass.
             Ok(_) if survey[0].socket.is_none() => Choice::Only(Route::Direct),
@@ -49,11 +47,9 @@ pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> R
                 executor.read(file.clone(), whole, region, ask)?.wait()?;
             }
             let bytes = usize::try_from(extent.bytes).expect("a window fits into memory");
-            let [left, right] = regions.each_mut().map(|region| {
-                &Arc::get_mut(region)
-                    .expect("no transfer is running")
-                    .as_slice()[..bytes]
-            });
+            let [left, right] = regions
+                .each_mut()
+                .map(|region| &Arc::get_mut(region).expect("no transfer is running").as_slice()[..bytes]);
             if let Some(first) = first_difference(left, right) {
                 return Err(differs(at + first));
             }
@@ -65,12 +61,7 @@ pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> R
 
 /// Compares loaded weights with their files, read again by another route where there is one. An error names the file
 /// and the first byte that differs. `layout` is the one they were loaded with.
-pub fn verify_loaded(
-    loader: &Loader,
-    model: &Model,
-    layout: &Layout,
-    weights: &mut Loaded,
-) -> Result<()> {
+pub fn verify_loaded(loader: &Loader, model: &Model, layout: &Layout, weights: &mut Loaded) -> Result<()> {
     let was_cached = weights.receipt.bytes_by(Leg::Read, Route::Buffered) > 0;
     let Some(memory) = Arc::get_mut(&mut weights.region) else {
         let message = "its region is in use elsewhere";
@@ -106,11 +97,8 @@ pub fn verify_loaded(
                 if let Some(first) = differs {
                     let byte = m.extent.offset + first;
                     let message = format!("byte {byte} differs when it is read by another route");
-                    let hint =
-                        "load it again; if it differs again, suspect the drive or the memory";
-                    let error = shard
-                        .location()
-                        .error(ErrorKind::Corrupt, "verify", message);
+                    let hint = "load it again; if it differs again, suspect the drive or the memory";
+                    let error = shard.location().error(ErrorKind::Corrupt, "verify", message);
                     return Err(error.with_hint(hint));
                 }
             }

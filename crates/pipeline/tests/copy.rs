@@ -32,18 +32,7 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
 
 /// Objects by name: odd sizes, nested, and many.
 fn contents() -> BTreeMap<String, Vec<u8>> {
-    let odd = [
-        0,
-        1,
-        511,
-        4095,
-        4096,
-        4097,
-        65_537,
-        999_999,
-        1 << 20,
-        3_000_001,
-    ];
+    let odd = [0, 1, 511, 4095, 4096, 4097, 65_537, 999_999, 1 << 20, 3_000_001];
     let mut all = BTreeMap::new();
     for (number, bytes) in odd.into_iter().enumerate() {
         all.insert(format!("odd/{bytes}"), noise(bytes, number as u64));
@@ -109,9 +98,7 @@ fn seen(store: &Arc<dyn Store>) -> BTreeMap<String, Vec<u8>> {
 
 fn put(store: &dyn Store, name: &str, bytes: &[u8]) {
     let on = &Condition::Always;
-    store
-        .put(OsStr::new(name), bytes, on, Durability::Unsynced)
-        .unwrap();
+    store.put(OsStr::new(name), bytes, on, Durability::Unsynced).unwrap();
 }
 
 fn below(path: &Path) -> Arc<dyn Store> {
@@ -149,12 +136,7 @@ fn holes_of_a_file_are_zeros_in_memory() {
     file.set_len(5_000_003).unwrap();
     file.write_all_at(&noise(10_000, 7), 1_234_567).unwrap();
     let there = memory("there");
-    copy(
-        &executor(None),
-        &Location::from(&path),
-        &at(&there, "sparse"),
-    )
-    .unwrap();
+    copy(&executor(None), &Location::from(&path), &at(&there, "sparse")).unwrap();
     assert!(seen(&there)["sparse"] == fs::read(&path).unwrap());
 }
 
@@ -210,12 +192,7 @@ fn links_into_other_stores_are_refused_and_missing_sources_are_not_found() {
     // A name that leads out of the target is refused.
     assert!(
         there
-            .put(
-                OsStr::new("../x"),
-                b"",
-                &Condition::Always,
-                Durability::Unsynced
-            )
+            .put(OsStr::new("../x"), b"", &Condition::Always, Durability::Unsynced)
             .is_err()
     );
 }

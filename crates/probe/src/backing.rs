@@ -72,20 +72,13 @@ impl Backing {
         };
         let (mount, folders) = descent.locate(&path).ok_or_else(|| {
             let why = "no mount holds it";
-            Error::new(
-                ErrorKind::NotFound,
-                "find the device of",
-                path.display(),
-                why,
-            )
+            Error::new(ErrorKind::NotFound, "find the device of", path.display(), why)
         })?;
         for folder in &folders {
             descent.enter(folder, 0);
         }
         let (layers, drives) = (descent.layers, descent.drives);
-        let device = folders
-            .first()
-            .and_then(|folder| root.value(folder.join("dev")));
+        let device = folders.first().and_then(|folder| root.value(folder.join("dev")));
         Ok(Self {
             path,
             mount,

@@ -124,15 +124,8 @@ pub fn possible(spec: &Spec) -> Result<Vec<BenchSeries>> {
     } else {
         draft::folder_of(&spec.path)
     };
-    let probe = FileDraft::new(
-        &folder.join("straightway-bench-probe"),
-        Alignment::PAGE_BYTES,
-    )?;
-    let read = File::open(&if is_folder {
-        probe.path()
-    } else {
-        spec.path.clone()
-    })?;
+    let probe = FileDraft::new(&folder.join("straightway-bench-probe"), Alignment::PAGE_BYTES)?;
+    let read = File::open(&if is_folder { probe.path() } else { spec.path.clone() })?;
     let is_possible = |series: &&BenchSeries| match (series.route, series.work) {
         (Route::Buffered, _) => true,
         (_, Workload::Write) => probe.file().alignment().is_some(),
@@ -143,10 +136,6 @@ pub fn possible(spec: &Spec) -> Result<Vec<BenchSeries>> {
 
 /// Measures all points of `spec`. Calls `begins` before each with its index, the total and its name. An error, or the
 /// cancellation of `progress`, discards all results.
-pub fn run(
-    spec: &Spec,
-    progress: &Arc<Progress>,
-    begins: &mut dyn FnMut(usize, usize, &str),
-) -> Result<BenchOutcome> {
+pub fn run(spec: &Spec, progress: &Arc<Progress>, begins: &mut dyn FnMut(usize, usize, &str)) -> Result<BenchOutcome> {
     work::Bench::new(spec, progress)?.run(begins)
 }

@@ -117,8 +117,7 @@ pub fn diagnose(request: &DoctorRequest<'_>) -> Diagnosis {
     } = *request;
     let facts = Facts::read(root, path, environment, measured);
     let mut findings: Vec<Finding> = checks().map(|check| check.find(&facts)).collect();
-    let ways = [CufilePath::NvidiaFs, CufilePath::P2pDma, CufilePath::Compat]
-        .map(|way| state_of(way, &findings));
+    let ways = [CufilePath::NvidiaFs, CufilePath::P2pDma, CufilePath::Compat].map(|way| state_of(way, &findings));
     dismiss_unneeded(&mut findings, &ways, measured);
     findings.sort_by_key(|finding| (finding.state, finding.layer));
     let path = match facts.backing() {
@@ -147,13 +146,8 @@ fn judge(measured: &Measurements, ways: &[CufilePathState]) -> DoctorVerdict {
 
 fn state_of(way: CufilePath, findings: &[Finding]) -> CufilePathState {
     // A transfer that was not direct shows that something is wrong, but not what: it closes no path.
-    let closing =
-        |finding: &&Finding| finding.closes.contains(&way) && finding.layer != Layer::Live;
-    let closed_by: Vec<_> = findings
-        .iter()
-        .filter(closing)
-        .map(|finding| finding.id)
-        .collect();
+    let closing = |finding: &&Finding| finding.closes.contains(&way) && finding.layer != Layer::Live;
+    let closed_by: Vec<_> = findings.iter().filter(closing).map(|finding| finding.id).collect();
     CufilePathState {
         way,
         is_open: closed_by.is_empty(),
@@ -183,12 +177,7 @@ fn dismiss_unneeded(findings: &mut [Finding], ways: &[CufilePathState], measured
     }
 }
 
-fn summarize(
-    path: &str,
-    facts: &Facts<'_>,
-    findings: &[Finding],
-    ways: &[CufilePathState],
-) -> String {
+fn summarize(path: &str, facts: &Facts<'_>, findings: &[Finding], ways: &[CufilePathState]) -> String {
     if let Some(probe) = &facts.measured.gpu {
         let seen = findings.iter().find(|finding| finding.id == "live.gpu");
         let seen = seen.map_or("", |finding| finding.seen.as_str());
@@ -205,9 +194,7 @@ fn summarize(
         .collect();
     if !open.is_empty() {
         let open = open.join(" and ");
-        return format!(
-            "not proven: no obstacle to {open} was found for {path}, but no transfer has proven it"
-        );
+        return format!("not proven: no obstacle to {open} was found for {path}, but no transfer has proven it");
     }
     format!("not direct: {}", reasons(findings))
 }

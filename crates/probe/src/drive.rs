@@ -76,10 +76,7 @@ impl Drive {
         let controllers = controllers(root, folder);
         // A multipath namespace has no controller as its parent; the first of its controllers is used.
         let home = controllers.first().map_or(folder, PathBuf::as_path);
-        let pci = home
-            .iter()
-            .rev()
-            .find_map(|name| name.to_str()?.parse().ok());
+        let pci = home.iter().rev().find_map(|name| name.to_str()?.parse().ok());
         let queue = folder.join("queue");
         Self {
             name: name(folder),

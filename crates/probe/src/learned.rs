@@ -147,10 +147,7 @@ mod tests {
         Learned::keep(&path, "tmpfs", WorkKind::Copy, Method::Mapping).unwrap();
         let kept = Learned::read(&path);
         assert_eq!(kept.lessons("vda"), [(WorkKind::Read, Method::Ring)].into());
-        assert_eq!(
-            kept.lessons("tmpfs"),
-            [(WorkKind::Copy, Method::Mapping)].into()
-        );
+        assert_eq!(kept.lessons("tmpfs"), [(WorkKind::Copy, Method::Mapping)].into());
         let left = fs::read_dir(path.parent().unwrap()).unwrap().count();
         assert_eq!(left, 1, "only the file is left");
 
@@ -170,13 +167,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("learned.toml");
         for number in 0..DRIVES_MAX + 3 {
-            Learned::keep(
-                &path,
-                &format!("d{number:03}"),
-                WorkKind::Read,
-                Method::Direct,
-            )
-            .unwrap();
+            Learned::keep(&path, &format!("d{number:03}"), WorkKind::Read, Method::Direct).unwrap();
         }
         let kept = Learned::read(&path);
         assert_eq!(kept.drives.len(), DRIVES_MAX);

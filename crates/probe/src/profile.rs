@@ -129,11 +129,7 @@ impl DriveTuning {
 impl Profile {
     /// The path of this machine's profile; `None` without a home or state directory.
     pub fn place() -> Option<PathBuf> {
-        let folder = |name| {
-            env::var_os(name)
-                .filter(|v| !v.is_empty())
-                .map(PathBuf::from)
-        };
+        let folder = |name| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         let home = || Some(folder("HOME")?.join(".local/state"));
         let state = folder("XDG_STATE_HOME").or_else(home)?;
         Some(state.join("straightway/profile.toml"))
@@ -224,13 +220,8 @@ fn is_out_of_reach(kind: io::ErrorKind) -> bool {
 
 /// The error for an unusable profile.
 fn broken(path: &Path, message: String) -> Error {
-    Error::new(
-        ErrorKind::Corrupt,
-        "use the profile",
-        path.display(),
-        message,
-    )
-    .with_hint("remove it, and `straightway bench` makes a new one")
+    Error::new(ErrorKind::Corrupt, "use the profile", path.display(), message)
+        .with_hint("remove it, and `straightway bench` makes a new one")
 }
 
 /// The amount of dirty page cache at which the kernel starts background writeback: a number of bytes, or a share of
@@ -281,11 +272,7 @@ mod tests {
         let again = Profile::read(&path).unwrap();
         assert_eq!(again.tuning("ext4", &["vda".to_owned()]), Some(tuning));
         assert_eq!(again.drives["vda"].read_latency_s, Some(80e-6));
-        for text in [
-            "schema = 7",
-            "zzz",
-            "schema = \"other/9\"\nmachine = {}\ndrives = {}",
-        ] {
+        for text in ["schema = 7", "zzz", "schema = \"other/9\"\nmachine = {}\ndrives = {}"] {
             fs::write(&path, text).unwrap();
             let error = Profile::read(&path).unwrap_err();
             assert!(error.hint().is_some_and(|h| h.contains("bench")), "{error}");

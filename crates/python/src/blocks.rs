@@ -11,9 +11,7 @@ use pyo3::{
     types::{PyDict, PyTuple},
 };
 use straightway_core::Result;
-use straightway_pipeline::weights::{
-    Layout, Loader, MemoryBlock, Phase, Placed, PreparedBlocks, Selection,
-};
+use straightway_pipeline::weights::{Layout, Loader, MemoryBlock, Phase, Placed, PreparedBlocks, Selection};
 use straightway_sys::cuda::{Context, DeviceMemory, Fence, Owner};
 
 use crate::{
@@ -75,8 +73,7 @@ impl Blocks {
         let prepared = py.detach(prepare).or_raise()?;
         let (tensors, blocks) = (Arc::clone(&prepared.tensors), prepared.blocks.clone());
         let target = prepared.target.clone();
-        let work =
-            Work::begin(&loader.progress, move || PreparedBlocks::run(prepared)).or_raise()?;
+        let work = Work::begin(&loader.progress, move || PreparedBlocks::run(prepared)).or_raise()?;
         let mut own = Self {
             tensors,
             blocks: Vec::with_capacity(blocks.len()),
@@ -89,8 +86,7 @@ impl Blocks {
             asked = (asked * 2).min(REQUEST_BLOCKS_MAX);
             let wanted = now.iter().map(|block| own.wanted(py, block));
             let wanted = wanted.collect::<PyResult<Vec<_>>>()?;
-            let (given, stream): (Vec<AllocatedBlock>, u64) =
-                allocate.call1((wanted,))?.extract()?;
+            let (given, stream): (Vec<AllocatedBlock>, u64) = allocate.call1((wanted,))?.extract()?;
             if given.len() != now.len() {
                 let message = "the allocator returned a different number of blocks than requested";
                 return Err(PyValueError::new_err(message));
@@ -181,8 +177,5 @@ fn lend(
         bytes: block.bytes,
         owner: ManuallyDrop::new(object),
     };
-    Ok((
-        BlockOwner::Memory(Memory::Block(Arc::new(allocated))),
-        memory,
-    ))
+    Ok((BlockOwner::Memory(Memory::Block(Arc::new(allocated))), memory))
 }

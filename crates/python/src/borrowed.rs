@@ -47,8 +47,7 @@ impl BorrowedTensor {
         let needed = shape.elements().and_then(|n| whole_bytes(n, dtype));
         let fits = needed == Some(bytes as u64) && address.checked_add(bytes as u64).is_some();
         if !fits || (bytes > 0 && address == 0) {
-            let message =
-                format!("tensor {name:?} of {dtype} {shape} is not {bytes} bytes at {address:#x}");
+            let message = format!("tensor {name:?} of {dtype} {shape} is not {bytes} bytes at {address:#x}");
             return Err(PyValueError::new_err(message));
         }
         Ok(Self {
@@ -73,8 +72,7 @@ impl BorrowedTensor {
             (Place::Gpu(number), Some(_)) if self.bytes > 0 => {
                 let context = contexts.on(number)?;
                 // SAFETY: as for host memory above; a race on a GPU is not a data race in Rust.
-                let memory =
-                    unsafe { DeviceMemory::lend(context, self.address, self.bytes, self.owner()) }?;
+                let memory = unsafe { DeviceMemory::lend(context, self.address, self.bytes, self.owner()) }?;
                 Holding::Device(Arc::new(memory))
             }
             // An empty tensor may have any address, or none.

@@ -7,10 +7,7 @@ use pyo3::prelude::*;
 /// Runs the command with these arguments, the first of which is its own name, and returns its exit code. The process
 /// must do nothing else: the command sets hooks, limits and the log.
 #[pyfunction]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "nothing is written, only flushed"
-)]
+#[expect(clippy::disallowed_methods, reason = "nothing is written, only flushed")]
 pub(crate) fn command(py: Python<'_>, args: Vec<OsString>) -> u8 {
     let code = py.detach(|| {
         let code = straightway_cli::run(&args);

@@ -92,10 +92,7 @@ pub(crate) fn code(dtype: Dtype) -> Option<(u8, u8)> {
 /// A capsule with the tensor. The memory lives as long as the capsule, or the consumer of its tensor.
 pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound<'py, PyAny>> {
     let end = tensor.at.checked_add(tensor.bytes);
-    let needed = tensor
-        .shape
-        .elements()
-        .and_then(|n| whole_bytes(n, tensor.dtype));
+    let needed = tensor.shape.elements().and_then(|n| whole_bytes(n, tensor.dtype));
     assert!(
         end.is_some_and(|end| end <= tensor.memory.bytes()) && needed == Some(tensor.bytes),
         "a tensor must lie inside its memory"
@@ -112,11 +109,7 @@ pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound
                 data: (tensor.memory.address() + tensor.at) as *mut c_void,
                 device: Device { kind, number },
                 dimensions: i32::try_from(shape.len()).unwrap_or(i32::MAX),
-                dtype: Type {
-                    code,
-                    bits,
-                    lanes: 1,
-                },
+                dtype: Type { code, bits, lanes: 1 },
                 shape: std::ptr::null_mut(),
                 strides: std::ptr::null_mut(),
                 byte_offset: 0,
@@ -133,8 +126,7 @@ pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &View<'_>) -> PyResult<Bound
         (*owned).managed.tensor.shape = (*owned).shape.as_mut_ptr();
         (*owned).managed.context = owned.cast();
         let managed = &raw mut (*owned).managed;
-        let capsule =
-            ffi::PyCapsule_New(managed.cast(), UNUSED_CAPSULE.as_ptr(), Some(drop_capsule));
+        let capsule = ffi::PyCapsule_New(managed.cast(), UNUSED_CAPSULE.as_ptr(), Some(drop_capsule));
         if capsule.is_null() {
             drop(Box::from_raw(owned));
             return Err(PyMemoryError::new_err("cannot make a capsule"));

@@ -80,9 +80,7 @@ pub(crate) fn warm(model: PathBuf, device: &str) -> PyResult<()> {
         }
     };
     // Without the thread the load makes its own lanes.
-    let _ = Builder::new()
-        .name("straightway-warm".to_owned())
-        .spawn(run);
+    let _ = Builder::new().name("straightway-warm".to_owned()).spawn(run);
     Ok(())
 }
 

@@ -183,9 +183,7 @@ impl Loading {
                 work: Some(work),
             });
         }
-        let prepared = py
-            .detach(|| loader.prepare(&model.0, selection, place))
-            .or_raise()?;
+        let prepared = py.detach(|| loader.prepare(&model.0, selection, place)).or_raise()?;
         Self::run(Vec::new(), prepared, loader)
     }
 
@@ -247,11 +245,7 @@ pub(crate) fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyR
         let part = SlicePart::Range { start, stop };
         Ok(Slice { filter, dim, part })
     };
-    let slices: Vec<_> = slices
-        .into_iter()
-        .map(slice)
-        .collect::<Result<_>>()
-        .or_raise()?;
+    let slices: Vec<_> = slices.into_iter().map(slice).collect::<Result<_>>().or_raise()?;
     Selection::new(&model.0, &filters, &slices).map_err(|error| match error.kind() {
         // A tensor is missing, not a file.
         ErrorKind::NotFound => MissingTensorError::new_err(text(&error)),
@@ -284,8 +278,7 @@ pub(crate) fn class(priority: &str) -> PyResult<Class> {
 
 pub(crate) fn place(device: &str) -> PyResult<Place> {
     let unknown = |_| {
-        let message =
-            format!("a device is cpu, or cuda and a number such as cuda:0, not {device:?}");
+        let message = format!("a device is cpu, or cuda and a number such as cuda:0, not {device:?}");
         PyValueError::new_err(message)
     };
     device.parse().map_err(unknown)

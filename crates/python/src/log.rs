@@ -29,10 +29,7 @@ pub(crate) fn begin() {
     let filter = text.map(|text| text.parse::<LogFilter>()).transpose();
     let wrong = filter.as_ref().err().map(ToString::to_string);
     let filter = filter.ok().flatten();
-    log::listen(
-        filter.unwrap_or(LogFilter::from_level(Level::DEBUG)),
-        enqueue,
-    );
+    log::listen(filter.unwrap_or(LogFilter::from_level(Level::DEBUG)), enqueue);
     if let Some(text) = wrong {
         let (level, source) = (Level::WARN, "straightway");
         enqueue(Record {
@@ -73,8 +70,7 @@ pub(crate) fn flush(py: Python<'_>) {
         _ => return,
     };
     let log = || -> PyResult<()> {
-        let logger =
-            PyModule::import(py, "logging")?.call_method1("getLogger", ("straightway",))?;
+        let logger = PyModule::import(py, "logging")?.call_method1("getLogger", ("straightway",))?;
         for (level, text) in records {
             // As an argument, so that a `%` in a path is not taken for a format.
             logger.call_method1("log", (level, "%s", text))?;

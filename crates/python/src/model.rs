@@ -47,11 +47,7 @@ impl Model {
 impl Model {
     #[new]
     #[pyo3(signature = (path, *, storage_options=None))]
-    fn new(
-        py: Python<'_>,
-        path: PathBuf,
-        storage_options: Option<StorageOptions>,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, path: PathBuf, storage_options: Option<StorageOptions>) -> PyResult<Self> {
         let open = || weights::Model::find(&*stores_with(storage_options)?, &Uri::parse(&path)?);
         let model = py.detach(open).or_raise()?;
         Ok(Self(Arc::new(model)))

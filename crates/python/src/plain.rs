@@ -28,10 +28,7 @@ pub(crate) fn plain_unpickled<'py>(py: Python<'py>, data: &[u8]) -> PyResult<Bou
 /// The object, or an error if Python does not accept the value: a 13th month, a list as a key.
 fn made<'py>(py: Python<'py>, value: &Plain) -> PyResult<Bound<'py, PyAny>> {
     object(py, value).map_err(|error| {
-        let message = format!(
-            "cannot decode a value of the checkpoint: {}",
-            error.value(py)
-        );
+        let message = format!("cannot decode a value of the checkpoint: {}", error.value(py));
         let refused = PyValueError::new_err(message);
         refused.set_cause(py, Some(error));
         refused
@@ -47,17 +44,11 @@ fn object<'py>(py: Python<'py>, value: &Plain) -> PyResult<Bound<'py, PyAny>> {
             let options = PyDict::new(py);
             options.set_item("signed", true)?;
             let int = PyModule::import(py, "builtins")?.getattr("int")?;
-            int.call_method(
-                "from_bytes",
-                (PyBytes::new(py, bytes), "little"),
-                Some(&options),
-            )?
+            int.call_method("from_bytes", (PyBytes::new(py, bytes), "little"), Some(&options))?
         }
         Plain::Float(value) => value.into_pyobject(py)?.into_any(),
         Plain::Text(text) => text.into_pyobject(py)?.into_any(),
-        Plain::Surrogates(bytes) => {
-            PyBytes::new(py, bytes).call_method1("decode", ("utf-8", "surrogatepass"))?
-        }
+        Plain::Surrogates(bytes) => PyBytes::new(py, bytes).call_method1("decode", ("utf-8", "surrogatepass"))?,
         Plain::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
         Plain::Items(kind, items) => sequence(py, *kind, items)?,
         Plain::Pairs(pairs) => dictionary(py, pairs)?.into_any(),
@@ -66,9 +57,7 @@ fn object<'py>(py: Python<'py>, value: &Plain) -> PyResult<Bound<'py, PyAny>> {
         Plain::Dtype(dtype) => numpy_type(py, dtype)?,
         Plain::Array(value) => array(py, value)?,
         other => {
-            return Err(PyValueError::new_err(format!(
-                "{other:?} is not known here"
-            )));
+            return Err(PyValueError::new_err(format!("{other:?} is not known here")));
         }
     })
 }
@@ -114,33 +103,18 @@ fn numpy_type<'py>(py: Python<'py>, dtype: &NumpyType) -> PyResult<Bound<'py, Py
     let class = PyModule::import(py, "numpy")?.getattr("dtype")?;
     match dtype {
         NumpyType::Basic(basic) => class.call1((&basic.code,)),
-        NumpyType::Extension(name) => {
-            class.call1((PyModule::import(py, "ml_dtypes")?.getattr(*name)?,))
-        }
-        NumpyType::Rows(within, shape) => {
-            class.call1(((numpy_type(py, within)?, PyTuple::new(py, shape)?),))
-        }
+        NumpyType::Extension(name) => class.call1((PyModule::import(py, "ml_dtypes")?.getattr(*name)?,)),
+        NumpyType::Rows(within, shape) => class.call1(((numpy_type(py, within)?, PyTuple::new(py, shape)?),)),
         NumpyType::Fields(item_bytes, fields) => {
             let types = fields.iter().map(|(_, dtype, _)| numpy_type(py, dtype));
             let record = PyDict::new(py);
-            record.set_item(
-                "names",
-                fields.iter().map(|(name, ..)| name).collect::<Vec<_>>(),
-            )?;
+            record.set_item("names", fields.iter().map(|(name, ..)| name).collect::<Vec<_>>())?;
             record.set_item("formats", types.collect::<PyResult<Vec<_>>>()?)?;
-            record.set_item(
-                "offsets",
-                fields
-                    .iter()
-                    .map(|(.., offset)| *offset)
-                    .collect::<Vec<_>>(),
-            )?;
+            record.set_item("offsets", fields.iter().map(|(.., offset)| *offset).collect::<Vec<_>>())?;
             record.set_item("itemsize", item_bytes)?;
             class.call1((record,))
         }
-        other => Err(PyValueError::new_err(format!(
-            "{other:?} is not known here"
-        ))),
+        other => Err(PyValueError::new_err(format!("{other:?} is not known here"))),
     }
 }
 

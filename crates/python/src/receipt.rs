@@ -21,9 +21,9 @@ impl Receipt {
     #[new]
     fn new(json: &str) -> PyResult<Self> {
         let parsed = serde_json::from_str(json);
-        parsed.map(Self).map_err(|error| {
-            PyValueError::new_err(format!("cannot read a receipt from JSON: {error}"))
-        })
+        parsed
+            .map(Self)
+            .map_err(|error| PyValueError::new_err(format!("cannot read a receipt from JSON: {error}")))
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (String,)) {
@@ -31,9 +31,7 @@ impl Receipt {
     }
 
     fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
-        other
-            .cast::<Self>()
-            .is_ok_and(|other| self.0 == other.get().0)
+        other.cast::<Self>().is_ok_and(|other| self.0 == other.get().0)
     }
 
     fn __hash__(&self) -> u64 {

@@ -95,8 +95,7 @@ impl Tensor {
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         use pyo3::exceptions::PyAttributeError;
         if matches!(self.memory.place(), Place::Gpu(_)) {
-            let message =
-                "it is in a GPU's memory: take it with `cupy.from_dlpack`, or load it to `cpu`";
+            let message = "it is in a GPU's memory: take it with `cupy.from_dlpack`, or load it to `cpu`";
             return Err(PyAttributeError::new_err(message));
         }
         let Some(name) = self.numpy_type() else {
@@ -114,12 +113,7 @@ impl Tensor {
     /// Always raises. NumPy calls this if there is no `__array_interface__`. Without it, NumPy would make an array of
     /// one object from the tensor.
     #[pyo3(signature = (dtype=None, copy=None))]
-    fn __array__(
-        &self,
-        py: Python<'_>,
-        dtype: Option<Bound<'_, PyAny>>,
-        copy: Option<bool>,
-    ) -> PyResult<Py<PyAny>> {
+    fn __array__(&self, py: Python<'_>, dtype: Option<Bound<'_, PyAny>>, copy: Option<bool>) -> PyResult<Py<PyAny>> {
         let _ = (dtype, copy);
         match self.__array_interface__(py) {
             Err(missing) => Err(PyTypeError::new_err(missing.value(py).to_string())),
@@ -144,9 +138,7 @@ impl Tensor {
     ) -> PyResult<Bound<'py, PyAny>> {
         let _ = (stream, max_version);
         if copy == Some(true) || dl_device.is_some_and(|d| d != self.__dlpack_device__()) {
-            return Err(PyBufferError::new_err(
-                "a copy or another device is not supported",
-            ));
+            return Err(PyBufferError::new_err("a copy or another device is not supported"));
         }
         if dlpack::code(self.dtype).is_none() {
             let message = format!("DLPack has no {}: take `as_bytes()`", self.dtype.name());
@@ -164,11 +156,6 @@ impl Tensor {
 
     fn __repr__(&self) -> String {
         let shape: Vec<_> = self.shape.iter().map(u64::to_string).collect();
-        format!(
-            "<Tensor {} [{}] on {}>",
-            self.dtype(),
-            shape.join(", "),
-            self.device()
-        )
+        format!("<Tensor {} [{}] on {}>", self.dtype(), shape.join(", "), self.device())
     }
 }

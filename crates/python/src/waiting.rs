@@ -31,10 +31,7 @@ pub(crate) struct Work<T> {
 
 impl<T: Send + 'static> Work<T> {
     /// Begins `work` on a thread of its own.
-    pub(crate) fn begin(
-        progress: &Arc<Progress>,
-        work: impl FnOnce() -> Result<T> + Send + 'static,
-    ) -> Result<Self> {
+    pub(crate) fn begin(progress: &Arc<Progress>, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<Self> {
         let (answer, outcome) = channel();
         let run = move || {
             // Sending fails if the work was dropped.

@@ -5,16 +5,12 @@
 
 use straightway_core::{Bytes, Rate, Seconds};
 use straightway_report::{
-    Axis, Cell, Chart, Column, Page, PageAssumption, PageConfidence, Series, Surface, Table,
-    Terminal, Tone, Unit,
+    Axis, Cell, Chart, Column, Page, PageAssumption, PageConfidence, Series, Surface, Table, Terminal, Tone, Unit,
 };
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    match (
-        args.next().as_deref(),
-        args.next().and_then(|n| n.parse().ok()),
-    ) {
+    match (args.next().as_deref(), args.next().and_then(|n| n.parse().ok())) {
         (Some("text"), columns) => {
             let columns = columns.unwrap_or(80);
             println!(
@@ -51,7 +47,10 @@ fn page() -> Page {
         )
         .section(
             "A day in the queue",
-            ["Every sample is in the picture, and so is the one stall at noon.".into(), queue().into()],
+            [
+                "Every sample is in the picture, and so is the one stall at noon.".into(),
+                queue().into(),
+            ],
         )
         .section("When registering a buffer pays", [efficiency().into()])
         .assume(PageAssumption {

@@ -117,10 +117,7 @@ impl Chart {
     /// Adds a horizontal line across the plot.
     #[must_use]
     pub fn limit(mut self, y: f64, label: impl Into<String>) -> Self {
-        self.limits.push(Limit {
-            y,
-            label: label.into(),
-        });
+        self.limits.push(Limit { y, label: label.into() });
         self
     }
 }
@@ -214,10 +211,7 @@ fn write_points<S: Serializer>(points: &[(f64, f64)], serializer: S) -> Result<S
 fn read_points<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(f64, f64)>, D::Error> {
     let points = Vec::<(Option<f64>, Option<f64>)>::deserialize(deserializer)?;
     let value = |value: Option<f64>| value.unwrap_or(f64::NAN);
-    Ok(points
-        .into_iter()
-        .map(|(x, y)| (value(x), value(y)))
-        .collect())
+    Ok(points.into_iter().map(|(x, y)| (value(x), value(y))).collect())
 }
 
 #[cfg(test)]
@@ -258,22 +252,11 @@ pub(crate) mod tests {
                 Just(f64::MIN_POSITIVE)
             ]
         };
-        let stroke = prop_oneof![
-            Just(Stroke::Solid),
-            Just(Stroke::Dashed),
-            Just(Stroke::Dots)
-        ];
+        let stroke = prop_oneof![Just(Stroke::Solid), Just(Stroke::Dashed), Just(Stroke::Dots)];
         let points = prop::collection::vec((value(), value()), 0..40);
         let series = prop::collection::vec(("\\PC{0,12}", points, stroke), 0..12);
-        (
-            scale(),
-            scale(),
-            series,
-            value(),
-            any::<String>(),
-            any::<bool>(),
-        )
-            .prop_map(|(x, y, series, at, text, fitted)| {
+        (scale(), scale(), series, value(), any::<String>(), any::<bool>()).prop_map(
+            |(x, y, series, at, text, fitted)| {
                 let axis = |scale| Axis {
                     label: text.clone(),
                     unit: Unit::Rate,
@@ -289,7 +272,8 @@ pub(crate) mod tests {
                     chart = chart.with(series.mark(at, at, text.clone()));
                 }
                 chart
-            })
+            },
+        )
     }
 
     #[test]

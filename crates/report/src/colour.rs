@@ -12,11 +12,7 @@ const CHROMA: f64 = 0.15;
 
 /// The colour for a value between 0 and 1.
 pub(crate) fn ramp(share: f64) -> Rgb {
-    let share = if share.is_finite() {
-        share.clamp(0.0, 1.0)
-    } else {
-        0.0
-    };
+    let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
     let lightness = 0.32 + share * 0.58;
     let hue = (292.0 - share * 190.0).to_radians();
     oklch(lightness, CHROMA, hue)
@@ -49,10 +45,7 @@ fn oklch(lightness: f64, chroma: f64, hue: f64) -> Rgb {
 }
 
 /// Converts Björn Ottosson's `OKLab` to linear sRGB.
-#[expect(
-    clippy::many_single_char_names,
-    reason = "they are the names of the axes"
-)]
+#[expect(clippy::many_single_char_names, reason = "they are the names of the axes")]
 fn linear_rgb(lightness: f64, a: f64, b: f64) -> [f64; 3] {
     let l = (lightness + 0.396_337_777_4 * a + 0.215_803_757_3 * b).powi(3);
     let m = (lightness - 0.105_561_345_8 * a - 0.063_854_172_8 * b).powi(3);
@@ -71,11 +64,7 @@ fn channel(linear: f64) -> u8 {
     } else {
         1.055 * linear.powf(1.0 / 2.4) - 0.055
     };
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "clamped"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
     let byte = (curved.clamp(0.0, 1.0) * 255.0).round() as u8;
     byte
 }
@@ -109,9 +98,7 @@ mod tests {
 
     #[test]
     fn equal_steps_of_the_scale_look_equally_lighter() {
-        let steps: Vec<_> = (0..=20)
-            .map(|i| lightness(ramp(f64::from(i) / 20.0)))
-            .collect();
+        let steps: Vec<_> = (0..=20).map(|i| lightness(ramp(f64::from(i) / 20.0))).collect();
         for pair in steps.windows(2) {
             // 0.58 of lightness over twenty steps, within the precision of eight bits per channel.
             assert!((pair[1] - pair[0] - 0.029).abs() < 0.004, "{steps:?}");

@@ -48,9 +48,7 @@ mod terminal;
 mod unit;
 
 pub use chart::{Axis, Chart, Limit, Mark, Series, Stroke};
-pub use page::{
-    Block, Fact, Page, PageAssumption, PageConfidence, PageFigure, Section, Tone, Verdict,
-};
+pub use page::{Block, Fact, Page, PageAssumption, PageConfidence, PageFigure, Section, Tone, Verdict};
 pub use scale::{Scale, ValueRange};
 pub use surface::{Sheet, Surface};
 pub use table::{Align, Cell, Column, Table};

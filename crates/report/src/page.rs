@@ -155,12 +155,7 @@ impl Page {
 
     /// Adds a key figure.
     #[must_use]
-    pub fn figure(
-        mut self,
-        label: impl Into<String>,
-        value: impl Into<Cell>,
-        note: impl Into<String>,
-    ) -> Self {
+    pub fn figure(mut self, label: impl Into<String>, value: impl Into<Cell>, note: impl Into<String>) -> Self {
         self.figures.push(PageFigure {
             label: label.into(),
             value: value.into(),
@@ -171,11 +166,7 @@ impl Page {
 
     /// Adds a section.
     #[must_use]
-    pub fn section(
-        mut self,
-        title: impl Into<String>,
-        blocks: impl IntoIterator<Item = Block>,
-    ) -> Self {
+    pub fn section(mut self, title: impl Into<String>, blocks: impl IntoIterator<Item = Block>) -> Self {
         let blocks = blocks.into_iter().collect();
         self.sections.push(Section {
             title: title.into(),
@@ -257,10 +248,7 @@ mod tests {
         Page::new("One drive")
             .verdict(Tone::Good, "It is fast enough.")
             .figure("throughput", Cell::number(6.6e9, Unit::Rate), "of 6.9 GB/s")
-            .section(
-                "Reads",
-                ["As measured.".into(), table::tests::sample().into()],
-            )
+            .section("Reads", ["As measured.".into(), table::tests::sample().into()])
             .assume(PageAssumption {
                 what: "drive limit".into(),
                 value: Cell::number(6.9e9, Unit::Rate),
@@ -294,10 +282,7 @@ mod tests {
         Page::new(text)
             .verdict(Tone::Bad, text)
             .figure(text, text, text)
-            .section(
-                text,
-                [text.into(), table.into(), chart.into(), surface.into()],
-            )
+            .section(text, [text.into(), table.into(), chart.into(), surface.into()])
             .assume(PageAssumption {
                 what: text.into(),
                 value: Cell::number(1.0, unit),
@@ -347,9 +332,7 @@ mod tests {
         let html = page_of("plain").to_html();
         // The only URL is the SVG namespace, which is not fetched.
         let html = html.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
-        for word in [
-            "http:", "https:", "//", "<script", "<link", "@import", "url(",
-        ] {
+        for word in ["http:", "https:", "//", "<script", "<link", "@import", "url("] {
             assert!(!html.contains(word), "{word}");
         }
     }

@@ -97,9 +97,7 @@ impl Scale {
         match self {
             // Halve first: the width of the widest range overflows a double.
             Self::Linear => (value / 2.0 - range.lo / 2.0) / (range.hi / 2.0 - range.lo / 2.0),
-            Self::Log2 | Self::Log10 => {
-                (value.log2() - range.lo.log2()) / (range.hi.log2() - range.lo.log2())
-            }
+            Self::Log2 | Self::Log10 => (value.log2() - range.lo.log2()) / (range.hi.log2() - range.lo.log2()),
         }
     }
 
@@ -125,10 +123,7 @@ impl Scale {
         let (lo, hi) = match self {
             Self::Linear => {
                 let step = step(unit, (range.hi - range.lo) / count.max(1) as f64);
-                (
-                    (range.lo / step).floor() * step,
-                    (range.hi / step).ceil() * step,
-                )
+                ((range.lo / step).floor() * step, (range.hi / step).ceil() * step)
             }
             Self::Log2 | Self::Log10 => {
                 let margin = (range.hi / range.lo).powf(0.04);
@@ -173,8 +168,8 @@ fn multiples(unit: &Unit, range: ValueRange, parts: usize) -> Vec<f64> {
 fn step(unit: &Unit, raw: f64) -> f64 {
     // Clock steps: seconds, minutes, hours, days.
     const CLOCK: [f64; 18] = [
-        1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0,
-        10_800.0, 21_600.0, 43_200.0, 86_400.0,
+        1.0, 2.0, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 10_800.0, 21_600.0,
+        43_200.0, 86_400.0,
     ];
     const DAY: f64 = 86_400.0;
     match unit {
@@ -196,9 +191,7 @@ fn decimal_step(raw: f64) -> f64 {
     };
     // The tolerance accepts 2.0000000000000004 as two.
     let steps = [1.0, 2.0, 2.5, 5.0, 10.0];
-    let factor = steps
-        .into_iter()
-        .find(|factor| factor * power >= raw * (1.0 - 1e-12));
+    let factor = steps.into_iter().find(|factor| factor * power >= raw * (1.0 - 1e-12));
     factor.unwrap_or(10.0) * power
 }
 
@@ -226,24 +219,10 @@ fn powers_of_two(range: ValueRange, count: usize) -> Vec<f64> {
 
 /// Powers of ten, with 2 and 5 between them if there is room; minutes, hours and days for long times.
 fn decades(unit: &Unit, range: ValueRange, count: usize) -> Vec<f64> {
-    const CLOCK: [f64; 7] = [
-        60.0,
-        600.0,
-        3600.0,
-        36_000.0,
-        86_400.0,
-        864_000.0,
-        8_640_000.0,
-    ];
+    const CLOCK: [f64; 7] = [60.0, 600.0, 3600.0, 36_000.0, 86_400.0, 864_000.0, 8_640_000.0];
     let clock = matches!(unit, Unit::Seconds);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the exponent of a double is below 400"
-    )]
-    let (first, last) = (
-        range.lo.log10().floor() as i32,
-        range.hi.log10().ceil() as i32,
-    );
+    #[expect(clippy::cast_possible_truncation, reason = "the exponent of a double is below 400")]
+    let (first, last) = (range.lo.log10().floor() as i32, range.hi.log10().ceil() as i32);
     let power = |exponent: i32| format!("1e{exponent}").parse().unwrap_or(f64::MAX);
     let decades = (first..=last).filter(|&e| !clock || e <= 1).map(power);
     let all: Vec<f64> = decades
@@ -273,10 +252,8 @@ mod tests {
 
     #[test]
     fn ticks_are_what_a_person_would_choose() {
-        let ticks = |scale: Scale, unit: Unit, lo, hi| {
-            unit.labels(&scale.ticks(&unit, range(scale, lo, hi), 6))
-                .join(" | ")
-        };
+        let ticks =
+            |scale: Scale, unit: Unit, lo, hi| unit.labels(&scale.ticks(&unit, range(scale, lo, hi), 6)).join(" | ");
         let mib = 1_048_576.0;
         let cases = [
             (Scale::Linear, Unit::Rate, 0.0, 14e9),
@@ -292,10 +269,7 @@ mod tests {
             (Scale::Log10, Unit::Seconds, 0.5, 90_000.0),
             (Scale::Log10, Unit::Rate, 2e8, 9e9),
         ];
-        let shown: Vec<_> = cases
-            .into_iter()
-            .map(|(s, u, lo, hi)| ticks(s, u, lo, hi))
-            .collect();
+        let shown: Vec<_> = cases.into_iter().map(|(s, u, lo, hi)| ticks(s, u, lo, hi)).collect();
         insta::assert_snapshot!(shown.join("\n"));
     }
 

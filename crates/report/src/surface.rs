@@ -41,12 +41,7 @@ pub struct Sheet {
 
 impl Surface {
     /// A grid without surfaces.
-    pub fn new(
-        title: impl Into<String>,
-        (x, xs): (Axis, Vec<f64>),
-        (y, ys): (Axis, Vec<f64>),
-        z: Axis,
-    ) -> Self {
+    pub fn new(title: impl Into<String>, (x, xs): (Axis, Vec<f64>), (y, ys): (Axis, Vec<f64>), z: Axis) -> Self {
         Self {
             title: title.into(),
             x,
@@ -64,10 +59,7 @@ impl Surface {
         let finite = |z: f64| z.is_finite().then_some(z);
         let line = |&y: &f64| self.xs.iter().map(|&x| finite(height(x, y))).collect();
         let zs = self.ys.iter().map(line).collect();
-        self.sheets.push(Sheet {
-            name: name.into(),
-            zs,
-        });
+        self.sheets.push(Sheet { name: name.into(), zs });
         self
     }
 
@@ -107,18 +99,11 @@ impl Surface {
             let (mut sum, mut count) = (0.0, 0.0);
             for x in xs.iter().filter(|line| x_half(line.place)) {
                 for y in ys.iter().filter(|line| y_half(line.place)) {
-                    let heights = self
-                        .sheets
-                        .iter()
-                        .filter_map(|sheet| sheet.at(x.index, y.index));
+                    let heights = self.sheets.iter().filter_map(|sheet| sheet.at(x.index, y.index));
                     heights.for_each(|z| (sum, count) = (sum + z, count + 1.0));
                 }
             }
-            if count > 0.0 {
-                sum / count
-            } else {
-                f64::INFINITY
-            }
+            if count > 0.0 { sum / count } else { f64::INFINITY }
         };
         let (near, far): (Half, Half) = (|place| place <= 0.5, |place| place >= 0.5);
         let corners = [
@@ -180,9 +165,7 @@ pub(crate) mod tests {
                 share(50e9)(x, y)
             }
         };
-        surface
-            .with("100 Gb/s", share(12.5e9))
-            .with("400 Gb/s", holed)
+        surface.with("100 Gb/s", share(12.5e9)).with("400 Gb/s", holed)
     }
 
     #[test]

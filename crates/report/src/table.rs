@@ -95,13 +95,8 @@ impl Table {
             self.title
         );
         for (cell, column) in row.iter().zip(&self.columns) {
-            let fits = column.unit.is_none()
-                || cell.unit().is_none_or(|u| column.unit.as_ref() == Some(u));
-            assert!(
-                fits,
-                "{cell:?} does not belong in the column `{}`",
-                column.name
-            );
+            let fits = column.unit.is_none() || cell.unit().is_none_or(|u| column.unit.as_ref() == Some(u));
+            assert!(fits, "{cell:?} does not belong in the column `{}`", column.name);
         }
         self.rows.push(row);
     }
@@ -110,9 +105,7 @@ impl Table {
     pub fn to_json(&self) -> Value {
         let fields = self.fields();
         let object = |row: &Vec<Cell>| {
-            let values = fields
-                .iter()
-                .map(|field| (field.key.clone(), field.json(row)));
+            let values = fields.iter().map(|field| (field.key.clone(), field.json(row)));
             Value::Object(values.collect::<Map<_, _>>())
         };
         self.rows.iter().map(object).collect()
@@ -124,9 +117,7 @@ impl Table {
         let mut add = |name: String, column, is_unit| {
             let taken = |key: &str| fields.iter().any(|field| field.key == key);
             let key = (2..).map(|n| format!("{name}_{n}"));
-            let key = std::iter::once(name.clone())
-                .chain(key)
-                .find(|key| !taken(key));
+            let key = std::iter::once(name.clone()).chain(key).find(|key| !taken(key));
             fields.push(Field {
                 key: key.expect("some number is free"),
                 column,
@@ -143,10 +134,7 @@ impl Table {
             if let Some(unit) = &column.unit {
                 add(name + &unit.suffix(), index, false);
             } else {
-                let varies = self
-                    .rows
-                    .iter()
-                    .any(|row| cell(row, index).unit().is_some());
+                let varies = self.rows.iter().any(|row| cell(row, index).unit().is_some());
                 add(name.clone(), index, false);
                 if varies {
                     add(name + "_unit", index, true);
@@ -167,9 +155,7 @@ struct Field {
 impl Field {
     fn json(&self, row: &[Cell]) -> Value {
         match cell(row, self.column) {
-            cell if self.is_unit => cell
-                .unit()
-                .map_or(Value::Null, |unit| Value::from(unit_name(unit))),
+            cell if self.is_unit => cell.unit().map_or(Value::Null, |unit| Value::from(unit_name(unit))),
             Cell::Number { value, .. } if !value.is_finite() => Value::Null,
             Cell::Number { value, .. } => json_number(*value),
             Cell::Text(text) => Value::from(text.as_str()),
@@ -358,10 +344,7 @@ pub(crate) mod tests {
 
     #[test]
     fn mixed_columns_have_a_unit_per_cell_and_field_names_are_unique() {
-        let mut table = Table::new(
-            "",
-            [Column::text("a"), Column::mixed("a"), Column::text("")],
-        );
+        let mut table = Table::new("", [Column::text("a"), Column::mixed("a"), Column::text("")]);
         table.push(["size".into(), Bytes(7).into(), Cell::Missing]);
         assert_eq!(
             table.to_json(),

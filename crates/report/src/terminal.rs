@@ -30,10 +30,7 @@ const MARKERS: [char; 8] = ['●', '▲', '■', '◆', '○', '△', '□', '�
 impl Terminal {
     /// A terminal of `columns` without colour.
     pub fn plain(columns: usize) -> Self {
-        Self {
-            columns,
-            colour: false,
-        }
+        Self { columns, colour: false }
     }
 
     /// The width to lay out for.
@@ -145,10 +142,7 @@ mod tests {
         assert_eq!(fit("throughput", 6), "throu…");
         assert_eq!(fit("吞吐量", 4), "吞…");
         assert_eq!(fit("x", 0), "");
-        assert_eq!(
-            wrap("the straight way is short", 12),
-            "the straight\nway is short"
-        );
+        assert_eq!(wrap("the straight way is short", 12), "the straight\nway is short");
     }
 
     #[test]

@@ -86,12 +86,7 @@ impl Unit {
             return plain;
         }
         (1..=DECIMALS_MAX)
-            .map(|decimals| {
-                ticks
-                    .iter()
-                    .map(|&t| self.tick(t, Some(decimals)))
-                    .collect()
-            })
+            .map(|decimals| ticks.iter().map(|&t| self.tick(t, Some(decimals))).collect())
             .find(|labels: &Vec<String>| distinct(labels))
             .unwrap_or(plain)
     }
@@ -145,13 +140,7 @@ fn one<Q: FromStr>(suffix: &str) -> Option<Q> {
 
 /// A bare number with three significant digits; whole numbers below a million are exact.
 fn number(value: f64) -> String {
-    const LARGE: [(f64, &str); 5] = [
-        (1e18, "E"),
-        (1e15, "P"),
-        (1e12, "T"),
-        (1e9, "G"),
-        (1e6, "M"),
-    ];
+    const LARGE: [(f64, &str); 5] = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")];
     // Round 999 999.6 up before choosing the letter, or it would print as `1,000,000`.
     let rounded = if value >= 99.95 { value.round() } else { value };
     if rounded >= 1e21 {

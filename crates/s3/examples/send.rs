@@ -89,14 +89,10 @@ fn ours(bucket: &str, key: &str, mib: u64, rounds: usize) {
     })
     .unwrap();
     measured(rounds, || {
-        let draft = store
-            .create(OsStr::new(key), bytes, &Like::Replaced)
-            .unwrap();
+        let draft = store.create(OsStr::new(key), bytes, &Like::Replaced).unwrap();
         let objects = Objects::new(Arc::new(store.clone()), vec![draft.handle()]);
         let whole = vec![Extent::new(0, bytes).into()];
-        let ticket = executor
-            .write(&region, objects, whole, Choice::Auto)
-            .unwrap();
+        let ticket = executor.write(&region, objects, whole, Choice::Auto).unwrap();
         ticket.wait().unwrap();
         store.commit(vec![draft]).unwrap();
     });

@@ -97,8 +97,9 @@ impl CustomerKey {
         if bytes.len() != CUSTOMER_KEY_BYTES {
             let message = "it is not 32 bytes in base64";
             let what = "the SSE customer key";
-            return Err(Error::new(ErrorKind::Invalid, "use", what, message)
-                .with_hint("`openssl rand -base64 32` makes one"));
+            return Err(
+                Error::new(ErrorKind::Invalid, "use", what, message).with_hint("`openssl rand -base64 32` makes one")
+            );
         }
         Ok(Self {
             digest: BASE64_STANDARD.encode(Md5::digest(&bytes)),
@@ -167,15 +168,9 @@ impl S3Access {
         ("profile", "the profile in AWS's configuration files"),
         ("access_key_id", "the access key id"),
         ("secret_access_key", "the secret access key"),
-        (
-            "session_token",
-            "the session token of temporary credentials",
-        ),
+        ("session_token", "the session token of temporary credentials"),
         ("anonymous", "true: requests are not signed"),
-        (
-            "addressing",
-            "where the bucket's name goes: auto, path or virtual",
-        ),
+        ("addressing", "where the bucket's name goes: auto, path or virtual"),
         ("requester_pays", "true: the caller pays for requests"),
         (
             "sse_customer_key",
@@ -243,10 +238,8 @@ impl S3Access {
             _ => return Ok(()),
         };
         let message = "it is missing, but another key was given";
-        Err(
-            Error::new(ErrorKind::Invalid, "use option", missing, message)
-                .with_hint("give access_key_id and secret_access_key together"),
-        )
+        Err(Error::new(ErrorKind::Invalid, "use option", missing, message)
+            .with_hint("give access_key_id and secret_access_key together"))
     }
 
     /// The profile in AWS's configuration files.
@@ -261,10 +254,7 @@ impl S3Access {
 }
 
 fn is_true(text: &str) -> bool {
-    matches!(
-        text.to_ascii_lowercase().as_str(),
-        "1" | "true" | "yes" | "on"
-    )
+    matches!(text.to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
 }
 
 fn boolean(name: &str, text: &str) -> Result<bool> {
@@ -285,12 +275,7 @@ fn addressing(text: &str) -> Result<Addressing> {
         "virtual" => Ok(Addressing::Virtual),
         _ => {
             let message = format!("`{text}` is none of auto, path, virtual");
-            Err(Error::new(
-                ErrorKind::Invalid,
-                "use option",
-                "addressing",
-                message,
-            ))
+            Err(Error::new(ErrorKind::Invalid, "use option", "addressing", message))
         }
     }
 }
@@ -309,24 +294,15 @@ mod tests {
 
     #[test]
     fn the_endpoint_variable_of_s3_takes_precedence_over_the_general_one() {
-        let both = [
-            ("AWS_ENDPOINT_URL", "http://a"),
-            ("AWS_ENDPOINT_URL_S3", "http://b"),
-        ];
-        assert_eq!(
-            S3Access::of(environment(&both)).endpoint.as_deref(),
-            Some("http://b")
-        );
+        let both = [("AWS_ENDPOINT_URL", "http://a"), ("AWS_ENDPOINT_URL_S3", "http://b")];
+        assert_eq!(S3Access::of(environment(&both)).endpoint.as_deref(), Some("http://b"));
         assert_eq!(
             S3Access::of(environment(&both[..1])).endpoint.as_deref(),
             Some("http://a")
         );
         let ignored = [both[0], ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")];
         assert_eq!(S3Access::of(environment(&ignored)).endpoint, None);
-        let region = S3Access::of(environment(&[
-            ("AWS_REGION", ""),
-            ("AWS_DEFAULT_REGION", "eu-west-1"),
-        ]));
+        let region = S3Access::of(environment(&[("AWS_REGION", ""), ("AWS_DEFAULT_REGION", "eu-west-1")]));
         assert_eq!(region.region.as_deref(), Some("eu-west-1"));
     }
 
@@ -346,14 +322,9 @@ mod tests {
         }
         access.check().unwrap();
         assert!(access.requester_pays && access.addressing == Addressing::Path);
-        assert!(
-            matches!(&access.credentials, CredentialSource::Keys(keys) if keys.session_token.is_some())
-        );
+        assert!(matches!(&access.credentials, CredentialSource::Keys(keys) if keys.session_token.is_some()));
         let error = access.set("sekret", "hush").unwrap_err().to_string();
-        assert!(
-            error.contains("endpoint_url") && !error.contains("hush"),
-            "{error}"
-        );
+        assert!(error.contains("endpoint_url") && !error.contains("hush"), "{error}");
         assert!(access.set("requester_pays", "maybe").is_err());
     }
 
@@ -361,21 +332,12 @@ mod tests {
     fn a_missing_key_is_refused_by_name() {
         let mut access = S3Access::default();
         access.set("access_key_id", "AKID").unwrap();
-        assert!(
-            access
-                .check()
-                .unwrap_err()
-                .to_string()
-                .contains("secret_access_key")
-        );
+        assert!(access.check().unwrap_err().to_string().contains("secret_access_key"));
     }
 
     #[test]
     fn debug_shows_no_key_and_no_variable() {
-        let mut access = S3Access::of(environment(&[(
-            "AWS_SECRET_ACCESS_KEY",
-            "hush-environment",
-        )]));
+        let mut access = S3Access::of(environment(&[("AWS_SECRET_ACCESS_KEY", "hush-environment")]));
         access.set("secret_access_key", "hush-secret").unwrap();
         access.set("session_token", "hush-token").unwrap();
         let key = BASE64_STANDARD.encode(*b"hush hush hush hush hush hush 32");

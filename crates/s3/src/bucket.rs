@@ -13,9 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, reques
 use reqsign_aws_v4::RequestSigner;
 use reqsign_core::{Context, SignRequest};
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_net::{
-    Backoff, Checksum, Client, Head, HttpResponse, Judgement, Network, Next, Service, WorkTime,
-};
+use straightway_net::{Backoff, Checksum, Client, Head, HttpResponse, Judgement, Network, Next, Service, WorkTime};
 
 use crate::{
     access::{REGION_DEFAULT, S3Access},
@@ -56,10 +54,7 @@ impl Bucket {
         let configured = |value: &str| config_value(&access.environment, access.profile(), value);
         let region = access.region.clone().or_else(|| configured("region"));
         let region = region.unwrap_or_else(|| REGION_DEFAULT.to_owned());
-        let service = access
-            .endpoint
-            .clone()
-            .or_else(|| configured("endpoint_url"));
+        let service = access.endpoint.clone().or_else(|| configured("endpoint_url"));
         let endpoint = Endpoint::new(service.as_deref(), &region, name, access.addressing)?;
         let client = Client::new(network);
         let sender = client.clone();
@@ -90,11 +85,7 @@ impl Bucket {
     }
 
     /// Requests a page of a listing of the bucket. Errors call it `name`.
-    pub(crate) fn list_page(
-        &self,
-        name: &str,
-        query: &[(&str, &str)],
-    ) -> Result<Response<Vec<u8>>> {
+    pub(crate) fn list_page(&self, name: &str, query: &[(&str, &str)]) -> Result<Response<Vec<u8>>> {
         self.request(&BucketRequest {
             method: Method::GET,
             operation: "list",
@@ -108,11 +99,7 @@ impl Bucket {
     }
 
     /// As [`request`](Self::request), with a body and additional signed headers.
-    pub(crate) fn send(
-        &self,
-        request: &BucketRequest<'_>,
-        content: &RequestContent<'_>,
-    ) -> Result<Response<Vec<u8>>> {
+    pub(crate) fn send(&self, request: &BucketRequest<'_>, content: &RequestContent<'_>) -> Result<Response<Vec<u8>>> {
         let mut backoff = Backoff::unique(self.client.network().settings());
         let mut renewed = false;
         loop {
@@ -157,19 +144,11 @@ impl Bucket {
                 if request.expected.contains(&response.status().as_u16()) && !refusal.is_late() {
                     return Ok(response);
                 }
-                Err(refusal.judge(&self.request_context(
-                    request.operation,
-                    request.name,
-                    known.source,
-                )))
+                Err(refusal.judge(&self.request_context(request.operation, request.name, known.source)))
             }
             Err(error) => {
                 let is_transient = error.kind() == ErrorKind::Transient;
-                let next = if is_transient {
-                    Next::Retry
-                } else {
-                    Next::Fail
-                };
+                let next = if is_transient { Next::Retry } else { Next::Fail };
                 Err(Judgement::new(next, unreachable(request, &error)))
             }
         }
@@ -212,8 +191,7 @@ impl Bucket {
         let target = self.endpoint.target(request.key, request.query);
         let uri = format!("{}{target}", self.endpoint.origin);
         let made = Request::builder().method(&request.method).uri(uri).body(());
-        let failed =
-            |why: &str| Error::new(ErrorKind::Invalid, "sign a request for", request.name, why);
+        let failed = |why: &str| Error::new(ErrorKind::Invalid, "sign a request for", request.name, why);
         let (mut parts, ()) = made
             .map_err(|_| failed("its name does not fit a request"))?
             .into_parts();
@@ -225,20 +203,16 @@ impl Bucket {
             parts.headers.remove(CHECKSUM_MODE);
         }
         for (name, value) in headers {
-            let value =
-                HeaderValue::from_str(value).map_err(|_| failed("a header has odd characters"))?;
+            let value = HeaderValue::from_str(value).map_err(|_| failed("a header has odd characters"))?;
             parts.headers.insert(*name, value);
         }
         if let Some(credential) = &known.credential {
             let context = Context::new();
-            let signed = self
-                .signer
-                .sign_request(&context, &mut parts, Some(credential), None);
+            let signed = self.signer.sign_request(&context, &mut parts, Some(credential), None);
             block_on(signed).map_err(|_| failed("the credentials cannot sign it"))?;
         }
         for (name, value) in request.unsigned {
-            let value =
-                HeaderValue::from_str(value).map_err(|_| failed("a tag has odd characters"))?;
+            let value = HeaderValue::from_str(value).map_err(|_| failed("a tag has odd characters"))?;
             parts.headers.insert(name, value);
         }
         Ok(parts)
@@ -335,10 +309,7 @@ fn headers(access: &S3Access) -> Result<(HeaderMap, HeaderMap)> {
         let aes = HeaderValue::from_static("AES256");
         object.insert("x-amz-server-side-encryption-customer-algorithm", aes);
         object.insert(CUSTOMER_KEY, secret(&key.key)?);
-        object.insert(
-            "x-amz-server-side-encryption-customer-key-md5",
-            secret(&key.digest)?,
-        );
+        object.insert("x-amz-server-side-encryption-customer-key-md5", secret(&key.digest)?);
     }
     Ok((common, object))
 }
@@ -370,10 +341,7 @@ impl KeyService {
 
     /// The query that selects its version.
     pub(crate) fn query(&self) -> Vec<(&str, &str)> {
-        self.version
-            .iter()
-            .map(|id| ("versionId", id.as_str()))
-            .collect()
+        self.version.iter().map(|id| ("versionId", id.as_str())).collect()
     }
 
     fn sign(&self, known: &KnownCredentials) -> Result<SignedHead> {
@@ -404,9 +372,7 @@ impl Service for KeyService {
         let Some(known) = self.bucket.credentials.ready() else {
             return Ok(Head::Renew);
         };
-        let fits = |signed: &&SignedHead| {
-            signed.generation == known.generation && signed.until > Instant::now()
-        };
+        let fits = |signed: &&SignedHead| signed.generation == known.generation && signed.until > Instant::now();
         // A lane never blocks: if another one holds the lock, it signs by itself.
         if let Ok(signed) = self.signed.try_read()
             && let Some(signed) = signed.as_ref().filter(fits)

@@ -34,11 +34,7 @@ const COPIERS_MAX: usize = 16;
 
 impl S3 {
     /// Copies objects inside the service. Returns `false` if that is not possible, for example between services.
-    pub(crate) fn copy_objects(
-        &self,
-        from: &dyn Store,
-        objects: &[(Named, OsString)],
-    ) -> Result<bool> {
+    pub(crate) fn copy_objects(&self, from: &dyn Store, objects: &[(Named, OsString)]) -> Result<bool> {
         let Some(from) = (from as &dyn Any).downcast_ref::<Self>() else {
             return Ok(false);
         };
@@ -50,9 +46,7 @@ impl S3 {
         if !is_one || !self.copies_versions(from, objects)? {
             return Ok(false);
         }
-        run_parallel(objects, COPIERS_MAX, |(named, to)| {
-            self.copy_object(from, named, to)
-        })?;
+        run_parallel(objects, COPIERS_MAX, |(named, to)| self.copy_object(from, named, to))?;
         Ok(true)
     }
 
@@ -60,9 +54,7 @@ impl S3 {
     /// versions. Tested with the shortest of the objects, once per bucket.
     fn copies_versions(&self, from: &Self, objects: &[(Named, OsString)]) -> Result<bool> {
         let known = objects.iter().filter(|(named, _)| named.bytes.is_some());
-        let shortest = known
-            .min_by_key(|(named, _)| named.bytes)
-            .or(objects.first());
+        let shortest = known.min_by_key(|(named, _)| named.bytes).or(objects.first());
         let Some((named, _)) = shortest else {
             return Ok(true);
         };
@@ -83,10 +75,7 @@ impl S3 {
             let content = RequestContent {
                 headers: &[
                     ("x-amz-copy-source", &source),
-                    (
-                        "x-amz-copy-source-if-match",
-                        "\"00000000000000000000000000000000\"",
-                    ),
+                    ("x-amz-copy-source-if-match", "\"00000000000000000000000000000000\""),
                 ],
                 ..RequestContent::default()
             };
@@ -247,10 +236,7 @@ mod tests {
         ] {
             let part = copy_part_bytes(bytes);
             assert!(bytes.div_ceil(part) <= PARTS_MAX, "{bytes}");
-            assert!(
-                part <= WHOLE_BYTES_MAX,
-                "a copied part has at most 5 GiB: {bytes}"
-            );
+            assert!(part <= WHOLE_BYTES_MAX, "a copied part has at most 5 GiB: {bytes}");
         }
     }
 }

@@ -21,9 +21,9 @@ use std::{
 };
 
 use reqsign_aws_v4::{
-    AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider,
-    EnvCredentialProvider, IMDSv2CredentialProvider, ProcessCredentialProvider,
-    ProfileCredentialProvider, SSOCredentialProvider, StaticCredentialProvider,
+    AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider, EnvCredentialProvider,
+    IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider, SSOCredentialProvider,
+    StaticCredentialProvider,
 };
 use reqsign_core::{Context, ProvideCredentialDyn, SigningCredential, time::Timestamp};
 use straightway_core::{Error, ErrorKind, Result};
@@ -67,11 +67,7 @@ impl KnownCredentials {
 
 impl fmt::Debug for KnownCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "KnownCredentials({}, {}th)",
-            self.source, self.generation
-        )
+        write!(f, "KnownCredentials({}, {}th)", self.source, self.generation)
     }
 }
 
@@ -206,10 +202,7 @@ impl Credentials {
                 Ok(Some(_)) => failed.push(format!("those of {source} have expired")),
                 Ok(None) => {}
                 // Errors in the configuration quote no values.
-                Err(error)
-                    if error.kind() == reqsign_core::ErrorKind::ConfigInvalid
-                        && *source == ROLE =>
-                {
+                Err(error) if error.kind() == reqsign_core::ErrorKind::ConfigInvalid && *source == ROLE => {
                     failed.push(format!("{source} cannot be assumed: {error}"));
                 }
                 Err(error) => failed.push(format!("{source} failed ({})", error.kind())),
@@ -270,9 +263,7 @@ fn providers(access: &S3Access, context: &Context) -> Vec<(&'static str, Provide
     }
     if profile.is_some() {
         all.retain(|(source, _)| source.contains("profile") || source.contains("sign-on"));
-    } else if !all.iter().any(|(source, _)| *source == ROLE)
-        && context::has_instance_metadata(&access.environment)
-    {
+    } else if !all.iter().any(|(source, _)| *source == ROLE) && context::has_instance_metadata(&access.environment) {
         all.push(("the instance", Arc::new(IMDSv2CredentialProvider::new())));
     }
     all
@@ -314,10 +305,7 @@ mod tests {
     impl ProvideCredential for Failing {
         type Credential = Credential;
 
-        async fn provide_credential(
-            &self,
-            _: &Context,
-        ) -> reqsign_core::Result<Option<Credential>> {
+        async fn provide_credential(&self, _: &Context) -> reqsign_core::Result<Option<Credential>> {
             if self.asked.fetch_add(1, Ordering::Relaxed) > 0 {
                 return Err(reqsign_core::Error::unexpected("it is down, and says hush"));
             }
@@ -355,11 +343,7 @@ mod tests {
         assert_eq!(ready.generation, known.generation);
         credentials.get().unwrap();
         credentials.renew(None).unwrap();
-        assert_eq!(
-            asked.load(Ordering::Relaxed),
-            1,
-            "no renewal during the pause"
-        );
+        assert_eq!(asked.load(Ordering::Relaxed), 1, "no renewal during the pause");
         end_pause(&credentials);
         assert!(credentials.ready().is_none(), "they expire soon");
     }
@@ -376,11 +360,7 @@ mod tests {
         );
         assert_eq!(asked.load(Ordering::Relaxed), 2);
         credentials.get().unwrap();
-        assert_eq!(
-            asked.load(Ordering::Relaxed),
-            2,
-            "no renewal during the pause"
-        );
+        assert_eq!(asked.load(Ordering::Relaxed), 2, "no renewal during the pause");
     }
 
     #[test]

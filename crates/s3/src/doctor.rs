@@ -128,22 +128,13 @@ impl Doctor<'_> {
             None,
         );
         match bucket.credentials.get() {
-            Ok(known) => self.add(
-                "credentials",
-                CheckState::Fine,
-                format!("from {}", known.source),
-                None,
-            ),
+            Ok(known) => self.add("credentials", CheckState::Fine, format!("from {}", known.source), None),
             Err(error) => return self.fail("credentials", &error),
         }
         let object = match self.find() {
             Ok(object) => object,
             // For a test of writes the name need not exist.
-            Err(error)
-                if self.writes && error.kind() == ErrorKind::NotFound && self.is_listed() =>
-            {
-                None
-            }
+            Err(error) if self.writes && error.kind() == ErrorKind::NotFound && self.is_listed() => None,
             Err(error) => return self.fail("access", &error),
         };
         let is_object = object.is_some() && self.store.open(&[Named::new(self.name)]).is_ok();
@@ -234,11 +225,7 @@ impl Doctor<'_> {
         times.sort_unstable();
         let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let seen = format!(
-            "first byte after {:.1} ms, at worst {:.1} ms",
-            ms(median),
-            ms(worst)
-        );
+        let seen = format!("first byte after {:.1} ms, at worst {:.1} ms", ms(median), ms(worst));
         self.add("latency", CheckState::Fine, seen, None);
         self.compare_clocks(date);
         let response = bucket.request(&request(Method::HEAD, &[]))?;
@@ -258,12 +245,7 @@ impl Doctor<'_> {
                     Some("set the clock, for example with `chronyc makestep`"),
                 );
             }
-            Some(skew) => self.add(
-                "clock",
-                CheckState::Fine,
-                format!("{skew} the server's"),
-                None,
-            ),
+            Some(skew) => self.add("clock", CheckState::Fine, format!("{skew} the server's"), None),
             None => self.add(
                 "clock",
                 CheckState::Note,
@@ -285,8 +267,7 @@ impl Doctor<'_> {
             self.add("checksum", CheckState::Fine, seen, None);
         } else {
             let seen = "the service keeps no checksum of the object";
-            let mend =
-                "upload with a checksum, for example `aws s3 cp --checksum-algorithm CRC64NVME`";
+            let mend = "upload with a checksum, for example `aws s3 cp --checksum-algorithm CRC64NVME`";
             self.add("checksum", CheckState::Note, seen.to_owned(), Some(mend));
         }
     }
@@ -317,9 +298,7 @@ impl Doctor<'_> {
             Bound::Network if gain > GAIN_MIN => {
                 "the service's rate per connection: more connections are faster".to_owned()
             }
-            Bound::Network => {
-                "the network or the service: more connections are no faster".to_owned()
-            }
+            Bound::Network => "the network or the service: more connections are no faster".to_owned(),
             other => format!("{other}"),
         };
         self.add("bottleneck", CheckState::Fine, seen, None);
@@ -342,9 +321,7 @@ pub fn connections(seen: &Sockets) -> StoreCheck {
         ),
         _ => (
             CheckState::Note,
-            Some(
-                "an interface of this machine drops packets: check `ethtool -S` and its ring sizes",
-            ),
+            Some("an interface of this machine drops packets: check `ethtool -S` and its ring sizes"),
         ),
     };
     let lines = seen.to_string();
@@ -357,13 +334,7 @@ pub fn connections(seen: &Sockets) -> StoreCheck {
     }
 }
 
-fn read(
-    store: &S3,
-    object: &Arc<dyn Handle>,
-    bytes: u64,
-    depth: u32,
-    usual: &Settings,
-) -> Result<Receipt> {
+fn read(store: &S3, object: &Arc<dyn Handle>, bytes: u64, depth: u32, usual: &Settings) -> Result<Receipt> {
     let executor = Executor::new(Settings {
         depth,
         drive_lanes: 1,

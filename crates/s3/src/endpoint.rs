@@ -10,11 +10,7 @@ use crate::access::Addressing;
 
 /// The characters that are percent-encoded in a query: all but the unreserved ones of RFC 3986. `SigV4` signs the same
 /// form.
-const IN_QUERY: AsciiSet = NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
+const IN_QUERY: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The characters that are percent-encoded in a path: the same without the slash.
 const IN_PATH: AsciiSet = IN_QUERY.remove(b'/');
@@ -36,12 +32,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// The endpoint of a bucket. `service` is a URL; `None` is AWS in that region.
-    pub(crate) fn new(
-        service: Option<&str>,
-        region: &str,
-        bucket: &str,
-        addressing: Addressing,
-    ) -> Result<Self> {
+    pub(crate) fn new(service: Option<&str>, region: &str, bucket: &str, addressing: Addressing) -> Result<Self> {
         let text = match service {
             Some(text) => text.to_owned(),
             None => amazon(region),
@@ -49,18 +40,10 @@ impl Endpoint {
         let refuse = |why: &str| {
             let message = format!("{why}; expected http://HOST[:PORT] or https://HOST[:PORT]");
             let hint = "set ⟦endpoint⟧ or AWS_ENDPOINT_URL_S3 to the address of the service";
-            Error::new(
-                ErrorKind::Invalid,
-                "use the endpoint",
-                hide_user(&text),
-                message,
-            )
-            .with_hint(hint)
+            Error::new(ErrorKind::Invalid, "use the endpoint", hide_user(&text), message).with_hint(hint)
         };
         let uri: Uri = text.parse().map_err(|_| refuse("it is not a URL"))?;
-        let scheme = uri
-            .scheme()
-            .filter(|s| [Scheme::HTTP, Scheme::HTTPS].contains(s));
+        let scheme = uri.scheme().filter(|s| [Scheme::HTTP, Scheme::HTTPS].contains(s));
         let scheme = scheme.ok_or_else(|| refuse("it does not begin with http:// or https://"))?;
         let authority = uri.authority().ok_or_else(|| refuse("it has no host"))?;
         if authority.as_str().contains('@') {
@@ -158,16 +141,9 @@ mod tests {
         assert_eq!(dotted.origin, "https://s3.eu-west-1.amazonaws.com");
         assert_eq!(dotted.target("a", &[]), "/my.weights/a");
         let own = at(Some("http://127.0.0.1:8333/"), "weights", Addressing::Auto);
-        assert_eq!(
-            (own.origin.as_str(), own.is_aws),
-            ("http://127.0.0.1:8333", false)
-        );
+        assert_eq!((own.origin.as_str(), own.is_aws), ("http://127.0.0.1:8333", false));
         assert_eq!(own.target("a", &[]), "/weights/a");
-        let virtual_host = at(
-            Some("https://s3.example:443/base"),
-            "weights",
-            Addressing::Virtual,
-        );
+        let virtual_host = at(Some("https://s3.example:443/base"), "weights", Addressing::Virtual);
         assert_eq!(virtual_host.authority, "weights.s3.example");
         assert_eq!(virtual_host.target("a", &[]), "/base/a");
     }
@@ -180,10 +156,7 @@ mod tests {
             "/bucket//a//b%20c%2B%C3%BC%2541%3F%26%3D~%27%28%2A%29%21"
         );
         let query = [("list-type", "2"), ("prefix", "a/ +")];
-        assert_eq!(
-            endpoint.target("", &query),
-            "/bucket/?list-type=2&prefix=a%2F%20%2B"
-        );
+        assert_eq!(endpoint.target("", &query), "/bucket/?list-type=2&prefix=a%2F%20%2B");
     }
 
     #[test]
@@ -198,10 +171,7 @@ mod tests {
         ] {
             let error = Endpoint::new(Some(text), "r", "bucket", Addressing::Auto).unwrap_err();
             assert!(
-                error
-                    .hint()
-                    .unwrap()
-                    .contains("set endpoint or AWS_ENDPOINT_URL_S3"),
+                error.hint().unwrap().contains("set endpoint or AWS_ENDPOINT_URL_S3"),
                 "{text}"
             );
             assert!(!error.to_string().contains("hush"), "{error}");

@@ -31,7 +31,5 @@ mod write_support;
 mod writing;
 mod xml;
 
-pub use access::{
-    AccessKeys, Addressing, CredentialSource, CustomerKey, Environment, REGION_DEFAULT, S3Access,
-};
+pub use access::{AccessKeys, Addressing, CredentialSource, CustomerKey, Environment, REGION_DEFAULT, S3Access};
 pub use store::S3;

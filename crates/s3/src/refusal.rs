@@ -130,10 +130,7 @@ impl Refusal {
     /// The error with its message and hint.
     pub(crate) fn error(&self, context: &RequestContext<'_>) -> Error {
         let Explanation { kind, why, hint } = self.explain(context);
-        let mut said = self
-            .fault
-            .as_ref()
-            .map_or("", |fault| fault.message.as_str());
+        let mut said = self.fault.as_ref().map_or("", |fault| fault.message.as_str());
         // These messages repeat the access key and the signed text. Of other messages the first line is enough.
         if matches!(
             self.code(),
@@ -141,13 +138,7 @@ impl Refusal {
         ) {
             said = "";
         }
-        let said: String = said
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .take(200)
-            .collect();
+        let said: String = said.lines().next().unwrap_or_default().chars().take(200).collect();
         let code = match self.code() {
             "" => format!("status {}", self.status),
             code => format!("{} {code}", self.status),
@@ -165,10 +156,7 @@ impl Refusal {
         let code = self.code();
         self.status == 507
             || code.contains("StorageFull")
-            || matches!(
-                code,
-                "QuotaExceeded" | "InsufficientStorage" | "EntityTooLarge"
-            )
+            || matches!(code, "QuotaExceeded" | "InsufficientStorage" | "EntityTooLarge")
     }
 
     /// Whether the object is protected by object lock.
@@ -186,9 +174,7 @@ impl Refusal {
     }
 
     fn explain(&self, context: &RequestContext<'_>) -> Explanation {
-        let known = self
-            .explain_region(context)
-            .or_else(|| self.explain_clock(context));
+        let known = self.explain_region(context).or_else(|| self.explain_clock(context));
         let known = known.or_else(|| self.explain_write().filter(|_| context.writes()));
         let known = known.or_else(|| self.explain_code(context));
         known.unwrap_or_else(|| self.explain_status(context))
@@ -270,10 +256,7 @@ impl Refusal {
                 format!("the service refuses the signature: the secret key from {source} is wrong"),
                 "check the secret access key; it belongs to the access key id",
             ),
-            (
-                "InvalidToken" | "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException",
-                _,
-            ) => explanation(
+            ("InvalidToken" | "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException", _) => explanation(
                 ErrorKind::Invalid,
                 format!("the session token from {source} has expired or is not valid"),
                 "renew the credentials, for example with `aws sso login`",
@@ -306,9 +289,7 @@ impl Refusal {
             ..
         } = context;
         match (self.code(), self.status) {
-            ("AccessDenied" | "AllAccessDisabled" | "AccountProblem", _) | ("", 401 | 403)
-                if self.looks_like_s3() =>
-            {
+            ("AccessDenied" | "AllAccessDisabled" | "AccountProblem", _) | ("", 401 | 403) if self.looks_like_s3() => {
                 explanation(
                     ErrorKind::Invalid,
                     format!("access is denied to {source}"),
@@ -368,9 +349,7 @@ impl Refusal {
         let is_redirect = matches!(self.status, 301 | 307 | 308)
             || matches!(
                 self.code(),
-                "AuthorizationHeaderMalformed"
-                    | "PermanentRedirect"
-                    | "IllegalLocationConstraintException"
+                "AuthorizationHeaderMalformed" | "PermanentRedirect" | "IllegalLocationConstraintException"
             );
         let fault = self.fault.as_ref();
         let by_body = fault
@@ -379,20 +358,16 @@ impl Refusal {
         let region = self.region.as_deref().or(by_body);
         let bucket = context.bucket;
         match region {
-            Some(region) if region != context.region && (is_redirect || self.status == 400) => {
-                Some(explanation(
-                    ErrorKind::Invalid,
-                    format!(
-                        "bucket {bucket} is in region {region}, and the request was for {}",
-                        context.region
-                    ),
-                    format!("use ⟦region={region}⟧ or AWS_REGION={region}"),
-                ))
-            }
+            Some(region) if region != context.region && (is_redirect || self.status == 400) => Some(explanation(
+                ErrorKind::Invalid,
+                format!(
+                    "bucket {bucket} is in region {region}, and the request was for {}",
+                    context.region
+                ),
+                format!("use ⟦region={region}⟧ or AWS_REGION={region}"),
+            )),
             _ if is_redirect => {
-                let endpoint = fault
-                    .map(|fault| fault.endpoint.as_str())
-                    .filter(|e| !e.is_empty());
+                let endpoint = fault.map(|fault| fault.endpoint.as_str()).filter(|e| !e.is_empty());
                 let hint = match endpoint {
                     Some(endpoint) => format!("use ⟦endpoint=https://{endpoint}⟧"),
                     None => "check ⟦region⟧ and ⟦endpoint⟧".to_owned(),
@@ -409,20 +384,12 @@ impl Refusal {
 
     fn explain_clock(&self, context: &RequestContext<'_>) -> Option<Explanation> {
         let is_said = self.code() == "RequestTimeTooSkewed";
-        let skew = self
-            .date
-            .map(|there| Skew::between(SystemTime::now(), there));
+        let skew = self.date.map(|there| Skew::between(SystemTime::now(), there));
         let may_be = is_said || (self.status == 403 && skew.is_some_and(|skew| skew.by > SKEW_MIN));
         may_be.then(|| {
             let why = match skew.filter(|skew| skew.by > SKEW_MIN) {
-                Some(skew) => format!(
-                    "the clock of this machine is {skew} that of {}",
-                    context.service
-                ),
-                None => format!(
-                    "the clocks of this machine and of {} differ too much",
-                    context.service
-                ),
+                Some(skew) => format!("the clock of this machine is {skew} that of {}", context.service),
+                None => format!("the clocks of this machine and of {} differ too much", context.service),
             };
             explanation(
                 ErrorKind::Invalid,
@@ -482,9 +449,7 @@ impl std::fmt::Display for Skew {
 
 /// The time of a `Date` header.
 pub(crate) fn clock(text: &str) -> Option<SystemTime> {
-    Timestamp::parse_rfc2822(text)
-        .ok()
-        .map(Timestamp::as_system_time)
+    Timestamp::parse_rfc2822(text).ok().map(Timestamp::as_system_time)
 }
 
 /// A header as text.
@@ -532,12 +497,7 @@ mod tests {
     #[test]
     fn each_refusal_names_the_object_and_has_a_hint() {
         for (status, code, kind, words) in [
-            (
-                404,
-                "NoSuchKey",
-                ErrorKind::NotFound,
-                "there is no such object",
-            ),
+            (404, "NoSuchKey", ErrorKind::NotFound, "there is no such object"),
             (
                 404,
                 "NoSuchBucket",
@@ -562,46 +522,24 @@ mod tests {
                 ErrorKind::Invalid,
                 "check the secret access key",
             ),
-            (
-                403,
-                "RequestTimeTooSkewed",
-                ErrorKind::Invalid,
-                "set the clock",
-            ),
-            (
-                400,
-                "InvalidToken",
-                ErrorKind::Invalid,
-                "renew the credentials",
-            ),
+            (403, "RequestTimeTooSkewed", ErrorKind::Invalid, "set the clock"),
+            (400, "InvalidToken", ErrorKind::Invalid, "renew the credentials"),
             (412, "PreconditionFailed", ErrorKind::Corrupt, "replaced"),
             (416, "InvalidRange", ErrorKind::Corrupt, "shorter"),
             (403, "InvalidObjectState", ErrorKind::Invalid, "archived"),
-            (
-                400,
-                "InvalidRequest",
-                ErrorKind::Invalid,
-                "needs sse_customer_key",
-            ),
+            (400, "InvalidRequest", ErrorKind::Invalid, "needs sse_customer_key"),
             (418, "Teapot", ErrorKind::Unsupported, "Teapot"),
         ] {
             let (found, text) = fatal(&fault(status, code));
             assert_eq!(found, kind, "{text}");
-            assert!(
-                text.contains(words) && text.contains("s3://bucket/key"),
-                "{text}"
-            );
+            assert!(text.contains(words) && text.contains("s3://bucket/key"), "{text}");
         }
     }
 
     #[test]
     fn the_hint_of_a_wrong_region_names_the_right_one() {
-        let body =
-            "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-3</Region></Error>";
-        let redirect = [
-            ("x-amz-bucket-region", "eu-west-3"),
-            ("x-amz-request-id", "1"),
-        ];
+        let body = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-3</Region></Error>";
+        let redirect = [("x-amz-bucket-region", "eu-west-3"), ("x-amz-request-id", "1")];
         for wrong in [refusal(400, &[], body), refusal(301, &redirect, "")] {
             let (kind, text) = fatal(&wrong);
             assert_eq!(kind, ErrorKind::Invalid);
@@ -617,27 +555,15 @@ mod tests {
         let past = [("date", "Mon, 16 Nov 2020 03:04:05 GMT")];
         let body = "<Error><Code>RequestTimeTooSkewed</Code></Error>";
         let (_, text) = fatal(&refusal(403, &past, body));
-        assert!(
-            text.contains("minutes ahead of that of http://host:1"),
-            "{text}"
-        );
+        assert!(text.contains("minutes ahead of that of http://host:1"), "{text}");
         // Some servers report it as a wrong signature or denied access.
-        let (_, text) = fatal(&refusal(
-            403,
-            &past,
-            "<Error><Code>AccessDenied</Code></Error>",
-        ));
+        let (_, text) = fatal(&refusal(403, &past, "<Error><Code>AccessDenied</Code></Error>"));
         assert!(text.contains("set the clock"), "{text}");
     }
 
     #[test]
     fn a_service_that_is_not_s3_is_reported() {
-        for (status, body) in [
-            (404, "<html>not found</html>"),
-            (200, "hello"),
-            (403, "{}"),
-            (302, ""),
-        ] {
+        for (status, body) in [(404, "<html>not found</html>"), (200, "hello"), (403, "{}"), (302, "")] {
             let (_, text) = fatal(&refusal(status, &[], body));
             assert!(
                 text.contains("endpoint or AWS_ENDPOINT_URL_S3"),
@@ -657,10 +583,7 @@ mod tests {
         assert_eq!(next(&later), Next::SlowDown(Some(Duration::from_secs(3))));
         assert_eq!(next(&fault(500, "InternalError")), Next::Retry);
         assert_eq!(next(&refusal(502, &[], "<html>")), Next::Retry);
-        assert_eq!(
-            fault(500, "InternalError").error(&CONTEXT).kind(),
-            ErrorKind::Transient
-        );
+        assert_eq!(fault(500, "InternalError").error(&CONTEXT).kind(), ErrorKind::Transient);
     }
 
     #[test]

@@ -103,9 +103,7 @@ impl S3 {
             self.remove_keys(&keys)?;
             for key in &keys {
                 let inside = key.strip_prefix(prefix).unwrap_or_default();
-                let ends = inside
-                    .match_indices('/')
-                    .map(|(at, _)| prefix.len() + at + 1);
+                let ends = inside.match_indices('/').map(|(at, _)| prefix.len() + at + 1);
                 folders.extend(ends.map(|end| key[..end].to_owned()));
             }
         }
@@ -167,12 +165,11 @@ impl S3 {
                 ..RequestContent::default()
             };
             let sent = self.bucket().send(&request, &content)?;
-            let deleted: Deleted = parse(sent.body(), "DeleteResult")
-                .ok_or_else(|| self.not_s3("remove", OsStr::new("")))?;
+            let deleted: Deleted =
+                parse(sent.body(), "DeleteResult").ok_or_else(|| self.not_s3("remove", OsStr::new("")))?;
             if let Some(error) = deleted.errors.first() {
                 let message = format!("the service refused ({}: {})", error.code, error.message);
-                let hint =
-                    "grant s3:DeleteObject, and check whether it is protected by object lock";
+                let hint = "grant s3:DeleteObject, and check whether it is protected by object lock";
                 let name = self.bucket().describe(&error.key);
                 return Err(Error::new(ErrorKind::Invalid, "remove", name, message).with_hint(hint));
             }
@@ -195,10 +192,7 @@ impl S3 {
     /// Removes probes directly below the prefix that were put at least `age` ago. Returns their names.
     pub(crate) fn sweep_probes(&self, age: Duration) -> Result<Vec<String>> {
         let mut swept = Vec::new();
-        let (prefix, name) = (
-            format!("{}{PROBE}", self.prefix()),
-            self.describe(OsStr::new("")),
-        );
+        let (prefix, name) = (format!("{}{PROBE}", self.prefix()), self.describe(OsStr::new("")));
         // One page is enough for the probes that killed processes leave in a week.
         for probe in self.objects_below(&prefix, &name)? {
             if probe.key.starts_with(&prefix) && probe.is_older_than(age) {

@@ -12,13 +12,12 @@ use straightway_core::{Direction, Error, ErrorKind, Extent, Result, Survey};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
-        Store, Tag, Tuning, Verb, Verbs, parts, text,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Tuning,
+        Verb, Verbs, parts, text,
     },
 };
 use straightway_net::{
-    FAMILY, FirstResponse, Network, Origin, Remote, Site, TUNING, Upload, Validator, engine,
-    run_parallel,
+    FAMILY, FirstResponse, Network, Origin, Remote, Site, TUNING, Upload, Validator, engine, run_parallel,
 };
 
 use crate::{
@@ -72,12 +71,7 @@ impl S3 {
         let bucket = Bucket::new(bucket, access, network)?;
         let url = bucket.endpoint.origin.parse().map_err(|_| {
             let message = "it is not a URL";
-            Error::new(
-                ErrorKind::Invalid,
-                "use the endpoint",
-                &bucket.endpoint.origin,
-                message,
-            )
+            Error::new(ErrorKind::Invalid, "use the endpoint", &bucket.endpoint.origin, message)
         })?;
         let origin = network.origin(&Site::of(&url)?)?;
         Ok(Self {
@@ -193,9 +187,7 @@ impl S3 {
                 bytes,
                 validator,
                 front,
-            } if bytes == 0 || validator.is_some() => {
-                Ok(Arc::new(remote.found(bytes, validator, front)))
-            }
+            } if bytes == 0 || validator.is_some() => Ok(Arc::new(remote.found(bytes, validator, front))),
             FirstResponse::Found { .. } => Err(self.not_s3("open", &named.name)),
             FirstResponse::Redirect(_) => Err(self.redirected(&key_service, remote.name())),
         }
@@ -205,15 +197,8 @@ impl S3 {
     pub(crate) fn not_s3(&self, operation: &'static str, name: &OsStr) -> Error {
         let service = &self.bucket.endpoint.service;
         let message = format!("{service} does not respond like an S3 service");
-        Error::new(
-            ErrorKind::Unsupported,
-            operation,
-            self.describe(name),
-            message,
-        )
-        .with_hint(
-            "check ⟦endpoint⟧ or AWS_ENDPOINT_URL_S3: it must be the address of an S3 service",
-        )
+        Error::new(ErrorKind::Unsupported, operation, self.describe(name), message)
+            .with_hint("check ⟦endpoint⟧ or AWS_ENDPOINT_URL_S3: it must be the address of an S3 service")
     }
 
     /// The error of a redirected bucket, from a second request whose response names the location.
@@ -237,16 +222,9 @@ impl S3 {
     /// One page of keys below the prefix, up to the next slash.
     fn page(&self, page: &ListPage) -> Result<ListBucketResult> {
         let names_max = page.names_max.clamp(1, PAGE_NAMES_MAX).to_string();
-        let after = page
-            .after
-            .as_ref()
-            .map(|after| after.to_string_lossy().into_owned());
+        let after = page.after.as_ref().map(|after| after.to_string_lossy().into_owned());
         let token = after.as_deref().and_then(|after| after.split_once(' '));
-        let mut query = vec![
-            ("delimiter", "/"),
-            ("list-type", "2"),
-            ("max-keys", names_max.as_str()),
-        ];
+        let mut query = vec![("delimiter", "/"), ("list-type", "2"), ("max-keys", names_max.as_str())];
         if !self.prefix.is_empty() {
             query.push(("prefix", &self.prefix));
         }
@@ -267,10 +245,7 @@ impl S3 {
                  check ⟦endpoint⟧",
             ))
         };
-        let sent = page
-            .after
-            .as_ref()
-            .and_then(|after| after.to_str()?.split_once(' '));
+        let sent = page.after.as_ref().and_then(|after| after.to_str()?.split_once(' '));
         let Some(token) = token else {
             return refuse("the listing is truncated, but the service sent no continuation token");
         };
@@ -287,8 +262,7 @@ impl S3 {
     fn listed<'a>(&self, key: &'a str) -> Result<Option<&'a str>> {
         let refuse = |why: &str| {
             let name = self.bucket.describe(key);
-            Err(Error::new(ErrorKind::Invalid, "list", name, why)
-                .with_hint("open it by its full name"))
+            Err(Error::new(ErrorKind::Invalid, "list", name, why).with_hint("open it by its full name"))
         };
         let Some(name) = key.strip_prefix(&self.prefix) else {
             return refuse("the service listed it under the wrong prefix");
@@ -297,9 +271,7 @@ impl S3 {
         match part {
             "" if name.is_empty() => Ok(None),
             "" => refuse("its key has an empty part, which cannot be the name of a folder"),
-            "." | ".." => {
-                refuse("its key has a part `.` or `..`, which cannot be the name of a folder")
-            }
+            "." | ".." => refuse("its key has a part `.` or `..`, which cannot be the name of a folder"),
             part if part.contains('/') => refuse("the service listed it under the wrong prefix"),
             _ => Ok(Some(name)),
         }
@@ -313,9 +285,7 @@ impl S3 {
         if name.ends_with('/') {
             return Ok(None);
         }
-        let modified = object
-            .last_modified
-            .and_then(|time| time.parse::<Timestamp>().ok());
+        let modified = object.last_modified.and_then(|time| time.parse::<Timestamp>().ok());
         Ok(Some(Named {
             name: name.into(),
             bytes: Some(object.size),
@@ -327,8 +297,7 @@ impl S3 {
 
 impl Store for S3 {
     fn describe(&self, name: &OsStr) -> String {
-        self.bucket
-            .describe(&format!("{}{}", self.prefix, name.display()))
+        self.bucket.describe(&format!("{}{}", self.prefix, name.display()))
     }
 
     fn address(&self) -> String {
@@ -352,11 +321,7 @@ impl Store for S3 {
         let front = u32::try_from(front).expect("it is at most a MiB");
         // Objects known from a listing need no request and no thread.
         let is_known = |named: &Named| named.bytes.is_some() && named.tag.is_some();
-        let openers = if objects.iter().all(is_known) {
-            1
-        } else {
-            OPENERS_MAX
-        };
+        let openers = if objects.iter().all(is_known) { 1 } else { OPENERS_MAX };
         run_parallel(objects, openers, |named| self.open_one(named, front))
     }
 
@@ -368,12 +333,7 @@ impl Store for S3 {
         FAMILY
     }
 
-    fn survey(
-        &self,
-        objects: &[Arc<dyn Handle>],
-        _hulls: &[Option<Extent>],
-        _: Direction,
-    ) -> Result<Vec<Survey>> {
+    fn survey(&self, objects: &[Arc<dyn Handle>], _hulls: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
         let survey = |handle: &Arc<dyn Handle>| match Upload::of(handle) {
             Some(upload) => upload.survey(),
             None => self.origin.site().survey(),

@@ -25,9 +25,7 @@ pub(crate) fn checksum(response: &HttpResponse<'_>) -> Option<Checksum> {
     .find_map(|(name, algorithm, bytes)| {
         let value = BASE64_STANDARD.decode(response.header(name)?).ok()?;
         let fits = value.len() == bytes && is_whole(algorithm);
-        let value = value
-            .iter()
-            .fold(0, |value, byte| value << 8 | u64::from(*byte));
+        let value = value.iter().fold(0, |value, byte| value << 8 | u64::from(*byte));
         fits.then(|| Checksum::new(algorithm, value))
     })
 }

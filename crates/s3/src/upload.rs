@@ -14,8 +14,7 @@ use http::Method;
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::{Condition, Draft, Handle, Store, own_draft};
 use straightway_net::{
-    Head, HttpResponse, Judgement, Next, PartTag, Service, StoredPart, Upload, UploadPart,
-    run_parallel,
+    Head, HttpResponse, Judgement, Next, PartTag, Service, StoredPart, Upload, UploadPart, run_parallel,
 };
 
 use crate::{
@@ -100,13 +99,7 @@ impl S3 {
     }
 
     /// Begins a multipart upload. Returns its id.
-    pub(crate) fn initiate(
-        &self,
-        key: &str,
-        name: &str,
-        nonce: &str,
-        has_sums: bool,
-    ) -> Result<String> {
+    pub(crate) fn initiate(&self, key: &str, name: &str, nonce: &str, has_sums: bool) -> Result<String> {
         let headers = [
             (NONCE, nonce),
             ("x-amz-checksum-algorithm", "CRC64NVME"),
@@ -169,16 +162,11 @@ impl UploadDraft {
             self.is_over = true;
             let bytes = self.upload.take_buffered();
             let on = Condition::Always;
-            return self
-                .store
-                .put_object(&self.key, self.name(), &bytes, &on)
-                .map(drop);
+            return self.store.put_object(&self.key, self.name(), &bytes, &on).map(drop);
         };
         let parts = self.upload.finish()?;
         let sum = encoded(whole_sum(
-            parts
-                .iter()
-                .map(|StoredPart { part, .. }| (part.sum, part.bytes)),
+            parts.iter().map(|StoredPart { part, .. }| (part.sum, part.bytes)),
         ));
         let takes_sums = self.store.bucket().write_support.takes_sums();
         let done = self.store.complete(&Completion {
@@ -246,9 +234,7 @@ impl S3 {
             return Ok(());
         }
         let known = self.bucket().credentials.get()?;
-        let request = self
-            .bucket()
-            .request_context("write", done.name, known.source);
+        let request = self.bucket().request_context("write", done.name, known.source);
         Err(Refusal::of_response(&response).error(&request))
     }
 }
@@ -259,20 +245,12 @@ pub(crate) fn commit_in_order(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
     let mut is_new = vec![false; drafts.len()];
     if drafts.len() > 1 {
         // The last one is never removed: once it is visible, nothing has failed.
-        let looked = run_parallel(
-            &drafts[..drafts.len() - 1],
-            COMMITTERS_MAX,
-            UploadDraft::is_new,
-        )?;
+        let looked = run_parallel(&drafts[..drafts.len() - 1], COMMITTERS_MAX, UploadDraft::is_new)?;
         is_new[..looked.len()].copy_from_slice(&looked);
     }
     let mut new: Vec<(S3, String, String)> = Vec::new();
     for (draft, is_new) in drafts.into_iter().zip(is_new) {
-        let (store, key, name) = (
-            draft.store.clone(),
-            draft.key.clone(),
-            draft.name().to_owned(),
-        );
+        let (store, key, name) = (draft.store.clone(), draft.key.clone(), draft.name().to_owned());
         if let Err(error) = draft.complete() {
             for (store, key, name) in new {
                 let _ = store.remove_key(&key, &name, None);
@@ -361,10 +339,7 @@ impl Service for PartService {
         let Some(known) = self.bucket.credentials.ready() else {
             return Ok(Head::Renew);
         };
-        let (name, number) = (
-            self.bucket.describe(&self.key),
-            (part.number + 1).to_string(),
-        );
+        let (name, number) = (self.bucket.describe(&self.key), (part.number + 1).to_string());
         let request = BucketRequest {
             method: Method::PUT,
             operation: "write",
@@ -378,11 +353,7 @@ impl Service for PartService {
         let sum = encoded(part.sum);
         let digest = part.digest.map(|digest| BASE64_STANDARD.encode(digest));
         let digest = digest.as_ref().map(|digest| (DIGEST, digest.as_str()));
-        let sum = self
-            .bucket
-            .write_support
-            .takes_sums()
-            .then_some((SUM, sum.as_str()));
+        let sum = self.bucket.write_support.takes_sums().then_some((SUM, sum.as_str()));
         let headers: Vec<_> = digest.into_iter().chain(sum).collect();
         let parts = self.bucket.signed(&request, &headers, &known)?;
         self.bucket.write_head(&parts, out);
@@ -394,21 +365,13 @@ impl Service for PartService {
         self.needs_digest || !(self.bucket.has_tls() || self.bucket.write_support.takes_sums())
     }
 
-    fn stored(
-        &self,
-        name: &str,
-        part: &UploadPart,
-        response: &HttpResponse<'_>,
-    ) -> Result<PartTag, Judgement> {
+    fn stored(&self, name: &str, part: &UploadPart, response: &HttpResponse<'_>) -> Result<PartTag, Judgement> {
         let wrong = |why: &str| {
             let hint = "the service or a proxy in front of it is faulty";
             let error = Error::new(ErrorKind::Corrupt, "write", name, why).with_hint(hint);
             Judgement::new(Next::Retry, error)
         };
-        if response
-            .text(SUM)
-            .is_some_and(|sum| sum != encoded(part.sum))
-        {
+        if response.text(SUM).is_some_and(|sum| sum != encoded(part.sum)) {
             return Err(wrong("the service stored other bytes than were sent"));
         }
         let tag = response.text("etag").and_then(PartTag::new);
@@ -418,25 +381,16 @@ impl Service for PartService {
     fn judge(&self, name: &str, response: &HttpResponse<'_>) -> Judgement {
         let source = self.bucket.credentials.source();
         let refusal = Refusal::of_lane_response(response);
-        let Judgement { next, error } =
-            refusal.judge(&self.bucket.request_context("write", name, source));
+        let Judgement { next, error } = refusal.judge(&self.bucket.request_context("write", name, source));
         if refusal.is_unimplemented() && self.bucket.write_support.takes_sums() {
             self.bucket.write_support.refuse_sums();
             // A part that has no MD5 is not sent again without a checksum. Later parts have an MD5.
             let is_protected = self.bucket.has_tls() || self.needs_digest;
-            let next = if is_protected {
-                Next::Retry
-            } else {
-                Next::Fail
-            };
+            let next = if is_protected { Next::Retry } else { Next::Fail };
             let hint = "write it again: from now on an MD5 is sent instead of the checksum";
             return Judgement::new(next, error.with_hint(hint));
         }
-        let next = if refusal.is_damage() {
-            Next::Retry
-        } else {
-            next
-        };
+        let next = if refusal.is_damage() { Next::Retry } else { next };
         Judgement::new(next, error)
     }
 

@@ -67,13 +67,7 @@ struct Put<'a> {
 
 impl S3 {
     /// Puts an object if the condition holds. Returns whether it did.
-    pub(crate) fn put_object(
-        &self,
-        key: &str,
-        name: &str,
-        bytes: &[u8],
-        on: &Condition,
-    ) -> Result<bool> {
+    pub(crate) fn put_object(&self, key: &str, name: &str, bytes: &[u8], on: &Condition) -> Result<bool> {
         let condition: Option<(HeaderName, &str)> = match on {
             Condition::Always => None,
             Condition::IfAbsent => Some((IF_NONE_MATCH, "*")),
@@ -119,11 +113,7 @@ impl S3 {
         // Tested first, because the test also finds out whether checksums are sent.
         let needs_both = self.needs_digest(true);
         let put_with = |expected: &[u16], has_sum: bool| {
-            let needs_digest = if has_sum {
-                needs_both
-            } else {
-                self.needs_digest(false)
-            };
+            let needs_digest = if has_sum { needs_both } else { self.needs_digest(false) };
             let digest = needs_digest.then(|| BASE64_STANDARD.encode(Md5::digest(put.bytes)));
             let mut headers = vec![(NONCE, put.nonce.as_str())];
             headers.extend(digest.as_ref().map(|digest| (DIGEST, digest.as_str())));
@@ -153,11 +143,7 @@ impl S3 {
     /// network, and some services accept the usual checksum without comparing it. A put with a wrong checksum tests
     /// this, once per bucket. If the test cannot be run, an MD5 is sent.
     pub(crate) fn needs_digest(&self, has_sum: bool) -> bool {
-        let compares = || {
-            self.bucket()
-                .write_support
-                .compares_sums(|| self.try_wrong_sum())
-        };
+        let compares = || self.bucket().write_support.compares_sums(|| self.try_wrong_sum());
         let is_protected = self.bucket().has_tls() || has_sum && compares().unwrap_or(false);
         !is_protected
     }
@@ -236,9 +222,7 @@ impl S3 {
     /// Fails unless concurrent puts with `If-None-Match: *` have exactly one winner. Tested once per bucket, with an
     /// object that is removed again.
     pub(crate) fn prove_one_winner(&self) -> Result<()> {
-        self.bucket()
-            .write_support
-            .prove_one_winner(|| self.race(RACERS))
+        self.bucket().write_support.prove_one_winner(|| self.race(RACERS))
     }
 
     /// Runs several concurrent puts of one object and a later one. Fails unless exactly one of them wins.

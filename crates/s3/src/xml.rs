@@ -131,8 +131,7 @@ pub(crate) struct CopyPart {
 /// Parses a body whose root element is `root`.
 pub(crate) fn parse<T: for<'de> Deserialize<'de>>(body: &[u8], root: &str) -> Option<T> {
     let text = str::from_utf8(body).ok()?;
-    text.contains(&format!("<{root}"))
-        .then(|| from_str(text).ok())?
+    text.contains(&format!("<{root}")).then(|| from_str(text).ok())?
 }
 
 /// A text with XML escapes.
@@ -187,10 +186,7 @@ mod tests {
         }
         assert!(ListBucketResult::parse(b"<html></html>").is_err());
         assert!(
-            ListBucketResult::parse(
-                b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>"
-            )
-            .is_err()
+            ListBucketResult::parse(b"<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>").is_err()
         );
     }
 }

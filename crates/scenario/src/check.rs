@@ -86,8 +86,7 @@ pub fn read<T: DeserializeOwned + Checkable>(text: &str) -> Result<T, Refusals> 
         ));
     }
     let tree = parse(text).map_err(|e| syntax(text, &e))?;
-    let input: T = serde_path_to_error::deserialize(TreeValue(&tree))
-        .map_err(|e| mistyped(text, &tree, &e))?;
+    let input: T = serde_path_to_error::deserialize(TreeValue(&tree)).map_err(|e| mistyped(text, &tree, &e))?;
     checked(&input).map_err(|refusals| refusals.with_lines(text, &tree))?;
     Ok(input)
 }
@@ -117,22 +116,14 @@ impl Checker {
         } else {
             format!(" {unit}")
         };
-        let range = format!(
-            "from {} to {}{unit}",
-            plain(*allowed.start()),
-            plain(*allowed.end())
-        );
+        let range = format!("from {} to {}{unit}", plain(*allowed.start()), plain(*allowed.end()));
         self.refuse(field, format!("{}{unit}", plain(value)), range);
     }
 
     /// Refuses a count outside `allowed`.
     pub fn count(&mut self, field: &str, value: u64, allowed: RangeInclusive<u64>) {
         if !allowed.contains(&value) {
-            let range = format!(
-                "a whole number from {} to {}",
-                allowed.start(),
-                allowed.end()
-            );
+            let range = format!("a whole number from {} to {}", allowed.start(), allowed.end());
             self.refuse(field, value, range);
         }
     }
@@ -219,11 +210,7 @@ impl Checker {
 
 impl Refusals {
     /// A single refusal without a line.
-    pub fn one(
-        field: impl Into<String>,
-        value: impl Into<String>,
-        allowed: impl Into<String>,
-    ) -> Self {
+    pub fn one(field: impl Into<String>, value: impl Into<String>, allowed: impl Into<String>) -> Self {
         Self(vec![Refusal {
             field: field.into(),
             value: shorten(&value.into()),
@@ -324,21 +311,13 @@ fn syntax(text: &str, error: &toml::de::Error) -> Refusals {
     let shown = text.lines().nth(line - 1).unwrap_or_default().trim();
     let key = shown.split('=').next().unwrap_or_default().trim();
     let field = if key.is_empty() { "(text)" } else { key };
-    let mut refusals = Refusals::one(
-        shorten(field),
-        shown,
-        format!("TOML ({})", first_line(error)),
-    );
+    let mut refusals = Refusals::one(shorten(field), shown, format!("TOML ({})", first_line(error)));
     refusals.0[0].line = Some(line);
     refusals
 }
 
 /// The refusal of TOML that does not fit the input: a wrong type, a missing or an unknown key.
-fn mistyped(
-    text: &str,
-    tree: &DeValue<'_>,
-    error: &serde_path_to_error::Error<Misfit>,
-) -> Refusals {
+fn mistyped(text: &str, tree: &DeValue<'_>, error: &serde_path_to_error::Error<Misfit>) -> Refusals {
     let misfit = error.inner();
     let mut path = recorded(error.path());
     // The recorded path ends before an unknown kind, which is a key if a table names it.
@@ -483,16 +462,8 @@ mod tests {
                 "true",
                 "line 8: cluster.links[1].rate = true: allowed is a rate such as 3.2GB/s, 400Gb/s or 2GiB/s",
             ),
-            (
-                "= 8",
-                "= -8",
-                "line 2: cluster.gpus = -8: allowed is a whole number",
-            ),
-            (
-                "0.5",
-                "[]",
-                "line 9: cluster.links[1].share = []: allowed is a number",
-            ),
+            ("= 8", "= -8", "line 2: cluster.gpus = -8: allowed is a whole number"),
+            ("0.5", "[]", "line 9: cluster.links[1].share = []: allowed is a number"),
             (
                 "gpus = 8",
                 "[cluster.gpus]",
@@ -515,10 +486,7 @@ mod tests {
     #[test]
     fn a_missing_key_is_named_with_its_table() {
         let refusal = refused(&GOOD.replace("gpus = 8", ""));
-        assert_eq!(
-            (refusal.field.as_str(), refusal.line),
-            ("cluster.gpus", Some(1))
-        );
+        assert_eq!((refusal.field.as_str(), refusal.line), ("cluster.gpus", Some(1)));
     }
 
     #[test]
@@ -543,22 +511,12 @@ mod tests {
         let refused = |text: &str| read::<Root>(text).unwrap_err().0.remove(0);
         for text in ["title = \"x\"\n", "[shape.round]\n"] {
             let refusal = refused(text);
-            let lacks = if text.starts_with('[') {
-                "title"
-            } else {
-                "shape"
-            };
-            assert_eq!(
-                (refusal.field.as_str(), refusal.value.as_str()),
-                (lacks, "nothing")
-            );
+            let lacks = if text.starts_with('[') { "title" } else { "shape" };
+            assert_eq!((refusal.field.as_str(), refusal.value.as_str()), (lacks, "nothing"));
         }
         // One header opens two tables; only the first is unknown.
         let refusal = refused("title = \"x\"\n[checkpoint.cluster]\ngpus = 8\n");
-        assert_eq!(
-            (refusal.field.as_str(), refusal.line),
-            ("checkpoint", Some(2))
-        );
+        assert_eq!((refusal.field.as_str(), refusal.line), ("checkpoint", Some(2)));
     }
 
     #[test]
@@ -594,10 +552,7 @@ mod tests {
                 "shapes = ['oval']",
                 "line 1: shapes[0] = 'oval': allowed is `round` or `square`",
             ),
-            (
-                "shapes = ['round']",
-                "line 1: shapes[0] = 'round': allowed is a table",
-            ),
+            ("shapes = ['round']", "line 1: shapes[0] = 'round': allowed is a table"),
         ] {
             let refused = read::<Root>(text).unwrap_err();
             assert_eq!(refused.to_string(), says);

@@ -173,10 +173,7 @@ fn significant(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the exponent of a double is below 400"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the exponent of a double is below 400")]
     let before_point = value.abs().log10().floor() as i32 + 1;
     let decimals = usize::try_from(4 - before_point).unwrap_or(0);
     let beyond = 10f64.powi((before_point - 4).max(0));
@@ -201,11 +198,7 @@ impl Checkable for Claim {
         }
         match (&self.answer, &self.value, &self.instead) {
             (Some(_), Some(_), None) | (None, None, Some(_)) => {}
-            _ => c.refuse(
-                "answer",
-                "a claim",
-                "either `answer` and `value`, or `instead`",
-            ),
+            _ => c.refuse("answer", "a claim", "either `answer` and `value`, or `instead`"),
         }
     }
 }
@@ -259,9 +252,8 @@ mod tests {
     use super::*;
 
     fn claim(value: &str, compare: &str) -> Claim {
-        let text = format!(
-            "says = \"it\"\nanswer = \"a.b[1]\"\nvalue = {value}\ncompare = \"{compare}\"\nsource = \"s\""
-        );
+        let text =
+            format!("says = \"it\"\nanswer = \"a.b[1]\"\nvalue = {value}\ncompare = \"{compare}\"\nsource = \"s\"");
         toml::from_str(&text).unwrap()
     }
 
@@ -273,10 +265,7 @@ mod tests {
     fn a_figure_is_read_with_its_unit() {
         assert_eq!(figure("\"45s\"").kind, FigureKind::Seconds);
         assert_eq!(figure("\"50TB\"").kind, FigureKind::Bytes);
-        assert_eq!(
-            figure("\"1.111TB/s\"").value.to_bits(),
-            1.111e12f64.to_bits()
-        );
+        assert_eq!(figure("\"1.111TB/s\"").value.to_bits(), 1.111e12f64.to_bits());
         assert_eq!(figure("0.23").to_string(), "0.23");
         assert_eq!(figure("\"1.111TB/s\"").in_own_unit(1.2e12), "1.2 TB/s");
         assert_eq!(figure("\"2199s\"").in_own_unit(2198.9), "2199 s");

@@ -220,13 +220,7 @@ impl Basis {
         unit: &'static str,
         source: Citation,
     ) -> &mut Assumption {
-        self.push(
-            None,
-            ValueOrigin::Derived,
-            what.into(),
-            (value, unit),
-            source,
-        )
+        self.push(None, ValueOrigin::Derived, what.into(), (value, unit), source)
     }
 
     fn push(
@@ -298,9 +292,7 @@ mod tests {
         let mut basis = Basis::default();
         let llama = Citation::quoted("Llama 3", "table 5");
         for path in ["a", "b", "c"] {
-            basis
-                .parameter(path, path, 1.0, "s", llama)
-                .between(0.5, 2.0, llama);
+            basis.parameter(path, path, 1.0, "s", llama).between(0.5, 2.0, llama);
         }
         basis.attribute(|path| match path {
             "a" => ValueOrigin::User,
@@ -310,14 +302,8 @@ mod tests {
         let [a, b, c] = &basis.assumptions[..] else {
             panic!("three were added")
         };
-        assert_eq!(
-            (a.origin, a.source, a.band),
-            (ValueOrigin::User, Citation::USER, None)
-        );
-        assert_eq!(
-            (b.origin, b.source),
-            (ValueOrigin::Scenario, Citation::SCENARIO)
-        );
+        assert_eq!((a.origin, a.source, a.band), (ValueOrigin::User, Citation::USER, None));
+        assert_eq!((b.origin, b.source), (ValueOrigin::Scenario, Citation::SCENARIO));
         assert_eq!((c.origin, c.source), (ValueOrigin::Default, llama));
         assert!(c.band.is_some());
     }

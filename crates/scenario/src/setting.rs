@@ -24,17 +24,11 @@ impl ParameterSetting {
     /// Reads `path=value`.
     pub fn parse(text: &str) -> Result<Self, Refusals> {
         match text.split_once('=') {
-            Some((path, value)) if !path.trim().is_empty() && !value.trim().is_empty() => {
-                Ok(Self {
-                    path: path.trim().to_owned(),
-                    value: value.trim().to_owned(),
-                })
-            }
-            _ => Err(Refusals::one(
-                "setting",
-                text,
-                "path=value, such as cluster.gpus=2048",
-            )),
+            Some((path, value)) if !path.trim().is_empty() && !value.trim().is_empty() => Ok(Self {
+                path: path.trim().to_owned(),
+                value: value.trim().to_owned(),
+            }),
+            _ => Err(Refusals::one("setting", text, "path=value, such as cluster.gpus=2048")),
         }
     }
 }
@@ -93,9 +87,7 @@ where
         Value::Float(number) => {
             let held = whole(number).and_then(|count| with(Value::Integer(count)).ok());
             held.ok_or_else(|| {
-                let most = LARGEST
-                    .iter()
-                    .find_map(|n| Some((n, with(Value::Integer(*n)).ok()?)));
+                let most = LARGEST.iter().find_map(|n| Some((n, with(Value::Integer(*n)).ok()?)));
                 most.map_or(refused, |(n, input)| refuse(counts(&input, path, *n)))
             })
         }
@@ -107,10 +99,7 @@ where
 const LARGEST: [i64; 4] = [i64::MAX, u32::MAX as i64, u16::MAX as i64, u8::MAX as i64];
 
 /// `number` as an integer; `None` if it is a fraction or exceeds TOML's range.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the range is checked above"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the range is checked above")]
 fn whole(number: f64) -> Option<i64> {
     let fits = number.fract() == 0.0 && number.abs() < i64::MAX as f64;
     fits.then_some(number as i64)
@@ -130,9 +119,7 @@ fn counts(input: &impl Checkable, path: &str, largest: i64) -> String {
 fn typed(text: &str) -> Value {
     let parsed = toml::from_str::<Table>(&format!("value = {text}"));
     match parsed.ok().and_then(|mut table| table.remove("value")) {
-        Some(
-            value @ (Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::String(_)),
-        ) => value,
+        Some(value @ (Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::String(_))) => value,
         _ => Value::String(text.to_owned()),
     }
 }
@@ -146,20 +133,16 @@ fn put(table: &mut Table, path: &str, value: Value) -> Result<(), String> {
     let Some((PathStep::Key(first), rest)) = path.split_first() else {
         return Err("a path that starts with a name".to_owned());
     };
-    let mut at = table
-        .entry(*first)
-        .or_insert_with(|| Value::Table(Table::new()));
+    let mut at = table.entry(*first).or_insert_with(|| Value::Table(Table::new()));
     for step in rest {
         at = match (step, at) {
             // A parameter that is absent by default is not in the table yet.
-            (PathStep::Key(key), Value::Table(table)) => table
-                .entry(*key)
-                .or_insert_with(|| Value::Table(Table::new())),
+            (PathStep::Key(key), Value::Table(table)) => {
+                table.entry(*key).or_insert_with(|| Value::Table(Table::new()))
+            }
             (PathStep::Index(i), Value::Array(items)) => {
                 let last = items.len().saturating_sub(1);
-                items
-                    .get_mut(*i)
-                    .ok_or(format!("an index from 0 to {last}"))?
+                items.get_mut(*i).ok_or(format!("an index from 0 to {last}"))?
             }
             (PathStep::Key(key), Value::Array(items)) => {
                 return Err(format!(

@@ -40,24 +40,15 @@ impl ParameterSweep {
     pub fn parse(text: &str) -> Result<Self, Refusals> {
         let refuse = |allowed: String| Refusals::one("sweep", text, allowed);
         let setting = ParameterSetting::parse(text).map_err(|_| {
-            refuse(
-                "path=a,b,c or path=from..to:steps[:log], such as cluster.gpus=512..8192:5:log"
-                    .to_owned(),
-            )
+            refuse("path=a,b,c or path=from..to:steps[:log], such as cluster.gpus=512..8192:5:log".to_owned())
         })?;
         let span_ends = setting.value.split_once("..");
         let values = match span_ends {
             Some((from, rest)) => span(from.trim(), rest.trim()).map_err(refuse)?,
-            None => setting
-                .value
-                .split(',')
-                .map(|value| value.trim().to_owned())
-                .collect(),
+            None => setting.value.split(',').map(|value| value.trim().to_owned()).collect(),
         };
         if values.len() > POINTS_MAX || values.iter().any(String::is_empty) {
-            return Err(refuse(format!(
-                "from 1 to {POINTS_MAX} values, none of them empty"
-            )));
+            return Err(refuse(format!("from 1 to {POINTS_MAX} values, none of them empty")));
         }
         Ok(Self {
             spanned: span_ends.is_some(),
@@ -156,9 +147,7 @@ fn span(from: &str, rest: &str) -> Result<Vec<String>, String> {
         (a, b) if a == b => a,
         ("", unit) => unit,
         _ => {
-            return Err(format!(
-                "{SHAPE} with one unit, not `{unit_a}` and `{unit_b}`"
-            ));
+            return Err(format!("{SHAPE} with one unit, not `{unit_a}` and `{unit_b}`"));
         }
     };
     if log && (a <= 0.0 || b <= 0.0) {
@@ -175,9 +164,7 @@ fn span(from: &str, rest: &str) -> Result<Vec<String>, String> {
             _ => a + (b - a) * share,
         }
     };
-    Ok((0..steps)
-        .map(|i| format!("{}{unit}", tidy(at(i))))
-        .collect())
+    Ok((0..steps).map(|i| format!("{}{unit}", tidy(at(i)))).collect())
 }
 
 /// Splits `400Gb/s` into its number and its unit.
@@ -264,11 +251,6 @@ mod tests {
     fn a_grid_too_large_is_refused() {
         let sweep = ParameterSweep::parse("cluster.gpus=1..2:1000").unwrap();
         let refused = points(&[sweep.clone(), sweep], POINTS_MAX);
-        assert!(
-            refused
-                .unwrap_err()
-                .to_string()
-                .contains("1000 × 1000 points")
-        );
+        assert!(refused.unwrap_err().to_string().contains("1000 × 1000 points"));
     }
 }

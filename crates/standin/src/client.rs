@@ -60,11 +60,7 @@ impl Standin {
                 .env("LD_LIBRARY_PATH", library_path()),
         );
         assert!(output.is_success, "inside the stand-in:\n{}", output.text);
-        assert!(
-            output.text.contains("1 passed"),
-            "{test} was not run:\n{}",
-            output.text
-        );
+        assert!(output.text.contains("1 passed"), "{test} was not run:\n{}", output.text);
     }
 
     fn inside() -> Self {
@@ -127,9 +123,7 @@ impl Standin {
     /// The recorded misuses.
     pub fn misuses(&self) -> Vec<String> {
         let report = self.report();
-        let misuses = report
-            .lines()
-            .filter_map(|line| line.strip_prefix("misuse "));
+        let misuses = report.lines().filter_map(|line| line.strip_prefix("misuse "));
         misuses.map(ToOwned::to_owned).collect()
     }
 
@@ -145,19 +139,9 @@ impl Standin {
     }
 
     fn assert_left(&self, contexts_max: u64) {
-        let kinds = [
-            "allocations",
-            "pinned",
-            "streams",
-            "events",
-            "files",
-            "buffers",
-        ];
+        let kinds = ["allocations", "pinned", "streams", "events", "files", "buffers"];
         let left: Vec<_> = kinds.iter().map(|kind| (*kind, self.count(kind))).collect();
-        assert!(
-            left.iter().all(|(_, count)| *count == 0),
-            "left over: {left:?}"
-        );
+        assert!(left.iter().all(|(_, count)| *count == 0), "left over: {left:?}");
         let contexts = self.count("contexts");
         assert!(contexts <= contexts_max, "{contexts} contexts left over");
         assert_eq!(self.misuses(), [""; 0]);

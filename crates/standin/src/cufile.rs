@@ -49,10 +49,7 @@ mod word {
     pub(super) const UNALIGNED: usize = 4;
 }
 
-const OK: Status = Status {
-    op: SUCCESS,
-    cuda: 0,
-};
+const OK: Status = Status { op: SUCCESS, cuda: 0 };
 
 fn failed(op: u32) -> Status {
     Status { op, cuda: 0 }
@@ -113,12 +110,7 @@ unsafe extern "C" fn cuFileGetVersion(version: *mut c_int) -> Status {
 unsafe extern "C" fn cuFileGetParameterBool(parameter: c_uint, value: *mut bool) -> Status {
     let world = begin!("cuFileGetParameterBool");
     let unset = parameter == PARAMETER_ALLOW_COMPAT;
-    let known = world
-        .cufile
-        .parameters
-        .get(&parameter)
-        .copied()
-        .unwrap_or(unset);
+    let known = world.cufile.parameters.get(&parameter).copied().unwrap_or(unset);
     // SAFETY: the caller gives a valid pointer.
     unsafe { value.write(known) };
     OK
@@ -164,10 +156,7 @@ unsafe extern "C" fn cuFileDriverGetProperties(properties: *mut u32) -> Status {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuFileHandleRegister(
-    handle: *mut *mut c_void,
-    description: *const Description,
-) -> Status {
+unsafe extern "C" fn cuFileHandleRegister(handle: *mut *mut c_void, description: *const Description) -> Status {
     let mut world = begin!("cuFileHandleRegister");
     // SAFETY: the caller gives a valid description.
     let Description { kind, fd, .. } = unsafe { &*description };
@@ -368,11 +357,7 @@ unsafe extern "C" fn cuFileGetStatsL3(stats: *mut u64) -> Status {
     if world.cufile.level < 3 {
         return failed(5022);
     }
-    let count_at = if world.plan.cufile_version < 1190 {
-        128
-    } else {
-        142
-    };
+    let count_at = if world.plan.cufile_version < 1190 { 128 } else { 142 };
     let gpus = world.plan.devices.min(GPUS_MAX);
     let mut words = vec![0u64; count_at];
     words.push(gpus as u64);

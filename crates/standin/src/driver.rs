@@ -60,11 +60,7 @@ mod work;
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(_flags: c_uint) -> u32 {
     let world = begin!("cuInit");
-    if world.plan.devices == 0 {
-        100
-    } else {
-        SUCCESS
-    }
+    if world.plan.devices == 0 { 100 } else { SUCCESS }
 }
 
 #[unsafe(no_mangle)]
@@ -153,11 +149,7 @@ unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) -> u
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetAttribute(
-    value: *mut c_int,
-    attribute: c_uint,
-    device: c_int,
-) -> u32 {
+unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: c_int) -> u32 {
     let world = begin!("cuDeviceGetAttribute");
     let known = match attribute {
         COMPUTE_MODE => world.plan.compute_mode,

@@ -84,9 +84,7 @@ impl Entry<'_> {
         let folder = words.next().ok_or_else(|| self.wrong("no path"))?;
         self.make(&self.place(folder)?)?;
         for word in words {
-            let (name, text) = word
-                .split_once('=')
-                .ok_or_else(|| self.wrong("expected name=text"))?;
+            let (name, text) = word.split_once('=').ok_or_else(|| self.wrong("expected name=text"))?;
             let path = format!("{folder}/{name}");
             // Spaces separate the words, so a text with spaces uses underscores.
             self.write(&path, format!("{}\n", text.replace('_', " ")).as_bytes())?;

@@ -85,11 +85,8 @@ impl Plan {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut plan = Self::default();
         for pair in text.split_whitespace() {
-            let (key, value) = pair
-                .split_once('=')
-                .ok_or(format!("{pair}: not key=value"))?;
-            plan.set(key, value)
-                .ok_or(format!("{pair}: no such key or value"))?;
+            let (key, value) = pair.split_once('=').ok_or(format!("{pair}: not key=value"))?;
+            plan.set(key, value).ok_or(format!("{pair}: no such key or value"))?;
         }
         Ok(plan)
     }
@@ -153,13 +150,7 @@ mod tests {
             code: 46,
         };
         assert_eq!(plan.failures, [failure]);
-        for wrong in [
-            "seed",
-            "seed=x",
-            "colour=red",
-            "fail=cuInit:1",
-            "fail=a:1:2:3",
-        ] {
+        for wrong in ["seed", "seed=x", "colour=red", "fail=cuInit:1", "fail=a:1:2:3"] {
             assert!(Plan::parse(wrong).is_err(), "{wrong}");
         }
     }

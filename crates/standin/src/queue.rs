@@ -23,9 +23,7 @@ impl Copy {
         let words = words.iter().map(|word| u64::from_ne_bytes(*word));
         let all = words.chain(rest.iter().map(|byte| u64::from(*byte)));
         all.fold(1, |sum, word| {
-            (sum ^ word)
-                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-                .rotate_left(29)
+            (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
         })
     }
 

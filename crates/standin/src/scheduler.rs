@@ -63,15 +63,13 @@ impl World {
 
     /// Whether a copy that has not run yet touches this host memory.
     pub(crate) fn is_host_in_flight(&self, start: usize, len: usize) -> bool {
-        self.copies()
-            .any(|c| c.host < start + len && start < c.host + c.len)
+        self.copies().any(|c| c.host < start + len && start < c.host + c.len)
     }
 
     /// Whether a copy that has not run yet touches this device memory.
     pub(crate) fn is_device_in_flight(&self, start: u64, len: usize) -> bool {
         let end = start + len as u64;
-        self.copies()
-            .any(|c| c.device < end && start < c.device + c.len as u64)
+        self.copies().any(|c| c.device < end && start < c.device + c.len as u64)
     }
 
     fn copies(&self) -> impl Iterator<Item = &Copy> {
@@ -103,9 +101,7 @@ impl World {
         let mut ready: Vec<usize> = ready.map(|(&stream, _)| stream).collect();
         ready.sort_unstable();
         let choice = self.below(ready.len() as u64);
-        ready
-            .get(usize::try_from(choice).expect("below a usize"))
-            .copied()
+        ready.get(usize::try_from(choice).expect("below a usize")).copied()
     }
 
     /// Runs and removes the head of a stream.

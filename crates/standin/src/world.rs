@@ -101,9 +101,7 @@ impl World {
 
     /// The calls since the plan was set: name and count.
     pub(crate) fn calls(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.calls
-            .iter()
-            .map(|(name, count)| (name.as_str(), *count))
+        self.calls.iter().map(|(name, count)| (name.as_str(), *count))
     }
 
     pub(crate) fn misuse(&mut self, what: impl Into<String>) {

@@ -143,7 +143,6 @@ pub use straightway_probe as probe;
 pub use straightway_scenario as scenario;
 
 pub use straightway_core::{
-    Choice, Error, ErrorKind, Extent, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt,
-    Result, Route, Transfer,
+    Choice, Error, ErrorKind, Extent, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt, Result, Route, Transfer,
 };
 pub use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, Ticket};

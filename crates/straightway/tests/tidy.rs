@@ -24,10 +24,7 @@ fn root() -> PathBuf {
 
 /// Every tracked file of the checkout, relative to its root; all files without git.
 fn files() -> Vec<String> {
-    let listed = Command::new("git")
-        .args(["ls-files"])
-        .current_dir(root())
-        .output();
+    let listed = Command::new("git").args(["ls-files"]).current_dir(root()).output();
     match listed {
         Ok(output) if output.status.success() => String::from_utf8(output.stdout)
             .unwrap()
@@ -86,16 +83,9 @@ fn files_and_functions_are_short() {
             }
             let indent: String = line.chars().take_while(|c| *c == ' ').collect();
             let close = format!("{indent}}}");
-            let length = lines[number..]
-                .iter()
-                .position(|l| *l == close)
-                .unwrap_or(0);
+            let length = lines[number..].iter().position(|l| *l == close).unwrap_or(0);
             if length > FUNCTION_LINES_MAX {
-                complaints.push(format!(
-                    "{file}:{}: {length} lines: {}",
-                    number + 1,
-                    line.trim()
-                ));
+                complaints.push(format!("{file}:{}: {length} lines: {}", number + 1, line.trim()));
             }
         }
     }
@@ -106,9 +96,8 @@ fn files_and_functions_are_short() {
 fn is_function(line: &str) -> bool {
     let words: Vec<_> = line.split_whitespace().take(5).collect();
     let before_fn = words.iter().take_while(|w| **w != "fn");
-    let is_qualifier = |w: &&str| {
-        w.starts_with("pub") || matches!(*w, "const" | "unsafe" | "extern" | "\"C\"" | "async")
-    };
+    let is_qualifier =
+        |w: &&str| w.starts_with("pub") || matches!(*w, "const" | "unsafe" | "extern" | "\"C\"" | "async");
     words.contains(&"fn") && before_fn.into_iter().all(is_qualifier) && !line.ends_with(';')
 }
 
@@ -124,10 +113,7 @@ fn a_public_type_name_is_defined_once() {
         }
         let lines = text.lines().take_while(|l| *l != "#[cfg(test)]");
         for name in lines.filter_map(public_type) {
-            places
-                .entry(name.to_owned())
-                .or_default()
-                .push(file.clone());
+            places.entry(name.to_owned()).or_default().push(file.clone());
         }
     }
     let architecture = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
@@ -136,8 +122,7 @@ fn a_public_type_name_is_defined_once() {
     let rows: Vec<_> = reasons.lines().filter(|l| l.starts_with("| `")).collect();
     let has_reason = |name: &str| {
         let named = format!("`{name}`");
-        rows.iter()
-            .any(|row| row.split('|').nth(1).unwrap().contains(&named))
+        rows.iter().any(|row| row.split('|').nth(1).unwrap().contains(&named))
     };
     let complaints: Vec<_> = places
         .iter()
@@ -168,9 +153,7 @@ fn every_file_begins_with_documentation() {
 
 #[test]
 fn no_file_or_module_has_a_meaningless_name() {
-    let banned = [
-        "utils", "util", "common", "helpers", "helper", "prelude", "misc", "mod",
-    ];
+    let banned = ["utils", "util", "common", "helpers", "helper", "prelude", "misc", "mod"];
     let is_banned = |f: &String| {
         let stem = Path::new(f)
             .file_stem()
@@ -209,9 +192,7 @@ fn unsafe_code_is_only_in_permitted_crates() {
         let has = text.lines().any(|l| {
             let code = l.trim_start();
             !code.starts_with("//")
-                && (code.contains("unsafe {")
-                    || code.contains("unsafe fn")
-                    || code.contains("unsafe impl"))
+                && (code.contains("unsafe {") || code.contains("unsafe fn") || code.contains("unsafe impl"))
         });
         if has && !allowed.iter().any(|a| file.starts_with(a)) && !file.ends_with("tidy.rs") {
             complaints.push(file);
@@ -234,9 +215,7 @@ fn only_lanes_and_engines_submit_ios() {
     let is_source = |file: &str| file.contains("/src/") && !file.contains("test");
     let mut complaints = Vec::new();
     for (file, text) in sources().filter(|(file, _)| is_source(file)) {
-        let is_allowed = allowed
-            .iter()
-            .any(|a| file.starts_with(&format!("crates/{a}")));
+        let is_allowed = allowed.iter().any(|a| file.starts_with(&format!("crates/{a}")));
         if text.contains(".submit(") && !is_allowed {
             complaints.push(file);
         }
@@ -247,24 +226,11 @@ fn only_lanes_and_engines_submit_ios() {
 /// The crates that `package` depends on, according to cargo.
 fn dependencies(package: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
-        .args([
-            "tree",
-            "--offline",
-            "-p",
-            package,
-            "-e",
-            "normal",
-            "--prefix",
-            "none",
-        ])
+        .args(["tree", "--offline", "-p", package, "-e", "normal", "--prefix", "none"])
         .current_dir(root())
         .output()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines()
         .filter_map(|l| l.split(' ').next())
@@ -287,42 +253,21 @@ const FORBIDDEN: &[(&str, &[&[&str]])] = &[
     ("fabric", &[&["report", "pcie", "model", "view"], IO]),
     ("model", &[&["report", "view"], IO]),
     // The width of a terminal comes from libc.
-    (
-        "view",
-        &[&["cli", "sys", "io", "pipeline", "probe", "tokio", "cudarc"]],
-    ),
+    ("view", &[&["cli", "sys", "io", "pipeline", "probe", "tokio", "cudarc"]]),
     (
         "report",
-        &[
-            &["sys", "io", "pipeline", "probe", "tokio", "cudarc"],
-            PLANNING,
-        ],
+        &[&["sys", "io", "pipeline", "probe", "tokio", "cudarc"], PLANNING],
     ),
     ("sys", &[&["io", "probe", "tokio"], PLANNING]),
     // io <- net <- the stores on web servers.
     ("io", &[&["net", "pipeline", "probe", "tokio"], PLANNING]),
     ("net", &[&["https", "s3", "pipeline", "tokio"], PLANNING]),
     ("https", &[&["pipeline", "webserver", "tokio"], PLANNING]),
-    (
-        "s3",
-        &[
-            &["https", "lab", "pipeline", "webserver", "tokio"],
-            PLANNING,
-        ],
-    ),
-    (
-        "cache",
-        &[&["https", "s3", "pipeline", "webserver", "tokio"], PLANNING],
-    ),
+    ("s3", &[&["https", "lab", "pipeline", "webserver", "tokio"], PLANNING]),
+    ("cache", &[&["https", "s3", "pipeline", "webserver", "tokio"], PLANNING]),
     ("nvme", &[&["rustix"], IO, PLANNING]),
-    (
-        "nvme-host",
-        &[&["nvme-target", "lab", "pipeline", "tokio"], PLANNING],
-    ),
-    (
-        "nvme-target",
-        &[&["nvme-host", "lab", "pipeline", "tokio"], PLANNING],
-    ),
+    ("nvme-host", &[&["nvme-target", "lab", "pipeline", "tokio"], PLANNING]),
+    ("nvme-target", &[&["nvme-host", "lab", "pipeline", "tokio"], PLANNING]),
     ("pipeline", &[&["probe", "cli"], PLANNING]),
     // The store in memory is for tests.
     ("cli", &[&["memory"]]),
@@ -333,11 +278,7 @@ fn dependencies_point_in_one_direction() {
     let mut complaints = Vec::new();
     for (package, forbidden) in FORBIDDEN {
         let found = dependencies(&format!("straightway-{package}"));
-        let names = forbidden
-            .iter()
-            .copied()
-            .flatten()
-            .filter(|name| *name != package);
+        let names = forbidden.iter().copied().flatten().filter(|name| *name != package);
         for name in names {
             if found.contains(*name) || found.contains(&format!("straightway-{name}")) {
                 complaints.push(format!("{package} depends on {name}"));
@@ -350,11 +291,7 @@ fn dependencies_point_in_one_direction() {
 /// The names in a table of a `Cargo.toml`.
 fn names_in(manifest: &toml::Table, table: &str) -> Vec<String> {
     let table = manifest.get(table).and_then(toml::Value::as_table);
-    table
-        .into_iter()
-        .flatten()
-        .map(|(name, _)| name.clone())
-        .collect()
+    table.into_iter().flatten().map(|(name, _)| name.clone()).collect()
 }
 
 /// The name of a package in code, where it is not the package's own.
@@ -362,16 +299,11 @@ const LIBRARIES: &[(&str, &str)] = &[("md-5", "md5"), ("rust-ini", "ini")];
 
 #[test]
 fn every_dependency_is_used() {
-    let read = |file: &str| -> toml::Table {
-        toml::from_str(&fs::read_to_string(root().join(file)).unwrap()).unwrap()
-    };
+    let read = |file: &str| -> toml::Table { toml::from_str(&fs::read_to_string(root().join(file)).unwrap()).unwrap() };
     let mut complaints = Vec::new();
     let mut used = BTreeSet::new();
     for file in files() {
-        let Some(folder) = file
-            .strip_suffix("/Cargo.toml")
-            .filter(|f| f.starts_with("crates/"))
-        else {
+        let Some(folder) = file.strip_suffix("/Cargo.toml").filter(|f| f.starts_with("crates/")) else {
             continue;
         };
         let manifest = read(&file);
@@ -384,10 +316,7 @@ fn every_dependency_is_used() {
             .flat_map(|table| names_in(&manifest, table))
         {
             let library = LIBRARIES.iter().find(|(package, _)| *package == name);
-            let library = library.map_or_else(
-                || name.replace('-', "_"),
-                |(_, library)| (*library).to_owned(),
-            );
+            let library = library.map_or_else(|| name.replace('-', "_"), |(_, library)| (*library).to_owned());
             if !code
                 .split(|c: char| !(c.is_alphanumeric() || c == '_'))
                 .any(|word| word == library)

@@ -49,10 +49,7 @@ pub fn run(io: Io) -> Done {
             Ok(0) => {}
             Ok(moved) => {
                 let done = Done::new(io, Ok(moved));
-                return Done {
-                    missed: true,
-                    ..done
-                };
+                return Done { missed: true, ..done };
             }
             Err(error) => {
                 let missed = error.kind() == io::ErrorKind::WouldBlock;

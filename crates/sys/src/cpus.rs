@@ -6,11 +6,7 @@ pub const CPUS_MAX: usize = 8192;
 /// The sorted CPUs in a list such as `0-51,104-155`; `None` if it is malformed.
 pub fn parse_cpus(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
-    for range in text
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty())
-    {
+    for range in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
         if first > last || last >= CPUS_MAX {

@@ -94,8 +94,7 @@ impl Facts {
             EXT if leg == Leg::Read && facts.statx_align.is_some() => {}
             EXT => {
                 facts.flags = ioctl_getflags(file).map_or(0, |flags| flags.bits());
-                facts.is_journalled =
-                    facts.statx_align.is_none() && is_journalled(status.identity.device);
+                facts.is_journalled = facts.statx_align.is_none() && is_journalled(status.identity.device);
             }
             BTRFS => facts.stored = fiemap::stored(file),
             _ => {}
@@ -133,8 +132,7 @@ fn decide(facts: &Facts, leg: Leg) -> DirectIo {
         EXT => {
             let has_holes = leg == Leg::Write && facts.flags & EXTENTS == 0;
             let odd = JOURNALLED | ENCRYPTED | VERIFIED | INLINE;
-            let is_odd =
-                facts.statx_align.is_none() && (facts.is_journalled || facts.flags & odd != 0);
+            let is_odd = facts.statx_align.is_none() && (facts.is_journalled || facts.flags & odd != 0);
             buffers(has_holes || is_odd)
         }
         XFS => None,

@@ -20,11 +20,7 @@ const NAME_BYTES: usize = 32;
 
 /// The counters of `interface`, by name.
 pub fn counters(interface: &str) -> io::Result<Vec<(String, u64)>> {
-    let socket = rustix::net::socket(
-        rustix::net::AddressFamily::INET,
-        rustix::net::SocketType::DGRAM,
-        None,
-    )?;
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     // struct ethtool_sset_info: cmd and reserved, the mask, one length.
     let mut info = vec![u64::from(GET_SET_INFO), 1 << SET_STATS, 0];
     ask(&socket, interface, &mut info)?;

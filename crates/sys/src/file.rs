@@ -17,14 +17,12 @@ use std::{
 };
 
 use rustix::fs::{
-    Advice, CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fchmod,
-    fchown, fdatasync, fstat, ftruncate, open, openat, seek, stat, syncfs,
+    Advice, CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fchmod, fchown, fdatasync,
+    fstat, ftruncate, open, openat, seek, stat, syncfs,
 };
 use rustix::io::{Errno, pread};
 use rustix::process::Gid;
-use straightway_core::{
-    Alignment, Error, ErrorKind, Extent, Leg, Object, Result, Survey, extent::up,
-};
+use straightway_core::{Alignment, Error, ErrorKind, Extent, Leg, Object, Result, Survey, extent::up};
 
 use crate::{
     direct::DirectIo,
@@ -113,8 +111,7 @@ impl File {
     pub fn open_in(folder: &Folder, name: &str) -> Result<Self> {
         let path = folder.path_of(name)?;
         let buffered = open_regular(folder, name, OFlags::RDONLY, &path, "open")?;
-        let status =
-            Status::of(&buffered).map_err(|e| Error::os("examine", path.display(), e.into()))?;
+        let status = Status::of(&buffered).map_err(|e| Error::os("examine", path.display(), e.into()))?;
         let access = OFlags::RDONLY | OFlags::NOFOLLOW;
         let opening = (folder.as_fd(), Path::new(name), access);
         let bytes = status.identity.bytes;
@@ -142,16 +139,10 @@ impl File {
 
     /// Creates the new file `path` in the folder `at`, for writing. It will be renamed to `target`, and its path and
     /// its errors use that name. It is created with the permissions `mode`, less the umask.
-    pub fn create_for(
-        target: &Path,
-        at: BorrowedFd<'_>,
-        path: &Path,
-        bytes: u64,
-        mode: u32,
-    ) -> Result<Self> {
+    pub fn create_for(target: &Path, at: BorrowedFd<'_>, path: &Path, bytes: u64, mode: u32) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let buffered = openat(at, path, flags, Mode::from_raw_mode(mode))
-            .map_err(|e| open_failed("create", target, e))?;
+        let buffered =
+            openat(at, path, flags, Mode::from_raw_mode(mode)).map_err(|e| open_failed("create", target, e))?;
         let status = Status::of(&buffered).map_err(|e| open_failed("create", target, e))?;
         let opening = (at, path, OFlags::RDWR);
         let file = Self::with_direct(target, opening, bytes, buffered, &status);
@@ -181,14 +172,8 @@ impl File {
         };
         let wanted = up(bytes, Alignment::PAGE_BYTES);
         if room < wanted {
-            let why =
-                format!("it has {room} bytes, but {wanted} (in whole blocks) are to be written");
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "write to",
-                target.display(),
-                why,
-            ));
+            let why = format!("it has {room} bytes, but {wanted} (in whole blocks) are to be written");
+            return Err(Error::new(ErrorKind::Invalid, "write to", target.display(), why));
         }
         let opening = (at, name, OFlags::RDWR);
         let file = Self::with_direct(target, opening, bytes, buffered, &status);
@@ -202,11 +187,7 @@ impl File {
     pub fn device(&self) -> Result<DeviceNumber> {
         let stat = fstat(&self.buffered).map_err(|e| self.error("examine", e.into()))?;
         let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
-        Ok(DeviceNumber::of(if is_device {
-            stat.st_rdev
-        } else {
-            stat.st_dev
-        }))
+        Ok(DeviceNumber::of(if is_device { stat.st_rdev } else { stat.st_dev }))
     }
 
     /// Reserves its space, so that a full disk is an error before any byte is written.
@@ -361,8 +342,8 @@ impl File {
                 Err(Errno::INVAL) => return Ok(vec![Extent::new(0, self.bytes)]),
                 Err(errno) => return Err(self.error("find the holes of", errno.into())),
             };
-            let hole = seek(&self.buffered, SeekFrom::Hole(data))
-                .map_err(|e| self.error("find the holes of", e.into()))?;
+            let hole =
+                seek(&self.buffered, SeekFrom::Hole(data)).map_err(|e| self.error("find the holes of", e.into()))?;
             let end = hole.min(self.bytes);
             if end <= data {
                 break;
@@ -386,8 +367,7 @@ impl File {
 
     /// Sets its permission bits.
     pub fn set_mode(&self, mode: u32) -> Result<()> {
-        fchmod(&self.buffered, Mode::from_raw_mode(mode))
-            .map_err(|e| self.error("set the permissions of", e.into()))
+        fchmod(&self.buffered, Mode::from_raw_mode(mode)).map_err(|e| self.error("set the permissions of", e.into()))
     }
 
     /// Returns an error if it was written to since it was opened, as far as its length and timestamps show
@@ -421,8 +401,7 @@ impl File {
     /// Evicts it from the page cache. Dirty pages are written first; pages in use may stay.
     pub fn evict(&self) -> Result<()> {
         let _ = fdatasync(&self.buffered);
-        fadvise(&self.buffered, 0, None, Advice::DontNeed)
-            .map_err(|e| self.error("evict", e.into()))
+        fadvise(&self.buffered, 0, None, Advice::DontNeed).map_err(|e| self.error("evict", e.into()))
     }
 
     /// Makes written data durable.

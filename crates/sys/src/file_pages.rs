@@ -37,16 +37,7 @@ impl FilePages {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let descriptor = file.descriptor(IoPath::PageCache);
         // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                bytes.max(1),
-                prot,
-                flags,
-                descriptor,
-                0,
-            )
-        };
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes.max(1), prot, flags, descriptor, 0) };
         let start = start.map_err(failed)?.cast();
         let start = NonNull::new(start).expect("a mapping is never at address 0");
         Ok(Self { start, bytes })
@@ -92,10 +83,7 @@ mod tests {
         unsafe {
             let start = pages.start.as_ptr();
             start.write_volatile(9);
-            assert_eq!(
-                (start.read_volatile(), start.add(8191).read_volatile()),
-                (9, 7)
-            );
+            assert_eq!((start.read_volatile(), start.add(8191).read_volatile()), (9, 7));
         }
         assert_eq!(std::fs::read(&path).unwrap(), [7; 8192]);
     }

@@ -21,8 +21,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, fcntl_setfl, flock,
-        fstat, fsync, linkat, mkdirat, openat, renameat, renameat_with, statat, unlinkat,
+        AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, fcntl_setfl, flock, fstat, fsync,
+        linkat, mkdirat, openat, renameat, renameat_with, statat, unlinkat,
     },
     io::Errno,
 };
@@ -167,12 +167,7 @@ impl Folder {
 
     /// Writes a new file under a temporary name. It is locked while it is open: an unlocked one was left by a dead
     /// process.
-    fn draft(
-        &self,
-        name: &str,
-        bytes: &[u8],
-        durability: Durability,
-    ) -> Result<(String, fs::File)> {
+    fn draft(&self, name: &str, bytes: &[u8], durability: Durability) -> Result<(String, fs::File)> {
         let front = &name[..name.floor_char_boundary(150)];
         let (draft, mut file) = self.claim(front)?;
         let written = file.write_all(bytes).and_then(|()| match durability {
@@ -197,12 +192,7 @@ impl Folder {
         }
         let why = "other processes keep removing its temporary file";
         let path = self.path.join(front);
-        Err(Error::new(
-            ErrorKind::Transient,
-            "create",
-            path.display(),
-            why,
-        ))
+        Err(Error::new(ErrorKind::Transient, "create", path.display(), why))
     }
 
     /// The names that are valid UTF-8, unordered. Every name that existed during the whole call is listed.
@@ -230,10 +220,7 @@ impl Folder {
                 (Ok(name), kind) => entries.push((name.to_owned(), kind)),
             }
             if entries.len() > NAMES_MAX {
-                let (path, why) = (
-                    self.path.display(),
-                    format!("it has more than {NAMES_MAX} entries"),
-                );
+                let (path, why) = (self.path.display(), format!("it has more than {NAMES_MAX} entries"));
                 return Err(Error::new(ErrorKind::Invalid, "list", path, why));
             }
         }
@@ -278,16 +265,8 @@ impl Folder {
         if self.remove_empty(name)? {
             return Ok(());
         }
-        let (path, why) = (
-            self.path.join(name),
-            "another process writes to it while it is removed",
-        );
-        Err(Error::new(
-            ErrorKind::Transient,
-            "remove",
-            path.display(),
-            why,
-        ))
+        let (path, why) = (self.path.join(name), "another process writes to it while it is removed");
+        Err(Error::new(ErrorKind::Transient, "remove", path.display(), why))
     }
 
     /// Removes its content.
@@ -349,9 +328,7 @@ impl Folder {
     pub(crate) fn path_of(&self, name: impl AsRef<OsStr>) -> Result<PathBuf> {
         let name = name.as_ref();
         let is_separator = |byte: &u8| matches!(byte, b'/' | b'\0');
-        if !matches!(name.as_bytes(), b"" | b"." | b"..")
-            && !name.as_bytes().iter().any(is_separator)
-        {
+        if !matches!(name.as_bytes(), b"" | b"." | b"..") && !name.as_bytes().iter().any(is_separator) {
             return Ok(self.join(name));
         }
         let name = format!("{:?}", name.to_string_lossy());
@@ -399,14 +376,7 @@ pub(crate) fn open_regular(
     path: &Path,
     operation: &'static str,
 ) -> Result<OwnedFd> {
-    let refuse = |what| {
-        Err(Error::new(
-            ErrorKind::Invalid,
-            operation,
-            path.display(),
-            what,
-        ))
-    };
+    let refuse = |what| Err(Error::new(ErrorKind::Invalid, operation, path.display(), what));
     let guards = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let descriptor = match openat(at, name, flags | guards, Mode::from_raw_mode(0o666)) {
         Ok(descriptor) => descriptor,
@@ -421,8 +391,7 @@ pub(crate) fn open_regular(
         return refuse("it is not a regular file");
     }
     // On a non-blocking descriptor io_uring returns EAGAIN instead of waiting for the drive.
-    fcntl_setfl(&descriptor, OFlags::empty())
-        .map_err(|e| Error::os(operation, path.display(), e.into()))?;
+    fcntl_setfl(&descriptor, OFlags::empty()).map_err(|e| Error::os(operation, path.display(), e.into()))?;
     Ok(descriptor)
 }
 
@@ -471,11 +440,7 @@ mod tests {
         }
         assert!(folder.read("name", 100).is_err());
         assert!(!folder.has_file("name").unwrap());
-        assert!(
-            !folder
-                .put_if_absent("name", b"x", Durability::Synced)
-                .unwrap()
-        );
+        assert!(!folder.put_if_absent("name", b"x", Durability::Synced).unwrap());
         assert_eq!(fs::read(&victim).unwrap(), b"precious");
     }
 
@@ -499,11 +464,7 @@ mod tests {
         let (_home, folder) = folder();
         for name in ["", ".", "..", "../victim", "a/b", "/etc/passwd", "a\0b"] {
             assert!(folder.open_file(name, Access::Keep).is_err(), "{name:?}");
-            assert!(
-                folder
-                    .put_if_absent(name, b"", Durability::Unsynced)
-                    .is_err()
-            );
+            assert!(folder.put_if_absent(name, b"", Durability::Unsynced).is_err());
             assert!(folder.remove_tree(name).is_err(), "{name:?}");
         }
     }
@@ -516,17 +477,12 @@ mod tests {
             folder.put_if_absent("name", text.as_bytes(), Durability::Unsynced)
         };
         let done: Vec<bool> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..8)
-                .map(|n| scope.spawn(move || put(n).unwrap()))
-                .collect();
+            let threads: Vec<_> = (0..8).map(|n| scope.spawn(move || put(n).unwrap())).collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
         let winner = done.iter().position(|done| *done).unwrap();
         assert_eq!(done.iter().filter(|done| **done).count(), 1);
-        assert_eq!(
-            folder.read("name", 9).unwrap(),
-            winner.to_string().as_bytes()
-        );
+        assert_eq!(folder.read("name", 9).unwrap(), winner.to_string().as_bytes());
         assert_eq!(folder.list().unwrap(), ["name"]);
     }
 
@@ -554,10 +510,7 @@ mod tests {
         let (_home, folder) = folder();
         fs::write(folder.path().join("name"), "two!").unwrap();
         assert_eq!(folder.read("name", 4).unwrap(), b"two!");
-        assert_eq!(
-            folder.read("name", 3).unwrap_err().kind(),
-            ErrorKind::Corrupt
-        );
+        assert_eq!(folder.read("name", 3).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
     #[test]
@@ -568,9 +521,6 @@ mod tests {
         let error = folder.rename_new("a", "b").unwrap_err();
         assert!(error.to_string().ends_with("it already exists"), "{error}");
         folder.rename_new("a", "c").unwrap();
-        assert_eq!(
-            folder.rename_new("a", "d").unwrap_err().kind(),
-            ErrorKind::NotFound
-        );
+        assert_eq!(folder.rename_new("a", "d").unwrap_err().kind(), ErrorKind::NotFound);
     }
 }

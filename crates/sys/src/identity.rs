@@ -62,10 +62,7 @@ impl Identity {
 
     /// As `settled`, by repeated checks: after a whole tick without a write, the next write gets a new timestamp,
     /// even on a file server with its own clock.
-    fn settled_by_ticks(
-        self,
-        mut look: impl FnMut() -> Result<Self, Errno>,
-    ) -> Result<Option<Self>, Errno> {
+    fn settled_by_ticks(self, mut look: impl FnMut() -> Result<Self, Errno>) -> Result<Option<Self>, Errno> {
         let mut identity = self;
         for _ in 0..LOOKS_MAX {
             thread::sleep(tick());
@@ -139,11 +136,7 @@ mod tests {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "old").unwrap();
-        let file = fs::File::options()
-            .read(true)
-            .write(true)
-            .open(&path)
-            .unwrap();
+        let file = fs::File::options().read(true).write(true).open(&path).unwrap();
         let now = || Identity::of(&fstat(&file).unwrap());
         let settled = now().settled_by_ticks(|| Ok(now())).unwrap().unwrap();
         assert_eq!(settled, now());
@@ -173,12 +166,7 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, "old").unwrap();
         let file = fs::File::open(&path).unwrap();
-        let before = Status::of(&file)
-            .unwrap()
-            .identity
-            .settled(&file)
-            .unwrap()
-            .unwrap();
+        let before = Status::of(&file).unwrap().identity.settled(&file).unwrap().unwrap();
         let modified = file.metadata().unwrap().modified().unwrap();
         fs::write(&path, "new").unwrap();
         let writer = fs::File::options().write(true).open(&path).unwrap();

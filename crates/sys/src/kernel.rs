@@ -12,8 +12,7 @@ pub fn major_minor(release: &str) -> Option<(u32, u32)> {
 
 /// Whether the running kernel has this version or a later one. An unknown version counts as older.
 pub(crate) fn is_since(version: (u32, u32)) -> bool {
-    static RUNNING: LazyLock<Option<(u32, u32)>> =
-        LazyLock::new(|| major_minor(&uname().release().to_string_lossy()));
+    static RUNNING: LazyLock<Option<(u32, u32)>> = LazyLock::new(|| major_minor(&uname().release().to_string_lossy()));
     *RUNNING >= Some(version)
 }
 

@@ -51,9 +51,7 @@ pub fn open_files_hint() -> String {
         );
     }
     let most = shown(limit.maximum);
-    format!(
-        "{now} files may be open at once: run `ulimit -n {most}` in the shell that starts the program"
-    )
+    format!("{now} files may be open at once: run `ulimit -n {most}` in the shell that starts the program")
 }
 
 /// Ignores SIGXFSZ, so that a write beyond the file size limit fails with `EFBIG`, which can be reported and cleaned

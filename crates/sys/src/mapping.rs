@@ -178,11 +178,7 @@ mod tests {
         // them.
         unsafe {
             assert!(!mapping.copy(0, target.as_mut_ptr(), 1 << 20));
-            assert!(!streaming::copy(
-                target.as_mut_ptr(),
-                mapping.start.as_ptr(),
-                1 << 20
-            ));
+            assert!(!streaming::copy(target.as_mut_ptr(), mapping.start.as_ptr(), 1 << 20));
         }
         let mut front = vec![0; 8192];
         file.read_exact_at(&mut front, 0)?;

@@ -85,12 +85,7 @@ impl HostMemory {
     ///
     /// # Safety
     /// Nothing else uses the range, up to the next huge page if the mapping has several parts.
-    pub(crate) unsafe fn part(
-        map: &Arc<Mapped>,
-        start: NonNull<u8>,
-        bytes: usize,
-        place: Place,
-    ) -> Self {
+    pub(crate) unsafe fn part(map: &Arc<Mapped>, start: NonNull<u8>, bytes: usize, place: Place) -> Self {
         let skipped = start.addr().get().checked_sub(map.start.addr().get());
         let end = skipped.and_then(|skipped| skipped.checked_add(bytes));
         assert!(
@@ -289,10 +284,7 @@ mod tests {
     #[test]
     fn an_allocation_beyond_the_available_memory_is_an_error_with_its_size() {
         let error = HostMemory::new(1 << 60).unwrap_err();
-        assert!(
-            error.to_string().contains("1024 PiB of host memory"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("1024 PiB of host memory"), "{error}");
         assert!(HostMemory::new(u64::MAX).is_err());
     }
 }

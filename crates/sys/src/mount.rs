@@ -141,9 +141,7 @@ fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let code = part
-            .get(..3)
-            .and_then(|code| u8::from_str_radix(code, 8).ok());
+        let code = part.get(..3).and_then(|code| u8::from_str_radix(code, 8).ok());
         if let Some(code) = code.filter(u8::is_ascii) {
             plain.push(char::from(code));
             plain.push_str(&part[3..]);
@@ -189,13 +187,7 @@ mod tests {
 
     #[test]
     fn malformed_lines_are_skipped() {
-        for text in [
-            "",
-            "x",
-            "1 2 3",
-            "1 2 8:1 / / rw - ext4",
-            "1 2 8 / / rw - ext4 a b",
-        ] {
+        for text in ["", "x", "1 2 3", "1 2 8:1 / / rw - ext4", "1 2 8 / / rw - ext4 a b"] {
             assert_eq!(Mounts::parse(text), Mounts::default());
         }
         assert_eq!(unescape("a\\040b\\9\\"), "a b\\9\\");

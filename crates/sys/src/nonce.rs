@@ -48,10 +48,6 @@ mod tests {
         let mut bytes = vec![0; 1 << 20];
         fill_random(&mut bytes).unwrap();
         // A page of zeros is drawn with a probability of 2^-32768.
-        assert!(
-            bytes
-                .chunks(4096)
-                .all(|page| page.iter().any(|byte| *byte != 0))
-        );
+        assert!(bytes.chunks(4096).all(|page| page.iter().any(|byte| *byte != 0)));
     }
 }

@@ -65,9 +65,7 @@ impl Provider {
 
     /// The address ranges of its BARs on the bus.
     pub fn bars(self, root: &Root) -> Vec<std::ops::Range<u64>> {
-        let text = root
-            .text(self.folder().join("resource"))
-            .unwrap_or_default();
+        let text = root.text(self.folder().join("resource")).unwrap_or_default();
         let bar = |line: &str| {
             let mut ends = line.split_whitespace();
             let mut end = || u64::from_str_radix(ends.next()?.strip_prefix("0x")?, 16).ok();
@@ -117,23 +115,10 @@ impl Provider {
         })?;
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice. It stays when the descriptor is closed.
-        let map = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                bytes,
-                prot,
-                MapFlags::SHARED,
-                &file,
-                0,
-            )
-        };
+        let map = unsafe { mmap(std::ptr::null_mut(), bytes, prot, MapFlags::SHARED, &file, 0) };
         let map = map.map_err(|errno| match errno {
             Errno::NOMEM => {
-                let why = format!(
-                    "{} are needed, but {} are free",
-                    Bytes(bytes as u64),
-                    Bytes(free)
-                );
+                let why = format!("{} are needed, but {} are free", Bytes(bytes as u64), Bytes(free));
                 let hint = "use a smaller ⟦staging⟧, or let other programs give theirs back";
                 self.error(ErrorKind::Transient, why).with_hint(hint)
             }
@@ -176,11 +161,8 @@ impl Provider {
         } else {
             format!("devices that have it: {}", others.join(", "))
         };
-        self.error(
-            ErrorKind::NotFound,
-            "the device has no peer-to-peer memory (p2pmem)",
-        )
-        .with_hint(hint)
+        self.error(ErrorKind::NotFound, "the device has no peer-to-peer memory (p2pmem)")
+            .with_hint(hint)
     }
 
     fn error(self, kind: ErrorKind, why: impl Into<String>) -> Error {
@@ -221,10 +203,7 @@ mod tests {
         assert_eq!(all, [Provider::at("0000:04:00.0".parse().unwrap())]);
         assert_eq!(all[0].bytes(&root), Some(64 << 20));
         assert_eq!(all[0].free_bytes(&root), Some(66_912_256));
-        assert_eq!(
-            all[0].bars(&root),
-            [0xfe80_0000..0xfe80_4000, 0xf400_0000..0xf800_0000]
-        );
+        assert_eq!(all[0].bars(&root), [0xfe80_0000..0xfe80_4000, 0xf400_0000..0xf800_0000]);
     }
 
     #[test]

@@ -98,12 +98,7 @@ impl Region {
     /// # Safety
     ///
     /// As for [`lent_host`](Self::lent_host), and the pages stay where they are as long as `owner` is kept.
-    pub unsafe fn lent_bar(
-        device: PciAddress,
-        start: NonNull<u8>,
-        bytes: u64,
-        owner: Owner,
-    ) -> Result<Self> {
+    pub unsafe fn lent_bar(device: PciAddress, start: NonNull<u8>, bytes: u64, owner: Owner) -> Result<Self> {
         Provider::at(device).check(start, length(bytes)?, &Root::machine())?;
         streaming::install();
         let lent = Lent {
@@ -174,14 +169,7 @@ impl Region {
 
     /// Sets the memory of a deferred region, once. It must have the length of the region.
     pub fn provide(&self, memory: DeviceMemory) -> Result<()> {
-        let refuse = |why: &str| {
-            Err(Error::new(
-                ErrorKind::Invalid,
-                "provide memory to",
-                "a region",
-                why,
-            ))
-        };
+        let refuse = |why: &str| Err(Error::new(ErrorKind::Invalid, "provide memory to", "a region", why));
         let Memory::Deferred(deferred) = &self.memory else {
             return refuse("it already has memory");
         };
@@ -328,14 +316,9 @@ impl Region {
 
     /// `offset` as an index, if the `len` bytes that start there are in bounds.
     fn position(&self, offset: u64, len: usize) -> Result<usize> {
-        let fits = offset
-            .checked_add(len as u64)
-            .is_some_and(|end| end <= self.bytes);
+        let fits = offset.checked_add(len as u64).is_some_and(|end| end <= self.bytes);
         if !fits {
-            let why = format!(
-                "{len} bytes at offset {offset} exceed its {} bytes",
-                self.bytes
-            );
+            let why = format!("{len} bytes at offset {offset} exceed its {} bytes", self.bytes);
             return Err(Error::new(ErrorKind::Invalid, "access", "a region", why));
         }
         length(offset)
@@ -422,8 +405,7 @@ impl Window {
             self.bytes,
             self.pointer().addr()
         );
-        let why =
-            "pages of the target memory are gone: its file was truncated or its device removed";
+        let why = "pages of the target memory are gone: its file was truncated or its device removed";
         Error::new(ErrorKind::Invalid, "copy", target, why)
             .with_hint("use other memory, or map the file again after giving it its length")
     }

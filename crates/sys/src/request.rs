@@ -132,10 +132,7 @@ impl<H> Io<H> {
     }
 
     fn check_length(&self, bytes: usize) {
-        assert!(
-            bytes <= self.bytes,
-            "an I/O does not move more than it requested"
-        );
+        assert!(bytes <= self.bytes, "an I/O does not move more than it requested");
     }
 
     /// The address of its first byte.
@@ -232,15 +229,9 @@ mod tests {
 
     #[test]
     fn an_io_outside_its_buffer_panics_even_if_its_range_overflows() {
-        for (start, bytes) in [
-            (4096, 1),
-            (usize::MAX, 2),
-            (2, usize::MAX),
-            (usize::MAX, usize::MAX),
-        ] {
+        for (start, bytes) in [(4096, 1), (usize::MAX, 2), (2, usize::MAX), (usize::MAX, usize::MAX)] {
             let outside = io(start, bytes);
-            let caught =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| outside.pointer()));
+            let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| outside.pointer()));
             assert!(caught.is_err(), "{start} {bytes}");
         }
     }

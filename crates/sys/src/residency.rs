@@ -85,8 +85,7 @@ pub fn resident_by_sample(file: &File, extent: Extent) -> Vec<Extent> {
     let stride = (last - whole.offset) / (SAMPLES - 1);
     let is_cached = |i: u64| {
         let offset = down(whole.offset + i * stride, PAGE);
-        cached_pages(file, Extent::new(offset, SAMPLE_BYTES))
-            .is_ok_and(|pages| pages * PAGE == SAMPLE_BYTES)
+        cached_pages(file, Extent::new(offset, SAMPLE_BYTES)).is_ok_and(|pages| pages * PAGE == SAMPLE_BYTES)
     };
     // The last window may exceed the file, where there are no pages.
     if (0..SAMPLES - 1).all(is_cached) {

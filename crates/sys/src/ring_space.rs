@@ -83,10 +83,7 @@ impl RingSpace {
     /// much of their memory as the caller will allocate, so that slots of many lengths do not add up.
     pub(crate) fn reuse(&self, bytes: usize) -> Option<Slot> {
         let mut idle = self.idle();
-        let fitting = idle
-            .iter()
-            .enumerate()
-            .filter(|(_, slot)| slot.bytes() >= bytes);
+        let fitting = idle.iter().enumerate().filter(|(_, slot)| slot.bytes() >= bytes);
         if let Some((best, _)) = fitting.min_by_key(|(at, slot)| (slot.bytes(), Reverse(*at))) {
             return Some(idle.remove(best));
         }
@@ -95,10 +92,7 @@ impl RingSpace {
             freed_bytes += slot.bytes();
             freed_bytes >= bytes
         };
-        let count = idle
-            .iter()
-            .position(is_enough)
-            .map_or(idle.len(), |last| last + 1);
+        let count = idle.iter().position(is_enough).map_or(idle.len(), |last| last + 1);
         let shorter: Vec<_> = idle.drain(..count).collect();
         // Unpinning takes time.
         drop(idle);
@@ -166,11 +160,7 @@ mod tests {
         let [first, second, other] = &memories;
         let distance = |memory: &HostMemory| {
             let whole = space.whole.as_ref().unwrap();
-            memory
-                .start()
-                .addr()
-                .get()
-                .wrapping_sub(whole.start.addr().get())
+            memory.start().addr().get().wrapping_sub(whole.start.addr().get())
         };
         assert_eq!((distance(first), distance(second)), (0, 6 << 20));
         assert!(distance(other) >= 10 << 20, "it is outside");
@@ -188,11 +178,7 @@ mod tests {
         let (gone, kept) = (take(), take());
         let address = gone.start().as_ptr();
         // The whole second huge page belongs to the part.
-        for address in [
-            address,
-            address.wrapping_add((4 << 20) - 1),
-            kept.start().as_ptr(),
-        ] {
+        for address in [address, address.wrapping_add((4 << 20) - 1), kept.start().as_ptr()] {
             // SAFETY: the mapping has these bytes, and nothing else uses them.
             unsafe { address.write(7) };
         }
@@ -225,10 +211,7 @@ mod tests {
         let [a, b, c, d] = slots.each_ref().map(|slot| slot.memory().id());
         space.keep(slots);
         let reused = [8192, 4096, 1, 1].map(|bytes| space.reuse(bytes).unwrap());
-        assert_eq!(
-            reused.each_ref().map(|slot| slot.memory().id()),
-            [d, c, a, b]
-        );
+        assert_eq!(reused.each_ref().map(|slot| slot.memory().id()), [d, c, a, b]);
         assert!(space.reuse(1).is_none());
     }
 

@@ -63,12 +63,7 @@ impl Slot {
     ///
     /// Pinned memory is scarce in some containers. If `count` slots cannot be pinned, the ring has fewer. If
     /// not even one can, the error says what that requires.
-    pub fn pinned_ring(
-        space: &RingSpace,
-        context: &Context,
-        count: usize,
-        bytes: usize,
-    ) -> Result<Vec<Self>> {
+    pub fn pinned_ring(space: &RingSpace, context: &Context, count: usize, bytes: usize) -> Result<Vec<Self>> {
         if count == 1
             && let Some(slot) = space.reuse(bytes)
         {
@@ -118,9 +113,7 @@ impl Slot {
 
     /// Cuts `memory`, which has no other user, into `count` slots of `bytes` each.
     fn cut(memory: &Arc<HostMemory>, count: usize, bytes: usize) -> Vec<Self> {
-        (0..count)
-            .map(|i| Self::part(memory, i * bytes, bytes))
-            .collect()
+        (0..count).map(|i| Self::part(memory, i * bytes, bytes)).collect()
     }
 
     /// A slot for a part of `memory` that no other slot uses.

@@ -9,10 +9,7 @@ use std::{
 
 use rustix::{
     io::Errno,
-    net::{
-        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, send,
-        socket_with, sockopt,
-    },
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, send, socket_with, sockopt},
 };
 
 /// A TCP socket. It is closed when the last I/O that uses it is done.
@@ -54,11 +51,7 @@ impl Socket {
 
     /// Sends as much as fits into the socket's buffer, without waiting. Returns the number of bytes.
     pub fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
-        match send(
-            self.0.as_fd(),
-            bytes,
-            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-        ) {
+        match send(self.0.as_fd(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) => Ok(sent),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             Err(error) => Err(error.into()),

@@ -56,8 +56,7 @@ impl From<&Statx> for Status {
                 modified: stamp(answer.stx_mtime),
                 changed: stamp(answer.stx_ctime),
             },
-            direct_align: knows_direct
-                .then_some((answer.stx_dio_offset_align, answer.stx_dio_mem_align)),
+            direct_align: knows_direct.then_some((answer.stx_dio_offset_align, answer.stx_dio_mem_align)),
         }
     }
 }

@@ -94,10 +94,6 @@ mod tests {
         while info().received_bytes < 5000 || info().acked_bytes < 1000 {
             std::thread::yield_now();
         }
-        assert!(
-            info().rtt_us > 0 && info().out_of_order == 0,
-            "{:?}",
-            info()
-        );
+        assert!(info().rtt_us > 0 && info().out_of_order == 0, "{:?}", info());
     }
 }

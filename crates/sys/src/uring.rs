@@ -65,10 +65,7 @@ impl Uring {
     pub fn new(depth: u32) -> Result<Self> {
         let depth = depth.clamp(1, DEPTH_MAX);
         let ring = build(depth)?;
-        let files = ring
-            .submitter()
-            .register_files_sparse(FILES)
-            .map_or(0, |()| FILES);
+        let files = ring.submitter().register_files_sparse(FILES).map_or(0, |()| FILES);
         let buffers = ring
             .submitter()
             .register_buffers_sparse(BUFFERS)
@@ -115,9 +112,7 @@ impl Uring {
         let before = done.len();
         for completion in self.ring.completion() {
             let number = u32::try_from(completion.user_data()).expect("user data is a u32");
-            let in_flight = self.table[number as usize]
-                .take()
-                .expect("a number is in flight once");
+            let in_flight = self.table[number as usize].take().expect("a number is in flight once");
             self.free.push(number);
             let io = self.registrations.release(in_flight);
             done.push(Done::new(io, outcome(completion.result())));
@@ -163,10 +158,7 @@ fn build(depth: u32) -> Result<IoUring> {
                 ErrorKind::Unsupported,
                 "let the process lock more memory (`ulimit -l`), or ask for fewer lanes",
             ),
-            _ => (
-                ErrorKind::Transient,
-                "ask for fewer lanes, or a smaller depth",
-            ),
+            _ => (ErrorKind::Transient, "ask for fewer lanes, or a smaller depth"),
         };
         Error::new(kind, "set up", "io_uring", source.to_string()).with_hint(hint)
     };
@@ -236,8 +228,7 @@ impl Registrations {
         self.buffers.take(memory.id(), memory.id(), |slot| {
             // SAFETY: the memory is mapped, since the I/O's buffer is part of it. The kernel pins its pages, so
             // that they outlive the mapping, and uses them only for I/Os that own a slot of the memory.
-            let registered =
-                unsafe { submitter.register_buffers_update(slot.into(), &[iovec], None) };
+            let registered = unsafe { submitter.register_buffers_update(slot.into(), &[iovec], None) };
             // The likely cause of a failure is RLIMIT_MEMLOCK. The I/O then runs unregistered, and slower.
             registered.is_ok()
         })
@@ -417,10 +408,7 @@ mod tests {
         while uring.in_flight() > 0 {
             uring.poll(&mut done, 2, Duration::from_secs(1)).unwrap();
         }
-        assert!(
-            done.iter().all(|d| matches!(d.result, Ok(4096))),
-            "{done:?}"
-        );
+        assert!(done.iter().all(|d| matches!(d.result, Ok(4096))), "{done:?}");
         uring.forget_files();
     }
 
@@ -441,10 +429,6 @@ mod tests {
             }
         }
         assert_eq!(done.len(), 320);
-        assert!(
-            uring.system_calls() <= 80,
-            "{} for 320 I/Os",
-            uring.system_calls()
-        );
+        assert!(uring.system_calls() <= 80, "{} for 320 I/Os", uring.system_calls());
     }
 }

@@ -6,21 +6,14 @@ use std::sync::Arc;
 
 use straightway_core::{ErrorKind, Place, Result};
 use straightway_standin::Standin;
-use straightway_sys::cuda::{
-    Context, CopyDirection, Copying, CudaStream, DeviceMemory, Driver, Span,
-};
+use straightway_sys::cuda::{Context, CopyDirection, Copying, CudaStream, DeviceMemory, Driver, Span};
 use straightway_sys::memory::HostMemory;
 use straightway_sys::{Region, RingSpace, Slot};
 
 const SLOT_BYTES: usize = 64 << 10;
 
 fn context() -> Context {
-    Driver::load()
-        .unwrap()
-        .device(0)
-        .unwrap()
-        .context()
-        .unwrap()
+    Driver::load().unwrap().device(0).unwrap().context().unwrap()
 }
 
 fn ring(context: &Context, slots: usize) -> Result<Vec<Slot>> {
@@ -61,20 +54,14 @@ fn a_device_reports_its_name_address_and_memory() {
     Standin::run("devices=2 memory_bytes=1048576", |_| {
         let driver = Driver::load().unwrap();
         assert_eq!(
-            (
-                driver.version().to_string().as_str(),
-                driver.device_count().unwrap()
-            ),
+            (driver.version().to_string().as_str(), driver.device_count().unwrap()),
             ("13.0", 2)
         );
         let device = driver.device(1).unwrap();
         assert_eq!(device.name().unwrap(), "Stand-in GPU 1");
         assert_eq!(device.pci_address().unwrap(), "0000:1c:00.0");
         assert_eq!(device.memory_total().unwrap().0, 1 << 20);
-        assert_ne!(
-            device.uuid().unwrap(),
-            driver.device(0).unwrap().uuid().unwrap()
-        );
+        assert_ne!(device.uuid().unwrap(), driver.device(0).unwrap().uuid().unwrap());
         let error = driver.device(2).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("2 device(s)"), "{error}");
@@ -117,10 +104,7 @@ fn a_device_held_exclusively_by_another_process_is_a_clear_error() {
         let device = Driver::load().unwrap().device(0).unwrap();
         let error = device.context().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Transient);
-        assert!(
-            error.to_string().contains("another process holds it"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("another process holds it"), "{error}");
         assert!(error.hint().unwrap().contains("nvidia-smi"));
         // When the other process has ended, this process can use the device.
         standin.plan("compute_mode=3");
@@ -132,12 +116,7 @@ fn a_device_held_exclusively_by_another_process_is_a_clear_error() {
 #[test]
 fn a_device_with_prohibited_compute_mode_is_unsupported() {
     Standin::run("compute_mode=2", |standin| {
-        let error = Driver::load()
-            .unwrap()
-            .device(0)
-            .unwrap()
-            .context()
-            .unwrap_err();
+        let error = Driver::load().unwrap().device(0).unwrap().context().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         standin.assert_clean();
     });
@@ -151,10 +130,7 @@ fn device_memory_that_runs_out_is_an_error_with_the_sizes() {
         let error = DeviceMemory::allocate(&context, 1 << 20).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Transient);
         let text = error.to_string();
-        assert!(
-            text.contains("1 MiB wanted") && text.contains("512 KiB free"),
-            "{text}"
-        );
+        assert!(text.contains("1 MiB wanted") && text.contains("512 KiB free"), "{text}");
         drop(held);
         drop(DeviceMemory::allocate(&context, 1 << 20).unwrap());
         drop(context);
@@ -270,12 +246,7 @@ fn round_trip(seed: u64) {
             let stream = &streams[chunk % streams.len()];
             copies.push(
                 stream
-                    .copy(
-                        CopyDirection::ToDevice,
-                        slot,
-                        &memory,
-                        &[whole(chunk * SLOT_BYTES)],
-                    )
+                    .copy(CopyDirection::ToDevice, slot, &memory, &[whole(chunk * SLOT_BYTES)])
                     .unwrap(),
             );
         }
@@ -284,12 +255,7 @@ fn round_trip(seed: u64) {
             let slot = free.pop().unwrap();
             let stream = &streams[chunk % streams.len()];
             let copy = stream
-                .copy(
-                    CopyDirection::ToHost,
-                    slot,
-                    &memory,
-                    &[whole(chunk * SLOT_BYTES)],
-                )
+                .copy(CopyDirection::ToHost, slot, &memory, &[whole(chunk * SLOT_BYTES)])
                 .unwrap();
             let slot = copy.wait().unwrap();
             assert_eq!(slot.as_slice(), pattern(chunk), "chunk {chunk}");
@@ -398,10 +364,7 @@ fn dropping_a_copy_waits_for_it_and_keeps_its_memory_until_then() {
             .unwrap();
         // Only the copy still holds memory, ring and stream.
         drop((memory, stream));
-        assert_eq!(
-            (standin.count("allocations"), standin.count("pinned")),
-            (1, 1)
-        );
+        assert_eq!((standin.count("allocations"), standin.count("pinned")), (1, 1));
         drop(copy);
         drop(context);
         standin.assert_clean();
@@ -433,11 +396,7 @@ fn many_spans_of_one_slot_are_copied_to_their_offsets() {
             for span in &spans {
                 let mut seen = vec![0; span.bytes];
                 memory.read(span.memory_offset, &mut seen).unwrap();
-                assert_eq!(
-                    seen,
-                    slot.as_slice()[span.slot_offset..][..span.bytes],
-                    "{span:?}"
-                );
+                assert_eq!(seen, slot.as_slice()[span.slot_offset..][..span.bytes], "{span:?}");
             }
             let back = stream
                 .copy(CopyDirection::ToHost, slots.pop().unwrap(), &memory, &spans)
@@ -505,14 +464,7 @@ fn a_copy_that_fails_half_way_is_an_error_and_leaks_nothing() {
         let stream = CudaStream::new(&context).unwrap();
         let memory = Arc::new(DeviceMemory::allocate(&context, 4 * SLOT_BYTES).unwrap());
         let slots = ring(&context, 4).unwrap();
-        let start = |(i, slot)| {
-            stream.copy(
-                CopyDirection::ToDevice,
-                slot,
-                &memory,
-                &[whole(i * SLOT_BYTES)],
-            )
-        };
+        let start = |(i, slot)| stream.copy(CopyDirection::ToDevice, slot, &memory, &[whole(i * SLOT_BYTES)]);
         let outcomes: Vec<_> = slots.into_iter().enumerate().map(start).collect();
         let errors: Vec<_> = outcomes
             .into_iter()
@@ -558,12 +510,7 @@ fn lent_memory_is_used_in_place_and_not_freed() {
 fn a_pointer_that_is_not_this_device_s_memory_is_refused() {
     Standin::run("devices=2", |standin| {
         let context = context();
-        let other = Driver::load()
-            .unwrap()
-            .device(1)
-            .unwrap()
-            .context()
-            .unwrap();
+        let other = Driver::load().unwrap().device(1).unwrap().context().unwrap();
         let here = DeviceMemory::allocate(&context, 4096).unwrap();
         let there = DeviceMemory::allocate(&other, 4096).unwrap();
         let pinned = HostMemory::new(4096).unwrap();
@@ -665,10 +612,7 @@ fn every_call_that_fails_is_an_error_and_leaks_nothing() {
                     || (name == "cuEventQuery" && nth > 2)
                     // The pushes of the drops at the end.
                     || (name == "cuCtxPushCurrent_v2" && outcome.is_ok());
-                assert!(
-                    silent || outcome.is_err(),
-                    "call {nth} of {name} failed unnoticed"
-                );
+                assert!(silent || outcome.is_err(), "call {nth} of {name} failed unnoticed");
                 standin.assert_clean();
             }
         }

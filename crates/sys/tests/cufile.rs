@@ -15,12 +15,7 @@ use straightway_sys::cufile::{CuFile, CufileRequest, Library, Parameter};
 const SOON: Duration = Duration::from_secs(20);
 
 fn context() -> Context {
-    Driver::load()
-        .unwrap()
-        .device(0)
-        .unwrap()
-        .context()
-        .unwrap()
+    Driver::load().unwrap().device(0).unwrap().context().unwrap()
 }
 
 fn open(context: &Context) -> Result<CuFile> {
@@ -36,9 +31,7 @@ fn request(memory_offset: usize, bytes: usize, file_offset: u64) -> CufileReques
 }
 
 fn bytes(len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| u8::try_from(i * 13 % 253).unwrap())
-        .collect()
+    (0..len).map(|i| u8::try_from(i * 13 % 253).unwrap()).collect()
 }
 
 #[test]
@@ -51,32 +44,20 @@ fn bytes_are_moved_between_a_file_and_registered_memory() {
         let cufile = open(&context).unwrap();
         let memory = Arc::new(DeviceMemory::allocate(&context, 16 << 10).unwrap());
         let registered = cufile.register_memory(&memory).unwrap();
-        let file = cufile
-            .register_file(File::open(&path).unwrap().into(), "data")
-            .unwrap();
+        let file = cufile.register_file(File::open(&path).unwrap().into(), "data").unwrap();
         // The file ends 1808 bytes into its third page: an aligned request comes back short.
-        assert_eq!(
-            file.read(&registered, request(0, 12 << 10, 0)).unwrap(),
-            10_000
-        );
+        assert_eq!(file.read(&registered, request(0, 12 << 10, 0)).unwrap(), 10_000);
         let mut seen = vec![0; 10_000];
         memory.read(0, &mut seen).unwrap();
         assert_eq!(seen, bytes(10_000));
-        assert_eq!(
-            file.read(&registered, request(12 << 10, 4096, 4096))
-                .unwrap(),
-            4096
-        );
+        assert_eq!(file.read(&registered, request(12 << 10, 4096, 4096)).unwrap(), 4096);
         memory.read(12 << 10, &mut seen[..4096]).unwrap();
         assert_eq!(seen[..4096], bytes(10_000)[4096..8192]);
 
         let copy = folder.path().join("copy");
         let target = File::create(&copy).unwrap();
         let target = cufile.register_file(target.into(), "copy").unwrap();
-        assert_eq!(
-            target.write(&registered, request(0, 8192, 0)).unwrap(),
-            8192
-        );
+        assert_eq!(target.write(&registered, request(0, 8192, 0)).unwrap(), 8192);
         assert_eq!(fs::read(&copy).unwrap(), bytes(10_000)[..8192]);
         drop((target, file, registered, memory, cufile, context));
         standin.assert_clean();
@@ -102,9 +83,7 @@ fn a_request_that_is_not_aligned_never_reaches_cufile() {
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains("not aligned"), "{error}");
         }
-        let beyond = file
-            .read(&registered, request(8192, 12 << 10, 0))
-            .unwrap_err();
+        let beyond = file.read(&registered, request(8192, 12 << 10, 0)).unwrap_err();
         assert_eq!(beyond.kind(), ErrorKind::Invalid);
         let counters = watch.counters(context.device().uuid().unwrap()).unwrap();
         assert_eq!((counters.reads.total, counters.reads.unaligned), (0, 0));
@@ -126,12 +105,7 @@ fn counted(mode: &str, version: u32) {
     Standin::run(
         &format!("devices=3 cufile={mode} cufile_version={version}"),
         |standin| {
-            let context = Driver::load()
-                .unwrap()
-                .device(2)
-                .unwrap()
-                .context()
-                .unwrap();
+            let context = Driver::load().unwrap().device(2).unwrap().context().unwrap();
             let cufile = open(&context).unwrap();
             let watch = cufile.watch().unwrap();
             let uuid = context.device().uuid().unwrap();
@@ -143,26 +117,16 @@ fn counted(mode: &str, version: u32) {
             file.read(&registered, request(0, 4096, 0)).unwrap();
             let before = watch.counters(uuid).unwrap();
             for i in 0..3 {
-                file.read(&registered, request(4096, 8192, i * 8192))
-                    .unwrap();
+                file.read(&registered, request(4096, 8192, i * 8192)).unwrap();
             }
             file.write(&registered, request(0, 4096, 0)).unwrap();
             let now = watch.counters(uuid).unwrap().since(before);
             let of = |direct: &str, count: u64| if mode == direct { count } else { 0 };
             assert_eq!((now.reads.total, now.read_bytes), (3, 3 * 8192));
             assert_eq!((now.writes.total, now.write_bytes), (1, 4096));
-            assert_eq!(
-                (now.reads.nvfs, now.writes.nvfs),
-                (of("nvfs", 3), of("nvfs", 1))
-            );
-            assert_eq!(
-                (now.reads.p2p, now.writes.p2p),
-                (of("p2p", 3), of("p2p", 1))
-            );
-            assert_eq!(
-                (now.reads.posix, now.writes.posix),
-                (of("compat", 3), of("compat", 1))
-            );
+            assert_eq!((now.reads.nvfs, now.writes.nvfs), (of("nvfs", 3), of("nvfs", 1)));
+            assert_eq!((now.reads.p2p, now.writes.p2p), (of("p2p", 3), of("p2p", 1)));
+            assert_eq!((now.reads.posix, now.writes.posix), (of("compat", 3), of("compat", 1)));
             let stranger = watch.counters([1; 16]).unwrap_err();
             assert_eq!(stranger.kind(), ErrorKind::Unsupported);
             assert_eq!(standin.misuses(), [""; 0]);
@@ -186,9 +150,7 @@ fn a_file_that_cannot_be_registered_is_unsupported_with_a_hint_to_udev() {
         let context = context();
         let cufile = open(&context).unwrap();
         let file = tempfile::tempfile().unwrap();
-        let error = cufile
-            .register_file(file.into(), "model.safetensors")
-            .unwrap_err();
+        let error = cufile.register_file(file.into(), "model.safetensors").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("model.safetensors"), "{error}");
         assert!(error.to_string().contains("5027"), "{error}");
@@ -236,9 +198,7 @@ fn with_compat_mode_off_a_file_that_cannot_be_direct_is_an_error() {
         let context = context();
         let library = Library::load(&[]).unwrap();
         assert_eq!(library.version().unwrap().to_string(), "1.15");
-        library
-            .set_parameter(Parameter::AllowCompatMode, false)
-            .unwrap();
+        library.set_parameter(Parameter::AllowCompatMode, false).unwrap();
         let cufile = library.open(&context, SOON).unwrap();
         let file = tempfile::tempfile().unwrap();
         let error = cufile.register_file(file.into(), "data").unwrap_err();
@@ -272,15 +232,10 @@ fn a_failed_read_distinguishes_errno_and_cufile_codes() {
             .register_file(tempfile::tempfile().unwrap().into(), "data")
             .unwrap();
         let error = file.read(&registered, request(0, 4096, 0)).unwrap_err();
-        assert_eq!(
-            (error.kind(), error.os_code()),
-            (ErrorKind::Transient, Some(5))
-        );
+        assert_eq!((error.kind(), error.os_code()), (ErrorKind::Transient, Some(5)));
         let error = file.read(&registered, request(0, 4096, 0)).unwrap_err();
         assert!(
-            error
-                .to_string()
-                .contains("pinned memory (cuFile error 5016)"),
+            error.to_string().contains("pinned memory (cuFile error 5016)"),
             "{error}"
         );
         assert_eq!(
@@ -350,10 +305,7 @@ fn every_call_that_fails_is_an_error_and_leaks_nothing() {
                 standin.plan(&format!("cufile=p2p fail={name}:{nth}:5030"));
                 let outcome = use_everything();
                 let is_silent = SILENT.contains(&name.as_str());
-                assert!(
-                    is_silent || outcome.is_err(),
-                    "call {nth} of {name} failed unnoticed"
-                );
+                assert!(is_silent || outcome.is_err(), "call {nth} of {name} failed unnoticed");
                 standin.assert_clean();
                 assert_eq!(standin.count("opened"), 0, "{name}");
             }

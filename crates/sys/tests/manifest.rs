@@ -26,17 +26,11 @@ pci /sys/devices/pci0000:00/0000:00:02.0 vendor=0x1af4
         root.text("/sys/block/vda/queue/scheduler").unwrap(),
         "[none] mq-deadline"
     );
-    assert_eq!(
-        root.hex("/sys/bus/pci/devices/0000:00:02.0/vendor"),
-        Some(0x1af4)
-    );
+    assert_eq!(root.hex("/sys/bus/pci/devices/0000:00:02.0/vendor"), Some(0x1af4));
     assert_eq!(root.value("/sys/dev/block/254:0/queue/rotational"), Some(0));
     assert!(root.exists("/dev/shm") && root.list("/dev/shm").is_empty());
     assert_eq!(root.text("/proc/mounts").unwrap().lines().count(), 3);
-    assert_eq!(
-        root.read("/sys/config").unwrap(),
-        [0, 0, 0x0d, 1, 0, 0, 0, 0]
-    );
+    assert_eq!(root.read("/sys/config").unwrap(), [0, 0, 0x0d, 1, 0, 0, 0, 0]);
     expand("!/sys/block", folder.path()).unwrap();
     assert!(!root.exists("/sys/dev/block/254:0"));
 }

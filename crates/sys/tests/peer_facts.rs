@@ -79,9 +79,7 @@ fn inside() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (far, _) = listener.accept().unwrap();
-    let sent: Vec<u8> = (0..BYTES)
-        .map(|at| (at * 7 % 251).try_into().unwrap())
-        .collect();
+    let sent: Vec<u8> = (0..BYTES).map(|at| (at * 7 % 251).try_into().unwrap()).collect();
     let copy = sent.clone();
     let writer = std::thread::spawn(move || near.write_all(&copy).map(|()| near).unwrap());
     let received = receive(&far, start);
@@ -97,8 +95,7 @@ fn inside() {
 }
 
 #[test]
-fn bar_memory_cannot_be_registered_or_sent_without_a_copy_and_receives_into_it_are_copies_by_the_cpu()
- {
+fn bar_memory_cannot_be_registered_or_sent_without_a_copy_and_receives_into_it_are_copies_by_the_cpu() {
     if !Guest::is_possible(NEWEST) {
         return;
     }

@@ -27,11 +27,7 @@ pub fn with_basis(mut page: Page, basis: &Basis, in_full: bool) -> Page {
             what: assumption.what.clone(),
             value: cell(assumption.value, assumption.unit),
             formula: band(assumption),
-            source: format!(
-                "{}: {}",
-                origin(assumption.origin),
-                source(assumption.source)
-            ),
+            source: format!("{}: {}", origin(assumption.origin), source(assumption.source)),
             confidence: confidence(assumption.source),
         });
     }
@@ -59,16 +55,10 @@ fn published(corrections: &[Correction]) -> Vec<Block> {
             .into(),
         ]);
     }
-    let why = corrections
-        .iter()
-        .filter(|correction| !correction.why.is_empty());
+    let why = corrections.iter().filter(|correction| !correction.why.is_empty());
     let why: Vec<String> = why
         .map(|correction| {
-            let claim = correction
-                .claim
-                .split(" (")
-                .next()
-                .unwrap_or(&correction.claim);
+            let claim = correction.claim.split(" (").next().unwrap_or(&correction.claim);
             let sign = if correction.holds { "✓" } else { "✗" };
             let line = format!("{sign} {claim}: {}.", correction.why.trim_end_matches('.'));
             shown(&line).into_owned()

@@ -34,14 +34,8 @@ pub(crate) fn percent(share: f64) -> String {
 }
 
 /// The names of all entries with the highest worth, within a millionth, and the first of those entries.
-pub(crate) fn leaders<'a, T>(
-    all: &[(&'a str, &'a T)],
-    worth: impl Fn(&T) -> f64,
-) -> (Vec<&'a str>, Option<&'a T>) {
-    let most = all
-        .iter()
-        .map(|(_, one)| worth(one))
-        .fold(f64::NEG_INFINITY, f64::max);
+pub(crate) fn leaders<'a, T>(all: &[(&'a str, &'a T)], worth: impl Fn(&T) -> f64) -> (Vec<&'a str>, Option<&'a T>) {
+    let most = all.iter().map(|(_, one)| worth(one)).fold(f64::NEG_INFINITY, f64::max);
     let level = |one: &T| worth(one) >= most - 1e-6 * most.abs();
     let first: Vec<_> = all.iter().filter(|(_, one)| level(one)).collect();
     (
@@ -69,8 +63,5 @@ pub(crate) fn paragraphs(text: &str) -> String {
     let joined = text
         .split("\n\n")
         .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
-    joined
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join("\n\n")
+    joined.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
 }

@@ -29,20 +29,11 @@ fn missed(comparisons: &[Comparison]) -> usize {
 
 fn fill(comparisons: &[Comparison]) -> Page {
     let missed = missed(comparisons);
-    let total: usize = comparisons
-        .iter()
-        .map(|comparison| comparison.rows.len())
-        .sum();
+    let total: usize = comparisons.iter().map(|comparison| comparison.rows.len()).sum();
     let bound = MISS * 100.0;
     let (tone, text) = match (total, missed) {
-        (0, _) => (
-            Tone::Neutral,
-            "No measured figure has a prediction.".to_owned(),
-        ),
-        (_, 0) => (
-            Tone::Good,
-            format!("All {total} predictions are within {bound:.0} %."),
-        ),
+        (0, _) => (Tone::Neutral, "No measured figure has a prediction.".to_owned()),
+        (_, 0) => (Tone::Good, format!("All {total} predictions are within {bound:.0} %.")),
         _ => (
             Tone::Caution,
             format!("{missed} of {total} predictions miss by more than {bound:.0} %."),
@@ -52,11 +43,7 @@ fn fill(comparisons: &[Comparison]) -> Page {
     for comparison in comparisons {
         let missing = comparison.missing.join(", ");
         let note = format!("Not measured (assumed instead, or left out): {missing}.");
-        let note = if missing.is_empty() {
-            String::new()
-        } else {
-            note
-        };
+        let note = if missing.is_empty() { String::new() } else { note };
         let missed = comparison.rows.iter().filter(|row| row.misses());
         let why = missed.filter_map(|row| Some(format!("{}: {}.", row.what, row.why?)));
         let why = why.collect::<Vec<_>>().join("\n");

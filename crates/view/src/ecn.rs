@@ -2,9 +2,7 @@
 
 use straightway_core::Bytes;
 use straightway_fabric::{
-    fluid::{
-        DELAY_FACTOR, Fluid, GAIN_MARGIN_MIN, Margins, SETTLE, Settled, ThresholdChoice, Tuned,
-    },
+    fluid::{DELAY_FACTOR, Fluid, GAIN_MARGIN_MIN, Margins, SETTLE, Settled, ThresholdChoice, Tuned},
     packet_check::QueueRange,
 };
 use straightway_report::{Cell, Column, Page, Table, Tone, Unit};
@@ -56,11 +54,7 @@ fn fill(answer: &EcnAnswer<'_>) -> Page {
         "After a displacement by a tenth from the fixed point, each flow gets {} on average; its share is {}.",
         settled.rate_mean, choice.fixed.rate
     );
-    let title = format!(
-        "{} DCQCN flows through {}",
-        fluid.flows,
-        gbit(fluid.rate).show()
-    );
+    let title = format!("{} DCQCN flows through {}", fluid.flows, gbit(fluid.rate).show());
     Page::new(title)
         .verdict(tone, text)
         .section("", [table.into(), rule(answer).into()])
@@ -99,11 +93,8 @@ fn queues(answer: &EcnAnswer<'_>) -> Table {
     ];
     let mut table = Table::new("", columns);
     let mut push = |name: &str, fluid: &Settled, played: Option<QueueRange>| {
-        let packets = |pick: fn(&QueueRange) -> Bytes| {
-            played
-                .as_ref()
-                .map_or(Cell::Missing, |played| pick(played).into())
-        };
+        let packets =
+            |pick: fn(&QueueRange) -> Bytes| played.as_ref().map_or(Cell::Missing, |played| pick(played).into());
         table.push([
             Cell::from(name),
             fluid.queue_min.into(),

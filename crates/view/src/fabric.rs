@@ -2,9 +2,7 @@
 
 use straightway_core::{Bytes, Seconds};
 use straightway_fabric::{FabricOutcome, FabricScenario, QueueSeries, TrafficOutcome};
-use straightway_report::{
-    self as report, Axis, Block, Cell, Chart, Column, Page, Table, Tone, Unit,
-};
+use straightway_report::{self as report, Axis, Block, Cell, Chart, Column, Page, Table, Tone, Unit};
 
 use crate::{
     basis::with_basis,
@@ -63,9 +61,7 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
     }
     let dropped = outcome.ledger.dropped_packets;
     if dropped > 0 && scenario.switch.pfc.enabled {
-        let text = format!(
-            "{dropped} packets were lost though the fabric is lossless: the headroom is too small."
-        );
+        let text = format!("{dropped} packets were lost though the fabric is lossless: the headroom is too small.");
         return (Tone::Bad, text);
     }
     let flows: usize = outcome.traffic.iter().map(|t| t.flows).sum();
@@ -104,13 +100,8 @@ fn verdict(scenario: &FabricScenario, outcome: &FabricOutcome) -> (Tone, String)
     if let Some(text) = still_filling(outcome) {
         return (Tone::Neutral, format!("{text}{possible}"));
     }
-    let tone = if possible.is_empty() {
-        Tone::Good
-    } else {
-        Tone::Caution
-    };
-    let text =
-        format!("Nothing was lost, and no flow was delayed by congestion off its path.{possible}");
+    let tone = if possible.is_empty() { Tone::Good } else { Tone::Caution };
+    let text = format!("Nothing was lost, and no flow was delayed by congestion off its path.{possible}");
     (tone, text)
 }
 
@@ -175,13 +166,7 @@ fn queues(outcome: &FabricOutcome) -> Vec<Block> {
     }
     let paused = |series: &QueueSeries| {
         let ns: u64 = series.paused_ns.iter().sum();
-        (ns > 0).then(|| {
-            format!(
-                "{} was paused for {}",
-                series.link,
-                Seconds(ns as f64 / 1e9)
-            )
-        })
+        (ns > 0).then(|| format!("{} was paused for {}", series.link, Seconds(ns as f64 / 1e9)))
     };
     let paused: Vec<String> = outcome.series.iter().filter_map(paused).collect();
     let span = outcome.series.first().map_or(0, |s| s.span_ns);
@@ -270,28 +255,16 @@ fn victims(outcome: &FabricOutcome) -> Table {
 
 fn ledger(outcome: &FabricOutcome) -> Table {
     let ledger = &outcome.ledger;
-    let mut table = Table::new(
-        "",
-        [
-            Column::text("on the wire"),
-            Column::new("bytes", Unit::Bytes),
-        ],
-    );
+    let mut table = Table::new("", [Column::text("on the wire"), Column::new("bytes", Unit::Bytes)]);
     for (what, bytes) in [
         ("sent", ledger.injected_bytes),
         ("delivered", ledger.delivered_bytes),
         ("dropped by switches", ledger.dropped_bytes),
         ("discarded by receivers", ledger.discarded_bytes),
         ("in flight at the end", ledger.in_flight_bytes),
-        (
-            "peak use of a shared buffer",
-            outcome.buffer.shared_peak_bytes,
-        ),
+        ("peak use of a shared buffer", outcome.buffer.shared_peak_bytes),
         ("size of a shared buffer", outcome.buffer.shared_bytes),
-        (
-            "peak use of a port's headroom",
-            outcome.buffer.headroom_peak_bytes,
-        ),
+        ("peak use of a port's headroom", outcome.buffer.headroom_peak_bytes),
     ] {
         table.push([Cell::from(what), Bytes(bytes).into()]);
     }

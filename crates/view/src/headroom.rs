@@ -33,17 +33,13 @@ pub fn page(ports: &[Port], answers: &[Headroom], buffer: Bytes, in_full: bool) 
         ]);
     }
     let most = answers.iter().map(|a| a.xoff).max().unwrap_or_default();
-    let verdict =
-        format!("A lossless port reserves up to {most} for bytes that arrive after XOFF.");
+    let verdict = format!("A lossless port reserves up to {most} for bytes that arrive after XOFF.");
     let mut basis = answers.first().map(|a| a.basis.clone()).unwrap_or_default();
     basis.corrections = incast_corrections();
     let page = Page::new("Headroom of a lossless port")
         .verdict(Tone::Neutral, verdict)
         .section("", [table.into()])
-        .section(
-            "Time in which incast fills the buffer",
-            [fills(ports, buffer).into()],
-        );
+        .section("Time in which incast fills the buffer", [fills(ports, buffer).into()]);
     with_basis(page, &basis, in_full)
 }
 

@@ -146,10 +146,7 @@ fn links(outcome: &PcieOutcome) -> Vec<Block> {
     }
     let mut blocks = vec![table.into()];
     if links.len() > ROWS_MAX {
-        let text = format!(
-            "{} more links are in the JSON answer.",
-            links.len() - ROWS_MAX
-        );
+        let text = format!("{} more links are in the JSON answer.", links.len() - ROWS_MAX);
         blocks.push(text.into());
     }
     blocks
@@ -171,10 +168,7 @@ fn how_many(sweep: &StreamSweep) -> Vec<Block> {
             point.bottleneck.what.as_str().into(),
         ]);
     }
-    let curve = sweep
-        .points
-        .iter()
-        .map(|p| (p.streams as f64, p.total_bytes_per_s.0));
+    let curve = sweep.points.iter().map(|p| (p.streams as f64, p.total_bytes_per_s.0));
     let x = Axis::linear("streams", Unit::Count);
     let y = Axis::linear("total", Unit::Rate);
     let chart = Chart::new("", x, y).with(Series::new("total", curve));

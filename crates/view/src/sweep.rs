@@ -103,10 +103,7 @@ impl Grid {
         });
         let mut table = Table::new("", swept.chain(shown));
         for point in &self.points {
-            let swept = point
-                .settings
-                .iter()
-                .map(|setting| quantity(&setting.value));
+            let swept = point.settings.iter().map(|setting| quantity(&setting.value));
             let shown = self.headlines.iter().map(|headline| cell(point, headline));
             table.push(swept.chain(shown));
         }
@@ -126,11 +123,7 @@ impl Grid {
         }
         let chart = |unit: &Unit| {
             let mut chart = Chart::new("", x.clone(), Axis::linear("", unit.clone()));
-            for headline in self
-                .headlines
-                .iter()
-                .filter(|headline| headline.unit == *unit)
-            {
+            for headline in self.headlines.iter().filter(|headline| headline.unit == *unit) {
                 for (name, line) in lines(&self.points, headline) {
                     chart = chart.with(Series::new(name, line));
                 }
@@ -164,9 +157,9 @@ fn fields(points: &[Point]) -> Vec<String> {
 fn cell(point: &Point, headline: &Headline) -> Cell {
     match figure(point, headline) {
         Some(Value::String(word)) => word.as_str().into(),
-        Some(value) => value.as_f64().map_or(Cell::Missing, |value| {
-            Cell::number(value, headline.unit.clone())
-        }),
+        Some(value) => value
+            .as_f64()
+            .map_or(Cell::Missing, |value| Cell::number(value, headline.unit.clone())),
         None => Cell::Missing,
     }
 }
@@ -179,10 +172,7 @@ fn all_refused(points: &[Point]) -> Option<&Refusals> {
 
 fn refusals(points: &[Point]) -> Vec<String> {
     let at = |point: &Point| {
-        let set = point
-            .settings
-            .iter()
-            .map(|s| format!("{}={}", s.path, s.value));
+        let set = point.settings.iter().map(|s| format!("{}={}", s.path, s.value));
         set.collect::<Vec<_>>().join(", ")
     };
     let refused = points
@@ -193,10 +183,7 @@ fn refusals(points: &[Point]) -> Vec<String> {
 
 /// The column of swept values, with a unit if all values have the same.
 fn column(sweep: &ParameterSweep) -> Column {
-    let mut units = sweep
-        .values
-        .iter()
-        .map(|value| quantity(value).unit().cloned());
+    let mut units = sweep.values.iter().map(|value| quantity(value).unit().cloned());
     let first = units.next().flatten();
     match first.filter(|unit| units.all(|other| other.as_ref() == Some(unit))) {
         Some(unit) => Column::new(&*sweep.path, unit),
@@ -248,17 +235,9 @@ fn number(cell: &Cell) -> Option<f64> {
 fn lines(points: &[Point], headline: &Headline) -> Vec<(String, Vec<(f64, f64)>)> {
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for point in points {
-        let (first, others) = point
-            .settings
-            .split_first()
-            .expect("a sweep sets something");
-        let others: Vec<String> = others
-            .iter()
-            .map(|s| format!("{}={}", s.path, s.value))
-            .collect();
-        let name = [std::slice::from_ref(&headline.label), &others]
-            .concat()
-            .join(" ");
+        let (first, others) = point.settings.split_first().expect("a sweep sets something");
+        let others: Vec<String> = others.iter().map(|s| format!("{}={}", s.path, s.value)).collect();
+        let name = [std::slice::from_ref(&headline.label), &others].concat().join(" ");
         let x = number(&quantity(&first.value));
         let y = figure(point, headline).and_then(Value::as_f64);
         let Some(at) = x.zip(y) else { continue };

@@ -84,10 +84,7 @@ impl ReceivedRequest {
             }
             (Some(_), None) => {
                 let content_range = format!("bytes */{total}");
-                let headers = [
-                    ("Content-Length", "0"),
-                    ("Content-Range", content_range.as_str()),
-                ];
+                let headers = [("Content-Length", "0"), ("Content-Range", content_range.as_str())];
                 return head("416 Range Not Satisfiable", &headers);
             }
         };
@@ -118,9 +115,7 @@ pub fn head(status: &str, headers: &[(&str, &str)]) -> Vec<u8> {
 pub fn with_headers(mut response: Vec<u8>, headers: &[(&str, &str)]) -> Vec<u8> {
     let status_end = response.windows(2).position(|w| w == b"\r\n");
     let at = status_end.expect("a response has a status line") + 2;
-    let lines = headers
-        .iter()
-        .map(|(name, value)| format!("{name}: {value}\r\n"));
+    let lines = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
     response.splice(at..at, lines.collect::<String>().into_bytes());
     response
 }
@@ -164,16 +159,12 @@ impl std::fmt::Debug for Shared {
 
 impl Server {
     /// Starts a server without TLS that responds with the steps `handler` returns.
-    pub fn start(
-        handler: impl Fn(&ReceivedRequest) -> Vec<ServerStep> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn start(handler: impl Fn(&ReceivedRequest) -> Vec<ServerStep> + Send + Sync + 'static) -> Self {
         Self::run(Box::new(handler), None)
     }
 
     /// Starts a server with TLS, for `localhost` and `127.0.0.1`.
-    pub fn start_tls(
-        handler: impl Fn(&ReceivedRequest) -> Vec<ServerStep> + Send + Sync + 'static,
-    ) -> Self {
+    pub fn start_tls(handler: impl Fn(&ReceivedRequest) -> Vec<ServerStep> + Send + Sync + 'static) -> Self {
         Self::run(Box::new(handler), Some(Certificate::new()))
     }
 
@@ -207,11 +198,7 @@ impl Server {
 
     /// The URL of a path on it.
     pub fn url(&self, path: &str) -> String {
-        let scheme = if self.certificate.is_some() {
-            "https"
-        } else {
-            "http"
-        };
+        let scheme = if self.certificate.is_some() { "https" } else { "http" };
         format!("{scheme}://{}{path}", self.address)
     }
 
@@ -243,11 +230,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
-        let streams = self
-            .shared
-            .streams
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
         for stream in &*streams {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
@@ -271,10 +254,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, tls: Option<&Arc<rustls:
         let open = shared.open.fetch_add(1, Ordering::Relaxed) + 1;
         shared.open_max.fetch_max(open, Ordering::Relaxed);
         if let Ok(clone) = stream.try_clone() {
-            let mut streams = shared
-                .streams
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut streams = shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
             streams.push(clone);
         }
         let (shared, tls) = (Arc::clone(shared), tls.cloned());
@@ -284,9 +264,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, tls: Option<&Arc<rustls:
                 None => serve(stream, &shared, number),
                 Some(config) => rustls::ServerConnection::new(config)
                     .map_err(io::Error::other)
-                    .and_then(|session| {
-                        serve(rustls::StreamOwned::new(session, stream), &shared, number)
-                    }),
+                    .and_then(|session| serve(rustls::StreamOwned::new(session, stream), &shared, number)),
             };
             shared.open.fetch_sub(1, Ordering::Relaxed);
         });
@@ -301,11 +279,7 @@ fn serve<S: Read + Write + Ends>(stream: S, shared: &Shared, connection: usize) 
     served
 }
 
-fn serve_all<S: Read + Write>(
-    stream: &mut BufReader<S>,
-    shared: &Shared,
-    connection: usize,
-) -> io::Result<()> {
+fn serve_all<S: Read + Write>(stream: &mut BufReader<S>, shared: &Shared, connection: usize) -> io::Result<()> {
     for nth in 0.. {
         let Some(mut request) = read(stream)? else {
             return Ok(());
@@ -359,11 +333,7 @@ fn read<S: Read>(stream: &mut BufReader<S>) -> io::Result<Option<ReceivedRequest
         }
         lines.push(line.to_owned());
     }
-    let mut words = lines
-        .first()
-        .map(|line| line.split(' '))
-        .into_iter()
-        .flatten();
+    let mut words = lines.first().map(|line| line.split(' ')).into_iter().flatten();
     let (Some(method), Some(target)) = (words.next(), words.next()) else {
         return Ok(None);
     };
@@ -380,9 +350,7 @@ fn read<S: Read>(stream: &mut BufReader<S>) -> io::Result<Option<ReceivedRequest
         connection: 0,
         nth: 0,
     };
-    let length = request
-        .header("content-length")
-        .and_then(|length| length.parse().ok());
+    let length = request.header("content-length").and_then(|length| length.parse().ok());
     request.body = vec![0; length.unwrap_or(0)];
     stream.read_exact(&mut request.body)?;
     Ok(Some(request))

@@ -142,16 +142,8 @@ impl Load {
             let rows = rows.filter(|row| (row.route, row.reason) == (route, reason));
             rows.map(|row| row.bytes).sum::<u64>()
         };
-        let ways = (
-            of(Route::Socket, Reason::Tcp),
-            of(Route::Buffered, Reason::LocalCache),
-        );
-        assert_eq!(
-            ways.0 + ways.1,
-            self.receipt.bytes,
-            "{:?}",
-            self.receipt.routes
-        );
+        let ways = (of(Route::Socket, Reason::Tcp), of(Route::Buffered, Reason::LocalCache));
+        assert_eq!(ways.0 + ways.1, self.receipt.bytes, "{:?}", self.receipt.routes);
         ways
     }
 }
@@ -166,12 +158,7 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Opens objects through a cache.
-    pub(crate) fn new(
-        url: &str,
-        cache: &Arc<Cache>,
-        parts: &[(usize, Range<usize>)],
-        settings: Settings,
-    ) -> Self {
+    pub(crate) fn new(url: &str, cache: &Arc<Cache>, parts: &[(usize, Range<usize>)], settings: Settings) -> Self {
         let network = Network::new(straightway_net::NetworkSettings {
             // Sent bytes are counted, so hedges are off.
             hedges: false,
@@ -180,9 +167,7 @@ impl Opened {
         let site = Site::of(&url.parse().unwrap()).unwrap();
         let inner = Arc::new(Https::new(&network, site, None).unwrap());
         let store = Arc::new(CachedStore::new(inner, cache, ""));
-        let names = parts
-            .iter()
-            .map(|(number, _)| Named::new(number.to_string()));
+        let names = parts.iter().map(|(number, _)| Named::new(number.to_string()));
         let handles = store.open(&names.collect::<Vec<_>>()).unwrap();
         let (mut moves, mut at) = (Vec::new(), 0);
         for (object, (_, range)) in (0..).zip(parts) {
@@ -227,9 +212,7 @@ pub(crate) fn cache(bytes_max: u64) -> (tempfile::TempDir, Arc<Cache>) {
 
 /// The files in the shards of a cache.
 pub(crate) fn files(cache: &Path) -> Vec<PathBuf> {
-    let shards = fs::read_dir(cache)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
+    let shards = fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path());
     let shards = shards.filter(|path| path.is_dir());
     let inside = shards.flat_map(|shard| fs::read_dir(shard).unwrap());
     inside.map(|entry| entry.unwrap().path()).collect()

@@ -17,8 +17,7 @@ use straightway_io::{
     store::{Handle, LaneSpec, Named, Store, Tag, Tuning, Verbs},
 };
 use straightway_net::{
-    Client, FAMILY, Head, Network, NetworkSettings, Origin, Remote, Service, Site, TUNING,
-    Validator, engine, suited,
+    Client, FAMILY, Head, Network, NetworkSettings, Origin, Remote, Service, Site, TUNING, Validator, engine, suited,
 };
 use straightway_webserver::{Server, short};
 
@@ -96,12 +95,7 @@ impl Store for Listed {
         FAMILY
     }
 
-    fn survey(
-        &self,
-        objects: &[Arc<dyn Handle>],
-        _: &[Option<Extent>],
-        _: Direction,
-    ) -> Result<Vec<Survey>> {
+    fn survey(&self, objects: &[Arc<dyn Handle>], _: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
         Ok(vec![self.origin.site().survey(); objects.len()])
     }
 

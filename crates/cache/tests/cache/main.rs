@@ -35,54 +35,31 @@ fn thousands_of_odd_objects_are_fetched_once_and_then_come_from_the_cache() {
     let warm = web.check(&cache, &web.all());
     assert_eq!(warm.ways(), (0, warm.receipt.bytes));
     assert_eq!((warm.requests, warm.receipt.requests), (0, None));
-    assert!(
-        warm.receipt.engine.contains("cache"),
-        "{}",
-        warm.receipt.engine
-    );
+    assert!(warm.receipt.engine.contains("cache"), "{}", warm.receipt.engine);
 }
 
 #[test]
 fn only_wanted_ranges_are_fetched_and_no_byte_twice() {
     let (_folder, cache) = cache(1 << 30);
     let web = Web::start(vec![40 * MIB, 5000]);
-    let slices = [
-        (0, 3 * MIB + 5..5 * MIB),
-        (0, 30 * MIB..33 * MIB + 1),
-        (1, 100..200),
-    ];
+    let slices = [(0, 3 * MIB + 5..5 * MIB), (0, 30 * MIB..33 * MIB + 1), (1, 100..200)];
     let first = web.check(&cache, &slices);
     let wanted: usize = slices.iter().map(|(_, range)| range.len()).sum();
-    assert!(
-        first.sent < wanted as u64 + 4096,
-        "{} for {wanted}",
-        first.sent
-    );
+    assert!(first.sent < wanted as u64 + 4096, "{} for {wanted}", first.sent);
     // More than the slices: only the bytes around them are fetched.
     let second = web.check(&cache, &[(0, MIB..34 * MIB)]);
     let (socket, cached) = second.ways();
     assert_eq!(cached, (5 * MIB - 3 * MIB - 5 + 3 * MIB + 1) as u64);
-    assert!(
-        second.sent < socket + 16_384,
-        "{} for {socket}",
-        second.sent
-    );
+    assert!(second.sent < socket + 16_384, "{} for {socket}", second.sent);
     // Less than the cached ranges, with other boundaries.
-    let third = web.check(
-        &cache,
-        &[(0, 2 * MIB + 1..2 * MIB + 3), (0, 20 * MIB..29 * MIB + 7)],
-    );
+    let third = web.check(&cache, &[(0, 2 * MIB + 1..2 * MIB + 3), (0, 20 * MIB..29 * MIB + 7)]);
     assert_eq!((third.ways().0, third.requests), (0, 0));
 }
 
 /// Damages a file of the cache in one of 13 ways.
 fn spoil(kind: usize, path: &Path, other: &Path) {
     let flip = |at: u64| {
-        let file = fs::File::options()
-            .read(true)
-            .write(true)
-            .open(path)
-            .unwrap();
+        let file = fs::File::options().read(true).write(true).open(path).unwrap();
         let mut byte = [0];
         file.read_exact_at(&mut byte, at).unwrap();
         file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
@@ -170,22 +147,12 @@ fn versions_are_never_mixed() {
     web.replace(1);
     assert_eq!(web.check(&cache, &web.all()).ways().0, 0);
     // Replaced between the open and the read: an error, or cached bytes of the opened version.
-    let opened = Opened::new(
-        &web.server.url("/"),
-        &cache,
-        &web.all(),
-        Settings::default(),
-    );
+    let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), Settings::default());
     web.replace(4);
     let (seen, _) = opened.load().unwrap();
     let old = [content(0, 1, 20 * MIB + 3), content(1, 1, 777)].concat();
     assert!(seen == old, "it is the opened version");
-    let opened = Opened::new(
-        &web.server.url("/"),
-        &cache,
-        &web.all(),
-        Settings::default(),
-    );
+    let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), Settings::default());
     web.replace(5);
     assert_eq!(opened.load().unwrap_err().kind(), ErrorKind::Corrupt);
 }
@@ -206,16 +173,10 @@ fn a_cache_stays_within_its_limit_and_keeps_recently_used_entries() {
             file.set_modified(at - age).unwrap();
         }
         assert_eq!(web.check(&cache, &favourite).ways().0, 0, "after {number}");
-        let held: u64 = files(cache.path())
-            .iter()
-            .map(|p| p.metadata().unwrap().len())
-            .sum();
+        let held: u64 = files(cache.path()).iter().map(|p| p.metadata().unwrap().len()).sum();
         assert!(held <= BYTES_MIN, "{held} after {number}");
     }
-    assert!(
-        web.check(&cache, &[(1, 0..MIB)]).ways().0 > 0,
-        "it was evicted"
-    );
+    assert!(web.check(&cache, &[(1, 0..MIB)]).ways().0 > 0, "it was evicted");
     assert_eq!(web.check(&cache, &[(39, 0..MIB)]).ways().0, 0);
 }
 
@@ -285,12 +246,7 @@ fn objects_without_a_strong_etag_are_not_cached() {
             }
             steps
         });
-        let opened = Opened::new(
-            &server.url("/"),
-            &cache,
-            &[(0, 0..100_000)],
-            Settings::default(),
-        );
+        let opened = Opened::new(&server.url("/"), &cache, &[(0, 0..100_000)], Settings::default());
         let (seen, _) = opened.load().unwrap();
         assert!(seen == content(0, 1, 100_000));
     }
@@ -301,12 +257,7 @@ fn objects_without_a_strong_etag_are_not_cached() {
 fn a_failed_load_leaves_no_draft_and_the_next_one_continues() {
     let (_folder, cache) = cache(1 << 30);
     let web = Web::start(vec![30 * MIB]);
-    let opened = Opened::new(
-        &web.server.url("/"),
-        &cache,
-        &web.all(),
-        Settings::default(),
-    );
+    let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), Settings::default());
     web.replace(2);
     opened.load().unwrap_err();
     let drafts = files(cache.path())
@@ -341,10 +292,6 @@ fn a_load_that_waits_for_another_fetch_can_be_cancelled() {
         ticket.cancel();
         assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Cancelled);
     }
-    assert!(
-        start.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert!(files(cache.path()).is_empty(), "{:?}", files(cache.path()));
 }

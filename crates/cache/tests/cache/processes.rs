@@ -18,32 +18,16 @@ use crate::fixture::{MIB, Opened, Web, cache, expected, files};
 const TASK: &str = "STRAIGHTWAY_CACHE_CHILD";
 
 fn task(web: &Web, folder: &Path) -> String {
-    let lengths: Vec<_> = web
-        .all()
-        .iter()
-        .map(|(_, range)| range.end.to_string())
-        .collect();
-    format!(
-        "{} {} {}",
-        web.server.url("/"),
-        folder.display(),
-        lengths.join(",")
-    )
+    let lengths: Vec<_> = web.all().iter().map(|(_, range)| range.end.to_string()).collect();
+    format!("{} {} {}", web.server.url("/"), folder.display(), lengths.join(","))
 }
 
 fn child(task: &str, wrapper: &[&str]) -> Child {
     let this = std::env::current_exe().unwrap();
-    let mut words = wrapper
-        .iter()
-        .map(std::ffi::OsStr::new)
-        .chain([this.as_os_str()]);
+    let mut words = wrapper.iter().map(std::ffi::OsStr::new).chain([this.as_os_str()]);
     Command::new(words.next().unwrap())
         .args(words)
-        .args([
-            "--exact",
-            "processes::a_child_loads_everything",
-            "--nocapture",
-        ])
+        .args(["--exact", "processes::a_child_loads_everything", "--nocapture"])
         .env(TASK, task)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -64,21 +48,14 @@ fn a_child_loads_everything() {
     let lengths: Vec<usize> = lengths.split(',').map(|len| len.parse().unwrap()).collect();
     let parts: Vec<_> = lengths.iter().map(|len| 0..*len).enumerate().collect();
     let cache = Arc::new(Cache::open(Path::new(folder), 1 << 30).unwrap());
-    let (seen, receipt) = Opened::new(url, &cache, &parts, Settings::default())
-        .load()
-        .unwrap();
+    let (seen, receipt) = Opened::new(url, &cache, &parts, Settings::default()).load().unwrap();
     assert!(seen == expected(&parts, 1, &lengths), "bytes differ");
     eprintln!("loaded {:?}", receipt.warnings);
 }
 
 fn wait(mut child: Child) -> String {
     let mut said = String::new();
-    child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut said)
-        .unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(child.wait().unwrap().success(), "{said}");
     assert!(said.contains("loaded"), "{said}");
     said
@@ -95,11 +72,7 @@ fn each_range_is_fetched_by_one_of_several_processes() {
     }
     let total: usize = web.all().iter().map(|(_, range)| range.len()).sum();
     // Each open of an object requests its first 64 KiB.
-    let opens: usize = web
-        .all()
-        .iter()
-        .map(|(_, range)| range.len().min(64 << 10) + 500)
-        .sum();
+    let opens: usize = web.all().iter().map(|(_, range)| range.len().min(64 << 10) + 500).sum();
     let sent = web.sent.load(Ordering::SeqCst);
     let most = (total + 5 * opens) as u64;
     assert!(sent <= most + most / 50, "{sent} of {most}");
@@ -151,18 +124,12 @@ fn a_full_disk_is_noted_and_the_load_succeeds() {
         path.display()
     );
     let wrapper = ["unshare", "--mount", "sh", "-c", &mounted, "sh"];
-    let probe = Command::new(wrapper[0])
-        .args(&wrapper[1..])
-        .arg("true")
-        .output();
+    let probe = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
         eprintln!("skipped: this user may not mount a small file system");
         return;
     }
     let said = wait(child(&task(&web, &path), &wrapper));
-    assert!(
-        said.contains("not everything was kept in the cache"),
-        "{said}"
-    );
+    assert!(said.contains("not everything was kept in the cache"), "{said}");
     assert!(said.contains("No space left"), "{said}");
 }

@@ -19,8 +19,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// A bar of `bytes` bytes, with their rate.
 pub(crate) fn bytes_bar(bytes: u64) -> ProgressBar {
-    let template =
-        "{bar:32} {binary_bytes:>10} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left";
+    let template = "{bar:32} {binary_bytes:>10} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} left";
     ProgressBar::new(bytes).with_style(style(template))
 }
 

@@ -141,15 +141,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     bar.finish_and_clear();
     let json = serde_json::to_value(&outcome)?;
     let points = outcome.sample_table();
-    args.output
-        .write_with(&outcome.page(), Some(&points), &json)?;
+    args.output.write_with(&outcome.page(), Some(&points), &json)?;
     if let Some((profile, path)) = &mut kept {
         profile.add(&outcome);
         profile.write(path)?;
-        say(&format!(
-            "stored as this machine's profile in {}",
-            path.display()
-        ));
+        say(&format!("stored as this machine's profile in {}", path.display()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -48,10 +48,7 @@ pub(crate) fn run_man<C: CommandFactory>(args: &ManArgs) -> anyhow::Result<ExitC
 
 /// Writes the pages of a command and its subcommands. A page replaces only an older man page.
 fn write_man(command: clap::Command, folder: &Path) -> anyhow::Result<()> {
-    for below in command
-        .get_subcommands()
-        .filter(|below| !below.is_hide_set())
-    {
+    for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         write_man(below.clone(), folder)?;
     }
     let man = clap_mangen::Man::new(command);

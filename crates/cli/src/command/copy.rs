@@ -2,9 +2,7 @@
 
 use std::{os::unix::fs::FileTypeExt, path::PathBuf, process::ExitCode, sync::Arc};
 
-use straightway_core::{
-    Choice, Error, ErrorKind, Extent, Move, PciAddress, Place, Rate, Receipt, survey::whole_pages,
-};
+use straightway_core::{Choice, Error, ErrorKind, Extent, Move, PciAddress, Place, Rate, Receipt, survey::whole_pages};
 use straightway_io::{
     Ask, Executor, Handle, Objects, Progress, Region, ReportFile,
     store::{Location, Named},
@@ -89,8 +87,7 @@ impl Args {
         match (is_device, self.to_device) {
             (true, false) => {
                 let message = "it is a block device, and its contents would be lost";
-                Err(Error::new(ErrorKind::Invalid, "write to", target, message)
-                    .with_hint("--to-device overwrites it"))
+                Err(Error::new(ErrorKind::Invalid, "write to", target, message).with_hint("--to-device overwrites it"))
             }
             (false, true) => {
                 let message = "it is not a block device";
@@ -123,12 +120,7 @@ fn through(text: &str) -> Result<PciAddress, Error> {
         Place::P2p(address) => Ok(address),
         Place::Host | Place::Gpu(_) => {
             let message = "copies go through memory in a BAR, such as p2p:0000:04:00.0";
-            Err(Error::new(
-                ErrorKind::Invalid,
-                "copy through",
-                text,
-                message,
-            ))
+            Err(Error::new(ErrorKind::Invalid, "copy through", text, message))
         }
     }
 }

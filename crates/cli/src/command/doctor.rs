@@ -10,9 +10,7 @@ use std::{
 
 use anyhow::Context;
 use straightway_core::{Scheme, Uri};
-use straightway_probe::doctor::{
-    self, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, Style,
-};
+use straightway_probe::doctor::{self, Diagnosis, DoctorRequest, DoctorVerdict, Measurements, Style};
 use straightway_s3::doctor::{CheckState, StoreCheck};
 use straightway_sys::root::Root;
 
@@ -86,9 +84,7 @@ pub(crate) fn run(args: &Args, verbose: bool) -> anyhow::Result<ExitCode> {
         };
         print_coloured(&diagnosis.text(&style))?;
     }
-    Ok(ExitCode::from(u8::from(
-        diagnosis.verdict != DoctorVerdict::Direct,
-    )))
+    Ok(ExitCode::from(u8::from(diagnosis.verdict != DoctorVerdict::Direct)))
 }
 
 /// Reports whether a bucket can be read, how fast, and what limits it.
@@ -106,11 +102,7 @@ fn examine_remote(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs checks of a store on a network and prints them.
-fn print_checks(
-    args: &Args,
-    uri: &Uri,
-    examine: impl FnOnce() -> Vec<StoreCheck>,
-) -> anyhow::Result<ExitCode> {
+fn print_checks(args: &Args, uri: &Uri, examine: impl FnOnce() -> Vec<StoreCheck>) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(
         args.root.is_none(),
         "cannot examine {uri}: --root is a captured machine without a network"

@@ -60,17 +60,12 @@ impl Runner {
                 ("sim pcie".to_owned(), scenario.title, scenario.claims.len())
             }
             Self::Fabric => {
-                let scenario: fabric::FabricScenario =
-                    check::read(entry.text).context(entry.name)?;
+                let scenario: fabric::FabricScenario = check::read(entry.text).context(entry.name)?;
                 let command = "sim fabric".to_owned();
                 (command, scenario.title, scenario.claims.len())
             }
         };
-        Ok(Label {
-            command,
-            title,
-            claims,
-        })
+        Ok(Label { command, title, claims })
     }
 
     /// The command line that runs a scenario.

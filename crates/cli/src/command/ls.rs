@@ -65,11 +65,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let message = "there is no such object, and there are no objects below it";
-                return Err(
-                    Error::new(ErrorKind::NotFound, "list", at.describe(), message)
-                        .with_hint("list the folder above it")
-                        .into(),
-                );
+                return Err(Error::new(ErrorKind::NotFound, "list", at.describe(), message)
+                    .with_hint("list the folder above it")
+                    .into());
             }
             Err(error) => return Err(error.into()),
         }
@@ -78,13 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Lists a store page by page. `before` is its path relative to the start of the listing.
-fn list(
-    args: &Args,
-    store: &dyn Store,
-    before: &str,
-    depth: usize,
-    count: &mut u64,
-) -> anyhow::Result<()> {
+fn list(args: &Args, store: &dyn Store, before: &str, depth: usize, count: &mut u64) -> anyhow::Result<()> {
     for page in pages(store, PAGE_NAMES) {
         let page = page?;
         for object in &page.objects {
@@ -99,13 +91,7 @@ fn list(
             } else if depth == 0 {
                 anyhow::bail!("{name} is nested deeper than {DEPTH_MAX}");
             } else {
-                list(
-                    args,
-                    &*store.below(folder, Missing::Refuse)?,
-                    &name,
-                    depth - 1,
-                    count,
-                )?;
+                list(args, &*store.below(folder, Missing::Refuse)?, &name, depth - 1, count)?;
             }
         }
     }
@@ -115,9 +101,7 @@ fn list(
 fn show(args: &Args, before: &str, object: &Named) -> anyhow::Result<()> {
     let name = format!("{before}{}", object.name.display());
     if args.json {
-        let since = object
-            .modified
-            .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let since = object.modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         return print_json_line(&json!({
             "name": name,
             "bytes": object.bytes,

@@ -77,12 +77,7 @@ impl Output {
     }
 
     /// Like [`write`](Self::write), with `table` as the CSV.
-    pub(crate) fn write_with(
-        &self,
-        page: &Page,
-        table: Option<&Table>,
-        json: &Value,
-    ) -> anyhow::Result<()> {
+    pub(crate) fn write_with(&self, page: &Page, table: Option<&Table>, json: &Value) -> anyhow::Result<()> {
         if let Some(path) = &self.html {
             ReportFile::begin(path, REPORT_MARK)?.finish(&page.to_html())?;
         }

@@ -61,9 +61,7 @@ fn answer(topic: Topic, ask: &ScenarioArgs) -> anyhow::Result<ExitCode> {
     if ask.sweep.is_asked() {
         sweep_over(&scenario, topic, ask)?;
     } else {
-        let answer = scenario
-            .answer()
-            .map_err(|refused| question.refuse(refused))?;
+        let answer = scenario.answer().map_err(|refused| question.refuse(refused))?;
         let usual = plan::usual(topic, &answer.to_json());
         let uncertainty = uncertainty::of(&scenario, &answer, &labels(&usual));
         let title = scenario.shown_title(&settings);
@@ -93,8 +91,5 @@ fn sweep_over(scenario: &Scenario, topic: Topic, ask: &ScenarioArgs) -> anyhow::
 
 /// Paths and labels, borrowed.
 fn labels<'a>(usual: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str)> {
-    usual
-        .iter()
-        .map(|(path, label)| (*path, label.as_str()))
-        .collect()
+    usual.iter().map(|(path, label)| (*path, label.as_str())).collect()
 }

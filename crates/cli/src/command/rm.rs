@@ -103,11 +103,9 @@ fn remove_below(args: &Args, at: &Location) -> anyhow::Result<()> {
     collect_below(&*inside, DEPTH_MAX, &mut found)?;
     if found.is_empty() {
         let message = "nothing is below it";
-        return Err(
-            Error::new(ErrorKind::NotFound, "remove", at.describe(), message)
-                .with_hint("without --recursive one object is removed")
-                .into(),
-        );
+        return Err(Error::new(ErrorKind::NotFound, "remove", at.describe(), message)
+            .with_hint("without --recursive one object is removed")
+            .into());
     }
     if !args.dry_run {
         at.store.clear(name.as_ref())?;
@@ -119,11 +117,7 @@ fn remove_below(args: &Args, at: &Location) -> anyhow::Result<()> {
 }
 
 /// Adds the names and lengths of the objects below a store.
-fn collect_below(
-    store: &dyn Store,
-    depth: usize,
-    found: &mut Vec<(String, u64)>,
-) -> anyhow::Result<()> {
+fn collect_below(store: &dyn Store, depth: usize, found: &mut Vec<(String, u64)>) -> anyhow::Result<()> {
     if depth == 0 {
         anyhow::bail!("prefixes are nested deeper than {DEPTH_MAX}");
     }
@@ -139,10 +133,6 @@ fn collect_below(
 }
 
 fn print_removal(args: &Args, name: &str, bytes: u64) -> anyhow::Result<()> {
-    let verb = if args.dry_run {
-        "would remove"
-    } else {
-        "removed"
-    };
+    let verb = if args.dry_run { "would remove" } else { "removed" };
     print(&format!("{verb} {name} ({})\n", Bytes(bytes)))
 }

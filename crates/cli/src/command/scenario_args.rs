@@ -29,10 +29,7 @@ pub(crate) struct ScenarioArgs {
 impl ScenarioArgs {
     /// The parameters to set.
     pub(crate) fn settings(&self) -> Result<Vec<ParameterSetting>, Refusals> {
-        self.set
-            .iter()
-            .map(|text| ParameterSetting::parse(text))
-            .collect()
+        self.set.iter().map(|text| ParameterSetting::parse(text)).collect()
     }
 
     /// Whether every formula and constant is shown; an HTML report always has them.

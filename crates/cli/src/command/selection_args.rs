@@ -54,12 +54,7 @@ impl SelectionArgs {
 fn rank(text: &str) -> Result<(u64, u64)> {
     let refuse = || {
         let message = "it must be a rank and the number of ranks, such as 3/8";
-        Error::new(
-            ErrorKind::Invalid,
-            "read rank",
-            format!("`{text}`"),
-            message,
-        )
+        Error::new(ErrorKind::Invalid, "read rank", format!("`{text}`"), message)
     };
     let (rank, of) = text.split_once('/').ok_or_else(refuse)?;
     let number = |text: &str| text.parse().map_err(|_| refuse());

@@ -48,11 +48,7 @@ impl SweepArgs {
         let read = |text: &String| {
             let sweep = ParameterSweep::parse(text)?;
             let counts = is_count(&sweep.path);
-            Ok::<_, Refusals>(if counts {
-                sweep.in_whole_steps()
-            } else {
-                sweep
-            })
+            Ok::<_, Refusals>(if counts { sweep.in_whole_steps() } else { sweep })
         };
         let sweeps = self.sweep.iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let total = sweep::points(&sweeps, points_max)?;
@@ -62,8 +58,7 @@ impl SweepArgs {
             let done = answered.load(Ordering::Relaxed);
             let doing = format!("{done} of {total} points");
             if bar.show(done as f64 / total as f64, &doing).is_break() {
-                let stopped =
-                    Error::new(ErrorKind::Cancelled, "sweep", title, "it was interrupted");
+                let stopped = Error::new(ErrorKind::Cancelled, "sweep", title, "it was interrupted");
                 return Err(anyhow::Error::new(stopped));
             }
             let answer = ask(settings, &bar)?;

@@ -13,9 +13,7 @@ use anyhow::Context;
 use serde_json::json;
 use straightway_core::{Bytes, Error, ErrorKind, Seconds, text::shown};
 use straightway_nvme::{IO_PORT, Nqn, log::AnaState};
-use straightway_nvme_target::{
-    Config, HostPolicy, HostReceipt, HostRule, Listen, NamespaceSource, Target,
-};
+use straightway_nvme_target::{Config, HostPolicy, HostReceipt, HostRule, Listen, NamespaceSource, Target};
 
 use super::{
     interrupt::on_interrupt,
@@ -85,11 +83,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (count, bytes) = target.served();
     let addresses = target.addresses();
     let shown_addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-    let noun = if count == 1 {
-        "namespace"
-    } else {
-        "namespaces"
-    };
+    let noun = if count == 1 { "namespace" } else { "namespaces" };
     say(&format!(
         "serving {count} {noun}, {}, as {} on {}",
         Bytes(bytes),
@@ -121,8 +115,7 @@ fn wait(args: &Args, target: &Target) -> anyhow::Result<()> {
     on_interrupt(move || {
         let _ = stop.send(());
     });
-    let span =
-        |seconds: Seconds| Duration::try_from_secs_f64(seconds.0).context("a time is out of range");
+    let span = |seconds: Seconds| Duration::try_from_secs_f64(seconds.0).context("a time is out of range");
     let end = args.duration.map(span).transpose()?;
     let end = end.map(|after| Instant::now() + after);
     let pause = match span(args.rescan)? {
@@ -152,13 +145,10 @@ fn wait(args: &Args, target: &Target) -> anyhow::Result<()> {
 
 fn config(args: &Args) -> anyhow::Result<Config> {
     let paths = args.paths.iter().cloned().map(NamespaceSource::Path);
-    let memory = args
-        .memory
-        .iter()
-        .map(|(name, bytes)| NamespaceSource::Memory {
-            name: name.clone(),
-            bytes: bytes.0,
-        });
+    let memory = args.memory.iter().map(|(name, bytes)| NamespaceSource::Memory {
+        name: name.clone(),
+        bytes: bytes.0,
+    });
     let first = args.listen[0].address;
     let mut config = Config::new(args.nqn.clone(), first, paths.chain(memory).collect());
     config.ports.clone_from(&args.listen);
@@ -201,9 +191,7 @@ fn receipt_line(receipt: &HostReceipt) -> String {
         ..
     } = receipt;
     let (read, written) = (Bytes(receipt.read_bytes), Bytes(receipt.written_bytes));
-    let mut line = format!(
-        "{host}: read {read} in {reads} commands, wrote {written} in {writes}, {queues} queues"
-    );
+    let mut line = format!("{host}: read {read} in {reads} commands, wrote {written} in {writes}, {queues} queues");
     for (count, what) in [(errors, "errors"), (refused, "refused"), (faults, "faults")] {
         if *count > 0 {
             write!(line, ", {count} {what}").expect("writing to a string does not fail");

@@ -95,10 +95,7 @@ impl Tuning {
     }
 
     /// The settings for transfers between these locations that are mostly writes. The profile has no data about those.
-    pub(crate) fn write_settings<'a>(
-        &self,
-        ends: impl IntoIterator<Item = &'a Location>,
-    ) -> anyhow::Result<Settings> {
+    pub(crate) fn write_settings<'a>(&self, ends: impl IntoIterator<Item = &'a Location>) -> anyhow::Result<Settings> {
         let usual = Medium::of(ends).settings([], |_| Ok(Settings::default()))?;
         Ok(self.over(usual))
     }
@@ -163,11 +160,7 @@ mod tests {
             &[nvme, "s3://bucket/key"],
         ] {
             let chosen = settings(names, None);
-            assert_eq!(
-                (chosen.chunk_bytes, chosen.depth),
-                (8 << 20, 16),
-                "{names:?}"
-            );
+            assert_eq!((chosen.chunk_bytes, chosen.depth), (8 << 20, 16), "{names:?}");
             assert_eq!(chosen.staging_bytes, 128 << 20, "{names:?}");
             assert_eq!(settings(names, Some(3)).depth, 3, "{names:?}");
         }

@@ -37,10 +37,7 @@ impl Watch {
             }
             bar.finish_and_clear();
         };
-        let thread = std::thread::Builder::new()
-            .name("progress".to_owned())
-            .spawn(show)
-            .ok();
+        let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(show).ok();
         Self { over, thread }
     }
 }

@@ -37,10 +37,7 @@ fn a_sweep_has_its_points_and_knees_and_leaves_nothing_behind() {
     let outcome: Value = serde_json::from_str(&ran.out).unwrap();
     let samples = outcome["samples"].as_array().unwrap();
     // Read and gather have four series, write three; series that use the drive have two depths.
-    assert_eq!(
-        samples.len(),
-        2 * (4 + 1 + 1) + 2 * (4 + 1 + 1) + 2 * (4 + 1)
-    );
+    assert_eq!(samples.len(), 2 * (4 + 1 + 1) + 2 * (4 + 1 + 1) + 2 * (4 + 1));
     for sample in samples {
         let receipt = &sample["receipt"];
         assert!(receipt["bytes"].as_u64().unwrap() > 0, "{sample}");
@@ -49,8 +46,7 @@ fn a_sweep_has_its_points_and_knees_and_leaves_nothing_behind() {
     let knees = outcome["knees"].as_array().unwrap();
     assert_eq!(knees.len(), 11);
     for knee in knees {
-        let share = knee["rate_bytes_per_s"].as_f64().unwrap()
-            / knee["rate_bytes_per_s_max"].as_f64().unwrap();
+        let share = knee["rate_bytes_per_s"].as_f64().unwrap() / knee["rate_bytes_per_s_max"].as_f64().unwrap();
         assert!((0.95..=1.0).contains(&share), "{knee}");
     }
     let page = fs::read_to_string(dir.path("page.html")).unwrap();
@@ -65,23 +61,12 @@ fn a_sweep_has_its_points_and_knees_and_leaves_nothing_behind() {
 fn a_gather_stays_within_its_memory_limit() {
     let dir = TestDir::new();
     let all = u64::MAX.to_string();
-    let flags = [
-        "--json",
-        "--work",
-        "gather",
-        "--route",
-        "warm",
-        "--extents",
-        &all,
-    ];
+    let flags = ["--json", "--work", "gather", "--route", "warm", "--extents", &all];
     let ran = sweep(&dir, "64MiB", &flags);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let outcome: Value = serde_json::from_str(&ran.out).unwrap();
     // 16 blocks of 64 MiB fill the bound; each is only as long as the file.
-    assert_eq!(
-        outcome["samples"][0]["receipt"]["bytes"],
-        16 * (4_u64 << 20)
-    );
+    assert_eq!(outcome["samples"][0]["receipt"]["bytes"], 16 * (4_u64 << 20));
 }
 
 #[test]
@@ -89,20 +74,10 @@ fn copy_takes_its_defaults_from_the_profile_of_bench() {
     let dir = TestDir::new();
     dir.file("source", 1 << 20, 1);
     let chunks = |args: &[&str]| -> Vec<u64> {
-        dir.receipt(
-            &[
-                &["source", "host:", "--route", "direct", "--trace", "trace"],
-                args,
-            ]
-            .concat(),
-        );
+        dir.receipt(&[&["source", "host:", "--route", "direct", "--trace", "trace"], args].concat());
         let trace = fs::read_to_string(dir.path("trace")).unwrap();
-        let events = trace
-            .lines()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap());
-        events
-            .map(|event| event["bytes"].as_u64().unwrap())
-            .collect()
+        let events = trace.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        events.map(|event| event["bytes"].as_u64().unwrap()).collect()
     };
     assert_eq!(chunks(&[]), [1 << 20], "without a profile");
     let ran = sweep(&dir, "64KiB", &["--work", "read", "--no-profile"]);
@@ -113,16 +88,8 @@ fn copy_takes_its_defaults_from_the_profile_of_bench() {
     assert!(ran.err.contains("profile"), "{}", ran.err);
     assert!(ran.out.contains("64 KiB"), "{}", ran.out);
     assert_eq!(chunks(&[]), [64 << 10; 16], "with one");
-    assert_eq!(
-        chunks(&["--chunk", "256KiB"]),
-        [256 << 10; 4],
-        "a flag goes first"
-    );
-    assert_eq!(
-        chunks(&["--staging", "20000"]),
-        vec![16 << 10; 64],
-        "so does memory"
-    );
+    assert_eq!(chunks(&["--chunk", "256KiB"]), [256 << 10; 4], "a flag goes first");
+    assert_eq!(chunks(&["--staging", "20000"]), vec![16 << 10; 64], "so does memory");
 }
 
 #[test]
@@ -136,10 +103,7 @@ fn a_damaged_profile_is_an_error_with_a_hint() {
         "schema = \"straightway.profile/99\"\n[machine]\n",
     ] {
         fs::write(dir.profile(), damage).unwrap();
-        for args in [
-            &["copy", "source", "target"][..],
-            &["bench", "source", "--runs", "1"],
-        ] {
+        for args in [&["copy", "source", "target"][..], &["bench", "source", "--runs", "1"]] {
             let ran = dir.run(args);
             assert_eq!(ran.code, Some(2), "{damage:?} {ran:?}");
             assert!(ran.err.contains("profile.toml: "), "{}", ran.err);
@@ -153,10 +117,7 @@ fn a_damaged_profile_is_an_error_with_a_hint() {
 fn an_invalid_profile_is_named_and_an_inaccessible_one_is_ignored() {
     let dir = TestDir::new();
     dir.file("source", 100, 1);
-    let ran = dir.run_with(
-        &[("XDG_STATE_HOME", "/dev/null")],
-        ["copy", "source", "host:"],
-    );
+    let ran = dir.run_with(&[("XDG_STATE_HOME", "/dev/null")], ["copy", "source", "host:"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     fs::create_dir_all(dir.profile().parent().unwrap()).unwrap();
     std::os::unix::fs::symlink("/dev/zero", dir.profile()).unwrap();
@@ -166,19 +127,12 @@ fn an_invalid_profile_is_named_and_an_inaccessible_one_is_ignored() {
     let ran = sweep(&dir, "64KiB", &["--work", "read"]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let text = fs::read_to_string(dir.profile()).unwrap();
-    for (right, wrong) in [
-        ("chunk_bytes = 65536", "chunk_bytes = 0"),
-        ("depth = ", "depth = 9999"),
-    ] {
+    for (right, wrong) in [("chunk_bytes = 65536", "chunk_bytes = 0"), ("depth = ", "depth = 9999")] {
         assert!(text.contains(right), "{text}");
         fs::write(dir.profile(), text.replacen(right, wrong, 1)).unwrap();
         let ran = dir.run(["copy", "source", "host:"]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
-        assert!(
-            ran.err.contains("profile.toml: cannot run with"),
-            "{}",
-            ran.err
-        );
+        assert!(ran.err.contains("profile.toml: cannot run with"), "{}", ran.err);
     }
 }
 
@@ -220,8 +174,7 @@ fn an_interrupted_bench_exits_with_130_and_leaves_nothing() {
     let dir = TestDir::new();
     dir.folder("place");
     // A single point that would run for minutes.
-    let point =
-        "bench place --size 64MiB --block 4KiB --depth 1 --work read --route direct --whole";
+    let point = "bench place --size 64MiB --block 4KiB --depth 1 --work read --route direct --whole";
     let args = point.split(' ').chain(["--runs", "1000"]);
     let mut running = dir.start(args);
     assert!(running.wait_until(|| dir.names().len() > 1));

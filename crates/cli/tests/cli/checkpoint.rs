@@ -74,10 +74,7 @@ fn complete_steps_of_a_folder_are_listed_and_no_others() {
     fs::write(dir.path("run/step-20/manifest.json"), "{}").unwrap();
     let list = json(&dir, "checkpoint ls run --json", 1);
     assert!(
-        list["steps"][1]["error"]
-            .as_str()
-            .unwrap()
-            .contains("too short"),
+        list["steps"][1]["error"].as_str().unwrap().contains("too short"),
         "{list}"
     );
 }
@@ -150,16 +147,10 @@ fn pruning_keeps_the_latest_the_tagged_and_their_referenced_steps() {
     assert_eq!(said, serde_json::json!({ "step": 10, "tags": ["best"] }));
     let ran = run(&dir, "checkpoint prune run --keep 1 --dry-run");
     assert_eq!(ran.out, "3 steps stay\n");
-    assert_eq!(
-        run(&dir, "checkpoint tag run 10 best --remove").code,
-        Some(0)
-    );
+    assert_eq!(run(&dir, "checkpoint tag run 10 best --remove").code, Some(0));
     let ran = run(&dir, "checkpoint prune run --keep 1");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert_eq!(
-        ran.out,
-        "removed step 10\nswept .step-40.dead-1\n2 steps stay\n"
-    );
+    assert_eq!(ran.out, "removed step 10\nswept .step-40.dead-1\n2 steps stay\n");
     assert!(!dir.path("run/step-10").exists());
     assert_eq!(run(&dir, "checkpoint verify run").code, Some(0));
     assert_eq!(run(&dir, "checkpoint prune run --keep 0").code, Some(2));
@@ -171,17 +162,11 @@ fn a_step_is_exported_as_a_model_and_restored_into_memory() {
     checkpoints(&dir);
     let ran = run(&dir, "checkpoint export run model");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert_eq!(
-        ran.out,
-        "1 tensors, 64 KiB, in 1 files\nleft out (not tensors): rng\n"
-    );
+    assert_eq!(ran.out, "1 tensors, 64 KiB, in 1 files\nleft out (not tensors): rng\n");
     assert_eq!(run(&dir, "load model --verify").code, Some(0));
     assert_eq!(run(&dir, "checkpoint export run model").code, Some(2));
     let said = json(&dir, "checkpoint restore run --json", 0);
-    assert_eq!(
-        (&said["step"], &said["bytes"]),
-        (&30.into(), &65_538.into())
-    );
+    assert_eq!((&said["step"], &said["bytes"]), (&30.into(), &65_538.into()));
 }
 
 #[test]
@@ -191,11 +176,7 @@ fn a_trial_saves_and_restores_and_leaves_nothing_behind() {
     let said = json(&dir, line, 0);
     let rounds = said["rounds"].as_array().unwrap();
     assert_eq!(rounds.len(), 2);
-    assert!(
-        rounds
-            .iter()
-            .all(|r| r["durable_s"].as_f64().unwrap() > 0.0)
-    );
+    assert!(rounds.iter().all(|r| r["durable_s"].as_f64().unwrap() > 0.0));
     assert_eq!(fs::read_dir(dir.root()).unwrap().count(), 0);
     assert_eq!(run(&dir, "checkpoint bench . --ranks 0").code, Some(2));
 }
@@ -217,10 +198,7 @@ fn an_interrupted_trial_exits_with_130_and_leftovers_of_a_killed_one_are_removed
         if signal == Signal::KILL {
             break;
         }
-        assert!(
-            asked.elapsed() < Duration::from_secs(10),
-            "it took its time"
-        );
+        assert!(asked.elapsed() < Duration::from_secs(10), "it took its time");
         assert_eq!(ran.code, Some(130), "{ran:?}");
         assert!(ran.err.contains("interrupted"), "{}", ran.err);
         assert_eq!(dir.names(), [""; 0]);
@@ -252,20 +230,11 @@ fn an_unreadable_step_is_named_by_ls_and_prune() {
     checkpoints(&dir);
     let ran = run(&dir, "checkpoint ls run/step-10");
     assert_eq!(ran.code, Some(2), "{ran:?}");
-    assert!(
-        ran.err.contains("hint: name the folder above"),
-        "{}",
-        ran.err
-    );
+    assert!(ran.err.contains("hint: name the folder above"), "{}", ran.err);
     fs::write(dir.path("run/step-10/tags.json"), "[").unwrap();
     fs::write(dir.path("run/step-20/manifest.json"), "{").unwrap();
     let list = json(&dir, "checkpoint ls run --json", 1);
-    assert!(
-        list["steps"][0]["error"]
-            .as_str()
-            .unwrap()
-            .contains("tags.json")
-    );
+    assert!(list["steps"][0]["error"].as_str().unwrap().contains("tags.json"));
     assert_eq!(list["steps"][2]["step"], 30);
     let said = json(&dir, "checkpoint prune run --keep 1 --json", 0);
     assert_eq!(said["removed"], serde_json::json!([]));
@@ -300,16 +269,8 @@ fn missing_folders_and_steps_are_errors_with_a_hint() {
     let ran = run(&dir, "checkpoint restore run --step 11");
     assert_eq!(ran.code, Some(2));
     assert!(ran.err.contains("its 3 steps are 10 to 30"), "{}", ran.err);
-    assert!(
-        ran.err.contains("hint: `straightway checkpoint ls`"),
-        "{}",
-        ran.err
-    );
+    assert!(ran.err.contains("hint: `straightway checkpoint ls`"), "{}", ran.err);
     dir.folder("empty");
     let ran = run(&dir, "checkpoint verify empty");
-    assert!(
-        ran.err.contains("no complete checkpoint is in it"),
-        "{}",
-        ran.err
-    );
+    assert!(ran.err.contains("no complete checkpoint is in it"), "{}", ran.err);
 }

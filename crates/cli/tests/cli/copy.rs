@@ -264,10 +264,7 @@ fn any_valid_tuning_copies_the_same_bytes() {
         let args = ["source", "target", "--verify"].into_iter();
         let args: Vec<_> = args.chain(tuning.split(' ')).collect();
         dir.receipt(&args);
-        assert!(
-            fs::read(dir.path("target")).unwrap() == noise(3_000_001, 1),
-            "{tuning}"
-        );
+        assert!(fs::read(dir.path("target")).unwrap() == noise(3_000_001, 1), "{tuning}");
     }
 }
 
@@ -297,10 +294,7 @@ fn a_rate_limit_holds_on_every_route_and_the_receipt_names_it() {
 fn a_closed_pipe_is_not_an_error() {
     let dir = TestDir::new();
     dir.file("source", 100, 1);
-    for args in [
-        &["copy", "--json", "source", "host:"][..],
-        &["copy", "source", "host:"],
-    ] {
+    for args in [&["copy", "--json", "source", "host:"][..], &["copy", "source", "host:"]] {
         let mut child = dir.command(args).spawn().unwrap();
         drop(child.stdout.take());
         assert_eq!(child.wait().unwrap().code(), Some(0), "{args:?}");
@@ -335,14 +329,8 @@ fn a_link_in_the_target_tree_is_not_followed_out_of_it() {
     std::os::unix::fs::symlink("target", dir.path("named")).unwrap();
     let ran = dir.run(["copy", "source", "named", "--verify"]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert_eq!(
-        fs::read(dir.path("target/source/g")).unwrap(),
-        noise(5000, 2)
-    );
-    assert_eq!(
-        fs::read_link(dir.path("target/source/link")).unwrap(),
-        Path::new("g")
-    );
+    assert_eq!(fs::read(dir.path("target/source/g")).unwrap(), noise(5000, 2));
+    assert_eq!(fs::read_link(dir.path("target/source/link")).unwrap(), Path::new("g"));
     assert_eq!(fs::read(dir.path("victim/deep/f")).unwrap(), noise(100, 3));
     assert_eq!(fs::read_dir(dir.path("victim/deep")).unwrap().count(), 1);
 }

@@ -67,15 +67,9 @@ fn every_command_has_a_line_and_a_page_of_help() {
     }
     for name in names {
         let help = said(&[&name, "--help"]);
-        assert!(
-            help.contains(&format!("Usage: straightway {name}")),
-            "{help}"
-        );
+        assert!(help.contains(&format!("Usage: straightway {name}")), "{help}");
         assert!(help.starts_with(char::is_uppercase), "{help}");
-        assert!(
-            help.lines().all(|line| line.chars().count() <= 100),
-            "{help}"
-        );
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
     }
 }
 

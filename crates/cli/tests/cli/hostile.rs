@@ -47,10 +47,7 @@ fn run(dir: &TestDir, args: &[&str]) -> Ran {
 /// A model whose tensors, metadata and file have such names.
 fn model(path: &Path) {
     let mut header = serde_json::Map::new();
-    let metadata: serde_json::Map<_, _> = NAMES
-        .iter()
-        .map(|name| (name.to_string(), (*name).into()))
-        .collect();
+    let metadata: serde_json::Map<_, _> = NAMES.iter().map(|name| (name.to_string(), (*name).into())).collect();
     header.insert("__metadata__".into(), metadata.into());
     for (number, name) in NAMES.iter().enumerate() {
         let entry = serde_json::json!({
@@ -119,10 +116,7 @@ fn no_name_of_a_file_or_tensor_reaches_the_terminal() {
         let html = fs::read_to_string(dir.path(format!("{target}.html"))).unwrap();
         assert!(!html.contains(|c| c != '\n' && is_unsafe(c)));
     }
-    let folder: Vec<_> = NAMES
-        .iter()
-        .map(|name| format!("{name}.safetensors"))
-        .collect();
+    let folder: Vec<_> = NAMES.iter().map(|name| format!("{name}.safetensors")).collect();
     fs::create_dir(dir.path("folder")).unwrap();
     for file in &folder {
         fs::copy(dir.path(file), dir.path("folder").join(file)).unwrap();
@@ -160,14 +154,7 @@ fn no_name_in_a_checkpoint_reaches_the_terminal() {
     let store = Steps::create(&dir.path("run")).unwrap();
     let executor = Arc::new(Executor::new(Settings::default()).unwrap());
     let alone = Rank { rank: 0, world: 1 };
-    let mut saver = CheckpointSaver::new(
-        store,
-        alone,
-        &fresh_run(),
-        executor,
-        SaverOptions::default(),
-    )
-    .unwrap();
+    let mut saver = CheckpointSaver::new(store, alone, &fresh_run(), executor, SaverOptions::default()).unwrap();
     for step in [1, 2] {
         let bytes = noise(4096, step);
         let shape = || Shape::from(&[4096][..]);
@@ -243,10 +230,7 @@ fn no_text_of_a_scenario_reaches_the_terminal() {
             let refused = format!("{hostile}\n[{quoted}]\nx = {quoted}\n");
             let unknown = format!("{quoted} = {quoted}\n{hostile}");
             let broken = format!("{name} = \n{hostile}");
-            for (number, text) in [&hostile, &refused, &unknown, &broken]
-                .into_iter()
-                .enumerate()
-            {
+            for (number, text) in [&hostile, &refused, &unknown, &broken].into_iter().enumerate() {
                 let path = format!("{name}-{number}.toml");
                 fs::write(dir.path(&path), text).unwrap();
                 for form in [
@@ -257,26 +241,13 @@ fn no_text_of_a_scenario_reaches_the_terminal() {
                     &["--html", "report.html"],
                 ] {
                     let ran = run(&dir, &[command, &["--scenario", &path], form].concat());
-                    assert_eq!(
-                        ran.code == Some(2),
-                        number > 0,
-                        "{file} {number}: {}",
-                        ran.err
-                    );
+                    assert_eq!(ran.code == Some(2), number > 0, "{file} {number}: {}", ran.err);
                 }
                 fs::remove_file(dir.path(&path)).unwrap();
             }
         }
         run(&dir, &["plan", "checkpoint", "--set", name]);
-        run(
-            &dir,
-            &[
-                "plan",
-                "checkpoint",
-                "--set",
-                &format!("cluster.gpus={name}"),
-            ],
-        );
+        run(&dir, &["plan", "checkpoint", "--set", &format!("cluster.gpus={name}")]);
         run(&dir, &["plan", "checkpoint", "--sweep", name]);
     }
 }
@@ -288,10 +259,7 @@ fn no_text_of_a_captured_machine_reaches_the_terminal() {
         let root = format!("machine-{number}");
         for (path, text) in [
             ("proc/version", *name),
-            (
-                "proc/mounts",
-                &format!("/dev/{name} / ext4 rw,data={name} 0 0\n"),
-            ),
+            ("proc/mounts", &format!("/dev/{name} / ext4 rw,data={name} 0 0\n")),
             (
                 "proc/self/mountinfo",
                 &format!("1 0 8:1 / / rw - ext4 /dev/sda1 rw,data={name}\n"),
@@ -301,10 +269,7 @@ fn no_text_of_a_captured_machine_reaches_the_terminal() {
                 "proc/modules",
                 &format!("{name} 1 1 - Live 0x0\nnvidia_fs 1 1 - Live 0x0\n"),
             ),
-            (
-                "etc/os-release",
-                &format!("PRETTY_NAME=\"{name}\"\nID={name}\n"),
-            ),
+            ("etc/os-release", &format!("PRETTY_NAME=\"{name}\"\nID={name}\n")),
             ("etc/cufile.json", &format!("{{\"{name}\": 1 \"x\"}}")),
         ] {
             let path = dir.path(&root).join(path);

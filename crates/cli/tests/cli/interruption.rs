@@ -8,9 +8,7 @@ use rustix::process::Signal;
 use crate::test_dir::{Running, TestDir, noise};
 
 /// A copy of 4 MiB that is slow enough to be interrupted.
-const SLOWLY: [&str; 7] = [
-    "--limit", "2MB/s", "--chunk", "64KiB", "--depth", "2", "--route",
-];
+const SLOWLY: [&str; 7] = ["--limit", "2MB/s", "--chunk", "64KiB", "--depth", "2", "--route"];
 
 /// Starts a copy of `source` to `target` and waits until it is under way.
 fn midway(dir: &TestDir, route: &str) -> Running {
@@ -49,8 +47,7 @@ fn a_copy_that_was_started_with_an_ignored_signal_continues() {
         dir.file("source", 4 << 20, 1);
         let slowly = SLOWLY.join(" ");
         let deaf = format!("trap '' INT HUP; exec \"$0\" copy source target {slowly} auto");
-        let mut running =
-            dir.start_program("bash", &["-c", &deaf, env!("CARGO_BIN_EXE_straightway")]);
+        let mut running = dir.start_program("bash", &["-c", &deaf, env!("CARGO_BIN_EXE_straightway")]);
         assert!(running.wait_until(|| dir.has_part()), "it never began");
         sleep(Duration::from_millis(150));
         running.signal(signal);

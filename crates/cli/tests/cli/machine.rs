@@ -67,11 +67,7 @@ fn fills_up(mkfs: &str, routes: &[&str]) {
             for target in ["small/new", "small/old"] {
                 let ran = dir.run([&["copy", "too-long", target], &flags[..]].concat());
                 assert_eq!(ran.code, Some(2), "{mkfs} {route}: {ran:?}");
-                assert!(
-                    ran.err.contains(&format!(" {target}: No space left")),
-                    "{}",
-                    ran.err
-                );
+                assert!(ran.err.contains(&format!(" {target}: No space left")), "{}", ran.err);
                 assert!(ran.err.contains("hint: free space"), "{}", ran.err);
                 let names: Vec<_> = fs::read_dir(&mount.at).unwrap().flatten().collect();
                 assert_eq!(names.len(), 2, "lost+found and old: {names:?}");
@@ -145,10 +141,7 @@ fn assert_buffered(dir: &TestDir, args: [&str; 2], leg: &str, reason: &str) {
     let of_leg: Vec<_> = rows.iter().filter(|row| row["leg"] == leg).collect();
     assert!(!of_leg.is_empty());
     for row in of_leg {
-        assert_eq!(
-            (&row["route"], &row["reason"]),
-            (&"buffered".into(), &reason.into())
-        );
+        assert_eq!((&row["route"], &row["reason"]), (&"buffered".into(), &reason.into()));
     }
 }
 
@@ -160,55 +153,34 @@ fn btrfs_is_reported_direct_only_for_files_that_are() {
         return;
     };
     dir.file("source", 3_000_000, 1);
-    assert_buffered(
-        &dir,
-        ["source", "small/copy"],
-        "write",
-        "file_system_buffers",
-    );
+    assert_buffered(&dir, ["source", "small/copy"], "write", "file_system_buffers");
     // Compressed files go through the page cache.
     fs::write(dir.path("small/compressed"), vec![7; 3_000_000]).unwrap();
     run("sync", &["-f", &mount.at.display().to_string()]).unwrap();
-    assert_buffered(
-        &dir,
-        ["small/compressed", "host:"],
-        "read",
-        "file_system_buffers",
-    );
+    assert_buffered(&dir, ["small/compressed", "host:"], "read", "file_system_buffers");
     // A new file may become compressed.
     let unsettled = dir.path("small/unsettled");
     fs::write(&unsettled, vec![8; 3_000_000]).unwrap();
-    assert_buffered(
-        &dir,
-        ["small/unsettled", "host:"],
-        "read",
-        "direct_unproven",
-    );
+    assert_buffered(&dir, ["small/unsettled", "host:"], "read", "direct_unproven");
     let remount = ["-o", "remount,compress=no", &mount.at.display().to_string()];
     run("mount", &remount).unwrap();
     dir.file("small/plain", 3_000_000, 2);
     run("sync", &["-f", &mount.at.display().to_string()]).unwrap();
     // A sweep leaves out routes that the file system does not support.
     let ran = dir.run([
-        "bench", "small", "--size", "4MiB", "--runs", "1", "--depth", "1", "--block", "1MiB",
-        "--json",
+        "bench", "small", "--size", "4MiB", "--runs", "1", "--depth", "1", "--block", "1MiB", "--json",
     ]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let outcome: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
     let tracks = |work: &str| -> Vec<String> {
         let samples = outcome["samples"].as_array().unwrap().iter();
         let of_work = samples.filter(|s| s["work"] == work);
-        of_work
-            .map(|s| s["route"].as_str().unwrap().to_owned())
-            .collect()
+        of_work.map(|s| s["route"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(tracks("write"), ["buffered"]);
     assert_eq!(tracks("read"), ["direct", "staged", "buffered", "buffered"]);
     let receipt = dir.receipt(&["small/plain", "host:", "--route", "direct"]);
-    assert!(
-        routed(&receipt, "read", Some("direct")) > 2_900_000,
-        "{receipt}"
-    );
+    assert!(routed(&receipt, "read", Some("direct")) > 2_900_000, "{receipt}");
 }
 
 #[test]
@@ -242,13 +214,9 @@ struct Loop(String);
 impl Loop {
     fn over(file: &Path) -> Option<Self> {
         let file = file.display().to_string();
-        let made = Command::new("losetup")
-            .args(["-f", "--show", &file])
-            .output();
+        let made = Command::new("losetup").args(["-f", "--show", &file]).output();
         match made {
-            Ok(made) if made.status.success() => Some(Self(
-                String::from_utf8(made.stdout).unwrap().trim().to_owned(),
-            )),
+            Ok(made) if made.status.success() => Some(Self(String::from_utf8(made.stdout).unwrap().trim().to_owned())),
             other => {
                 eprintln!("skipped: losetup: {other:?}");
                 None
@@ -287,9 +255,7 @@ fn overlayfs_works_and_the_receipt_accounts_for_every_byte() {
         }
         fs::write(base.join("lower/source"), noise(1_000_001, 1)).unwrap();
         let base_name = base.display();
-        let layers = format!(
-            "lowerdir={base_name}/lower,upperdir={base_name}/upper,workdir={base_name}/work"
-        );
+        let layers = format!("lowerdir={base_name}/lower,upperdir={base_name}/upper,workdir={base_name}/work");
         let merged = base.join("merged");
         let args = ["-t", "overlay", "overlay", "-o", &layers];
         let Some(_mount) = Mount::new(&args, &merged) else {
@@ -312,9 +278,7 @@ fn a_pool_of_threads_does_the_same_work() {
     let dir = TestDir::new();
     dir.file("source", 3_000_001, 1);
     for route in ["auto", "direct", "staged", "buffered"] {
-        let args = [
-            "source", "target", "--engine", "pool", "--verify", "--route",
-        ];
+        let args = ["source", "target", "--engine", "pool", "--verify", "--route"];
         let receipt = dir.receipt(&[&args[..], &[route]].concat());
         assert_eq!(receipt["engine"], "thread pool");
         assert!(fs::read(dir.path("target")).unwrap() == noise(3_000_001, 1));
@@ -368,18 +332,13 @@ fn without_io_uring_threads_do_the_work_and_the_receipt_says_so() {
     assert_eq!(warnings.len(), 1, "{receipt}");
     let warning = warnings[0].as_str().unwrap();
     assert!(warning.contains("io_uring"), "{warning}");
-    assert!(
-        quiet.out.contains(&format!("  warning: {warning}")),
-        "{}",
-        quiet.out
-    );
+    assert!(quiet.out.contains(&format!("  warning: {warning}")), "{}", quiet.out);
     for ran in [quiet, other] {
         assert_eq!(ran.err, "");
     }
     for ran in told {
         assert!(
-            ran.err
-                .starts_with("warning: using the thread pool instead: "),
+            ran.err.starts_with("warning: using the thread pool instead: "),
             "{}",
             ran.err
         );
@@ -411,10 +370,7 @@ fn without_locked_memory_threads_do_the_work() {
 fn a_folder_is_not_copied_into_itself_by_another_path() {
     let dir = TestDir::new();
     let folder = dir.folder("folder");
-    let Some(_mount) = Mount::new(
-        &["--bind", &folder.display().to_string()],
-        &dir.folder("again"),
-    ) else {
+    let Some(_mount) = Mount::new(&["--bind", &folder.display().to_string()], &dir.folder("again")) else {
         return;
     };
     let ran = dir.run(["copy", "folder", "again"]);
@@ -433,9 +389,7 @@ fn many_files_are_copied_and_loaded_with_a_low_open_file_limit() {
     let dir = TestDir::new();
     dir.folder("many");
     for number in 0..150 {
-        let header = format!(
-            "{{\"t{number}\":{{\"dtype\":\"U8\",\"shape\":[5000],\"data_offsets\":[0,5000]}}}}"
-        );
+        let header = format!("{{\"t{number}\":{{\"dtype\":\"U8\",\"shape\":[5000],\"data_offsets\":[0,5000]}}}}");
         let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
         bytes.extend(header.into_bytes());
         bytes.extend(noise(5000, number));

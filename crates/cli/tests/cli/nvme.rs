@@ -99,10 +99,7 @@ fn fails(dir: &TestDir, args: &[&str], words: &[&str], seconds_max: u64) {
     for word in words.iter().chain(&["hint: "]) {
         assert!(err.contains(word), "{args:?}: no {word:?} in {err}");
     }
-    assert!(
-        took < Duration::from_secs(seconds_max),
-        "{args:?}: {took:?}"
-    );
+    assert!(took < Duration::from_secs(seconds_max), "{args:?}: {took:?}");
 }
 
 #[test]
@@ -116,12 +113,7 @@ fn a_served_model_is_used_like_a_path_with_every_block_size() {
         let listed = succeeds(&dir, &["ls", &format!("nvme-tcp://{}/", target.address)]);
         assert!(listed.contains(&format!("{NQN}/")), "{listed}");
         let listed = succeeds(&dir, &["ls", "-r", &uri]);
-        for name in [
-            "1.safetensors",
-            "2.safetensors",
-            "deep/config.json",
-            "empty",
-        ] {
+        for name in ["1.safetensors", "2.safetensors", "deep/config.json", "empty"] {
             assert!(listed.contains(name), "{listed}");
         }
         let listed = succeeds(&dir, &["ls", &target.uri("model/deep/config.json")]);
@@ -139,16 +131,8 @@ fn a_served_model_is_used_like_a_path_with_every_block_size() {
             let options = ["--nvme-digests", digests, "--verify"];
             let copied = [&["copy", "--json", &uri, &back][..], &options].concat();
             let receipt = json(&dir, &copied);
-            assert!(
-                receipt["sockets"]["connections"].as_u64() > Some(0),
-                "{receipt}"
-            );
-            for name in [
-                "1.safetensors",
-                "2.safetensors",
-                "deep/config.json",
-                "empty",
-            ] {
+            assert!(receipt["sockets"]["connections"].as_u64() > Some(0), "{receipt}");
+            for name in ["1.safetensors", "2.safetensors", "deep/config.json", "empty"] {
                 let read = |folder: &str| fs::read(dir.path(folder).join(name)).unwrap();
                 assert!(read("model") == read(&back), "{name}");
             }
@@ -186,10 +170,7 @@ fn the_doctor_and_the_bench_read_a_namespace() {
     assert_eq!(told["bytes"], 5_000_001);
     assert_eq!(told["points"][0]["receipt"]["bytes"], 5_000_001);
     let told = succeeds(&dir, &["copy", &uri, "host:"]);
-    assert!(
-        told.contains("connection") && told.contains("RTT"),
-        "{told}"
-    );
+    assert!(told.contains("connection") && told.contains("RTT"), "{told}");
 }
 
 #[test]
@@ -217,21 +198,11 @@ fn files_are_copied_into_namespaces_that_are_large_enough() {
         10,
     );
     let missing = target.uri("none");
-    fails(
-        &dir,
-        &["copy", "odd", &missing],
-        &["does not support it", &missing],
-        10,
-    );
+    fails(&dir, &["copy", "odd", &missing], &["does not support it", &missing], 10);
     let target = Serving::start(&dir, "kept");
     let uri = target.uri("kept");
     fails(&dir, &["copy", "odd", &uri], &[&uri], 10);
-    fails(
-        &dir,
-        &["copy", "kept", &uri],
-        &[&uri, "write protected"],
-        10,
-    );
+    fails(&dir, &["copy", "kept", &uri], &[&uri, "write protected"], 10);
     assert!(fs::read(dir.path("kept")).unwrap() == noise(4096, 3));
 }
 
@@ -288,12 +259,7 @@ fn addresses_without_a_target_are_an_error_in_bounded_time() {
     let load = |address: &str, words: &[&str], seconds_max| {
         let uri = format!("nvme-tcp://{address}/{NQN}/model");
         fails(&dir, &["load", &uri], words, seconds_max);
-        fails(
-            &dir,
-            &["ls", &format!("nvme-tcp://{address}/")],
-            words,
-            seconds_max,
-        );
+        fails(&dir, &["ls", &format!("nvme-tcp://{address}/")], words, seconds_max);
     };
     load("no-such-host.invalid", &["no-such-host.invalid"], 25);
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -301,11 +267,7 @@ fn addresses_without_a_target_are_an_error_in_bounded_time() {
     drop(free);
     load(&address, &[&address, "nobody listens"], 10);
     // Ports that speak another protocol, and one that says nothing.
-    for hello in [
-        "SSH-2.0-OpenSSH_9.2\r\n",
-        "HTTP/1.1 400 Bad Request\r\n\r\n",
-        "",
-    ] {
+    for hello in ["SSH-2.0-OpenSSH_9.2\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", ""] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         std::thread::spawn(move || {

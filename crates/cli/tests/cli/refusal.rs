@@ -77,14 +77,7 @@ fn two_sources_with_the_same_target_name() {
     dir.folder("into");
     std::os::unix::fs::symlink("nowhere", dir.path("one/x/l")).unwrap();
     dir.file("two/x/l", 10, 1);
-    let said = all_refused(
-        &dir,
-        &[
-            "one/x two/x into",
-            "two/x three/x into",
-            "three/x one/x into",
-        ],
-    );
+    let said = all_refused(&dir, &["one/x two/x into", "two/x three/x into", "three/x one/x into"]);
     insta::assert_snapshot!(said);
 }
 
@@ -114,14 +107,7 @@ fn sources_and_targets_that_are_not_files() {
     dir.file("file", 5000, 1);
     dir.folder("tree");
     for name in ["pipe", "tree/pipe"] {
-        mknodat(
-            CWD,
-            dir.path(name),
-            FileType::Fifo,
-            Mode::RUSR | Mode::WUSR,
-            0,
-        )
-        .unwrap();
+        mknodat(CWD, dir.path(name), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
     }
     let _socket = UnixListener::bind(dir.path("socket")).unwrap();
     let lines = [
@@ -255,8 +241,7 @@ fn a_report_or_trace_replaces_only_an_older_one() {
     let dir = TestDir::new();
     let header = br#"{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}"#;
     let model = [&(header.len() as u64).to_le_bytes()[..], header, &[7; 8]].concat();
-    let scenario =
-        b"[checkpoint.model]\nparameters = 1e12\n[checkpoint.storage]\nrate = \"200GB/s\"\n";
+    let scenario = b"[checkpoint.model]\nparameters = 1e12\n[checkpoint.storage]\nrate = \"200GB/s\"\n";
     let precious: [(&str, &[u8]); 4] = [
         ("m.safetensors", &model),
         ("s.toml", scenario),
@@ -284,11 +269,7 @@ fn a_report_or_trace_replaces_only_an_older_one() {
     ] {
         let ran = dir.run(line.split(' '));
         assert_eq!(ran.code, Some(2), "{line}: {}", ran.out);
-        assert!(
-            ran.err.starts_with("error: cannot write to "),
-            "{line}: {}",
-            ran.err
-        );
+        assert!(ran.err.starts_with("error: cannot write to "), "{line}: {}", ran.err);
         for (name, bytes) in precious {
             assert_eq!(fs::read(dir.path(name)).unwrap(), bytes, "{line}: {name}");
         }
@@ -308,11 +289,7 @@ fn a_report_or_trace_replaces_only_an_older_one() {
         assert_eq!(ran.code, Some(0), "{line}: {}", ran.err);
     }
     assert_eq!(fs::read(dir.path("page.html")).unwrap(), precious[3].1);
-    assert!(
-        fs::symlink_metadata(dir.path("shared.html"))
-            .unwrap()
-            .is_file()
-    );
+    assert!(fs::symlink_metadata(dir.path("shared.html")).unwrap().is_file());
 }
 
 #[test]
@@ -328,10 +305,7 @@ fn objects_in_unsupported_stores() {
             "memory:x/m: this program has no such store\nhint: copy it by other means to where this \
              program reaches: a path, s3://BUCKET/KEY",
         ),
-        (
-            "checkpoint ls memory:x/run",
-            "this program has no such store",
-        ),
+        ("checkpoint ls memory:x/run", "this program has no such store"),
         (
             "load memory:x/m.safetensors",
             "memory:x/m.safetensors: this program has no such store",

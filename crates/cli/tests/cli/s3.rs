@@ -60,8 +60,7 @@ fn content(seed: usize, bytes: usize) -> Vec<u8> {
 /// A safetensors file with one tensor of bytes.
 fn safetensors(name: &str, tensor: &[u8]) -> Vec<u8> {
     let bytes = tensor.len();
-    let json =
-        format!(r#"{{"{name}":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
+    let json = format!(r#"{{"{name}":{{"dtype":"U8","shape":[{bytes}],"data_offsets":[0,{bytes}]}}}}"#);
     let mut file = (json.len() as u64).to_le_bytes().to_vec();
     file.extend_from_slice(json.as_bytes());
     file.extend_from_slice(tensor);
@@ -80,10 +79,7 @@ fn a_prefix_is_listed_and_copied_byte_for_byte() {
         } else {
             300_000 * (seed + 1) + seed
         };
-        weed.put(
-            &format!("tree/{}", name.replace(' ', "%20")),
-            content(seed, bytes),
-        );
+        weed.put(&format!("tree/{}", name.replace(' ', "%20")), content(seed, bytes));
     }
     let text = succeeds(weed, &["ls", "s3://lab/tree"]);
     assert!(
@@ -113,18 +109,10 @@ fn a_prefix_is_listed_and_copied_byte_for_byte() {
     let one = folder.path().join("one");
     succeeds(
         weed,
-        &[
-            "copy",
-            "--verify",
-            "s3://lab/tree/sub/d",
-            one.to_str().unwrap(),
-        ],
+        &["copy", "--verify", "s3://lab/tree/sub/d", one.to_str().unwrap()],
     );
     assert!(fs::read(Path::new(&one)).unwrap() == content(2, 900_002));
-    let text = succeeds(
-        weed,
-        &["copy", "s3://lab/tree/a", "s3://lab/tree/b c", "host:"],
-    );
+    let text = succeeds(weed, &["copy", "s3://lab/tree/a", "s3://lab/tree/b c", "host:"]);
     assert!(text.contains("socket"), "{text}");
 }
 
@@ -135,10 +123,7 @@ fn copies_through(weed: &S3Server, faults: ProxyFaults, prefix: &str, sizes: &[(
     let proxy = FaultProxy::start(&upstream, faults).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (format!("s3://lab/{prefix}"), folder.path());
-    let output = run_at(
-        &proxy.url(),
-        &["copy", "--json", &from, to.to_str().unwrap()],
-    );
+    let output = run_at(&proxy.url(), &["copy", "--json", &from, to.to_str().unwrap()]);
     assert!(output.status.success(), "{}", told(&output));
     let receipt: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(receipt["waiting_s"], 0.0, "its batches are one transfer");
@@ -199,10 +184,7 @@ fn a_model_in_shards_is_inspected_and_loaded() {
         return;
     };
     for number in 0..5 {
-        let file = safetensors(
-            &format!("layer.{number}"),
-            &content(number, 1_000_000 + number),
-        );
+        let file = safetensors(&format!("layer.{number}"), &content(number, 1_000_000 + number));
         weed.put(&format!("model/model-{number}.safetensors"), file);
     }
     let text = succeeds(weed, &["inspect", "s3://lab/model"]);
@@ -212,10 +194,7 @@ fn a_model_in_shards_is_inspected_and_loaded() {
         text.contains("5 of 5 tensors in 5 files") && text.contains("socket"),
         "{text}"
     );
-    let text = succeeds(
-        weed,
-        &["load", "--json", "--filter", "layer.3", "s3://lab/model"],
-    );
+    let text = succeeds(weed, &["load", "--json", "--filter", "layer.3", "s3://lab/model"]);
     assert!(text.contains("\"bytes\": 1000003"), "{text}");
 }
 
@@ -239,21 +218,14 @@ fn the_doctor_reports_on_a_bucket() {
         assert!(text.contains(&format!("{check}:")), "{check}: {text}");
     }
     let point = ["--block", "1MiB", "--depth", "4", "--runs", "1", "--json"];
-    let text = succeeds(
-        weed,
-        &[&["bench", "s3://lab/doctor/object"][..], &point].concat(),
-    );
+    let text = succeeds(weed, &[&["bench", "s3://lab/doctor/object"][..], &point].concat());
     assert!(
         text.contains("\"bytes\": 5000000") && text.contains("\"request_bytes\": 1048576"),
         "{text}"
     );
     let output = run(weed, &["doctor", "s3://no-such-bucket/x"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        told(&output).contains("no bucket no-such-bucket"),
-        "{}",
-        told(&output)
-    );
+    assert!(told(&output).contains("no bucket no-such-bucket"), "{}", told(&output));
 }
 
 #[test]
@@ -262,10 +234,7 @@ fn what_is_wrong_is_told_in_one_line_with_a_hint() {
         return;
     };
     for (args, words) in [
-        (
-            &["load", "s3://lab/none.safetensors"][..],
-            "there is no such object",
-        ),
+        (&["load", "s3://lab/none.safetensors"][..], "there is no such object"),
         (
             &["ls", "s3://lab/none"],
             "there is no such object, and there are no objects below it",
@@ -302,43 +271,25 @@ fn files_go_to_a_bucket_inside_it_and_back_and_are_removed() {
     fs::write(home.path().join("tree/empty"), b"").unwrap();
     // A folder, one file into a prefix, and one file under a name of its own.
     succeeds(weed, &["copy", &at("tree"), "s3://lab/moved/tree"]);
-    succeeds(
-        weed,
-        &["copy", "--verify", &at("tree/big"), "s3://lab/moved/into/"],
-    );
-    succeeds(
-        weed,
-        &["copy", &at("tree/deep/small"), "s3://lab/moved/renamed"],
-    );
-    let inside = succeeds(
-        weed,
-        &["copy", "s3://lab/moved/tree", "s3://lab/moved/twin"],
-    );
+    succeeds(weed, &["copy", "--verify", &at("tree/big"), "s3://lab/moved/into/"]);
+    succeeds(weed, &["copy", &at("tree/deep/small"), "s3://lab/moved/renamed"]);
+    let inside = succeeds(weed, &["copy", "s3://lab/moved/tree", "s3://lab/moved/twin"]);
     assert!(inside.contains("copied inside the service"), "{inside}");
     succeeds(weed, &["copy", "s3://lab/moved/twin", &at("back")]);
     assert!(fs::read(home.path().join("back/big")).unwrap() == big);
-    assert_eq!(
-        fs::read(home.path().join("back/deep/small")).unwrap(),
-        b"small"
-    );
+    assert_eq!(fs::read(home.path().join("back/deep/small")).unwrap(), b"small");
     assert_eq!(fs::read(home.path().join("back/empty")).unwrap(), b"");
     let listed = succeeds(weed, &["ls", "-r", "s3://lab/moved"]);
     for name in ["into/big", "renamed", "tree/deep/small", "twin/big"] {
         assert!(listed.contains(name), "{listed}");
     }
     let dry = succeeds(weed, &["rm", "-r", "--dry-run", "s3://lab/moved/twin"]);
-    assert!(
-        dry.contains("would remove s3://lab/moved/twin/big"),
-        "{dry}"
-    );
+    assert!(dry.contains("would remove s3://lab/moved/twin/big"), "{dry}");
     succeeds(weed, &["copy", "s3://lab/moved/twin/big", "host:"]);
     succeeds(weed, &["rm", "-r", "s3://lab/moved/twin"]);
     succeeds(weed, &["rm", "s3://lab/moved/renamed"]);
     let listed = succeeds(weed, &["ls", "-r", "s3://lab/moved"]);
-    assert!(
-        !listed.contains("twin") && !listed.contains("renamed"),
-        "{listed}"
-    );
+    assert!(!listed.contains("twin") && !listed.contains("renamed"), "{listed}");
     for (args, words) in [
         (&["rm", "s3://lab/moved/tree"][..], "--recursive"),
         (&["rm", "-r", "s3://lab"], "everything in the bucket"),
@@ -347,15 +298,9 @@ fn files_go_to_a_bucket_inside_it_and_back_and_are_removed() {
     ] {
         let output = run(weed, args);
         let text = told(&output);
-        assert!(
-            !output.status.success() && text.contains(words),
-            "{args:?}: {text}"
-        );
+        assert!(!output.status.success() && text.contains(words), "{args:?}: {text}");
     }
-    let ended = succeeds(
-        weed,
-        &["rm", "--uploads", "--older-than", "1h", "s3://lab/moved"],
-    );
+    let ended = succeeds(weed, &["rm", "--uploads", "--older-than", "1h", "s3://lab/moved"]);
     assert!(ended.is_empty(), "{ended}");
 }
 
@@ -369,16 +314,10 @@ fn models_are_rewritten_to_a_bucket() {
     let tensor = content(4, (9 << 20) + 7);
     fs::write(&source, safetensors("weight", &tensor)).unwrap();
     let source = source.to_str().unwrap();
-    succeeds(
-        weed,
-        &["rewrite", source, "s3://lab/rewritten/model.safetensors"],
-    );
+    succeeds(weed, &["rewrite", source, "s3://lab/rewritten/model.safetensors"]);
     let target = home.path().join("again.safetensors");
     let target = target.to_str().unwrap();
-    succeeds(
-        weed,
-        &["copy", "s3://lab/rewritten/model.safetensors", target],
-    );
+    succeeds(weed, &["copy", "s3://lab/rewritten/model.safetensors", target]);
     let bytes = fs::read(target).unwrap();
     assert!(bytes.ends_with(&tensor), "{} bytes", bytes.len());
 }

@@ -48,8 +48,7 @@ fn a_model_is_loaded_and_verified_with_one_receipt() {
     let ran = run(&dir, "load model --verify");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(
-        ran.out
-            .starts_with("6 of 6 tensors in 2 files, to host: headers "),
+        ran.out.starts_with("6 of 6 tensors in 2 files, to host: headers "),
         "{}",
         ran.out
     );
@@ -66,19 +65,10 @@ fn filters_slices_and_ranks_read_only_their_part() {
     for (line, bytes) in [
         ("load model --json --filter layers.4.weight", 1 << 20),
         ("load model --json --filter layers.[0-1].*", 2 << 20),
-        (
-            "load model --json --filter regex:[05].weight --rank 3/8",
-            2 << 17,
-        ),
+        ("load model --json --filter regex:[05].weight --rank 3/8", 2 << 17),
         ("load model --json --slice 1:0..2048", 3 << 20),
-        (
-            "load model --json --slice *.2.weight@0:1/2",
-            (5 << 20) + (1 << 19),
-        ),
-        (
-            "load model --json --rank 2/3 --dim 1 --uneven",
-            6 * 64 * 1364 * 4,
-        ),
+        ("load model --json --slice *.2.weight@0:1/2", (5 << 20) + (1 << 19)),
+        ("load model --json --rank 2/3 --dim 1 --uneven", 6 * 64 * 1364 * 4),
     ] {
         assert_eq!(json(&run(&dir, line))["bytes"], bytes, "{line}");
     }
@@ -88,10 +78,7 @@ fn filters_slices_and_ranks_read_only_their_part() {
 fn inspect_shows_tensors_files_and_routes_as_text_and_json() {
     let dir = TestDir::new();
     model(&dir);
-    let page = run(
-        &dir,
-        "inspect model --route buffered --filter layers.[25].*",
-    );
+    let page = run(&dir, "inspect model --route buffered --filter layers.[25].*");
     assert_eq!(page.code, Some(0), "{}", page.err);
     insta::assert_snapshot!(dir.redact(&page.out));
     let told = json(&run(&dir, "inspect model --json"));
@@ -107,10 +94,7 @@ fn a_rewritten_model_is_equal_page_aligned_and_leaves_nothing_else() {
     let dir = TestDir::new();
     model(&dir);
     assert_eq!(run(&dir, "rewrite model aligned").code, Some(0));
-    assert_eq!(
-        run(&dir, "rewrite aligned parts --shard-size 2MiB").code,
-        Some(0)
-    );
+    assert_eq!(run(&dir, "rewrite aligned parts --shard-size 2MiB").code, Some(0));
     let told = json(&run(&dir, "inspect parts --json"));
     let files = told["files"].as_array().unwrap();
     assert_eq!(files.len(), 3);

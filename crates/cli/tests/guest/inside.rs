@@ -98,8 +98,7 @@ impl Fixture {
         let (mut moves, mut offset, mut at) = (Vec::new(), 0, 0);
         loop {
             let ragged = rng.below(2) == 1;
-            let skip =
-                |rng: &mut Rng| rng.below(3) * if ragged { 1 + rng.below(5000) } else { PAGE };
+            let skip = |rng: &mut Rng| rng.below(3) * if ragged { 1 + rng.below(5000) } else { PAGE };
             offset += skip(rng);
             at += skip(rng);
             let bytes = (1 + rng.below(40)) * if ragged { 1 + rng.below(9000) } else { PAGE };
@@ -133,9 +132,7 @@ fn dma_bytes(events: &[TraceEvent], op: Op, data: &[Extent]) -> u64 {
         });
         parts.sum()
     };
-    let of_op = events
-        .iter()
-        .filter(|e| e.op == op && e.by == IoPath::Direct);
+    let of_op = events.iter().filter(|e| e.op == op && e.by == IoPath::Direct);
     match op {
         Op::Read => of_op.map(in_data).sum(),
         Op::Write => of_op.map(|e| e.bytes as u64).sum(),
@@ -188,11 +185,7 @@ impl Fixture {
         Mixed {
             bar_bytes: direct(&receipt, Leg::Read),
             all_bytes: dma_bytes(&trace.take(), Op::Read, &data),
-            files: if path == self.source {
-                vec![]
-            } else {
-                vec![name]
-            },
+            files: if path == self.source { vec![] } else { vec![name] },
             receipt,
             is_equal,
         }
@@ -217,8 +210,7 @@ impl Fixture {
         let mut expected = vec![0; length as usize];
         for m in &moves {
             let part = m.at as usize..(m.at + m.extent.bytes) as usize;
-            expected[m.extent.offset as usize..m.extent.end() as usize]
-                .copy_from_slice(&self.content[part]);
+            expected[m.extent.offset as usize..m.extent.end() as usize].copy_from_slice(&self.content[part]);
         }
         Mixed {
             bar_bytes: direct(&receipt, Leg::Write),
@@ -248,9 +240,7 @@ impl Fixture {
         let all_bytes = dma_bytes(&events, Op::Read, &data) + dma_bytes(&events, Op::Write, &[]);
         // Every byte of the payload must be direct on both legs.
         let is_all = [Leg::Read, Leg::Write].map(|leg| direct(&receipt, leg)) == [receipt.bytes; 2];
-        let ends = data
-            .last()
-            .is_some_and(|last| last.end() == content.len() as u64);
+        let ends = data.last().is_some_and(|last| last.end() == content.len() as u64);
         Mixed {
             bar_bytes: if is_all { all_bytes } else { 0 },
             all_bytes: all_bytes + tail_bytes(content.len() as u64, ends),
@@ -286,11 +276,7 @@ fn mixes() {
     };
     let kinds = [Fixture::read, Fixture::write, Fixture::copy];
     // Every drive and direction is proven first, so that the counted transfers include no proof.
-    for (kind, seed) in kinds
-        .iter()
-        .zip([3, 7, 11])
-        .chain(kinds.iter().zip([4, 8, 12]))
-    {
+    for (kind, seed) in kinds.iter().zip([3, 7, 11]).chain(kinds.iter().zip([4, 8, 12])) {
         kind(&fixture, &mut Seed(seed).rng(), 1000 + seed, false);
     }
     for number in 0..MIXES {

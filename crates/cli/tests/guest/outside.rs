@@ -3,9 +3,7 @@
 use std::{collections::BTreeMap, ops::Range, path::Path, process::Command};
 
 use straightway_core::{Leg, Reason, Receipt, Route};
-use straightway_lab::guest::{
-    Dma, Guest, GuestDrive, GuestOutput, NEWEST, Topology, TracedCommand,
-};
+use straightway_lab::guest::{Dma, Guest, GuestDrive, GuestOutput, NEWEST, Topology, TracedCommand};
 
 use super::{
     case::{Case, WORD, direct},
@@ -101,10 +99,7 @@ echo "doctor: $(tr -d '\n' </tmp/out)"
 "#;
 
 /// Programs that some cases need.
-const OPTIONAL: [(&str, &str); 2] = [
-    ("dmsetup", "/usr/sbin/dmsetup"),
-    ("mdadm", "/usr/sbin/mdadm"),
-];
+const OPTIONAL: [(&str, &str); 2] = [("dmsetup", "/usr/sbin/dmsetup"), ("mdadm", "/usr/sbin/mdadm")];
 
 fn boot(series: &str, topology: Topology, script: &str) -> Option<GuestOutput> {
     if !Guest::is_possible(series) {
@@ -146,9 +141,7 @@ fn boot(series: &str, topology: Topology, script: &str) -> Option<GuestOutput> {
 
 /// The receipts that the script printed, by name.
 fn receipts(ran: &GuestOutput) -> BTreeMap<&str, Receipt> {
-    let lines = ran
-        .said("receipt: ")
-        .filter_map(|line| line.split_once(' '));
+    let lines = ran.said("receipt: ").filter_map(|line| line.split_once(' '));
     let parsed = lines.filter_map(|(name, json)| Some((name, serde_json::from_str(json).ok()?)));
     parsed.collect()
 }
@@ -193,8 +186,7 @@ fn dma(ran: &GuestOutput, mark: u64, files: &[&str]) -> Dma {
         follows
     });
     let is_payload = |command: &&TracedCommand| {
-        let inside =
-            |part: &Range<u64>| part.start <= command.at.start && command.at.end <= part.end;
+        let inside = |part: &Range<u64>| part.start <= command.at.start && command.at.end <= part.end;
         match command.drive {
             GuestDrive::M => false,
             GuestDrive::D => data.iter().any(inside),
@@ -213,9 +205,7 @@ fn check_copies(ran: &GuestOutput) {
         ("to-file-again", 7, &["one"]),
         ("file", 25, &["one", "two"]),
     ] {
-        let receipt = receipts
-            .get(name)
-            .unwrap_or_else(|| panic!("{name}: {}", ran.log));
+        let receipt = receipts.get(name).unwrap_or_else(|| panic!("{name}: {}", ran.log));
         assert_eq!(receipt.bytes, 16 << 20, "{name}");
         for leg in [Leg::Read, Leg::Write] {
             assert_eq!(direct(receipt, leg), receipt.bytes, "{name}: {receipt:?}");
@@ -245,23 +235,14 @@ fn check_copies(ran: &GuestOutput) {
 
 fn check_refusals(ran: &GuestOutput) {
     for (name, words) in [
-        (
-            "virtio",
-            "the driver of vda (virtio) does not support peer-to-peer DMA",
-        ),
+        ("virtio", "the driver of vda (virtio) does not support peer-to-peer DMA"),
         (
             "to-ram",
             "the driver of ram0 (memory) does not support peer-to-peer DMA",
         ),
-        (
-            "loop",
-            "the driver of loop0 (loop) does not support peer-to-peer DMA",
-        ),
+        ("loop", "the driver of loop0 (loop) does not support peer-to-peer DMA"),
         ("dm", "(device mapper) does not support peer-to-peer DMA"),
-        (
-            "tcp",
-            "(NVMe over fabrics) does not support peer-to-peer DMA",
-        ),
+        ("tcp", "(NVMe over fabrics) does not support peer-to-peer DMA"),
         ("tmpfs", "its file system has no O_DIRECT"),
         ("region-virtio-direct", "does not support peer-to-peer DMA"),
         ("no-provider", "has no peer-to-peer memory (p2pmem)"),
@@ -274,14 +255,8 @@ fn check_refusals(ran: &GuestOutput) {
     }
     let receipts = receipts(ran);
     let rows = |name: &str| -> Vec<(Route, Reason, u64)> {
-        let receipt = receipts
-            .get(name)
-            .unwrap_or_else(|| panic!("{name}: {}", ran.log));
-        receipt
-            .routes
-            .iter()
-            .map(|r| (r.route, r.reason, r.bytes))
-            .collect()
+        let receipt = receipts.get(name).unwrap_or_else(|| panic!("{name}: {}", ran.log));
+        receipt.routes.iter().map(|r| (r.route, r.reason, r.bytes)).collect()
     };
     let all = 16 << 20;
     if Path::new(OPTIONAL[1].1).exists() {
@@ -295,23 +270,11 @@ fn check_refusals(ran: &GuestOutput) {
     }
     // A receive into BAR memory succeeds too. It is a copy by the CPU.
     assert_eq!(rows("region-web"), [(Route::Socket, Reason::Tcp, all)]);
-    assert_eq!(
-        rows("region"),
-        [(Route::Direct, Reason::ComparedP2pdma, all)]
-    );
-    assert_eq!(
-        rows("region-buffered"),
-        [(Route::Buffered, Reason::Demanded, all)]
-    );
-    assert_eq!(
-        rows("region-virtio"),
-        [(Route::Staged, Reason::NotProven, all)]
-    );
+    assert_eq!(rows("region"), [(Route::Direct, Reason::ComparedP2pdma, all)]);
+    assert_eq!(rows("region-buffered"), [(Route::Buffered, Reason::Demanded, all)]);
+    assert_eq!(rows("region-virtio"), [(Route::Staged, Reason::NotProven, all)]);
     assert!(receipts["region-virtio"].warnings[0].contains("does not support peer-to-peer DMA"));
-    assert_eq!(
-        rows("region-tmpfs"),
-        [(Route::Buffered, Reason::NoDirectIo, 1 << 20)]
-    );
+    assert_eq!(rows("region-tmpfs"), [(Route::Buffered, Reason::NoDirectIo, 1 << 20)]);
     let hole = [
         (Route::Direct, Reason::ComparedP2pdma, 65_536),
         (Route::Staged, Reason::Hole, (1 << 20) - 65_536),
@@ -336,11 +299,7 @@ fn check_doctor(ran: &GuestOutput) {
         "{}",
         find("peer.memory")
     );
-    assert!(
-        find("peer.drive").starts_with("pass nvme"),
-        "{}",
-        find("peer.drive")
-    );
+    assert!(find("peer.drive").starts_with("pass nvme"), "{}", find("peer.drive"));
     assert!(
         find("peer.path").starts_with("pass below one switch with p2p:"),
         "{}",
@@ -372,10 +331,7 @@ fn through_the_root_complex_copies_and_a_hundred_mixes_agree_with_the_trace_byte
         return;
     };
     check_copies(&ran);
-    let cases: Vec<Case> = ran
-        .said(WORD)
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let cases: Vec<Case> = ran.said(WORD).map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(cases.len(), 100, "{}", ran.log);
     for case in &cases {
         assert!(case.is_equal && case.mark >= FIRST_MARK, "{case:?}");
@@ -400,10 +356,7 @@ fn drives_without_an_allowed_path_are_refused_and_the_error_says_so() {
     assert!(seen.contains("allows no path between"), "{seen}");
     let receipts = receipts(&ran);
     let routes = &receipts["region"].routes;
-    assert_eq!(
-        (routes[0].route, routes[0].reason),
-        (Route::Staged, Reason::NotProven)
-    );
+    assert_eq!((routes[0].route, routes[0].reason), (Route::Staged, Reason::NotProven));
     assert_eq!(routes[0].bytes, 16 << 20);
 }
 
@@ -453,9 +406,6 @@ fn linux_6_18_moves_by_the_bar_and_refuses_md_with_its_cause() {
     check_copies(&ran);
     if Path::new(OPTIONAL[1].1).exists() {
         let seen = error(&ran, "md");
-        assert!(
-            seen.contains("md passes peer-to-peer DMA on since Linux 7.2"),
-            "{seen}"
-        );
+        assert!(seen.contains("md passes peer-to-peer DMA on since Linux 7.2"), "{seen}");
     }
 }

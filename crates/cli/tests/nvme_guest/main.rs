@@ -67,10 +67,7 @@ fn linux_and_our_host_and_target_interoperate() {
         time_max: Duration::from_mins(7),
     };
     let log = guest.run().unwrap();
-    let said: Vec<_> = log
-        .lines()
-        .filter_map(|line| line.strip_prefix("case: "))
-        .collect();
+    let said: Vec<_> = log.lines().filter_map(|line| line.strip_prefix("case: ")).collect();
     for case in CASES {
         let expected = format!("{case}: ok");
         assert!(said.contains(&expected.as_str()), "{case}\n{log}");

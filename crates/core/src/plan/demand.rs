@@ -16,13 +16,10 @@ impl Planner<'_> {
         let mut all = sides.flat_map(|surveys| self.transfer.objects().iter().zip(surveys));
         if let Some((object, _)) = all.find(|(_, s)| s.socket.is_some() && route != Route::Staged) {
             let why = "its bytes go over a socket: neither by DMA nor through the page cache";
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                "choose the route of",
-                &object.name,
-                why,
-            )
-            .with_hint("use ⟦route=auto⟧"));
+            return Err(
+                Error::new(ErrorKind::Unsupported, "choose the route of", &object.name, why)
+                    .with_hint("use ⟦route=auto⟧"),
+            );
         }
         if route == Route::Buffered {
             return Ok(());
@@ -35,10 +32,7 @@ impl Planner<'_> {
                 } else {
                     "stage"
                 };
-                Err(
-                    Error::new(ErrorKind::Unsupported, operation, &object.name, why)
-                        .with_hint(hint),
-                )
+                Err(Error::new(ErrorKind::Unsupported, operation, &object.name, why).with_hint(hint))
             };
             if let Err(reason) = survey.usable() {
                 let why = no_direct("its", reason);
@@ -67,10 +61,8 @@ impl Planner<'_> {
                 _ => continue,
             };
             let operation = "go direct with the copy of";
-            return Err(
-                Error::new(ErrorKind::Unsupported, operation, &object.name, why)
-                    .with_hint("use ⟦route=auto⟧ or ⟦route=buffered⟧"),
-            );
+            return Err(Error::new(ErrorKind::Unsupported, operation, &object.name, why)
+                .with_hint("use ⟦route=auto⟧ or ⟦route=buffered⟧"));
         }
         Ok(())
     }

@@ -62,14 +62,7 @@ impl Layout {
     }
 
     /// Adds an aligned extent as direct chunks, split if it is longer than a chunk.
-    pub(super) fn direct(
-        &mut self,
-        object: u32,
-        extent: Extent,
-        at: u64,
-        reason: Reason,
-        block_bytes: u64,
-    ) {
+    pub(super) fn direct(&mut self, object: u32, extent: Extent, at: u64, reason: Reason, block_bytes: u64) {
         self.open = false;
         let chunk_bytes = down(self.direct_chunk_bytes, block_bytes);
         let (mut rest, mut at) = (extent, at);
@@ -102,14 +95,7 @@ impl Layout {
     ///
     /// A full chunk ends on a block boundary, where the next begins. No block is in two chunks, so they
     /// can be written in any order.
-    pub(super) fn stage(
-        &mut self,
-        object: u32,
-        extent: Extent,
-        at: u64,
-        reason: Reason,
-        block_bytes: u64,
-    ) {
+    pub(super) fn stage(&mut self, object: u32, extent: Extent, at: u64, reason: Reason, block_bytes: u64) {
         let chunk_bytes = down(self.chunk_bytes, block_bytes);
         let (mut rest, mut at) = (extent, at);
         while !rest.is_empty() {
@@ -227,26 +213,16 @@ impl Layout {
             .chunks
             .last()
             .is_some_and(|c| (c.object, c.reason) == (object, reason))
-            && self
-                .pieces
-                .last()
-                .is_some_and(|p| p.at + p.extent.bytes == piece.at);
+            && self.pieces.last().is_some_and(|p| p.at + p.extent.bytes == piece.at);
         let mut room = if follows { room } else { 0 };
         let mut rest = piece;
         while !rest.extent.is_empty() {
             if room == 0 {
-                self.push(
-                    object,
-                    (Route::Buffered, reason),
-                    Extent::new(rest.extent.offset, 0),
-                );
+                self.push(object, (Route::Buffered, reason), Extent::new(rest.extent.offset, 0));
                 room = self.cached_chunk_bytes;
             }
             let part = Extent::new(rest.extent.offset, rest.extent.bytes.min(room));
-            let chunk = self
-                .chunks
-                .last_mut()
-                .expect("one was pushed where there was no room");
+            let chunk = self.chunks.last_mut().expect("one was pushed where there was no room");
             chunk.pieces += u32::from(self.pieces.len() > chunk.first_piece as usize);
             let start = chunk.extent.offset.min(part.offset);
             chunk.extent = Extent::between(start, chunk.extent.end().max(part.end()));

@@ -75,23 +75,13 @@ impl Plan {
             ) else {
                 let message = format!("there are only {}", objects.len());
                 let target = portion.object;
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    "find object",
-                    target,
-                    message,
-                ));
+                return Err(Error::new(ErrorKind::Invalid, "find object", target, message));
             };
-            let own = planned
-                .deliveries
-                .get(next..next + portion.deliveries as usize);
+            let own = planned.deliveries.get(next..next + portion.deliveries as usize);
             check(object, &portion, own, region_bytes)?;
             let number = u32::try_from(chunks.len()).expect("portions are listed in memory");
             let chunk = chunk(object, survey, &portion, number);
-            planned.slot_bytes = planned
-                .slot_bytes
-                .max(chunk.extent.bytes)
-                .max(portion.image_bytes);
+            planned.slot_bytes = planned.slot_bytes.max(chunk.extent.bytes).max(portion.image_bytes);
             chunks.push(chunk);
             planned.list.push((portion, next));
             next += portion.deliveries as usize;
@@ -131,15 +121,8 @@ impl Plan {
 }
 
 /// Returns an error unless a portion's deliveries exist and lie inside its image and their regions.
-fn check(
-    object: &Object,
-    portion: &Portion,
-    deliveries: Option<&[Delivery]>,
-    region_bytes: &[u64],
-) -> Result<()> {
-    let within = |offset: u64, bytes: u64, room: u64| {
-        offset.checked_add(bytes).is_some_and(|end| end <= room)
-    };
+fn check(object: &Object, portion: &Portion, deliveries: Option<&[Delivery]>, region_bytes: &[u64]) -> Result<()> {
+    let within = |offset: u64, bytes: u64, room: u64| offset.checked_add(bytes).is_some_and(|end| end <= room);
     let fits = |delivery: &Delivery| {
         let room = region_bytes.get(delivery.region as usize).copied();
         let lands = room.is_some_and(|room| within(delivery.at, delivery.bytes, room));
@@ -150,21 +133,14 @@ fn check(
         return Ok(());
     }
     let message = "a delivery is outside the portion or its target region";
-    Err(Error::new(
-        ErrorKind::Invalid,
-        "place bytes of",
-        &object.name,
-        message,
-    ))
+    Err(Error::new(ErrorKind::Invalid, "place bytes of", &object.name, message))
 }
 
 fn chunk(object: &Object, survey: &Survey, portion: &Portion, number: u32) -> Chunk {
     let pages = portion.extent.superset(Alignment::PAGE_BYTES);
     let (route, reason, extent) = match survey.usable() {
         Err(reason) => (Route::Buffered, reason, portion.extent),
-        Ok(_) if portion.extent.end() > object.bytes => {
-            (Route::Buffered, Reason::RaggedEdge, portion.extent)
-        }
+        Ok(_) if portion.extent.end() > object.bytes => (Route::Buffered, Reason::RaggedEdge, portion.extent),
         Ok(_) if survey.first_run(pages, Alignment::PAGE_BYTES) == (pages, true) => {
             (Route::Buffered, Reason::Resident, portion.extent)
         }
@@ -223,19 +199,12 @@ mod tests {
             resident,
             ..Survey::direct(ALIGNMENT)
         };
-        let portions = vec![
-            portion(9000, 100, 1),
-            portion(50_000, 1000, 0),
-            portion(99_999, 9, 1),
-        ];
+        let portions = vec![portion(9000, 100, 1), portion(50_000, 1000, 0), portion(99_999, 9, 1)];
         let plan = plan(survey, portions, vec![DELIVERY; 2]).unwrap();
         let [drive, cached, past_end] = plan.checked() else {
             panic!("three")
         };
-        assert_eq!(
-            (drive.route, drive.extent),
-            (Route::Staged, Extent::new(8192, 8192))
-        );
+        assert_eq!((drive.route, drive.extent), (Route::Staged, Extent::new(8192, 8192)));
         assert_eq!(
             (cached.reason, cached.extent),
             (Reason::Resident, Extent::new(50_000, 1000))
@@ -251,23 +220,14 @@ mod tests {
     #[test]
     fn deliveries_outside_the_image_the_region_or_the_list_are_refused() {
         let wrong = [
-            Delivery {
-                from: 96,
-                ..DELIVERY
-            },
+            Delivery { from: 96, ..DELIVERY },
             Delivery {
                 from: u64::MAX,
                 ..DELIVERY
             },
-            Delivery {
-                region: 2,
-                ..DELIVERY
-            },
+            Delivery { region: 2, ..DELIVERY },
             Delivery { at: 56, ..DELIVERY },
-            Delivery {
-                bytes: 0,
-                ..DELIVERY
-            },
+            Delivery { bytes: 0, ..DELIVERY },
         ];
         for delivery in wrong {
             assert!(plan(Survey::default(), vec![portion(0, 100, 1)], vec![delivery]).is_err());

@@ -22,13 +22,7 @@ fn move_of(object: u32, offset: u64, bytes: u64, at: u64) -> Move {
 }
 
 fn plan_one(moves: Vec<Move>, survey: Survey, policy: &Policy) -> Plan {
-    let transfer = Transfer::new(
-        Direction::In,
-        vec![Object::new("o", 1 << 40)],
-        moves,
-        1 << 40,
-    )
-    .unwrap();
+    let transfer = Transfer::new(Direction::In, vec![Object::new("o", 1 << 40)], moves, 1 << 40).unwrap();
     Plan::new(&transfer, &[survey], &[], policy).unwrap()
 }
 
@@ -40,11 +34,7 @@ fn a_ragged_extent_becomes_two_staged_edges_and_a_direct_interior() {
         region_address: 1000,
         ..policy
     };
-    let plan = plan_one(
-        vec![move_of(0, 1000, 4 * MIB, 0)],
-        Survey::direct(ALIGNMENT),
-        &policy,
-    );
+    let plan = plan_one(vec![move_of(0, 1000, 4 * MIB, 0)], Survey::direct(ALIGNMENT), &policy);
     let routes: Vec<_> = plan.chunks().iter().map(|c| (c.route, c.reason)).collect();
     assert_eq!(routes.first(), Some(&(Route::Staged, Reason::RaggedEdge)));
     assert_eq!(routes.last(), Some(&(Route::Staged, Reason::RaggedEdge)));
@@ -142,12 +132,7 @@ fn writes_do_not_share_a_chunk_over_a_gap() {
 fn neighbours_farther_apart_than_the_gap_do_not_share_a_read() {
     let policy = Policy::new(Choice::Auto, MIB);
     let moves = vec![move_of(0, 10, 10, 0), move_of(0, 100_000, 10, 10)];
-    assert_eq!(
-        plan_one(moves, Survey::direct(ALIGNMENT), &policy)
-            .chunks()
-            .len(),
-        2
-    );
+    assert_eq!(plan_one(moves, Survey::direct(ALIGNMENT), &policy).chunks().len(), 2);
 }
 
 #[test]
@@ -201,14 +186,7 @@ fn objects_that_may_use_the_page_cache_are_never_planned_as_direct() {
 #[test]
 fn a_demanded_route_that_is_not_supported_is_an_error() {
     let transfer = Transfer::whole(Direction::In, vec![Object::new("o", 9000)]).unwrap();
-    let plan = |route, survey: Survey| {
-        Plan::new(
-            &transfer,
-            &[survey],
-            &[],
-            &Policy::new(Choice::Only(route), MIB),
-        )
-    };
+    let plan = |route, survey: Survey| Plan::new(&transfer, &[survey], &[], &Policy::new(Choice::Only(route), MIB));
     for route in [Route::Direct, Route::Staged] {
         assert_eq!(
             plan(route, Survey::default()).unwrap_err().kind(),
@@ -274,11 +252,7 @@ fn requests_start_on_part_boundaries_and_keep_to_the_maximum_length() {
     let extents: Vec<_> = plan.chunks().iter().map(|c| c.extent).collect();
     assert_eq!(extents.len(), 64);
     assert_eq!(extents[0], Extent::between(88, 8 * MIB));
-    assert!(
-        extents[1..]
-            .iter()
-            .all(|e| e.offset.is_multiple_of(8 * MIB))
-    );
+    assert!(extents[1..].iter().all(|e| e.offset.is_multiple_of(8 * MIB)));
 }
 
 #[test]
@@ -359,25 +333,20 @@ struct Request {
 
 fn survey() -> impl Strategy<Value = Survey> {
     let run = (0_u64..40, 1_u64..20);
-    (
-        any::<bool>(),
-        any::<bool>(),
-        proptest::collection::vec(run, 0..5),
-    )
-        .prop_map(|(direct, device_direct, runs)| {
-            let mut at = 0;
-            let resident = runs.into_iter().map(|(skip, pages)| {
-                let extent = Extent::new((at + skip + 1) * 4096, pages * 4096);
-                at = extent.end() / 4096;
-                extent
-            });
-            Survey {
-                resident: resident.collect(),
-                direct: direct.then_some(ALIGNMENT),
-                device_direct,
-                ..Survey::default()
-            }
-        })
+    (any::<bool>(), any::<bool>(), proptest::collection::vec(run, 0..5)).prop_map(|(direct, device_direct, runs)| {
+        let mut at = 0;
+        let resident = runs.into_iter().map(|(skip, pages)| {
+            let extent = Extent::new((at + skip + 1) * 4096, pages * 4096);
+            at = extent.end() / 4096;
+            extent
+        });
+        Survey {
+            resident: resident.collect(),
+            direct: direct.then_some(ALIGNMENT),
+            device_direct,
+            ..Survey::default()
+        }
+    })
 }
 
 fn request() -> impl Strategy<Value = Request> {
@@ -399,54 +368,48 @@ fn request() -> impl Strategy<Value = Request> {
             any::<usize>(),
         ),
     )
-        .prop_map(
-            |(list, surveys, (out, gpu, choice, pages, address, shuffle))| {
-                let direction = if out { Direction::Out } else { Direction::In };
-                let mut ends = [0_u64; 3];
-                let mut at = 0;
-                let mut moves = Vec::new();
-                for (gap, bytes, object) in list {
-                    let offset = ends[object as usize] + gap;
-                    moves.push(move_of(object, offset, bytes, at + gap % 7));
-                    ends[object as usize] = offset + bytes;
-                    at += bytes + gap % 7;
-                }
-                let half = if moves.is_empty() {
-                    0
-                } else {
-                    shuffle % moves.len()
-                };
-                moves.rotate_left(half);
-                let objects = ends.iter().map(|end| Object::new("o", *end)).collect();
-                let place = if gpu { Place::Gpu(0) } else { Place::Host };
-                let chunk_bytes = pages * 4096;
-                let policy = Policy {
-                    place,
-                    region_address: address,
-                    direct_bytes_min: 16 << 10,
-                    ..Policy::new(choice, chunk_bytes)
-                };
-                // Staging by demand needs O_DIRECT everywhere.
-                let surveys = surveys
-                    .into_iter()
-                    .map(|s| match choice {
-                        Choice::Only(Route::Staged) => Survey {
-                            direct: Some(ALIGNMENT),
-                            ..s
-                        },
-                        _ => s,
-                    })
-                    .collect();
-                Request {
-                    direction,
-                    moves,
-                    objects,
-                    region_bytes: at + 7,
-                    surveys,
-                    policy,
-                }
-            },
-        )
+        .prop_map(|(list, surveys, (out, gpu, choice, pages, address, shuffle))| {
+            let direction = if out { Direction::Out } else { Direction::In };
+            let mut ends = [0_u64; 3];
+            let mut at = 0;
+            let mut moves = Vec::new();
+            for (gap, bytes, object) in list {
+                let offset = ends[object as usize] + gap;
+                moves.push(move_of(object, offset, bytes, at + gap % 7));
+                ends[object as usize] = offset + bytes;
+                at += bytes + gap % 7;
+            }
+            let half = if moves.is_empty() { 0 } else { shuffle % moves.len() };
+            moves.rotate_left(half);
+            let objects = ends.iter().map(|end| Object::new("o", *end)).collect();
+            let place = if gpu { Place::Gpu(0) } else { Place::Host };
+            let chunk_bytes = pages * 4096;
+            let policy = Policy {
+                place,
+                region_address: address,
+                direct_bytes_min: 16 << 10,
+                ..Policy::new(choice, chunk_bytes)
+            };
+            // Staging by demand needs O_DIRECT everywhere.
+            let surveys = surveys
+                .into_iter()
+                .map(|s| match choice {
+                    Choice::Only(Route::Staged) => Survey {
+                        direct: Some(ALIGNMENT),
+                        ..s
+                    },
+                    _ => s,
+                })
+                .collect();
+            Request {
+                direction,
+                moves,
+                objects,
+                region_bytes: at + 7,
+                surveys,
+                policy,
+            }
+        })
 }
 
 /// Two chunks that write the same block of an object, if there are any. `surveys` are of the written objects.
@@ -520,10 +483,7 @@ fn copy() -> impl Strategy<Value = Copy> {
         let objects = ends.iter().map(|end| Object::new("o", *end)).collect();
         if matches!(choice, Choice::Only(Route::Direct | Route::Staged)) {
             let direct = Some(ALIGNMENT);
-            surveys = surveys
-                .into_iter()
-                .map(|s| Survey { direct, ..s })
-                .collect();
+            surveys = surveys.into_iter().map(|s| Survey { direct, ..s }).collect();
         }
         Copy {
             moves,
@@ -555,42 +515,40 @@ fn two_writes() -> impl Strategy<Value = TwoWrites> {
         Just(Choice::Only(Route::Staged)),
         Just(Choice::Only(Route::Direct)),
     ];
-    (runs, block, choice, 16_u64..64, any::<bool>()).prop_map(
-        |(runs, object_bytes, choice, chunk_pages, gpu)| {
-            let mut moves = [Vec::new(), Vec::new()];
-            let mut end = 0;
-            for (pages, left_out, parts, number) in runs {
-                let bytes = pages * 4096 - left_out;
-                let cut = |part: u64| end + bytes * part / parts;
-                if let Some(own) = moves.get_mut(number) {
-                    own.extend((0..parts).map(|part| {
-                        let extent = Extent::between(cut(part), cut(part + 1));
-                        // Adjacent in the object, and not in memory.
-                        let at = extent.offset + (part << 30);
-                        move_of(0, extent.offset, extent.bytes, at)
-                    }));
-                }
-                end += pages * 4096;
+    (runs, block, choice, 16_u64..64, any::<bool>()).prop_map(|(runs, object_bytes, choice, chunk_pages, gpu)| {
+        let mut moves = [Vec::new(), Vec::new()];
+        let mut end = 0;
+        for (pages, left_out, parts, number) in runs {
+            let bytes = pages * 4096 - left_out;
+            let cut = |part: u64| end + bytes * part / parts;
+            if let Some(own) = moves.get_mut(number) {
+                own.extend((0..parts).map(|part| {
+                    let extent = Extent::between(cut(part), cut(part + 1));
+                    // Adjacent in the object, and not in memory.
+                    let at = extent.offset + (part << 30);
+                    move_of(0, extent.offset, extent.bytes, at)
+                }));
             }
-            let alignment = Alignment {
-                object_bytes,
-                ..ALIGNMENT
-            };
-            let place = if gpu { Place::Gpu(0) } else { Place::Host };
-            TwoWrites {
-                moves,
-                bytes: end,
-                survey: Survey {
-                    device_direct: true,
-                    ..Survey::direct(alignment)
-                },
-                policy: Policy {
-                    place,
-                    ..Policy::new(choice, chunk_pages * 4096)
-                },
-            }
-        },
-    )
+            end += pages * 4096;
+        }
+        let alignment = Alignment {
+            object_bytes,
+            ..ALIGNMENT
+        };
+        let place = if gpu { Place::Gpu(0) } else { Place::Host };
+        TwoWrites {
+            moves,
+            bytes: end,
+            survey: Survey {
+                device_direct: true,
+                ..Survey::direct(alignment)
+            },
+            policy: Policy {
+                place,
+                ..Policy::new(choice, chunk_pages * 4096)
+            },
+        }
+    })
 }
 
 /// The longest extents that the moves cover. The moves are sorted and disjoint.
@@ -804,15 +762,9 @@ fn auto_uses_a_faster_ring_and_direct_can_still_be_demanded() {
             ..Policy::new(choice, MIB)
         };
         let plan = Plan::new(&transfer, &[Survey::direct(ALIGNMENT)], &[], &policy).unwrap();
-        plan.chunks()
-            .iter()
-            .map(|c| (c.route, c.reason))
-            .collect::<Vec<_>>()
+        plan.chunks().iter().map(|c| (c.route, c.reason)).collect::<Vec<_>>()
     };
-    assert_eq!(
-        routes(Choice::Auto),
-        [(Route::Staged, Reason::RingFaster); 4]
-    );
+    assert_eq!(routes(Choice::Auto), [(Route::Staged, Reason::RingFaster); 4]);
     assert_eq!(
         routes(Choice::Only(Route::Direct)),
         [(Route::Direct, Reason::Aligned); 4]
@@ -850,10 +802,7 @@ fn unproven_bar_memory_is_staged_and_a_demanded_direct_route_is_refused() {
     };
     let plan = plan_one(vec![move_of(0, 0, MIB, 0)], survey.clone(), &policy);
     let chunk = plan.chunks()[0];
-    assert_eq!(
-        (chunk.route, chunk.reason),
-        (Route::Staged, Reason::NotProven)
-    );
+    assert_eq!((chunk.route, chunk.reason), (Route::Staged, Reason::NotProven));
     let objects = vec![Object::new("o", 1 << 40)];
     let moves = vec![move_of(0, 0, MIB, 0)];
     let transfer = Transfer::new(Direction::In, objects, moves, MIB).unwrap();
@@ -882,9 +831,6 @@ fn a_ring_in_a_bar_moves_whole_blocks_of_unaligned_extents_by_dma() {
     let plan = Plan::new(&transfer, &surveys, &surveys, &policy).unwrap();
     let chunk = plan.chunks()[0];
     let direct = (Route::Direct, Reason::Aligned);
-    assert_eq!(
-        ((chunk.route, chunk.reason), chunk.onward),
-        (direct, Some(direct))
-    );
+    assert_eq!(((chunk.route, chunk.reason), chunk.onward), (direct, Some(direct)));
     assert_eq!(chunk.extent, Extent::new(0, 12_288));
 }

@@ -53,10 +53,7 @@ impl Receiver {
             return false;
         }
         let joins_before = before.is_some_and(|(_, end)| end == seq);
-        let joins_after = self
-            .ahead
-            .get(place)
-            .is_some_and(|(start, _)| *start == seq + 1);
+        let joins_after = self.ahead.get(place).is_some_and(|(start, _)| *start == seq + 1);
         match (joins_before, joins_after) {
             (true, true) => {
                 self.ahead[place - 1].1 = self.ahead[place].1;
@@ -153,10 +150,7 @@ mod tests {
             .into_iter()
             .map(|now| receiver.notify(now, 50))
             .collect();
-        assert_eq!(
-            answers,
-            [Some(10), Some(60), None, Some(110), None, Some(500)]
-        );
+        assert_eq!(answers, [Some(10), Some(60), None, Some(110), None, Some(500)]);
     }
 
     proptest! {

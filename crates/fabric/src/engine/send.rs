@@ -130,9 +130,7 @@ impl Engine<'_> {
         let more = sender.next < sender.packets;
         match self.control {
             Control::None | Control::Dcqcn => more,
-            Control::Dctcp | Control::Newreno => {
-                more && self.windows[flow as usize].open(sender.next)
-            }
+            Control::Dctcp | Control::Newreno => more && self.windows[flow as usize].open(sender.next),
         }
     }
 
@@ -190,8 +188,7 @@ impl Engine<'_> {
             marked: false,
         });
         let (free_ps, wire_ps) = (port.busy_until_ps, port.wire_ps);
-        self.wheel
-            .push(free_ps + wire_ps, Event::Arrive { link, packet });
+        self.wheel.push(free_ps + wire_ps, Event::Arrive { link, packet });
         if self.control == Control::Dcqcn {
             self.pace(flow, bytes);
         }

@@ -14,9 +14,7 @@ use super::{
 impl Engine<'_> {
     /// A cycle of links paused since `since_ps`, each waiting for the next.
     pub(super) fn waiting_cycle(&self, since_ps: u64) -> Option<Deadlock> {
-        let stuck = |link: u32| {
-            self.ports[link as usize].paused && self.pauses[link as usize].since_ps <= since_ps
-        };
+        let stuck = |link: u32| self.ports[link as usize].paused && self.pauses[link as usize].since_ps <= since_ps;
         let mut after: Vec<Vec<u32>> = vec![Vec::new(); self.ports.len()];
         for link in (0..narrow(self.ports.len())).filter(|l| stuck(*l)) {
             let port = &self.ports[link as usize];

@@ -242,19 +242,12 @@ mod tests {
                 delay: Seconds(fluid.delay.0 + share * margins.delay.0),
                 ..fluid
             };
-            assert!(
-                late(0.95).phase_margin() > Some(0.0),
-                "{flows}: {margins:?}"
-            );
-            assert!(
-                late(1.05).phase_margin() < Some(0.0),
-                "{flows}: {margins:?}"
-            );
+            assert!(late(0.95).phase_margin() > Some(0.0), "{flows}: {margins:?}");
+            assert!(late(1.05).phase_margin() < Some(0.0), "{flows}: {margins:?}");
             // The slope of the marking is the loop's gain: the fixed point stays, the slope grows.
             let steep = |share: f64| {
                 let fixed = fluid.fixed_point();
-                let slope = share * margins.gain * fluid.ecn.pmax
-                    / (fluid.ecn.kmax.0 - fluid.ecn.kmin.0) as f64;
+                let slope = share * margins.gain * fluid.ecn.pmax / (fluid.ecn.kmax.0 - fluid.ecn.kmin.0) as f64;
                 let pmax = (fixed.marked * 2.0).min(1.0);
                 let span = super::super::bytes(pmax / slope);
                 let ecn = Ecn {

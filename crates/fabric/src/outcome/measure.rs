@@ -11,8 +11,8 @@ use super::{
         topology::narrow,
         traffic::{Flow, Traffic},
     },
-    BufferUse, CongestedLink, DeadlockAnswer, Distribution, Effort, FabricOutcome, Ledger, LinkUse,
-    PauseSummary, Spreading, TrafficOutcome, Victim,
+    BufferUse, CongestedLink, DeadlockAnswer, Distribution, Effort, FabricOutcome, Ledger, LinkUse, PauseSummary,
+    Spreading, TrafficOutcome, Victim,
 };
 use crate::dcqcn::picoseconds;
 use straightway_scenario::provenance::{Basis, Citation, Formula};
@@ -47,12 +47,7 @@ impl FabricOutcome {
         outcome
     }
 
-    fn measured(
-        scenario: &FabricScenario,
-        flows: &[Flow],
-        engine: Engine<'_>,
-        possible: Option<Vec<String>>,
-    ) -> Self {
+    fn measured(scenario: &FabricScenario, flows: &[Flow], engine: Engine<'_>, possible: Option<Vec<String>>) -> Self {
         let outcomes: Vec<FlowOutcome> = (0..narrow(flows.len()))
             .map(|f| flow_outcome(scenario, &flows[f as usize], &engine, f))
             .collect();
@@ -122,19 +117,12 @@ fn ideal_ps(scenario: &FabricScenario, engine: &Engine<'_>, flow: u32, payload: 
     last_there
 }
 
-fn flow_outcome(
-    scenario: &FabricScenario,
-    flow: &Flow,
-    engine: &Engine<'_>,
-    f: u32,
-) -> FlowOutcome {
+fn flow_outcome(scenario: &FabricScenario, flow: &Flow, engine: &Engine<'_>, f: u32) -> FlowOutcome {
     let receiver = &engine.receivers[f as usize];
     let until = receiver.finished_ps.unwrap_or(engine.now);
     let took_ps = until.saturating_sub(flow.start_ps) as f64;
     let completion = receiver.finished_ps.map(|_| took_ps);
-    let ideal = flow
-        .bytes
-        .map(|bytes| ideal_ps(scenario, engine, f, bytes) as f64);
+    let ideal = flow.bytes.map(|bytes| ideal_ps(scenario, engine, f, bytes) as f64);
     FlowOutcome {
         completion_s: completion.map(|ps| ps / 1e12),
         slowdown: completion.zip(ideal).map(|(took, ideal)| took / ideal),
@@ -146,11 +134,7 @@ fn flow_outcome(
     }
 }
 
-fn groups(
-    scenario: &FabricScenario,
-    flows: &[Flow],
-    outcomes: &[FlowOutcome],
-) -> Vec<TrafficOutcome> {
+fn groups(scenario: &FabricScenario, flows: &[Flow], outcomes: &[FlowOutcome]) -> Vec<TrafficOutcome> {
     let mut members: Vec<Vec<&FlowOutcome>> = scenario.traffic.iter().map(|_| Vec::new()).collect();
     for (flow, outcome) in flows.iter().zip(outcomes) {
         members[flow.entry as usize].push(outcome);
@@ -176,9 +160,7 @@ fn pauses(engine: &Engine<'_>) -> PauseSummary {
     PauseSummary {
         frames: engine.tally.pause_frames,
         links: paused().count(),
-        hosts: paused()
-            .filter(|l| engine.net.is_host(engine.ports[*l].from))
-            .count(),
+        hosts: paused().filter(|l| engine.net.is_host(engine.ports[*l].from)).count(),
         first: engine.tally.first_pause_ps.map(seconds),
         longest: seconds(longest.unwrap_or(0)),
         notifications: engine.tally.notifications,
@@ -289,10 +271,7 @@ const MODELLED: [Formula; 3] = [
     Formula {
         gives: "marking",
         text: "p = pmax·(q − kmin)/(kmax − kmin) at the queue a packet leaves, 1 above kmax",
-        source: Citation::read(
-            "DCQCN, SIGCOMM 2015",
-            "section 3.1, with the switch's RED profile",
-        ),
+        source: Citation::read("DCQCN, SIGCOMM 2015", "section 3.1, with the switch's RED profile"),
     },
     Formula {
         gives: "pause threshold",
@@ -314,13 +293,7 @@ fn basis(scenario: &FabricScenario, engine: &Engine<'_>) -> Basis {
     match scenario.switch.pfc.headroom {
         _ if !scenario.switch.pfc.enabled => {}
         Some(bytes) => {
-            basis.parameter(
-                "switch.pfc.headroom",
-                "headroom of a port",
-                bytes.0 as f64,
-                "B",
-                given,
-            );
+            basis.parameter("switch.pfc.headroom", "headroom of a port", bytes.0 as f64, "B", given);
         }
         None => {
             let source = Citation::computed("SONiC's formula", "straightway sim headroom");

@@ -4,10 +4,7 @@ use straightway_core::{Bytes, Seconds};
 
 use super::{
     super::{
-        bounds::{
-            BUFFER_MAX, DURATION_MAX, FLOWS_MAX, PACKETS_MAX, RATE_MAX, RATE_MIN, TRAFFIC_MAX,
-            WATCHED_MAX,
-        },
+        bounds::{BUFFER_MAX, DURATION_MAX, FLOWS_MAX, PACKETS_MAX, RATE_MAX, RATE_MIN, TRAFFIC_MAX, WATCHED_MAX},
         route::distances_to,
         topology::Network,
         traffic::Traffic,
@@ -94,11 +91,7 @@ impl Checkable for FabricTransport {
         }
         c.bytes("packet", self.packet, Bytes(64)..=Bytes(65_000));
         c.bytes("overhead", self.overhead, Bytes(0)..=Bytes(500));
-        c.seconds(
-            "host_latency",
-            self.host_latency,
-            Seconds(0.0)..=Seconds(1e-2),
-        );
+        c.seconds("host_latency", self.host_latency, Seconds(0.0)..=Seconds(1e-2));
         c.seconds(
             "retransmit_timeout",
             self.retransmit_timeout,
@@ -129,8 +122,7 @@ impl FabricScenario {
             by_size.min(by_time)
         };
         let all = self.traffic.iter();
-        all.map(|t| each(t).saturating_mul(t.flows(hosts)))
-            .collect()
+        all.map(|t| each(t).saturating_mul(t.flows(hosts))).collect()
     }
 
     /// Checks that need a valid topology.
@@ -175,9 +167,7 @@ impl FabricScenario {
         if sum > PACKETS_MAX {
             let most = (0..packets.len()).max_by_key(|i| packets[*i]).unwrap_or(0);
             let field = format!("traffic[{most}].{}", self.traffic[most].key());
-            let allowed = format!(
-                "at most {PACKETS_MAX} packets in all; send fewer bytes, or larger packets"
-            );
+            let allowed = format!("at most {PACKETS_MAX} packets in all; send fewer bytes, or larger packets");
             c.refuse(&field, format!("{sum} packets"), allowed);
         }
     }
@@ -192,12 +182,8 @@ impl FabricScenario {
         let short = (0..reserved.len()).find(|n| reserved[*n] >= buffers[*n]);
         if let Some(node) = short {
             let slow = self.slow.iter();
-            let adapter = slow
-                .enumerate()
-                .find(|(_, s)| adapter_name(&s.host) == net.names[node]);
-            let field = adapter.map_or("switch.buffer".to_owned(), |(i, _)| {
-                format!("slow[{i}].buffer")
-            });
+            let adapter = slow.enumerate().find(|(_, s)| adapter_name(&s.host) == net.names[node]);
+            let field = adapter.map_or("switch.buffer".to_owned(), |(i, _)| format!("slow[{i}].buffer"));
             let allowed = format!(
                 "more than the {} that the ports of {} keep back: headroom and a frame each",
                 Bytes(reserved[node]),

@@ -44,11 +44,7 @@ fn check_wires(c: &mut Checker, host: (Rate, f64), uplink: (Option<Rate>, f64)) 
 impl Checkable for LeafSpine {
     fn check(&self, c: &mut Checker) {
         c.count("leaves", u64::from(self.leaves), 1..=SWITCHES_MAX);
-        c.count(
-            "hosts_per_leaf",
-            u64::from(self.hosts_per_leaf),
-            1..=HOSTS_MAX,
-        );
+        c.count("hosts_per_leaf", u64::from(self.hosts_per_leaf), 1..=HOSTS_MAX);
         c.count("spines", u64::from(self.spines), 0..=SWITCHES_MAX);
         if self.leaves > 1 && self.spines == 0 {
             c.refuse("spines", 0, "at least 1 where there are several leaves");
@@ -74,8 +70,7 @@ impl Checkable for Rail {
         if group == 0 {
             return;
         }
-        let leaves =
-            u64::from(self.servers.div_ceil(self.servers_per_group)) * u64::from(self.rails);
+        let leaves = u64::from(self.servers.div_ceil(self.servers_per_group)) * u64::from(self.rails);
         if leaves > 1 && self.spines == 0 {
             let why = format!("at least 1, to join the {leaves} leaves");
             c.refuse("spines", 0, why);
@@ -94,11 +89,7 @@ impl Checkable for Graph {
     fn check(&self, c: &mut Checker) {
         check_scale(c, "hosts", self.hosts.len() as u64, self.links.len() as u64);
         if self.switches.len() as u64 > SWITCHES_MAX {
-            c.refuse(
-                "switches",
-                self.switches.len(),
-                format!("at most {SWITCHES_MAX}"),
-            );
+            c.refuse("switches", self.switches.len(), format!("at most {SWITCHES_MAX}"));
             return;
         }
         let mut names = HashSet::new();
@@ -119,8 +110,7 @@ impl Checkable for Graph {
 impl Graph {
     /// Checks that every end exists, that no cable is a loop, and that a host has one link, since it does not forward.
     fn check_ends(&self, c: &mut Checker, names: &HashSet<&str>) {
-        let mut host_links: HashMap<&str, usize> =
-            self.hosts.iter().map(|h| (h.as_str(), 0)).collect();
+        let mut host_links: HashMap<&str, usize> = self.hosts.iter().map(|h| (h.as_str(), 0)).collect();
         for (i, cable) in self.links.iter().enumerate() {
             let field = format!("links[{i}].ends");
             let [a, b] = [cable.ends[0].as_str(), cable.ends[1].as_str()];

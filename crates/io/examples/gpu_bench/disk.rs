@@ -37,12 +37,7 @@ pub(crate) fn read(
 
 /// Writes the whole region to a new file at `path`, and syncs it. Returns the seconds from before the file was created
 /// to after the sync, and the receipt.
-pub(crate) fn write(
-    executor: &Executor,
-    region: &Arc<Region>,
-    path: &Path,
-    choice: Choice,
-) -> Result<(f64, Receipt)> {
+pub(crate) fn write(executor: &Executor, region: &Arc<Region>, path: &Path, choice: Choice) -> Result<(f64, Receipt)> {
     // The old file's space is freed before the clock starts.
     let _ = fs::remove_file(path);
     let start = Instant::now();

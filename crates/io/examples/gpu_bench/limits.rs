@@ -17,18 +17,10 @@ pub(crate) fn pinned_copy(bench: &Bench, direction: CopyDirection) -> Result<Row
     let by = |chunk: usize| -> Result<Row> {
         let rates = limit::pinned_copy(&bench.region, direction, chunk, bench.args.rounds)?;
         let rates = rates.into_iter().map(|rate| rate / 1e9).collect();
-        Ok(Row::new(
-            &format!("{name} by {} MiB", chunk >> 20),
-            rates,
-            "GB/s",
-        ))
+        Ok(Row::new(&format!("{name} by {} MiB", chunk >> 20), rates, "GB/s"))
     };
     let (small, large) = (by(4 << 20)?, by(64 << 20)?);
-    let mut best = if small.median() > large.median() {
-        small
-    } else {
-        large
-    };
+    let mut best = if small.median() > large.median() { small } else { large };
     name.clone_into(&mut best.work);
     Ok(best)
 }

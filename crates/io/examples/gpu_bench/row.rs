@@ -112,9 +112,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
             ),
             Some(Bar::AtMost(most)) => (String::new(), format!("≤{most:.2}"), ""),
         };
-        let met = row
-            .is_met()
-            .map_or("", |met| if met { "yes" } else { "NO" });
+        let met = row.is_met().map_or("", |met| if met { "yes" } else { "NO" });
         let (work, unit, median) = (&row.work, row.unit, row.median());
         writeln!(
             text,

@@ -79,7 +79,5 @@ fn until_line(bench: &Bench, what: &str) -> Result<f64> {
     if status.success() && !line.is_empty() {
         return Ok(seconds);
     }
-    Err(failed(std::io::Error::other(format!(
-        "it ended with {status}"
-    ))))
+    Err(failed(std::io::Error::other(format!("it ended with {status}"))))
 }

@@ -15,10 +15,7 @@ const EXTENT_BYTES: u64 = 64 << 10;
 /// Runs all requested benchmarks, limits first.
 pub(crate) fn all(bench: &mut Bench) -> Result<Vec<Row>> {
     let to_device = limits::pinned_copy(bench, CopyDirection::ToDevice)?;
-    let mut rows = vec![
-        to_device.clone(),
-        limits::pinned_copy(bench, CopyDirection::ToHost)?,
-    ];
+    let mut rows = vec![to_device.clone(), limits::pinned_copy(bench, CopyDirection::ToHost)?];
     if bench.args.wants("start") {
         rows.extend(start::measure(bench)?);
     }
@@ -91,9 +88,7 @@ fn scattered(bench: &mut Bench, file: &Arc<File>, sequential: &Row) -> Result<Ve
     let mut places: Vec<u64> = (0..count).collect();
     let gathered = places.clone();
     rng.shuffle(&mut places);
-    let offsets: Vec<u64> = (0..count)
-        .map(|_| rng.below(file.bytes() - EXTENT_BYTES))
-        .collect();
+    let offsets: Vec<u64> = (0..count).map(|_| rng.below(file.bytes() - EXTENT_BYTES)).collect();
     let mut rows = Vec::new();
     for (work, places) in [
         ("random 64 KiB extents, page cache → GPU", gathered),

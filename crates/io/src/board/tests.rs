@@ -45,12 +45,7 @@ fn job(path: &Path, region: &Arc<Region>) -> Arc<Job> {
 
 /// Simulates a drive of `rate` for `seconds`. Returns the times and sizes of the chunks that each of `demands` was
 /// given.
-fn simulate(
-    demands: &[Demand],
-    rate: f64,
-    seconds: f64,
-    traffic: &Arc<Traffic>,
-) -> Vec<Vec<(f64, u64)>> {
+fn simulate(demands: &[Demand], rate: f64, seconds: f64, traffic: &Arc<Traffic>) -> Vec<Vec<(f64, u64)>> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sparse");
     let sparse = std::fs::File::create(&path).unwrap();
@@ -80,14 +75,9 @@ fn simulate(
         match board.take(0, now_s) {
             Next::Run(grant, chunk) => {
                 let bytes = chunk.extent.bytes;
-                let who = jobs
-                    .iter()
-                    .position(|job| Arc::ptr_eq(job, &grant.posted.job));
+                let who = jobs.iter().position(|job| Arc::ptr_eq(job, &grant.posted.job));
                 handed[who.unwrap()].push((now_s, bytes));
-                let admitted = grant
-                    .posted
-                    .tenant
-                    .admits(usize::try_from(bytes).unwrap(), || now_s);
+                let admitted = grant.posted.tenant.admits(usize::try_from(bytes).unwrap(), || now_s);
                 assert!(admitted, "the limiter admits a granted chunk");
                 now_s += bytes as f64 / rate;
             }
@@ -173,15 +163,10 @@ fn every_mixture_of_shares_is_served_fairly_to_the_chunk() {
 /// Asserts that no 100 ms window has more than the limit plus one chunk.
 fn assert_within(handed: &[(f64, u64)], limit: f64) {
     for (first, (start, _)) in handed.iter().enumerate() {
-        let window = handed[first..]
-            .iter()
-            .take_while(|(at, _)| at - start < 0.1 - 1e-9);
+        let window = handed[first..].iter().take_while(|(at, _)| at - start < 0.1 - 1e-9);
         let bytes: u64 = window.map(|(_, bytes)| bytes).sum();
         let most = limit * 0.1 + CHUNK_BYTES as f64;
-        assert!(
-            bytes as f64 <= most + 1e-6,
-            "{bytes} of {most} from {start} on"
-        );
+        assert!(bytes as f64 <= most + 1e-6, "{bytes} of {most} from {start} on");
     }
 }
 
@@ -190,10 +175,7 @@ fn a_late_job_gets_its_share_from_then_on_without_catching_up() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("sparse");
     let bytes = CHUNKS * CHUNK_BYTES;
-    std::fs::File::create(&path)
-        .unwrap()
-        .set_len(bytes)
-        .unwrap();
+    std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
     let region = Arc::new(Region::host(bytes).unwrap());
     let board = Board::new(Track::Cached, &Arc::default());
     let nothing = Arc::new(Reservations::new(None));

@@ -50,11 +50,8 @@ impl<F: FnMut() -> Result<Lane>> LaneSupervisor<F> {
         self.reap();
         if self.late.len() >= LATE_MAX {
             let message = "I/Os of earlier transfers have not completed";
-            return Err(
-                Error::new(ErrorKind::Transient, "use", "a lane", message).with_hint(
-                    "storage may hang: see the kernel's log, and try again when it answers",
-                ),
-            );
+            return Err(Error::new(ErrorKind::Transient, "use", "a lane", message)
+                .with_hint("storage may hang: see the kernel's log, and try again when it answers"));
         }
         let lane = match self.lane.take() {
             Some(lane) => lane,
@@ -66,9 +63,7 @@ impl<F: FnMut() -> Result<Lane>> LaneSupervisor<F> {
     /// Runs the jobs on the board until there are none. Errors and panics go to the jobs.
     pub(crate) fn serve(&mut self) {
         let board = Arc::clone(&self.board);
-        let served = catch_unwind(AssertUnwindSafe(|| {
-            self.lane().map(|lane| lane.serve(&board))
-        }));
+        let served = catch_unwind(AssertUnwindSafe(|| self.lane().map(|lane| lane.serve(&board))));
         match served {
             Ok(Ok(())) => self.late.extend(self.lane.take_if(|lane| !lane.is_idle())),
             Ok(Err(error)) => board.fail(self.number, &error),

@@ -57,8 +57,7 @@ impl Direct {
             match Pool::running("cuFile", self.pool_depth, &run) {
                 Ok(pool) => self.pool = Some(pool),
                 Err(error) => {
-                    self.failed
-                        .push(Done::new(io, Err(io::Error::other(error))));
+                    self.failed.push(Done::new(io, Err(io::Error::other(error))));
                     return Ok(());
                 }
             }
@@ -110,11 +109,7 @@ impl Engine for Direct {
             (false, _) => self.poll_engine(done, timeout),
             (true, true) => {
                 let count = self.poll_pool(done, Duration::ZERO)?;
-                let slice = if count > 0 {
-                    Duration::ZERO
-                } else {
-                    POLL_SLICE
-                };
+                let slice = if count > 0 { Duration::ZERO } else { POLL_SLICE };
                 Ok(count + self.poll_engine(done, slice.min(timeout))?)
             }
         }

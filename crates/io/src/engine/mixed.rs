@@ -53,12 +53,7 @@ impl Mixed {
         let depth = depth as usize + 1;
         let cached = Side::new(Box::new(move || Ok(Box::new(Cached::new(depth)))));
         let choose = |io: &Io| usize::from(io.by != IoPath::Direct);
-        Self::of(
-            "io_uring + pread",
-            depth,
-            [Side::new(Box::new(make)), cached],
-            choose,
-        )
+        Self::of("io_uring + pread", depth, [Side::new(Box::new(make)), cached], choose)
     }
 
     /// Reads with one engine and writes with the other.
@@ -116,8 +111,7 @@ impl Engine for Mixed {
         match side.engine() {
             Ok(engine) => engine.submit(io)?,
             Err(error) => {
-                self.failed
-                    .push(Done::new(io, Err(io::Error::other(error))));
+                self.failed.push(Done::new(io, Err(io::Error::other(error))));
                 return Ok(());
             }
         }
@@ -136,12 +130,7 @@ impl Engine for Mixed {
         let mut wait = if is_shared { Duration::ZERO } else { timeout };
         loop {
             // The page cache before the drive, and writes before reads: that frees slots.
-            for side in self
-                .sides
-                .iter_mut()
-                .rev()
-                .filter(|side| side.in_flight > 0)
-            {
+            for side in self.sides.iter_mut().rev().filter(|side| side.in_flight > 0) {
                 let count = side.engine()?.poll(done, wait)?;
                 side.in_flight -= count;
                 if count > 0 {
@@ -179,13 +168,8 @@ impl Engine for Mixed {
     }
 
     fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {
-        let engines = self
-            .sides
-            .iter_mut()
-            .filter_map(|side| side.engine.as_mut());
-        engines
-            .into_iter()
-            .for_each(|engine| engine.cancel(is_unwanted));
+        let engines = self.sides.iter_mut().filter_map(|side| side.engine.as_mut());
+        engines.into_iter().for_each(|engine| engine.cancel(is_unwanted));
     }
 
     fn rest(&mut self) {

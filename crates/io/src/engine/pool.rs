@@ -85,10 +85,7 @@ impl Pool {
 /// Runs I/Os until the engine is dropped.
 fn serve(inbox: &Mutex<Receiver<Io>>, outbox: &Sender<Done>, run: &Run) {
     loop {
-        let next = inbox
-            .lock()
-            .expect("no thread panics while it waits")
-            .recv();
+        let next = inbox.lock().expect("no thread panics while it waits").recv();
         let Ok(io) = next else { return };
         if outbox.send(run(io)).is_err() {
             return;
@@ -113,9 +110,7 @@ impl Engine for Pool {
             match self.done.recv_timeout(timeout) {
                 Ok(first) => done.push(first),
                 // A thread that has ended lost its I/O, which would never complete.
-                Err(RecvTimeoutError::Timeout)
-                    if self.threads.iter().any(JoinHandle::is_finished) =>
-                {
+                Err(RecvTimeoutError::Timeout) if self.threads.iter().any(JoinHandle::is_finished) => {
                     return Err(ended("one of its threads has ended"));
                 }
                 Err(RecvTimeoutError::Timeout) => return Ok(0),
@@ -142,11 +137,7 @@ impl Engine for Pool {
 }
 
 fn ended(message: &str) -> Error {
-    Error::os(
-        "wait for",
-        "the thread pool",
-        std::io::Error::other(message),
-    )
+    Error::os("wait for", "the thread pool", std::io::Error::other(message))
 }
 
 impl Drop for Pool {

@@ -112,11 +112,7 @@ struct Trial<'a> {
 impl Trial<'_> {
     /// Moves about `bytes` bytes from the front of the rest. Returns the seconds per byte, which are infinite if there
     /// were too few bytes, or the ticket of the whole if it was stopped.
-    fn run(
-        &mut self,
-        bytes: u64,
-        make: impl FnOnce(Vec<Move>) -> Result<Job>,
-    ) -> Result<Result<f64, Ticket>> {
+    fn run(&mut self, bytes: u64, make: impl FnOnce(Vec<Move>) -> Result<Job>) -> Result<Result<f64, Ticket>> {
         let head = take_front(&mut self.rest, bytes);
         let taken: u64 = head.iter().map(|m| m.extent.bytes).sum();
         let job = make(head)?;
@@ -142,11 +138,7 @@ impl Trial<'_> {
 /// a run that is long enough.
 fn chosen(work: WorkKind, [usual_s, other_s]: [f64; 2], learning: &Learning) -> Method {
     let [usual, other] = work.methods();
-    let method = if other_s * GAIN_MIN < usual_s {
-        other
-    } else {
-        usual
-    };
+    let method = if other_s * GAIN_MIN < usual_s { other } else { usual };
     tracing::debug!(%work, %method, usual_s, other_s, "two methods were compared");
     if usual_s.is_finite() && other_s.is_finite() {
         learning.learn(work, method);

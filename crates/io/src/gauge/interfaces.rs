@@ -65,11 +65,7 @@ impl Span {
     }
 }
 
-fn join(
-    all: &mut BTreeMap<String, Counters>,
-    others: &BTreeMap<String, Counters>,
-    pick: fn(u64, u64) -> u64,
-) {
+fn join(all: &mut BTreeMap<String, Counters>, others: &BTreeMap<String, Counters>, pick: fn(u64, u64) -> u64) {
     for (name, theirs) in others {
         let mine = all.entry(name.clone()).or_insert(*theirs);
         for (mine, theirs) in mine.iter_mut().zip(theirs) {
@@ -115,10 +111,7 @@ mod tests {
     fn spans_of_lanes_are_merged_and_quiet_interfaces_are_left_out() {
         let table = |busy: u64, quiet: u64| {
             let of = |bytes: u64| [bytes, 0, 0, 0];
-            BTreeMap::from([
-                ("busy".to_owned(), of(busy)),
-                ("quiet".to_owned(), of(quiet)),
-            ])
+            BTreeMap::from([("busy".to_owned(), of(busy)), ("quiet".to_owned(), of(quiet))])
         };
         let mut span = Span {
             first: table(1000, 7),
@@ -130,10 +123,7 @@ mod tests {
         });
         let moved = span.moved();
         assert_eq!(moved.len(), 1);
-        assert_eq!(
-            (moved[0].name.as_str(), moved[0].received_bytes),
-            ("busy", 4500)
-        );
+        assert_eq!((moved[0].name.as_str(), moved[0].received_bytes), ("busy", 4500));
         assert!(Span::default().moved().is_empty());
     }
 }

@@ -12,8 +12,7 @@ use straightway_sys::{
     File, Io, IoPath, Op, Region, Window,
     cuda::{Context, DeviceMemory},
     cufile::{
-        Counters, CuFile, CufileRegistration, CufileRequest, FileHandle, Library, Parameter,
-        RegisteredMemory, Watch,
+        Counters, CuFile, CufileRegistration, CufileRequest, FileHandle, Library, Parameter, RegisteredMemory, Watch,
     },
 };
 
@@ -177,22 +176,14 @@ impl Session {
     ///
     /// BAR1 and cuFile's own limit bound the registered bytes: regions that no transfer uses are evicted, the oldest
     /// first.
-    pub(crate) fn register(
-        &self,
-        region: &Arc<Region>,
-    ) -> Result<(Arc<RegisteredMemory>, Option<f64>)> {
+    pub(crate) fn register(&self, region: &Arc<Region>) -> Result<(Arc<RegisteredMemory>, Option<f64>)> {
         let mut registrations = lock(&self.registrations);
         if let Some(known) = region.registration().get() {
             return Ok((known, None));
         }
         let memory = region.device_memory().ok_or_else(|| {
             let message = "it is host memory";
-            Error::new(
-                ErrorKind::Invalid,
-                "register with cuFile",
-                "the region",
-                message,
-            )
+            Error::new(ErrorKind::Invalid, "register with cuFile", "the region", message)
         })?;
         let start = Instant::now();
         let most = self.registered_bytes_max;
@@ -204,12 +195,7 @@ impl Session {
     }
 
     /// Runs one I/O with GPU memory.
-    pub(crate) fn transfer(
-        &self,
-        io: &Io,
-        window: &Window,
-        registered: &RegisteredMemory,
-    ) -> Result<usize> {
+    pub(crate) fn transfer(&self, io: &Io, window: &Window, registered: &RegisteredMemory) -> Result<usize> {
         let handle = self.handle(&io.object)?;
         let start = usize::try_from(window.offset()).expect("it lies inside memory");
         let request = CufileRequest {
@@ -262,10 +248,7 @@ fn make_room(all: &mut Vec<Weak<CufileRegistration>>, bytes: u64, bytes_max: u64
     let mut sum: u64 = all.iter().filter_map(bytes_of).sum();
     all.retain(|registration| {
         let size = bytes_of(registration).unwrap_or(0);
-        let goes = sum + bytes > bytes_max
-            && registration
-                .upgrade()
-                .is_none_or(|known| known.deregister_unused());
+        let goes = sum + bytes > bytes_max && registration.upgrade().is_none_or(|known| known.deregister_unused());
         sum -= if goes { size } else { 0 };
         !goes
     });
@@ -275,13 +258,7 @@ fn make_room(all: &mut Vec<Weak<CufileRegistration>>, bytes: u64, bytes_max: u64
     let (more, used, most) = (Bytes(bytes), Bytes(sum), Bytes(bytes_max));
     let why = format!("{more} more than the {used} in use do not fit into {most}");
     let hint = "use smaller regions; BAR1 and cuFile's max_device_pinned_mem_size_kb bound them";
-    Err(Error::new(
-        ErrorKind::Unsupported,
-        "register with cuFile",
-        "the region",
-        why,
-    )
-    .with_hint(hint))
+    Err(Error::new(ErrorKind::Unsupported, "register with cuFile", "the region", why).with_hint(hint))
 }
 
 /// The GPU memory that the bus can reach: the size of BAR1.

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use straightway_core::{
-    Alignment, Choice, Direction, Extent, Leg, Move, Place, Plan, Policy, Result, Route, Survey,
-    Transfer,
+    Alignment, Choice, Direction, Extent, Leg, Move, Place, Plan, Policy, Result, Route, Survey, Transfer,
 };
 use straightway_sys::{File, Region};
 
@@ -53,9 +52,8 @@ impl Job {
         let opening = Opening::now();
         let transfer = Transfer::new(Direction::Across, objects.list(), moves, 0)?;
         let (mut surveys, mut onward) = (survey(objects, &transfer, ask.choice)?, unread(&twins)?);
-        let is_in_memory = ask.choice == Choice::Auto
-            && settings.through.is_none()
-            && is_in_one_memory(objects, &twins);
+        let is_in_memory =
+            ask.choice == Choice::Auto && settings.through.is_none() && is_in_one_memory(objects, &twins);
         let chunk_bytes = if is_in_memory {
             // Its chunks need no slot of the ring.
             settings.cached_chunk_bytes
@@ -68,10 +66,7 @@ impl Job {
             policy.choice = Choice::Only(Route::Direct);
             policy.place = Place::P2p(provider);
             let firsts = firsts(&transfer);
-            for (objects, surveys, leg) in [
-                (objects, &mut surveys, Leg::Read),
-                (&twins, &mut onward, Leg::Write),
-            ] {
+            for (objects, surveys, leg) in [(objects, &mut surveys, Leg::Read), (&twins, &mut onward, Leg::Write)] {
                 let files = || objects.files().map_err(|_| only_files(&objects.name()));
                 let how = (leg, policy.choice);
                 settings
@@ -199,12 +194,7 @@ pub(crate) fn in_place(extents: Vec<(u32, Extent)>) -> Vec<Move> {
 }
 
 /// The surveys of objects that are written or read.
-fn surveyed(
-    direction: Direction,
-    objects: &Objects,
-    transfer: &Transfer,
-    choice: Choice,
-) -> Result<Vec<Survey>> {
+fn surveyed(direction: Direction, objects: &Objects, transfer: &Transfer, choice: Choice) -> Result<Vec<Survey>> {
     match direction {
         Direction::Out => unread(objects),
         Direction::In | Direction::Across => survey(objects, transfer, choice),
@@ -263,12 +253,7 @@ fn own_blocks(transfer: &Transfer, surveys: &[Survey]) -> Vec<FirstExtent> {
 }
 
 /// The planning policy of a transfer with a region.
-fn policy(
-    direction: Direction,
-    choice: Choice,
-    (place, region_address): (Place, u64),
-    settings: &Settings,
-) -> Policy {
+fn policy(direction: Direction, choice: Choice, (place, region_address): (Place, u64), settings: &Settings) -> Policy {
     Policy {
         place,
         region_address,
@@ -295,9 +280,7 @@ fn survey(objects: &Objects, transfer: &Transfer, choice: Choice) -> Result<Vec<
 /// The surveys of objects that are only written.
 fn unread(objects: &Objects) -> Result<Vec<Survey>> {
     let hulls = vec![None; objects.handles().len()];
-    objects
-        .store()
-        .survey(objects.handles(), &hulls, Direction::Out)
+    objects.store().survey(objects.handles(), &hulls, Direction::Out)
 }
 
 /// Extends a hull to include an extent.

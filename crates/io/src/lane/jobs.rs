@@ -87,8 +87,7 @@ impl Jobs {
     /// The number of a job that the lane has joined.
     pub(super) fn find(&self, posted: &Arc<Posted>) -> Option<u32> {
         let is_it = |joined: &Joined| Arc::ptr_eq(&joined.posted, posted);
-        self.numbers()
-            .find(|number| self.get(*number).is_some_and(is_it))
+        self.numbers().find(|number| self.get(*number).is_some_and(is_it))
     }
 
     /// Joins another job.
@@ -135,20 +134,11 @@ impl Jobs {
     }
 
     /// Adds time that was spent on one job; all others waited meanwhile.
-    pub(super) fn book(
-        &mut self,
-        own: u32,
-        time: Duration,
-        of: impl Fn(&mut Tally) -> &mut Duration,
-    ) {
+    pub(super) fn book(&mut self, own: u32, time: Duration, of: impl Fn(&mut Tally) -> &mut Duration) {
         for (number, joined) in (0..).zip(&mut self.0) {
             if let Some(joined) = joined {
                 let tally = &mut joined.tally;
-                *(if number == own {
-                    of(tally)
-                } else {
-                    &mut tally.others
-                }) += time;
+                *(if number == own { of(tally) } else { &mut tally.others }) += time;
             }
         }
     }

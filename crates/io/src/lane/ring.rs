@@ -125,10 +125,8 @@ impl Ring {
         if self.made < 2 {
             let message = "it has room for fewer than two portions";
             let target = "pinned memory";
-            return Err(
-                Error::new(ErrorKind::Transient, "read through", target, message)
-                    .with_hint("let the process lock more memory (`ulimit -l`)"),
-            );
+            return Err(Error::new(ErrorKind::Transient, "read through", target, message)
+                .with_hint("let the process lock more memory (`ulimit -l`)"));
         }
         if self.spare.is_none() {
             self.spare = self.free.pop();

@@ -91,11 +91,7 @@ impl Lane {
             Next::NotBefore(due_s) => return Err(Some(due_s)),
             Next::Idle => return Err(self.held_until()),
         };
-        let Grant {
-            posted,
-            answers,
-            alone,
-        } = grant;
+        let Grant { posted, answers, alone } = grant;
         let number = self.jobs.find(&posted).unwrap_or_else(|| {
             tracing::trace!(lane = self.number, "a lane takes its first chunk of a job");
             let number = self.jobs.join(&posted, answers);
@@ -159,9 +155,7 @@ impl Lane {
             }
             self.ring.make(self.stage.as_ref(), slot_bytes)?;
         }
-        if job.inspect().is_some_and(Inspect::unpacks)
-            && !self.ring.has_spare(self.stage.as_ref())?
-        {
+        if job.inspect().is_some_and(Inspect::unpacks) && !self.ring.has_spare(self.stage.as_ref())? {
             return Ok(false);
         }
         if self.ring.is_empty() {

@@ -66,8 +66,7 @@ fn driver(root: &Root, name: &str, path: &str) -> Driver {
         let controllers = root.list(&device).into_iter();
         let folders = controllers.map(|entry| format!("{device}/{entry}"));
         let transports = std::iter::once(device.clone()).chain(folders);
-        let mut transports =
-            transports.filter_map(|folder| root.text(format!("{folder}/transport")));
+        let mut transports = transports.filter_map(|folder| root.text(format!("{folder}/transport")));
         return match transports.find(|transport| transport.trim() != "pcie") {
             None => Driver::Nvme,
             Some(_) => Driver::NvmeFabric,

@@ -98,11 +98,7 @@ fn tempfile(folder: &Path) -> std::io::Result<(PathBuf, fs::File)> {
     use std::os::unix::fs::OpenOptionsExt;
     let path = folder.join(format!(".{:016x}", straightway_sys::nonce::nonce()));
     let mut options = fs::OpenOptions::new();
-    let file = options
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)?;
+    let file = options.write(true).create_new(true).mode(0o600).open(&path)?;
     Ok((path, file))
 }
 
@@ -129,19 +125,12 @@ mod tests {
         cache.add(&key("a", Leg::Read));
         let cache = ProofCache::at(path.clone());
         assert!(cache.has(&key("a", Leg::Read)));
-        for other in [
-            key("a", Leg::Write),
-            key("b", Leg::Read),
-            key("", Leg::Read),
-        ] {
+        for other in [key("a", Leg::Write), key("b", Leg::Read), key("", Leg::Read)] {
             assert!(!cache.has(&other), "{other:?}");
         }
         let mut cache = ProofCache::at(path.clone());
         cache.add(&key("b", Leg::Read));
-        assert!(
-            !ProofCache::at(path).has(&key("a", Leg::Read)),
-            "that boot is over"
-        );
+        assert!(!ProofCache::at(path).has(&key("a", Leg::Read)), "that boot is over");
     }
 
     #[test]

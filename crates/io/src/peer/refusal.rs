@@ -35,13 +35,7 @@ pub fn is_broken(version: (u32, u32)) -> bool {
 
 impl Refusal {
     /// The error about a file.
-    pub(super) fn error(
-        &self,
-        file: &File,
-        drive: &Drive,
-        provider: PciAddress,
-        kernel: &str,
-    ) -> Error {
+    pub(super) fn error(&self, file: &File, drive: &Drive, provider: PciAddress, kernel: &str) -> Error {
         let (why, hint) = self.message_and_hint(drive, provider, kernel);
         let path = file.path().display();
         let (kind, operation) = match self {
@@ -52,15 +46,9 @@ impl Refusal {
     }
 
     /// The obstacle, and how to remove it.
-    fn message_and_hint(
-        &self,
-        drive: &Drive,
-        provider: PciAddress,
-        kernel: &str,
-    ) -> (String, String) {
+    fn message_and_hint(&self, drive: &Drive, provider: PciAddress, kernel: &str) -> (String, String) {
         let name = &drive.name;
-        let elsewhere =
-            "keep the file on an NVMe drive of this machine, without LVM or a loop device";
+        let elsewhere = "keep the file on an NVMe drive of this machine, without LVM or a loop device";
         match self {
             Self::BrokenKernel => (
                 format!("Linux {kernel} gives drives wrong addresses for BAR memory and reports success"),
@@ -137,9 +125,7 @@ mod tests {
         };
         let source = std::io::Error::from_raw_os_error(errno);
         let provider = "0000:04:00.0".parse().unwrap();
-        Refusal::Os(source)
-            .message_and_hint(&drive, provider, kernel)
-            .0
+        Refusal::Os(source).message_and_hint(&drive, provider, kernel).0
     }
 
     #[test]
@@ -147,12 +133,7 @@ mod tests {
         let no_path = "allows no path between d0 and 0000:04:00.0";
         assert!(message(REMOTE_IO, Driver::Nvme, "6.12.95").contains(no_path));
         assert!(message(INVALID, Driver::Nvme, "7.2.12").contains(no_path));
-        for driver in [
-            Driver::Virtio,
-            Driver::Loop,
-            Driver::DeviceMapper,
-            Driver::NvmeFabric,
-        ] {
+        for driver in [Driver::Virtio, Driver::Loop, Driver::DeviceMapper, Driver::NvmeFabric] {
             let seen = message(REMOTE_IO, driver, "7.2.12");
             assert!(seen.contains("does not support peer-to-peer DMA"), "{seen}");
         }
@@ -164,14 +145,7 @@ mod tests {
     fn only_the_version_observed_to_corrupt_data_is_broken() {
         let broken = |release| major_minor(release).is_some_and(is_broken);
         assert!(broken("6.16.12+deb14-amd64") && broken("6.16-rc1"));
-        for release in [
-            "6.12.95",
-            "6.17.13",
-            "7.2.12+deb13-cloud-amd64",
-            "6.1",
-            "",
-            "x",
-        ] {
+        for release in ["6.12.95", "6.17.13", "7.2.12+deb13-cloud-amd64", "6.1", "", "x"] {
             assert!(!broken(release), "{release}");
         }
     }

@@ -50,15 +50,12 @@ impl DeviceStage {
         regions: &Regions,
         region_spans: &[RegionSpan],
     ) -> Result<Result<Copying, Slot>, Box<CopyError>> {
-        let memory =
-            |region_span: &RegionSpan| regions[region_span.region as usize].device_memory();
+        let memory = |region_span: &RegionSpan| regions[region_span.region as usize].device_memory();
         let is_together = |a: &RegionSpan, b: &RegionSpan| match (memory(a), memory(b)) {
             (Some(a), Some(b)) => a.context().is_same(b.context()),
             (a, b) => a.is_none() && b.is_none(),
         };
-        let Copy {
-            slot, direction, ..
-        } = copy;
+        let Copy { slot, direction, .. } = copy;
         let mut state = Err(slot);
         for group in region_spans.chunk_by(is_together) {
             let mut slot = match state {
@@ -68,8 +65,7 @@ impl DeviceStage {
             state = match memory(&group[0]).map(|memory| self.streams.on(memory.context())) {
                 None => {
                     let mut spans = group.iter();
-                    let copied =
-                        spans.try_for_each(|span| host::copy(direction, &mut slot, regions, span));
+                    let copied = spans.try_for_each(|span| host::copy(direction, &mut slot, regions, span));
                     if let Err(error) = copied {
                         let slot = Some(slot);
                         return Err(Box::new(CopyError { slot, error }));

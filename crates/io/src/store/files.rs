@@ -16,14 +16,12 @@ use std::{
 };
 
 use rustix::fs::FileType;
-use straightway_core::{
-    Alignment, Direction, Error, ErrorKind, Extent, Object, Place, Result, Survey,
-};
+use straightway_core::{Alignment, Direction, Error, ErrorKind, Extent, Object, Place, Result, Survey};
 use straightway_sys::{File, Folder, folder::Durability, residency};
 
 use super::{
-    Condition, Draft, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb,
-    Verbs, file, get_whole, own_draft, parts, text,
+    Condition, Draft, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb, Verbs, file,
+    get_whole, own_draft, parts, text,
 };
 use crate::{
     draft::{FileDraft, is_draft, place, sweep},
@@ -85,13 +83,7 @@ impl Store for Files {
     }
 
     fn verbs(&self) -> Verbs {
-        Verbs::of(&[
-            Verb::List,
-            Verb::Create,
-            Verb::Put,
-            Verb::PutIfAbsent,
-            Verb::Remove,
-        ])
+        Verbs::of(&[Verb::List, Verb::Create, Verb::Put, Verb::PutIfAbsent, Verb::Remove])
     }
 
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
@@ -119,11 +111,7 @@ impl Store for Files {
         Ok(match (lane.track, lane.place) {
             (Track::Drive, Place::Gpu(_)) if settings.gds.when() != GdsUse::Off => {
                 let (gds, depth) = (settings.gds.clone(), settings.depth);
-                Box::new(Direct::new(
-                    drive_engine(settings, lane.depth())?,
-                    gds,
-                    depth,
-                ))
+                Box::new(Direct::new(drive_engine(settings, lane.depth())?, gds, depth))
             }
             (Track::Drive, _) => drive_engine(settings, lane.depth())?,
             (Track::Cached, _) => Box::new(Cached::default()),
@@ -179,9 +167,7 @@ impl Store for Files {
             Some(root) => root.entries()?,
             None => Folder::open(Path::new("."))?.entries()?,
         };
-        let entries = entries
-            .into_iter()
-            .filter(|(name, _)| !is_draft(Path::new(name)));
+        let entries = entries.into_iter().filter(|(name, _)| !is_draft(Path::new(name)));
         let name = |(name, kind): (String, FileType)| match kind {
             FileType::Directory => name + "/",
             _ => name,

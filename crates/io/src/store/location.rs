@@ -60,9 +60,7 @@ impl Location {
             Ok(_) => Ok(None),
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
             // It exists and is not a folder.
-            Err(error) if error.kind() == ErrorKind::Invalid && error.os_code().is_none() => {
-                Ok(None)
-            }
+            Err(error) if error.kind() == ErrorKind::Invalid && error.os_code().is_none() => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -11,10 +11,7 @@ const EMPTY_PAGES_MAX: u32 = 1000;
 
 /// The pages of a listing of a store, with at most `names_max` names each. Pages that do not advance, or too many empty
 /// pages in a row, are an error. The iterator ends after an error.
-pub fn pages<S: Store + ?Sized>(
-    store: &S,
-    names_max: usize,
-) -> impl Iterator<Item = Result<Listing>> {
+pub fn pages<S: Store + ?Sized>(store: &S, names_max: usize) -> impl Iterator<Item = Result<Listing>> {
     Pages {
         store,
         names_max,
@@ -150,20 +147,14 @@ mod tests {
             next: Some(start(number + 1)),
             ..Listing::default()
         };
-        for (script, listed, why) in [
-            (repeats, 1, "do not advance"),
-            (is_empty, EMPTY_PAGES_MAX, "are empty"),
-        ] {
+        for (script, listed, why) in [(repeats, 1, "do not advance"), (is_empty, EMPTY_PAGES_MAX, "are empty")] {
             let pages: Vec<_> = pages(&Scripted(script), 10).collect();
             let (last, before) = pages.split_last().unwrap();
             assert_eq!(before.len(), listed as usize);
             assert!(before.iter().all(Result::is_ok));
             let error = last.as_ref().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
-            assert!(
-                error.to_string().contains(why) && error.hint().is_some(),
-                "{error}"
-            );
+            assert!(error.to_string().contains(why) && error.hint().is_some(), "{error}");
         }
     }
 }

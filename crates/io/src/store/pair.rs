@@ -108,9 +108,8 @@ mod tests {
 
     #[test]
     fn the_source_of_a_copy_is_checked_by_its_own_store() {
-        let store = |family: &'static str, is_changed: bool| -> Arc<dyn Store> {
-            Arc::new(Checked { family, is_changed })
-        };
+        let store =
+            |family: &'static str, is_changed: bool| -> Arc<dyn Store> { Arc::new(Checked { family, is_changed }) };
         for is_changed in [false, true] {
             let pair = Pair::of(&store("from", is_changed), &store("to", !is_changed));
             assert_eq!(pair.check_unchanged(&[]).is_err(), is_changed);

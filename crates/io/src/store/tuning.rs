@@ -23,9 +23,7 @@ pub struct Tuning {
 impl Default for Tuning {
     /// The values for a drive.
     fn default() -> Self {
-        let Settings {
-            chunk_bytes, depth, ..
-        } = Settings::default();
+        let Settings { chunk_bytes, depth, .. } = Settings::default();
         Self { chunk_bytes, depth }
     }
 }
@@ -71,9 +69,7 @@ impl Tuning {
         };
         let mean = mean.min(u128::from(self.chunk_bytes));
         let mean = u64::try_from(mean).expect("it was bounded");
-        mean.next_power_of_two()
-            .max(CHUNK_BYTES_MIN)
-            .min(self.chunk_bytes)
+        mean.next_power_of_two().max(CHUNK_BYTES_MIN).min(self.chunk_bytes)
     }
 }
 

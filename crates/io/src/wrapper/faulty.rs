@@ -90,11 +90,7 @@ impl Engine for Faulty {
     fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
         let before = done.len();
         let mut fresh = std::mem::take(&mut self.held);
-        let timeout = if fresh.is_empty() {
-            timeout
-        } else {
-            Duration::ZERO
-        };
+        let timeout = if fresh.is_empty() { timeout } else { Duration::ZERO };
         let ready = fresh.len();
         self.engine.poll(&mut fresh, timeout)?;
         for (i, mut completion) in fresh.into_iter().enumerate() {

@@ -110,11 +110,7 @@ impl Engine for Traced {
         let before = done.len();
         let count = self.engine.poll(done, timeout)?;
         let events: Vec<_> = done[before..].iter().map(|d| self.event(d)).collect();
-        let mut kept = self
-            .trace
-            .events
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.trace.events.lock().unwrap_or_else(PoisonError::into_inner);
         let room = EVENTS_MAX.saturating_sub(kept.len());
         kept.extend(events.into_iter().take(room));
         Ok(count)

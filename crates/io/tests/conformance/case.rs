@@ -165,11 +165,7 @@ impl Case {
     pub(crate) fn settings(&self) -> Settings {
         let mut rng = Seed(self.seed).part(self.number).rng();
         let least = self.chunk_bytes * u64::from(self.lanes);
-        let room = if self.is_ample {
-            least.max(16 << 20)
-        } else {
-            least
-        };
+        let room = if self.is_ample { least.max(16 << 20) } else { least };
         let faults = Faults {
             seed: rng.bits(),
             short_per_mille: 150,

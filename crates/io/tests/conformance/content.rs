@@ -22,16 +22,9 @@ pub(crate) fn difference(seen: &[u8], expected: &[u8]) -> Option<String> {
         return None;
     }
     if seen.len() != expected.len() {
-        return Some(format!(
-            "{} bytes instead of {}",
-            seen.len(),
-            expected.len()
-        ));
+        return Some(format!("{} bytes instead of {}", seen.len(), expected.len()));
     }
     let wrong = || (0..seen.len()).filter(|i| seen[*i] != expected[*i]);
     let first = wrong().next().unwrap_or(0);
-    Some(format!(
-        "{} bytes differ, the first at {first}",
-        wrong().count()
-    ))
+    Some(format!("{} bytes differ, the first at {first}", wrong().count()))
 }

@@ -9,8 +9,8 @@ use straightway_core::{Object, Result};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
-        Store, Tag, Verb, Verbs, open_one,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb,
+        Verbs, open_one,
     },
 };
 
@@ -139,8 +139,7 @@ impl Store for DefectiveStore {
     }
 
     fn verbs(&self) -> Verbs {
-        let is_declared =
-            |verb: &Verb| self.inner.verbs().has(*verb) && self.defect != Defect::Hides(*verb);
+        let is_declared = |verb: &Verb| self.inner.verbs().has(*verb) && self.defect != Defect::Hides(*verb);
         let declared: Vec<_> = Verb::ALL.into_iter().filter(is_declared).collect();
         Verbs::of(&declared)
     }
@@ -149,18 +148,13 @@ impl Store for DefectiveStore {
         let mut opened = Vec::new();
         for object in objects {
             let name = self.name(&object.name);
-            let found = self.inner.open(&[Named {
-                name,
-                ..object.clone()
-            }]);
+            let found = self.inner.open(&[Named { name, ..object.clone() }]);
             match found {
                 Err(_) if self.defect == Defect::OpensSome && objects.len() > 1 => {}
                 found => {
                     let defect = self.defect;
                     let handles = found?.into_iter();
-                    opened.extend(
-                        handles.map(|inner| Arc::new(DefectiveHandle { inner, defect }) as _),
-                    );
+                    opened.extend(handles.map(|inner| Arc::new(DefectiveHandle { inner, defect }) as _));
                 }
             }
         }
@@ -209,8 +203,7 @@ impl Store for DefectiveStore {
         self.check(Verb::Create)?;
         let name = self.name(name);
         if self.defect == Defect::EarlyDraft {
-            self.inner
-                .put(&name, b"", &Condition::Always, Durability::Synced)?;
+            self.inner.put(&name, b"", &Condition::Always, Durability::Synced)?;
         }
         self.inner.create(&name, bytes, like)
     }
@@ -218,9 +211,7 @@ impl Store for DefectiveStore {
     fn commit(&self, mut drafts: Vec<Box<dyn Draft>>) -> Result<()> {
         self.check(Verb::Create)?;
         match self.defect {
-            Defect::PartialCommit => drafts
-                .into_iter()
-                .try_for_each(|draft| self.inner.commit(vec![draft])),
+            Defect::PartialCommit => drafts.into_iter().try_for_each(|draft| self.inner.commit(vec![draft])),
             Defect::LastFirst => {
                 drafts.reverse();
                 for draft in drafts {

@@ -70,14 +70,7 @@ fn what_is_written_is_read(engine: &mut dyn Engine, object: &Object, by: IoPath)
     let blocks: Vec<_> = Slot::ring(64, BYTES).unwrap();
     let writes = (0..64).rev().zip(blocks).map(|(tag, mut slot)| {
         slot.as_mut_slice().fill(pattern(tag));
-        io(
-            Op::Write,
-            object,
-            by,
-            u64::from(tag) * BYTES as u64,
-            slot,
-            tag,
-        )
+        io(Op::Write, object, by, u64::from(tag) * BYTES as u64, slot, tag)
     });
     let written = run_all(engine, writes.collect());
     let tags: HashSet<_> = written.iter().map(|d| d.io.tag).collect();
@@ -107,24 +100,10 @@ fn what_is_written_is_read(engine: &mut dyn Engine, object: &Object, by: IoPath)
 fn the_end_is_a_short_read(engine: &mut dyn Engine, object: &Object) {
     let end = 64 * BYTES as u64;
     let mut slots = Slot::ring(2, BYTES).unwrap();
-    let past = io(
-        Op::Read,
-        object,
-        IoPath::PageCache,
-        end + 4096,
-        slots.pop().unwrap(),
-        0,
-    );
+    let past = io(Op::Read, object, IoPath::PageCache, end + 4096, slots.pop().unwrap(), 0);
     // Some stores support only reads of whole blocks.
     let left = 100_u64.next_multiple_of(object.block_bytes());
-    let across = io(
-        Op::Read,
-        object,
-        IoPath::PageCache,
-        end - left,
-        slots.pop().unwrap(),
-        1,
-    );
+    let across = io(Op::Read, object, IoPath::PageCache, end - left, slots.pop().unwrap(), 1);
     let done = run_all(engine, vec![past, across]);
     assert_eq!(*done[0].result.as_ref().unwrap(), 0);
     assert_eq!(*done[1].result.as_ref().unwrap() as u64, left);
@@ -166,15 +145,8 @@ fn a_window_is_filled_in_place(engine: &mut dyn Engine, object: &Object) {
         tag: 0,
     };
     drop(run_all(engine, vec![io]));
-    let bytes = Arc::get_mut(&mut region)
-        .expect("the I/O has released it")
-        .as_slice();
-    assert!(
-        bytes[..BYTES]
-            .iter()
-            .chain(&bytes[2 * BYTES..])
-            .all(|b| *b == 0)
-    );
+    let bytes = Arc::get_mut(&mut region).expect("the I/O has released it").as_slice();
+    assert!(bytes[..BYTES].iter().chain(&bytes[2 * BYTES..]).all(|b| *b == 0));
     assert!(bytes[BYTES..2 * BYTES].iter().all(|b| *b == pattern(5)));
 }
 
@@ -205,11 +177,7 @@ pub(crate) fn conforms_with(engine: &mut dyn Engine, object: &Object, by: IoPath
     engine.rest();
     what_is_written_is_read(engine, object, IoPath::PageCache);
     let mut none = Vec::new();
-    assert_eq!(
-        engine.poll(&mut none, Duration::ZERO).unwrap(),
-        0,
-        "nothing is left"
-    );
+    assert_eq!(engine.poll(&mut none, Duration::ZERO).unwrap(), 0, "nothing is left");
 }
 
 /// An object of 64 blocks in memory.
@@ -223,9 +191,7 @@ fn in_memory() -> Object {
 
 /// io_uring, or a printed reason for its absence.
 fn ring(depth: u32) -> Option<Ring> {
-    Ring::new(depth)
-        .inspect_err(|error| eprintln!("skipped: {error}"))
-        .ok()
+    Ring::new(depth).inspect_err(|error| eprintln!("skipped: {error}")).ok()
 }
 
 #[test]
@@ -265,8 +231,7 @@ fn an_engine_that_reads_and_one_that_writes_conform_together() {
 #[test]
 fn an_object_of_another_store_is_an_error_and_its_buffer_is_returned() {
     let slots = || Slot::ring(1, BYTES).unwrap().remove(0);
-    let mut engines: Vec<Box<dyn Engine>> =
-        vec![Box::new(Cached::default()), Box::new(Pool::new(1).unwrap())];
+    let mut engines: Vec<Box<dyn Engine>> = vec![Box::new(Cached::default()), Box::new(Pool::new(1).unwrap())];
     engines.extend(ring(4).map(|ring| Box::new(ring) as Box<dyn Engine>));
     for engine in &mut engines {
         let read = io(Op::Read, &in_memory(), IoPath::PageCache, 0, slots(), 7);
@@ -284,14 +249,8 @@ fn memory_conforms() {
 
 #[test]
 fn wrappers_that_change_nothing_conform() {
-    conforms_in_memory(&mut Faulty::new(
-        Box::new(MemoryEngine::new(4)),
-        Faults::default(),
-    ));
-    conforms_in_memory(&mut Traced::new(
-        Box::new(MemoryEngine::new(4)),
-        Trace::default(),
-    ));
+    conforms_in_memory(&mut Faulty::new(Box::new(MemoryEngine::new(4)), Faults::default()));
+    conforms_in_memory(&mut Traced::new(Box::new(MemoryEngine::new(4)), Trace::default()));
 }
 
 #[test]
@@ -342,10 +301,6 @@ fn a_trace_records_every_io() {
     what_is_written_is_read(&mut engine, &object, IoPath::PageCache);
     let events = trace.take();
     assert_eq!(events.len(), 128);
-    assert!(
-        events
-            .iter()
-            .all(|e| e.bytes == BYTES && e.moved == Ok(BYTES))
-    );
+    assert!(events.iter().all(|e| e.bytes == BYTES && e.moved == Ok(BYTES)));
     assert!(trace.take().is_empty());
 }

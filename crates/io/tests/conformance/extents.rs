@@ -21,13 +21,7 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Whole,
-        Self::Pages,
-        Self::Blocks,
-        Self::Sectors,
-        Self::Bytes,
-    ];
+    pub(crate) const ALL: [Self; 5] = [Self::Whole, Self::Pages, Self::Blocks, Self::Sectors, Self::Bytes];
 
     /// Extents of an object of that length, in order and disjoint.
     pub(crate) fn extents(self, bytes: u64, rng: &mut Rng) -> Vec<Extent> {
@@ -42,11 +36,7 @@ impl Shape {
         let mut at = rng.below(gap_max) * unit;
         while at < bytes {
             // Most runs are short, so that many share pages, blocks or sectors.
-            let run_max = if rng.chance(0.25) {
-                run_max * 8
-            } else {
-                run_max
-            };
+            let run_max = if rng.chance(0.25) { run_max * 8 } else { run_max };
             let run = (1 + rng.below(run_max)) * unit;
             extents.push(Extent::between(at, bytes.min(at + run)));
             at += run + rng.below(gap_max) * unit;

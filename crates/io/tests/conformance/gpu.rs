@@ -20,10 +20,7 @@ fn every_byte_of_many_objects_arrives_in_gpu_memory_and_comes_back() {
         Standin::run(plan, |standin| {
             let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
             let has_region = |case: &Case| case.verb != Verb::Relay;
-            let cases = Request::from_environment()
-                .cases()
-                .into_iter()
-                .filter(has_region);
+            let cases = Request::from_environment().cases().into_iter().filter(has_region);
             let mut failed = 0;
             // The folder is in the checkout, whatever file system the case names.
             for case in cases.take(CASES) {

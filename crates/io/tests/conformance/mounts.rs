@@ -68,10 +68,7 @@ impl System {
 
     /// Whether every file on it supports O_DIRECT. On btrfs that depends on the file; for the checkout it is unknown.
     pub(crate) fn has_direct(self) -> bool {
-        !matches!(
-            self,
-            Self::Checkout | Self::Tmpfs | Self::Btrfs | Self::Memory
-        ) && !self.is_remote()
+        !matches!(self, Self::Checkout | Self::Tmpfs | Self::Btrfs | Self::Memory) && !self.is_remote()
     }
 
     /// The command that makes the file system, without the image.
@@ -176,11 +173,8 @@ fn mount_image(maker: &[&str], folder: &Path) -> Result<(), String> {
     let [program, options @ ..] = maker else {
         panic!("a maker has a name")
     };
-    let name = image
-        .to_str()
-        .expect("the folder for temporary files has a plain name");
-    let mounted =
-        run(program, options, &image).and_then(|()| run("mount", &["-o", "loop", name], folder));
+    let name = image.to_str().expect("the folder for temporary files has a plain name");
+    let mounted = run(program, options, &image).and_then(|()| run("mount", &["-o", "loop", name], folder));
     fs::remove_file(&image).map_err(|e| e.to_string())?;
     mounted
 }

@@ -15,8 +15,8 @@ use straightway_io::{
     Handle,
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Files, LaneSpec, Like, ListPage, Listing, Missing, Named,
-        Store, Tag, Tuning, Verb, Verbs, open_one,
+        Condition, Draft, Durability, Files, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Tuning,
+        Verb, Verbs, open_one,
     },
     wrapper::faulty::{Faults, Faulty},
 };
@@ -233,8 +233,7 @@ fn a_served_folder_with_one_defect_fails() {
         Defect::DecodesNames,
         Defect::FillsUp,
     ] {
-        let make =
-            move || -> Arc<dyn Store> { Arc::new(DefectiveStore::new(Served::start(), defect)) };
+        let make = move || -> Arc<dyn Store> { Arc::new(DefectiveStore::new(Served::start(), defect)) };
         let outcome = conforms(&make);
         println!(
             "{defect:?}: {}",

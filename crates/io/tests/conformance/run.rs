@@ -49,9 +49,7 @@ pub(crate) fn run(case: &Case, base: &Path) -> Result<Outcome, String> {
             executor: &executor,
             folder: folder.path(),
             served: &served,
-            rng: Seed(case.seed)
-                .part((case.number << 8) + u64::from(number) + 1)
-                .rng(),
+            rng: Seed(case.seed).part((case.number << 8) + u64::from(number) + 1).rng(),
         };
         let verb = case.verb_of(number);
         let done = match verb {
@@ -223,9 +221,7 @@ impl JobRun<'_> {
             rows.map(|r| r.bytes).sum::<u64>()
         };
         if receipt.bytes != bytes || legs.iter().any(|leg| sum(leg) != bytes) {
-            return Err(format!(
-                "the receipt does not count {bytes} bytes: {receipt:?}"
-            ));
+            return Err(format!("the receipt does not count {bytes} bytes: {receipt:?}"));
         }
         if self.case.system == System::NvmeFaulty && bytes > 0 {
             let is_socket = receipt.routes.iter().all(|r| r.route == Route::Socket);

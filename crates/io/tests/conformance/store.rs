@@ -15,8 +15,8 @@ use straightway_core::{ErrorKind, Place};
 use straightway_io::{
     Settings,
     store::{
-        Condition, Draft, Durability, Files, LaneSpec, Like, ListPage, Listing, Missing, Named,
-        Store, Tag, Verb, list_all, open_one,
+        Condition, Draft, Durability, Files, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb,
+        list_all, open_one,
     },
     track::Track,
 };
@@ -122,29 +122,16 @@ fn verbs_are_as_declared(store: &dyn Store) -> Checked {
 
 fn one_of_many_puts_if_absent_wins(store: &dyn Store) -> Checked {
     let done: Vec<_> = std::thread::scope(|scope| {
-        let racer = |n: usize| {
-            put(
-                store,
-                "race",
-                n.to_string().as_bytes(),
-                &Condition::IfAbsent,
-            )
-        };
+        let racer = |n: usize| put(store, "race", n.to_string().as_bytes(), &Condition::IfAbsent);
         let threads: Vec<_> = (0..16).map(|n| scope.spawn(move || racer(n))).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     });
     let done = done.into_iter().collect::<Result<Vec<_>, _>>()?;
-    check(
-        done.iter().filter(|won| **won).count() == 1,
-        "one of many puts wins",
-    )?;
+    check(done.iter().filter(|won| **won).count() == 1, "one of many puts wins")?;
     let winner = done.iter().position(|won| *won).unwrap().to_string();
     let is_winners = get(store, "race") == Some(winner.into_bytes());
     check(is_winners, "the object is the winner's")?;
-    check(
-        !put(store, "race", b"late", &Condition::IfAbsent)?,
-        "a later put loses",
-    )
+    check(!put(store, "race", b"late", &Condition::IfAbsent)?, "a later put loses")
 }
 
 fn a_put_replaces_the_whole_object(store: &dyn Store) -> Checked {
@@ -153,10 +140,7 @@ fn a_put_replaces_the_whole_object(store: &dyn Store) -> Checked {
             put(store, "replaced", text.as_bytes(), &Condition::Always)?,
             "a put is done",
         )?;
-        check(
-            get(store, "replaced") == Some(text.into()),
-            "what was put is there",
-        )?;
+        check(get(store, "replaced") == Some(text.into()), "what was put is there")?;
     }
     Ok(())
 }
@@ -164,19 +148,14 @@ fn a_put_replaces_the_whole_object(store: &dyn Store) -> Checked {
 fn a_put_if_match_needs_the_version_that_is_there(store: &dyn Store) -> Checked {
     let tag = |store: &dyn Store| {
         let handle = err_to_string(open_one(store, name("matched")))?;
-        handle
-            .tag()
-            .ok_or_else(|| "a store with this verb has tags".to_owned())
+        handle.tag().ok_or_else(|| "a store with this verb has tags".to_owned())
     };
     add(store, "matched", b"one")?;
     let first = tag(store)?;
     let handle = err_to_string(open_one(store, name("matched")))?;
     err_to_string(handle.check_unchanged())?;
     let on = Condition::IfMatch(first.clone());
-    check(
-        put(store, "matched", b"two", &on)?,
-        "the version that is there matches",
-    )?;
+    check(put(store, "matched", b"two", &on)?, "the version that is there matches")?;
     check(
         !put(store, "matched", b"three", &on)?,
         "an older version does not match",
@@ -210,10 +189,7 @@ fn pages(store: &dyn Store, names_max: usize) -> Result<Vec<Listing>, String> {
             names_max,
         }))?;
         let names = page.objects.len() + page.folders.len();
-        check(
-            names <= names_max,
-            "a page has no more names than were asked for",
-        )?;
+        check(names <= names_max, "a page has no more names than were asked for")?;
         check(
             names > 0 || page.next.is_none(),
             "a page that is not the last has names",
@@ -242,16 +218,9 @@ fn pages_are_complete_and_in_order(store: &dyn Store) -> Checked {
     let folders: BTreeSet<_> = folders.into_iter().filter(|f| f != "object-1").collect();
     for names_max in [333, 1000, usize::MAX] {
         let pages = pages(&*inside, names_max)?;
-        let listed: Vec<_> = pages
-            .iter()
-            .flat_map(|p| &p.objects)
-            .map(|o| &o.name)
-            .collect();
+        let listed: Vec<_> = pages.iter().flat_map(|p| &p.objects).map(|o| &o.name).collect();
         check(listed.is_sorted(), "objects are listed in order")?;
-        check(
-            listed.iter().copied().eq(&objects),
-            "each object is listed once",
-        )?;
+        check(listed.iter().copied().eq(&objects), "each object is listed once")?;
         let listed: BTreeSet<_> = pages.iter().flat_map(|p| p.folders.clone()).collect();
         let count: usize = pages.iter().map(|p| p.folders.len()).sum();
         check(
@@ -260,10 +229,7 @@ fn pages_are_complete_and_in_order(store: &dyn Store) -> Checked {
         )?;
     }
     let empty = err_to_string(store.below(name("nothing"), Missing::Create))?;
-    check(
-        pages(&*empty, 10)? == [Listing::default()],
-        "nothing is one empty page",
-    )
+    check(pages(&*empty, 10)? == [Listing::default()], "nothing is one empty page")
 }
 
 fn what_is_below_is_the_same_object(store: &dyn Store) -> Checked {
@@ -274,14 +240,8 @@ fn what_is_below_is_the_same_object(store: &dyn Store) -> Checked {
         get(&*folder, "deep/x") == Some(b"1".into()),
         "it is seen from the folder",
     )?;
-    check(
-        get(&*deep, "x") == Some(b"1".into()),
-        "it is seen from below that",
-    )?;
-    check(
-        !is_there(&*folder, "x") && !is_there(store, "x"),
-        "it is nowhere else",
-    )?;
+    check(get(&*deep, "x") == Some(b"1".into()), "it is seen from below that")?;
+    check(!is_there(&*folder, "x") && !is_there(store, "x"), "it is nowhere else")?;
     check(
         deep.describe(name("x")) == store.describe(name("folder/deep/x")),
         "it has one name",
@@ -322,10 +282,7 @@ fn nothing_is_visible_before_its_commit(store: &dyn Store) -> Checked {
         "a dropped draft leaves nothing",
     )?;
     let begun = draft(store, "draft", b"kept")?;
-    check(
-        begun.handle().object().bytes == 4,
-        "a draft knows its length",
-    )?;
+    check(begun.handle().object().bytes == 4, "a draft knows its length")?;
     err_to_string(store.commit(vec![begun]))?;
     check(
         get(store, "draft") == Some(b"kept".into()),
@@ -337,10 +294,7 @@ fn nothing_is_visible_before_its_commit(store: &dyn Store) -> Checked {
         "the old one is there until the commit",
     )?;
     err_to_string(store.commit(vec![begun]))?;
-    check(
-        get(store, "draft") == Some(b"again".into()),
-        "a commit replaces",
-    )
+    check(get(store, "draft") == Some(b"again".into()), "a commit replaces")
 }
 
 fn a_reader_that_sees_the_last_sees_all(store: &dyn Store) -> Checked {
@@ -376,10 +330,7 @@ fn a_failed_commit_leaves_nothing(store: &dyn Store) -> Checked {
         let committed = store.commit(vec![own(0)?, own(1)?, foreign, own(2)?]);
         let there = (0..3).filter(|n| is_there(store, &format!("failed-{number}-{n}")));
         let expected = if committed.is_ok() { 3 } else { 0 };
-        check(
-            there.count() == expected,
-            "a commit is whole, or leaves nothing",
-        )?;
+        check(there.count() == expected, "a commit is whole, or leaves nothing")?;
         refused += usize::from(committed.is_err());
     }
     check(refused > 0, "a draft of another kind of store is refused")
@@ -414,10 +365,7 @@ fn names_with_odd_characters_are_names(store: &dyn Store) -> Checked {
     ];
     // SeaweedFS treats a backslash as a slash.
     let is_s3 = store.describe(name("")).starts_with("s3://");
-    let names: Vec<_> = names
-        .into_iter()
-        .filter(|n| !(is_s3 && *n == "\\"))
-        .collect();
+    let names: Vec<_> = names.into_iter().filter(|n| !(is_s3 && *n == "\\")).collect();
     for (number, object) in (0_u8..).zip(&names) {
         add(store, object, &[number])?;
     }
@@ -432,10 +380,7 @@ fn names_with_odd_characters_are_names(store: &dyn Store) -> Checked {
         check(missing.is_none(), &format!("{missing:?} is listed"))?;
     }
     for object in ["", ".", "..", "a//b", "/a", "a/", "x/../a", "x/./a", "a\0b"] {
-        check(
-            add(store, object, b"x").is_err(),
-            &format!("{object:?} is not a name"),
-        )?;
+        check(add(store, object, b"x").is_err(), &format!("{object:?} is not a name"))?;
         // S3 keys with empty parts can be read, and SeaweedFS treats `a//b` as `a/b`.
         check(
             is_s3 || !is_there(store, object),
@@ -462,8 +407,7 @@ fn a_remove_if_match_needs_the_version_that_is_there(store: &dyn Store) -> Check
         let tag = handle.tag();
         tag.ok_or_else(|| "a store with this verb has tags".to_owned())
     };
-    let remove =
-        |object: &str, tag: &Tag| err_to_string(store.remove_if_match(name(object), tag, NOW));
+    let remove = |object: &str, tag: &Tag| err_to_string(store.remove_if_match(name(object), tag, NOW));
     add(store, "matched", b"one")?;
     let first = tag()?;
     err_to_string(store.remove(name("matched"), NOW))?;
@@ -502,10 +446,7 @@ fn reads_are_whole_or_errors(store: &dyn Store) -> Checked {
     check(store.get(name("read"), 9).is_err(), "a read is bounded")?;
     let missing = open_one(store, name("missing")).map(drop);
     let kind = missing.err().map(|error| error.kind());
-    check(
-        kind == Some(ErrorKind::NotFound),
-        "what is not there is not found",
-    )?;
+    check(kind == Some(ErrorKind::NotFound), "what is not there is not found")?;
     let both = [Named::new("read"), Named::new("missing")];
     check(store.open(&both).is_err(), "all are opened or none")
 }
@@ -517,10 +458,7 @@ const CASES: [Case; 12] = [
     (verbs_are_as_declared, &[]),
     (one_of_many_puts_if_absent_wins, &[Verb::PutIfAbsent]),
     (a_put_replaces_the_whole_object, &[Verb::Put]),
-    (
-        a_put_if_match_needs_the_version_that_is_there,
-        &[Verb::PutIfMatch],
-    ),
+    (a_put_if_match_needs_the_version_that_is_there, &[Verb::PutIfMatch]),
     (pages_are_complete_and_in_order, &[Verb::List]),
     (what_is_below_is_the_same_object, &[Verb::List]),
     (nothing_is_visible_before_its_commit, &[Verb::Create]),
@@ -548,11 +486,7 @@ pub(crate) fn conforms(make: &dyn Fn() -> Arc<dyn Store>) -> Checked {
 #[test]
 fn memory_conforms() {
     conforms(&|| Arc::new(Memory::new("test"))).unwrap();
-    let part = || {
-        Memory::new("test")
-            .below(name("a/b"), Missing::Create)
-            .unwrap()
-    };
+    let part = || Memory::new("test").below(name("a/b"), Missing::Create).unwrap();
     conforms(&part).unwrap();
 }
 
@@ -591,25 +525,18 @@ fn the_engines_of_every_store_conform() {
 fn a_failed_commit_of_files_leaves_what_was_there() {
     let folder = tempfile::tempdir().unwrap();
     let store = Files::below_path(folder.path(), Missing::Refuse).unwrap();
-    let drafts: Vec<_> = ["a", "b", "c"]
-        .map(|n| draft(&store, n, b"x").unwrap())
-        .into();
+    let drafts: Vec<_> = ["a", "b", "c"].map(|n| draft(&store, n, b"x").unwrap()).into();
     // A rename onto a folder fails.
     std::fs::create_dir(folder.path().join("b")).unwrap();
     store.commit(drafts).unwrap_err();
-    let left: Vec<_> = std::fs::read_dir(folder.path())
-        .unwrap()
-        .flatten()
-        .collect();
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }
 
 #[test]
 fn a_store_with_one_defect_fails() {
     for defect in Defect::ALL {
-        let make = move || -> Arc<dyn Store> {
-            Arc::new(DefectiveStore::new(Arc::new(Memory::new("test")), defect))
-        };
+        let make = move || -> Arc<dyn Store> { Arc::new(DefectiveStore::new(Arc::new(Memory::new("test")), defect)) };
         let outcome = conforms(&make);
         match defect {
             Defect::None => outcome.unwrap(),

@@ -56,23 +56,15 @@ impl Request {
             time_max: TIME_MAX,
             only: None,
         };
-        for word in std::env::var(VARIABLE)
-            .unwrap_or_default()
-            .split_whitespace()
-        {
-            match word
-                .split_once('=')
-                .map(|(name, n)| (name, n.parse().unwrap()))
-            {
+        for word in std::env::var(VARIABLE).unwrap_or_default().split_whitespace() {
+            match word.split_once('=').map(|(name, n)| (name, n.parse().unwrap())) {
                 Some(("seed", seed)) => request.seed = seed,
                 Some(("cases", cases)) => request.cases = cases,
                 Some(("seconds", seconds)) => {
                     request.time_max = Duration::from_secs(seconds);
                 }
                 Some(("only", only)) => request.only = Some(only),
-                _ => panic!(
-                    "{VARIABLE}: expected `seed=N`, `cases=N`, `seconds=N` or `only=N`: {word}"
-                ),
+                _ => panic!("{VARIABLE}: expected `seed=N`, `cases=N`, `seconds=N` or `only=N`: {word}"),
             }
         }
         request
@@ -177,9 +169,7 @@ fn run_all(may_mount: &Result<(), String>) {
             }
         }
     }
-    let systems = System::ALL
-        .into_iter()
-        .filter(|s| mounts.folder(*s).is_some());
+    let systems = System::ALL.into_iter().filter(|s| mounts.folder(*s).is_some());
     let systems: Vec<_> = systems.map(|s| s.to_string()).collect();
     eprintln!(
         "conformance: seed {}, {ran} cases on {}, {} bytes compared, {} routes refused, {failed} failed, {:.0} s",
@@ -221,10 +211,7 @@ impl Watchdog {
         let watched = Arc::downgrade(&shared);
         std::thread::spawn(move || {
             while let Some(shared) = watched.upgrade() {
-                let now = shared
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .clone();
+                let now = shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 drop(shared);
                 if let Some((since, case)) = now
                     && since.elapsed() > CASE_MAX

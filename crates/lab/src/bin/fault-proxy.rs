@@ -11,9 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: fault-proxy LISTEN UPSTREAM SEED [FAULT=SHARE]…".into());
     };
     let share = |text: &String| {
-        let (fault, share) = text
-            .split_once('=')
-            .ok_or("a fault is written FAULT=SHARE")?;
+        let (fault, share) = text.split_once('=').ok_or("a fault is written FAULT=SHARE")?;
         let share = share.parse::<u32>().map_err(|error| error.to_string())?;
         Ok::<_, String>((fault.parse()?, share))
     };
@@ -27,10 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let counts = proxy.counts();
     #[expect(clippy::print_stdout, reason = "the counters are the program's result")]
     {
-        println!(
-            "{{\"requests\": {}, \"faults\": {}}}",
-            counts.requests, counts.faults
-        );
+        println!("{{\"requests\": {}, \"faults\": {}}}", counts.requests, counts.faults);
     }
     Ok(())
 }

@@ -46,10 +46,7 @@ impl Initrd {
     /// Adds a program as a name in `/bin`, stripped of debug information, with its shared libraries.
     pub(super) fn program(&mut self, name: &str, path: &Path) -> io::Result<()> {
         let stripped = tempfile::NamedTempFile::new()?;
-        let status = Command::new("strip")
-            .arg("-o")
-            .args([stripped.path(), path])
-            .status();
+        let status = Command::new("strip").arg("-o").args([stripped.path(), path]).status();
         let content = match status {
             Ok(status) if status.success() => fs::read(stripped.path())?,
             _ => fs::read(path)?,

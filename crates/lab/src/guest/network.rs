@@ -29,9 +29,7 @@ impl NetworkGuest<'_> {
         let kernel = kernel(NEWEST)?;
         let folder = TempDir::new()?;
         let mut initrd = Initrd::default();
-        for name in [
-            "proc", "sys", "dev", "tmp", "run", "mnt", "sbin", "etc/nvme",
-        ] {
+        for name in ["proc", "sys", "dev", "tmp", "run", "mnt", "sbin", "etc/nvme"] {
             initrd.folder(name);
         }
         // Before busybox: programs take precedence over busybox commands of the same name.

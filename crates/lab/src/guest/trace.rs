@@ -103,9 +103,7 @@ impl DmaTrace {
             match name {
                 "read" | "write" => {
                     let (nsid, count, lba) = (field("nsid"), field("count"), field("lba"));
-                    let drive = GuestDrive::ALL
-                        .into_iter()
-                        .find(|d| Some(*d as u64) == nsid);
+                    let drive = GuestDrive::ALL.into_iter().find(|d| Some(*d as u64) == nsid);
                     is_data = drive.is_some();
                     if let (Some(drive), Some(count), Some(lba)) = (drive, count, lba) {
                         let start = lba * BLOCK_BYTES;

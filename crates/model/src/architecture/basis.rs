@@ -62,21 +62,12 @@ impl ArchitectureQuestion {
             )
             .between(100e3, 1e6, METADATA);
         let same = Citation::computed("the same hardware for all", "only the structure differs");
-        basis.parameter(
-            "hardware.servers",
-            "servers",
-            hardware.servers as f64,
-            "",
-            same,
-        );
+        basis.parameter("hardware.servers", "servers", hardware.servers as f64, "", same);
         let capacity = hardware.target_capacity.0 as f64;
         let what = "capacity of a target";
         basis.parameter("hardware.target_capacity", what, capacity, "B", TARGET);
         for (i, system) in self.systems.iter().enumerate() {
-            let what = format!(
-                "{}: share of a write that is data (parity width)",
-                system.name
-            );
+            let what = format!("{}: share of a write that is data (parity width)", system.name);
             let path = format!("systems[{i}].write_share");
             // Any system can be configured with narrower or wider codes.
             basis
@@ -92,9 +83,5 @@ impl ArchitectureQuestion {
 }
 
 fn code(system: &str) -> Citation {
-    if system == "vast" {
-        VAST_CODE
-    } else {
-        USUAL_CODE
-    }
+    if system == "vast" { VAST_CODE } else { USUAL_CODE }
 }

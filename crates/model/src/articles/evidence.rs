@@ -93,24 +93,10 @@ impl Evidence {
                 let answer = scenario.answer()?.to_json();
                 claim.judge(&answer).ok_or_else(|| missing(says))
             }
-            Self::Answer { scenario, figure } => {
-                said.judge_answer(figure, &read(scenario)?.answer()?.to_json())
-            }
-            Self::Refused {
-                scenario,
-                set,
-                field,
-            } => refused(&read(scenario)?, &settings(set)?, field, said.says),
-            Self::Fabric {
-                scenario,
-                set,
-                figure,
-            } => said.judge_answer(figure, &simulated(scenario, &settings(set)?)?),
-            Self::Link {
-                generation,
-                lanes,
-                mps,
-            } => {
+            Self::Answer { scenario, figure } => said.judge_answer(figure, &read(scenario)?.answer()?.to_json()),
+            Self::Refused { scenario, set, field } => refused(&read(scenario)?, &settings(set)?, field, said.says),
+            Self::Fabric { scenario, set, figure } => said.judge_answer(figure, &simulated(scenario, &settings(set)?)?),
+            Self::Link { generation, lanes, mps } => {
                 let link = Width {
                     generation: *generation,
                     lanes: *lanes,
@@ -125,9 +111,7 @@ impl Evidence {
                 named(both.into_iter().flat_map(corrections).collect(), claim)
             }
             Self::Incast(claim) => named(fabric::headroom::incast_corrections(), claim),
-            Self::Product(factors) => {
-                said.judge_value(factors.iter().map(|factor| factor.value).product())
-            }
+            Self::Product(factors) => said.judge_value(factors.iter().map(|factor| factor.value).product()),
             Self::Published { figure, source } => Ok(Correction {
                 why: source.clone(),
                 ..said.judge_value(figure.value)?
@@ -141,11 +125,7 @@ impl ArticleFigure<'_> {
         self.judge_answer("value", &serde_json::json!({ "value": value }))
     }
 
-    fn judge_answer(
-        &self,
-        figure: &str,
-        answer: &serde_json::Value,
-    ) -> Result<Correction, Refusals> {
+    fn judge_answer(&self, figure: &str, answer: &serde_json::Value) -> Result<Correction, Refusals> {
         let claim = Claim {
             says: self.says.to_owned(),
             answer: Some(figure.to_owned()),
@@ -182,10 +162,7 @@ fn refused(
         Err(refusals) => {
             let found = refusals.0.iter().find(|r| r.field.ends_with(field));
             let found = found.ok_or_else(|| refusals.clone())?;
-            Ok(correction(
-                format!("refused: needs {}", found.allowed),
-                true,
-            ))
+            Ok(correction(format!("refused: needs {}", found.allowed), true))
         }
     }
 }
@@ -196,21 +173,13 @@ fn simulated(name: &str, settings: &[ParameterSetting]) -> Result<serde_json::Va
     let scenario: fabric::FabricScenario = check::read(case.text)?;
     let scenario = setting::set(scenario, settings)?;
     let outcome = fabric::simulate(&scenario, |_| ControlFlow::Continue(()));
-    let outcome = outcome.map_err(|e| {
-        Refusals::one(
-            "by",
-            e.to_string(),
-            "a fabric scenario that simulates without error",
-        )
-    })?;
+    let outcome =
+        outcome.map_err(|e| Refusals::one("by", e.to_string(), "a fabric scenario that simulates without error"))?;
     Ok(serde_json::to_value(outcome).expect("an outcome is plain data"))
 }
 
 fn settings(texts: &[String]) -> Result<Vec<ParameterSetting>, Refusals> {
-    texts
-        .iter()
-        .map(|text| ParameterSetting::parse(text))
-        .collect()
+    texts.iter().map(|text| ParameterSetting::parse(text)).collect()
 }
 
 fn named(all: Vec<Correction>, claim: &str) -> Result<Correction, Refusals> {
@@ -220,8 +189,8 @@ fn named(all: Vec<Correction>, claim: &str) -> Result<Correction, Refusals> {
 }
 
 fn read(name: &str) -> Result<Scenario, Refusals> {
-    let entry = library::find(name)
-        .ok_or_else(|| Refusals::one("scenario", name, "the name of a built-in scenario"))?;
+    let entry =
+        library::find(name).ok_or_else(|| Refusals::one("scenario", name, "the name of a built-in scenario"))?;
     Scenario::read(entry.text)
 }
 

@@ -58,9 +58,7 @@ pub struct Ways {
 impl Ways {
     /// The planned ways.
     pub fn all(&self) -> impl Iterator<Item = &CheckpointOutcome> {
-        [&self.standard, &self.direct]
-            .into_iter()
-            .chain(&self.asynchronous)
+        [&self.standard, &self.direct].into_iter().chain(&self.asynchronous)
     }
 }
 

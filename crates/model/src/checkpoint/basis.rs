@@ -8,10 +8,7 @@ use crate::{
     path,
 };
 
-const ADAM: Citation = Citation::read(
-    "mlcommons/storage",
-    "submission guidelines: 14 bytes a parameter",
-);
+const ADAM: Citation = Citation::read("mlcommons/storage", "submission guidelines: 14 bytes a parameter");
 
 /// GPU hours between failures, by source.
 const MTBF_BAND: Citation = Citation::quoted(
@@ -27,18 +24,12 @@ const RESTART: Citation = Citation {
 };
 
 /// 419 unexpected interruptions of 16,384 GPUs in 54 days.
-const LLAMA_MTBF: Citation = Citation::read(
-    "Llama 3 405B, press",
-    "419 in 54 d on 16,384 GPUs: 50,677 h a GPU",
-);
+const LLAMA_MTBF: Citation = Citation::read("Llama 3 405B, press", "419 in 54 d on 16,384 GPUs: 50,677 h a GPU");
 
 const SIZE: Formula = Formula {
     gives: "checkpoint size and time",
     text: "S = bytes_per_parameter × P; T = S/B + T_sync",
-    source: Citation::read(
-        "seed article on storage networking",
-        "checkpoint time formula",
-    ),
+    source: Citation::read("seed article on storage networking", "checkpoint time formula"),
 };
 
 const ASYNCHRONOUS: Formula = Formula {

@@ -90,11 +90,7 @@ pub fn simulate(job: Job, trials: &Trials) -> Option<SimulatedGoodput> {
     let count = runs.len() as f64;
     // The ratio of means is what the formula gives; the mean of ratios would be biased upwards.
     let wall_s = runs.iter().map(|(wall, _)| wall).sum::<f64>() / count;
-    let spread = runs
-        .iter()
-        .map(|(wall, _)| (wall - wall_s).powi(2))
-        .sum::<f64>()
-        / (count - 1.0);
+    let spread = runs.iter().map(|(wall, _)| (wall - wall_s).powi(2)).sum::<f64>() / (count - 1.0);
     let goodput = kept / wall_s;
     let mut each: Vec<f64> = runs.iter().map(|(wall, _)| kept / wall).collect();
     each.sort_by(f64::total_cmp);
@@ -104,11 +100,7 @@ pub fn simulate(job: Job, trials: &Trials) -> Option<SimulatedGoodput> {
         goodput_margin: 2.576 * goodput * (spread / count).sqrt() / wall_s,
         goodput_p5: quantile(&each, 0.05),
         goodput_p95: quantile(&each, 0.95),
-        failures: runs
-            .iter()
-            .map(|(_, failures)| *failures as f64)
-            .sum::<f64>()
-            / count,
+        failures: runs.iter().map(|(_, failures)| *failures as f64).sum::<f64>() / count,
     })
 }
 
@@ -182,10 +174,7 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_result_on_any_number_of_threads() {
         let on = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new()
-                .num_threads(threads)
-                .build()
-                .unwrap();
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| simulate(job(), &Trials::default()))
         };
         assert_eq!(on(1), on(4));
@@ -199,21 +188,12 @@ mod tests {
             segments: u64::MAX,
             ..Trials::default()
         };
-        assert_eq!(
-            straightway_scenario::check::checked(&trials)
-                .unwrap_err()
-                .0
-                .len(),
-            3
-        );
+        assert_eq!(straightway_scenario::check::checked(&trials).unwrap_err().0.len(), 3);
     }
 
     #[test]
     fn a_job_that_never_finishes_a_segment_is_not_simulated() {
-        let hopeless = Job {
-            mtbf_s: 10.0,
-            ..job()
-        };
+        let hopeless = Job { mtbf_s: 10.0, ..job() };
         assert_eq!(simulate(hopeless, &Trials::default()), None);
     }
 }

@@ -71,11 +71,7 @@ pub fn segment_s(mtbf_s: f64, save_s: f64, work_s: f64, restart_s: f64) -> f64 {
 /// The share of wall time spent on training that is kept.
 pub fn goodput(mtbf_s: f64, save_s: f64, work_s: f64, restart_s: f64) -> f64 {
     let segment = segment_s(mtbf_s, save_s, work_s, restart_s);
-    if segment.is_finite() {
-        work_s / segment
-    } else {
-        0.0
-    }
+    if segment.is_finite() { work_s / segment } else { 0.0 }
 }
 
 /// The share of wall time spent on training, whether it is kept or lost to a failure.
@@ -149,13 +145,8 @@ mod tests {
     #[test]
     fn training_is_kept_training_plus_lost_training() {
         // Without failures all training is kept. More failures lose more.
-        near(
-            training(1e12, 45.0, 1000.0, 300.0),
-            availability(45.0, 1000.0),
-            1e-6,
-        );
-        let thrown =
-            |mtbf| training(mtbf, 45.0, 1000.0, 300.0) - goodput(mtbf, 45.0, 1000.0, 300.0);
+        near(training(1e12, 45.0, 1000.0, 300.0), availability(45.0, 1000.0), 1e-6);
+        let thrown = |mtbf| training(mtbf, 45.0, 1000.0, 300.0) - goodput(mtbf, 45.0, 1000.0, 300.0);
         assert!(thrown(1e5) > 0.0 && thrown(1e4) > thrown(1e5));
         // With few failures, each loses half of a segment.
         near(thrown(1e6), 1000.0 / 2.0 / 1e6, 0.1);
@@ -170,11 +161,7 @@ mod tests {
 
     #[test]
     fn ten_points_from_300_to_45_seconds_need_an_interval_of_2199_seconds() {
-        near(
-            interval_for_gain_s(300.0, 45.0, 0.10).unwrap(),
-            2199.0,
-            0.001,
-        );
+        near(interval_for_gain_s(300.0, 45.0, 0.10).unwrap(), 2199.0, 0.001);
         assert_eq!(interval_for_gain_s(300.0, 45.0, 0.9), None);
         let gain = |work| availability(45.0, work) - availability(300.0, work);
         near(gain(3600.0), 0.065, 0.01);

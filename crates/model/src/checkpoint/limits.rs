@@ -1,9 +1,7 @@
 //! The valid ranges of a checkpoint's parameters, and the capacity checks.
 
 use straightway_core::Seconds;
-use straightway_scenario::check::{
-    BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_ANY, TIME_POSITIVE,
-};
+use straightway_scenario::check::{BYTES_ANY, Checkable, Checker, RATE_ANY, TIME_ANY, TIME_POSITIVE};
 
 use super::{CheckpointQuestion, Schedule};
 use crate::capacity::shown_bytes;
@@ -14,21 +12,12 @@ impl Checkable for CheckpointQuestion {
             let model = &self.model;
             c.range("parameters", model.parameters, 1.0..=1e16, "");
             c.range("weight_bytes", model.weight_bytes, 0.0..=64.0, "bytes");
-            c.range(
-                "optimizer_bytes",
-                model.optimizer_bytes,
-                0.0..=64.0,
-                "bytes",
-            );
+            c.range("optimizer_bytes", model.optimizer_bytes, 0.0..=64.0, "bytes");
             c.range("gradient_bytes", model.gradient_bytes, 0.0..=64.0, "bytes");
             if let Some(size) = model.size {
                 c.bytes("size", size, BYTES_ANY);
             } else if model.bytes_per_parameter() <= 0.0 {
-                c.refuse(
-                    "weight_bytes",
-                    "0 bytes per parameter in all",
-                    "more than 0 in all",
-                );
+                c.refuse("weight_bytes", "0 bytes per parameter in all", "more than 0 in all");
             }
         });
         c.within("cluster", |c| {
@@ -36,11 +25,7 @@ impl Checkable for CheckpointQuestion {
             c.count("gpus", cluster.gpus, 1..=10_000_000);
             c.count("gpus_per_node", cluster.gpus_per_node, 1..=1024);
             c.bytes("gpu_memory", cluster.gpu_memory, BYTES_ANY);
-            c.seconds(
-                "mtbf_per_gpu",
-                cluster.mtbf_per_gpu,
-                Seconds(1.0)..=Seconds(1e12),
-            );
+            c.seconds("mtbf_per_gpu", cluster.mtbf_per_gpu, Seconds(1.0)..=Seconds(1e12));
             c.range("power_w", cluster.power_w, 0.0..=1e12, "W");
             c.share("idle_power_share", cluster.idle_power_share);
             c.range("gpu_hour_cost", cluster.gpu_hour_cost, 0.0..=1e6, "");
@@ -70,12 +55,7 @@ impl Checkable for Schedule {
         }
         c.seconds("restart", self.restart, TIME_ANY);
         c.range("overlap", self.overlap, 0.001..=1.0, "");
-        c.range(
-            "target_availability",
-            self.target_availability,
-            0.001..=0.999_999,
-            "",
-        );
+        c.range("target_availability", self.target_availability, 0.001..=0.999_999, "");
         if let Some(gain) = self.target_gain {
             c.range("target_gain", gain, 1e-6..=0.999_999, "");
         }

@@ -11,10 +11,7 @@ pub(super) fn standard(node: &ComputeNode) -> f64 {
 /// starts earlier once a tenth of the memory is dirty.)
 pub(super) fn synced(node: &ComputeNode) -> f64 {
     let path = node.estimate(DataPath::Standard, 1);
-    let apart = path
-        .stages
-        .iter()
-        .filter(|s| matches!(s.stage, "media" | "cpu"));
+    let apart = path.stages.iter().filter(|s| matches!(s.stage, "media" | "cpu"));
     1.0 / apart.map(|s| 1.0 / s.rate_bytes_per_s).sum::<f64>()
 }
 

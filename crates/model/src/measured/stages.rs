@@ -52,10 +52,7 @@ pub(super) const FORMULAS: [Formula; 3] = [
     Formula {
         gives: "rate of a ring in host memory",
         text: "B = min(drive with the ring's memory, copies of all lanes)",
-        source: Citation::computed(
-            "a pipeline: slots are copied while others are in flight",
-            "",
-        ),
+        source: Citation::computed("a pipeline: slots are copied while others are in flight", ""),
     },
     Formula {
         gives: "rate of a cold read through the page cache",
@@ -92,10 +89,7 @@ impl Stages {
 
     /// Predicts the rate of a route; `None` if one of its stages was not measured.
     pub(super) fn predict(&self, work: Operation, through: Through) -> Option<Predicted> {
-        let predicted = |rate_bytes_per_s, from| Predicted {
-            rate_bytes_per_s,
-            from,
-        };
+        let predicted = |rate_bytes_per_s, from| Predicted { rate_bytes_per_s, from };
         match (work, through) {
             (Operation::Read, Through::HostRing) => {
                 let (drive, copies) = (self.drive_to_ring?.0, self.ring_to_memory?.0);
@@ -189,21 +183,9 @@ mod tests {
     fn a_ring_overlaps_drive_and_copies_and_a_lane_of_the_page_cache_does_not() {
         let mut stages = stages();
         near(rate(&stages, Operation::Read, Through::HostRing), 4.2, 1e-9);
-        near(
-            rate(&stages, Operation::Write, Through::HostRing),
-            2.9,
-            1e-9,
-        );
-        near(
-            rate(&stages, Operation::Read, Through::PageCache),
-            2.0,
-            1e-9,
-        );
-        near(
-            rate(&stages, Operation::Write, Through::PageCache),
-            1.5,
-            1e-9,
-        );
+        near(rate(&stages, Operation::Write, Through::HostRing), 2.9, 1e-9);
+        near(rate(&stages, Operation::Read, Through::PageCache), 2.0, 1e-9);
+        near(rate(&stages, Operation::Write, Through::PageCache), 1.5, 1e-9);
         // Copies that are slower than the drive bound a ring.
         stages.ring_to_memory = gb(3.0);
         near(rate(&stages, Operation::Read, Through::HostRing), 3.0, 1e-9);
@@ -218,11 +200,7 @@ mod tests {
             ..stages()
         };
         // A quarter is copied alone: 1/16 s, and then 1 / 2.4 s.
-        let quarter = rate(
-            &written(Bytes::mib(256)),
-            Operation::Write,
-            Through::PageCache,
-        );
+        let quarter = rate(&written(Bytes::mib(256)), Operation::Write, Through::PageCache);
         near(quarter, 1.0 / (1.0 / 16.0 + 1.0 / 2.4), 1e-6);
         let at_once = rate(&written(Bytes(1)), Operation::Write, Through::PageCache);
         near(at_once, 2.4, 1e-6);
@@ -258,10 +236,7 @@ mod tests {
         assert_eq!(one.len(), 4);
         for (one, other) in one.iter().zip(&other) {
             assert_eq!(one.calibrated.to_bits(), other.calibrated.to_bits());
-            assert_eq!(
-                one.why, None,
-                "a row with measured stages has no reason to miss"
-            );
+            assert_eq!(one.why, None, "a row with measured stages has no reason to miss");
         }
         assert!(one[0].is_noisy() && !one[1].is_noisy());
     }

@@ -10,16 +10,11 @@ const H200_HOST: Citation = Citation::read(
     "limits of that machine: one memcpy thread 9 GB/s, pinned copies 55.1 GB/s",
 );
 
-const GDS_GUIDE: Citation =
-    Citation::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
+const GDS_GUIDE: Citation = Citation::read("GDS guide, DGX-2", "4 KB NVMe reads took 135 to 163 µs");
 
-const ROCE_LATENCY: Citation = Citation::read(
-    "seed article on storage networking",
-    "RoCE below 10 µs; TCP tens",
-);
+const ROCE_LATENCY: Citation = Citation::read("seed article on storage networking", "RoCE below 10 µs; TCP tens");
 
-const COPY_BAND: Citation =
-    Citation::quoted("STREAM copies of one core", "server cores of 2018 to 2024");
+const COPY_BAND: Citation = Citation::quoted("STREAM copies of one core", "server cores of 2018 to 2024");
 
 const DRAM_BAND: Citation = Citation::quoted(
     "memory channels of one and two sockets",
@@ -57,13 +52,7 @@ impl ComputeNode {
             Citation::ASSUMED,
         );
         let what = "host to GPU copy, one GPU's link";
-        basis.parameter(
-            "node.host.gpu_copy_rate",
-            what,
-            host.gpu_copy_rate.0,
-            "B/s",
-            H200_HOST,
-        );
+        basis.parameter("node.host.gpu_copy_rate", what, host.gpu_copy_rate.0, "B/s", H200_HOST);
         basis
             .parameter(
                 "node.host.dram_rate",
@@ -79,16 +68,9 @@ impl ComputeNode {
                 "I/Os in flight, standard path",
                 self.standard_depth,
             ),
-            (
-                "node.direct_depth",
-                "I/Os in flight, direct path",
-                self.direct_depth,
-            ),
+            ("node.direct_depth", "I/Os in flight, direct path", self.direct_depth),
         ] {
-            let source = Citation::computed(
-                "the software's choice",
-                "the same for both paths unless given",
-            );
+            let source = Citation::computed("the software's choice", "the same for both paths unless given");
             basis.parameter(path, what, depth as f64, "", source);
         }
         self.assume_pcie(basis, gpus);
@@ -108,13 +90,7 @@ impl ComputeNode {
         let what = "PCIe between storage and the GPUs, peer to peer";
         match (self.host.peer_rate, &self.machine) {
             (Some(rate), _) => {
-                basis.parameter(
-                    "node.host.peer_rate",
-                    what,
-                    rate.0,
-                    "B/s",
-                    Citation::SCENARIO,
-                );
+                basis.parameter("node.host.peer_rate", what, rate.0, "B/s", Citation::SCENARIO);
             }
             (None, Some(_)) => {
                 basis.parameter("node.machine", what, limits.peer, "B/s", DGX_H100);
@@ -126,13 +102,7 @@ impl ComputeNode {
     fn assume_storage(&self, basis: &mut Basis) {
         let media = &self.media;
         basis
-            .parameter(
-                "node.media.latency",
-                "media latency",
-                media.latency.0,
-                "s",
-                GDS_GUIDE,
-            )
+            .parameter("node.media.latency", "media latency", media.latency.0, "s", GDS_GUIDE)
             .between(70e-6, 163e-6, GDS_GUIDE);
         basis.parameter(
             "node.media.rate",
@@ -146,20 +116,11 @@ impl ComputeNode {
         if let Some(rate) = hop.rate {
             basis.parameter("node.hop.rate", what, rate.0, "B/s", Citation::SCENARIO);
         } else {
-            let ports = self
-                .machine
-                .as_ref()
-                .map_or(0.0, MachineSpec::ports_bytes_per_s);
+            let ports = self.machine.as_ref().map_or(0.0, MachineSpec::ports_bytes_per_s);
             basis.parameter("node.machine.ports", what, ports, "B/s", DGX_H100);
         }
         basis
-            .parameter(
-                "node.hop.latency",
-                "network latency",
-                hop.latency.0,
-                "s",
-                ROCE_LATENCY,
-            )
+            .parameter("node.hop.latency", "network latency", hop.latency.0, "s", ROCE_LATENCY)
             .between(2e-6, 50e-6, ROCE_LATENCY);
     }
 }

@@ -70,10 +70,7 @@ impl<'a> RequestQueue<'a> {
 
     /// The arrival times of one tenant's waiting requests.
     pub(super) fn arrived_s(&self, tenant: usize) -> impl Iterator<Item = f64> {
-        self.waiting[tenant]
-            .requests
-            .iter()
-            .map(|request| request.arrived_s)
+        self.waiting[tenant].requests.iter().map(|request| request.arrived_s)
     }
 
     /// Adds a request of `tenant` to the queue.
@@ -88,9 +85,7 @@ impl<'a> RequestQueue<'a> {
         let next = |previous, per_s, floor_s| after(previous, asked.cost, per_s, floor_s);
         last.tags = Tags {
             reservation_s: next(reservation_s, asked.reservation, now_s),
-            limit_s: asked
-                .limit
-                .map_or(now_s, |limit| next(limit_s, limit, now_s)),
+            limit_s: asked.limit.map_or(now_s, |limit| next(limit_s, limit, now_s)),
             weight_s: next(weight_s, asked.weight, self.virtual_time),
         };
         last.requests.push_back(Request {
@@ -103,9 +98,7 @@ impl<'a> RequestQueue<'a> {
     pub(super) fn pop(&mut self, now_s: f64) -> Option<(usize, Request)> {
         match self.rule {
             Rule::Fifo => {
-                let first = self
-                    .heads()
-                    .min_by(|a, b| a.1.arrived_s.total_cmp(&b.1.arrived_s))?;
+                let first = self.heads().min_by(|a, b| a.1.arrived_s.total_cmp(&b.1.arrived_s))?;
                 self.take(first.0)
             }
             Rule::Tags => {
@@ -127,9 +120,7 @@ impl<'a> RequestQueue<'a> {
     /// The first request of every tenant that has one.
     fn heads(&self) -> impl Iterator<Item = (usize, &Request)> + Clone {
         let fronts = self.waiting.iter().map(|waiting| waiting.requests.front());
-        fronts
-            .enumerate()
-            .filter_map(|(tenant, head)| Some((tenant, head?)))
+        fronts.enumerate().filter_map(|(tenant, head)| Some((tenant, head?)))
     }
 
     fn take(&mut self, tenant: usize) -> Option<(usize, Request)> {

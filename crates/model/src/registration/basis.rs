@@ -5,10 +5,7 @@ use straightway_scenario::provenance::{Basis, Citation};
 use super::{ARTICLE, FORMULAS, PCIE_BENCH, RegistrationQuestion};
 
 /// Published costs per page differ by two orders of magnitude between hosts and page sizes.
-const PAGES: Citation = Citation::quoted(
-    "Mooncake, DingoCache, libfabric issues",
-    "0.1 to 13 µs a page",
-);
+const PAGES: Citation = Citation::quoted("Mooncake, DingoCache, libfabric issues", "0.1 to 13 µs a page");
 
 const UNTOUCHED: Citation = Citation::quoted(
     "Mooncake#1468, cirrus-kv#102",
@@ -29,29 +26,11 @@ impl RegistrationQuestion {
     pub(super) fn basis(&self) -> Basis {
         let mut basis = Basis::of(&FORMULAS);
         basis
-            .parameter(
-                "per_page",
-                "registering one page",
-                self.per_page.0,
-                "s",
-                LIBFABRIC,
-            )
+            .parameter("per_page", "registering one page", self.per_page.0, "s", LIBFABRIC)
             .between(0.1e-6, 13e-6, PAGES);
-        basis.parameter(
-            "fixed",
-            "fixed part of a registration",
-            self.fixed.0,
-            "s",
-            ARTICLE,
-        );
+        basis.parameter("fixed", "fixed part of a registration", self.fixed.0, "s", ARTICLE);
         basis
-            .parameter(
-                "fault",
-                "faulting in one page",
-                self.fault.0,
-                "s",
-                UNTOUCHED,
-            )
+            .parameter("fault", "faulting in one page", self.fault.0, "s", UNTOUCHED)
             .between(0.25e-6, 12e-6, UNTOUCHED);
         basis
             .parameter(
@@ -69,13 +48,7 @@ impl RegistrationQuestion {
     fn assume_gpu(&self, basis: &mut Basis) {
         let gds = &self.gds;
         basis
-            .parameter(
-                "gds.per_page",
-                "pinning one GPU page",
-                gds.per_page.0,
-                "s",
-                PEER_MEMORY,
-            )
+            .parameter("gds.per_page", "pinning one GPU page", gds.per_page.0, "s", PEER_MEMORY)
             .between(0.5e-6, 26e-6, PEER_MEMORY);
         basis
             .parameter(
@@ -86,13 +59,7 @@ impl RegistrationQuestion {
                 PEER_MEMORY,
             )
             .between(0.1e-3, 5e-3, PEER_MEMORY);
-        basis.parameter(
-            "gds.setup",
-            "one-off GDS set-up, as claimed",
-            gds.setup.0,
-            "s",
-            ARTICLE,
-        );
+        basis.parameter("gds.setup", "one-off GDS set-up, as claimed", gds.setup.0, "s", ARTICLE);
         let cache = &self.translation;
         let entries = cache.entries as f64;
         basis.parameter(
@@ -102,12 +69,6 @@ impl RegistrationQuestion {
             "",
             PCIE_BENCH,
         );
-        basis.parameter(
-            "translation.miss",
-            "translation miss",
-            cache.miss.0,
-            "s",
-            PCIE_BENCH,
-        );
+        basis.parameter("translation.miss", "translation miss", cache.miss.0, "s", PCIE_BENCH);
     }
 }

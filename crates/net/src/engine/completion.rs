@@ -24,11 +24,7 @@ impl HttpEngine {
             Ok(operation) => connection.operation = Some(operation),
             Err(payload) => {
                 self.restore(key, payload, 0);
-                self.fail(
-                    key,
-                    self.broken(key, "the kernel accepts no more operations"),
-                    now,
-                );
+                self.fail(key, self.broken(key, "the kernel accepts no more operations"), now);
             }
         }
     }
@@ -64,10 +60,7 @@ impl HttpEngine {
             Payload::Spill { io, from, .. } => self.restore_sent(key, io, from + moved),
             Payload::Receive { bytes, .. } => connection.take_incoming(bytes, moved),
             Payload::Fill { io, .. } => {
-                let number = connection
-                    .phase
-                    .request()
-                    .expect("it fills a request's I/O");
+                let number = connection.phase.request().expect("it fills a request's I/O");
                 let request = &mut self.requests[number];
                 request.io = Some(io);
                 request.note_got(moved);
@@ -77,15 +70,10 @@ impl HttpEngine {
 
     /// Handles a completed operation.
     pub(super) fn land(&mut self, landed: SocketCompletion<Object>, now: Instant) {
-        let SocketCompletion {
-            key,
-            payload,
-            result,
-        } = landed;
+        let SocketCompletion { key, payload, result } = landed;
         let connection = &mut self.connections[key];
         connection.operation = None;
-        if let (Payload::Send { bytes, from }, Ok(sent), None) =
-            (&payload, &result, &connection.ending)
+        if let (Payload::Send { bytes, from }, Ok(sent), None) = (&payload, &result, &connection.ending)
             && !connection.sends_body()
             && *sent > 0
             && from + sent < bytes.len()
@@ -301,12 +289,7 @@ impl HttpEngine {
             }
             Parsed::Bad(why) => format!("the proxy's response is invalid: {why}"),
         };
-        let error = Error::new(
-            ErrorKind::Invalid,
-            "connect to",
-            connection.origin.site(),
-            why,
-        );
+        let error = Error::new(ErrorKind::Invalid, "connect to", connection.origin.site(), why);
         let error = error.with_hint("check the proxy and its credentials");
         self.fail(key, Judgement::fail(error), now);
     }

@@ -14,10 +14,7 @@ use super::{
     Object,
     session::{Session, Stage},
 };
-use crate::{
-    head::HEAD_BYTES_MAX, origin::Origin, progress::Progress, remote::ERROR_BYTES_MAX,
-    service::Judgement,
-};
+use crate::{head::HEAD_BYTES_MAX, origin::Origin, progress::Progress, remote::ERROR_BYTES_MAX, service::Judgement};
 
 /// The size of the first receive of a response: most heads fit, and little of the body must be copied.
 const FIRST_BYTES: usize = 4 << 10;
@@ -97,10 +94,7 @@ pub(super) enum Ending {
 impl Phase {
     /// Whether the connection is being established.
     pub(super) fn is_dialling(self) -> bool {
-        matches!(
-            self,
-            Self::Connecting | Self::Tunnelling | Self::Handshaking
-        )
+        matches!(self, Self::Connecting | Self::Tunnelling | Self::Handshaking)
     }
 
     /// The request that the connection serves.

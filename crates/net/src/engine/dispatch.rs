@@ -66,9 +66,7 @@ impl HttpEngine {
     fn find_ready(&mut self, origin: &Arc<Origin>, must_be_new: bool) -> Option<u32> {
         loop {
             let idle = self.connections.iter().filter(|(_, connection)| {
-                connection.is_idle()
-                    && Arc::ptr_eq(&connection.origin, origin)
-                    && !(must_be_new && connection.is_used)
+                connection.is_idle() && Arc::ptr_eq(&connection.origin, origin) && !(must_be_new && connection.is_used)
             });
             let (number, _) = idle.max_by_key(|(_, connection)| connection.since)?;
             if self.connections[number].is_quiet() {
@@ -79,13 +77,7 @@ impl HttpEngine {
     }
 
     /// Opens a connection for a waiting request, if one more is needed and allowed.
-    fn dial_for(
-        &mut self,
-        number: u32,
-        origin: &Arc<Origin>,
-        unserved: usize,
-        now: Instant,
-    ) -> Instant {
+    fn dial_for(&mut self, number: u32, origin: &Arc<Origin>, unserved: usize, now: Instant) -> Instant {
         let due = now + TICK_MAX;
         if self.dialling(origin) > unserved || !self.make_room(self.connections_max, origin) {
             self.waiting.push_back(number);
@@ -105,9 +97,10 @@ impl HttpEngine {
 
     /// The number of connections to `origin` that are being established.
     fn dialling(&self, origin: &Arc<Origin>) -> usize {
-        let made = self.connections.iter().filter(|(_, connection)| {
-            connection.phase.is_dialling() && Arc::ptr_eq(&connection.origin, origin)
-        });
+        let made = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.phase.is_dialling() && Arc::ptr_eq(&connection.origin, origin));
         made.count()
     }
 
@@ -167,11 +160,7 @@ impl HttpEngine {
             // Nothing was sent, so the connection can be reused.
             connection.phase = Phase::Idle;
             let request = &mut self.requests[number];
-            if let State::InFlight {
-                first,
-                hedge: Some(_),
-            } = request.state
-            {
+            if let State::InFlight { first, hedge: Some(_) } = request.state {
                 // The first request is still in flight.
                 request.state = State::InFlight { first, hedge: None };
                 return;
@@ -244,9 +233,7 @@ impl HttpEngine {
             if origin.pace().take_hedge() {
                 self.ask_again(number, key, now);
             }
-        } else if self.dialling(&origin) == 0
-            && self.make_room(self.connections.capacity(), &origin)
-        {
+        } else if self.dialling(&origin) == 0 && self.make_room(self.connections.capacity(), &origin) {
             // An error here is ignored: it is reported if a waiting request meets it.
             let _ = self.dial(&origin, now);
         }

@@ -202,11 +202,7 @@ impl HttpEngine {
             return;
         };
         for number in 0..u32::try_from(self.requests.capacity()).expect("queues are short") {
-            if self
-                .requests
-                .get(number)
-                .is_none_or(|r| r.state != State::Renewing)
-            {
+            if self.requests.get(number).is_none_or(|r| r.state != State::Renewing) {
                 continue;
             }
             let request = &mut self.requests[number];

@@ -40,9 +40,7 @@ impl HttpEngine {
             let verdict = match response.status {
                 200 if request.sending.is_some() => request.judge_stored(response),
                 200 | 206 => match request.remote.check_plain(response, &request.range()) {
-                    Ok(()) => {
-                        Verdict::Accepted(request.remote.checksum(response, &request.range()))
-                    }
+                    Ok(()) => Verdict::Accepted(request.remote.checksum(response, &request.range())),
                     Err(judgement) => Verdict::Refused(judgement),
                 },
                 204 | 304 => Verdict::Error(Some(0)),
@@ -89,9 +87,7 @@ impl HttpEngine {
     fn read_error(&mut self, key: u32, now: Instant) {
         let connection = &self.connections[key];
         // A chunked body ends with these bytes.
-        let is_over = |end: usize| {
-            connection.filled >= end || connection.scratch().ends_with(b"\r\n0\r\n\r\n")
-        };
+        let is_over = |end: usize| connection.filled >= end || connection.scratch().ends_with(b"\r\n0\r\n\r\n");
         if matches!(connection.phase, Phase::ReceivingError(_, end) if is_over(end)) {
             self.judge_error(key, now);
         }

@@ -103,13 +103,12 @@ impl HttpEngine {
             }
         };
         let bytes = upload.part_length(number);
-        let sum = body
-            .as_deref()
-            .map_or_else(|| crc64nvme_of_io(&io, bytes), crc64nvme);
-        let digest = upload.remote().service().wants_digest().then(|| {
-            body.as_deref()
-                .map_or_else(|| md5_of_io(&io, bytes), md5_of)
-        });
+        let sum = body.as_deref().map_or_else(|| crc64nvme_of_io(&io, bytes), crc64nvme);
+        let digest = upload
+            .remote()
+            .service()
+            .wants_digest()
+            .then(|| body.as_deref().map_or_else(|| md5_of_io(&io, bytes), md5_of));
         let part = UploadPart {
             number,
             bytes: bytes as u64,
@@ -136,11 +135,7 @@ impl HttpEngine {
         connection.expect_within(stall_max, now);
         let request = &mut self.requests[number];
         let is_write = request.sending.is_some();
-        let Some(sending) = request
-            .sending
-            .as_mut()
-            .filter(|sending| sending.sent < sending.end())
-        else {
+        let Some(sending) = request.sending.as_mut().filter(|sending| sending.sent < sending.end()) else {
             if is_write {
                 connection.expect_within(stored_max, now);
             }
@@ -196,16 +191,8 @@ impl HttpEngine {
 
     /// Handles a connection that the server closed before it read the whole request: it may have responded early, so
     /// its response is read. Returns whether that is the case.
-    pub(super) fn awaits_early_response(
-        &mut self,
-        key: u32,
-        error: &io::Error,
-        now: Instant,
-    ) -> bool {
-        let is_closed = matches!(
-            error.kind(),
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
-        );
+    pub(super) fn awaits_early_response(&mut self, key: u32, error: &io::Error, now: Instant) -> bool {
+        let is_closed = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
         let connection = &mut self.connections[key];
         let Phase::SendingBody(number) = connection.phase else {
             return false;

@@ -36,10 +36,7 @@ pub(super) enum Stage {
 }
 
 impl Session {
-    pub(super) fn new(
-        config: &Arc<ClientConfig>,
-        name: &ServerName<'static>,
-    ) -> Result<Self, rustls::Error> {
+    pub(super) fn new(config: &Arc<ClientConfig>, name: &ServerName<'static>) -> Result<Self, rustls::Error> {
         Ok(Self {
             connection: UnbufferedClientConnection::new(Arc::clone(config), name.clone())?,
             incoming: vec![0; INCOMING_BYTES],
@@ -95,9 +92,9 @@ impl Session {
                 ConnectionState::EncodeTlsData(mut data) => {
                     append(&mut self.outgoing, |room| match data.encode(room) {
                         Ok(bytes) => Ok(Ok(bytes)),
-                        Err(EncodeError::InsufficientSize(InsufficientSizeError {
-                            required_size,
-                        })) => Ok(Err(required_size)),
+                        Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
+                            Ok(Err(required_size))
+                        }
                         Err(EncodeError::AlreadyEncoded) => Ok(Ok(0)),
                     })?;
                 }
@@ -122,21 +119,15 @@ impl Session {
 
     /// Encrypts `bytes` into the send buffer. The session must be open.
     pub(super) fn encrypt(&mut self, bytes: &[u8]) -> Result<(), rustls::Error> {
-        let status = self
-            .connection
-            .process_tls_records(&mut self.incoming[..self.filled]);
+        let status = self.connection.process_tls_records(&mut self.incoming[..self.filled]);
         debug_assert_eq!(status.discard, 0, "all records were processed before");
         let ConnectionState::WriteTraffic(mut traffic) = status.state? else {
             return Err(rustls::Error::General("the session is not open".to_owned()));
         };
-        append(&mut self.outgoing, |room| {
-            match traffic.encrypt(bytes, room) {
-                Ok(bytes) => Ok(Ok(bytes)),
-                Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => {
-                    Ok(Err(required_size))
-                }
-                Err(EncryptError::EncryptExhausted) => Err(rustls::Error::EncryptError),
-            }
+        append(&mut self.outgoing, |room| match traffic.encrypt(bytes, room) {
+            Ok(bytes) => Ok(Ok(bytes)),
+            Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => Ok(Err(required_size)),
+            Err(EncryptError::EncryptExhausted) => Err(rustls::Error::EncryptError),
         })
     }
 }

@@ -47,11 +47,7 @@ impl Remote {
 
     /// Reads a range on the caller's thread. `take` gets each piece with its offset in the range. Returns the number of
     /// retries.
-    pub(crate) fn stream(
-        &self,
-        range: &Range<u64>,
-        mut take: impl FnMut(usize, &[u8]),
-    ) -> Result<u32> {
+    pub(crate) fn stream(&self, range: &Range<u64>, mut take: impl FnMut(usize, &[u8])) -> Result<u32> {
         let mut buffer = vec![0; STREAM_BYTES];
         let mut got = 0;
         let mut sum: Option<Running> = None;
@@ -141,11 +137,7 @@ impl Remote {
         let doubt = self.validator.as_ref().and_then(|v| v.doubt(&head));
         if doubt.is_some() && head.status < 300 {
             let why = "it is another version";
-            return Err(Judgement::fail(self.failed(
-                ErrorKind::Corrupt,
-                why,
-                "list it again",
-            )));
+            return Err(Judgement::fail(self.failed(ErrorKind::Corrupt, why, "list it again")));
         }
         if matches!(head.status, 200 | 206) {
             self.check_encoding(&head)?;
@@ -196,11 +188,7 @@ impl Remote {
     }
 
     /// Receives the first bytes of a body.
-    fn receive_all(
-        &self,
-        response: &mut http::Response<ureq::Body>,
-        bytes: usize,
-    ) -> Result<Vec<u8>, Judgement> {
+    fn receive_all(&self, response: &mut http::Response<ureq::Body>, bytes: usize) -> Result<Vec<u8>, Judgement> {
         let mut all = Vec::with_capacity(bytes);
         let mut buffer = vec![0; bytes.min(STREAM_BYTES)];
         let mut body = response.body_mut().as_reader();
@@ -229,22 +217,14 @@ impl Remote {
     fn ask(&self, range: &Range<u64>) -> Result<http::Response<ureq::Body>, Judgement> {
         let mut head = Vec::new();
         if self.write_head(range, &mut head).map_err(Judgement::of)? == Head::Renew {
-            let error = self.failed(
-                ErrorKind::Transient,
-                "the credentials have expired",
-                "renew them",
-            );
+            let error = self.failed(ErrorKind::Transient, "the credentials have expired", "renew them");
             return Err(Judgement::new(Next::Renew, error));
         }
         self.send(&head, Vec::new())
     }
 
     /// Sends one request with a body on the caller's thread.
-    pub(crate) fn send(
-        &self,
-        head: &[u8],
-        body: Vec<u8>,
-    ) -> Result<http::Response<ureq::Body>, Judgement> {
+    pub(crate) fn send(&self, head: &[u8], body: Vec<u8>) -> Result<http::Response<ureq::Body>, Judgement> {
         let mut request = self.request(head, body).ok_or_else(|| {
             let why = "its name cannot be sent in a request";
             Judgement::fail(self.failed(ErrorKind::Invalid, why, "check the name"))
@@ -270,12 +250,7 @@ impl Remote {
     fn request(&self, head: &[u8], body: Vec<u8>) -> Option<http::Request<Vec<u8>>> {
         let mut headers = [httparse::EMPTY_HEADER; 64];
         let mut parsed = httparse::Request::new(&mut headers);
-        parsed
-            .parse(head)
-            .ok()?
-            .is_partial()
-            .eq(&false)
-            .then_some(())?;
+        parsed.parse(head).ok()?.is_partial().eq(&false).then_some(())?;
         let url = format!("{}{}", self.origin.site(), parsed.path?);
         let mut request = http::Request::builder().method(parsed.method?).uri(url);
         for header in &*parsed.headers {
@@ -307,10 +282,7 @@ impl Remote {
 
     /// Repeats `attempt` until it succeeds, fails for good, or the retries are used up. Returns its value and the
     /// number of retries.
-    pub(crate) fn persist<T>(
-        &self,
-        mut attempt: impl FnMut(&mut Backoff) -> Result<T, Judgement>,
-    ) -> Result<(T, u32)> {
+    pub(crate) fn persist<T>(&self, mut attempt: impl FnMut(&mut Backoff) -> Result<T, Judgement>) -> Result<(T, u32)> {
         let mut backoff = Backoff::unique(self.origin.network().settings());
         let (mut renewals, mut retries) = (0, 0);
         loop {

@@ -16,9 +16,7 @@ impl PartTag {
     /// A tag; `None` if the text is empty or longer than 78 bytes.
     pub fn new(text: &str) -> Option<Self> {
         let mut bytes = [0; TAG_BYTES_MAX];
-        bytes
-            .get_mut(..text.len())?
-            .copy_from_slice(text.as_bytes());
+        bytes.get_mut(..text.len())?.copy_from_slice(text.as_bytes());
         let length = u8::try_from(text.len()).ok().filter(|length| *length > 0)?;
         Some(Self { bytes, length })
     }

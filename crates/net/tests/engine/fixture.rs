@@ -13,8 +13,7 @@ use straightway_io::{
     request::{Io, Op},
 };
 use straightway_net::{
-    Client, Head, HttpEngine, Network, NetworkSettings, Origin, Remote, Roots, Service, Site,
-    Validator,
+    Client, Head, HttpEngine, Network, NetworkSettings, Origin, Remote, Roots, Service, Site, Validator,
 };
 use straightway_sys::{Buf, IoPath, Slot, Tries};
 use straightway_webserver::Server;
@@ -83,14 +82,7 @@ impl Lab {
 
     pub(crate) fn try_open(&self, path: &str) -> Result<Arc<Remote>> {
         let name = format!("{}{path}", self.origin.site());
-        let remote = Remote::open(
-            name,
-            None,
-            &self.origin,
-            self.service(path),
-            &self.client,
-            100,
-        );
+        let remote = Remote::open(name, None, &self.origin, self.service(path), &self.client, 100);
         remote.map(Arc::new)
     }
 
@@ -103,22 +95,9 @@ impl Lab {
     }
 
     /// An object that uses `service`.
-    pub(crate) fn with(
-        &self,
-        path: &str,
-        bytes: u64,
-        tag: &str,
-        service: Arc<dyn Service>,
-    ) -> Arc<Remote> {
+    pub(crate) fn with(&self, path: &str, bytes: u64, tag: &str, service: Arc<dyn Service>) -> Arc<Remote> {
         let validator = Some(Validator::Tag(tag.to_owned()));
-        let remote = Remote::known(
-            path.to_owned(),
-            bytes,
-            validator,
-            &self.origin,
-            service,
-            &self.client,
-        );
+        let remote = Remote::known(path.to_owned(), bytes, validator, &self.origin, service, &self.client);
         Arc::new(remote)
     }
 
@@ -184,13 +163,7 @@ pub(crate) fn io(remote: &Arc<Remote>, op: Op, offset: u64, bytes: usize, tag: u
     }
 }
 
-fn read(
-    engine: &mut dyn Engine,
-    remote: &Arc<Remote>,
-    offset: u64,
-    bytes: usize,
-    chunk: usize,
-) -> Result<Got, Error> {
+fn read(engine: &mut dyn Engine, remote: &Arc<Remote>, offset: u64, bytes: usize, chunk: usize) -> Result<Got, Error> {
     let mut got = Got {
         bytes: vec![0; bytes],
         moved: 0,

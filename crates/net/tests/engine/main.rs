@@ -23,18 +23,13 @@ use straightway_core::{
     random::{Rng, Seed},
 };
 use straightway_io::{engine::Engine, request::Op};
-use straightway_net::{
-    Head, HttpEngine, HttpResponse, Judgement, NetworkSettings, Next, Service, judge_status,
-};
+use straightway_net::{Head, HttpEngine, HttpResponse, Judgement, NetworkSettings, Next, Service, judge_status};
 use straightway_sys::Buf;
 use straightway_webserver::{ReceivedRequest, Server, ServerStep, head, short};
 
 const TAG: &str = "\"v1\"";
 
-fn start(
-    tls: bool,
-    handler: impl Fn(&ReceivedRequest) -> Vec<ServerStep> + Send + Sync + 'static,
-) -> Server {
+fn start(tls: bool, handler: impl Fn(&ReceivedRequest) -> Vec<ServerStep> + Send + Sync + 'static) -> Server {
     if tls {
         Server::start_tls(handler)
     } else {
@@ -67,16 +62,9 @@ fn every_byte_arrives_at_every_depth_and_size_with_and_without_tls() {
             (64, 16_384),
             (5, 2_000_000),
         ] {
-            let bytes = if chunk == 1 {
-                &object[..300]
-            } else {
-                &object[..]
-            };
+            let bytes = if chunk == 1 { &object[..300] } else { &object[..] };
             let got = read_all(&mut lab.engine(depth), &remote, bytes.len(), chunk).unwrap();
-            assert!(
-                got.bytes == bytes,
-                "tls {tls}, depth {depth}, chunks of {chunk}"
-            );
+            assert!(got.bytes == bytes, "tls {tls}, depth {depth}, chunks of {chunk}");
             assert_eq!(got.tries.retries, 0);
         }
         assert!(
@@ -94,10 +82,7 @@ fn the_thread_engine_reads_every_byte_and_resumes_after_cuts() {
         let server = start(tls, move |request| {
             let bytes = request.response_bytes(&copy, TAG);
             if request.number % 9 == 4 {
-                return vec![
-                    ServerStep::Bytes(bytes[..bytes.len() / 2].to_vec()),
-                    ServerStep::Close,
-                ];
+                return vec![ServerStep::Bytes(bytes[..bytes.len() / 2].to_vec()), ServerStep::Close];
             }
             vec![ServerStep::Bytes(bytes)]
         });
@@ -107,12 +92,7 @@ fn the_thread_engine_reads_every_byte_and_resumes_after_cuts() {
         let got = read_all(&mut engine, &remote, object.len(), 30_001).unwrap();
         assert!(got.bytes == object, "tls {tls}");
         assert!(got.tries.retries > 0, "tls {tls}");
-        assert_eq!(
-            fixture::read_range(&mut engine, &remote, 800_000, 10)
-                .unwrap()
-                .moved,
-            0
-        );
+        assert_eq!(fixture::read_range(&mut engine, &remote, 800_000, 10).unwrap().moved, 0);
     }
 }
 
@@ -145,9 +125,7 @@ fn a_body_cut_at_any_byte_is_resumed_at_that_byte() {
     let cuts = (0..400).chain([4095, 4096, 4097, 10_000, 20_000]);
     // Handshakes are expensive: with TLS only every 40th byte is tested.
     let cuts_tls = (0..400).step_by(40).chain([10_000]);
-    let all = cuts
-        .map(|cut| (false, cut))
-        .chain(cuts_tls.map(|cut| (true, cut)));
+    let all = cuts.map(|cut| (false, cut)).chain(cuts_tls.map(|cut| (true, cut)));
     for (tls, cut) in all {
         let copy = object.clone();
         let handler = move |request: &ReceivedRequest| {
@@ -197,12 +175,7 @@ fn a_retry_after_a_cut_requests_only_the_missing_range() {
 type Lie = fn(&ReceivedRequest, &[u8]) -> Vec<ServerStep>;
 
 /// The requested bytes after a head with these headers.
-fn with(
-    request: &ReceivedRequest,
-    object: &[u8],
-    status: &str,
-    headers: &[(&str, &str)],
-) -> Vec<ServerStep> {
+fn with(request: &ReceivedRequest, object: &[u8], status: &str, headers: &[(&str, &str)]) -> Vec<ServerStep> {
     let range = request.range(object.len()).unwrap();
     let mut bytes = head(status, headers);
     bytes.extend_from_slice(&object[range]);
@@ -229,10 +202,7 @@ const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
                 request,
                 object,
                 "206 P",
-                &[
-                    ("Content-Length", "1000"),
-                    ("Content-Range", "bytes 1-1000/5000"),
-                ],
+                &[("Content-Length", "1000"), ("Content-Range", "bytes 1-1000/5000")],
             )
         },
         ErrorKind::Corrupt,
@@ -245,10 +215,7 @@ const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
                 request,
                 object,
                 "206 P",
-                &[
-                    ("Content-Length", "1000"),
-                    ("Content-Range", "bytes 1000-1999/5001"),
-                ],
+                &[("Content-Length", "1000"), ("Content-Range", "bytes 1000-1999/5001")],
             )
         },
         ErrorKind::Corrupt,
@@ -267,10 +234,7 @@ const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
                 request,
                 object,
                 "206 P",
-                &[
-                    ("Content-Length", "999"),
-                    ("Content-Range", "bytes 1000-1999/5000"),
-                ],
+                &[("Content-Length", "999"), ("Content-Range", "bytes 1000-1999/5000")],
             )
         },
         ErrorKind::Corrupt,
@@ -326,12 +290,7 @@ const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
         ErrorKind::NotFound,
         "no such object",
     ),
-    (
-        "403",
-        |_, _| short("403 Forbidden", ""),
-        ErrorKind::Invalid,
-        "denied",
-    ),
+    ("403", |_, _| short("403 Forbidden", ""), ErrorKind::Invalid, "denied"),
     (
         "no HTTP",
         |_, _| vec![ServerStep::Bytes(b"SSH-2.0-x\r\n".to_vec())],
@@ -340,12 +299,7 @@ const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
     ),
     (
         "a head of 1 MB",
-        |_, _| {
-            vec![ServerStep::Bytes(head(
-                "206 P",
-                &[("X", &"a".repeat(1 << 20))],
-            ))]
-        },
+        |_, _| vec![ServerStep::Bytes(head("206 P", &[("X", &"a".repeat(1 << 20))]))],
         ErrorKind::Transient,
         "too long",
     ),
@@ -387,11 +341,7 @@ fn an_occasional_wrong_response_is_retried() {
         n if n % 3 == 1 => {
             // The requested bytes with a `Content-Range` that is off by one.
             let range = request.range(100_000).unwrap();
-            let content_range = format!(
-                "bytes {}-{}/100000",
-                range.start.saturating_sub(1),
-                range.end - 2
-            );
+            let content_range = format!("bytes {}-{}/100000", range.start.saturating_sub(1), range.end - 2);
             let length = range.len().to_string();
             let mut bytes = head(
                 "206 P",
@@ -507,19 +457,14 @@ fn cancelled_reads_complete_at_once_and_the_others_succeed() {
                     return vec![ServerStep::Bytes(bytes)];
                 }
                 let front = bytes[..silent_from].to_vec();
-                vec![
-                    ServerStep::Bytes(front),
-                    ServerStep::Wait(Duration::from_secs(30)),
-                ]
+                vec![ServerStep::Bytes(front), ServerStep::Wait(Duration::from_secs(30))]
             });
             let lab = Lab::new(&server, NetworkSettings::default());
             let silent = lab.known("/silent", 40_000, TAG);
             let good = lab.known("/good", 40_000, TAG);
             let mut engine = lab.engine(8);
             for tag in 0..5 {
-                engine
-                    .submit(io(&silent, Op::Read, 0, 40_000, tag))
-                    .unwrap();
+                engine.submit(io(&silent, Op::Read, 0, 40_000, tag)).unwrap();
             }
             engine.submit(io(&good, Op::Read, 0, 40_000, 5)).unwrap();
             let mut done = Vec::new();
@@ -712,11 +657,7 @@ impl Service for Expiring {
     fn judge(&self, name: &str, response: &HttpResponse<'_>) -> Judgement {
         let is_expired = response.status == 400 && response.body == b"<Code>ExpiredToken</Code>";
         let judgement = judge_status(name, response);
-        let next = if is_expired {
-            Next::Renew
-        } else {
-            judgement.next
-        };
+        let next = if is_expired { Next::Renew } else { judgement.next };
         Judgement { next, ..judgement }
     }
 
@@ -725,12 +666,7 @@ impl Service for Expiring {
         let next = self.credentials.load(Ordering::Relaxed) + 1;
         if next > self.last {
             let why = "nobody is logged in";
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "renew",
-                "the credentials",
-                why,
-            ));
+            return Err(Error::new(ErrorKind::Invalid, "renew", "the credentials", why));
         }
         self.credentials.store(next, Ordering::Relaxed);
         Ok(())
@@ -825,10 +761,7 @@ fn a_missing_handshake_and_a_slow_head_time_out() {
     let remote = lab.known("/object", 5000, TAG);
     let start = Instant::now();
     let error = fixture::read_range(&mut lab.engine(2), &remote, 0, 1000).unwrap_err();
-    assert!(
-        error.to_string().contains("no connection within"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("no connection within"), "{error}");
     let server = Server::start(|_| {
         let head = head("206 Partial Content", &[("Content-Length", "1000")]);
         let drip = head.chunks(1).flat_map(|byte| {
@@ -843,11 +776,7 @@ fn a_missing_handshake_and_a_slow_head_time_out() {
     let remote = lab.known("/object", 5000, TAG);
     let error = fixture::read_range(&mut lab.engine(1), &remote, 0, 1000).unwrap_err();
     assert!(error.to_string().contains("no response within"), "{error}");
-    assert!(
-        start.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -875,12 +804,7 @@ fn a_read_past_the_end_is_short_and_a_write_is_refused() {
     let mut engine = lab.engine(2);
     let got = fixture::read_range(&mut engine, &remote, 4900, 1000).unwrap();
     assert!(got.bytes[..100] == object[4900..] && got.moved == 100);
-    assert_eq!(
-        fixture::read_range(&mut engine, &remote, 9000, 1000)
-            .unwrap()
-            .moved,
-        0
-    );
+    assert_eq!(fixture::read_range(&mut engine, &remote, 9000, 1000).unwrap().moved, 0);
     fixture::writes_are_refused(&mut engine, &remote);
 }
 
@@ -905,15 +829,11 @@ fn trouble(request: &ReceivedRequest, object: &[u8], rng: &Mutex<Rng>) -> Vec<Se
             ServerStep::Bytes(back),
         ],
         3 => short("500 Internal Server Error", "<Error/>"),
-        4 => vec![
-            ServerStep::Bytes(bytes),
-            ServerStep::Bytes(b"HTTP/1.1 206 ".to_vec()),
-        ],
+        4 => vec![ServerStep::Bytes(bytes), ServerStep::Bytes(b"HTTP/1.1 206 ".to_vec())],
         5 => vec![ServerStep::Close],
         6 => {
             // The right bytes with a wrong range.
-            let wrong = String::from_utf8_lossy(&bytes[..bytes.len().min(150)])
-                .replace("bytes ", "bytes 1");
+            let wrong = String::from_utf8_lossy(&bytes[..bytes.len().min(150)]).replace("bytes ", "bytes 1");
             vec![ServerStep::Bytes(wrong.into_bytes()), ServerStep::Close]
         }
         7 => {

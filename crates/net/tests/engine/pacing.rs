@@ -25,9 +25,5 @@ fn opens_and_threads_keep_the_pace_of_an_overloaded_server_and_restore_it() {
     let mut engine = straightway_net::threads(2).unwrap();
     let got = read_all(&mut engine, &remote, object.len(), 100).unwrap();
     assert!(got.bytes == object);
-    assert_eq!(
-        pace.interval(),
-        Duration::ZERO,
-        "good responses end the limit"
-    );
+    assert_eq!(pace.interval(), Duration::ZERO, "good responses end the limit");
 }

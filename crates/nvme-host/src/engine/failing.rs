@@ -39,9 +39,7 @@ impl NvmeEngine {
         }
         let wait = match status.delay() {
             0 => settings.delay(request.failures).min(Duration::from_secs(1)),
-            index => {
-                Duration::from_millis(100) * u32::from(controller.limits.retry_delays[index - 1])
-            }
+            index => Duration::from_millis(100) * u32::from(controller.limits.retry_delays[index - 1]),
         };
         request.tries.retries += 1;
         request.queue = None;
@@ -51,11 +49,7 @@ impl NvmeEngine {
 
     fn refused(&mut self, index: u32, status: Status) {
         let request = &self.requests[index];
-        let operation = if request.is_write() {
-            "write to"
-        } else {
-            "read"
-        };
+        let operation = if request.is_write() { "write to" } else { "read" };
         let (name, offset) = (&request.namespace.name, request.offset);
         let why = format!("at byte {offset}: {status}");
         let error = Error::new(kind_of(status), operation, name, why).with_hint(remedy(status));
@@ -142,26 +136,15 @@ impl NvmeEngine {
             queue.controller.touch();
             let command_max = queue.controller.settings.command_max;
             let is_silent = now.duration_since(queue.heard) > command_max;
-            let oldest = queue
-                .commands
-                .iter()
-                .map(|(_, command)| command.since)
-                .min();
+            let oldest = queue.commands.iter().map(|(_, command)| command.since).min();
             let is_late = oldest.is_some_and(|since| now.duration_since(since) > 2 * command_max);
             let is_unwanted = |request: u32| {
                 let since = self.requests[request].unwanted_since;
                 since.is_some_and(|since| now.duration_since(since) > UNWANTED_MAX)
             };
-            let is_kept = queue
-                .commands
-                .iter()
-                .any(|(_, command)| is_unwanted(command.request));
+            let is_kept = queue.commands.iter().any(|(_, command)| is_unwanted(command.request));
             if is_silent || is_late {
-                let time = if is_silent {
-                    command_max
-                } else {
-                    2 * command_max
-                };
+                let time = if is_silent { command_max } else { 2 * command_max };
                 let why = format!("no answer for {time:?}");
                 self.give_up(number, &why, now);
             } else if is_kept {

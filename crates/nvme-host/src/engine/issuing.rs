@@ -69,10 +69,7 @@ impl NvmeEngine {
             namespace.bytes.saturating_sub(io.offset),
         );
         if io.op == Op::Write && end > namespace.bytes {
-            let why = format!(
-                "it is written up to byte {end}, beyond its end at {}",
-                namespace.bytes
-            );
+            let why = format!("it is written up to byte {end}, beyond its end at {}", namespace.bytes);
             return self.refuse(io, ErrorKind::Invalid, &why);
         }
         // Bytes beyond the end do not exist.
@@ -223,12 +220,7 @@ impl NvmeEngine {
     }
 
     /// Connects a queue of a controller for a request, unless the last attempts failed.
-    fn connect_for(
-        &mut self,
-        name: &str,
-        controller: &Arc<Controller>,
-        now: Instant,
-    ) -> BindResult {
+    fn connect_for(&mut self, name: &str, controller: &Arc<Controller>, now: Instant) -> BindResult {
         let number = controller.number;
         let mut delays = self.delays.iter();
         let delay = delays.find(|delay| delay.serves == number && delay.until > now);
@@ -260,8 +252,7 @@ impl NvmeEngine {
 
     /// Starts a thread that connects a queue of a controller, unless one is running.
     fn start_connecting(&mut self, controller: &Arc<Controller>) {
-        let is_it =
-            |connecting: &ConnectingQueue| connecting.controller.number == controller.number;
+        let is_it = |connecting: &ConnectingQueue| connecting.controller.number == controller.number;
         if self.connecting.iter().any(is_it) {
             return;
         }
@@ -291,15 +282,12 @@ impl NvmeEngine {
                     continue;
                 }
                 Ok(answer) => answer,
-                Err(mpsc::TryRecvError::Disconnected) => {
-                    Err(Refusal::transient("the thread that connects it ended"))
-                }
+                Err(mpsc::TryRecvError::Disconnected) => Err(Refusal::transient("the thread that connects it ended")),
             };
             let ConnectingQueue { controller, .. } = self.connecting.swap_remove(index);
             match answer {
                 Ok(joined) => {
-                    self.delays
-                        .retain(|delay| delay.serves != controller.number);
+                    self.delays.retain(|delay| delay.serves != controller.number);
                     let queue = Queue::new(controller.number, joined, now);
                     match self.queues.insert(queue) {
                         Ok(number) => self.queues_end = self.queues_end.max(number + 1),
@@ -367,9 +355,7 @@ impl NvmeEngine {
         }
         request.issued += bytes;
         request.open += 1;
-        let range = request
-            .namespace
-            .range(request.offset + start as u64, bytes as u64);
+        let range = request.namespace.range(request.offset + start as u64, bytes as u64);
         let length = u32::try_from(bytes).expect("commands are short");
         let cid = queue.commands[slot].cid;
         let nsid = request.namespace.nsid;
@@ -377,18 +363,14 @@ impl NvmeEngine {
             queue.long_reads += usize::from(bytes > COPIED_BYTES_MAX);
             let sqe = Nvm::Read(range).sqe(nsid).with_cid(cid);
             let sqe = sqe.with_sgl(Sgl::transport(length));
-            queue
-                .framing
-                .encode(&Pdu::Command(sqe), 0, &mut queue.outbox);
+            queue.framing.encode(&Pdu::Command(sqe), 0, &mut queue.outbox);
             return true;
         }
         let is_durable = false;
         let sqe = Nvm::Write { range, is_durable }.sqe(nsid).with_cid(cid);
         if length > limits.capsule_bytes {
             let sqe = sqe.with_sgl(Sgl::transport(length));
-            queue
-                .framing
-                .encode(&Pdu::Command(sqe), 0, &mut queue.outbox);
+            queue.framing.encode(&Pdu::Command(sqe), 0, &mut queue.outbox);
             return true;
         }
         let sqe = sqe.with_sgl(Sgl::in_capsule(length));

@@ -20,11 +20,7 @@ type Violation = String;
 impl NvmeEngine {
     /// Handles a completed ring operation.
     pub(super) fn handle_completion(&mut self, landed: SocketCompletion<Object>, now: Instant) {
-        let SocketCompletion {
-            key,
-            payload,
-            result,
-        } = landed;
+        let SocketCompletion { key, payload, result } = landed;
         let number = key / 2;
         let is_send = key % 2 == 1;
         let queue = &mut self.queues[number];
@@ -69,9 +65,7 @@ impl NvmeEngine {
         let queue = &mut self.queues[number];
         let (io, into_io, inbox, into_inbox) = match payload {
             Payload::Receive { bytes, .. } => (None, 0, bytes, moved),
-            Payload::FillThen {
-                io, fill, bytes, ..
-            } => {
+            Payload::FillThen { io, fill, bytes, .. } => {
                 let first = moved.min(fill.len());
                 (Some(io), first, bytes, moved - first)
             }
@@ -219,30 +213,22 @@ impl NvmeEngine {
         match frame.pdu {
             Pdu::ControllerData(data) => self.take_data(number, frame, data),
             Pdu::Response(cqe) => {
-                let slot = self.queues[number].slot_of(cqe.cid).ok_or_else(|| {
-                    format!(
-                        "the target answered command {:#06x}, which is not open",
-                        cqe.cid
-                    )
-                })?;
+                let slot = self.queues[number]
+                    .slot_of(cqe.cid)
+                    .ok_or_else(|| format!("the target answered command {:#06x}, which is not open", cqe.cid))?;
                 self.complete(number, slot, cqe, now)
             }
             Pdu::Ready(ready) => self.take_ready(number, ready),
-            Pdu::ControllerTerm(term) => {
-                Err(format!("the target ended the connection: {}", term.status))
-            }
+            Pdu::ControllerTerm(term) => Err(format!("the target ended the connection: {}", term.status)),
             _ => Err("the target sent a PDU out of sequence".to_owned()),
         }
     }
 
     fn take_data(&mut self, number: u32, frame: &Frame, data: Data) -> Result<(), Violation> {
         let queue = &mut self.queues[number];
-        let slot = queue.slot_of(data.cid).ok_or_else(|| {
-            format!(
-                "the target sent data for command {:#06x}, which is not open",
-                data.cid
-            )
-        })?;
+        let slot = queue
+            .slot_of(data.cid)
+            .ok_or_else(|| format!("the target sent data for command {:#06x}, which is not open", data.cid))?;
         let command = &queue.commands[slot];
         if self.requests[command.request].is_write() {
             return Err("the target sent data for a write".to_owned());
@@ -300,13 +286,7 @@ impl NvmeEngine {
     }
 
     /// Processes the completion of a command. Success requires all of its data.
-    fn complete(
-        &mut self,
-        number: u32,
-        slot: u32,
-        cqe: Cqe,
-        now: Instant,
-    ) -> Result<(), Violation> {
+    fn complete(&mut self, number: u32, slot: u32, cqe: Cqe, now: Instant) -> Result<(), Violation> {
         let queue = &mut self.queues[number];
         let command = &mut queue.commands[slot];
         let sending = queue.outgoing.as_ref().filter(|s| s.slot == slot);

@@ -62,19 +62,13 @@ impl NvmeEngine {
         if transfer.at == transfer.end {
             queue.transfers.pop_front();
         }
-        queue
-            .framing
-            .encode(&Pdu::HostData(data), bytes, &mut queue.outbox);
+        queue.framing.encode(&Pdu::HostData(data), bytes, &mut queue.outbox);
         let has_digest = queue.framing.has_data_digest();
         let io = self.requests[request].io.take();
         let io = io.expect("a write is with the ring for one PDU at a time");
         let digest = has_digest.then(|| self.digest_of(&io, start, bytes));
         let queue = &mut self.queues[number];
-        queue.outgoing = Some(OutgoingPayload {
-            slot,
-            bytes,
-            digest,
-        });
+        queue.outgoing = Some(OutgoingPayload { slot, bytes, digest });
         let payload = Payload::SpillAfter {
             bytes: swap_outbox(queue),
             from: 0,
@@ -111,24 +105,13 @@ impl NvmeEngine {
     }
 
     /// Continues after `moved` bytes were sent.
-    pub(super) fn sent(
-        &mut self,
-        number: u32,
-        payload: Payload<Object>,
-        moved: usize,
-        now: Instant,
-    ) {
+    pub(super) fn sent(&mut self, number: u32, payload: Payload<Object>, moved: usize, now: Instant) {
         let rest = match payload {
             Payload::Send { bytes, from } if from + moved < bytes.len() => Payload::Send {
                 bytes,
                 from: from + moved,
             },
-            Payload::SpillAfter {
-                bytes,
-                from,
-                io,
-                spill,
-            } if moved < bytes.len() - from + spill.len() => {
+            Payload::SpillAfter { bytes, from, io, spill } if moved < bytes.len() - from + spill.len() => {
                 let head = moved.min(bytes.len() - from);
                 Payload::SpillAfter {
                     from: from + head,

@@ -66,9 +66,8 @@ impl Load {
             self.next % READ
         } else {
             let mut pieces = (0..).map(|step| READ + (self.next / 4 + step) % WRITTEN);
-            let is_free = |number: &usize| {
-                !self.resting.contains_key(number) && self.open.values().all(|o| o.0 != *number)
-            };
+            let is_free =
+                |number: &usize| !self.resting.contains_key(number) && self.open.values().all(|o| o.0 != *number);
             pieces.find(is_free).unwrap()
         };
         let (op, generation) = if is_read {
@@ -106,10 +105,7 @@ impl Load {
             self.count += 1;
             assert_eq!(one.result.unwrap(), PIECE);
             if one.io.op == Op::Read {
-                assert!(
-                    bytes_of(&one.io) == piece(number, 0),
-                    "piece {number} is wrong"
-                );
+                assert!(bytes_of(&one.io) == piece(number, 0), "piece {number} is wrong");
             } else {
                 self.written[number - READ] = generation;
                 if one.tries.retries > 0 {
@@ -200,10 +196,7 @@ fn one_of_four_paths_is_cut_under_load_and_nothing_is_lost() {
             let open = load.open.values().map(|(_, _, since)| since.elapsed());
             let stall = open.fold(load.stall, Duration::max);
             let count = load.count - before;
-            eprintln!(
-                "cut {cut}: {mode:?}, stall {} ms, {count} I/Os",
-                stall.as_millis()
-            );
+            eprintln!("cut {cut}: {mode:?}, stall {} ms, {count} I/Os", stall.as_millis());
             relay.set(Mode::Pass);
             load.go_on(Duration::from_millis(500));
             stall <= bound

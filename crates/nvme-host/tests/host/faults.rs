@@ -76,11 +76,7 @@ fn a_single_fault_costs_a_retry_and_no_byte() {
                     Err(_) => failed += 1,
                 }
             }
-            assert_eq!(
-                target.shared.injected.load(Ordering::SeqCst),
-                1,
-                "{fault:?}"
-            );
+            assert_eq!(target.shared.injected.load(Ordering::SeqCst), 1, "{fault:?}");
             assert_eq!(failed == 0, is_transient(fault), "{fault:?}");
         }
     }
@@ -150,10 +146,7 @@ fn faults_of_writes_end_in_the_right_bytes_or_an_error() {
         for done in done {
             let at = done.io.offset as usize;
             match done.result {
-                Ok(_) => assert!(
-                    there[at..at + 65536] == expected[at..at + 65536],
-                    "{fault:?}"
-                ),
+                Ok(_) => assert!(there[at..at + 65536] == expected[at..at + 65536], "{fault:?}"),
                 Err(error) => {
                     failed += 1;
                     let text = done.io.object.error("write", error).to_string();
@@ -161,11 +154,7 @@ fn faults_of_writes_end_in_the_right_bytes_or_an_error() {
                 }
             }
         }
-        assert_eq!(
-            failed,
-            usize::from(fault == InjectedFault::Protected),
-            "{fault:?}"
-        );
+        assert_eq!(failed, usize::from(fault == InjectedFault::Protected), "{fault:?}");
     }
 }
 
@@ -188,17 +177,10 @@ fn other_data_for_blocks_of_a_lost_write_waits_for_the_end_of_the_old_controller
     let repeated = start.elapsed();
     assert!(repeated < Duration::from_secs(8), "a repeat does not wait");
     run(&mut engine, vec![write(1 << 19, 2, 0)]);
-    assert!(
-        start.elapsed() < Duration::from_secs(8),
-        "other blocks do not wait"
-    );
+    assert!(start.elapsed() < Duration::from_secs(8), "other blocks do not wait");
     run(&mut engine, vec![write(4096, 3, 0)]);
     // Twice the keep-alive timeout plus one second.
-    assert!(
-        start.elapsed() >= Duration::from_secs(9),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() >= Duration::from_secs(9), "{:?}", start.elapsed());
     assert_eq!(target.shared.bytes.lock().unwrap()[4096], 3);
 }
 

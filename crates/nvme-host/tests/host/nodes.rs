@@ -57,12 +57,7 @@ fn read_all(engine: &mut NvmeEngine, object: &Arc<dyn Handle>, byte: u8) {
 }
 
 /// Reads everything until a condition holds, and once more.
-fn read_until(
-    engine: &mut NvmeEngine,
-    object: &Arc<dyn Handle>,
-    byte: u8,
-    holds: impl Fn() -> bool,
-) {
+fn read_until(engine: &mut NvmeEngine, object: &Arc<dyn Handle>, byte: u8, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !holds() {
         assert!(Instant::now() < deadline, "a path is not used");

@@ -80,10 +80,7 @@ fn thousands_of_extents_are_right_at_every_depth_with_and_without_digests() {
             for done in run(&mut engine, reads.collect()) {
                 assert_eq!(done.result.unwrap(), done.io.bytes);
                 let at = done.io.offset as usize;
-                assert!(
-                    bytes_of(&done.io) == expected[at..at + done.io.bytes],
-                    "depth {depth}"
-                );
+                assert!(bytes_of(&done.io) == expected[at..at + done.io.bytes], "depth {depth}");
             }
         }
         store.sync(&[object]).unwrap();
@@ -95,12 +92,7 @@ fn a_folder_is_listed_and_read_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let models = folder.path().join("models");
     std::fs::create_dir_all(models.join("a/b")).unwrap();
-    let files = [
-        ("x.bin", 100_001),
-        ("a/y.bin", 5000),
-        ("a/b/z.bin", 12),
-        ("empty", 0),
-    ];
+    let files = [("x.bin", 100_001), ("a/y.bin", 5000), ("a/b/z.bin", 12), ("empty", 0)];
     for (name, bytes) in files {
         std::fs::write(models.join(name), content(bytes)).unwrap();
     }
@@ -117,11 +109,7 @@ fn a_folder_is_listed_and_read_by_name() {
     let below = |name: &str| {
         let inside = store.below(OsStr::new(name), Missing::Refuse).unwrap();
         let all = list_all(&*inside).unwrap();
-        let objects: Vec<_> = all
-            .objects
-            .iter()
-            .map(|o| (o.name.clone(), o.bytes))
-            .collect();
+        let objects: Vec<_> = all.objects.iter().map(|o| (o.name.clone(), o.bytes)).collect();
         (objects, all.folders)
     };
     let (objects, folders) = below(&format!("{NQN}/models"));
@@ -139,9 +127,7 @@ fn a_folder_is_listed_and_read_by_name() {
     assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
     // A file that is replaced by one of the same length has another version, also if it was opened by its number.
     let object = open(&store, "models/x.bin");
-    let numbers: Vec<_> = (1..=3)
-        .map(|nsid| open(&store, &nsid.to_string()))
-        .collect();
+    let numbers: Vec<_> = (1..=3).map(|nsid| open(&store, &nsid.to_string())).collect();
     for numbered in &numbers {
         numbered.check_unchanged().unwrap();
     }
@@ -219,16 +205,9 @@ fn mutual_authentication_succeeds_and_a_wrong_secret_is_refused() {
         open_one(&store, OsStr::new(&name)).map(|object| object.object().bytes)
     };
     assert_eq!(try_open(settings(Some(&first), None)).unwrap(), 1 << 16);
-    assert_eq!(
-        try_open(settings(Some(&first), Some(&second))).unwrap(),
-        1 << 16
-    );
+    assert_eq!(try_open(settings(Some(&first), Some(&second))).unwrap(), 1 << 16);
     let start = std::time::Instant::now();
-    for (own, theirs) in [
-        (None, None),
-        (Some(&third), None),
-        (Some(&first), Some(&third)),
-    ] {
+    for (own, theirs) in [(None, None), (Some(&third), None), (Some(&first), Some(&third))] {
         let error = try_open(settings(own, theirs)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(error.to_string().contains("authenticat"), "{error}");
@@ -238,10 +217,7 @@ fn mutual_authentication_succeeds_and_a_wrong_secret_is_refused() {
         ..crate::rig::settings(Digests::default())
     };
     let error = try_open(stranger).unwrap_err();
-    assert!(
-        error.to_string().contains("does not allow the host"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("does not allow the host"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 

@@ -88,10 +88,7 @@ fn script(state: Option<&AnaState>) -> Script {
     }
 }
 
-fn read_all(
-    engine: &mut straightway_nvme_host::NvmeEngine,
-    object: &Arc<dyn straightway_io::Handle>,
-) {
+fn read_all(engine: &mut straightway_nvme_host::NvmeEngine, object: &Arc<dyn straightway_io::Handle>) {
     let expected = content(BYTES);
     let ios = (0..64).map(|tag| io(Op::Read, object, u64::from(tag) * 16384, 16384, tag));
     for done in run(engine, ios.collect()) {
@@ -103,11 +100,7 @@ fn read_all(
 
 #[test]
 fn optimized_paths_share_the_load_and_others_are_used_after_their_loss() {
-    let states = [
-        AnaState::Optimized,
-        AnaState::Optimized,
-        AnaState::NonOptimized,
-    ];
+    let states = [AnaState::Optimized, AnaState::Optimized, AnaState::NonOptimized];
     let targets = ports(3, &states);
     let mut settings = settings(Digests::default());
     // No timeout helps to detect the loss.
@@ -130,20 +123,12 @@ fn optimized_paths_share_the_load_and_others_are_used_after_their_loss() {
     targets[0].cut(true);
     let start = Instant::now();
     read_all(&mut engine, &object);
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     // The second is lost too. The third takes over.
     targets[1].cut(true);
     let start = Instant::now();
     read_all(&mut engine, &object);
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     assert!(reads(2) > 0);
 }
 
@@ -169,11 +154,7 @@ fn a_path_that_stops_responding_is_left_within_the_keep_alive_timeout() {
     let asking = std::thread::spawn(move || asked.check_unchanged());
     read_all(&mut engine, &object);
     // After 1.5 s. Even on a busy machine this is long before the timeout of the command.
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     asking.join().unwrap().unwrap();
 }
 
@@ -193,11 +174,7 @@ fn a_header_is_read_by_another_path_within_the_keep_alive_timeout() {
     object.read_exact_at(100, &mut header).unwrap();
     assert_eq!(header[..], content(BYTES)[100..108]);
     // After 1.5 s. Even on a busy machine this is long before the timeout of the command.
-    assert!(
-        start.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
 #[test]

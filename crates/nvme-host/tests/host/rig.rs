@@ -58,9 +58,7 @@ pub(crate) fn open_as(store: &NvmeTcp, nqn: &str) -> Result<Arc<dyn Handle>> {
 /// One I/O with its own slot, at an unaligned place in it.
 pub(crate) fn io(op: Op, object: &Arc<dyn Handle>, offset: u64, bytes: usize, tag: u32) -> Io {
     let start = (tag as usize * 37) % 512;
-    let slot = Slot::ring(1, (bytes + 512).next_multiple_of(4096))
-        .unwrap()
-        .remove(0);
+    let slot = Slot::ring(1, (bytes + 512).next_multiple_of(4096)).unwrap().remove(0);
     Io {
         op,
         object: Arc::clone(object),

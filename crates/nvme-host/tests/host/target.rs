@@ -155,10 +155,8 @@ impl Shared {
             return None;
         }
         let left = &self.faults_left;
-        left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-            left.checked_sub(1)
-        })
-        .ok()?;
+        left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+            .ok()?;
         self.injected.fetch_add(1, Ordering::SeqCst);
         Some(fault)
     }
@@ -238,9 +236,7 @@ impl Connection {
             match self.framing.decode(&head[..have]) {
                 Ok(Decoded::Whole(frame)) => break frame,
                 Ok(Decoded::Partial(need)) => {
-                    self.stream
-                        .read_exact(&mut head[have..need])
-                        .map_err(|_| Over)?;
+                    self.stream.read_exact(&mut head[have..need]).map_err(|_| Over)?;
                     have = need;
                 }
                 Err(fault) => panic!("the host broke the protocol: {fault}"),
@@ -251,11 +247,7 @@ impl Connection {
         if frame.has_digest {
             let mut sum = [0; 4];
             self.stream.read_exact(&mut sum).map_err(|_| Over)?;
-            assert_eq!(
-                u32::from_le_bytes(sum),
-                digest(&data),
-                "the host's data digest"
-            );
+            assert_eq!(u32::from_le_bytes(sum), digest(&data), "the host's data digest");
         }
         Ok((frame.pdu, data))
     }
@@ -335,8 +327,7 @@ impl Connection {
                 if !self.script.allows {
                     return self.answer(cid, Status::CONNECT_INVALID_HOST.dnr(), 0);
                 }
-                let fits =
-                    connect.queue <= self.script.queues && connect.size < self.script.entries;
+                let fits = connect.queue <= self.script.queues && connect.size < self.script.entries;
                 assert!(fits || connect.queue == 0);
                 self.queue = connect.queue;
                 let connected = Connected {
@@ -436,10 +427,7 @@ impl Connection {
             }
             Nvm::Read(range) => {
                 self.shared.reads.fetch_add(1, Ordering::SeqCst);
-                let (start, length) = (
-                    (range.start << shift) as usize,
-                    (range.blocks as usize) << shift,
-                );
+                let (start, length) = ((range.start << shift) as usize, (range.blocks as usize) << shift);
                 assert_eq!(sqe.sgl.bytes as usize, length);
                 let bytes = self.shared.bytes.lock().unwrap();
                 let Some(part) = bytes.get(start..start + length).map(<[u8]>::to_vec) else {

@@ -89,10 +89,7 @@ fn bytes_are_right_with_every_kind_of_target() {
             for done in run(&mut engine, ios.collect()) {
                 assert_eq!(done.result.unwrap(), done.io.bytes);
                 let at = done.io.offset as usize;
-                assert!(
-                    bytes_of(&done.io) == expected[at..at + done.io.bytes],
-                    "{at}"
-                );
+                assert!(bytes_of(&done.io) == expected[at..at + done.io.bytes], "{at}");
             }
         }
     }
@@ -169,10 +166,7 @@ fn unaligned_io_and_io_past_the_end_are_refused() {
     }
     let past = run(&mut engine, vec![io(Op::Read, &object, 1 << 20, 4096, 0)]);
     assert_eq!(*past[0].result.as_ref().unwrap(), 0);
-    let across = run(
-        &mut engine,
-        vec![io(Op::Read, &object, (1 << 20) - 4096, 8192, 0)],
-    );
+    let across = run(&mut engine, vec![io(Op::Read, &object, (1 << 20) - 4096, 8192, 0)]);
     assert_eq!(*across[0].result.as_ref().unwrap(), 4096);
 }
 
@@ -259,10 +253,7 @@ fn a_block_longer_than_a_transfer_is_refused_when_the_namespace_is_opened() {
 #[test]
 fn a_target_without_the_requested_digests_is_refused() {
     let none = Digests::default();
-    let header = Digests {
-        header: true,
-        ..none
-    };
+    let header = Digests { header: true, ..none };
     for (offered, missing) in [
         (none, "the header digest and the data digest"),
         (header, "the data digest"),

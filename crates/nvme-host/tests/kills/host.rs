@@ -37,10 +37,7 @@ struct Host {
 
 /// Writes, reads back and flushes, starting at a generation.
 pub(crate) fn run(port: u16, first: u64, folder: &Path) -> ! {
-    let log = OpenOptions::new()
-        .append(true)
-        .open(folder.join("log"))
-        .unwrap();
+    let log = OpenOptions::new().append(true).open(folder.join("log")).unwrap();
     let settings = HostSettings {
         keep_alive: Duration::from_secs(1),
         delay_first: Duration::from_millis(20),

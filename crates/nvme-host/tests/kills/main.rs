@@ -169,10 +169,7 @@ impl Rig {
         assert_eq!(ended.is_some(), said.is_some(), "{ended:?}: {said:?}");
         // The target may still execute the last commands of the dead host.
         let deadline = Instant::now() + Duration::from_secs(5);
-        while let Err(why) = self
-            .model
-            .check(&fs::read(self.folder.join("data")).unwrap())
-        {
+        while let Err(why) = self.model.check(&fs::read(self.folder.join("data")).unwrap()) {
             assert!(Instant::now() < deadline, "{why}");
             sleep(Duration::from_millis(50));
         }

@@ -50,11 +50,7 @@ impl Model {
                     self.written += 1;
                     let (from, to) = (number(2) as usize, number(3) as usize);
                     let generation = number(1);
-                    self.writes.push(Write {
-                        generation,
-                        from,
-                        to,
-                    });
+                    self.writes.push(Write { generation, from, to });
                 }
                 "f" => {
                     self.flushes += 1;
@@ -96,10 +92,7 @@ impl Model {
             let is_right = |generation: &u64| bytes == block(number, *generation);
             if !allowed.iter().any(is_right) {
                 let found = u64::from_le_bytes(*bytes.first_chunk().unwrap());
-                let _ = write!(
-                    wrong,
-                    "block {number} has {found}, allowed are {allowed:?}; "
-                );
+                let _ = write!(wrong, "block {number} has {found}, allowed are {allowed:?}; ");
             }
         }
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }

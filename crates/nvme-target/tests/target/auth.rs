@@ -181,11 +181,7 @@ fn a_queue_that_does_not_authenticate_ends_in_bounded_time() {
     let start = Instant::now();
     assert!(admin.receive().is_none());
     assert!(queue.receive().is_none());
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     assert!(target.receipts()[0].refused >= 2);
     own.ok(read(1, 0, 1), &[]);
 }

@@ -9,8 +9,7 @@ use std::{
 
 use straightway_core::random::Seed;
 use straightway_nvme::{
-    Cqe, DIGEST_BYTES, Decoded, Digests, Framing, Nqn, Pdu, Role, Sgl, Sqe, Status,
-    TRANSFER_BYTES_MAX,
+    Cqe, DIGEST_BYTES, Decoded, Digests, Framing, Nqn, Pdu, Role, Sgl, Sqe, Status, TRANSFER_BYTES_MAX,
     admin::{Admin, GetLog, Identify, QueueCounts},
     digest,
     fabrics::{Connect, ConnectData, Connected, DYNAMIC_CONTROLLER, Fabrics, Property},
@@ -78,9 +77,7 @@ impl Wire {
     pub(crate) fn silent(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         Self {
             stream,
             framing: Framing::new(Role::Host, TRANSFER_BYTES_MAX),
@@ -353,9 +350,7 @@ pub(crate) fn connect(wire: &mut Wire, login: &Login, queue: u16, controller: u1
 
 pub(crate) fn read(nsid: u32, start: u64, blocks: u32) -> Sqe {
     let range = LbaRange::new(start, blocks);
-    Nvm::Read(range)
-        .sqe(nsid)
-        .with_sgl(Sgl::transport(blocks * 512))
+    Nvm::Read(range).sqe(nsid).with_sgl(Sgl::transport(blocks * 512))
 }
 
 pub(crate) fn write(nsid: u32, start: u64, blocks: u32, is_in_capsule: bool) -> Sqe {

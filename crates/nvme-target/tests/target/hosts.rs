@@ -13,9 +13,7 @@ use straightway_nvme::{
 };
 use straightway_nvme_target::{HostRule, NamespaceSource};
 
-use super::host::{
-    Host, Login, Wire, config, connect, file, host_nqn, memory, pattern, read, start, write,
-};
+use super::host::{Host, Login, Wire, config, connect, file, host_nqn, memory, pattern, read, start, write};
 
 /// The number of hosts without a rule that have their own entry.
 const GUESTS_MAX: usize = 4096;
@@ -88,11 +86,7 @@ fn queues_that_do_not_read_do_not_stop_other_hosts() {
     let mut queue = other.queue(1);
     let start = Instant::now();
     assert!(queue.ok(read(1, 0, 8192), &[]) == pattern(4 << 20, 3));
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     drop(queues);
 }
 

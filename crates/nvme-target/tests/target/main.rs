@@ -1,10 +1,6 @@
 //! The target over loopback, against a small host with the same codec that can violate the protocol.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod auth;
 mod host;

@@ -24,9 +24,7 @@ fn a_folder_is_read_byte_for_byte_by_its_index() {
     for (seed, (name, bytes)) in sizes.iter().enumerate() {
         file(folder.path(), name, &pattern(*bytes, seed as u64));
     }
-    let (_target, address) = start(&config(vec![NamespaceSource::Path(
-        folder.path().join("model"),
-    )]));
+    let (_target, address) = start(&config(vec![NamespaceSource::Path(folder.path().join("model"))]));
     for login in logins() {
         let mut host = Host::new(address, &login);
         let index = host.index();
@@ -48,9 +46,7 @@ fn a_folder_is_read_byte_for_byte_by_its_index() {
             let mut blocks = 1;
             while (got.len() as u64) < namespace.blocks * 512 {
                 let at = got.len() as u64 / 512;
-                blocks = (blocks * 3 + 1)
-                    .min(8192)
-                    .min((namespace.blocks - at) as u32);
+                blocks = (blocks * 3 + 1).min(8192).min((namespace.blocks - at) as u32);
                 got.extend(queue.ok(read(entry.nsid, at, blocks), &[]));
                 blocks = blocks.max(1);
             }
@@ -141,14 +137,8 @@ fn ranges_outside_and_wrong_lengths_are_refused() {
     let host = Host::new(address, &Login::default());
     let mut queue = host.queue(1);
     assert_eq!(queue.status(read(1, 2048, 1), &[]), Status::LBA_RANGE.dnr());
-    assert_eq!(
-        queue.status(read(1, u64::MAX, 2), &[]),
-        Status::LBA_RANGE.dnr()
-    );
-    assert_eq!(
-        queue.status(read(2, 0, 1), &[]),
-        Status::INVALID_NAMESPACE.dnr()
-    );
+    assert_eq!(queue.status(read(1, u64::MAX, 2), &[]), Status::LBA_RANGE.dnr());
+    assert_eq!(queue.status(read(2, 0, 1), &[]), Status::INVALID_NAMESPACE.dnr());
     let mut short = read(1, 0, 8);
     short.sgl.bytes = 512;
     assert_eq!(queue.status(short, &[]), Status::SGL_DATA_LENGTH.dnr());
@@ -158,12 +148,7 @@ fn ranges_outside_and_wrong_lengths_are_refused() {
     let mut unknown = read(1, 0, 1);
     unknown.opcode = 0x99;
     assert_eq!(queue.status(unknown, &[]), Status::INVALID_OPCODE.dnr());
-    assert!(
-        queue
-            .ok(read(1, 2047, 1), &[])
-            .iter()
-            .all(|byte| *byte == 0)
-    );
+    assert!(queue.ok(read(1, 2047, 1), &[]).iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -49,10 +49,7 @@ fn added_changed_and_removed_files_are_reported_and_served() {
     assert!(target.rescan().unwrap().is_empty());
 
     file(folder.path(), "m/b", &pattern(8192, 2));
-    assert_eq!(
-        target.rescan().unwrap().into_iter().collect::<Vec<_>>(),
-        [2]
-    );
+    assert_eq!(target.rescan().unwrap().into_iter().collect::<Vec<_>>(), [2]);
     assert_eq!(event(&mut host, request), AsyncEvent::NAMESPACES);
     // It is reported once until the log is read, whatever happens meanwhile.
     let request = host.admin.begin(Admin::EventRequest.sqe(), &[]);
@@ -90,10 +87,7 @@ fn added_changed_and_removed_files_are_reported_and_served() {
 
     fs::remove_file(served.join("a")).unwrap();
     target.rescan().unwrap();
-    assert_eq!(
-        queue.status(read(1, 0, 1), &[]),
-        Status::INVALID_NAMESPACE.dnr()
-    );
+    assert_eq!(queue.status(read(1, 0, 1), &[]), Status::INVALID_NAMESPACE.dnr());
     let list = host.identify(identify::page::NAMESPACES, 0);
     assert_eq!(identify::decode_list(&list).unwrap(), [2]);
     // A new file gets an NSID that was never used.
@@ -309,9 +303,6 @@ fn invalid_settings_are_refused() {
     assert!(straightway_nvme_target::Target::start(&missing).is_err());
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "a", b"x");
-    let twice = config(vec![
-        NamespaceSource::Path(path.clone()),
-        NamespaceSource::Path(path),
-    ]);
+    let twice = config(vec![NamespaceSource::Path(path.clone()), NamespaceSource::Path(path)]);
     assert!(straightway_nvme_target::Target::start(&twice).is_err());
 }

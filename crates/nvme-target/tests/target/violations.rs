@@ -15,9 +15,7 @@ use straightway_nvme::{
     pdu::{Data, IcReq, Ready, TermReq},
 };
 
-use super::host::{
-    Host, Login, NQN, Wire, config, file, host_nqn, memory, pattern, read, start, write,
-};
+use super::host::{Host, Login, NQN, Wire, config, file, host_nqn, memory, pattern, read, start, write};
 
 /// The fatal error status of the termination request that ends the connection.
 fn ended_with(wire: &mut Wire) -> u16 {
@@ -49,9 +47,7 @@ fn queue_on(address: SocketAddr, login: &Login) -> (Host, Wire) {
 fn begin_write(queue: &mut Wire, byte: u8) -> (u16, Vec<u8>) {
     let cid = queue.begin(write(1, 0, 8, false), &[]);
     let (pdu, _) = queue.receive().unwrap();
-    let Pdu::Ready(ready) = pdu else {
-        panic!("{pdu:?}")
-    };
+    let Pdu::Ready(ready) = pdu else { panic!("{pdu:?}") };
     let part = Data {
         cid,
         tag: ready.tag,
@@ -74,9 +70,7 @@ fn requested_write(address: SocketAddr) -> (Host, Wire, Vec<u8>) {
 fn other_protocols_and_wrong_first_pdus_get_a_termination_request() {
     let (_target, address) = start(&memory(1 << 20));
     let mut http = Wire::silent(address);
-    http.stream
-        .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        .unwrap();
+    http.stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     assert_eq!(ended_with(&mut http), 1);
     // A command, a response, and data before ICReq.
     let mut early = Wire::silent(address);
@@ -155,21 +149,9 @@ fn unrequested_data_ends_the_connection() {
     };
     let lies = [
         (Data { tag: 1, ..right }, 1),
-        (
-            Data {
-                tag: 0xffff,
-                ..right
-            },
-            1,
-        ),
+        (Data { tag: 0xffff, ..right }, 1),
         (Data { cid: 3, ..right }, 1),
-        (
-            Data {
-                offset: 512,
-                ..right
-            },
-            4,
-        ),
+        (Data { offset: 512, ..right }, 4),
         (
             Data {
                 offset: u32::MAX - 4096,
@@ -177,13 +159,7 @@ fn unrequested_data_ends_the_connection() {
             },
             4,
         ),
-        (
-            Data {
-                is_last: true,
-                ..right
-            },
-            1,
-        ),
+        (Data { is_last: true, ..right }, 1),
         (
             Data {
                 bytes: 64 << 10,
@@ -241,10 +217,7 @@ fn a_wrong_header_digest_ends_the_connection_and_a_wrong_data_digest_the_command
     wrong[last] ^= 1;
     queue.stream.write_all(&wrong).unwrap();
     assert_eq!(queue.finish(cid, &[]).0.status, Status::TRANSIENT_TRANSPORT);
-    assert!(
-        queue.ok(read(1, 0, 8), &[]) == [1; 4096],
-        "wrong data was written"
-    );
+    assert!(queue.ok(read(1, 0, 8), &[]) == [1; 4096], "wrong data was written");
     let mut wrong = queue.encode(&Pdu::Command(read(1, 0, 8)), &[]);
     wrong[20] ^= 1;
     queue.stream.write_all(&wrong).unwrap();
@@ -270,11 +243,7 @@ fn a_silent_connection_ends_in_bounded_time() {
     for wire in [&mut nothing, &mut half, &mut idle, &mut command, &mut data] {
         assert!(wire.receive().is_none());
     }
-    assert!(
-        start.elapsed() < Duration::from_secs(8),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
     serves(address);
     assert!(target.receipts()[0].faults >= 2);
 }
@@ -283,14 +252,9 @@ fn a_silent_connection_ends_in_bounded_time() {
 fn a_host_that_reads_no_completions_is_disconnected_and_costs_no_memory() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "data", &pattern(8 << 20, 3));
-    let (target, address) = start(&config(vec![
-        straightway_nvme_target::NamespaceSource::Path(path),
-    ]));
+    let (target, address) = start(&config(vec![straightway_nvme_target::NamespaceSource::Path(path)]));
     let (_host, mut queue) = queue_on(address, &Login::default());
-    queue
-        .stream
-        .set_write_timeout(Some(Duration::from_secs(5)))
-        .unwrap();
+    queue.stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
     // Reads of gigabytes, without receiving any of it.
     let mut command = queue.encode(&Pdu::Command(read(1, 0, 8192)), &[]);
     command = command.repeat(1000);
@@ -320,9 +284,7 @@ fn a_host_that_reads_no_log_pages_is_disconnected() {
         nsid: u32::MAX,
     };
     // The answers have 3.5 GiB. A unit test of the sender checks that they are not kept in memory.
-    let command = host
-        .admin
-        .encode(&Pdu::Command(Admin::GetLog(log).sqe()), &[]);
+    let command = host.admin.encode(&Pdu::Command(Admin::GetLog(log).sqe()), &[]);
     host.admin.stream.write_all(&command.repeat(900)).unwrap();
     let start = Instant::now();
     while target.receipts()[0].faults == 0 && start.elapsed() < Duration::from_secs(30) {
@@ -405,9 +367,7 @@ fn connections_beyond_the_limit_are_refused_and_the_others_continue() {
     config.connections_max = 4;
     let (_target, address) = start(&config);
     let (_host, mut queue) = queue_on(address, &Login::default());
-    let idle: Vec<_> = (0..2)
-        .map(|_| Wire::open(address, Digests::default()))
-        .collect();
+    let idle: Vec<_> = (0..2).map(|_| Wire::open(address, Digests::default())).collect();
     let mut beyond = Wire::silent(address);
     let mut byte = [0];
     assert!(!matches!(beyond.stream.read(&mut byte), Ok(1)));
@@ -419,9 +379,9 @@ fn connections_beyond_the_limit_are_refused_and_the_others_continue() {
 fn a_truncated_file_never_reads_as_zeros() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "data", &pattern(4 << 20, 3));
-    let (_target, address) = start(&config(vec![
-        straightway_nvme_target::NamespaceSource::Path(path.clone()),
-    ]));
+    let (_target, address) = start(&config(vec![straightway_nvme_target::NamespaceSource::Path(
+        path.clone(),
+    )]));
     for blocks in [8, 2048] {
         let (_host, mut queue) = queue_on(address, &Login::default());
         queue.ok(read(1, 4096, blocks), &[]);

@@ -101,10 +101,7 @@ fn files_are_read_only_unless_configured() {
             let status = queue.status(write(1, 0, 1, is_in_capsule), &[1; 512]);
             assert_eq!(status, Status::WRITE_PROTECTED.dnr());
         }
-        assert_eq!(
-            queue.status(zero.sqe(1), &[]),
-            Status::WRITE_PROTECTED.dnr()
-        );
+        assert_eq!(queue.status(zero.sqe(1), &[]), Status::WRITE_PROTECTED.dnr());
         assert!(std::fs::read(&even).unwrap() == pattern(1 << 20, 1));
     }
     config.is_writable = true;
@@ -118,10 +115,7 @@ fn files_are_read_only_unless_configured() {
         range: LbaRange::new(1, 1),
         is_durable: true,
     };
-    queue.ok(
-        durable.sqe(nsid(b"even")).with_sgl(Sgl::in_capsule(512)),
-        &[2; 512],
-    );
+    queue.ok(durable.sqe(nsid(b"even")).with_sgl(Sgl::in_capsule(512)), &[2; 512]);
     assert_eq!(
         std::fs::read(&even).unwrap()[..513],
         [[1; 512].as_slice(), &[2]].concat()

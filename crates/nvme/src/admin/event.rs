@@ -50,11 +50,7 @@ mod tests {
     fn event_values_match_linux() {
         assert_eq!(AsyncEvent::ANA.to_result(), 0x0c_03_02);
         assert_eq!(AsyncEvent::DISCOVERY.to_result(), 0x70_f0_02);
-        for event in [
-            AsyncEvent::NAMESPACES,
-            AsyncEvent::ANA,
-            AsyncEvent::DISCOVERY,
-        ] {
+        for event in [AsyncEvent::NAMESPACES, AsyncEvent::ANA, AsyncEvent::DISCOVERY] {
             assert_eq!(AsyncEvent::from_result(event.to_result()), event);
         }
     }

@@ -162,8 +162,7 @@ impl AuthController {
         if negotiate.secure_channel != 0 {
             return Err(FailureExplanation::SecureChannelMismatch.into());
         }
-        let offered =
-            |wanted: Option<DhGroup>| wanted.filter(|group| negotiate.groups.contains(group));
+        let offered = |wanted: Option<DhGroup>| wanted.filter(|group| negotiate.groups.contains(group));
         let hash = match self.keys.hash {
             Some(hash) => negotiate.hashes.iter().find(|h| **h == hash),
             None => negotiate.hashes.first(),
@@ -202,16 +201,12 @@ impl AuthController {
     fn check(&mut self, reply: &Reply) -> Result<(), Failure> {
         let terms = self.terms.as_ref().expect("they are set before this step");
         let wrong = Failure::from(FailureExplanation::IncorrectPayload);
-        if reply.response.len() != terms.hash.bytes()
-            || reply.public.len() != terms.group.value_bytes()
-        {
+        if reply.response.len() != terms.hash.bytes() || reply.public.len() != terms.group.value_bytes() {
             return Err(wrong);
         }
         let shared = match terms.group {
             DhGroup::Null => Vec::new(),
-            group => group
-                .shared(&reply.public, &self.random.exponent)
-                .ok_or(wrong)?,
+            group => group.shared(&reply.public, &self.random.exponent).ok_or(wrong)?,
         };
         let mut input = ResponseInput {
             prover: Prover::Host,

@@ -183,9 +183,7 @@ impl Message {
             (TYPE_DHCHAP, CHALLENGE) => challenge(transaction, bytes).map(Self::Challenge),
             (TYPE_DHCHAP, REPLY) => reply(transaction, bytes).map(Self::Reply),
             (TYPE_DHCHAP, SUCCESS1) => success1(transaction, bytes).map(Self::Success1),
-            (TYPE_DHCHAP, SUCCESS2) if bytes.len() >= HEAD_BYTES => {
-                Ok(Self::Success2 { transaction })
-            }
+            (TYPE_DHCHAP, SUCCESS2) if bytes.len() >= HEAD_BYTES => Ok(Self::Success2 { transaction }),
             (TYPE_DHCHAP, SUCCESS2) => Err(wrong),
             _ => Err(FailureExplanation::IncorrectMessage.into()),
         }
@@ -318,10 +316,7 @@ fn negotiate(transaction: u16, bytes: &[u8]) -> Result<Negotiate, Failure> {
         transaction,
         secure_channel,
         hashes: hashes.iter().filter_map(|id| Hash::from_id(*id)).collect(),
-        groups: groups
-            .iter()
-            .filter_map(|id| DhGroup::from_id(*id))
-            .collect(),
+        groups: groups.iter().filter_map(|id| DhGroup::from_id(*id)).collect(),
     })
 }
 
@@ -350,8 +345,7 @@ fn lengths(bytes: &[u8]) -> Result<(&[u8; HEAD_BYTES], usize, usize, u32), Failu
 fn challenge(transaction: u16, bytes: &[u8]) -> Result<Challenge, Failure> {
     let (head, hash_bytes, public_bytes, sequence) = lengths(bytes)?;
     let hash = Hash::from_id(head[8]).ok_or(Failure::from(FailureExplanation::HashUnusable))?;
-    let group =
-        DhGroup::from_id(head[9]).ok_or(Failure::from(FailureExplanation::GroupUnusable))?;
+    let group = DhGroup::from_id(head[9]).ok_or(Failure::from(FailureExplanation::GroupUnusable))?;
     if hash_bytes != hash.bytes() || public_bytes != group.value_bytes() {
         return Err(FailureExplanation::IncorrectPayload.into());
     }

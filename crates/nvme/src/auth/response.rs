@@ -36,33 +36,18 @@ impl Hash {
 
     pub(super) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
         match self {
-            Self::Sha256 => mac::<Hmac<Sha256>>(key, parts)
-                .finalize()
-                .into_bytes()
-                .to_vec(),
-            Self::Sha384 => mac::<Hmac<Sha384>>(key, parts)
-                .finalize()
-                .into_bytes()
-                .to_vec(),
-            Self::Sha512 => mac::<Hmac<Sha512>>(key, parts)
-                .finalize()
-                .into_bytes()
-                .to_vec(),
+            Self::Sha256 => mac::<Hmac<Sha256>>(key, parts).finalize().into_bytes().to_vec(),
+            Self::Sha384 => mac::<Hmac<Sha384>>(key, parts).finalize().into_bytes().to_vec(),
+            Self::Sha512 => mac::<Hmac<Sha512>>(key, parts).finalize().into_bytes().to_vec(),
         }
     }
 
     /// Whether `claimed` is the HMAC. Compares in constant time.
     fn is_hmac(self, key: &[u8], parts: &[&[u8]], claimed: &[u8]) -> bool {
         match self {
-            Self::Sha256 => mac::<Hmac<Sha256>>(key, parts)
-                .verify_slice(claimed)
-                .is_ok(),
-            Self::Sha384 => mac::<Hmac<Sha384>>(key, parts)
-                .verify_slice(claimed)
-                .is_ok(),
-            Self::Sha512 => mac::<Hmac<Sha512>>(key, parts)
-                .verify_slice(claimed)
-                .is_ok(),
+            Self::Sha256 => mac::<Hmac<Sha256>>(key, parts).verify_slice(claimed).is_ok(),
+            Self::Sha384 => mac::<Hmac<Sha384>>(key, parts).verify_slice(claimed).is_ok(),
+            Self::Sha512 => mac::<Hmac<Sha512>>(key, parts).verify_slice(claimed).is_ok(),
         }
     }
 

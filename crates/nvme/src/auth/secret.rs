@@ -53,14 +53,11 @@ impl FromStr for Secret {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         // The text itself stays out of the error: it may differ from the right one in a single character.
-        let refuse =
-            |why: &str| Error::new(ErrorKind::Invalid, "read", "a DH-HMAC-CHAP secret", why);
+        let refuse = |why: &str| Error::new(ErrorKind::Invalid, "read", "a DH-HMAC-CHAP secret", why);
         let form = "a secret has the form DHHC-1:00:BASE64:";
         let rest = text.trim().strip_prefix("DHHC-1:");
         let rest = rest.and_then(|rest| rest.strip_suffix(':'));
-        let (id, encoded) = rest
-            .and_then(|rest| rest.split_once(':'))
-            .ok_or_else(|| refuse(form))?;
+        let (id, encoded) = rest.and_then(|rest| rest.split_once(':')).ok_or_else(|| refuse(form))?;
         let transform = match id {
             "00" => None,
             "01" => Some(Hash::Sha256),
@@ -68,18 +65,13 @@ impl FromStr for Secret {
             "03" => Some(Hash::Sha512),
             _ => return Err(refuse("its transform is not 00, 01, 02 or 03")),
         };
-        let bytes = STANDARD
-            .decode(encoded)
-            .map_err(|_| refuse("it is not base64"))?;
-        let (key, sum) = bytes
-            .split_last_chunk::<4>()
-            .ok_or_else(|| refuse("it is too short"))?;
+        let bytes = STANDARD.decode(encoded).map_err(|_| refuse("it is not base64"))?;
+        let (key, sum) = bytes.split_last_chunk::<4>().ok_or_else(|| refuse("it is too short"))?;
         if crc32(key) != u32::from_le_bytes(*sum) {
             return Err(refuse("its checksum is wrong: is it mistyped?"));
         }
-        Self::new(key, transform).ok_or_else(|| {
-            refuse("its key does not have 32, 48 or 64 bytes, or not the length of its hash")
-        })
+        Self::new(key, transform)
+            .ok_or_else(|| refuse("its key does not have 32, 48 or 64 bytes, or not the length of its hash"))
     }
 }
 

@@ -275,10 +275,7 @@ mod tests {
     #[test]
     fn limits_follow_from_the_fields() {
         let mut page = Controller::new();
-        assert_eq!(
-            (page.transfer_bytes_max(), page.capsule_bytes_max()),
-            (None, 0)
-        );
+        assert_eq!((page.transfer_bytes_max(), page.capsule_bytes_max()), (None, 0));
         page.transfer_shift = 5;
         page.command_capsule_16 = 1028;
         assert_eq!(page.transfer_bytes_max(), Some(128 << 10));

@@ -37,10 +37,7 @@ impl NamespaceId {
         add(kind::EUI64, self.eui64.as_ref().map(|id| &id[..]));
         add(kind::NGUID, self.nguid.as_ref().map(|id| &id[..]));
         add(kind::UUID, self.uuid.as_ref().map(|id| &id[..]));
-        add(
-            kind::COMMAND_SET,
-            self.command_set.as_ref().map(std::slice::from_ref),
-        );
+        add(kind::COMMAND_SET, self.command_set.as_ref().map(std::slice::from_ref));
         page.resize(IDENTIFY_BYTES, 0);
         page
     }

@@ -74,9 +74,7 @@ impl Namespace {
         let format = self.formats.get(usize::from(self.format_index));
         let format = *format.ok_or(Malformed("the namespace has a format that is not listed"))?;
         if !(9..=BLOCK_SHIFT_MAX).contains(&format.block_shift) {
-            return Err(Malformed(
-                "the block size is not between 512 bytes and 64 KiB",
-            ));
+            return Err(Malformed("the block size is not between 512 bytes and 64 KiB"));
         }
         Ok(format)
     }
@@ -133,12 +131,7 @@ impl Namespace {
             used: wire::u64_at(bytes, 16),
             features: bytes[24],
             // Bits 5 and 6 are valid only with more than 16 formats.
-            format_index: bytes[26] & 0xf
-                | if count > 16 {
-                    (bytes[26] >> 5 & 3) << 4
-                } else {
-                    0
-                },
+            format_index: bytes[26] & 0xf | if count > 16 { (bytes[26] >> 5 & 3) << 4 } else { 0 },
             is_shared: bytes[30] & 1 != 0,
             ana_group: wire::u32_at(bytes, 92),
             is_protected: bytes[99] & 1 != 0,
@@ -167,10 +160,7 @@ mod tests {
     fn the_size_is_checked() {
         assert_eq!(Namespace::new(8, 12).bytes(), Ok(32768));
         for (blocks, shift) in [(8, 0), (8, 8), (8, 17), (1 << 60, 12)] {
-            assert!(
-                Namespace::new(blocks, shift).bytes().is_err(),
-                "{blocks} {shift}"
-            );
+            assert!(Namespace::new(blocks, shift).bytes().is_err(), "{blocks} {shift}");
         }
         let mut page = Namespace::new(8, 9);
         page.format_index = 1;

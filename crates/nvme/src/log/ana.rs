@@ -169,13 +169,11 @@ mod tests {
     fn group() -> impl Strategy<Value = AnaGroup> {
         let state = prop::sample::select(vec![1_u8, 2, 3, 4, 0xf]);
         let list = prop::collection::vec(any::<u32>(), 0..8);
-        (any::<u32>(), any::<u64>(), state, list).prop_map(|(id, changes, state, namespaces)| {
-            AnaGroup {
-                id,
-                changes,
-                state: AnaState::from_number(state).unwrap(),
-                namespaces,
-            }
+        (any::<u32>(), any::<u64>(), state, list).prop_map(|(id, changes, state, namespaces)| AnaGroup {
+            id,
+            changes,
+            state: AnaState::from_number(state).unwrap(),
+            namespaces,
         })
     }
 

@@ -144,9 +144,7 @@ impl DiscoveryEntry {
     /// Decodes the entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         if bytes.len() != DISCOVERY_ENTRY_BYTES {
-            return Err(Malformed(
-                "an entry of the discovery log does not have 1024 bytes",
-            ));
+            return Err(Malformed("an entry of the discovery log does not have 1024 bytes"));
         }
         Ok(Self {
             transport: TransportType(bytes[0]),

@@ -1,8 +1,8 @@
 //! Decoding of PDUs.
 
 use super::{
-    COMMON_BYTES, Data, Decoded, Digests, FatalStatus, Fault, Frame, Framing, H2C_DATA_BYTES_MIN,
-    IC_BYTES, IcReq, IcResp, Pdu, Ready, Role, TermReq, flag, kind,
+    COMMON_BYTES, Data, Decoded, Digests, FatalStatus, Fault, Frame, Framing, H2C_DATA_BYTES_MIN, IC_BYTES, IcReq,
+    IcResp, Pdu, Ready, Role, TermReq, flag, kind,
 };
 use crate::{
     Cqe, DIGEST_BYTES, Sqe, digest,
@@ -102,10 +102,7 @@ impl Framing {
         }
         let has_header_digest = shape.has_digests && self.digests.header;
         if has_header_digest != (common.flags & flag::HEADER_DIGEST != 0) && shape.has_digests {
-            return Err(Fault::field(
-                1,
-                "the header digest flag is not as negotiated",
-            ));
+            return Err(Fault::field(1, "the header digest flag is not as negotiated"));
         }
         let digest_bytes = if has_header_digest { DIGEST_BYTES } else { 0 };
         let plain_bytes = shape.header_bytes + digest_bytes;
@@ -114,11 +111,7 @@ impl Framing {
             return Ok((plain_bytes, 0, false));
         }
         // The data of a termination request follow the header without a PDO.
-        let data_at = if shape.has_digests {
-            common.data_at
-        } else {
-            plain_bytes
-        };
+        let data_at = if shape.has_digests { common.data_at } else { plain_bytes };
         if data_at < plain_bytes || data_at % 4 != 0 {
             return Err(Fault::field(3, "the data offset is wrong"));
         }

@@ -10,11 +10,7 @@ impl Framing {
         let start = out.len();
         let (kind, header_bytes) = shape(pdu);
         let is_plain = matches!(kind, kind::IC_REQ..=kind::CONTROLLER_TERM);
-        let digests = if is_plain {
-            Digests::default()
-        } else {
-            self.digests
-        };
+        let digests = if is_plain { Digests::default() } else { self.digests };
         let mut flags = flags(pdu);
         let mut head_bytes = header_bytes;
         if digests.header {
@@ -81,10 +77,7 @@ fn fields(pdu: &Pdu, head: &mut [u8]) {
         Pdu::IcReq(ic) => initial(head, ic.version, ic.align, ic.digests, ic.ready_max),
         Pdu::IcResp(ic) => initial(head, ic.version, ic.align, ic.digests, ic.data_bytes_max),
         Pdu::HostTerm(term) | Pdu::ControllerTerm(term) => {
-            let TermReq {
-                status,
-                information,
-            } = term;
+            let TermReq { status, information } = term;
             wire::put(head, 8, &status.0.to_le_bytes());
             wire::put(head, 10, &information.to_le_bytes());
         }

@@ -62,10 +62,7 @@ impl Fault {
     /// A fault with any status.
     pub const fn new(status: FatalStatus, information: u32, what: &'static str) -> Self {
         Self {
-            term: TermReq {
-                status,
-                information,
-            },
+            term: TermReq { status, information },
             what,
         }
     }

@@ -67,10 +67,7 @@ fn pdu() -> impl Strategy<Value = (Pdu, Role, usize)> {
         }),
         (term, any::<bool>()).prop_map(|((status, information, bytes), is_host)| {
             let status = FatalStatus(status);
-            let term = TermReq {
-                status,
-                information,
-            };
+            let term = TermReq { status, information };
             if is_host {
                 (Pdu::HostTerm(term), Role::Controller, bytes)
             } else {
@@ -217,10 +214,7 @@ fn inconsistent_lengths_are_faults() {
     ] {
         let fault = changed(&data, 512, at, to).unwrap_err();
         let expected = (FatalStatus::HEADER_FIELD, offset);
-        let TermReq {
-            status,
-            information,
-        } = fault.term;
+        let TermReq { status, information } = fault.term;
         assert_eq!((status, information), expected, "{at} {to}: {fault}");
     }
     let ready = Pdu::Ready(Ready {
@@ -252,10 +246,7 @@ fn encoded_bytes_match_linux() {
     let framing = Framing::new(Role::Host, 1 << 20);
     let mut bytes = Vec::new();
     framing.encode(&Pdu::IcReq(IcReq::default()), 0, &mut bytes);
-    assert_eq!(
-        (&bytes[..8], bytes.len()),
-        (&[0, 0, 128, 0, 128, 0, 0, 0][..], 128)
-    );
+    assert_eq!((&bytes[..8], bytes.len()), (&[0, 0, 128, 0, 128, 0, 0, 0][..], 128));
     let mut bytes = Vec::new();
     let read = crate::nvm::Nvm::Read(crate::nvm::LbaRange::new(0x1_0000_0002, 8));
     let sqe = read.sqe(1).with_cid(3).with_sgl(Sgl::transport(4096));
@@ -273,14 +264,7 @@ fn encoded_bytes_match_linux() {
         },
         0,
     );
-    framing.encode(
-        &Pdu::Command(sqe.with_sgl(Sgl::in_capsule(4))),
-        4,
-        &mut with_digests,
-    );
+    framing.encode(&Pdu::Command(sqe.with_sgl(Sgl::in_capsule(4))), 4, &mut with_digests);
     assert_eq!(&with_digests[..8], &[4, 3, 72, 76, 84, 0, 0, 0]);
-    assert_eq!(
-        with_digests[72..76],
-        digest(&with_digests[..72]).to_le_bytes()
-    );
+    assert_eq!(with_digests[72..76], digest(&with_digests[..72]).to_le_bytes());
 }

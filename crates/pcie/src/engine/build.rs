@@ -124,12 +124,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn add_port(
-        &mut self,
-        name: PortName,
-        mut port: Port,
-        credit_limits: [Option<CreditLimit>; CLASSES],
-    ) {
+    fn add_port(&mut self, name: PortName, mut port: Port, credit_limits: [Option<CreditLimit>; CLASSES]) {
         port.pool = narrow(self.pools.len());
         let channels = &self.scenario.channels;
         for _ in 0..channels.count {
@@ -150,11 +145,7 @@ impl<'a> Builder<'a> {
     fn add_stream(&mut self, number: usize) {
         let stream = &self.topology.streams[number];
         let start = initiator(stream);
-        let end = if start == stream.from {
-            stream.to
-        } else {
-            stream.from
-        };
+        let end = if start == stream.from { stream.to } else { stream.from };
         self.add_way(stream, Input::Stream(narrow(number)), start, end);
         self.add_way(stream, Input::Answers, end, start);
     }
@@ -245,12 +236,8 @@ impl<'a> Builder<'a> {
                 end: narrow(end),
                 commit: ps(self.topology.nodes[end].commit_s),
                 mps_bytes: u16::try_from(stream.mps_bytes).expect("at most 4 KiB"),
-                completion_bytes: u16::try_from(
-                    self.topology.nodes[end]
-                        .completion_bytes
-                        .min(stream.mps_bytes),
-                )
-                .expect("at most 4 KiB"),
+                completion_bytes: u16::try_from(self.topology.nodes[end].completion_bytes.min(stream.mps_bytes))
+                    .expect("at most 4 KiB"),
                 whole_bytes: u16::try_from(stream.mrrs_bytes).expect("at most 4 KiB"),
                 last_ready: 0,
             });
@@ -262,9 +249,7 @@ impl<'a> Builder<'a> {
             .map(|n| self.source(n, flows[2 * n].first))
             .collect();
         self.set_windows(&slots);
-        let devices = (0..self.topology.nodes.len())
-            .map(|n| self.device(n))
-            .collect();
+        let devices = (0..self.topology.nodes.len()).map(|n| self.device(n)).collect();
         Engine {
             wakes: Wakes::new(self.ports.len()),
             ports: self.ports,
@@ -285,13 +270,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds the hops of a path.
-    fn add_hops(
-        &self,
-        hops: &mut Vec<Hop>,
-        way: &[(u32, Input)],
-        places: &[BTreeMap<(Input, u8), u32>],
-        channel: u8,
-    ) {
+    fn add_hops(&self, hops: &mut Vec<Hop>, way: &[(u32, Input)], places: &[BTreeMap<(Input, u8), u32>], channel: u8) {
         let mut counted = false;
         for (port, input) in way {
             hops.push(Hop {
@@ -324,13 +303,11 @@ impl<'a> Builder<'a> {
             let range = self.ports[p].slots.clone();
             let windows = range.map(|slot| match &slots[slot as usize] {
                 Slot {
-                    ingress: Some(from),
-                    ..
+                    ingress: Some(from), ..
                 } => self.ports[from.port as usize].wire.latency,
                 // The notice of a delivery, or the data of a read, must return first.
                 Slot {
-                    source: Some(stream),
-                    ..
+                    source: Some(stream), ..
                 } => {
                     let stream = *stream as usize;
                     if has_answers(&self.topology.streams[stream]) {
@@ -349,8 +326,7 @@ impl<'a> Builder<'a> {
     /// The latency of the notice of a delivery to the device that moves a stream.
     fn back(&self, stream: usize) -> Ps {
         let way = self.ways[2 * stream + 1].iter();
-        way.map(|(port, _)| self.ports[*port as usize].wire.latency)
-            .sum()
+        way.map(|(port, _)| self.ports[*port as usize].wire.latency).sum()
     }
 
     fn source(&self, number: usize, first_hop: u32) -> Source {
@@ -417,8 +393,7 @@ fn credit_limits(credits: &Credits, receiver: NodeKind) -> [Option<CreditLimit>;
     [
         limit(credits.posted_headers, credits.posted_data.0),
         limit(credits.nonposted_headers, 0),
-        limit(credits.completion_headers, credits.completion_data.0)
-            .filter(|_| receiver.forwards()),
+        limit(credits.completion_headers, credits.completion_data.0).filter(|_| receiver.forwards()),
     ]
 }
 
@@ -428,11 +403,7 @@ fn shortest_link_s(nodes: &[PcieNode]) -> f64 {
 }
 
 /// Seconds as picoseconds.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "checked times"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked times")]
 fn ps(seconds: f64) -> Ps {
     (seconds * 1e12).round() as Ps
 }

@@ -50,9 +50,7 @@ impl Engine {
     #[inline(always)]
     pub(super) fn choose(&mut self, p: usize, at: Ps) -> Result<(Choice, usize), Ps> {
         if self.ports[p].channel_slots.len() == 1 {
-            return self
-                .choose_among(p, 0, u64::MAX, at)
-                .map(|choice| (choice, 0));
+            return self.choose_among(p, 0, u64::MAX, at).map(|choice| (choice, 0));
         }
         let mut soonest = NEVER;
         for channel in self.ports[p].channels() {
@@ -149,11 +147,7 @@ impl Engine {
         let head = source.head();
         let ready = head.tlp.ready.max(device.ready(&head, source.mode));
         if ready > at {
-            return Err(if head.tlp.ready == NEVER {
-                NEVER
-            } else {
-                ready
-            });
+            return Err(if head.tlp.ready == NEVER { NEVER } else { ready });
         }
         if head.class == Class::NonPosted {
             let tags = device.tags as usize;

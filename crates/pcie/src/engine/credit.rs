@@ -41,10 +41,7 @@ struct Return {
 impl Pool {
     /// A receiver with these credits, or with unlimited ones.
     pub(super) fn new(limit: Option<CreditLimit>) -> Self {
-        let CreditLimit { headers, data } = limit.unwrap_or(CreditLimit {
-            headers: 0,
-            data: 0,
-        });
+        let CreditLimit { headers, data } = limit.unwrap_or(CreditLimit { headers: 0, data: 0 });
         Self {
             headers,
             data,
@@ -110,8 +107,7 @@ impl Pool {
             return false;
         }
         // Returns are nearly in order: different ports of one switch are at most a window apart.
-        self.returns
-            .insert(Return { at, data }, |other| other.at <= at);
+        self.returns.insert(Return { at, data }, |other| other.at <= at);
         self.sender_waits
     }
 
@@ -126,10 +122,7 @@ impl Pool {
     /// The number of credits that were taken and never returned, at the end of a run.
     pub(super) fn missing(&mut self) -> u64 {
         self.settle(NEVER);
-        let limit = self.limit.unwrap_or(CreditLimit {
-            headers: 0,
-            data: 0,
-        });
+        let limit = self.limit.unwrap_or(CreditLimit { headers: 0, data: 0 });
         let apart = |have: u32, want: u32| u64::from(have.abs_diff(want));
         apart(self.headers, limit.headers) + apart(self.data, limit.data)
     }

@@ -65,10 +65,7 @@ impl Engine {
         let start = here.tags.start_at(clock.now);
         // 2^10 is the largest weight: no share is rounded away.
         let finish = start + (u64::from(wire_bytes) << 10) / u64::from(here.weight);
-        here.tags = Tags {
-            start: None,
-            finish,
-        };
+        here.tags = Tags { start: None, finish };
         // A slot that waited for credits may have an old tag; virtual time does not go back.
         clock.now = clock.now.max(start);
     }

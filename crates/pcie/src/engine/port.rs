@@ -219,13 +219,7 @@ impl Port {
     /// Takes the credits of a sole TLP of `units` from `pool` and returns the time at which they are available.
     /// Breaks if that depends on unknown credits, or lies beyond the horizon.
     #[inline(always)]
-    pub(super) fn take_credits(
-        &mut self,
-        pool: &mut Pool,
-        units: u32,
-        at: Ps,
-        ahead: Ahead,
-    ) -> ControlFlow<Ps, Ps> {
+    pub(super) fn take_credits(&mut self, pool: &mut Pool, units: u32, at: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
         let next = pool.ready_at(at, units);
         if next > at {
             self.starve(at, next, self.may_miss_credits(next), ahead)?;
@@ -245,13 +239,7 @@ impl Port {
     /// Records that a TLP waits for credits from `at` to `next`, as far as known. Otherwise the port sleeps: a credit
     /// that returns earlier wakes it, since its pool has a waiting sender.
     #[inline(always)]
-    pub(super) fn starve(
-        &mut self,
-        at: Ps,
-        next: Ps,
-        credits_unknown: bool,
-        ahead: Ahead,
-    ) -> ControlFlow<Ps, Ps> {
+    pub(super) fn starve(&mut self, at: Ps, next: Ps, credits_unknown: bool, ahead: Ahead) -> ControlFlow<Ps, Ps> {
         self.starved_since.get_or_insert(at);
         let known = next < ahead.credits || (!credits_unknown && next < ahead.horizon);
         if known {
@@ -268,13 +256,7 @@ impl Port {
             self.channel_arbiter == ChannelArbiter::Strict,
             self.channel_turn as usize,
         );
-        (0..count).map(move |k| {
-            if strict {
-                count - 1 - k
-            } else {
-                (turn + k) % count
-            }
-        })
+        (0..count).map(move |k| if strict { count - 1 - k } else { (turn + k) % count })
     }
 
     /// Records that channel `channel` sent a TLP.

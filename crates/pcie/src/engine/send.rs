@@ -94,12 +94,7 @@ impl Engine {
 
     /// As [`Self::train`], from several queues of posted writes in turn, as long as none is empty. Special cases are
     /// left to [`Self::step`].
-    pub(super) fn round_robin_train(
-        &mut self,
-        p: usize,
-        from: Ps,
-        ahead: Ahead,
-    ) -> ControlFlow<Ps, Ps> {
+    pub(super) fn round_robin_train(&mut self, p: usize, from: Ps, ahead: Ahead) -> ControlFlow<Ps, Ps> {
         let wire = self.ports[p].wire;
         let mut tally = Tally::default();
         let (mut at, mut free) = (from, from);

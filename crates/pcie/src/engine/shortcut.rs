@@ -109,9 +109,7 @@ impl Builder<'_> {
             }
             _ => false,
         };
-        one && self.pools[self.pools_of(p)]
-            .iter()
-            .all(|pool| pool.limit().is_none())
+        one && self.pools[self.pools_of(p)].iter().all(|pool| pool.limit().is_none())
     }
 
     /// Stops counting the credits of a port if they return faster than it can use them up.
@@ -147,9 +145,7 @@ impl Builder<'_> {
         if port.wire.is_memory {
             return PAYLOAD_BYTES_MAX;
         }
-        let streams = through
-            .iter()
-            .map(|(flow, _)| &self.topology.streams[flow / 2]);
+        let streams = through.iter().map(|(flow, _)| &self.topology.streams[flow / 2]);
         let largest = streams.map(|stream| stream.mps_bytes).max();
         largest.unwrap_or(PAYLOAD_BYTES_MAX)
     }

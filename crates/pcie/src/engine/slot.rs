@@ -36,12 +36,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn new(
-        ingress: Option<Ingress>,
-        source: Option<u32>,
-        channel: u8,
-        weight: u32,
-    ) -> Self {
+    pub(super) fn new(ingress: Option<Ingress>, source: Option<u32>, channel: u8, weight: u32) -> Self {
         Self {
             queues: Default::default(),
             ingress,
@@ -74,11 +69,7 @@ impl Slot {
     #[inline(always)]
     pub(super) fn leader(&self, relaxed: bool) -> Option<(Class, Ps)> {
         let [posted, requests, completions] = &self.queues;
-        let empty = (
-            posted.is_empty(),
-            requests.is_empty(),
-            completions.is_empty(),
-        );
+        let empty = (posted.is_empty(), requests.is_empty(), completions.is_empty());
         match empty {
             (false, true, true) => Some((Class::Posted, NEVER)),
             (true, false, true) => Some((Class::NonPosted, NEVER)),

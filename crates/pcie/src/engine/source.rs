@@ -127,11 +127,7 @@ impl Pace {
         let Some(per_s) = per_s else {
             return Self::default();
         };
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "checked rates"
-        )]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked rates")]
         let (cost, slack) = (
             (1e12 / per_s * f64::from(1u32 << 20)).ceil() as u64,
             (1e12 / per_s * slack_units) as u64,
@@ -193,11 +189,7 @@ impl Device {
     fn turns(&self, bytes: u64) -> u64 {
         let chunk = u64::from(self.chunk_bytes);
         // Most engines take a TLP as a whole; this avoids a division.
-        if bytes <= chunk {
-            1
-        } else {
-            bytes.div_ceil(chunk)
-        }
+        if bytes <= chunk { 1 } else { bytes.div_ceil(chunk) }
     }
 
     /// Records that a write was sent at `now`.
@@ -228,11 +220,7 @@ impl Device {
     /// Draws a latency with its random tail.
     pub(super) fn draw(&mut self, latency: Ps) -> Ps {
         if self.jitter > 0.0 {
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "at most minutes"
-            )]
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most minutes")]
             let tail = self.rng.exponential(self.jitter) as u64;
             latency + tail
         } else {
@@ -284,8 +272,7 @@ impl Source {
 
     /// The number of I/Os that the stream starts with.
     pub(super) fn depth(&self) -> u64 {
-        self.depth
-            .min(self.progress.size_bytes.div_ceil(self.io_bytes))
+        self.depth.min(self.progress.size_bytes.div_ceil(self.io_bytes))
     }
 
     /// The TLP that it sends next; its time is [`NEVER`] if the stream waits.
@@ -358,8 +345,7 @@ impl Source {
         self.progress.sent_bytes += bytes;
         if self.current.bytes == 0 {
             let first = self.waiting.pop_front();
-            self.current =
-                first.expect("a head belongs to the current I/O or the first waiting one");
+            self.current = first.expect("a head belongs to the current I/O or the first waiting one");
         }
         self.current.bytes -= bytes;
         if self.current.bytes == 0 {

@@ -43,10 +43,7 @@ impl Tlp {
     /// A TLP at its start.
     #[inline]
     pub(super) fn new(ready: Ps, flow: u16, hop: u32, bytes: u16, marks: u16) -> Self {
-        debug_assert!(
-            bytes < LAST && marks & (LAST - 1) == 0,
-            "payloads end at 4 KiB"
-        );
+        debug_assert!(bytes < LAST && marks & (LAST - 1) == 0, "payloads end at 4 KiB");
         Self {
             ready,
             hop,

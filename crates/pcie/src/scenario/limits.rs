@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use straightway_core::{Bytes, Rate, Seconds};
 
 use super::{
-    CHANNELS_MAX, Channels, Credits, DEPTH_MAX, NODES_MAX, NodeKind, NodeSpec, PcieScenario,
-    PcieSettings, SIMULATED_MAX, STREAMS_MAX, StreamSpec,
+    CHANNELS_MAX, Channels, Credits, DEPTH_MAX, NODES_MAX, NodeKind, NodeSpec, PcieScenario, PcieSettings,
+    SIMULATED_MAX, STREAMS_MAX, StreamSpec,
 };
 use crate::{
     link::{LANES, PAYLOADS},
@@ -84,11 +84,7 @@ impl Checkable for Channels {
         let lengths = [("map", self.map.len()), ("weights", self.weights.len())];
         for (field, len) in lengths {
             if len > CHANNELS_MAX {
-                c.refuse(
-                    field,
-                    format!("{len} entries"),
-                    format!("at most {most} entries"),
-                );
+                c.refuse(field, format!("{len} entries"), format!("at most {most} entries"));
             }
         }
     }
@@ -97,11 +93,7 @@ impl Checkable for Channels {
 impl Checkable for NodeSpec {
     fn check(&self, c: &mut Checker) {
         if self.id.is_empty() || self.id.len() > 64 {
-            c.refuse(
-                "id",
-                format!("{:?}", self.id),
-                "a name of 1 to 64 characters",
-            );
+            c.refuse("id", format!("{:?}", self.id), "a name of 1 to 64 characters");
         }
         if let Some(count) = self.count {
             c.count("count", count, 1..=NODES_MAX as u64);
@@ -127,10 +119,7 @@ impl Checkable for NodeSpec {
                 c.range(field, per_s, 1e3..=1e10, "a second");
             }
         }
-        for (field, bytes) in [
-            ("dma_chunk", self.dma_chunk),
-            ("completion", self.completion),
-        ] {
+        for (field, bytes) in [("dma_chunk", self.dma_chunk), ("completion", self.completion)] {
             if let Some(bytes) = bytes {
                 c.bytes(field, bytes, Bytes(16)..=Bytes(4096));
             }
@@ -185,18 +174,13 @@ impl NodeSpec {
                 );
             }
         } else if self.parent.is_none() && (pcie || half || self.rate.is_some()) {
-            c.refuse(
-                "gen",
-                self.link_text(),
-                "no link: the root has nothing above it",
-            );
+            c.refuse("gen", self.link_text(), "no link: the root has nothing above it");
         }
     }
 
     fn link_text(&self) -> String {
-        let part = |name: &str, value: Option<String>| {
-            value.map_or_else(|| format!("no {name}"), |v| format!("{name} {v}"))
-        };
+        let part =
+            |name: &str, value: Option<String>| value.map_or_else(|| format!("no {name}"), |v| format!("{name} {v}"));
         [
             part("gen", self.generation.map(|g| u8::from(g).to_string())),
             part("lanes", self.lanes.map(|l| l.to_string())),
@@ -221,21 +205,13 @@ impl NodeSpec {
                 self.media_write_rate.is_some() && !drive,
                 "only on a drive or an HCA",
             ),
-            (
-                "peer_rate",
-                self.peer_rate.is_some() && !host,
-                "only on a host",
-            ),
+            ("peer_rate", self.peer_rate.is_some() && !host, "only on a host"),
             (
                 "memory_rate",
                 self.memory_rate.is_some() && !endpoint,
                 "only where data ends",
             ),
-            (
-                "commit",
-                self.commit.is_some() && !endpoint,
-                "only where data ends",
-            ),
+            ("commit", self.commit.is_some() && !endpoint, "only where data ends"),
             (
                 "jitter",
                 self.jitter.is_some() && !endpoint,
@@ -244,11 +220,7 @@ impl NodeSpec {
         ];
         for (field, is_wrong, allowed) in wrong {
             if is_wrong {
-                c.refuse(
-                    field,
-                    format!("given on a {:?}", self.kind).to_lowercase(),
-                    allowed,
-                );
+                c.refuse(field, format!("given on a {:?}", self.kind).to_lowercase(), allowed);
             }
         }
     }

@@ -70,10 +70,7 @@ impl Names {
             let Some(&(first, count)) = self.groups.get(&spec.id) else {
                 continue;
             };
-            let parents = spec
-                .parent
-                .as_deref()
-                .and_then(|p| self.groups.get(p).copied());
+            let parents = spec.parent.as_deref().and_then(|p| self.groups.get(p).copied());
             let Some((above, parents)) = parents else {
                 continue;
             };

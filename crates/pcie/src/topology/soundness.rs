@@ -3,9 +3,7 @@
 use straightway_core::Bytes;
 
 use super::{PORT_INPUTS_MAX, PcieStream, PcieTopology, initiator, mode, names::Names};
-use crate::scenario::{
-    Mode, NODES_MAX, NodeKind, PcieScenario, SIMULATED_MAX, STREAMS_MAX, TLPS_MAX,
-};
+use crate::scenario::{Mode, NODES_MAX, NodeKind, PcieScenario, SIMULATED_MAX, STREAMS_MAX, TLPS_MAX};
 use straightway_scenario::check::Checker;
 
 /// Refuses an invalid tree, invalid streams and an excessive load.
@@ -53,11 +51,7 @@ fn check_tree(scenario: &PcieScenario, names: &Names, c: &mut Checker) -> bool {
         refuse(format!("node[{i}].parent"), "nothing", allowed);
     }
     if roots.is_empty() {
-        refuse(
-            "node".into(),
-            "no root",
-            "one node of kind \"host\" without a parent",
-        );
+        refuse("node".into(), "no root", "one node of kind \"host\" without a parent");
     }
     for &root in roots.iter().take(1) {
         let spec = &scenario.node[root];
@@ -73,9 +67,7 @@ fn check_tree(scenario: &PcieScenario, names: &Names, c: &mut Checker) -> bool {
         let Some(parent) = &spec.parent else { continue };
         let allowed = match names.groups.get(parent) {
             None => "the id of another node",
-            Some(&(above, _)) if !names.members[above].kind(scenario).branches() => {
-                "a host, a root port or a switch"
-            }
+            Some(&(above, _)) if !names.members[above].kind(scenario).branches() => "a host, a root port or a switch",
             Some(&(above, _)) if loops(scenario, names, names.members[above].spec) => {
                 "a parent that leads to the root: this one leads back to itself"
             }
@@ -115,11 +107,7 @@ fn check_ends(scenario: &PcieScenario, names: &Names, c: &mut Checker) -> bool {
             match names.groups.get(name) {
                 None => refuse(field, name, "the id of a node"),
                 Some(&(first, _)) if names.members[first].kind(scenario).forwards() => {
-                    refuse(
-                        field,
-                        name,
-                        "a host, a drive, an HCA or a GPU: data ends there",
-                    );
+                    refuse(field, name, "a host, a drive, an HCA or a GPU: data ends there");
                 }
                 Some(_) => continue,
             }
@@ -147,11 +135,7 @@ fn check_ends(scenario: &PcieScenario, names: &Names, c: &mut Checker) -> bool {
                 break;
             }
             if spec.fence.is_some() && mode == Mode::Read {
-                refuse(
-                    "fence",
-                    "on a read",
-                    "only on writes: a read's data is its own proof",
-                );
+                refuse("fence", "on a read", "only on writes: a read's data is its own proof");
                 break;
             }
         }
@@ -185,10 +169,7 @@ fn check_load(scenario: &PcieScenario, c: &mut Checker) {
         }
         let seconds = stream.start_s + least_seconds(&topology, stream);
         if seconds > SIMULATED_MAX.0 {
-            let value = format!(
-                "{} takes {seconds:.1} s at the least",
-                Bytes(stream.size_bytes)
-            );
+            let value = format!("{} takes {seconds:.1} s at the least", Bytes(stream.size_bytes));
             c.refuse(
                 &format!("stream[{spec}].size"),
                 value,
@@ -200,16 +181,8 @@ fn check_load(scenario: &PcieScenario, c: &mut Checker) {
     let channels = usize::try_from(scenario.channels.count).expect("checked to be small");
     let inputs_max = PORT_INPUTS_MAX / channels - 1;
     for (i, node) in topology.nodes.iter().enumerate() {
-        let children = topology
-            .nodes
-            .iter()
-            .filter(|n| n.parent == Some(i))
-            .count();
-        let starts = topology
-            .streams
-            .iter()
-            .filter(|s| initiator(s) == i)
-            .count();
+        let children = topology.nodes.iter().filter(|n| n.parent == Some(i)).count();
+        let starts = topology.streams.iter().filter(|s| initiator(s) == i).count();
         if children.max(starts) > inputs_max {
             let (value, what) = if children >= starts {
                 (children, "links below it")

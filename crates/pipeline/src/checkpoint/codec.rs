@@ -53,9 +53,7 @@ impl Codec {
                 Ok(chunk.len())
             }
             Self::Raw => Ok(stored.len()),
-            Self::Zstd => {
-                zstd::bulk::decompress_to_buffer(stored, chunk).map_err(|e| e.to_string())
-            }
+            Self::Zstd => zstd::bulk::decompress_to_buffer(stored, chunk).map_err(|e| e.to_string()),
             Self::Lz4 => lz4_flex::block::decompress_into(stored, chunk).map_err(|e| e.to_string()),
         };
         let expected = chunk.len();

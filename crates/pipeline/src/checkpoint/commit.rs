@@ -17,9 +17,7 @@ use straightway_sys::Folder;
 use super::{
     home::Home,
     manifest::{Manifest, ObjectVersion},
-    name::{
-        Attempt, BEGUN, MANIFEST, UNDECIDED, mark, shard_draft, step_folder, writer_file, writer_of,
-    },
+    name::{Attempt, BEGUN, MANIFEST, UNDECIDED, mark, shard_draft, step_folder, writer_file, writer_of},
     parity, removal,
     shard_report::{ShardReport, merge},
     steps::{Steps, if_there, names, put},
@@ -49,9 +47,7 @@ impl Drop for Held<'_> {
 impl Steps {
     /// Begins an attempt, which another rank may have begun already.
     pub(crate) fn begin(&self, attempt: &Attempt) -> Result<()> {
-        let records = self
-            .root()
-            .below(attempt.folder().as_ref(), Missing::Create)?;
+        let records = self.root().below(attempt.folder().as_ref(), Missing::Create)?;
         if records.folder().is_none() {
             // In an object store, a folder exists only as the prefix of an object.
             put(&*records, BEGUN, "", Durability::Unsynced)?;
@@ -78,12 +74,7 @@ impl Steps {
     /// Commits an attempt whose shards are all durable, from the reports of all ranks.
     ///
     /// With `parity`, that many parity files are computed from the shards first.
-    pub fn commit(
-        &self,
-        mut reports: Vec<ShardReport>,
-        metadata: &str,
-        parity: usize,
-    ) -> Result<Manifest> {
+    pub fn commit(&self, mut reports: Vec<ShardReport>, metadata: &str, parity: usize) -> Result<Manifest> {
         reports.sort_by_key(|report| report.shard.rank);
         let Some(attempt) = reports.first().map(|report| report.attempt.clone()) else {
             let message = "it has no parts";
@@ -157,9 +148,7 @@ impl Steps {
 
     /// Records that the manifest of an attempt may still appear. Only a sweep by age removes such an attempt.
     pub(crate) fn note_undecided(&self, attempt: &Attempt) {
-        let folder = self
-            .root()
-            .below(attempt.folder().as_ref(), Missing::Refuse);
+        let folder = self.root().below(attempt.folder().as_ref(), Missing::Refuse);
         // Without the record the same service would have to answer the requests that remove the objects.
         let _ = folder.and_then(|folder| put(&*folder, UNDECIDED, "", Durability::Synced));
     }
@@ -180,11 +169,7 @@ impl Steps {
 
     /// Checks that each chunk in another step exists and is the same: that step may have been removed and saved anew
     /// since the comparison. Returns the versions of the objects that hold the chunks.
-    fn check_references(
-        &self,
-        attempt: &Attempt,
-        manifest: &Manifest,
-    ) -> Result<Vec<ObjectVersion>> {
+    fn check_references(&self, attempt: &Attempt, manifest: &Manifest) -> Result<Vec<ObjectVersion>> {
         let (mut versions, store) = (Vec::new(), self.root().address());
         for step in manifest.referenced() {
             let there = match self.read_manifest(step) {
@@ -294,12 +279,7 @@ impl Steps {
 
     /// Removes these records of an attempt that is over. The records of writers that may still write stay: if such a
     /// writer is killed, a sweep finds its objects by its record.
-    fn remove_records(
-        &self,
-        attempt: &Attempt,
-        records: &[String],
-        is_done: impl Fn(&str) -> bool,
-    ) -> Result<()> {
+    fn remove_records(&self, attempt: &Attempt, records: &[String], is_done: impl Fn(&str) -> bool) -> Result<()> {
         let folder = attempt.folder();
         let folder = self.root().below(folder.as_ref(), Missing::Refuse)?;
         for name in records.iter().filter(|name| !stays(name, &is_done)) {
@@ -316,11 +296,7 @@ impl Steps {
 
     /// Removes the objects that these writers of an attempt put below its step, except those that the step's manifest
     /// names: a process that was killed, or did not get its last response, may have committed the attempt.
-    fn abandon_objects<'a>(
-        &self,
-        attempt: &Attempt,
-        writers: impl Iterator<Item = &'a str>,
-    ) -> Result<()> {
+    fn abandon_objects<'a>(&self, attempt: &Attempt, writers: impl Iterator<Item = &'a str>) -> Result<()> {
         let marks: Vec<_> = writers.map(|w| format!("-{}.", mark(w, attempt))).collect();
         let step = step_folder(attempt.step);
         let step = self.root().below(step.as_ref(), Missing::Refuse)?;

@@ -45,12 +45,7 @@ impl Restorer {
     /// is the same. Needs memory for two copies of the largest tensor.
     pub fn diff(&self, before: &Checkpoint, after: &Checkpoint) -> Result<Difference> {
         let (old, new) = (before.manifest(), after.manifest());
-        let names: BTreeSet<_> = old
-            .tensors
-            .iter()
-            .chain(&new.tensors)
-            .map(|t| &t.name)
-            .collect();
+        let names: BTreeSet<_> = old.tensors.iter().chain(&new.tensors).map(|t| &t.name).collect();
         let mut difference = Difference::default();
         for name in names {
             let change = match (old.tensor(name), new.tensor(name)) {
@@ -60,11 +55,7 @@ impl Restorer {
                     let words = |t: &Saved| format!("{} {}", t.dtype, t.shape);
                     Some(StepChange::Reshaped(words(a), words(b)))
                 }
-                (Some(a), Some(b))
-                    if chunk_digests(old, a).is_some_and(|m| Some(m) == chunk_digests(new, b)) =>
-                {
-                    None
-                }
+                (Some(a), Some(b)) if chunk_digests(old, a).is_some_and(|m| Some(m) == chunk_digests(new, b)) => None,
                 (Some(a), Some(_)) => {
                     let left = self.whole(before, a)?;
                     let right = self.whole(after, a)?;

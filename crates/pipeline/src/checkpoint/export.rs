@@ -48,12 +48,7 @@ pub struct Gathered {
 
 impl Restorer {
     /// Restores whole tensors, one after the other, into a new region at `place`.
-    pub fn gather(
-        &self,
-        checkpoint: &Checkpoint,
-        tensors: &[&Saved],
-        place: Place,
-    ) -> Result<Gathered> {
+    pub fn gather(&self, checkpoint: &Checkpoint, tensors: &[&Saved], place: Place) -> Result<Gathered> {
         let mut at = 0_u64;
         let place_one = |tensor: &&Saved| {
             let placed = Placed {

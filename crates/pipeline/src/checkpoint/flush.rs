@@ -75,11 +75,7 @@ pub(crate) struct Flush {
 
 impl Flush {
     /// Runs the flush, and returns the memory of the snapshot with the result.
-    pub(crate) fn run(
-        &self,
-        image: &Image,
-        segments: impl Iterator<Item = Segment>,
-    ) -> (Vec<Region>, Result<Flushed>) {
+    pub(crate) fn run(&self, image: &Image, segments: impl Iterator<Item = Segment>) -> (Vec<Region>, Result<Flushed>) {
         let mut regions = Vec::new();
         let outcome = self.flush(&mut regions, image, segments);
         if outcome.is_err() {
@@ -109,12 +105,12 @@ impl Flush {
     ) -> Result<Flushed> {
         let start = Instant::now();
         let (rank, step, bytes) = (self.rank, self.attempt.step, image.bytes());
-        let (records, written) =
-            self.write(bytes, segments)
-                .map_err(|error| match (&self.gathering, rank.rank) {
-                    (Gathering::Files(_), 1..) => self.rendezvous().decline(error),
-                    _ => error,
-                })?;
+        let (records, written) = self
+            .write(bytes, segments)
+            .map_err(|error| match (&self.gathering, rank.rank) {
+                (Gathering::Files(_), 1..) => self.rendezvous().decline(error),
+                _ => error,
+            })?;
         *regions = written.regions;
         let record = written.record;
         let written_bytes = record.written_bytes(step);
@@ -154,11 +150,7 @@ impl Flush {
     }
 
     /// Writes the shard and makes it durable. Returns the store of the attempt's records too.
-    fn write(
-        &self,
-        bytes: u64,
-        segments: impl Iterator<Item = Segment>,
-    ) -> Result<(Arc<dyn Store>, Written)> {
+    fn write(&self, bytes: u64, segments: impl Iterator<Item = Segment>) -> Result<(Arc<dyn Store>, Written)> {
         let folder = self.attempt.folder();
         let records = self.store.root().below(folder.as_ref(), Missing::Refuse)?;
         let rank = self.rank;
@@ -173,9 +165,7 @@ impl Flush {
             put(&*records, &name, "", Durability::Unsynced)?;
         }
         let (step, parent) = (self.attempt.step, self.parent.as_ref());
-        let written = self
-            .writer
-            .write(&home, rank, step, bytes, segments, parent)?;
+        let written = self.writer.write(&home, rank, step, bytes, segments, parent)?;
         Ok((records, written))
     }
 }

@@ -92,12 +92,7 @@ impl Image {
 
 /// Copies the intersection of `window`, which `chunk` holds, and `extent`. `copy` gets an offset in the extent and the
 /// part of the chunk to fill.
-fn copy_shared(
-    window: Extent,
-    chunk: &mut [u8],
-    extent: Extent,
-    copy: impl FnOnce(usize, &mut [u8]),
-) {
+fn copy_shared(window: Extent, chunk: &mut [u8], extent: Extent, copy: impl FnOnce(usize, &mut [u8])) {
     let shared = window.intersection(extent);
     if shared.is_empty() {
         return;
@@ -126,13 +121,8 @@ fn gather(sources: &[SaveSource<'_>], outline: &Outline) -> Result<Vec<Saved>> {
             });
         }
         let tensor = &mut tensors[number];
-        if (tensor.dtype, &tensor.shape, tensor.opaque)
-            != (source.dtype, &source.shape, source.opaque)
-        {
-            let (name, why) = (
-                quoted(source.name),
-                "two parts of it differ in dtype or shape",
-            );
+        if (tensor.dtype, &tensor.shape, tensor.opaque) != (source.dtype, &source.shape, source.opaque) {
+            let (name, why) = (quoted(source.name), "two parts of it differ in dtype or shape");
             return Err(Error::new(ErrorKind::Invalid, "save", name, why));
         }
         tensor.parts.push(SavedPart {
@@ -142,8 +132,7 @@ fn gather(sources: &[SaveSource<'_>], outline: &Outline) -> Result<Vec<Saved>> {
         });
     }
     for tensor in &tensors {
-        check_tensor(tensor)
-            .map_err(|why| Error::new(ErrorKind::Invalid, "save", quoted(&tensor.name), why))?;
+        check_tensor(tensor).map_err(|why| Error::new(ErrorKind::Invalid, "save", quoted(&tensor.name), why))?;
     }
     Ok(tensors)
 }

@@ -33,11 +33,7 @@ pub(crate) struct Inspector {
 }
 
 impl Inspector {
-    pub(crate) fn new(
-        checkpoint: &Checkpoint,
-        targets: Vec<Target>,
-        continue_on_error: bool,
-    ) -> Self {
+    pub(crate) fn new(checkpoint: &Checkpoint, targets: Vec<Target>, continue_on_error: bool) -> Self {
         Self {
             checkpoint: checkpoint.clone(),
             targets,

@@ -56,31 +56,29 @@ impl Lock {
         };
         // Links, and everything but a regular file, are refused.
         let mut file = folder.open_file(LOCK, Access::Keep)?;
-        Ok(
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => {
-                    // The holder's name is only for messages, so the lock also works on a full file system.
-                    let process = std::process::id();
-                    let who = format!("run {run}, process {process}\n");
-                    // A hard-linked file may belong to somebody else: it is locked but not written to.
-                    if file.metadata().is_ok_and(|meta| meta.nlink() == 1) {
-                        let _ = file.set_len(0).and_then(|()| file.rewind());
-                        let _ = file.write_all(who.as_bytes());
-                    }
-                    let held = Some((file, process));
-                    Ok(Self { held })
+        Ok(match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {
+                // The holder's name is only for messages, so the lock also works on a full file system.
+                let process = std::process::id();
+                let who = format!("run {run}, process {process}\n");
+                // A hard-linked file may belong to somebody else: it is locked but not written to.
+                if file.metadata().is_ok_and(|meta| meta.nlink() == 1) {
+                    let _ = file.set_len(0).and_then(|()| file.rewind());
+                    let _ = file.write_all(who.as_bytes());
                 }
-                Err(Errno::WOULDBLOCK) => {
-                    let mut who = String::new();
-                    let _ = file.take(200).read_to_string(&mut who);
-                    let message = format!("another job saves there: {}", who.trim_end());
-                    let path = folder.path().display();
-                    Err(Error::new(ErrorKind::Invalid, "save to", path, message)
-                        .with_hint("wait for it to end, or save to another folder"))
-                }
-                Err(_) => Ok(Self { held: None }),
-            },
-        )
+                let held = Some((file, process));
+                Ok(Self { held })
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let mut who = String::new();
+                let _ = file.take(200).read_to_string(&mut who);
+                let message = format!("another job saves there: {}", who.trim_end());
+                let path = folder.path().display();
+                Err(Error::new(ErrorKind::Invalid, "save to", path, message)
+                    .with_hint("wait for it to end, or save to another folder"))
+            }
+            Err(_) => Ok(Self { held: None }),
+        })
     }
 }
 

@@ -240,9 +240,7 @@ impl Manifest {
 impl Saved {
     /// The size of the whole tensor in bytes.
     pub fn bytes(&self) -> u64 {
-        self.shape
-            .elements()
-            .map_or(0, |n| n * self.dtype.bits() / 8)
+        self.shape.elements().map_or(0, |n| n * self.dtype.bits() / 8)
     }
 }
 
@@ -252,9 +250,7 @@ impl ShardRecord {
         let Some(stored) = &self.stored else {
             return self.bytes;
         };
-        let own = stored
-            .iter()
-            .filter(|s| s.step == step && s.file == self.file);
+        let own = stored.iter().filter(|s| s.step == step && s.file == self.file);
         own.map(|s| s.offset + s.bytes).max().unwrap_or(0)
     }
 
@@ -301,9 +297,8 @@ pub(crate) fn open<T: DeserializeOwned>(name: &str, text: &[u8], schema: &str) -
             // A newer version may have another kind of seal. A text with an invalid seal of this kind is more likely
             // damaged, perhaps in its version.
             let (kind, message) = if sealed.is_err() && seal::is_sealed(text) {
-                let message = format!(
-                    "its checksum does not match: it is damaged, or sealed in another way and of {newest}"
-                );
+                let message =
+                    format!("its checksum does not match: it is damaged, or sealed in another way and of {newest}");
                 (ErrorKind::Corrupt, message)
             } else {
                 (ErrorKind::Unsupported, format!("it is of {newest}"))
@@ -314,7 +309,6 @@ pub(crate) fn open<T: DeserializeOwned>(name: &str, text: &[u8], schema: &str) -
             let message = format!("it is not a {schema} of version {VERSION}");
             Err(Error::new(ErrorKind::Corrupt, "read", name, message))
         }
-        _ => serde_json::from_str(&sealed?)
-            .map_err(|e| Error::new(ErrorKind::Corrupt, "read", name, e.to_string())),
+        _ => serde_json::from_str(&sealed?).map_err(|e| Error::new(ErrorKind::Corrupt, "read", name, e.to_string())),
     }
 }

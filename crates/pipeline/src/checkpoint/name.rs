@@ -101,8 +101,7 @@ pub(crate) fn announcement(coordinator: &str) -> String {
 
 /// The nonce of the coordinator in an announcement.
 pub(crate) fn announced(name: &str) -> Option<&str> {
-    name.strip_prefix("coordinator-")
-        .filter(|nonce| is_nonce(nonce))
+    name.strip_prefix("coordinator-").filter(|nonce| is_nonce(nonce))
 }
 
 /// The file of a rank's shard report to one coordinator.
@@ -122,10 +121,7 @@ pub(crate) fn fresh_nonce() -> String {
 
 /// Whether a text has the form of [`fresh_nonce`].
 pub(crate) fn is_nonce(text: &str) -> bool {
-    text.len() == 16
-        && text
-            .bytes()
-            .all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
+    text.len() == 16 && text.bytes().all(|c| c.is_ascii_digit() || (b'a'..=b'f').contains(&c))
 }
 
 /// The file of a tag in its step.
@@ -248,11 +244,7 @@ pub struct Attempt {
 impl Attempt {
     /// The name of its folder.
     pub(crate) fn folder(&self) -> String {
-        let Self {
-            step,
-            run,
-            sequence,
-        } = self;
+        let Self { step, run, sequence } = self;
         format!(".step-{step}.{run}-{sequence}")
     }
 
@@ -285,12 +277,7 @@ pub(crate) fn check_run(run: &str) -> Result<()> {
     }
     let target = format!("{:?}", run.chars().take(RUN_CHARS_MAX).collect::<String>());
     let message = format!("its name must be 1 to {RUN_CHARS_MAX} letters, digits, `_` and `-`");
-    Err(Error::new(
-        ErrorKind::Invalid,
-        "name a run",
-        target,
-        message,
-    ))
+    Err(Error::new(ErrorKind::Invalid, "name a run", target, message))
 }
 
 /// Returns an error if a step number is too large.
@@ -311,14 +298,7 @@ mod tests {
         for step in [0, 7, 1000, STEP_MAX - 1] {
             assert_eq!(step_of(&step_folder(step)), Some(step));
         }
-        for name in [
-            "step-007",
-            "step-+7",
-            "step-",
-            ".step-7",
-            "step-7.old",
-            "step--1",
-        ] {
+        for name in ["step-007", "step-+7", "step-", ".step-7", "step-7.old", "step--1"] {
             assert_eq!(step_of(name), None, "{name}");
         }
         assert_eq!(step_of(&format!("step-{STEP_MAX}")), None);

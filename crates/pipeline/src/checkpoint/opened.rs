@@ -174,9 +174,8 @@ impl Checkpoint {
         let path = self.path(place.step, &place.file);
         let target = format!("chunk {chunk} of {}", path.display());
         let message = format!("{why}; it holds {}", self.contents(shard, chunk));
-        Error::new(ErrorKind::Corrupt, "read", target, message).with_hint(
-            "restore an earlier step; parity (`SaverOptions::parity`) lets damage be mended",
-        )
+        Error::new(ErrorKind::Corrupt, "read", target, message)
+            .with_hint("restore an earlier step; parity (`SaverOptions::parity`) lets damage be mended")
     }
 
     /// The tensors in a chunk, as text.

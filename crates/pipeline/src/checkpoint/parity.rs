@@ -20,12 +20,7 @@ use super::{
 const PARITY_RANKS_MAX: usize = 256;
 
 /// Makes parity files for the shards of an attempt in `home`.
-pub(crate) fn protect(
-    store: &Steps,
-    home: &Home,
-    manifest: &Manifest,
-    count: usize,
-) -> Result<Vec<ParityRecord>> {
+pub(crate) fn protect(store: &Steps, home: &Home, manifest: &Manifest, count: usize) -> Result<Vec<ParityRecord>> {
     let world = manifest.shards.len();
     if count > PARITY_MAX || world > PARITY_RANKS_MAX {
         let target = format!("{count} parity files of {world} shards");
@@ -70,9 +65,7 @@ pub(crate) fn rebuild(checkpoint: &Checkpoint, shard: usize, row: usize) -> Resu
     let recovery: Vec<_> = (0..count).filter_map(recover).collect();
     let (missing, left) = (world - originals.len(), recovery.len());
     if missing > left {
-        let why = format!(
-            "{missing} shards have lost this chunk, and {left} of {count} parity files have theirs"
-        );
+        let why = format!("{missing} shards have lost this chunk, and {left} of {count} parity files have theirs");
         return Err(checkpoint.damaged(shard, row, &why));
     }
     let mut made = reed_solomon_simd::decode(world, count, originals, recovery).map_err(failed)?;
@@ -100,11 +93,7 @@ fn padded(checkpoint: &Checkpoint, shard: usize, row: usize) -> Result<Vec<u8>> 
 }
 
 /// A recovery chunk. An error if its checksum does not match.
-pub(crate) fn recovery_chunk(
-    checkpoint: &Checkpoint,
-    number: usize,
-    row: usize,
-) -> Result<Vec<u8>> {
+pub(crate) fn recovery_chunk(checkpoint: &Checkpoint, number: usize, row: usize) -> Result<Vec<u8>> {
     let manifest = checkpoint.manifest();
     let record = &manifest.parity[number];
     let file = checkpoint.handle(manifest.step, &record.file)?;

@@ -210,15 +210,9 @@ fn corrupt(why: impl Into<String>) -> Error {
 /// The error of an object that is only created for a trusted writer.
 fn untrusted(module: &str, name: &str) -> Error {
     let what = format!("{module}.{name}").escape_debug().to_string();
-    let message =
-        format!("it is an object of {what}, which is not made unless its writer is trusted");
-    Error::new(
-        ErrorKind::Invalid,
-        "read",
-        "a value of the checkpoint",
-        message,
-    )
-    .with_hint("trust=True, if the checkpoint is your own")
+    let message = format!("it is an object of {what}, which is not made unless its writer is trusted");
+    Error::new(ErrorKind::Invalid, "read", "a value of the checkpoint", message)
+        .with_hint("trust=True, if the checkpoint is your own")
 }
 
 #[cfg(test)]

@@ -120,11 +120,7 @@ enum Decision {
 }
 
 /// Removes a step, unless it is tagged or others need it.
-pub(crate) fn remove<L: Ledger>(
-    ledger: &L,
-    step: u64,
-    nonce: impl Fn() -> String,
-) -> Result<Outcome> {
+pub(crate) fn remove<L: Ledger>(ledger: &L, step: u64, nonce: impl Fn() -> String) -> Result<Outcome> {
     let missing = |message: &str| {
         let target = format!("step {step}");
         Err(Error::new(ErrorKind::NotFound, "remove", target, message))
@@ -162,13 +158,10 @@ pub(crate) fn remove<L: Ledger>(
         retire(ledger, &removal)?;
     }
     let message = "other processes stopped its removal repeatedly";
-    Err(Error::new(
-        ErrorKind::Transient,
-        "remove",
-        format!("step {step}"),
-        message,
+    Err(
+        Error::new(ErrorKind::Transient, "remove", format!("step {step}"), message)
+            .with_hint("try again when no job starts, tags or saves there"),
     )
-    .with_hint("try again when no job starts, tags or saves there"))
 }
 
 /// Why a removal stops.
@@ -180,12 +173,7 @@ enum Reason {
 }
 
 /// The reason to keep the step of an intent, if there is one.
-fn reason<L: Ledger>(
-    ledger: &L,
-    removal: &Removal,
-    held: &L::Held,
-    identity: &StepIdentity,
-) -> Result<Option<Reason>> {
+fn reason<L: Ledger>(ledger: &L, removal: &Removal, held: &L::Held, identity: &StepIdentity) -> Result<Option<Reason>> {
     let step = removal.step;
     // Checked again after the intent was put: a process that saves this step anew from here on finds the intent.
     let is_same = match ledger.open(step)? {
@@ -225,11 +213,7 @@ fn decide<L: Ledger>(ledger: &L, removal: &Removal, identity: &StepIdentity) -> 
 ///
 /// After an error, or if the step is removed, the reason is not deleted: another process may have been promised the
 /// same tag.
-pub(crate) fn keep<L: Ledger>(
-    ledger: &L,
-    step: u64,
-    put: impl FnOnce(&L::Held) -> Result<()>,
-) -> Result<bool> {
+pub(crate) fn keep<L: Ledger>(ledger: &L, step: u64, put: impl FnOnce(&L::Held) -> Result<()>) -> Result<bool> {
     let Some(held) = ledger.open(step)? else {
         return Ok(false);
     };
@@ -351,6 +335,5 @@ fn retire<L: Ledger>(ledger: &L, removal: &Removal) -> Result<()> {
 /// The removals that have an intent, of one step or of all.
 fn intents(names: &[String], step: Option<u64>) -> Vec<Removal> {
     let all = names.iter().filter_map(|name| Removal::of_intent(name));
-    all.filter(|r| step.is_none_or(|step| step == r.step))
-        .collect()
+    all.filter(|r| step.is_none_or(|step| step == r.step)).collect()
 }

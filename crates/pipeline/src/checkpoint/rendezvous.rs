@@ -49,12 +49,7 @@ impl WaitLimit {
             }
             if self.progress.is_cancelled() {
                 let why = "it was interrupted";
-                return Err(Error::new(
-                    ErrorKind::Cancelled,
-                    "wait for",
-                    "the ranks",
-                    why,
-                ));
+                return Err(Error::new(ErrorKind::Cancelled, "wait for", "the ranks", why));
             }
             if start.elapsed() >= self.timeout {
                 return Ok(None);
@@ -141,17 +136,14 @@ impl Rendezvous<'_> {
             Some(false) if is_taken => {
                 let target = format!("rank {} of run {}", self.rank, self.attempt.run);
                 let message = "another process saves as that rank";
-                let hint =
-                    "end what is left of an earlier start, and give each start a name of its own";
+                let hint = "end what is left of an earlier start, and give each start a name of its own";
                 Err(Error::new(ErrorKind::Invalid, "save as", target, message).with_hint(hint))
             }
-            Some(false) if is_left_out => Err(self.attempt.failed(
-                "it was committed without this rank, which came too late or belongs to another job",
-            )),
-            Some(false) => Err(given_up(self.attempt)),
-            None => Err(self
+            Some(false) if is_left_out => Err(self
                 .attempt
-                .failed("the coordinator did not commit it in time")),
+                .failed("it was committed without this rank, which came too late or belongs to another job")),
+            Some(false) => Err(given_up(self.attempt)),
+            None => Err(self.attempt.failed("the coordinator did not commit it in time")),
         }
     }
 
@@ -247,11 +239,7 @@ pub(crate) fn announce(folder: &dyn Store, coordinator: &str) -> Result<()> {
 }
 
 /// Waits until all other ranks have reported to the coordinator, whose own report is `own`.
-pub(crate) fn gather(
-    folder: &dyn Store,
-    own: ShardReport,
-    wait: &WaitLimit,
-) -> Result<Vec<ShardReport>> {
+pub(crate) fn gather(folder: &dyn Store, own: ShardReport, wait: &WaitLimit) -> Result<Vec<ShardReport>> {
     let (attempt, world) = (own.attempt.clone(), own.world);
     let (coordinator, first) = (own.writer.clone(), own.shard.rank as usize);
     let mut reports: Vec<Option<ShardReport>> = vec![None; world as usize];
@@ -281,8 +269,7 @@ pub(crate) fn gather(
     let shown: Vec<_> = absent.iter().take(8).map(u32::to_string).collect();
     let more = if absent.len() > 8 { ", …" } else { "" };
     let (after, count, shown) = (wait.timeout, absent.len(), shown.join(", "));
-    let message =
-        format!("after {after:?} nothing came from {count} of {world} ranks: {shown}{more}");
+    let message = format!("after {after:?} nothing came from {count} of {world} ranks: {shown}{more}");
     let hint = "look whether those ranks are alive, or allow more time";
     Err(attempt.failed(message).with_hint(hint))
 }
@@ -294,12 +281,7 @@ fn failed_rank(folder: &dyn Store, name: &str, attempt: &Attempt, rank: u32) -> 
     attempt.failed(format!("rank {rank} failed: {said}"))
 }
 
-fn read_report(
-    folder: &dyn Store,
-    name: &str,
-    attempt: &Attempt,
-    rank: u32,
-) -> Result<ShardReport> {
+fn read_report(folder: &dyn Store, name: &str, attempt: &Attempt, rank: u32) -> Result<ShardReport> {
     let path = folder.describe(name.as_ref());
     let report = ShardReport::parse(&path, &folder.get(name.as_ref(), MANIFEST_BYTES_MAX)?)?;
     if report.attempt != *attempt || report.shard.rank != rank {

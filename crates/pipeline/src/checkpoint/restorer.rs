@@ -3,12 +3,8 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use straightway_core::{
-    Choice, Delivery, Error, ErrorKind, Extent, Leg, Portion, Reason, Receipt, Result, Route,
-};
-use straightway_io::{
-    Ask, Books, Checked, Executor, Objects, Progress, Region, Settings, Tally, store::Handle,
-};
+use straightway_core::{Choice, Delivery, Error, ErrorKind, Extent, Leg, Portion, Reason, Receipt, Result, Route};
+use straightway_io::{Ask, Books, Checked, Executor, Objects, Progress, Region, Settings, Tally, store::Handle};
 use straightway_sys::{Slot, Window};
 
 use super::{
@@ -123,9 +119,7 @@ impl Restorer {
         let ask = Ask::new(Choice::Auto, &self.progress);
         let ran = self.executor.check(checked, ask)?.enter(books);
         let found = inspector.take_bad().into_iter();
-        let mut bad: Vec<BadChunk> = found
-            .map(|(number, error)| (job.numbers[number], error))
-            .collect();
+        let mut bad: Vec<BadChunk> = found.map(|(number, error)| (job.numbers[number], error)).collect();
         if let Err(error) = ran {
             // Without `continue_on_error`, the first bad chunk stopped the job.
             let is_stopped = !continue_on_error && !bad.is_empty();
@@ -158,30 +152,21 @@ impl JobBuilder {
         if let Some(known) = self.objects.get(&key) {
             return Ok(*known);
         }
-        let file = checkpoint
-            .handle(step, name)
-            .map_err(|error| match error.kind() {
-                ErrorKind::NotFound => {
-                    let path = checkpoint.path(step, name);
-                    let message = "it is missing, but its manifest names it";
-                    Error::new(ErrorKind::Corrupt, "open", path.display(), message)
-                        .with_hint("restore an earlier step")
-                }
-                _ => error,
-            })?;
-        let number =
-            u32::try_from(self.handles.len()).expect("files are fewer than ranks and steps");
+        let file = checkpoint.handle(step, name).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => {
+                let path = checkpoint.path(step, name);
+                let message = "it is missing, but its manifest names it";
+                Error::new(ErrorKind::Corrupt, "open", path.display(), message).with_hint("restore an earlier step")
+            }
+            _ => error,
+        })?;
+        let number = u32::try_from(self.handles.len()).expect("files are fewer than ranks and steps");
         self.handles.push(file);
         self.objects.insert(key, number);
         Ok(number)
     }
 
-    fn add(
-        &mut self,
-        number: usize,
-        task: &Task,
-        (object, extent, image_bytes): (u32, Extent, u64),
-    ) {
+    fn add(&mut self, number: usize, task: &Task, (object, extent, image_bytes): (u32, Extent, u64)) {
         let delivery = |copy: &super::scatter::CopyTo| Delivery {
             from: copy.from as u64,
             bytes: copy.bytes as u64,

@@ -66,12 +66,8 @@ impl StepSurvey {
         if let Some(dependent) = dependents.find(|m| m.referenced().contains(&step)) {
             return Some(format!("step {} refers to it", dependent.step));
         }
-        let dependent = self
-            .unreadable_dependent
-            .filter(|dependent| step < *dependent)?;
-        Some(format!(
-            "step {dependent} cannot be read and may refer to it"
-        ))
+        let dependent = self.unreadable_dependent.filter(|dependent| step < *dependent)?;
+        Some(format!("step {dependent} cannot be read and may refer to it"))
     }
 }
 
@@ -118,10 +114,8 @@ impl Steps {
             Outcome::Removed => Ok(()),
             Outcome::Kept(why) => {
                 let path = self.step_path(step);
-                Err(
-                    Error::new(ErrorKind::Invalid, "remove", path.display(), why)
-                        .with_hint("remove its tags and the steps that refer to it first"),
-                )
+                Err(Error::new(ErrorKind::Invalid, "remove", path.display(), why)
+                    .with_hint("remove its tags and the steps that refer to it first"))
             }
         }
     }
@@ -155,11 +149,7 @@ impl Steps {
     fn divide(&self, retention: &Retention) -> Result<(Pruned, Vec<Manifest>)> {
         let survey = self.survey()?;
         let steps = survey.steps();
-        let own: Vec<_> = retention
-            .saved
-            .iter()
-            .filter(|step| steps.contains(step))
-            .collect();
+        let own: Vec<_> = retention.saved.iter().filter(|step| steps.contains(step)).collect();
         let newest = |all: usize| all.saturating_sub(retention.last.max(1));
         let mut kept: BTreeSet<u64> = steps[newest(steps.len())..].iter().copied().collect();
         kept.extend(own[newest(own.len())..].iter().copied());
@@ -172,9 +162,7 @@ impl Steps {
             left.extend(tags.as_ref().err().map(|error| (step, error.to_string())));
             let is_tagged = tags.map_or(true, |tags| !tags.is_empty());
             let is_new = retention.known.as_ref().is_some_and(|k| !k.contains(&step));
-            let is_needed = survey
-                .unreadable_dependent
-                .is_some_and(|dependent| step < dependent);
+            let is_needed = survey.unreadable_dependent.is_some_and(|dependent| step < dependent);
             if is_mth || is_tagged || is_new || is_needed {
                 kept.insert(step);
             }
@@ -182,8 +170,7 @@ impl Steps {
         let dependents = survey.manifests.iter().filter(|m| kept.contains(&m.step));
         let needed: Vec<_> = dependents.flat_map(Manifest::referenced).collect();
         kept.extend(needed);
-        let (mut kept, removed): (Vec<_>, Vec<_>) =
-            steps.into_iter().partition(|step| kept.contains(step));
+        let (mut kept, removed): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| kept.contains(step));
         kept.extend(survey.damaged.iter().map(|(step, _)| *step));
         kept.sort_unstable();
         let pruned = Pruned {
@@ -198,10 +185,7 @@ impl Steps {
 
 /// The steps to remove, in an order in which each comes after those that reference it.
 fn removal_order(removed: &[u64], manifests: &[Manifest]) -> Result<Vec<u64>> {
-    let mut left: Vec<_> = manifests
-        .iter()
-        .filter(|m| removed.contains(&m.step))
-        .collect();
+    let mut left: Vec<_> = manifests.iter().filter(|m| removed.contains(&m.step)).collect();
     let mut order = Vec::new();
     while !left.is_empty() {
         let is_free = |step: u64| !left.iter().any(|m| m.referenced().contains(&step));

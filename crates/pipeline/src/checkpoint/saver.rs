@@ -106,13 +106,7 @@ impl CheckpointSaver {
     /// name may be used again after a crash once all processes of the earlier start have ended.
     ///
     /// Rank 0 is the coordinator. It takes the lock on the folder, and removes the leftovers of crashed runs.
-    pub fn new(
-        store: Steps,
-        rank: Rank,
-        run: &str,
-        executor: Arc<Executor>,
-        options: SaverOptions,
-    ) -> Result<Self> {
+    pub fn new(store: Steps, rank: Rank, run: &str, executor: Arc<Executor>, options: SaverOptions) -> Result<Self> {
         check_rank(rank)?;
         check_run(run)?;
         check_chunk_bytes(options.chunk_bytes)
@@ -190,9 +184,7 @@ impl CheckpointSaver {
 
     /// Whether a save is under way.
     pub fn is_busy(&self) -> bool {
-        self.in_flight
-            .as_ref()
-            .is_some_and(|thread| !thread.is_finished())
+        self.in_flight.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     /// The progress of the save under way, in bytes of this rank. Cancelling it makes the save fail.
@@ -243,8 +235,9 @@ impl CheckpointSaver {
         if self.is_busy() && self.options.busy == Busy::Refuse {
             let target = format!("step {step}");
             let message = "the save before it is still under way";
-            return Err(Error::new(ErrorKind::Transient, "save", target, message)
-                .with_hint("wait for it, or save less often"));
+            return Err(
+                Error::new(ErrorKind::Transient, "save", target, message).with_hint("wait for it, or save less often")
+            );
         }
         self.wait()?;
         let attempt = Attempt {
@@ -337,12 +330,7 @@ impl CheckpointSaver {
         };
         let Ok((regions, outcome)) = thread.join() else {
             let message = "its thread ended early";
-            return Err(Error::new(
-                ErrorKind::Transient,
-                "finish",
-                "a save",
-                message,
-            ));
+            return Err(Error::new(ErrorKind::Transient, "finish", "a save", message));
         };
         for region in regions {
             self.pool.give_back(region);

@@ -56,11 +56,7 @@ pub(crate) struct Task {
 impl Task {
     fn new(shard: usize, chunk: usize) -> Self {
         let copies = Vec::new();
-        Self {
-            shard,
-            chunk,
-            copies,
-        }
+        Self { shard, chunk, copies }
     }
 
     /// The number of wanted bytes of a chunk of `all` bytes. A chunk without copies is read whole, to check it.
@@ -96,9 +92,7 @@ impl Scatter {
             });
             scatter.add(manifest, want, region)?;
         }
-        scatter
-            .tasks
-            .sort_unstable_by_key(|task| (task.shard, task.chunk));
+        scatter.tasks.sort_unstable_by_key(|task| (task.shard, task.chunk));
         Ok(scatter)
     }
 
@@ -107,9 +101,7 @@ impl Scatter {
         let mut scatter = Self::default();
         for (shard, record) in manifest.shards.iter().enumerate() {
             let chunks = 0..record.chunks.len();
-            scatter
-                .tasks
-                .extend(chunks.map(|chunk| Task::new(shard, chunk)));
+            scatter.tasks.extend(chunks.map(|chunk| Task::new(shard, chunk)));
         }
         scatter.bytes = manifest.image_bytes();
         scatter
@@ -165,9 +157,7 @@ impl Scatter {
             let (at, bytes) = (want.at + to_at * bits / 8, elements * bits / 8);
             let (chunk_bytes, of) = (manifest.chunk_bytes, part.shard as usize);
             self.add_run(chunk_bytes, of, offset, bytes, (region, at));
-            let rest = |run: (u64, u64)| {
-                (run.1 > elements).then_some((run.0 + elements, run.1 - elements))
-            };
+            let rest = |run: (u64, u64)| (run.1 > elements).then_some((run.0 + elements, run.1 - elements));
             from = rest((from_at, from_left)).or_else(|| stored.next());
             to = rest((to_at, to_left)).or_else(|| placed.next());
         }
@@ -252,9 +242,8 @@ fn check_apart(wanted: &[Wanted], manifest: &Manifest) -> Result<()> {
         }
     }
     places.sort_unstable();
-    let overlap = |pair: &&[(*const Region, u64, u64, &String)]| {
-        pair[0].0 == pair[1].0 && pair[0].1 + pair[0].2 > pair[1].1
-    };
+    let overlap =
+        |pair: &&[(*const Region, u64, u64, &String)]| pair[0].0 == pair[1].0 && pair[0].1 + pair[0].2 > pair[1].1;
     match places.windows(2).find(overlap) {
         None => Ok(()),
         Some(pair) => {

@@ -44,9 +44,7 @@ pub(crate) fn unseal(name: &str, text: &[u8]) -> Result<String> {
 pub(crate) fn is_sealed(text: &[u8]) -> bool {
     let ends = text.strip_suffix(AFTER.as_bytes());
     let before = ends.and_then(|text| text.split_last_chunk::<DIGITS>());
-    before.is_some_and(|(text, digits)| {
-        text.ends_with(BEFORE.as_bytes()) && digits.iter().all(u8::is_ascii_hexdigit)
-    })
+    before.is_some_and(|(text, digits)| text.ends_with(BEFORE.as_bytes()) && digits.iter().all(u8::is_ascii_hexdigit))
 }
 
 #[cfg(test)]

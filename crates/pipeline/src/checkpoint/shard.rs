@@ -171,12 +171,7 @@ impl ShardWriter {
 
     /// Computes the missing checksums. The region is being written at the same time, so its bytes are copied to a slot
     /// first.
-    fn sum_missing(
-        &self,
-        region: &Arc<Region>,
-        bytes: u64,
-        sums: Vec<Option<Sum>>,
-    ) -> Result<Vec<Sum>> {
+    fn sum_missing(&self, region: &Arc<Region>, bytes: u64, sums: Vec<Option<Sum>>) -> Result<Vec<Sum>> {
         let mut slots = Vec::new();
         let mut sum = |number: usize| -> Result<Sum> {
             if slots.is_empty() {
@@ -233,9 +228,7 @@ impl ShardWriter {
         if !is_plain {
             let old = |number: usize| {
                 let bytes = record.extent(number, self.chunk_bytes).bytes;
-                known_chunks
-                    .get(&(record.digests[number].0, bytes))
-                    .cloned()
+                known_chunks.get(&(record.digests[number].0, bytes)).cloned()
             };
             let old: Vec<_> = (0..record.chunks.len()).map(old).collect();
             record.stored = Some(self.pack(image, step, &name, &old));
@@ -260,13 +253,7 @@ impl ShardWriter {
     /// each chunk.
     ///
     /// A chunk only moves towards the front, so none is overwritten before it is moved.
-    fn pack(
-        &self,
-        image: &mut [u8],
-        step: u64,
-        file: &str,
-        old: &[Option<ChunkLocation>],
-    ) -> Vec<ChunkLocation> {
+    fn pack(&self, image: &mut [u8], step: u64, file: &str, old: &[Option<ChunkLocation>]) -> Vec<ChunkLocation> {
         let chunk_bytes = usize::try_from(self.chunk_bytes).expect("a chunk fits into memory");
         let batch = threads();
         let mut stored = Vec::with_capacity(old.len());
@@ -307,19 +294,12 @@ impl ShardWriter {
     }
 
     /// Writes the front of a region to part of an object.
-    fn start(
-        &self,
-        object: &Objects,
-        extent: Extent,
-        region: &Arc<Region>,
-        syncs: bool,
-    ) -> Result<Ticket> {
+    fn start(&self, object: &Objects, extent: Extent, region: &Arc<Region>, syncs: bool) -> Result<Ticket> {
         let ask = Ask {
             syncs,
             ..Ask::new(Choice::Auto, &self.progress)
         };
-        self.executor
-            .write(region, object.clone(), vec![extent.into()], ask)
+        self.executor.write(region, object.clone(), vec![extent.into()], ask)
     }
 }
 
@@ -358,11 +338,7 @@ fn estimate(image: &[u8]) -> f64 {
         let small = Codec::Zstd.shrink(sample);
         left += small.map_or(sample.len(), |small| small.len());
     }
-    if whole == 0 {
-        1.0
-    } else {
-        left as f64 / whole as f64
-    }
+    if whole == 0 { 1.0 } else { left as f64 / whole as f64 }
 }
 
 /// Returns an error if the rank is not below the number of ranks.

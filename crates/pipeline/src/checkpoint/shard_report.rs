@@ -5,8 +5,7 @@ use straightway_core::{Error, ErrorKind, Result};
 
 use super::{
     manifest::{
-        Manifest, PART_SCHEMA, RANKS_MAX, Saved, SavedPart, ShardRecord, ShardReportWire,
-        check_tensor, covers, open,
+        Manifest, PART_SCHEMA, RANKS_MAX, Saved, SavedPart, ShardRecord, ShardReportWire, check_tensor, covers, open,
     },
     name::Attempt,
     seal,
@@ -57,10 +56,7 @@ pub(crate) fn merge(mut reports: Vec<ShardReport>, metadata: &str) -> Result<Man
     reports.sort_by_key(|report| report.shard.rank);
     let is_whole = first.world <= RANKS_MAX
         && reports.len() == first.world as usize
-        && reports
-            .iter()
-            .zip(0..)
-            .all(|(r, rank)| r.shard.rank == rank);
+        && reports.iter().zip(0..).all(|(r, rank)| r.shard.rank == rank);
     if !is_whole {
         let (found, world) = (reports.len(), first.world);
         let message = format!("{found} parts are not one for each of {world} ranks");
@@ -107,9 +103,7 @@ pub(crate) fn merge(mut reports: Vec<ShardReport>, metadata: &str) -> Result<Man
         versions: None,
         numbers: HashMap::new(),
     };
-    manifest
-        .checked(&target)
-        .map_err(|e| refuse(&target, e.to_string()))
+    manifest.checked(&target).map_err(|e| refuse(&target, e.to_string()))
 }
 
 /// Adds the parts that rank `rank` has of a tensor that another rank has too.

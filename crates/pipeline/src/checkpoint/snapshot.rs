@@ -66,9 +66,7 @@ pub(crate) fn segments(bytes: u64, chunk_bytes: u64) -> impl Iterator<Item = Ext
         (start < bytes).then(|| Extent::between(start, end))
     };
     let longer = |segment: &Extent| segment.bytes.saturating_mul(SEGMENT_GROWTH);
-    std::iter::successors(cut(0, first_bytes), move |last| {
-        cut(last.end(), longer(last))
-    })
+    std::iter::successors(cut(0, first_bytes), move |last| cut(last.end(), longer(last)))
 }
 
 /// Returns an error if a state needs more memory than is allowed.
@@ -78,10 +76,8 @@ pub(crate) fn check_memory(bytes: u64, memory_bytes_max: u64) -> Result<()> {
     }
     let target = format!("a state of {}", Bytes(bytes));
     let message = format!("{} of memory are allowed for it", Bytes(memory_bytes_max));
-    Err(
-        Error::new(ErrorKind::Invalid, "take a snapshot of", target, message)
-            .with_hint("allow more memory, or save from more ranks"),
-    )
+    Err(Error::new(ErrorKind::Invalid, "take a snapshot of", target, message)
+        .with_hint("allow more memory, or save from more ranks"))
 }
 
 impl SnapshotPool {
@@ -105,11 +101,7 @@ impl SnapshotPool {
             let is_all = image.fill(sources, offset, chunk);
             is_all.then(|| Sum::of(chunk))
         });
-        Ok(Segment {
-            region,
-            extent,
-            sums,
-        })
+        Ok(Segment { region, extent, sums })
     }
 
     /// Prepares memory for segments of these lengths on a background thread. With `context`, the memory is pinned for
@@ -252,9 +244,6 @@ mod tests {
         }
         assert_eq!(all.len(), 5, "0.25, 0.5, 1 and 2 GiB, and the rest");
         assert_eq!(segments(0, chunk_bytes).count(), 0);
-        assert_eq!(
-            segments(1, chunk_bytes).collect::<Vec<_>>(),
-            [Extent::new(0, 1)]
-        );
+        assert_eq!(segments(1, chunk_bytes).collect::<Vec<_>>(), [Extent::new(0, 1)]);
     }
 }

@@ -56,9 +56,7 @@ impl<'a> SaveSource<'a> {
         let elements = self.rectangle.elements();
         let Some(bytes) = whole_bytes(elements, self.dtype) else {
             let dtype = self.dtype;
-            return refuse(format!(
-                "{elements} elements of {dtype} do not end on a whole byte"
-            ));
+            return refuse(format!("{elements} elements of {dtype} do not end on a whole byte"));
         };
         let held = self.memory.bytes() as u64;
         if held != bytes {

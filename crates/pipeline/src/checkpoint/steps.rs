@@ -14,8 +14,8 @@ use std::{
 
 use straightway_core::{Error, ErrorKind, Result, Scheme, Uri};
 use straightway_io::store::{
-    Condition, Durability, Files, Folder, Handle, Location, Missing, Registry, Store, Verb,
-    list_all, open_one, read_whole,
+    Condition, Durability, Files, Folder, Handle, Location, Missing, Registry, Store, Verb, list_all, open_one,
+    read_whole,
 };
 
 use super::{
@@ -137,12 +137,7 @@ impl Steps {
         self.steps()?.pop().ok_or_else(|| {
             let message = "no complete checkpoint is in it";
             let store = self.root.describe(OsStr::new(""));
-            Error::new(
-                ErrorKind::NotFound,
-                "find the latest step of",
-                store,
-                message,
-            )
+            Error::new(ErrorKind::NotFound, "find the latest step of", store, message)
         })
     }
 
@@ -176,12 +171,7 @@ impl Steps {
         if manifest.step != step {
             let path = self.step_path(step).join(MANIFEST);
             let message = format!("it says that it is step {}", manifest.step);
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "read",
-                path.display(),
-                message,
-            ));
+            return Err(Error::new(ErrorKind::Corrupt, "read", path.display(), message));
         }
         Ok(manifest)
     }
@@ -194,8 +184,7 @@ impl Steps {
             (Some(first), Some(last)) => format!("its {} steps are {first} to {last}", steps.len()),
             _ => "it has no complete step".to_owned(),
         };
-        Error::new(ErrorKind::NotFound, "find", target, known)
-            .with_hint("`straightway checkpoint ls` lists the steps")
+        Error::new(ErrorKind::NotFound, "find", target, known).with_hint("`straightway checkpoint ls` lists the steps")
     }
 
     /// The path of a step, for messages.
@@ -239,9 +228,7 @@ impl Steps {
         }
         swept.extend(removal::settle(self, None)?);
         // A killed process may have left the draft of a tag in the step.
-        let steps = names(self.root())?
-            .into_iter()
-            .filter_map(|name| step_of(&name));
+        let steps = names(self.root())?.into_iter().filter_map(|name| step_of(&name));
         let steps = steps.filter_map(|step| self.step(step).ok());
         for store in steps.chain([Arc::clone(&self.root)]) {
             store.sweep();
@@ -255,9 +242,7 @@ impl Steps {
         let mut swept = Vec::new();
         let all = names(self.root())?;
         let records = |attempt: &Attempt| {
-            let folder = self
-                .root
-                .below(attempt.folder().as_ref(), Missing::Refuse)?;
+            let folder = self.root.below(attempt.folder().as_ref(), Missing::Refuse)?;
             list_all(&*folder).map(|all| all.objects)
         };
         for attempt in all.iter().filter_map(|name| Attempt::of(name)) {
@@ -288,21 +273,13 @@ impl Steps {
             if !lock.is_held() {
                 let message = "its file system has no locks, which tell whether a job saves there";
                 let folder = self.folder();
-                return Err(
-                    Error::new(ErrorKind::Unsupported, "sweep", folder.display(), message)
-                        .with_hint(
-                            "remove by hand what begins with `.step-`, when no job saves there",
-                        ),
-                );
+                return Err(Error::new(ErrorKind::Unsupported, "sweep", folder.display(), message)
+                    .with_hint("remove by hand what begins with `.step-`, when no job saves there"));
             }
             return self.sweep(None);
         }
         // The store's clock may be ahead of this one's, and an age of 0 must include everything.
-        let ahead = if age.is_zero() {
-            CLOCK_SKEW_MAX
-        } else {
-            Duration::ZERO
-        };
+        let ahead = if age.is_zero() { CLOCK_SKEW_MAX } else { Duration::ZERO };
         let mut swept = self.sweep_aged(SystemTime::now() + ahead, age)?;
         swept.extend(removal::settle(self, None)?);
         swept.extend(self.root.sweep_drafts(age)?);
@@ -359,10 +336,7 @@ impl Steps {
     /// the manifest and the tags are deleted only in the versions that were seen while the step had this identity.
     fn erase_objects(held: &dyn Store, identity: &StepIdentity) -> Result<()> {
         let mut tags = Vec::new();
-        for name in names(held)?
-            .into_iter()
-            .filter(|name| tag_of(name).is_some())
-        {
+        for name in names(held)?.into_iter().filter(|name| tag_of(name).is_some()) {
             tags.extend(if_there(open_one(held, name.as_ref()))?.map(|tag| (name, tag)));
         }
         let Some(seen) = if_there(open_one(held, MANIFEST.as_ref()))? else {
@@ -391,9 +365,7 @@ impl Steps {
 /// between the check and the removal.
 fn remove_version(held: &dyn Store, name: &str, seen: &dyn Handle, how: Durability) -> Result<()> {
     match seen.tag() {
-        Some(tag) if held.verbs().has(Verb::RemoveIfMatch) => {
-            held.remove_if_match(name.as_ref(), &tag, how).map(drop)
-        }
+        Some(tag) if held.verbs().has(Verb::RemoveIfMatch) => held.remove_if_match(name.as_ref(), &tag, how).map(drop),
         _ if seen.check_unchanged().is_ok() => held.remove(name.as_ref(), how),
         _ => Ok(()),
     }

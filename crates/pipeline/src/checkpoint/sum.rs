@@ -89,12 +89,7 @@ mod tests {
         let sum = Sum(0x0123_4567_89ab_cdef);
         let text = serde_json::to_string(&sum).unwrap();
         assert_eq!(serde_json::from_str::<Sum>(&text).unwrap(), sum);
-        for text in [
-            "\"0123456789ABCDEF\"",
-            "\"123\"",
-            "7",
-            "\"+123456789abcdef\"",
-        ] {
+        for text in ["\"0123456789ABCDEF\"", "\"123\"", "7", "\"+123456789abcdef\""] {
             assert!(serde_json::from_str::<Sum>(text).is_err(), "{text}");
         }
     }

@@ -55,10 +55,7 @@ impl Steps {
     /// The tags in a step's folder.
     pub(crate) fn tags_in(held: &dyn Store) -> Result<Vec<String>> {
         let names = names(held)?;
-        let own = names
-            .iter()
-            .filter_map(|name| tag_of(name))
-            .map(str::to_owned);
+        let own = names.iter().filter_map(|name| tag_of(name)).map(str::to_owned);
         let tags: BTreeSet<_> = own.chain(old_tags(held)?).collect();
         Ok(tags.into_iter().collect())
     }
@@ -82,8 +79,7 @@ fn old_tags(held: &dyn Store) -> Result<Vec<String>> {
 /// Parses a tag file of version 0.1.0. Errors call it `name`.
 pub fn parse_tags(name: &str, text: &[u8]) -> Result<Vec<String>> {
     let corrupt = |why: String| {
-        Error::new(ErrorKind::Corrupt, "read", name, why)
-            .with_hint("delete that file if the tags in it are not needed")
+        Error::new(ErrorKind::Corrupt, "read", name, why).with_hint("delete that file if the tags in it are not needed")
     };
     let tags: Vec<String> = serde_json::from_slice(text).map_err(|e| corrupt(e.to_string()))?;
     match tags.iter().find_map(|tag| check_tag(tag).err()) {

@@ -54,12 +54,7 @@ pub struct PreparedBlocks {
 
 impl Loader {
     /// Prepares a load whose blocks the caller allocates later, on the GPU of `context`.
-    pub fn prepare_blocks(
-        &self,
-        model: &Model,
-        layout: Layout,
-        context: &Context,
-    ) -> Result<PreparedBlocks> {
+    pub fn prepare_blocks(&self, model: &Model, layout: Layout, context: &Context) -> Result<PreparedBlocks> {
         let blocks = divide(&layout.tensors);
         let (bytes, tensors) = (layout.bytes, Arc::new(layout.tensors));
         let part = |block: &MemoryBlock| ScatteredPart {
@@ -155,10 +150,7 @@ mod tests {
             (0, 0),
             (0, 7),
         ];
-        let groups: Vec<_> = divide(&placed(&sizes))
-            .into_iter()
-            .map(|b| b.tensors)
-            .collect();
+        let groups: Vec<_> = divide(&placed(&sizes)).into_iter().map(|b| b.tensors).collect();
         assert_eq!(groups, [0..1, 1..2, 2..5, 5..6, 6..7, 7..8]);
     }
 

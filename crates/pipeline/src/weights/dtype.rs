@@ -79,13 +79,8 @@ impl FromStr for Dtype {
     fn from_str(name: &str) -> Result<Self> {
         Self::named(name).ok_or_else(|| {
             let message = "no dtype of safetensors has that name";
-            Error::new(
-                ErrorKind::Invalid,
-                "find dtype",
-                format!("`{name}`"),
-                message,
-            )
-            .with_hint("names are those of the format: F32, BF16, F8_E4M3, …")
+            Error::new(ErrorKind::Invalid, "find dtype", format!("`{name}`"), message)
+                .with_hint("names are those of the format: F32, BF16, F8_E4M3, …")
         })
     }
 }

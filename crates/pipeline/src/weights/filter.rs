@@ -39,9 +39,7 @@ impl Filter {
     /// All tensors whose name the regular expression matches anywhere.
     pub fn regex(pattern: &str) -> Result<Self> {
         check_length("regular expression", pattern)?;
-        let regex = RegexBuilder::new(pattern)
-            .size_limit(REGEX_BYTES_MAX)
-            .build();
+        let regex = RegexBuilder::new(pattern).size_limit(REGEX_BYTES_MAX).build();
         let regex = regex.map_err(|e| {
             // The engine's error shows the pattern over several lines; the last line is the reason.
             let text = e.to_string();
@@ -103,9 +101,7 @@ pub struct Filters {
 impl Filters {
     /// Whether a tensor with this name is selected.
     pub fn matches(&self, name: &str) -> bool {
-        self.is_empty()
-            || self.names.contains(name)
-            || self.patterns.iter().any(|f| f.matches(name))
+        self.is_empty() || self.names.contains(name) || self.patterns.iter().any(|f| f.matches(name))
     }
 
     /// Whether there are no filters.
@@ -142,12 +138,7 @@ fn check_length(what: &str, pattern: &str) -> Result<()> {
 }
 
 fn refused(what: &str, pattern: &str, why: String) -> Error {
-    Error::new(
-        ErrorKind::Invalid,
-        "use",
-        format!("{what} `{pattern}`"),
-        why,
-    )
+    Error::new(ErrorKind::Invalid, "use", format!("{what} `{pattern}`"), why)
 }
 
 #[cfg(test)]
@@ -192,10 +183,7 @@ mod tests {
     #[test]
     fn no_filters_match_everything_and_several_match_what_any_of_them_does() {
         assert!(Filters::default().matches("x"));
-        let two: Filters = ["a", "b.*"]
-            .map(|f| f.parse().unwrap())
-            .into_iter()
-            .collect();
+        let two: Filters = ["a", "b.*"].map(|f| f.parse().unwrap()).into_iter().collect();
         assert!(two.matches("a") && two.matches("b.c") && !two.matches("c"));
     }
 }

@@ -87,19 +87,13 @@ impl Header {
         Self::from_json(name, json, file_bytes, &Count::default()).map(|(header, _)| header)
     }
 
-    fn from_json(
-        name: &str,
-        text: Vec<u8>,
-        file_bytes: u64,
-        count: &Count,
-    ) -> Result<(Self, NameTable)> {
+    fn from_json(name: &str, text: Vec<u8>, file_bytes: u64, count: &Count) -> Result<(Self, NameTable)> {
         let corrupt = |message: String| Error::new(ErrorKind::Corrupt, "read", name, message);
         if text.first() != Some(&b'{') {
-            return Err(corrupt("its header does not begin with `{`".to_owned())
-                .with_hint("is it a safetensors file?"));
+            return Err(corrupt("its header does not begin with `{`".to_owned()).with_hint("is it a safetensors file?"));
         }
-        let text = String::from_utf8(text)
-            .map_err(|e| corrupt(format!("its header is not UTF-8: {}", e.utf8_error())))?;
+        let text =
+            String::from_utf8(text).map_err(|e| corrupt(format!("its header is not UTF-8: {}", e.utf8_error())))?;
         let text = Arc::new(text);
         let mut header = match scan::parse(&text, count) {
             Some(header) => header,
@@ -162,11 +156,7 @@ fn check_extents(tensors: &[Tensor], data_bytes: u64) -> Result<(), String> {
     for (number, tensor) in tensors.iter().enumerate() {
         let start = tensor.extent.offset;
         if start != end {
-            let word = if start > end {
-                "there is a hole"
-            } else {
-                "they overlap"
-            };
+            let word = if start > end { "there is a hole" } else { "they overlap" };
             let before = match number {
                 0 => "the data begins at 0".to_owned(),
                 n => format!("{} before it ends at {end}", quoted(&tensors[n - 1].name)),
@@ -204,9 +194,7 @@ fn check_bytes(tensor: &Tensor) -> Result<(), String> {
     let name = quoted(&tensor.name);
     let is_counted = elements.is_some_and(|n| n.checked_mul(dtype.bits()).is_some());
     Err(match taken {
-        Some(taken) => format!(
-            "tensor {name} has {bytes} bytes, and shape {shape} of dtype {dtype} takes {taken}"
-        ),
+        Some(taken) => format!("tensor {name} has {bytes} bytes, and shape {shape} of dtype {dtype} takes {taken}"),
         None if is_counted => {
             format!("tensor {name} of shape {shape} and dtype {dtype} does not end on a whole byte")
         }

@@ -42,8 +42,7 @@ impl WeightIndex {
 
     /// Parses `text` as the index at `path`.
     pub fn parse(path: &Path, text: &[u8]) -> Result<Self> {
-        let corrupt =
-            |message: String| Error::new(ErrorKind::Corrupt, "read", path.display(), message);
+        let corrupt = |message: String| Error::new(ErrorKind::Corrupt, "read", path.display(), message);
         let mut reader = serde_json::Deserializer::from_slice(text);
         let index = reader
             .deserialize_map(IndexVisitor)
@@ -143,17 +142,13 @@ impl<'de> Visitor<'de> for WeightMap<'_> {
                 return Err(refuse(format!("it has more than {TENSORS_MAX} tensors")));
             }
             if name.len() > NAME_BYTES_MAX {
-                return Err(refuse(format!(
-                    "the name is longer than {NAME_BYTES_MAX} bytes"
-                )));
+                return Err(refuse(format!("the name is longer than {NAME_BYTES_MAX} bytes")));
             }
             if !names.insert(Arc::clone(&name)) {
                 let message = format!("tensor {} is there twice", quoted(&name));
                 return Err(A::Error::custom(message));
             }
-            let file = map
-                .next_value::<String>()
-                .map_err(|e| refuse(e.to_string()))?;
+            let file = map.next_value::<String>().map_err(|e| refuse(e.to_string()))?;
             let number = match files.get(&file) {
                 Some(number) => *number,
                 None => self.0.add_file(&mut files, file).map_err(refuse)?,

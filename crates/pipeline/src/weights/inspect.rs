@@ -65,12 +65,7 @@ pub struct TensorFacts {
 
 impl Loader {
     /// Describes the selected tensors of a model, and plans how they would be loaded.
-    pub fn inspect(
-        &self,
-        model: &Model,
-        selection: &Selection,
-        place: Place,
-    ) -> Result<Inspection> {
+    pub fn inspect(&self, model: &Model, selection: &Selection, place: Place) -> Result<Inspection> {
         let layout = self.layout(model, selection, place);
         let mut routes = BTreeMap::new();
         for moves in layout.moves.chunk_by(|a, b| a.object == b.object) {

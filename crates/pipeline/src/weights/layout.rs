@@ -62,9 +62,7 @@ impl Layout {
         for pick in selection.picks() {
             let tensor = pick.of(model);
             let mut extents = pick.extents(tensor);
-            let first = extents
-                .next()
-                .unwrap_or(Extent::new(tensor.extent.offset, 0));
+            let first = extents.next().unwrap_or(Extent::new(tensor.extent.offset, 0));
             let second = extents.next();
             let align_bytes = tensor.dtype.align_bytes();
             let mut placed = Placed {
@@ -116,13 +114,7 @@ impl Layout {
     }
 
     /// Places a tensor that has several runs in its file.
-    fn scatter(
-        &mut self,
-        file: u32,
-        runs: impl Iterator<Item = Extent>,
-        align_bytes: u64,
-        placed: &mut Placed,
-    ) {
+    fn scatter(&mut self, file: u32, runs: impl Iterator<Item = Extent>, align_bytes: u64, placed: &mut Placed) {
         let first = self.moves.len();
         let mut bytes = 0;
         for extent in runs {
@@ -191,8 +183,7 @@ impl Chain {
 
     /// Adds a tensor if it is adjacent and stays aligned. Returns whether it was added.
     fn take(&mut self, link: Link) -> bool {
-        let follows = self.first.is_some()
-            && (self.file, self.extent.end()) == (link.file, link.extent.offset);
+        let follows = self.first.is_some() && (self.file, self.extent.end()) == (link.file, link.extent.offset);
         if !follows || self.is_in_step != link.is_in_step() {
             return false;
         }

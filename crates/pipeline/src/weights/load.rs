@@ -153,13 +153,9 @@ impl Jobs {
             if batches.last().is_none_or(is_full) {
                 batches.push(Batch::default());
             }
-            let batch = batches
-                .last_mut()
-                .expect("one was pushed where there was none");
+            let batch = batches.last_mut().expect("one was pushed where there was none");
             if is_new {
-                batch
-                    .shards
-                    .push(Arc::clone(&model.shards[m.object as usize]));
+                batch.shards.push(Arc::clone(&model.shards[m.object as usize]));
                 open = Some(m.object);
             }
             let object = u32::try_from(batch.shards.len() - 1).expect("a batch is small");
@@ -197,9 +193,7 @@ impl Jobs {
             let (executor, ask) = (&loader.executor, ask.clone());
             let ticket = match target {
                 Target::One(region) => executor.read(objects, batch.moves, region, ask),
-                Target::Scattered(whole) => {
-                    executor.read_scattered(objects, batch.moves, whole, ask)
-                }
+                Target::Scattered(whole) => executor.read_scattered(objects, batch.moves, whole, ask),
             }?;
             ticket.enter(&mut books)?;
         }
@@ -230,11 +224,7 @@ impl Prepared {
 
     /// As `run`, but returns the tensors too.
     pub fn load(self) -> Result<Loaded> {
-        let Self {
-            jobs,
-            region,
-            tensors,
-        } = self;
+        let Self { jobs, region, tensors } = self;
         let receipt = jobs.run(Some(&Target::One(Arc::clone(&region))))?;
         Ok(Loaded {
             region,

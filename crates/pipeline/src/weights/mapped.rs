@@ -34,10 +34,7 @@ impl MappedTensor {
     pub fn new(model: &Model, pick: &Pick, pages: &Arc<FilePages>) -> Option<Self> {
         let tensor = pick.of(model);
         // The mapping is page-aligned, so only the offset matters.
-        let is_aligned = tensor
-            .extent
-            .offset
-            .is_multiple_of(tensor.dtype.align_bytes());
+        let is_aligned = tensor.extent.offset.is_multiple_of(tensor.dtype.align_bytes());
         if pick.part.is_some() || !is_aligned || tensor.extent.end() > pages.bytes() {
             return None;
         }

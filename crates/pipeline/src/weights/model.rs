@@ -90,12 +90,7 @@ impl Shard {
         let file = self.file()?;
         if file.bytes() < self.bytes {
             let message = "it has become shorter since its header was read";
-            return Err(Error::new(
-                ErrorKind::Corrupt,
-                "map",
-                self.path.display(),
-                message,
-            ));
+            return Err(Error::new(ErrorKind::Corrupt, "map", self.path.display(), message));
         }
         FilePages::map(&file).map(Arc::new)
     }
@@ -190,18 +185,14 @@ impl Model {
             )
         })?;
         for (name, file) in &index.places {
-            let found = model
-                .tensor(name)
-                .is_some_and(|tensor| tensor.file == *file);
+            let found = model.tensor(name).is_some_and(|tensor| tensor.file == *file);
             if !found {
                 let file = model.shards[*file as usize].path.display();
                 let name = quoted(name);
-                let message =
-                    format!("it says that tensor {name} is in {file}, which does not have it");
+                let message = format!("it says that tensor {name} is in {file}, which does not have it");
                 let target = index_path.display();
-                return Err(Error::new(ErrorKind::Corrupt, "read", target, message).with_hint(
-                    "the index is of another version than its files: write or download the model again",
-                ));
+                return Err(Error::new(ErrorKind::Corrupt, "read", target, message)
+                    .with_hint("the index is of another version than its files: write or download the model again"));
             }
         }
         model.index_metadata = index.metadata;
@@ -327,13 +318,7 @@ fn find_files(folder: &Location, names: &Listing) -> Result<Vec<PathBuf>> {
 
 /// The objects of a folder whose names end with `suffix`, in order. Hidden ones are left out.
 pub(crate) fn ending(folder: &Location, names: &Listing, suffix: &str) -> Vec<PathBuf> {
-    let names = names
-        .objects
-        .iter()
-        .filter_map(|object| object.name.to_str());
+    let names = names.objects.iter().filter_map(|object| object.name.to_str());
     let fits = |name: &&str| name.ends_with(suffix) && !name.starts_with('.');
-    names
-        .filter(fits)
-        .map(|name| folder.name.join(name))
-        .collect()
+    names.filter(fits).map(|name| folder.name.join(name)).collect()
 }

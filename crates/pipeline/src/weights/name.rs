@@ -21,10 +21,7 @@ impl TensorName {
     /// The name at `place` in a text of less than 4 GiB.
     pub(crate) fn within(text: &Arc<String>, place: Range<usize>) -> Self {
         let offset = |at: usize| u32::try_from(at).expect("a header is short");
-        assert!(
-            text.get(place.clone()).is_some(),
-            "a name is whole characters"
-        );
+        assert!(text.get(place.clone()).is_some(), "a name is whole characters");
         Self {
             text: Arc::clone(text),
             start: offset(place.start),

@@ -53,11 +53,7 @@ pub(crate) struct Outline {
 impl Outline {
     /// Sorts tensors in the order that writers agree on: by element width, widest first, and then by name. Each tensor
     /// is then aligned without gaps. Errors call the file `name`.
-    pub(crate) fn new(
-        name: &str,
-        entries: &[Entry<'_>],
-        metadata: &BTreeMap<String, String>,
-    ) -> Result<Self> {
+    pub(crate) fn new(name: &str, entries: &[Entry<'_>], metadata: &BTreeMap<String, String>) -> Result<Self> {
         check(name, entries)?;
         let mut order: Vec<_> = (0..entries.len()).collect();
         order.sort_unstable_by_key(|number| {
@@ -65,11 +61,7 @@ impl Outline {
             (std::cmp::Reverse(entry.dtype), entry.name)
         });
         let described = order.iter().map(|number| entries[*number]);
-        let header = compose(
-            name,
-            described.map(|e| (e.name, e.dtype, e.shape, e.bytes)),
-            metadata,
-        )?;
+        let header = compose(name, described.map(|e| (e.name, e.dtype, e.shape, e.bytes)), metadata)?;
         let mut bytes = header.len() as u64;
         let place = |number: usize| {
             let extent = Extent::new(bytes, entries[number].bytes);
@@ -77,11 +69,7 @@ impl Outline {
             (number, extent)
         };
         let places = order.into_iter().map(place).collect();
-        Ok(Self {
-            header,
-            places,
-            bytes,
-        })
+        Ok(Self { header, places, bytes })
     }
 
     /// The extent of the tensor data.
@@ -91,9 +79,7 @@ impl Outline {
 
     /// The tensors that overlap `window`: the number of each entry, and its extent in the file.
     pub(crate) fn within(&self, window: Extent) -> impl Iterator<Item = (usize, Extent)> {
-        let first = self
-            .places
-            .partition_point(|(_, extent)| extent.end() <= window.offset);
+        let first = self.places.partition_point(|(_, extent)| extent.end() <= window.offset);
         let touches = move |(_, extent): &&(usize, Extent)| extent.offset < window.end();
         let rest = self.places[first..].iter().take_while(touches).copied();
         rest.filter(|(_, extent)| !extent.is_empty())
@@ -113,9 +99,7 @@ fn check(file: &str, entries: &[Entry<'_>]) -> Result<()> {
             return refuse(format!("no tensor may be called {name}"));
         }
         if entry.name.len() > NAME_BYTES_MAX {
-            return refuse(format!(
-                "the name {name} is longer than {NAME_BYTES_MAX} bytes"
-            ));
+            return refuse(format!("the name {name} is longer than {NAME_BYTES_MAX} bytes"));
         }
         if !names.insert(entry.name) {
             return refuse(format!("two tensors are called {name}"));

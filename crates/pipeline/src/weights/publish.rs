@@ -61,8 +61,7 @@ impl Publication {
             .filter(|&number| is_there(&targets[number].name) && !is_own(number))
             .collect();
         let index = find_index(folder, there)?;
-        let is_alone =
-            matches!(&*targets, [at] if shows_only(folder, there, index.as_deref(), &at.name));
+        let is_alone = matches!(&*targets, [at] if shows_only(folder, there, index.as_deref(), &at.name));
         let publication = |displaced| Self {
             folder: folder.clone(),
             index_last: is_alone || index.is_some(),
@@ -73,10 +72,7 @@ impl Publication {
         }
         for _ in 0..TRIES {
             let number = format!("{:08x}", nonce() >> 32);
-            let fresh: Vec<_> = taken
-                .iter()
-                .map(|&i| renamed(&targets[i].name, &number))
-                .collect();
+            let fresh: Vec<_> = taken.iter().map(|&i| renamed(&targets[i].name, &number)).collect();
             if fresh.iter().any(|path| is_there(path)) {
                 continue;
             }
@@ -98,11 +94,7 @@ impl Publication {
 
     /// Publishes files whose bytes are all durable. After an error the old model is unchanged. Returns the errors of
     /// old files that could not be removed.
-    pub(crate) fn run(
-        self,
-        mut files: Vec<Box<dyn Draft>>,
-        index: Box<dyn Draft>,
-    ) -> Result<Vec<Error>> {
+    pub(crate) fn run(self, mut files: Vec<Box<dyn Draft>>, index: Box<dyn Draft>) -> Result<Vec<Error>> {
         let store = &self.folder.store;
         let remove = |name: &Path| store.remove(name.as_os_str(), Durability::Unsynced);
         if self.index_last {
@@ -156,10 +148,7 @@ mod tests {
                 "model-1f-00001-of-00004.safetensors",
             ),
             ("model.safetensors", "model-1f.safetensors"),
-            (
-                "x-0001-of-00004.safetensors",
-                "x-0001-of-00004-1f.safetensors",
-            ),
+            ("x-0001-of-00004.safetensors", "x-0001-of-00004-1f.safetensors"),
             ("plain", "plain-1f"),
             (
                 "\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}\u{e9}.x",

@@ -38,9 +38,7 @@ impl Rectangle {
                 lengths.len()
             ));
         }
-        for (dim, ((offset, length), all)) in
-            offsets.iter().zip(&*lengths).zip(&**shape).enumerate()
-        {
+        for (dim, ((offset, length), all)) in offsets.iter().zip(&*lengths).zip(&**shape).enumerate() {
             if offset.checked_add(*length).is_none_or(|end| end > *all) {
                 return refuse(format!(
                     "{length} from {offset} on do not fit into the {all} of dimension {dim}"
@@ -118,11 +116,7 @@ impl Rectangle {
     /// The rectangle relative to the start of `outer`, which contains it.
     #[must_use]
     pub(crate) fn within(&self, outer: &Self) -> Self {
-        let offsets = self
-            .offsets
-            .iter()
-            .zip(&*outer.offsets)
-            .map(|(own, o)| own - o);
+        let offsets = self.offsets.iter().zip(&*outer.offsets).map(|(own, o)| own - o);
         Self {
             offsets: offsets.collect(),
             lengths: self.lengths.clone(),
@@ -139,10 +133,7 @@ impl Rectangle {
         let rank = shape.len();
         // Counts dimensions from the innermost outwards while they are taken whole. Their elements are contiguous, and
         // so is a range along the next dimension.
-        let whole = (0..rank)
-            .rev()
-            .take_while(|d| self.lengths[*d] == shape[*d])
-            .count();
+        let whole = (0..rank).rev().take_while(|d| self.lengths[*d] == shape[*d]).count();
         let outer = rank.saturating_sub(whole + 1);
         let inside: u64 = shape[outer.min(rank)..].iter().skip(1).product();
         let run = self.lengths.get(outer).map_or(1, |length| length * inside);
@@ -208,9 +199,8 @@ mod tests {
 
     /// A shape and a part of it.
     fn parts() -> impl Strategy<Value = (Shape, Rectangle)> {
-        let dim = (0_u64..6).prop_flat_map(|len| {
-            (0..=len).prop_flat_map(move |start| (Just(len), Just(start), 0..=len - start))
-        });
+        let dim = (0_u64..6)
+            .prop_flat_map(|len| (0..=len).prop_flat_map(move |start| (Just(len), Just(start), 0..=len - start)));
         prop::collection::vec(dim, 0..5).prop_map(|dims| {
             let shape: Shape = dims.iter().map(|d| d.0).collect();
             let offsets = dims.iter().map(|d| d.1).collect();
@@ -270,9 +260,7 @@ mod tests {
     #[test]
     fn a_part_outside_its_tensor_is_refused_by_name() {
         let shape = Shape::from(&[4_u64, 8][..]);
-        let part = |o: [u64; 2], l: [u64; 2]| {
-            Rectangle::new("wq", &shape, Shape::from(&o[..]), Shape::from(&l[..]))
-        };
+        let part = |o: [u64; 2], l: [u64; 2]| Rectangle::new("wq", &shape, Shape::from(&o[..]), Shape::from(&l[..]));
         assert!(part([0, 8], [4, 0]).is_ok());
         let error = part([3, 0], [2, 8]).unwrap_err();
         assert_eq!(
@@ -283,9 +271,6 @@ mod tests {
         let whole = Rectangle::whole(&shape);
         assert!(whole.cut("wq", 2, 0, 1).is_err());
         assert!(whole.cut("wq", 1, 7, 2).is_err());
-        assert_eq!(
-            whole.cut("wq", 0, 1, 2).unwrap(),
-            part([1, 0], [2, 8]).unwrap()
-        );
+        assert_eq!(whole.cut("wq", 0, 1, 2).unwrap(), part([1, 0], [2, 8]).unwrap());
     }
 }

@@ -26,12 +26,7 @@ impl FileSaver {
     /// With `shard_bytes`, tensors are divided among files of at most that size (or one larger tensor), named as
     /// Hugging Face names them. Without it, each file keeps its name. If a file of another model has the same name, the
     /// new file gets another name, and the old file is removed once the new model is complete.
-    pub fn rewrite(
-        &self,
-        model: &Model,
-        target: impl Into<Location>,
-        shard_bytes: Option<u64>,
-    ) -> Result<Receipt> {
+    pub fn rewrite(&self, model: &Model, target: impl Into<Location>, shard_bytes: Option<u64>) -> Result<Receipt> {
         let target = target.into();
         let draft = draft_model(model, &target, shard_bytes)?;
         let mut receipt = self.fill_drafts(model, &draft.files)?;
@@ -66,13 +61,8 @@ impl FileSaver {
 }
 
 /// Begins all files of the new model under temporary names.
-fn draft_model<'a>(
-    model: &'a Model,
-    target: &Location,
-    shard_bytes: Option<u64>,
-) -> Result<ModelDraft<&'a Tensor>> {
-    let is_file =
-        matches!(&model.shards[..], [one] if one.path == model.path) && shard_bytes.is_none();
+fn draft_model<'a>(model: &'a Model, target: &Location, shard_bytes: Option<u64>) -> Result<ModelDraft<&'a Tensor>> {
+    let is_file = matches!(&model.shards[..], [one] if one.path == model.path) && shard_bytes.is_none();
     let is_like_folder = target.name.extension().is_none_or(|e| e != "safetensors");
     let into = !is_file || target.is_folder(is_like_folder);
     let there = if into {
@@ -115,11 +105,7 @@ impl<'a> Sources<'a> {
     }
 
     /// The objects and moves that read the data of a window of a new file.
-    fn moves(
-        &mut self,
-        file: &DraftedFile<&Tensor>,
-        window: Extent,
-    ) -> Result<(Objects, Vec<Move>)> {
+    fn moves(&mut self, file: &DraftedFile<&Tensor>, window: Extent) -> Result<(Objects, Vec<Move>)> {
         let mut numbers: Vec<u32> = Vec::new();
         let mut moves = Vec::new();
         for (number, place) in file.outline.within(window) {
@@ -154,19 +140,11 @@ impl<'a> Sources<'a> {
 }
 
 /// The same files as those of the model: in a folder under their names, or the only one as `target`.
-fn same_files<'a>(
-    model: &'a Model,
-    target: &Location,
-    into: bool,
-) -> Result<Vec<ModelFile<&'a Tensor>>> {
+fn same_files<'a>(model: &'a Model, target: &Location, into: bool) -> Result<Vec<ModelFile<&'a Tensor>>> {
     let mut files: Vec<ModelFile<&'a Tensor>> = Vec::new();
     for shard in &model.shards {
         let name = shard.path.file_name().expect("it was opened as a file");
-        let at = if into {
-            target.join(name)
-        } else {
-            target.clone()
-        };
+        let at = if into { target.join(name) } else { target.clone() };
         if files.iter().any(|file| file.at.name == at.name) {
             let message = "two files of the model have that name, in different folders";
             return Err(at
@@ -186,11 +164,7 @@ fn same_files<'a>(
 }
 
 /// Files of at most `shard_bytes` each, in `folder`.
-fn new_shards<'a>(
-    model: &'a Model,
-    folder: &Location,
-    shard_bytes: u64,
-) -> Result<Vec<ModelFile<&'a Tensor>>> {
+fn new_shards<'a>(model: &'a Model, folder: &Location, shard_bytes: u64) -> Result<Vec<ModelFile<&'a Tensor>>> {
     let home = |at: &Location| match at.path() {
         Some(path) => fs::canonicalize(path).ok(),
         None => Some(at.describe().trim_end_matches('/').into()),
@@ -204,21 +178,13 @@ fn new_shards<'a>(
             .with_hint("write to another folder"));
     }
     let metadata = shared_metadata(model);
-    Ok(ModelFile::divided(
-        folder,
-        &model.tensors,
-        &metadata,
-        shard_bytes,
-    ))
+    Ok(ModelFile::divided(folder, &model.tensors, &metadata, shard_bytes))
 }
 
 /// The metadata that all files of a model share.
 fn shared_metadata(model: &Model) -> BTreeMap<String, String> {
     let mut shards = model.shards.iter();
-    let mut shared = shards
-        .next()
-        .map(|s| s.metadata.clone())
-        .unwrap_or_default();
+    let mut shared = shards.next().map(|s| s.metadata.clone()).unwrap_or_default();
     for shard in shards {
         shared.retain(|key, value| shard.metadata.get(key) == Some(value));
     }

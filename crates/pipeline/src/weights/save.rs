@@ -94,10 +94,7 @@ impl FileSaver {
         metadata: &BTreeMap<String, String>,
     ) -> Result<Receipt> {
         let target = at.into();
-        let is_outside = |t: &&Placed| {
-            t.at.checked_add(t.bytes)
-                .is_none_or(|end| end > region.bytes())
-        };
+        let is_outside = |t: &&Placed| t.at.checked_add(t.bytes).is_none_or(|end| end > region.bytes());
         if let Some(outside) = tensors.iter().find(is_outside) {
             let message = format!("tensor {} is not inside the region", quoted(&outside.name));
             return Err(target.error(ErrorKind::Invalid, "write", message));
@@ -138,9 +135,7 @@ impl FileSaver {
                 at: 0,
             };
             let (objects, ask) = self.draft_and_options(&target, &*draft);
-            let ticket = self
-                .executor
-                .write_scattered(&whole, objects, vec![all], ask)?;
+            let ticket = self.executor.write_scattered(&whole, objects, vec![all], ask)?;
             let receipt = ticket.wait()?;
             target.store.commit(vec![draft])?;
             return Ok(receipt);
@@ -186,10 +181,7 @@ fn on_one_gpu(outline: &Outline, tensors: &[Held<'_>]) -> Result<Option<Arc<Scat
             return Ok(None);
         };
         let region = Region::of_device(Arc::clone(memory));
-        if parts
-            .first()
-            .is_some_and(|p| p.region.place() != region.place())
-        {
+        if parts.first().is_some_and(|p| p.region.place() != region.place()) {
             return Ok(None);
         }
         parts.push(ScatteredPart {
@@ -209,16 +201,9 @@ fn on_one_gpu(outline: &Outline, tensors: &[Held<'_>]) -> Result<Option<Arc<Scat
 
 /// Creates a draft with space for the whole object, and writes its header. If it replaces `replaced` under another
 /// name, it gets that object's permissions.
-pub(crate) fn begin(
-    target: &Location,
-    outline: &Outline,
-    replaced: Option<&OsStr>,
-) -> Result<Box<dyn Draft>> {
+pub(crate) fn begin(target: &Location, outline: &Outline, replaced: Option<&OsStr>) -> Result<Box<dyn Draft>> {
     // Best effort: a missing folder is reported by `create` below.
-    let _ = target
-        .parent()
-        .below(Missing::Refuse)
-        .map(|folder| folder.sweep());
+    let _ = target.parent().below(Missing::Refuse).map(|folder| folder.sweep());
     let like = replaced.map_or(Like::Replaced, Like::InsteadOf);
     let draft = target.create(outline.bytes, &like)?;
     draft.write_all_at(0, &outline.header)?;
@@ -243,11 +228,7 @@ pub(crate) fn moves(outline: &Outline, at: impl Fn(usize) -> u64) -> Vec<Move> {
         let at = at(number);
         match moves.last_mut() {
             Some(last) if last.at + last.extent.bytes == at => last.extent.bytes += extent.bytes,
-            _ => moves.push(Move {
-                object: 0,
-                extent,
-                at,
-            }),
+            _ => moves.push(Move { object: 0, extent, at }),
         }
     }
     moves

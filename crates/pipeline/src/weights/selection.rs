@@ -47,13 +47,10 @@ impl Selection {
         let path = model.path.display();
         if let Some(missing) = filters.names().find(|name| model.number(name).is_none()) {
             let target = format!("tensor {}", quoted(missing));
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                "find",
-                target,
-                format!("{path} has none"),
-            )
-            .with_hint("`straightway inspect` lists the tensors"));
+            return Err(
+                Error::new(ErrorKind::NotFound, "find", target, format!("{path} has none"))
+                    .with_hint("`straightway inspect` lists the tensors"),
+            );
         }
         let mut picks = Vec::new();
         for (number, tensor) in (0..).zip(&model.tensors) {
@@ -67,10 +64,8 @@ impl Selection {
         }
         if picks.is_empty() && !filters.is_empty() {
             let message = "no tensor matches the filters";
-            return Err(
-                Error::new(ErrorKind::NotFound, "select from", path, message)
-                    .with_hint("`straightway inspect` lists the tensors"),
-            );
+            return Err(Error::new(ErrorKind::NotFound, "select from", path, message)
+                .with_hint("`straightway inspect` lists the tensors"));
         }
         Self::of(model, picks)
     }
@@ -87,13 +82,10 @@ impl Selection {
         }
         if runs > RUNS_MAX {
             let message = format!("its parts are {runs} runs of bytes, and {RUNS_MAX} is the most");
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "select from",
-                model.path.display(),
-                message,
-            )
-            .with_hint("cut along an outer dimension, or select fewer tensors"));
+            return Err(
+                Error::new(ErrorKind::Invalid, "select from", model.path.display(), message)
+                    .with_hint("cut along an outer dimension, or select fewer tensors"),
+            );
         }
         Ok(Self { picks, bytes })
     }
@@ -117,18 +109,14 @@ impl Pick {
 
     /// The shape of the selected part of `tensor`.
     pub fn shape<'a>(&'a self, tensor: &'a Tensor) -> &'a Shape {
-        self.part
-            .as_ref()
-            .map_or(&tensor.shape, |part| part.lengths())
+        self.part.as_ref().map_or(&tensor.shape, |part| part.lengths())
     }
 
     /// The size of the selected part of `tensor` in bytes.
     pub fn bytes(&self, tensor: &Tensor) -> u64 {
         let part = |part: &Rectangle| whole_bytes(part.elements(), tensor.dtype);
         let bytes = self.part.as_deref().map(part);
-        bytes.map_or(tensor.extent.bytes, |b| {
-            b.expect("a selection has only whole bytes")
-        })
+        bytes.map_or(tensor.extent.bytes, |b| b.expect("a selection has only whole bytes"))
     }
 
     /// The extents of the selected part of `tensor` in its file, in order.
@@ -171,12 +159,7 @@ impl Pick {
 
 /// The part of a tensor that is left after all slices that apply to it; `None` if that is the whole tensor.
 fn part_of(tensor: &Tensor, slices: &[Slice]) -> Result<Option<Rectangle>> {
-    let concerns = |slice: &&Slice| {
-        slice
-            .filter
-            .as_ref()
-            .is_none_or(|f| f.matches(&tensor.name))
-    };
+    let concerns = |slice: &&Slice| slice.filter.as_ref().is_none_or(|f| f.matches(&tensor.name));
     let mut part = Rectangle::whole(&tensor.shape);
     for slice in slices.iter().filter(concerns) {
         part = slice.cut(tensor, part)?;

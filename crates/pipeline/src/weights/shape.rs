@@ -16,8 +16,7 @@ pub struct Shape(SmallVec<[u64; 4]>);
 impl Shape {
     /// The number of elements; `None` if it is 2^64 or more.
     pub fn elements(&self) -> Option<u64> {
-        self.iter()
-            .try_fold(1_u64, |all, len| all.checked_mul(*len))
+        self.iter().try_fold(1_u64, |all, len| all.checked_mul(*len))
     }
 
     /// Adds an innermost dimension.

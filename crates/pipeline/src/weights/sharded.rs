@@ -72,11 +72,7 @@ pub(crate) struct DraftedFile<T> {
 impl<T> ModelDraft<T> {
     /// Begins all files of a model: creates the drafts and writes their headers. Without an `index`, there is one file.
     /// With one, files whose names are taken get other names.
-    pub(crate) fn create<'a>(
-        target: &Location,
-        mut files: Vec<ModelFile<T>>,
-        index: Option<IndexPlan>,
-    ) -> Result<Self>
+    pub(crate) fn create<'a>(target: &Location, mut files: Vec<ModelFile<T>>, index: Option<IndexPlan>) -> Result<Self>
     where
         T: Copy + Into<Entry<'a>>,
     {
@@ -84,8 +80,7 @@ impl<T> ModelDraft<T> {
         let planned = match index {
             Some(plan) => {
                 let mut places: Vec<_> = files.iter_mut().map(|file| &mut file.at).collect();
-                let publication =
-                    Publication::new(target, &plan.there, &mut places, &plan.sources)?;
+                let publication = Publication::new(target, &plan.there, &mut places, &plan.sources)?;
                 Some((publication, plan.metadata))
             }
             None => None,
@@ -97,8 +92,7 @@ impl<T> ModelDraft<T> {
         let files: Vec<_> = files
             .map(|(file, outline)| DraftedFile::begin(file, outline, publication))
             .collect::<Result<_>>()?;
-        let index =
-            planned.map(|(publication, metadata)| (publication, index_text(&files, metadata)));
+        let index = planned.map(|(publication, metadata)| (publication, index_text(&files, metadata)));
         Ok(Self {
             target: target.clone(),
             files,
@@ -154,11 +148,7 @@ impl<T> ModelFile<T> {
 
 impl<T> DraftedFile<T> {
     /// Creates the draft of a file and writes its header. A file that displaces an old one gets its permissions.
-    fn begin(
-        file: ModelFile<T>,
-        outline: Outline,
-        publication: Option<&Publication>,
-    ) -> Result<Self> {
+    fn begin(file: ModelFile<T>, outline: Outline, publication: Option<&Publication>) -> Result<Self> {
         let displaced = publication.and_then(|p| p.displaced_by(&file.at.name));
         let draft = begin(&file.at, &outline, displaced.and_then(Path::file_name))?;
         Ok(Self {
@@ -206,11 +196,7 @@ fn check_count(target: &Location, files: usize) -> Result<()> {
 }
 
 /// Divides tensors among files of at most `most` bytes, or one larger tensor. There is always at least one file.
-pub(crate) fn divide<T>(
-    tensors: impl IntoIterator<Item = T>,
-    bytes_of: impl Fn(&T) -> u64,
-    most: u64,
-) -> Vec<Vec<T>> {
+pub(crate) fn divide<T>(tensors: impl IntoIterator<Item = T>, bytes_of: impl Fn(&T) -> u64, most: u64) -> Vec<Vec<T>> {
     let mut groups = vec![Vec::new()];
     let mut filled: u64 = 0;
     for tensor in tensors {

@@ -75,16 +75,12 @@ impl SlicePart {
     /// The first index and the one after the last, in a dimension of this length.
     fn indices(self, length: u64) -> Result<(u64, u64), String> {
         match self {
-            Self::Range { start, stop } if start > stop => {
-                Err(format!("and {start}..{stop} goes backwards"))
-            }
+            Self::Range { start, stop } if start > stop => Err(format!("and {start}..{stop} goes backwards")),
             Self::Range { start, stop } => Ok((start, stop)),
             Self::Rank { rank, of } | Self::RankUneven { rank, of } if rank >= of => {
                 Err(format!("and there is no rank {rank} of {of}"))
             }
-            Self::Rank { of, .. } if !length.is_multiple_of(of) => {
-                Err(format!("which does not divide by {of} ranks"))
-            }
+            Self::Rank { of, .. } if !length.is_multiple_of(of) => Err(format!("which does not divide by {of} ranks")),
             Self::Rank { rank, of } | Self::RankUneven { rank, of } => {
                 let share = length.div_ceil(of);
                 let start = rank.saturating_mul(share).min(length);
@@ -101,12 +97,7 @@ impl FromStr for Slice {
         let refuse = || {
             let message = "a slice is a dimension and a range, `0:128..256`, or a rank's share, \
                            `0:3/8`; before it may stand which tensors, `*.weight@0:3/8`";
-            Error::new(
-                ErrorKind::Invalid,
-                "read slice",
-                format!("`{text}`"),
-                message,
-            )
+            Error::new(ErrorKind::Invalid, "read slice", format!("`{text}`"), message)
         };
         let (filter, cut) = match text.rsplit_once('@') {
             Some((filter, cut)) => (Some(filter.parse()?), cut),
@@ -180,11 +171,7 @@ mod tests {
     #[test]
     fn a_rank_out_of_range_and_a_reversed_range_are_refused() {
         assert!(SlicePart::Rank { rank: 8, of: 8 }.indices(64).is_err());
-        assert!(
-            SlicePart::RankUneven { rank: 0, of: 0 }
-                .indices(64)
-                .is_err()
-        );
+        assert!(SlicePart::RankUneven { rank: 0, of: 0 }.indices(64).is_err());
         assert!(SlicePart::Range { start: 4, stop: 3 }.indices(64).is_err());
     }
 }

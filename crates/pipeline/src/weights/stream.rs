@@ -31,12 +31,7 @@ pub struct BatchStream {
 
 impl Loader {
     /// Divides a selection into selections of at most `batch_bytes`, or one larger tensor.
-    pub fn batches(
-        &self,
-        model: &Model,
-        selection: &Selection,
-        batch_bytes: u64,
-    ) -> Result<Vec<Selection>> {
+    pub fn batches(&self, model: &Model, selection: &Selection, batch_bytes: u64) -> Result<Vec<Selection>> {
         let picks = selection.picks().iter().cloned();
         let groups = divide(picks, |pick| pick.bytes(pick.of(model)), batch_bytes);
         let groups = groups.into_iter().filter(|group| !group.is_empty());

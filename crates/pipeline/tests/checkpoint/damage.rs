@@ -5,15 +5,11 @@ use std::{fs, os::unix::fs::FileExt, path::Path};
 use straightway_core::{ErrorKind, Place, Reason, receipt::RouteBytes};
 use straightway_io::{Settings, wrapper::faulty::Faults};
 use straightway_pipeline::{
-    checkpoint::{
-        CheckpointSaver, Codec, Manifest, Rank, Restorer, SaverOptions, Steps, Sum, fresh_run,
-    },
+    checkpoint::{CheckpointSaver, Codec, Manifest, Rank, Restorer, SaverOptions, Steps, Sum, fresh_run},
     weights::{Dtype, FileSaver, Model},
 };
 
-use crate::fixture::{
-    State, assert_holds, executor, options, restore, save, save_ranks, saver, settings, sources,
-};
+use crate::fixture::{State, assert_holds, executor, options, restore, save, save_ranks, saver, settings, sources};
 
 fn flip(file: &fs::File, bit: u64) {
     let mut byte = [0];
@@ -23,11 +19,7 @@ fn flip(file: &fs::File, bit: u64) {
 }
 
 fn open(path: &Path) -> fs::File {
-    fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .unwrap()
+    fs::OpenOptions::new().read(true).write(true).open(path).unwrap()
 }
 
 /// Whether a read of all of step 1 detects damage.
@@ -57,11 +49,7 @@ fn every_bit_that_is_flipped_anywhere_in_a_checkpoint_is_found() {
         let file = open(&path);
         for bit in 0..file.metadata().unwrap().len() * 8 {
             flip(&file, bit);
-            assert!(
-                is_found(&store, &restorer),
-                "bit {bit} of {}",
-                path.display()
-            );
+            assert!(is_found(&store, &restorer), "bit {bit} of {}", path.display());
             flip(&file, bit);
         }
     }
@@ -80,10 +68,7 @@ fn a_damaged_chunk_is_named_with_its_file_and_tensor_and_nothing_of_it_is_delive
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let message = error.to_string();
     assert!(message.contains("chunk 2 of"), "{message}");
-    assert!(
-        message.contains("rank-00000-of-00001.safetensors"),
-        "{message}"
-    );
+    assert!(message.contains("rank-00000-of-00001.safetensors"), "{message}");
     assert!(message.contains("tensor \"w\""), "{message}");
     // Tensors in other chunks are not affected.
     let whole = restore(&checkpoint, &state.cut(0, 0, 1)[1..]).unwrap();
@@ -138,9 +123,7 @@ fn a_shard_that_is_truncated_deleted_or_longer_is_found() {
     let checkpoint = store.checkpoint(1).unwrap();
     let error = restore(&checkpoint, &state.cut(0, 0, 1)).unwrap_err();
     assert!(
-        error
-            .to_string()
-            .contains("it is missing, but its manifest names it"),
+        error.to_string().contains("it is missing, but its manifest names it"),
         "{error}"
     );
     fs::write(&path, bytes).unwrap();
@@ -159,12 +142,7 @@ fn reseal(path: &Path, change: impl FnOnce(String) -> String) {
 #[test]
 fn a_manifest_of_a_newer_version_is_refused_by_name_however_it_is_sealed() {
     let folder = tempfile::tempdir().unwrap();
-    save(
-        &mut saver(folder.path(), options()).unwrap(),
-        1,
-        &State::small(1),
-    )
-    .unwrap();
+    save(&mut saver(folder.path(), options()).unwrap(), 1, &State::small(1)).unwrap();
     let store = Steps::open(folder.path()).unwrap();
     let path = folder.path().join("step-1/manifest.json");
     reseal(&path, |text| text.replace("\"version\":1", "\"version\":2"));
@@ -181,10 +159,7 @@ fn a_manifest_of_a_newer_version_is_refused_by_name_however_it_is_sealed() {
         "{\"schema\":\"straightway.checkpoint\",\"version\":7,\"seal\":{}}",
     )
     .unwrap();
-    assert_eq!(
-        store.manifest(1).unwrap_err().kind(),
-        ErrorKind::Unsupported
-    );
+    assert_eq!(store.manifest(1).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]
@@ -209,13 +184,8 @@ fn an_element_that_no_shard_has_is_refused_before_anything_is_read() {
     let state = State::of(1, &[("w", Dtype::U8, &[10])]);
     save(&mut saver(folder.path(), options()).unwrap(), 1, &state).unwrap();
     let path = folder.path().join("step-1/manifest.json");
-    reseal(&path, |text| {
-        text.replace("\"lengths\":[10]", "\"lengths\":[7]")
-    });
-    let error = Steps::open(folder.path())
-        .unwrap()
-        .checkpoint(1)
-        .unwrap_err();
+    reseal(&path, |text| text.replace("\"lengths\":[10]", "\"lengths\":[7]"));
+    let error = Steps::open(folder.path()).unwrap().checkpoint(1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(
         error
@@ -239,11 +209,7 @@ fn any_two_of_five_shards_may_be_lost_where_there_are_two_parity_files() {
         outcome.unwrap();
     }
     assert_holds(folder.path(), 1, &state);
-    let shard = |rank: usize| {
-        folder
-            .path()
-            .join(format!("step-1/rank-{rank:05}-of-00005.chunks"))
-    };
+    let shard = |rank: usize| folder.path().join(format!("step-1/rank-{rank:05}-of-00005.chunks"));
     let restorer = Restorer::new(settings()).unwrap();
     let store = Steps::open(folder.path()).unwrap();
     for (a, b) in [(0, 1), (2, 4), (1, 3)] {
@@ -259,12 +225,7 @@ fn any_two_of_five_shards_may_be_lost_where_there_are_two_parity_files() {
         let receipt = gathered.fetched.receipt;
         let by = |reason| {
             let is = |r: &&RouteBytes| (r.reason == Reason::Rebuilt) == reason;
-            receipt
-                .routes
-                .iter()
-                .filter(is)
-                .map(|r| r.bytes)
-                .sum::<u64>()
+            receipt.routes.iter().filter(is).map(|r| r.bytes).sum::<u64>()
         };
         assert!(by(true) > 0 && by(false) > 0);
         assert_eq!(by(true) + by(false), receipt.bytes);
@@ -273,10 +234,7 @@ fn any_two_of_five_shards_may_be_lost_where_there_are_two_parity_files() {
     }
     (0..3).for_each(|rank| fs::remove_file(shard(rank)).unwrap());
     let error = restore(&store.checkpoint(1).unwrap(), &state.cut(0, 0, 1)).unwrap_err();
-    assert!(
-        error.to_string().contains("3 shards have lost this chunk"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("3 shards have lost this chunk"), "{error}");
 }
 
 #[test]
@@ -297,8 +255,7 @@ fn an_i_o_error_fails_the_save_or_the_restore_and_touches_nothing_that_was_commi
     let store = Steps::open(folder.path()).unwrap();
     let alone = Rank { rank: 0, world: 1 };
     let run = fresh_run();
-    let mut broken =
-        CheckpointSaver::new(store.clone(), alone, &run, executor.into(), options()).unwrap();
+    let mut broken = CheckpointSaver::new(store.clone(), alone, &run, executor.into(), options()).unwrap();
     let pieces = state.cut(0, 0, 1);
     broken.save(2, &sources(&pieces), "null").unwrap();
     let error = broken.save(3, &sources(&pieces), "null").unwrap_err();
@@ -338,10 +295,7 @@ fn short_and_late_i_o_changes_nothing() {
                 let shard = folder.path().join("step-1/rank-00000-of-00001.safetensors");
                 straightway_io::File::open(&shard).unwrap().evict().unwrap();
             }
-            let verdict = Restorer::new(odd.clone())
-                .unwrap()
-                .verify(&checkpoint)
-                .unwrap();
+            let verdict = Restorer::new(odd.clone()).unwrap().verify(&checkpoint).unwrap();
             assert!(verdict.damage.is_empty(), "{:?}", verdict.damage);
         }
     }

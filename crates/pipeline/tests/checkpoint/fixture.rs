@@ -6,8 +6,7 @@ use straightway_core::{Result, random::Seed};
 use straightway_io::{Executor, Region, Settings};
 use straightway_pipeline::{
     checkpoint::{
-        Checkpoint, CheckpointSaver, Committed, Rank, Restorer, SaveSource, SaverOptions, Steps,
-        Wanted, fresh_run,
+        Checkpoint, CheckpointSaver, Committed, Rank, Restorer, SaveSource, SaverOptions, Steps, Wanted, fresh_run,
     },
     weights::{Dtype, Holding, Rectangle, Shape},
 };
@@ -183,8 +182,7 @@ pub(crate) fn save_ranks(
     let (run, world) = (fresh_run(), ranks.len() as u32);
     let one = |rank: u32, pieces: &Vec<Piece>| {
         let rank = Rank { rank, world };
-        let mut saver =
-            CheckpointSaver::new(store.clone(), rank, &run, executor(), options.clone())?;
+        let mut saver = CheckpointSaver::new(store.clone(), rank, &run, executor(), options.clone())?;
         saver.save(step, &sources(pieces), "null")?;
         Ok(saver.wait()?.expect("a save was under way"))
     };

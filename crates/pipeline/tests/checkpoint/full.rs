@@ -49,11 +49,6 @@ fn a_full_disk_fails_the_save_keeps_earlier_steps_and_the_next_save_works() {
     assert_eq!(store.steps().unwrap(), [1]);
     assert_holds(mount.path(), 1, &small);
     // The files of the failed save are gone, so there is space.
-    save(
-        &mut saver,
-        3,
-        &State::of(2, &[("w", Dtype::U8, &[2 << 20])]),
-    )
-    .unwrap();
+    save(&mut saver, 3, &State::of(2, &[("w", Dtype::U8, &[2 << 20])])).unwrap();
     assert_eq!(store.steps().unwrap(), [1, 3]);
 }

@@ -57,11 +57,7 @@ fn restore(folder: &Path, state: &State, restorer: &Restorer) -> Result<()> {
     for (tensor, region) in state.tensors.iter().zip(&mut regions) {
         let mut seen = vec![0; tensor.bytes.len()];
         Arc::get_mut(region).unwrap().read_at(3, &mut seen)?;
-        assert!(
-            seen == tensor.bytes,
-            "wrong bytes without an error: {}",
-            tensor.name
-        );
+        assert!(seen == tensor.bytes, "wrong bytes without an error: {}", tensor.name);
     }
     Ok(())
 }
@@ -130,13 +126,7 @@ fn a_saver_that_was_prepared_pins_nothing_while_it_saves() {
         let sources = [source];
         let mut saver = saver(folder.path(), options()).unwrap();
         saver.prepare(&sources).unwrap();
-        let pinned = || {
-            standin
-                .calls()
-                .get("cuMemHostRegister_v2")
-                .copied()
-                .unwrap_or(0)
-        };
+        let pinned = || standin.calls().get("cuMemHostRegister_v2").copied().unwrap_or(0);
         while pinned() == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -8,9 +8,7 @@ use straightway_pipeline::{
     weights::{self, Dtype, Model},
 };
 
-use crate::fixture::{
-    State, assert_holds, executor, options, restore, save, save_ranks, saver, settings,
-};
+use crate::fixture::{State, assert_holds, executor, options, restore, save, save_ranks, saver, settings};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
@@ -63,29 +61,16 @@ fn a_reader_at_work_survives_the_removal_of_its_step() {
     store.remove(1).unwrap();
     assert_eq!(store.steps().unwrap(), [0_u64; 0]);
     let seen = restore(&checkpoint, &pieces).unwrap();
-    assert!(
-        pieces
-            .iter()
-            .zip(&seen)
-            .all(|(piece, seen)| piece.bytes == *seen)
-    );
+    assert!(pieces.iter().zip(&seen).all(|(piece, seen)| piece.bytes == *seen));
     let error = store.checkpoint(1).unwrap_err();
-    assert!(
-        error.to_string().contains("it has no complete step"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("it has no complete step"), "{error}");
     assert!(store.latest().is_err());
 }
 
 #[test]
 fn tags_are_added_and_removed_and_invalid_ones_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    save(
-        &mut saver(folder.path(), options()).unwrap(),
-        1,
-        &State::small(1),
-    )
-    .unwrap();
+    save(&mut saver(folder.path(), options()).unwrap(), 1, &State::small(1)).unwrap();
     let store = Steps::open(folder.path()).unwrap();
     store.tag(1, "best").unwrap();
     store.tag(1, "v1.0").unwrap();
@@ -118,11 +103,7 @@ fn a_difference_names_added_removed_and_changed_tensors_with_byte_counts() {
         let store = Steps::open(&folder).unwrap();
         let (a, b) = (store.checkpoint(1).unwrap(), store.checkpoint(2).unwrap());
         let difference = Restorer::new(settings()).unwrap().diff(&a, &b).unwrap();
-        let changes: Vec<_> = difference
-            .changes
-            .iter()
-            .map(|(n, c)| (n.as_str(), c))
-            .collect();
+        let changes: Vec<_> = difference.changes.iter().map(|(n, c)| (n.as_str(), c)).collect();
         assert_eq!(
             changes,
             [
@@ -132,13 +113,7 @@ fn a_difference_names_added_removed_and_changed_tensors_with_byte_counts() {
                 ),
                 ("scale", &StepChange::Removed),
                 ("scale2", &StepChange::Added),
-                (
-                    "w",
-                    &StepChange::Bytes {
-                        different: 2,
-                        of: 4800
-                    }
-                ),
+                ("w", &StepChange::Bytes { different: 2, of: 4800 }),
             ]
         );
         assert_eq!(difference.same, 2);
@@ -162,11 +137,7 @@ fn an_export_is_a_model_with_every_tensor_whole_in_files_of_the_size_asked_for()
     for (name, most, files) in [("one", u64::MAX, 1), ("some", 4000, 2)] {
         let target = folder.path().join(name);
         let exported = restorer.export(&checkpoint, &saver, &target, most).unwrap();
-        assert_eq!(
-            (exported.files.len(), exported.tensors),
-            (files, 5),
-            "{exported:?}"
-        );
+        assert_eq!((exported.files.len(), exported.tensors), (files, 5), "{exported:?}");
         let model = Model::open(&target).unwrap();
         for tensor in &state.tensors {
             let found = model.tensor(&tensor.name).unwrap();
@@ -174,9 +145,7 @@ fn an_export_is_a_model_with_every_tensor_whole_in_files_of_the_size_asked_for()
             let range = found.extent.offset as usize..found.extent.end() as usize;
             assert!(shard[range] == tensor.bytes, "{}", tensor.name);
         }
-        let error = restorer
-            .export(&checkpoint, &saver, &target, most)
-            .unwrap_err();
+        let error = restorer.export(&checkpoint, &saver, &target, most).unwrap_err();
         assert!(error.to_string().contains("it is not empty"), "{error}");
     }
 }
@@ -192,20 +161,12 @@ fn an_export_leaves_out_opaque_bytes_and_lists_them() {
     ];
     saver.save(1, &state, "null").unwrap();
     saver.wait().unwrap();
-    let checkpoint = Steps::open(&folder.path().join("run"))
-        .unwrap()
-        .checkpoint(1)
-        .unwrap();
+    let checkpoint = Steps::open(&folder.path().join("run")).unwrap().checkpoint(1).unwrap();
     let restorer = Restorer::new(settings()).unwrap();
     let writer = weights::FileSaver::new(Arc::clone(&executor()));
     let target = folder.path().join("out");
-    let exported = restorer
-        .export(&checkpoint, &writer, &target, u64::MAX)
-        .unwrap();
-    assert_eq!(
-        (exported.tensors, exported.left_out),
-        (1, vec!["rng".to_owned()])
-    );
+    let exported = restorer.export(&checkpoint, &writer, &target, u64::MAX).unwrap();
+    assert_eq!((exported.tensors, exported.left_out), (1, vec!["rng".to_owned()]));
 }
 
 #[test]
@@ -259,11 +220,7 @@ fn an_unreadable_step_is_kept_with_the_steps_it_may_reference_and_others_are_pru
         let pruned = store.prune(&retention).unwrap();
         let left: Vec<_> = pruned.left.iter().map(|(step, _)| *step).collect();
         assert_eq!(left, [3, 5], "{pruned:?}");
-        let wanted: &[u64] = if incremental {
-            &[1, 2, 3, 4, 5, 7]
-        } else {
-            &[3, 5, 7]
-        };
+        let wanted: &[u64] = if incremental { &[1, 2, 3, 4, 5, 7] } else { &[3, 5, 7] };
         assert_eq!(store.steps().unwrap(), wanted, "{pruned:?}");
         assert_eq!(pruned.kept, wanted);
         if incremental {

@@ -31,10 +31,7 @@ const KEPT: usize = 3;
 
 fn state(step: u64) -> State {
     // Only part of it changes from step to step, so that an incremental save can reference the rest.
-    let mut state = State::of(
-        1,
-        &[("same", Dtype::U8, &[9000]), ("new", Dtype::F32, &[500])],
-    );
+    let mut state = State::of(1, &[("same", Dtype::U8, &[9000]), ("new", Dtype::F32, &[500])]);
     state.tensors[1].bytes = noise(step, 2000);
     state
 }
@@ -42,11 +39,7 @@ fn state(step: u64) -> State {
 fn child_options(step: u64) -> SaverOptions {
     SaverOptions {
         incremental: !step.is_multiple_of(3),
-        codec: if step.is_multiple_of(2) {
-            Codec::Lz4
-        } else {
-            Codec::Raw
-        },
+        codec: if step.is_multiple_of(2) { Codec::Lz4 } else { Codec::Raw },
         parity: usize::from(step.is_multiple_of(5)),
         ..options()
     }
@@ -59,10 +52,7 @@ fn child() {
         return;
     };
     let store = Steps::create(&folder).unwrap();
-    let mut log = fs::OpenOptions::new()
-        .append(true)
-        .open(folder.join("log"))
-        .unwrap();
+    let mut log = fs::OpenOptions::new().append(true).open(folder.join("log")).unwrap();
     let mut step = store.steps().unwrap().pop().unwrap_or(0);
     loop {
         step += 1;
@@ -119,10 +109,7 @@ fn after_a_kill_every_committed_step_is_restored_byte_for_byte_and_the_next_save
         let log = fs::read_to_string(folder.path().join("log")).unwrap();
         let told: u64 = log.lines().last().map_or(0, |line| line.parse().unwrap());
         let last = steps.last().copied().unwrap_or(0);
-        assert!(
-            last >= told,
-            "step {told} was committed and is gone: {steps:?}"
-        );
+        assert!(last >= told, "step {told} was committed and is gone: {steps:?}");
         known = last;
     }
     let steps = store.steps().unwrap();
@@ -137,9 +124,6 @@ fn after_a_kill_every_committed_step_is_restored_byte_for_byte_and_the_next_save
         .map(|entry| entry.file_name().into_string().unwrap())
         .filter(|name| name.starts_with('.') && name != ".lock")
         .collect();
-    assert!(
-        hidden.is_empty(),
-        "crashed saves were not swept: {hidden:?}"
-    );
+    assert!(hidden.is_empty(), "crashed saves were not swept: {hidden:?}");
     eprintln!("{kills} kills; {next} steps were saved on the way");
 }

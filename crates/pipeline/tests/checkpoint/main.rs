@@ -1,10 +1,6 @@
 //! Checkpoints: saved by some ranks and restored by others, and all kinds of failures.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod damage;
 mod fixture;

@@ -34,10 +34,7 @@ const CALLS: &str = "?open,openat,?mkdir,mkdirat,?rename,?renameat,renameat2,?un
                      ?rmdir,write,pwrite64,ftruncate,fsync,fdatasync,syncfs,close";
 
 fn state(step: u64) -> State {
-    let mut state = State::of(
-        1,
-        &[("same", Dtype::U8, &[5000]), ("new", Dtype::U8, &[300])],
-    );
+    let mut state = State::of(1, &[("same", Dtype::U8, &[5000]), ("new", Dtype::U8, &[300])]);
     state.tensors[1].bytes = noise(step, 300);
     state
 }
@@ -63,18 +60,11 @@ fn child() {
         };
         let alone = Rank { rank: 0, world: 1 };
         let run = format!("run{step}");
-        let mut saver = CheckpointSaver::new(
-            store.clone(),
-            alone,
-            &run,
-            std::sync::Arc::clone(&executor),
-            options,
-        )
-        .unwrap();
+        let mut saver =
+            CheckpointSaver::new(store.clone(), alone, &run, std::sync::Arc::clone(&executor), options).unwrap();
         save(&mut saver, step, &state(step)).unwrap();
         // In one call, which is one line of the record.
-        log.write_all(format!("committed {step}").as_bytes())
-            .unwrap();
+        log.write_all(format!("committed {step}").as_bytes()).unwrap();
         if step == 4 {
             log.write_all(b"pruning").unwrap();
             let retention = Retention {
@@ -286,9 +276,7 @@ fn a_descriptor_that_is_reused_while_its_close_runs_stays_open() {
 /// Decodes a string of strace, which is in hexadecimal.
 fn text(argument: &str) -> Vec<u8> {
     let digits = argument.trim().trim_matches('"').split("\\x").skip(1);
-    digits
-        .map(|pair| u8::from_str_radix(pair, 16).unwrap())
-        .collect()
+    digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
 }
 
 fn path(argument: &str) -> String {
@@ -378,16 +366,7 @@ fn play(disk: &mut Disk, call: &str) -> Option<String> {
 fn record(folder: &Path) -> Option<String> {
     let trace = folder.parent()?.join("trace");
     let status = Command::new("strace")
-        .args([
-            "-f",
-            "-qq",
-            "-xx",
-            "-s",
-            "100000",
-            "-e",
-            "signal=none",
-            "-e",
-        ])
+        .args(["-f", "-qq", "-xx", "-s", "100000", "-e", "signal=none", "-e"])
         .arg(format!("trace={CALLS}"))
         .arg("-o")
         .arg(&trace)
@@ -435,14 +414,8 @@ fn a_power_loss_at_any_moment_keeps_committed_steps_whole_and_lists_no_partial_o
                 assert_holds(&left, step, &state(step));
             }
             let must_be_there = if is_pruning { &[4][..] } else { &committed[..] };
-            let lost: Vec<_> = must_be_there
-                .iter()
-                .filter(|s| !steps.contains(s))
-                .collect();
-            assert!(
-                lost.is_empty(),
-                "after `{call:.80}` steps {lost:?} are gone"
-            );
+            let lost: Vec<_> = must_be_there.iter().filter(|s| !steps.contains(s)).collect();
+            assert!(lost.is_empty(), "after `{call:.80}` steps {lost:?} are gone");
             fs::remove_dir_all(&left).unwrap();
             cuts += 1;
         }

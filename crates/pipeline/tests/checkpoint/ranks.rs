@@ -9,17 +9,9 @@ use straightway_pipeline::{
     weights::Dtype,
 };
 
-use crate::fixture::{
-    Piece, State, assert_holds, executor, options, save, save_ranks, saver, settings, sources,
-};
+use crate::fixture::{Piece, State, assert_holds, executor, options, save, save_ranks, saver, settings, sources};
 
-fn rank_saver(
-    store: &Steps,
-    rank: u32,
-    world: u32,
-    run: &str,
-    options: SaverOptions,
-) -> CheckpointSaver {
+fn rank_saver(store: &Steps, rank: u32, world: u32, run: &str, options: SaverOptions) -> CheckpointSaver {
     let rank = Rank { rank, world };
     CheckpointSaver::new(store.clone(), rank, run, executor(), options).unwrap()
 }
@@ -58,16 +50,11 @@ fn a_missing_rank_fails_the_save_after_the_timeout_by_name_and_the_next_one_work
     let error = first.wait().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient);
     assert!(
-        error
-            .to_string()
-            .contains("nothing came from 1 of 3 ranks: 2"),
+        error.to_string().contains("nothing came from 1 of 3 ranks: 2"),
         "{error}"
     );
     let error = second.wait().unwrap_err();
-    assert!(
-        error.to_string().contains("the coordinator gave it up"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("the coordinator gave it up"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(10));
     assert_eq!(store.steps().unwrap(), [0_u64; 0]);
     drop((first, second));
@@ -96,12 +83,8 @@ fn a_rank_that_cannot_write_its_shard_says_why_and_the_coordinator_need_not_wait
     let broken = Arc::new(Executor::new(faulty).unwrap());
     let rank = Rank { rank: 1, world: 2 };
     let mut second = CheckpointSaver::new(store.clone(), rank, "run", broken, options()).unwrap();
-    first
-        .save(1, &sources(&state.cut(0, 0, 2)), "null")
-        .unwrap();
-    second
-        .save(1, &sources(&state.cut(0, 1, 2)), "null")
-        .unwrap();
+    first.save(1, &sources(&state.cut(0, 0, 2)), "null").unwrap();
+    second.save(1, &sources(&state.cut(0, 1, 2)), "null").unwrap();
     let error = first.wait().unwrap_err().to_string();
     assert!(error.contains("rank 1 failed: "), "{error}");
     assert!(error.contains("No space left on device"), "{error}");
@@ -113,9 +96,7 @@ fn a_rank_that_cannot_write_its_shard_says_why_and_the_coordinator_need_not_wait
 /// and reported its shard.
 fn leave_half(store: &Steps, run: &str, state: &State) {
     let mut orphan = rank_saver(store, 1, 2, run, options());
-    orphan
-        .write_shard(5, &sources(&state.cut(0, 1, 2)))
-        .unwrap();
+    orphan.write_shard(5, &sources(&state.cut(0, 1, 2))).unwrap();
     let part = orphan.wait_part().unwrap();
     let attempt = store.folder().join(format!(".step-5.{run}-1"));
     let dead = "00000000deadbeef";
@@ -171,10 +152,7 @@ fn a_run_that_is_started_again_waits_for_its_own_ranks_and_not_for_dead_ones() {
     let pieces = State::small(2).cut(0, 0, 2);
     first.save(5, &sources(&pieces), "null").unwrap();
     let error = first.wait().unwrap_err().to_string();
-    assert!(
-        error.contains("nothing came from 1 of 2 ranks: 1"),
-        "{error}"
-    );
+    assert!(error.contains("nothing came from 1 of 2 ranks: 1"), "{error}");
     assert_eq!(store.steps().unwrap(), [0_u64; 0]);
 }
 
@@ -206,9 +184,7 @@ fn a_second_job_is_refused_by_the_name_of_the_first() {
     let alone = Rank { rank: 0, world: 1 };
     let error = CheckpointSaver::new(store, alone, "job-2", executor(), options()).unwrap_err();
     assert!(
-        error
-            .to_string()
-            .contains("another job saves there: run job-1"),
+        error.to_string().contains("another job saves there: run job-1"),
         "{error}"
     );
 }
@@ -220,17 +196,12 @@ fn a_step_that_exists_is_refused_and_stays_as_it_is() {
     let mut saver = saver(folder.path(), options()).unwrap();
     save(&mut saver, 1, &first).unwrap();
     let error = save(&mut saver, 1, &second).unwrap_err();
-    assert!(
-        error.to_string().contains("that step is there already"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("that step is there already"), "{error}");
     // Two jobs without working locks: both write, and the one that commits last is refused.
     let store = Steps::open(folder.path()).unwrap();
     let part = |run: &str, state: &State| {
         let mut writer = rank_saver(&store, 0, 1, run, options());
-        writer
-            .write_shard(2, &sources(&state.cut(0, 0, 1)))
-            .unwrap();
+        writer.write_shard(2, &sources(&state.cut(0, 0, 1))).unwrap();
         writer.wait_part().unwrap()
     };
     drop(saver);
@@ -242,10 +213,7 @@ fn a_step_that_exists_is_refused_and_stays_as_it_is() {
     fs::rename(&aside, &kept).unwrap();
     store.commit(vec![early], "null", 0).unwrap();
     let error = store.commit(vec![late], "null", 0).unwrap_err();
-    assert!(
-        error.to_string().contains("that step is there already"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("that step is there already"), "{error}");
     assert_holds(folder.path(), 1, &first);
     assert_holds(folder.path(), 2, &first);
 }
@@ -270,10 +238,7 @@ fn parts_that_the_caller_gathers_are_committed_and_bad_ones_refused() {
     step(1, [&left, &right]).unwrap();
     assert_holds(folder.path(), 1, &state);
     let error = step(2, [&left, &left]).unwrap_err();
-    assert!(
-        error.to_string().contains("tensor \"w\" is not whole"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("tensor \"w\" is not whole"), "{error}");
     let error = step(3, [&left, &state.cut(0, 0, 1)]).unwrap_err();
     assert!(error.to_string().contains("overlap"), "{error}");
     let other = State::of(4, &[("w", Dtype::I8, &[40])]);
@@ -284,9 +249,7 @@ fn parts_that_the_caller_gathers_are_committed_and_bad_ones_refused() {
     let lonely = savers[0].wait_part().unwrap();
     let error = store.commit(vec![lonely.clone()], "{}", 0).unwrap_err();
     assert!(
-        error
-            .to_string()
-            .contains("1 parts are not one for each of 2 ranks"),
+        error.to_string().contains("1 parts are not one for each of 2 ranks"),
         "{error}"
     );
     assert_eq!(store.steps().unwrap(), [1]);

@@ -37,9 +37,7 @@ fn two(folder: &Path) -> Steps {
 fn hidden(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap().flatten();
     let names = names.map(|entry| entry.file_name().into_string().unwrap());
-    let mut names: Vec<_> = names
-        .filter(|n| n.starts_with('.') && n != ".lock")
-        .collect();
+    let mut names: Vec<_> = names.filter(|n| n.starts_with('.') && n != ".lock").collect();
     names.sort();
     names
 }
@@ -56,10 +54,7 @@ fn a_removal_that_is_refused_touches_nothing_of_its_step_at_any_moment() {
                 let error = store.remove(1).unwrap_err();
                 assert!(error.to_string().contains("step 2 refers to it"), "{error}");
                 let error = store.remove(2).unwrap_err();
-                assert!(
-                    error.to_string().contains("it is tagged \"best\""),
-                    "{error}"
-                );
+                assert!(error.to_string().contains("it is tagged \"best\""), "{error}");
             }
             done.store(true, Ordering::Relaxed);
         });
@@ -101,11 +96,7 @@ fn a_removal_killed_before_its_decision_leaves_the_step_and_one_killed_after_is_
         assert_eq!(store.checkpoint(1).is_ok(), !is_gone, "{decision:?}");
         // The number can be saved again only if the step is gone.
         let mut saver = saver(folder.path(), options()).unwrap();
-        assert_eq!(
-            save(&mut saver, 1, &state(5)).is_ok(),
-            is_gone,
-            "{decision:?}"
-        );
+        assert_eq!(save(&mut saver, 1, &state(5)).is_ok(), is_gone, "{decision:?}");
         assert_holds(folder.path(), 1, &state(if is_gone { 5 } else { 1 }));
         assert_eq!(hidden(folder.path()), [""; 0], "{decision:?}");
     }
@@ -155,11 +146,7 @@ fn a_tag_that_was_given_keeps_its_step_from_a_prune_that_is_under_way() {
         let steps = store.steps().unwrap();
         let tagged = |step: &u64| !store.tags(*step).unwrap().is_empty();
         let kept: Vec<_> = steps.iter().copied().filter(tagged).collect();
-        assert_eq!(
-            kept.len(),
-            given,
-            "of {given} tags, {kept:?} of {steps:?} are there"
-        );
+        assert_eq!(kept.len(), given, "of {given} tags, {kept:?} of {steps:?} are there");
         for step in kept {
             assert_holds(folder.path(), step, &state(step % 10));
         }
@@ -172,11 +159,7 @@ fn a_tag_that_was_given_keeps_its_step_from_a_prune_that_is_under_way() {
 fn concurrent_tags_all_survive_and_those_of_0_1_0_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let store = two(folder.path());
-    fs::write(
-        folder.path().join("step-2/tags.json"),
-        "[\"old\",\"older\"]",
-    )
-    .unwrap();
+    fs::write(folder.path().join("step-2/tags.json"), "[\"old\",\"older\"]").unwrap();
     std::thread::scope(|scope| {
         for tag in ["a", "b", "c", "d"] {
             let store = store.clone();
@@ -205,11 +188,7 @@ fn steps_in_the_trash_of_0_1_0_are_restored_if_they_are_needed_or_tagged() {
     fs::write(folder.path().join("step-3/tags.json"), "[\"best\"]").unwrap();
     for step in [1, 3, 4] {
         let trash = format!(".trash-{step}-00ff");
-        fs::rename(
-            folder.path().join(format!("step-{step}")),
-            folder.path().join(trash),
-        )
-        .unwrap();
+        fs::rename(folder.path().join(format!("step-{step}")), folder.path().join(trash)).unwrap();
     }
     drop(saver(folder.path(), options()).unwrap());
     assert_eq!(store.steps().unwrap(), [1, 2, 3]);
@@ -225,9 +204,7 @@ fn a_save_whose_parent_was_removed_or_saved_anew_meanwhile_is_refused() {
         let mut first = saver(folder.path(), incremental()).unwrap();
         save(&mut first, 1, &state(1)).unwrap();
         let pieces = state(2).cut(0, 0, 1);
-        first
-            .write_shard(2, &crate::fixture::sources(&pieces))
-            .unwrap();
+        first.write_shard(2, &crate::fixture::sources(&pieces)).unwrap();
         let part = first.wait_part().unwrap();
         store.remove(1).unwrap();
         if anew {

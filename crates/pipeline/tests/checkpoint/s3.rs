@@ -52,11 +52,7 @@ pub(crate) fn fresh(url: &str) -> Arc<dyn Store> {
 /// All objects below a store.
 pub(crate) fn objects(store: &dyn Store) -> Vec<String> {
     let all = list_all(store).unwrap();
-    let mut names: Vec<_> = all
-        .objects
-        .iter()
-        .map(|o| store.describe(&o.name))
-        .collect();
+    let mut names: Vec<_> = all.objects.iter().map(|o| store.describe(&o.name)).collect();
     for folder in &all.folders {
         names.extend(objects(&*store.below(folder, Missing::Refuse).unwrap()));
     }
@@ -68,11 +64,7 @@ fn a_state_saved_to_a_bucket_is_restored_by_any_number_of_ranks() {
     let Some(weed) = S3Server::shared() else {
         return;
     };
-    for (codec, parity, incremental) in [
-        (Codec::Raw, 0, false),
-        (Codec::Zstd, 1, false),
-        (Codec::Lz4, 0, true),
-    ] {
+    for (codec, parity, incremental) in [(Codec::Raw, 0, false), (Codec::Zstd, 1, false), (Codec::Lz4, 0, true)] {
         let steps = Steps::in_store(fresh(&weed.url()));
         let chosen = SaverOptions {
             codec,
@@ -136,8 +128,7 @@ fn of_two_jobs_that_save_one_step_one_wins_and_the_other_gets_an_error() {
             let state = State::small(number);
             let alone = Rank { rank: 0, world: 1 };
             let run = fresh_run();
-            let mut saver =
-                CheckpointSaver::new(steps, alone, &run, executor(), options()).unwrap();
+            let mut saver = CheckpointSaver::new(steps, alone, &run, executor(), options()).unwrap();
             let pieces = state.cut(0, 0, 1);
             let begun = saver.save(7, &sources(&pieces), "null");
             begun.and_then(|()| saver.wait()).map(|_| number)

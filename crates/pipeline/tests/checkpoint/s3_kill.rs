@@ -65,15 +65,8 @@ const KEPT: usize = 3;
 
 /// Every fourth state is uploaded in several parts.
 fn state(step: u64) -> State {
-    let large: u64 = if step.is_multiple_of(4) {
-        9 << 20
-    } else {
-        9000
-    };
-    let mut state = State::of(
-        1,
-        &[("same", Dtype::U8, &[large]), ("new", Dtype::F32, &[500])],
-    );
+    let large: u64 = if step.is_multiple_of(4) { 9 << 20 } else { 9000 };
+    let mut state = State::of(1, &[("same", Dtype::U8, &[large]), ("new", Dtype::F32, &[500])]);
     state.tensors[1].bytes = noise(step, 2000);
     state
 }
@@ -81,11 +74,7 @@ fn state(step: u64) -> State {
 fn child_options(step: u64) -> SaverOptions {
     SaverOptions {
         incremental: step.is_multiple_of(3),
-        codec: if step.is_multiple_of(2) {
-            Codec::Raw
-        } else {
-            Codec::Lz4
-        },
+        codec: if step.is_multiple_of(2) { Codec::Raw } else { Codec::Lz4 },
         parity: usize::from(step.is_multiple_of(5)),
         ..options()
     }
@@ -112,8 +101,7 @@ fn child() {
         note("save", step);
         let alone = Rank { rank: 0, world: 1 };
         let (run, chosen) = (fresh_run(), child_options(step));
-        let mut saver =
-            CheckpointSaver::new(steps.clone(), alone, &run, executor(), chosen).unwrap();
+        let mut saver = CheckpointSaver::new(steps.clone(), alone, &run, executor(), chosen).unwrap();
         let pieces = state(step).cut(0, 0, 1);
         saver.save(step, &sources(&pieces), "null").unwrap();
         saver.wait().unwrap().unwrap();
@@ -324,9 +312,7 @@ fn assert_only_steps(store: &Arc<dyn Store>, steps: &Steps) {
     let mut wanted = Vec::new();
     for &step in &listed {
         assert_holds(steps, step, &state(step), 1);
-        let folder = store
-            .below(format!("step-{step}").as_ref(), Missing::Refuse)
-            .unwrap();
+        let folder = store.below(format!("step-{step}").as_ref(), Missing::Refuse).unwrap();
         wanted.extend(objects(&*folder));
     }
     let all = objects(&**store);

@@ -12,10 +12,7 @@ use straightway_io::{
 };
 use straightway_lab::S3Server;
 use straightway_pipeline::{
-    checkpoint::{
-        CheckpointSaver, Codec, Manifest, Rank, Restorer, SaverOptions, StepChange, Steps,
-        fresh_run,
-    },
+    checkpoint::{CheckpointSaver, Codec, Manifest, Rank, Restorer, SaverOptions, StepChange, Steps, fresh_run},
     weights,
 };
 
@@ -71,10 +68,7 @@ fn a_shard_that_was_replaced_is_refused_when_it_is_opened() {
     replace(&store, 1, "rank", true);
     let error = held(&steps, 1, &state).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-    assert!(
-        error.to_string().contains("replaced since it was saved"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("replaced since it was saved"), "{error}");
     let verdict = Restorer::new(settings())
         .unwrap()
         .verify(&steps.checkpoint(1).unwrap())
@@ -88,10 +82,7 @@ fn a_replaced_shard_is_rebuilt_from_parity() {
         return;
     };
     let state = State::small(4);
-    let chosen = SaverOptions {
-        parity: 1,
-        ..options()
-    };
+    let chosen = SaverOptions { parity: 1, ..options() };
     save(&steps, 1, &state, 3, &chosen);
     assert_eq!(manifest(&steps, 1).versions.unwrap().objects.len(), 4);
     replace(&store, 1, "rank-00001", true);
@@ -114,21 +105,12 @@ fn a_manifest_has_the_versions_of_the_earlier_steps_it_references() {
     save(&steps, 2, &state, 1, &chosen);
     let second = manifest(&steps, 2);
     assert_eq!(second.referenced(), [1]);
-    let named: Vec<_> = second
-        .versions
-        .unwrap()
-        .objects
-        .iter()
-        .map(|o| o.step)
-        .collect();
+    let named: Vec<_> = second.versions.unwrap().objects.iter().map(|o| o.step).collect();
     assert_eq!(named, [1, 2]);
     held(&steps, 2, &state).unwrap();
     replace(&store, 1, "rank", true);
     let error = held(&steps, 2, &state).unwrap_err();
-    assert!(
-        error.to_string().contains("replaced since it was saved"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("replaced since it was saved"), "{error}");
 }
 
 #[test]
@@ -167,10 +149,7 @@ fn a_rank_that_comes_after_its_step_was_committed_is_told_soon() {
     save(&steps, 1, &state, 1, &options());
     let start = Instant::now();
     let error = late.wait().unwrap_err();
-    assert!(
-        error.to_string().contains("committed without this rank"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("committed without this rank"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(20));
 }
 
@@ -191,9 +170,7 @@ fn a_rank_whose_coordinator_gave_up_before_it_wrote_is_told_soon() {
     let attempt = store
         .below(format!(".step-1.{run}-1").as_ref(), Missing::Refuse)
         .unwrap();
-    attempt
-        .remove("begun".as_ref(), Durability::Synced)
-        .unwrap();
+    attempt.remove("begun".as_ref(), Durability::Synced).unwrap();
     let start = Instant::now();
     let error = late.wait().unwrap_err();
     assert!(error.to_string().contains("gave it up"), "{error}");
@@ -226,23 +203,13 @@ fn steps_in_a_bucket_are_compared_and_exported_to_buckets_and_folders() {
     let mut files = Vec::new();
     for place in places {
         let exported = restorer.export(&second, &writer, place, 3000).unwrap();
-        assert!(
-            exported.files.len() > 1 && exported.tensors == 5,
-            "{exported:?}"
-        );
+        assert!(exported.files.len() > 1 && exported.tensors == 5, "{exported:?}");
         files = exported.files;
     }
     let exported = inside.below(Missing::Refuse).unwrap();
-    for file in files
-        .iter()
-        .map(String::as_str)
-        .chain(["model.safetensors.index.json"])
-    {
+    for file in files.iter().map(String::as_str).chain(["model.safetensors.index.json"]) {
         let in_bucket = exported.get(file.as_ref(), 1 << 30).unwrap();
-        assert!(
-            in_bucket == std::fs::read(folder.path().join(file)).unwrap(),
-            "{file}"
-        );
+        assert!(in_bucket == std::fs::read(folder.path().join(file)).unwrap(), "{file}");
     }
     let error = restorer.export(&first, &writer, inside, 3000).unwrap_err();
     assert!(error.to_string().contains("not empty"), "{error}");
@@ -257,19 +224,11 @@ fn a_sweep_removes_only_old_objects_that_belong_to_no_step() {
     let before = objects(&*store);
     let rank = Rank { rank: 1, world: 2 };
     let run = fresh_run();
-    let mut orphan =
-        CheckpointSaver::new(steps.clone(), rank, &run, executor(), options()).unwrap();
-    orphan
-        .write_shard(2, &sources(&State::small(2).cut(0, 1, 2)))
-        .unwrap();
+    let mut orphan = CheckpointSaver::new(steps.clone(), rank, &run, executor(), options()).unwrap();
+    orphan.write_shard(2, &sources(&State::small(2).cut(0, 1, 2))).unwrap();
     orphan.wait_part().unwrap();
     assert!(objects(&*store).len() > before.len());
-    assert!(
-        steps
-            .sweep_left(Duration::from_hours(1))
-            .unwrap()
-            .is_empty()
-    );
+    assert!(steps.sweep_left(Duration::from_hours(1)).unwrap().is_empty());
     let swept = steps.sweep_left(Duration::ZERO).unwrap();
     assert_eq!(swept, [format!(".step-2.{run}-1")]);
     assert_eq!(objects(&*store), before);

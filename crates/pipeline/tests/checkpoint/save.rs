@@ -57,10 +57,7 @@ fn a_tensor_changed_right_after_save_returned_is_saved_as_it_was() {
     let sum: u64 = receipt.routes.iter().map(|r| r.bytes).sum();
     assert_eq!(sum, receipt.bytes, "every byte went some way");
     assert!(receipt.ios >= 10 && receipt.storage_bytes >= receipt.bytes);
-    assert!(
-        receipt.latency.storage.count == receipt.ios
-            && receipt.latency.copy.count == fetched.chunks
-    );
+    assert!(receipt.latency.storage.count == receipt.ios && receipt.latency.copy.count == fetched.chunks);
     assert!(receipt.lanes > 0 && receipt.staging_bytes_peak > 0);
     assert!(Arc::get_mut(&mut region).unwrap().as_slice() == was);
 }
@@ -132,10 +129,7 @@ fn opaque_bytes_are_restored_and_marked_as_opaque() {
     let tensor = checkpoint.manifest().tensor("optimizer/step").unwrap();
     assert!(tensor.opaque);
     let restorer = Restorer::new(settings()).unwrap();
-    assert_eq!(
-        restorer.opaque(&checkpoint, "optimizer/step").unwrap(),
-        b"\x80\x04K*."
-    );
+    assert_eq!(restorer.opaque(&checkpoint, "optimizer/step").unwrap(), b"\x80\x04K*.");
     assert_eq!(restorer.opaque(&checkpoint, "none").unwrap(), b"");
     assert!(restorer.opaque(&checkpoint, "nothing").is_err());
 }
@@ -195,10 +189,7 @@ fn a_second_save_waits_for_the_first_or_is_refused_as_asked() {
     patient.save(4, &sources(&pieces), "null").unwrap();
     patient.save(5, &sources(&pieces), "null").unwrap();
     patient.wait().unwrap();
-    assert_eq!(
-        Steps::open(folder.path()).unwrap().steps().unwrap(),
-        [1, 3, 4, 5]
-    );
+    assert_eq!(Steps::open(folder.path()).unwrap().steps().unwrap(), [1, 3, 4, 5]);
 }
 
 fn saver_bytes(folder: &std::path::Path) -> u64 {
@@ -214,10 +205,7 @@ fn a_state_larger_than_the_memory_allowed_for_it_is_refused_with_the_figures() {
     };
     let mut saver = saver(folder.path(), tight).unwrap();
     let error = save(&mut saver, 1, &State::small(1)).unwrap_err();
-    assert!(
-        error.to_string().contains("4 KiB of memory are allowed"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("4 KiB of memory are allowed"), "{error}");
     assert_eq!(
         fs::read_dir(folder.path()).unwrap().count(),
         1,
@@ -230,8 +218,7 @@ fn inconsistent_sources_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let mut saver = saver(folder.path(), options()).unwrap();
     let shape = || Shape::from(&[4_u64][..]);
-    let mut refused =
-        |sources: &[SaveSource<'_>]| saver.save(1, sources, "null").unwrap_err().to_string();
+    let mut refused = |sources: &[SaveSource<'_>]| saver.save(1, sources, "null").unwrap_err().to_string();
     let short = SaveSource::whole("w", Dtype::F32, shape(), &[0; 15]);
     assert!(refused(&[short]).contains("15 bytes are given"));
     let one = SaveSource::whole("w", Dtype::U8, shape(), &[0; 4]);
@@ -252,26 +239,13 @@ fn metadata_that_json_cannot_hold_is_refused_at_the_call_and_the_last_save_is_un
     let mut saver = saver(folder.path(), options()).unwrap();
     let state = [SaveSource::opaque("x", b"x")];
     saver
-        .save(
-            1,
-            &state,
-            "{\"seed\":340282366920938463463374607431768211455}",
-        )
+        .save(1, &state, "{\"seed\":340282366920938463463374607431768211455}")
         .unwrap();
     let deep = "[".repeat(200) + &"]".repeat(200);
-    for bad in [
-        "{not json",
-        "NaN",
-        "[Infinity]",
-        "1e999",
-        "\"\\ud800\"",
-        &deep,
-    ] {
+    for bad in ["{not json", "NaN", "[Infinity]", "1e999", "\"\\ud800\"", &deep] {
         let error = saver.save(2, &state, bad).unwrap_err();
         assert!(
-            error
-                .to_string()
-                .contains("its metadata cannot be stored as JSON"),
+            error.to_string().contains("its metadata cannot be stored as JSON"),
             "{error}"
         );
     }
@@ -281,8 +255,5 @@ fn metadata_that_json_cannot_hold_is_refused_at_the_call_and_the_last_save_is_un
     let store = Steps::open(folder.path()).unwrap();
     assert_eq!(store.steps().unwrap(), [1, 2]);
     let metadata = store.manifest(1).unwrap().metadata;
-    assert_eq!(
-        metadata,
-        "{\"seed\":340282366920938463463374607431768211455}"
-    );
+    assert_eq!(metadata, "{\"seed\":340282366920938463463374607431768211455}");
 }

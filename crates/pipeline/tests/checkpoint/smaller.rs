@@ -30,19 +30,14 @@ fn a_save_in_which_one_chunk_in_a_hundred_changed_writes_that_and_little_more() 
         }
         let committed = save(&mut saver, step, &state).unwrap();
         assert!(committed.written_bytes * 20 <= full.bytes, "{committed:?}");
-        let file = folder
-            .path()
-            .join(format!("step-{step}/rank-00000-of-00001.chunks"));
+        let file = folder.path().join(format!("step-{step}/rank-00000-of-00001.chunks"));
         assert_eq!(fs::metadata(file).unwrap().len(), committed.written_bytes);
         assert_holds(folder.path(), step - 1, &before);
         assert_holds(folder.path(), step, &state);
         before = state.clone();
     }
     let manifest = Steps::open(folder.path()).unwrap().manifest(4).unwrap();
-    assert_eq!(
-        (manifest.parent, manifest.referenced()),
-        (Some(3), vec![1, 2, 3])
-    );
+    assert_eq!((manifest.parent, manifest.referenced()), (Some(3), vec![1, 2, 3]));
 }
 
 #[test]
@@ -60,12 +55,7 @@ fn a_state_that_did_not_change_writes_nothing_and_is_restored_by_other_ranks() {
     assert_holds(folder.path(), 2, &state);
     let pieces = state.cut(1, 1, 2);
     let seen = restore(&store.checkpoint(2).unwrap(), &pieces).unwrap();
-    assert!(
-        pieces
-            .iter()
-            .zip(&seen)
-            .all(|(piece, seen)| piece.bytes == *seen)
-    );
+    assert!(pieces.iter().zip(&seen).all(|(piece, seen)| piece.bytes == *seen));
 }
 
 #[test]
@@ -119,13 +109,7 @@ fn a_save_that_would_reference_too_many_steps_is_a_full_one_and_frees_the_old_on
 fn compressed_chunks_are_restored_with_every_codec_and_mixed_with_raw_ones() {
     for codec in [Codec::Zstd, Codec::Lz4] {
         let folder = tempfile::tempdir().unwrap();
-        let mut state = State::of(
-            1,
-            &[
-                ("noise", Dtype::U8, &[6, 8192]),
-                ("even", Dtype::F32, &[50_000]),
-            ],
-        );
+        let mut state = State::of(1, &[("noise", Dtype::U8, &[6, 8192]), ("even", Dtype::F32, &[50_000])]);
         for (number, byte) in state.tensors[1].bytes.iter_mut().enumerate() {
             *byte = (number / 3000) as u8;
         }
@@ -136,10 +120,7 @@ fn compressed_chunks_are_restored_with_every_codec_and_mixed_with_raw_ones() {
         };
         let mut saver = saver(folder.path(), small).unwrap();
         let committed = save(&mut saver, 1, &state).unwrap();
-        assert!(
-            committed.written_bytes < committed.bytes / 2,
-            "{committed:?}"
-        );
+        assert!(committed.written_bytes < committed.bytes / 2, "{committed:?}");
         assert!(committed.estimate < 0.9);
         assert_holds(folder.path(), 1, &state);
         state.tensors[0].bytes[5] ^= 1;
@@ -147,10 +128,7 @@ fn compressed_chunks_are_restored_with_every_codec_and_mixed_with_raw_ones() {
         assert!(more.written_bytes < committed.written_bytes);
         assert_holds(folder.path(), 2, &state);
         let checkpoint = Steps::open(folder.path()).unwrap().checkpoint(2).unwrap();
-        let verdict = Restorer::new(settings())
-            .unwrap()
-            .verify(&checkpoint)
-            .unwrap();
+        let verdict = Restorer::new(settings()).unwrap().verify(&checkpoint).unwrap();
         assert!(verdict.damage.is_empty(), "{:?}", verdict.damage);
     }
 }

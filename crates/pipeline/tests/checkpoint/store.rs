@@ -27,8 +27,7 @@ pub(crate) fn save(steps: &Steps, step: u64, state: &State, world: u64, options:
                     rank: rank as u32,
                     world: world as u32,
                 };
-                let mut saver =
-                    CheckpointSaver::new(steps, own, &run, executor(), options.clone()).unwrap();
+                let mut saver = CheckpointSaver::new(steps, own, &run, executor(), options.clone()).unwrap();
                 saver.save(step, &sources(&pieces), "null").unwrap();
                 saver.wait().unwrap().unwrap();
             });
@@ -50,11 +49,7 @@ pub(crate) fn assert_holds(steps: &Steps, step: u64, state: &State, world: u64) 
 
 #[test]
 fn a_state_saved_in_memory_is_restored_by_any_number_of_ranks() {
-    for (codec, parity, incremental) in [
-        (Codec::Raw, 0, false),
-        (Codec::Zstd, 1, false),
-        (Codec::Lz4, 0, true),
-    ] {
+    for (codec, parity, incremental) in [(Codec::Raw, 0, false), (Codec::Zstd, 1, false), (Codec::Lz4, 0, true)] {
         let steps = memory();
         let chosen = SaverOptions {
             codec,
@@ -76,10 +71,7 @@ fn a_state_saved_in_memory_is_restored_by_any_number_of_ranks() {
             .unwrap();
         assert!(verdict.damage.is_empty(), "{:?}", verdict.damage);
         for row in &verdict.receipt.routes {
-            assert_eq!(
-                (row.route, row.reason),
-                (Route::Buffered, Reason::StoreInMemory)
-            );
+            assert_eq!((row.route, row.reason), (Route::Buffered, Reason::StoreInMemory));
         }
     }
 }

@@ -29,10 +29,7 @@ fn every_attack_is_refused_with_the_expected_message_and_its_name() {
         }
         let told = Model::open(&path).unwrap_err().to_string();
         let expected = words[name];
-        assert!(
-            told.contains(expected),
-            "{name}: expected `{expected}`, got `{told}`"
-        );
+        assert!(told.contains(expected), "{name}: expected `{expected}`, got `{told}`");
         assert!(told.contains(name), "{name} is not named: {told}");
     }
 }
@@ -42,10 +39,7 @@ fn a_missing_model_is_not_found() {
     let error = Model::open(Path::new("nowhere/model.safetensors")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     let missing = corpus().join("index-missing-file");
-    assert_eq!(
-        Model::open(&missing).unwrap_err().kind(),
-        ErrorKind::NotFound
-    );
+    assert_eq!(Model::open(&missing).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]
@@ -88,8 +82,5 @@ fn files_with_more_tensors_together_than_a_model_may_have_are_refused() {
         fs::write(folder.path().join(format!("{file}.safetensors")), bytes).unwrap();
     }
     let told = Model::open(folder.path()).unwrap_err().to_string();
-    assert!(
-        told.contains("the model has more than 4000000 tensors"),
-        "{told}"
-    );
+    assert!(told.contains("the model has more than 4000000 tensors"), "{told}");
 }

@@ -20,9 +20,7 @@ pub(crate) fn folder() -> tempfile::TempDir {
 
 /// Bytes that depend on their index and on the seed.
 pub(crate) fn bytes_of(len: usize, seed: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i * 31 + i / 4096 + seed * 7) as u8)
-        .collect()
+    (0..len).map(|i| (i * 31 + i / 4096 + seed * 7) as u8).collect()
 }
 
 /// Tensors with these names and shapes, of 16-bit elements.
@@ -37,9 +35,9 @@ pub(crate) fn weights(shapes: &[(&str, &[usize])]) -> Weights {
 
 /// Writes tensors to a file as the reference implementation does, durably.
 pub(crate) fn write(path: &Path, weights: &Weights) {
-    let views = weights.iter().map(|(name, (dtype, shape, bytes))| {
-        (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
-    });
+    let views = weights
+        .iter()
+        .map(|(name, (dtype, shape, bytes))| (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap()));
     safetensors::serialize_to_file(views, None, path).unwrap();
     File::open(path).unwrap().sync().unwrap();
 }
@@ -86,9 +84,7 @@ pub(crate) fn seen(loaded: &mut Loaded) -> BTreeMap<String, Vec<u8>> {
 /// Loads a whole model into host memory and compares it with the written weights.
 pub(crate) fn assert_loads(path: &Path, weights: &Weights) {
     let model = Model::open(path).unwrap();
-    let mut loaded = loader()
-        .load(&model, &Selection::all(&model), Place::Host)
-        .unwrap();
+    let mut loaded = loader().load(&model, &Selection::all(&model), Place::Host).unwrap();
     assert_same(&seen(&mut loaded), weights);
 }
 

@@ -11,9 +11,7 @@ use straightway_standin::Standin;
 use straightway_sys::cuda::{DeviceMemory, Driver};
 use tempfile::TempDir;
 
-use crate::fixture::{
-    Weights, assert_loads, assert_same, evict, folder, loader, seen, small, weights, write,
-};
+use crate::fixture::{Weights, assert_loads, assert_same, evict, folder, loader, seen, small, weights, write};
 
 const GPU: Place = Place::Gpu(0);
 
@@ -84,12 +82,7 @@ fn tensors_in_memory_of_their_own_on_a_gpu_are_saved_byte_for_byte() {
     let tmpfs = tempfile::tempdir_in("/dev/shm").ok();
     for seed in 0..3 {
         Standin::run(&format!("seed={seed} delay_us_max=100"), |standin| {
-            let context = Driver::load()
-                .unwrap()
-                .device(0)
-                .unwrap()
-                .context()
-                .unwrap();
+            let context = Driver::load().unwrap().device(0).unwrap().context().unwrap();
             let upload = |bytes: &[u8]| {
                 let memory = DeviceMemory::allocate(&context, bytes.len().max(1)).unwrap();
                 memory.write(0, bytes).unwrap();
@@ -119,9 +112,7 @@ fn tensors_in_memory_of_their_own_on_a_gpu_are_saved_byte_for_byte() {
             ] {
                 let Some(home) = home else { continue };
                 let path = home.join("model.safetensors");
-                let receipt = saver
-                    .save_held(&path, &held(is_mixed), &BTreeMap::new())
-                    .unwrap();
+                let receipt = saver.save_held(&path, &held(is_mixed), &BTreeMap::new()).unwrap();
                 assert!(is_mixed || receipt.pinned_bytes_peak > 0, "{receipt}");
                 assert_loads(&path, &all);
                 fs::remove_file(&path).unwrap();
@@ -196,9 +187,7 @@ fn a_copy_that_fails_gives_an_error_and_no_weights() {
         let path = folder.path().join("model.safetensors");
         write(&path, &weights(&[("a", &[700, 301])]));
         let model = Model::open(&path).unwrap();
-        loader()
-            .load(&model, &Selection::all(&model), GPU)
-            .unwrap_err();
+        loader().load(&model, &Selection::all(&model), GPU).unwrap_err();
     });
 }
 
@@ -210,9 +199,7 @@ fn a_gpu_that_is_not_there_is_an_error_before_anything_is_read() {
     let model = Model::open(&path).unwrap();
     let loader = loader();
     let far = Place::Gpu(4_000_000);
-    loader
-        .load(&model, &Selection::all(&model), far)
-        .unwrap_err();
+    loader.load(&model, &Selection::all(&model), far).unwrap_err();
     assert_eq!(loader.progress.moved_bytes(), 0);
 }
 
@@ -232,12 +219,7 @@ fn blocks_that_are_allocated_while_the_load_runs_hold_every_tensor() {
             ]);
             write(&path, &all);
             let model = Model::open(&path).unwrap();
-            let context = Driver::load()
-                .unwrap()
-                .device(0)
-                .unwrap()
-                .context()
-                .unwrap();
+            let context = Driver::load().unwrap().device(0).unwrap().context().unwrap();
             for is_cold in [true, false] {
                 if is_cold {
                     evict(&model);

@@ -3,9 +3,7 @@
 use std::{fmt::Write as _, fs, path::Path};
 
 use proptest::prelude::*;
-use straightway_pipeline::weights::{
-    Dtype, Filters, LARGE_ALIGN_BYTES, LARGE_BYTES, Layout, Model, Phase, Selection,
-};
+use straightway_pipeline::weights::{Dtype, Filters, LARGE_ALIGN_BYTES, LARGE_BYTES, Layout, Model, Phase, Selection};
 
 use crate::fixture::folder;
 
@@ -34,12 +32,7 @@ fn write(path: &Path, tensors: &[(Dtype, u64)], padding: usize) {
 
 fn tensors() -> impl Strategy<Value = Vec<(Dtype, u64)>> {
     let dtypes = prop::sample::select(Dtype::ALL);
-    let len = prop_oneof![
-        Just(0_u64),
-        1_u64..100,
-        1_u64..100_000,
-        (1_u64 << 17)..(1 << 22)
-    ];
+    let len = prop_oneof![Just(0_u64), 1_u64..100, 1_u64..100_000, (1_u64 << 17)..(1 << 22)];
     // Elements of less than a byte come in whole bytes.
     let one = (dtypes, len).prop_map(|(dtype, len)| (dtype, len.next_multiple_of(4)));
     prop::collection::vec(one, 0..30)
@@ -97,9 +90,7 @@ proptest! {
 fn many_small_tensors_are_one_move() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
-    let tensors: Vec<_> = (0..20_000_u64)
-        .map(|n| (Dtype::Bf16, 512 + n % 7))
-        .collect();
+    let tensors: Vec<_> = (0..20_000_u64).map(|n| (Dtype::Bf16, 512 + n % 7)).collect();
     write(&path, &tensors, 0);
     let model = Model::open(&path).unwrap();
     for phase in [Phase::Free, Phase::OfFile] {

@@ -10,9 +10,7 @@ use straightway_pipeline::{
     weights::{Filters, Loader, Model, Pick, Rectangle, Selection, Shape, Slice, SlicePart},
 };
 
-use crate::fixture::{
-    Weights, assert_loads, assert_same, evict, folder, loader, seen, small, weights, write,
-};
+use crate::fixture::{Weights, assert_loads, assert_same, evict, folder, loader, seen, small, weights, write};
 
 /// Some tensors, large and small, and one without elements.
 fn some() -> Weights {
@@ -27,11 +25,7 @@ fn some() -> Weights {
     ])
 }
 
-fn filtered(
-    model: &Model,
-    filters: &[&str],
-    slices: &[&str],
-) -> straightway_core::Result<Selection> {
+fn filtered(model: &Model, filters: &[&str], slices: &[&str]) -> straightway_core::Result<Selection> {
     let filters: Filters = filters.iter().map(|f| f.parse().unwrap()).collect();
     let slices: Vec<Slice> = slices.iter().map(|s| s.parse().unwrap()).collect();
     Selection::new(model, &filters, &slices)
@@ -135,15 +129,9 @@ fn large_tensors_are_read_directly_from_aligned_and_unaligned_files() {
         eprintln!("skipped: no O_DIRECT here");
         return;
     }
-    assert_ne!(
-        model.shards[0].data_offset % 4096,
-        0,
-        "as other writers have it"
-    );
+    assert_ne!(model.shards[0].data_offset % 4096, 0, "as other writers have it");
     evict(&model);
-    let there = loader()
-        .load(&model, &Selection::all(&model), Place::Host)
-        .unwrap();
+    let there = loader().load(&model, &Selection::all(&model), Place::Host).unwrap();
     let direct = there.receipt.bytes_by(Leg::Read, Route::Direct);
     assert!(direct > model.bytes() * 9 / 10, "{}", there.receipt);
 }
@@ -174,11 +162,7 @@ fn filters_skip_the_io_and_not_only_the_result() {
 fn a_rank_reads_little_more_than_its_share_from_the_drive() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
-    let all = weights(&[
-        ("a", &[4096, 512]),
-        ("b", &[1024, 1000]),
-        ("c", &[8192, 128]),
-    ]);
+    let all = weights(&[("a", &[4096, 512]), ("b", &[1024, 1000]), ("c", &[8192, 128])]);
     write(&path, &all);
     let model = Model::open(&path).unwrap();
     let selection = filtered(&model, &[], &["0:3/8"]).unwrap();
@@ -201,10 +185,7 @@ fn ranks_divide_tensors_and_replicate_those_without_the_dimension() {
     write(&path, &some());
     let model = Model::open(&path).unwrap();
     let error = filtered(&model, &[], &["0:0/8"]).unwrap_err().to_string();
-    assert!(
-        error.contains("which does not divide by 8 ranks"),
-        "{error}"
-    );
+    assert!(error.contains("which does not divide by 8 ranks"), "{error}");
     let uneven = |rank| Slice {
         filter: None,
         dim: 0,
@@ -219,20 +200,10 @@ fn ranks_divide_tensors_and_replicate_those_without_the_dimension() {
     }
     assert_eq!(bytes, model.bytes() - 2);
     // A range beyond the dimension is an error.
-    let error = filtered(&model, &["scalar"], &["0:0..1"])
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("it has 0 dimensions, and none is 0"),
-        "{error}"
-    );
-    let error = filtered(&model, &[], &["*.bias@1:0/2"])
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("it has 1 dimensions, and none is 1"),
-        "{error}"
-    );
+    let error = filtered(&model, &["scalar"], &["0:0..1"]).unwrap_err().to_string();
+    assert!(error.contains("it has 0 dimensions, and none is 0"), "{error}");
+    let error = filtered(&model, &[], &["*.bias@1:0/2"]).unwrap_err().to_string();
+    assert!(error.contains("it has 1 dimensions, and none is 1"), "{error}");
 }
 
 /// The bytes of a part of a tensor, element by element.
@@ -305,10 +276,7 @@ fn elements_of_less_than_a_byte_are_cut_on_whole_bytes_only() {
     let mut there = loader().load(&model, &selection, Place::Host).unwrap();
     assert_eq!(seen(&mut there)["t"], [1, 2, 5, 6, 9, 10, 13, 14]);
     let error = filtered(&model, &[], &["1:1..6"]).unwrap_err().to_string();
-    assert!(
-        error.contains("a part of F4 begins or ends inside a byte"),
-        "{error}"
-    );
+    assert!(error.contains("a part of F4 begins or ends inside a byte"), "{error}");
 }
 
 #[test]
@@ -322,9 +290,7 @@ fn a_model_of_more_files_than_may_be_open_at_once_is_one_transfer() {
         all.extend(one);
     }
     let model = Model::open(folder.path()).unwrap();
-    let mut there = loader()
-        .load(&model, &Selection::all(&model), Place::Host)
-        .unwrap();
+    let mut there = loader().load(&model, &Selection::all(&model), Place::Host).unwrap();
     assert_eq!(there.receipt.bytes, 300 * 340);
     assert_same(&seen(&mut there), &all);
 }
@@ -336,14 +302,10 @@ fn a_file_that_is_replaced_after_its_header_was_read_is_refused() {
     write(&path, &some());
     let model = Model::open(&path).unwrap();
     write(&path, &some());
-    let error = loader()
-        .load(&model, &Selection::all(&model), Place::Host)
-        .unwrap_err();
+    let error = loader().load(&model, &Selection::all(&model), Place::Host).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(
-        error
-            .to_string()
-            .contains("model.safetensors: it was replaced"),
+        error.to_string().contains("model.safetensors: it was replaced"),
         "{error}"
     );
 }
@@ -383,9 +345,7 @@ fn assert_refused_when(change: impl Fn(&fs::File)) {
         };
         let model = Model::open(&path).unwrap();
         evict(&model);
-        let prepared = loader
-            .prepare(&model, &Selection::all(&model), Place::Host)
-            .unwrap();
+        let prepared = loader.prepare(&model, &Selection::all(&model), Place::Host).unwrap();
         let running = std::thread::spawn(move || prepared.run());
         while loader.progress.moved_bytes() < 64 << 10 {
             std::thread::yield_now();
@@ -394,10 +354,7 @@ fn assert_refused_when(change: impl Fn(&fs::File)) {
         let error = running.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
         assert!(error.to_string().contains("model.safetensors"), "{error}");
-        assert!(
-            error.hint().unwrap().contains("nobody writes to it"),
-            "{error}"
-        );
+        assert!(error.hint().unwrap().contains("nobody writes to it"), "{error}");
     }
 }
 
@@ -409,9 +366,7 @@ fn a_cancelled_load_returns_a_cancelled_error() {
     let model = Model::open(&path).unwrap();
     let loader = loader();
     loader.progress.cancel();
-    let error = loader
-        .load(&model, &Selection::all(&model), Place::Host)
-        .unwrap_err();
+    let error = loader.load(&model, &Selection::all(&model), Place::Host).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
 }
 
@@ -433,9 +388,7 @@ fn a_byte_that_changed_in_memory_is_found_by_reading_again() {
         let error = verify_loaded(&loader, &model, &layout, &mut there).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(
-            error
-                .to_string()
-                .contains("differs when it is read by another"),
+            error.to_string().contains("differs when it is read by another"),
             "{error}"
         );
     }

@@ -9,10 +9,7 @@ use crate::fixture::{folder, loader, weights, write};
 fn whole_tensors_are_mapped_parts_are_read_and_one_receipt_has_both() {
     let folder = folder();
     let path = folder.path().join("model.safetensors");
-    write(
-        &path,
-        &weights(&[("a", &[64, 96]), ("b", &[30]), ("c", &[0])]),
-    );
+    write(&path, &weights(&[("a", &[64, 96]), ("b", &[30]), ("c", &[0])]));
     let model = Model::open(&path).unwrap();
     let mapped = loader().map(&model, &Selection::all(&model)).unwrap();
     assert_eq!(mapped.tensors.len(), 3);

@@ -63,9 +63,7 @@ fn measure(path: &Path) {
             ..Loader::new(executor)
         };
         let model = Arc::new(Model::open(path).unwrap());
-        if choice == Choice::Only(Route::Staged)
-            && model.shards[0].file().unwrap().alignment().is_none()
-        {
+        if choice == Choice::Only(Route::Staged) && model.shards[0].file().unwrap().alignment().is_none() {
             eprintln!("skipped: no O_DIRECT here");
             continue;
         }
@@ -75,10 +73,7 @@ fn measure(path: &Path) {
             assert_eq!(there.receipt.bytes, model.bytes());
         });
         let above = (peak - before).saturating_sub(model.bytes());
-        assert!(
-            above <= RING_BYTES + SLACK_BYTES,
-            "{above} bytes above the region"
-        );
+        assert!(above <= RING_BYTES + SLACK_BYTES, "{above} bytes above the region");
 
         // Two batches at a time, never the whole model.
         let batch = 4 << 20;
@@ -104,10 +99,7 @@ fn a_load_takes_the_ring_and_the_headers_above_its_region_and_a_stream_two_batch
     let folder = folder();
     let path = folder.path().join("model.safetensors");
     let names: Vec<_> = (0..64).map(|n| format!("t{n:02}")).collect();
-    let shapes: Vec<_> = names
-        .iter()
-        .map(|n| (n.as_str(), &[1000, 1050][..]))
-        .collect();
+    let shapes: Vec<_> = names.iter().map(|n| (n.as_str(), &[1000, 1050][..])).collect();
     write(&path, &weights(&shapes));
     assert!(fs::metadata(&path).unwrap().len() > 16 * RING_BYTES);
     let test = std::thread::current().name().unwrap().to_owned();
@@ -118,8 +110,5 @@ fn a_load_takes_the_ring_and_the_headers_above_its_region_and_a_stream_two_batch
         .unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
-    assert!(
-        String::from_utf8_lossy(&output.stdout).contains("1 passed"),
-        "{told}"
-    );
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{told}");
 }

@@ -45,11 +45,7 @@ const STRICTER: [&str; 6] = [
 ];
 
 fn tensors() -> impl Strategy<Value = Weights> {
-    let name = prop_oneof![
-        "[a-z.]{1,12}",
-        any::<String>(),
-        Just("\"quoted\\ \u{1}".to_owned())
-    ];
+    let name = prop_oneof!["[a-z.]{1,12}", any::<String>(), Just("\"quoted\\ \u{1}".to_owned())];
     let contents = (
         prop::sample::select(&THEIRS[..]),
         prop::collection::vec(0_usize..5, 0..5),
@@ -84,9 +80,7 @@ fn compare(bytes: &[u8]) -> Result<(), TestCaseError> {
         (Ok(theirs), Ok(ours)) => (theirs, ours),
         (Err(_), Err(_)) => return Ok(()),
         (Err(theirs), Ok(_)) => {
-            return Err(TestCaseError::fail(format!(
-                "only they refuse it: {theirs}"
-            )));
+            return Err(TestCaseError::fail(format!("only they refuse it: {theirs}")));
         }
         (Ok(_), Err(ours)) => {
             let ours = ours.to_string();
@@ -105,12 +99,7 @@ fn compare(bytes: &[u8]) -> Result<(), TestCaseError> {
         prop_assert!(view.data() == &bytes[at..at + tensor.extent.bytes as usize]);
     }
     let (_, theirs) = SafeTensors::read_metadata(bytes).unwrap();
-    let theirs: BTreeMap<_, _> = theirs
-        .metadata()
-        .clone()
-        .unwrap_or_default()
-        .into_iter()
-        .collect();
+    let theirs: BTreeMap<_, _> = theirs.metadata().clone().unwrap_or_default().into_iter().collect();
     prop_assert_eq!(theirs, ours.metadata);
     Ok(())
 }
@@ -221,8 +210,6 @@ fn entry() -> impl Strategy<Value = String> {
     )
         .prop_map(|(name, dtype, shape, (start, end), more)| {
             let shape = shape.join(",");
-            format!(
-                "\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":[{shape}],\"data_offsets\":[{start},{end}]{more}}}"
-            )
+            format!("\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":[{shape}],\"data_offsets\":[{start},{end}]{more}}}")
         })
 }

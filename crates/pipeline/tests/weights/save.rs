@@ -13,19 +13,12 @@ fn saver() -> FileSaver {
 }
 
 fn some() -> Weights {
-    weights(&[
-        ("a", &[500, 512]),
-        ("b", &[3]),
-        ("c", &[1000, 300]),
-        ("d", &[0]),
-    ])
+    weights(&[("a", &[500, 512]), ("b", &[3]), ("c", &[1000, 300]), ("d", &[0])])
 }
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<_> = entries
-        .map(|e| e.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -36,14 +29,10 @@ fn loaded_weights_are_saved_byte_for_byte() {
     let path = folder.path().join("model.safetensors");
     write(&path, &some());
     let model = Model::open(&path).unwrap();
-    let loaded = loader()
-        .load(&model, &Selection::all(&model), Place::Host)
-        .unwrap();
+    let loaded = loader().load(&model, &Selection::all(&model), Place::Host).unwrap();
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
     let copy = folder.path().join("copy.safetensors");
-    let receipt = saver()
-        .save(&copy, &loaded.region, &loaded.tensors, &metadata)
-        .unwrap();
+    let receipt = saver().save(&copy, &loaded.region, &loaded.tensors, &metadata).unwrap();
     assert_eq!(receipt.bytes, model.bytes());
     assert_loads(&copy, &some());
     let copy = Model::open(&copy).unwrap();
@@ -81,15 +70,10 @@ fn tensors_that_readers_would_refuse_are_not_written() {
     };
     for (tensors, words) in [
         (vec![held("a", 3)], "tensor \"a\" has 8 bytes"),
-        (
-            vec![held("a", 2), held("a", 2)],
-            "two tensors are called \"a\"",
-        ),
+        (vec![held("a", 2), held("a", 2)], "two tensors are called \"a\""),
         (vec![held("__metadata__", 2)], "no tensor may be called"),
     ] {
-        let error = saver()
-            .save_held(&path, &tensors, &BTreeMap::new())
-            .unwrap_err();
+        let error = saver().save_held(&path, &tensors, &BTreeMap::new()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains(words), "{error}");
     }
@@ -116,21 +100,13 @@ fn a_model_is_rewritten_page_aligned_with_its_index_and_metadata() {
     }
     assert_eq!(
         names(&target),
-        [
-            "model.safetensors.index.json",
-            "x-1.safetensors",
-            "x-2.safetensors"
-        ]
+        ["model.safetensors.index.json", "x-1.safetensors", "x-2.safetensors"]
     );
     assert_loads(&target, &some());
     let rewritten = Model::open(&target).unwrap();
     assert!(rewritten.shards.iter().all(|s| s.data_offset % 4096 == 0));
-    let said: serde_json::Value =
-        serde_json::from_str(rewritten.index_metadata.as_deref().unwrap()).unwrap();
-    assert_eq!(
-        said,
-        serde_json::json!({"total_size": model.bytes(), "author": "me"})
-    );
+    let said: serde_json::Value = serde_json::from_str(rewritten.index_metadata.as_deref().unwrap()).unwrap();
+    assert_eq!(said, serde_json::json!({"total_size": model.bytes(), "author": "me"}));
 }
 
 #[test]
@@ -157,10 +133,7 @@ fn a_model_is_divided_among_files_of_a_size_and_put_together_again() {
     saver().rewrite(&model, &whole, Some(u64::MAX)).unwrap();
     assert_loads(&whole.join("model.safetensors"), &some());
     let error = saver().rewrite(&model, &parts, Some(1000)).unwrap_err();
-    assert!(
-        error.to_string().contains("would stay beside the new ones"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("would stay beside the new ones"), "{error}");
 }
 
 #[test]
@@ -195,14 +168,8 @@ fn a_failed_rewrite_leaves_no_new_files_and_keeps_the_old_ones() {
     let folder = folder();
     let (source, target) = (folder.path().join("from"), folder.path().join("to"));
     fs::create_dir(&source).unwrap();
-    write(
-        &source.join("1.safetensors"),
-        &weights(&[("a", &[500, 512])]),
-    );
-    write(
-        &source.join("2.safetensors"),
-        &weights(&[("b", &[500, 512])]),
-    );
+    write(&source.join("1.safetensors"), &weights(&[("a", &[500, 512])]));
+    write(&source.join("2.safetensors"), &weights(&[("b", &[500, 512])]));
     let model = Model::open(&source).unwrap();
     saver().rewrite(&model, &target, None).unwrap();
     let before: Vec<_> = names(&target)
@@ -230,10 +197,7 @@ fn a_failed_rewrite_leaves_no_new_files_and_keeps_the_old_ones() {
 #[test]
 fn a_model_that_replaces_a_private_one_keeps_its_permissions_under_other_names() {
     let folder = folder();
-    let (one, target) = (
-        folder.path().join("one.safetensors"),
-        folder.path().join("to"),
-    );
+    let (one, target) = (folder.path().join("one.safetensors"), folder.path().join("to"));
     write(&one, &some());
     let model = Model::open(&one).unwrap();
     saver().rewrite(&model, &target, Some(600_000)).unwrap();
@@ -246,10 +210,7 @@ fn a_model_that_replaces_a_private_one_keeps_its_permissions_under_other_names()
     let there = names(&target);
     assert_eq!(there.len(), 3, "the old files are gone: {there:?}");
     for name in there {
-        let mode = fs::metadata(target.join(&name))
-            .unwrap()
-            .permissions()
-            .mode();
+        let mode = fs::metadata(target.join(&name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
         let is_new = !name.starts_with("model-0000");
         assert!(is_new, "its name was taken: {name}");

@@ -13,11 +13,7 @@ fn model(folder: &tempfile::TempDir) -> (Arc<Model>, Weights) {
     for file in 0..2 {
         let names: Vec<_> = (0..10).map(|n| format!("t{file}{n}")).collect();
         let shape = |n: usize| {
-            if n == 4 {
-                &[300, 300][..]
-            } else {
-                &[100, 100][..]
-            }
+            if n == 4 { &[300, 300][..] } else { &[100, 100][..] }
         };
         let shapes: Vec<_> = names
             .iter()
@@ -55,10 +51,7 @@ fn an_error_follows_the_earlier_batches_and_ends_the_stream() {
     let batches: Vec<_> = stream.unwrap().collect();
     let (last, before) = batches.split_last().unwrap();
     assert_eq!(last.as_ref().unwrap_err().kind(), ErrorKind::NotFound);
-    let tensors: usize = before
-        .iter()
-        .map(|b| b.as_ref().unwrap().tensors.len())
-        .sum();
+    let tensors: usize = before.iter().map(|b| b.as_ref().unwrap().tensors.len()).sum();
     assert!((8..=10).contains(&tensors), "{tensors}");
 }
 

@@ -57,10 +57,7 @@ fn lvm_on_an_encrypted_drive_shows_both_layers() {
     let kinds: Vec<_> = etc.layers.iter().map(|layer| &layer.kind).collect();
     assert_eq!(
         kinds,
-        [
-            &LayerKind::Mapper("LVM".into()),
-            &LayerKind::Mapper("CRYPT".into())
-        ]
+        [&LayerKind::Mapper("LVM".into()), &LayerKind::Mapper("CRYPT".into())]
     );
 }
 
@@ -75,10 +72,7 @@ fn a_btrfs_subvolume_leads_to_all_drives_of_its_pool() {
 fn a_loop_device_leads_to_the_drive_of_its_file() {
     let image = backing(TWO_SOCKETS, "/image");
     assert_eq!(names(&image), ["nvme3n1"]);
-    assert_eq!(
-        image.layers[0].kind,
-        LayerKind::Loop("/scratch/image".into())
-    );
+    assert_eq!(image.layers[0].kind, LayerKind::Loop("/scratch/image".into()));
 }
 
 #[test]

@@ -63,15 +63,10 @@ impl Limits {
     }
 
     pub(super) fn list(self) -> Vec<BenchLimit> {
-        [
-            self.to_gpu,
-            self.from_gpu,
-            self.drive_read,
-            self.drive_write,
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+        [self.to_gpu, self.from_gpu, self.drive_read, self.drive_write]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 
@@ -105,12 +100,7 @@ fn drive(file: &Arc<File>, runs: usize, is_write: bool) -> Result<Option<BenchLi
 }
 
 /// The rate of one whole transfer between host memory and the drive.
-fn once(
-    executor: &Executor,
-    file: &Arc<File>,
-    region: &Arc<Region>,
-    is_write: bool,
-) -> Result<f64> {
+fn once(executor: &Executor, file: &Arc<File>, region: &Arc<Region>, is_write: bool) -> Result<f64> {
     let choice = Choice::Only(Route::Direct);
     let moves = vec![Extent::new(0, file.bytes()).into()];
     if !is_write {
@@ -118,10 +108,7 @@ fn once(
         return Ok(ticket.wait()?.rate_bytes_per_s);
     }
     // The draft is never committed, so it is removed on drop.
-    let draft = FileDraft::new(
-        &file.path().with_extension("straightway-limit"),
-        file.bytes(),
-    )?;
+    let draft = FileDraft::new(&file.path().with_extension("straightway-limit"), file.bytes())?;
     if draft.file().alignment().is_none() {
         return Ok(0.0);
     }

@@ -70,20 +70,11 @@ pub struct Knee {
 }
 
 impl BenchOutcome {
-    pub(super) fn new(
-        spec: &Spec,
-        backing: &Backing,
-        file_bytes: u64,
-        samples: Vec<Sample>,
-        limits: &Limits,
-    ) -> Self {
+    pub(super) fn new(spec: &Spec, backing: &Backing, file_bytes: u64, samples: Vec<Sample>, limits: &Limits) -> Self {
         let with_share = |knee: Knee| {
             let limit = limits.of(knee.series);
             let share_of_limit = limit.map(|l| knee.rate_bytes_per_s / l.rate_bytes_per_s);
-            Knee {
-                share_of_limit,
-                ..knee
-            }
+            Knee { share_of_limit, ..knee }
         };
         let knees = knees(&spec.series, &samples).into_iter();
         let knees = knees.map(with_share).collect();
@@ -154,11 +145,7 @@ impl BenchOutcome {
             page = page.figure(knee.series.name(), Rate(knee.rate_bytes_per_s), note);
         }
         for limit in &self.limits {
-            page = page.figure(
-                limit.name.clone(),
-                Rate(limit.rate_bytes_per_s),
-                "the limit",
-            );
+            page = page.figure(limit.name.clone(), Rate(limit.rate_bytes_per_s), "the limit");
         }
         page = page.section("The knees", [self.knee_table().into()]);
         for work in [Workload::Read, Workload::Write, Workload::Gather] {
@@ -170,18 +157,14 @@ impl BenchOutcome {
                         Workload::Gather => "Gathering random blocks",
                     },
                     [
-                        self.chart(work, "throughput", Unit::Rate, |s| {
-                            s.receipt.rate_bytes_per_s
-                        })
-                        .into(),
+                        self.chart(work, "throughput", Unit::Rate, |s| s.receipt.rate_bytes_per_s)
+                            .into(),
                         self.chart(work, "storage latency p99", Unit::Seconds, |s| {
                             s.receipt.latency.storage.p99_us * 1e-6
                         })
                         .into(),
-                        self.chart(work, "CPU per GB", Unit::Seconds, |s| {
-                            s.receipt.cpu_s_per_gb
-                        })
-                        .into(),
+                        self.chart(work, "CPU per GB", Unit::Seconds, |s| s.receipt.cpu_s_per_gb)
+                            .into(),
                     ],
                 );
             }
@@ -194,10 +177,7 @@ impl BenchOutcome {
             .fact("measured", place)
             .fact("memory", self.memory.clone())
             .fact("file", Bytes(self.file_bytes).to_string())
-            .fact(
-                "runs of each point",
-                format!("{}, the median is shown", self.runs),
-            )
+            .fact("runs of each point", format!("{}, the median is shown", self.runs))
             .fact("machine", self.machine.to_string())
     }
 
@@ -235,9 +215,7 @@ impl BenchOutcome {
                     format!("{} × {depth}", knee.series.name())
                 };
                 let mut series = Series::new(name, points);
-                let at_knee = |s: &&Sample| {
-                    on_it(s) && (s.block_bytes, s.depth) == (knee.block_bytes, knee.depth)
-                };
+                let at_knee = |s: &&Sample| on_it(s) && (s.block_bytes, s.depth) == (knee.block_bytes, knee.depth);
                 if let Some(sample) = self.samples.iter().find(at_knee) {
                     series = series.mark(knee.block_bytes as f64, value(sample), "knee");
                 }
@@ -340,9 +318,7 @@ pub(super) fn knees(series: &[BenchSeries], samples: &[Sample]) -> Vec<Knee> {
 /// The point of a series with the fewest bytes in flight that is as good as its best.
 fn knee(series: BenchSeries, samples: &[Sample]) -> Option<Knee> {
     let of_series = || samples.iter().filter(|s| s.series == series);
-    let best = of_series()
-        .map(|s| s.receipt.rate_bytes_per_s)
-        .max_by(f64::total_cmp)?;
+    let best = of_series().map(|s| s.receipt.rate_bytes_per_s).max_by(f64::total_cmp)?;
     let in_flight = |s: &&Sample| s.block_bytes * u64::from(s.depth);
     let good = |s: &&Sample| s.receipt.rate_bytes_per_s >= KNEE_SHARE * best;
     let s = of_series().filter(good).min_by_key(in_flight)?;
@@ -361,8 +337,7 @@ fn knee(series: BenchSeries, samples: &[Sample]) -> Option<Knee> {
 /// The median latency of the smallest blocks read directly at depth 1, less the time that their bytes take at the
 /// drive's best rate.
 fn first_byte_s(knees: &[Knee], samples: &[Sample]) -> Option<f64> {
-    let is_direct =
-        |series: BenchSeries| series.work == Workload::Read && series.route == Route::Direct;
+    let is_direct = |series: BenchSeries| series.work == Workload::Read && series.route == Route::Direct;
     let best = knees.iter().find(|knee| is_direct(knee.series))?;
     let at_depth_one = |s: &&Sample| is_direct(s.series) && s.depth == 1;
     let smallest = samples.iter().filter(at_depth_one);

@@ -91,9 +91,7 @@ impl<'a> Rounds<'a> {
             // Without direct I/O for an operation, the drive's own stage cannot be measured.
             let goes_direct = |work: Workload| {
                 let series = knees.iter().map(|knee| knee.series);
-                series
-                    .into_iter()
-                    .any(|t| t.work == work && t.route != Route::Buffered)
+                series.into_iter().any(|t| t.work == work && t.route != Route::Buffered)
             };
             for knee in knees.iter().filter(|knee| goes_direct(knee.series.work)) {
                 for &stage in stages(knee.series) {
@@ -104,19 +102,11 @@ impl<'a> Rounds<'a> {
         let bytes = planned.iter().map(|p| p.rates.load.bytes).max();
         let memory = Arc::new(Region::host(bytes.unwrap_or(0).max(1))?);
         memory.populate();
-        Ok(Self {
-            bench,
-            planned,
-            memory,
-        })
+        Ok(Self { bench, planned, memory })
     }
 
     /// Measures all stages in each of `rounds` rounds. Calls `begins` before each measurement.
-    pub(super) fn run(
-        mut self,
-        rounds: u32,
-        begins: &mut dyn FnMut(u32, &str),
-    ) -> Result<Vec<StageRates>> {
+    pub(super) fn run(mut self, rounds: u32, begins: &mut dyn FnMut(u32, &str)) -> Result<Vec<StageRates>> {
         let stages = self.planned.len();
         for round in 0..rounds {
             for number in 0..stages {
@@ -179,11 +169,9 @@ impl<'a> Rounds<'a> {
                 let memory = Arc::get_mut(&mut self.memory).expect(unshared);
                 stage::copy_in(draft()?.file(), memory.as_slice(), load)
             }
-            Stage::RingRead
-            | Stage::CacheRead
-            | Stage::RingWrite
-            | Stage::CacheWrite
-            | Stage::MemoryToDrive => unreachable!("an executor runs it"),
+            Stage::RingRead | Stage::CacheRead | Stage::RingWrite | Stage::CacheWrite | Stage::MemoryToDrive => {
+                unreachable!("an executor runs it")
+            }
         }
     }
 }
@@ -191,20 +179,12 @@ impl<'a> Rounds<'a> {
 /// The route of a series and its stages; empty for a route without stages.
 fn stages(series: BenchSeries) -> &'static [Stage] {
     match (series.work, series.route, series.cache) {
-        (Workload::Read, Route::Staged, _) => {
-            &[Stage::RingRead, Stage::DriveToRing, Stage::RingToMemory]
-        }
+        (Workload::Read, Route::Staged, _) => &[Stage::RingRead, Stage::DriveToRing, Stage::RingToMemory],
         (Workload::Read, Route::Buffered, CacheState::Cold) => {
             &[Stage::CacheRead, Stage::DriveToCache, Stage::CacheToMemory]
         }
-        (Workload::Write, Route::Staged, _) => {
-            &[Stage::RingWrite, Stage::RingToDrive, Stage::MemoryToRing]
-        }
-        (Workload::Write, Route::Buffered, _) => &[
-            Stage::CacheWrite,
-            Stage::MemoryToDrive,
-            Stage::MemoryToCache,
-        ],
+        (Workload::Write, Route::Staged, _) => &[Stage::RingWrite, Stage::RingToDrive, Stage::MemoryToRing],
+        (Workload::Write, Route::Buffered, _) => &[Stage::CacheWrite, Stage::MemoryToDrive, Stage::MemoryToCache],
         _ => &[],
     }
 }
@@ -236,11 +216,7 @@ fn plan(bench: &Bench<'_>, knee: &Knee, stage: Stage) -> Result<Option<Planned>>
     }
     let transfer = matches!(
         stage,
-        Stage::RingRead
-            | Stage::CacheRead
-            | Stage::RingWrite
-            | Stage::CacheWrite
-            | Stage::MemoryToDrive
+        Stage::RingRead | Stage::CacheRead | Stage::RingWrite | Stage::CacheWrite | Stage::MemoryToDrive
     );
     let settings = || bench.settings(series, load.block_bytes, load.depth);
     Ok(Some(Planned {

@@ -118,10 +118,7 @@ impl StageLoad {
             let lanes: Vec<_> = (0..self.lanes).map(|_| scope.spawn(lane)).collect();
             ready.wait();
             let start = Instant::now();
-            let ended: Vec<_> = lanes
-                .into_iter()
-                .map(thread::ScopedJoinHandle::join)
-                .collect();
+            let ended: Vec<_> = lanes.into_iter().map(thread::ScopedJoinHandle::join).collect();
             for lane in ended {
                 lane.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             }
@@ -165,20 +162,10 @@ pub(super) fn drive(file: &Arc<File>, op: Op, slots: usize, load: &StageLoad) ->
     load.run(make, lane, sync)
 }
 
-fn drive_lane(
-    (mut uring, mut free): (Uring, Vec<Slot>),
-    blocks: &Blocks,
-    file: &Arc<File>,
-    op: Op,
-) -> Result<()> {
+fn drive_lane((mut uring, mut free): (Uring, Vec<Slot>), blocks: &Blocks, file: &Arc<File>, op: Op) -> Result<()> {
     let short = || {
         let message = "an I/O moved fewer bytes than requested";
-        Error::new(
-            ErrorKind::Corrupt,
-            "measure",
-            file.path().display(),
-            message,
-        )
+        Error::new(ErrorKind::Corrupt, "measure", file.path().display(), message)
     };
     let mut done = Vec::new();
     loop {
@@ -244,8 +231,7 @@ pub(super) fn fill_cache(file: &File, load: &StageLoad) -> Result<f64> {
         while let Some(extent) = blocks.next() {
             let cache = file.descriptor(IoPath::PageCache);
             let bytes = NonZero::new(extent.bytes);
-            fadvise(cache, extent.offset, bytes, Advice::WillNeed)
-                .map_err(|e| file.error("measure", e.into()))?;
+            fadvise(cache, extent.offset, bytes, Advice::WillNeed).map_err(|e| file.error("measure", e.into()))?;
             file.read_exact_at(extent.end() - 1, &mut [0])?;
         }
         Ok(())
@@ -275,9 +261,7 @@ pub(super) fn copy_out(file: &File, memory: &mut [u8], load: &StageLoad) -> Resu
     let parts = Mutex::new(memory.chunks_exact_mut(load.block()).enumerate());
     let lane = |(), _: &Blocks| {
         let next = || parts.lock().expect("no lane panics").next();
-        while let Some((number, part)) =
-            next().filter(|(n, _)| *n as u64 * load.block_bytes < load.bytes)
-        {
+        while let Some((number, part)) = next().filter(|(n, _)| *n as u64 * load.block_bytes < load.bytes) {
             file.read_exact_at(number as u64 * load.block_bytes, part)?;
         }
         Ok(())
@@ -351,9 +335,7 @@ mod tests {
         }
         drive(&drive_file, Op::Write, 6, &LOAD).unwrap();
         let written = std::fs::read(drive_file.path()).unwrap();
-        let empty = written
-            .chunks(64 << 10)
-            .filter(|block| block.iter().all(|b| *b == 0));
+        let empty = written.chunks(64 << 10).filter(|block| block.iter().all(|b| *b == 0));
         assert_eq!((written.len() as u64, empty.count()), (LOAD.bytes, 0));
         drive(&drive_file, Op::Read, 6, &LOAD).unwrap();
         // A file that ends before its blocks do is an error and not a rate.

@@ -3,15 +3,13 @@
 use std::{cell::OnceCell, path::PathBuf, sync::Arc};
 
 use straightway_core::{
-    Bytes, Choice, Error, ErrorKind, Extent, Move, Receipt, Result, Route, extent::down,
-    random::Seed,
+    Bytes, Choice, Error, ErrorKind, Extent, Move, Receipt, Result, Route, extent::down, random::Seed,
 };
 use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, draft};
 use straightway_sys::{Folder, limit::available_memory, root::Root};
 
 use super::{
-    BenchOutcome, BenchSeries, CacheState, Sample, Spec, Workload, limits::Limits, outcome::knees,
-    rounds::Rounds,
+    BenchOutcome, BenchSeries, CacheState, Sample, Spec, Workload, limits::Limits, outcome::knees, rounds::Rounds,
 };
 use crate::backing::Backing;
 
@@ -56,12 +54,7 @@ impl<'a> Bench<'a> {
         let file = Arc::new(File::open(&path)?);
         if file.bytes() == 0 {
             let message = "the file is empty";
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "measure",
-                path.display(),
-                message,
-            ));
+            return Err(Error::new(ErrorKind::Invalid, "measure", path.display(), message));
         }
         Ok(Self {
             spec,
@@ -166,12 +159,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs one transfer.
-    pub(super) fn once(
-        &self,
-        executor: &Executor,
-        series: BenchSeries,
-        moves: Vec<Move>,
-    ) -> Result<Receipt> {
+    pub(super) fn once(&self, executor: &Executor, series: BenchSeries, moves: Vec<Move>) -> Result<Receipt> {
         let choice = Choice::Only(series.route);
         if series.work == Workload::Write {
             let target = self.path.with_extension("straightway-bench");
@@ -185,8 +173,7 @@ impl<'a> Bench<'a> {
             CacheState::Cold => self.file.evict()?,
             CacheState::Warm => self.warm(executor, &moves)?,
         }
-        self.read(executor, moves, choice)
-            .map(|(_, receipt)| receipt)
+        self.read(executor, moves, choice).map(|(_, receipt)| receipt)
     }
 
     /// Reads the bytes to be measured into the page cache.
@@ -196,12 +183,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Reads parts of the file into fresh memory.
-    fn read(
-        &self,
-        executor: &Executor,
-        moves: Vec<Move>,
-        choice: Choice,
-    ) -> Result<(Arc<Region>, Receipt)> {
+    fn read(&self, executor: &Executor, moves: Vec<Move>, choice: Choice) -> Result<(Arc<Region>, Receipt)> {
         let ends = moves.iter().map(|m| m.at + m.extent.bytes);
         let least = self.file.bytes().min(REGION_BYTES_MAX);
         let region = Arc::new(Region::at(self.spec.memory, ends.fold(least, u64::max))?);
@@ -250,8 +232,7 @@ impl<'a> Bench<'a> {
 
 /// The number of blocks of a gather: as many as requested, within [`GATHER_BYTES_MAX`].
 fn gather_extents(spec: &Spec, block: u64) -> u64 {
-    spec.gather_extents
-        .min((GATHER_BYTES_MAX / block.max(1)).max(1))
+    spec.gather_extents.min((GATHER_BYTES_MAX / block.max(1)).max(1))
 }
 
 /// The memory of the ring, which must hold the requested depth.
@@ -263,14 +244,7 @@ fn ring_bytes(block_bytes: u64, depth: u32) -> u64 {
 
 /// Rejects an empty gather, and a ring that needs too much memory, before any file is created.
 fn check(spec: &Spec) -> Result<()> {
-    let refuse = |what: String, message: String| {
-        Err(Error::new(
-            ErrorKind::Invalid,
-            "measure with",
-            what,
-            message,
-        ))
-    };
+    let refuse = |what: String, message: String| Err(Error::new(ErrorKind::Invalid, "measure with", what, message));
     let gathers = spec.series.iter().any(|t| t.work == Workload::Gather);
     if gathers && spec.gather_extents == 0 {
         let message = "a gather takes one block at least";

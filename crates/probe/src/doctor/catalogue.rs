@@ -1,8 +1,6 @@
 //! The list of all checks, for the doctor and for the guide.
 
-use super::{
-    check::Check, device, driver, fabric, kernel, library, live, nvidia_fs, peer, platform, storage,
-};
+use super::{check::Check, device, driver, fabric, kernel, library, live, nvidia_fs, peer, platform, storage};
 
 /// Every check, in the order of the guide.
 pub fn all() -> impl Iterator<Item = &'static Check> {

@@ -110,9 +110,7 @@ impl Config {
             }
         } else if named.is_some() {
             let path = path.display();
-            Content::Broken(format!(
-                "CUFILE_ENV_PATH_JSON names {path}, which is missing"
-            ))
+            Content::Broken(format!("CUFILE_ENV_PATH_JSON names {path}, which is missing"))
         } else {
             Content::Missing
         };
@@ -133,17 +131,12 @@ impl Config {
         let Content::Settings(settings) = &self.content else {
             return None;
         };
-        name.split('.')
-            .try_fold(settings, |value, key| value.get(key))
+        name.split('.').try_fold(settings, |value, key| value.get(key))
     }
 
     /// A boolean: the environment variable if it is set, else the setting.
     pub(super) fn switch(&self, variable: &str, setting: &str) -> Option<bool> {
-        match self
-            .variables
-            .get(variable)
-            .map(|value| value.to_lowercase())
-        {
+        match self.variables.get(variable).map(|value| value.to_lowercase()) {
             Some(value) => Some(matches!(value.as_str(), "true" | "1" | "yes" | "on")),
             None => self.setting(setting).and_then(Value::as_bool),
         }
@@ -167,10 +160,7 @@ impl Config {
     /// A list of words.
     pub(super) fn words(&self, setting: &str) -> Vec<&str> {
         let list = self.setting(setting).and_then(Value::as_array);
-        list.into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .collect()
+        list.into_iter().flatten().filter_map(Value::as_str).collect()
     }
 }
 

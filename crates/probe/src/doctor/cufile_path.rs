@@ -28,8 +28,7 @@ impl CufilePath {
 /// The two direct paths.
 pub(super) const DIRECT: &[CufilePath] = &[CufilePath::NvidiaFs, CufilePath::P2pDma];
 /// All paths: cuFile does not work at all.
-pub(super) const ALL_PATHS: &[CufilePath] =
-    &[CufilePath::NvidiaFs, CufilePath::P2pDma, CufilePath::Compat];
+pub(super) const ALL_PATHS: &[CufilePath] = &[CufilePath::NvidiaFs, CufilePath::P2pDma, CufilePath::Compat];
 /// Peer-to-peer DMA alone.
 pub(super) const P2PDMA: &[CufilePath] = &[CufilePath::P2pDma];
 /// nvidia-fs alone.

@@ -85,9 +85,7 @@ fn look_transport(facts: &Facts<'_>) -> Outcome {
     let far = drives.iter().find(|drive| drive.kind != DriveKind::Nvme);
     match far.map_or(first.kind, |drive| drive.kind) {
         DriveKind::Nvme => Outcome::pass(names),
-        DriveKind::NvmeRdma => {
-            Outcome::fail(format!("{names}: works with nvidia-fs, not P2PDMA")).closes(P2PDMA)
-        }
+        DriveKind::NvmeRdma => Outcome::fail(format!("{names}: works with nvidia-fs, not P2PDMA")).closes(P2PDMA),
         kind => {
             let name = far.map_or(&first.name, |drive| &drive.name);
             Outcome::fail(format!("{name} is a {kind} disk, which cannot reach a GPU"))
@@ -110,10 +108,7 @@ fn look_metadata(facts: &Facts<'_>) -> Outcome {
         None => Outcome::pass("none"),
         Some((drive, bytes)) => {
             let name = &drive.name;
-            Outcome::fail(format!(
-                "{name} is formatted with {bytes} bytes of metadata per block"
-            ))
-            .mend(format!(
+            Outcome::fail(format!("{name} is formatted with {bytes} bytes of metadata per block")).mend(format!(
                 "save the data, then (this erases the drive) sudo nvme format --lbaf=0 {}",
                 shell_word(&format!("/dev/{name}"))
             ))
@@ -160,12 +155,7 @@ fn look_link(facts: &Facts<'_>) -> Outcome {
     let narrow: Vec<String> = links
         .iter()
         .filter(|(_, link)| link.is_narrow())
-        .map(|(drive, link)| {
-            format!(
-                "{} runs on {} of {} lanes",
-                drive.name, link.width, link.width_max
-            )
-        })
+        .map(|(drive, link)| format!("{} runs on {} of {} lanes", drive.name, link.width, link.width_max))
         .collect();
     if links.is_empty() {
         Outcome::skip("no NVMe drive, or link not reported")
@@ -183,9 +173,7 @@ fn look_distance(facts: &Facts<'_>) -> Outcome {
         .filter_map(|drive| {
             let pci = drive.pci?;
             let gpus = facts.gpus.iter();
-            let nearest = gpus
-                .map(|gpu| facts.topology.distance(gpu.address, pci))
-                .min()?;
+            let nearest = gpus.map(|gpu| facts.topology.distance(gpu.address, pci)).min()?;
             Some((drive, nearest))
         })
         .collect();

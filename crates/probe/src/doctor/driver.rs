@@ -15,8 +15,8 @@ use super::{
 const P2PDMA_DRIVER: (u32, u32) = (565, 47);
 /// The GPUs that support P2PDMA by NVIDIA's guide, and their variants for export and with Grace.
 const P2PDMA_MODELS: [&str; 17] = [
-    "A100", "A800", "A40", "L4", "L40", "L40S", "H100", "H800", "H200", "H20", "GH200", "B100",
-    "B200", "GB200", "B300", "GB300", "GB10",
+    "A100", "A800", "A40", "L4", "L40", "L40S", "H100", "H800", "H200", "H20", "GH200", "B100", "B200", "GB200",
+    "B300", "GB300", "GB10",
 ];
 /// The minimum BAR1 size: a smaller one cannot map the memory of any GPU that supports P2PDMA.
 const BAR1_BYTES_MIN: u64 = 16 << 30;
@@ -207,11 +207,7 @@ fn look_registry(facts: &Facts<'_>) -> Outcome {
 }
 
 fn look_class(facts: &Facts<'_>) -> Outcome {
-    let models: Vec<&str> = facts
-        .gpus
-        .iter()
-        .filter_map(|gpu| gpu.model.as_deref())
-        .collect();
+    let models: Vec<&str> = facts.gpus.iter().filter_map(|gpu| gpu.model.as_deref()).collect();
     if models.is_empty() {
         return Outcome::skip("the model is not known");
     }
@@ -260,14 +256,8 @@ fn look_link(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("link not reported");
     };
     match links.iter().find(|(_, link)| link.is_narrow()) {
-        Some((address, link)) => Outcome::warn(format!(
-            "{address} runs on {} of {} lanes",
-            link.width, link.width_max
-        )),
-        None => Outcome::pass(format!(
-            "{} lanes, up to {} GT/s",
-            first.width, first.speed_gt_max
-        )),
+        Some((address, link)) => Outcome::warn(format!("{address} runs on {} of {} lanes", link.width, link.width_max)),
+        None => Outcome::pass(format!("{} lanes, up to {} GT/s", first.width, first.speed_gt_max)),
     }
 }
 

@@ -114,9 +114,7 @@ impl Port {
     fn all(root: &Root) -> Vec<Self> {
         let mut ports = Vec::new();
         for device in root.list("/sys/class/infiniband") {
-            let base = PathBuf::from("/sys/class/infiniband")
-                .join(&device)
-                .join("ports");
+            let base = PathBuf::from("/sys/class/infiniband").join(&device).join("ports");
             for port in root.list(&base) {
                 let folder = base.join(&port);
                 let text = |name: &str| root.text(folder.join(name)).unwrap_or_default();
@@ -238,9 +236,7 @@ fn look_nvmeof(facts: &Facts<'_>) -> Outcome {
 fn look_mtu(facts: &Facts<'_>) -> Outcome {
     let root = facts.root;
     let class = PathBuf::from("/sys/class/net");
-    let carries_tcp = connections(root)
-        .iter()
-        .any(|(_, transport, _)| transport == "tcp");
+    let carries_tcp = connections(root).iter().any(|(_, transport, _)| transport == "tcp");
     let mut checked = 0;
     let mut small = Vec::new();
     for name in root.list(&class) {
@@ -257,13 +253,7 @@ fn look_mtu(facts: &Facts<'_>) -> Outcome {
             continue;
         };
         checked += 1;
-        if mtu
-            < if carries_tcp {
-                TCP_MTU_MIN
-            } else {
-                ROCE_MTU_MIN
-            }
-        {
+        if mtu < if carries_tcp { TCP_MTU_MIN } else { ROCE_MTU_MIN } {
             small.push((name, mtu));
         }
     }
@@ -318,15 +308,8 @@ fn look_pause(facts: &Facts<'_>) -> Outcome {
     let heavy: Vec<String> = counts
         .iter()
         .filter(|count| {
-            let frames = if count.counter.starts_with('t') {
-                "tx"
-            } else {
-                "rx"
-            };
-            let path = format!(
-                "/sys/class/net/{}/statistics/{frames}_packets",
-                count.interface
-            );
+            let frames = if count.counter.starts_with('t') { "tx" } else { "rx" };
+            let path = format!("/sys/class/net/{}/statistics/{frames}_packets", count.interface);
             let packets = facts.root.value::<u64>(path).unwrap_or(0);
             count.frames as f64 > PAUSE_SHARE_MAX * packets as f64 && count.frames > 0
         })

@@ -47,9 +47,7 @@ impl<'a> Facts<'a> {
             kernel: Kernel::read(root, &processor),
             cufile: Cufile::read(root, environment),
             is_container: container(root, environment),
-            is_virtual: processor
-                .split_whitespace()
-                .any(|flag| flag == "hypervisor"),
+            is_virtual: processor.split_whitespace().any(|flag| flag == "hypervisor"),
             root,
             measured,
             topology,
@@ -63,13 +61,8 @@ impl<'a> Facts<'a> {
 
     /// Whether the path is on a file system in memory, where `O_DIRECT` may be accepted but has no effect.
     pub(super) fn is_memory(&self) -> bool {
-        let file_system = self
-            .backing()
-            .map(|backing| backing.mount.file_system.as_str());
-        matches!(
-            file_system,
-            Some("tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs")
-        )
+        let file_system = self.backing().map(|backing| backing.mount.file_system.as_str());
+        matches!(file_system, Some("tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs"))
     }
 
     /// Whether any device has memory that drives could reach by peer-to-peer DMA.

@@ -76,8 +76,7 @@ impl HostRead {
         self.describe(path);
         let failed = |e: io::Error| Error::os("read by O_DIRECT", path.display(), e);
         let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file =
-            File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?);
+        let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?);
         let mut memory = vec![0; CHUNK_BYTES + ALIGN_BYTES];
         let skip = memory.as_ptr().align_offset(ALIGN_BYTES);
         let buffer = &mut memory[skip..skip + CHUNK_BYTES];
@@ -126,15 +125,9 @@ mod tests {
         std::fs::write(&file, vec![7; 3 * 4096 + 5]).unwrap();
         let read = HostRead::measure(&file);
         // tmpfs on an old kernel refuses O_DIRECT; then the error says so.
-        assert!(
-            read.bytes == 3 * 4096 + 5 || read.error.is_some(),
-            "{read:?}"
-        );
+        assert!(read.bytes == 3 * 4096 + 5 || read.error.is_some(), "{read:?}");
         let read = HostRead::measure(folder.path());
-        assert!(
-            read.bytes == FILE_BYTES as u64 || read.error.is_some(),
-            "{read:?}"
-        );
+        assert!(read.bytes == FILE_BYTES as u64 || read.error.is_some(), "{read:?}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 

@@ -118,9 +118,7 @@ fn look_version(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("not reported");
     };
     match major_minor(release) {
-        Some(version) if version < P2PDMA_KERNEL => {
-            Outcome::fail(format!("Linux {release} predates P2PDMA"))
-        }
+        Some(version) if version < P2PDMA_KERNEL => Outcome::fail(format!("Linux {release} predates P2PDMA")),
         Some(version) if is_broken(version) => Outcome::fail(format!(
             "Linux {release} gives drives wrong addresses for BAR memory and reports success"
         )),
@@ -139,10 +137,7 @@ fn look_p2pdma(facts: &Facts<'_>) -> Outcome {
         .filter(|name| facts.kernel.option(name) == Some(false))
         .collect();
     if !missing.is_empty() {
-        Outcome::fail(format!(
-            "the kernel is built without {}",
-            missing.join(" and ")
-        ))
+        Outcome::fail(format!("the kernel is built without {}", missing.join(" and ")))
     } else if facts.kernel.option("CONFIG_PCI_P2PDMA").is_some() {
         Outcome::pass("built in")
     } else {
@@ -198,9 +193,7 @@ fn look_multipath(facts: &Facts<'_>) -> Outcome {
     if facts.gpus.is_empty() || !facts.kernel.is_x86 {
         return Outcome::skip("only with a GPU on x86");
     }
-    let text = facts
-        .root
-        .text("/sys/module/nvme_core/parameters/multipath");
+    let text = facts.root.text("/sys/module/nvme_core/parameters/multipath");
     match text.as_deref() {
         Some("N") => Outcome::pass("off"),
         Some("Y") => Outcome::fail("NVMe multipath is on"),
@@ -226,9 +219,7 @@ fn look_io_uring(facts: &Facts<'_>) -> Outcome {
 
 fn look_memlock(facts: &Facts<'_>) -> Outcome {
     let limits = facts.root.text("/proc/self/limits").unwrap_or_default();
-    let line = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max locked memory"));
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"));
     let Some(soft) = line.and_then(|line| line.split_whitespace().next()) else {
         return Outcome::skip("not reported");
     };
@@ -270,9 +261,7 @@ fn look_dirty(facts: &Facts<'_>) -> Outcome {
 }
 
 fn look_huge_pages(facts: &Facts<'_>) -> Outcome {
-    let setting = facts
-        .root
-        .text("/sys/kernel/mm/transparent_hugepage/enabled");
+    let setting = facts.root.text("/sys/kernel/mm/transparent_hugepage/enabled");
     let chosen = setting.as_deref().and_then(|text| {
         let (_, rest) = text.split_once('[')?;
         Some(rest.split_once(']')?.0)

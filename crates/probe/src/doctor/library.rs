@@ -134,9 +134,7 @@ fn look_config(facts: &Facts<'_>) -> Outcome {
         Content::Missing if variables.is_empty() => Outcome::pass("none: defaults apply"),
         Content::Missing => Outcome::pass(format!("none, with {}", list(variables.into_iter()))),
         Content::Settings(_) if variables.is_empty() => Outcome::pass(path.to_string()),
-        Content::Settings(_) => {
-            Outcome::pass(format!("{path}, with {}", list(variables.into_iter())))
-        }
+        Content::Settings(_) => Outcome::pass(format!("{path}, with {}", list(variables.into_iter()))),
     }
 }
 
@@ -198,16 +196,10 @@ fn look_pool(facts: &Facts<'_>) -> Outcome {
     let counts = config.numbers("properties.posix_pool_slab_count", &SLAB_COUNT_DEFAULT);
     let sizes = config.numbers("properties.posix_pool_slab_size_kb", &SLAB_KIB_DEFAULT);
     if sizes.len() != counts.len() || sizes.is_empty() {
-        return Outcome::warn(format!(
-            "{} slab sizes but {} slab counts",
-            sizes.len(),
-            counts.len()
-        ));
+        return Outcome::warn(format!("{} slab sizes but {} slab counts", sizes.len(), counts.len()));
     }
     match sizes.iter().zip(&counts).find(|(_, count)| **count < batch) {
-        Some((kib, count)) => Outcome::warn(format!(
-            "batches of up to {batch}, but {count} buffers of {kib} KiB"
-        )),
+        Some((kib, count)) => Outcome::warn(format!("batches of up to {batch}, but {count} buffers of {kib} KiB")),
         None => Outcome::pass(format!("enough buffers for batches of {batch}")),
     }
 }
@@ -234,9 +226,7 @@ fn look_limits(facts: &Facts<'_>) -> Outcome {
         ));
     }
     if wrong.is_empty() {
-        Outcome::pass(format!(
-            "chunks of up to {chunk} KiB, batches of up to {batch}"
-        ))
+        Outcome::pass(format!("chunks of up to {chunk} KiB, batches of up to {batch}"))
     } else {
         Outcome::warn(list(wrong.into_iter()))
     }
@@ -247,9 +237,7 @@ fn look_logging(facts: &Facts<'_>) -> Outcome {
         return Outcome::skip("no GPU");
     };
     let variable = config.variables.get("CUFILE_LOGGING_LEVEL");
-    let setting = config
-        .setting("logging.level")
-        .and_then(|level| level.as_str());
+    let setting = config.setting("logging.level").and_then(|level| level.as_str());
     let level = variable.map(String::as_str).or(setting).unwrap_or("ERROR");
     match level.to_uppercase().as_str() {
         "DEBUG" | "TRACE" => Outcome::warn(format!("cuFile logs at {level}")),

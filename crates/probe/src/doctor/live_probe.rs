@@ -3,9 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use serde::Serialize;
-use straightway_core::{
-    Choice, Extent, Place, Reason, Receipt, Result, Route, receipt::RouteBytes,
-};
+use straightway_core::{Choice, Extent, Place, Reason, Receipt, Result, Route, receipt::RouteBytes};
 use straightway_io::{Executor, File, GdsUse, Region, Settings};
 use straightway_sys::cuda::Driver;
 
@@ -48,8 +46,7 @@ impl LiveProbe {
             (Route::Direct, Reason::ProvenP2pdma) => CufilePath::P2pDma,
             _ => return None,
         };
-        let is_same =
-            |other: &RouteBytes| (other.route, other.reason) == (first.route, first.reason);
+        let is_same = |other: &RouteBytes| (other.route, other.reason) == (first.route, first.reason);
         let is_whole = self.error.is_none() && self.bytes() > 0 && rest.iter().all(is_same);
         is_whole.then_some(way)
     }
@@ -63,9 +60,7 @@ impl LiveProbe {
 impl LiveProbe {
     /// Reads the file or, if `path` is a folder, a temporary file in it, into the first GPU; `None` without a GPU.
     pub(super) fn measure(path: &Path) -> Option<Self> {
-        Driver::load()
-            .ok()
-            .filter(|d| d.device_count().is_ok_and(|n| n > 0))?;
+        Driver::load().ok().filter(|d| d.device_count().is_ok_and(|n| n > 0))?;
         if !path.is_dir() {
             return Some(Self::of(path));
         }
@@ -112,7 +107,5 @@ fn transfer(path: &Path, gds: GdsUse) -> Result<Receipt> {
     let bytes = straightway_core::extent::down(file.bytes().min(BYTES), 4096);
     let region = Arc::new(Region::at(Place::Gpu(0), bytes)?);
     let moves = vec![Extent::new(0, bytes).into()];
-    executor
-        .read(vec![file], moves, &region, Choice::Auto)?
-        .wait()
+    executor.read(vec![file], moves, &region, Choice::Auto)?.wait()
 }

@@ -54,9 +54,8 @@ fn count_pauses() -> Vec<PauseCount> {
     for interface in Root::machine().list("/sys/class/net") {
         let counters = straightway_sys::ethtool::counters(&interface).unwrap_or_default();
         // Drivers also count the duration of pauses and their beginnings.
-        let is_frames = |name: &str| {
-            name.contains("pause") && !name.contains("duration") && !name.contains("transition")
-        };
+        let is_frames =
+            |name: &str| name.contains("pause") && !name.contains("duration") && !name.contains("transition");
         for (counter, frames) in counters.into_iter().filter(|(name, _)| is_frames(name)) {
             let interface = interface.clone();
             pauses.push(PauseCount {

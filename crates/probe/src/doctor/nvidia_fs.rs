@@ -85,12 +85,9 @@ fn look_node(facts: &Facts<'_>) -> Outcome {
 
 /// `version: 2.24.3` in procfs, or the bare number in sysfs.
 pub(super) fn version(facts: &Facts<'_>) -> Option<String> {
-    let text = [
-        "/proc/driver/nvidia-fs/version",
-        "/sys/module/nvidia_fs/version",
-    ]
-    .iter()
-    .find_map(|path| facts.root.text(path))?;
+    let text = ["/proc/driver/nvidia-fs/version", "/sys/module/nvidia_fs/version"]
+        .iter()
+        .find_map(|path| facts.root.text(path))?;
     let version = text.lines().next()?.trim_start_matches("version:").trim();
     Some(version.to_owned())
 }
@@ -104,9 +101,9 @@ fn look_version(facts: &Facts<'_>) -> Outcome {
     };
     let is_open = facts.driver.as_ref().is_some_and(|driver| driver.is_open);
     match major_minor(&version) {
-        Some(numbers) if is_open && numbers < OPEN_ONLY => Outcome::fail(format!(
-            "nvidia-fs {version} does not work with the open driver"
-        )),
+        Some(numbers) if is_open && numbers < OPEN_ONLY => {
+            Outcome::fail(format!("nvidia-fs {version} does not work with the open driver"))
+        }
         _ => Outcome::pass(version),
     }
 }
@@ -145,9 +142,7 @@ fn look_storage(facts: &Facts<'_>) -> Outcome {
     if registered.iter().any(|name| name == driver) {
         Outcome::pass(format!("{driver} has registered"))
     } else {
-        Outcome::fail(format!(
-            "the driver {driver} has not registered with nvidia-fs"
-        ))
+        Outcome::fail(format!("the driver {driver} has not registered with nvidia-fs"))
     }
 }
 

@@ -91,32 +91,20 @@ fn look_drive(facts: &Facts<'_>) -> Outcome {
             LayerKind::Partition => {}
             LayerKind::Raid(_) if kernel.is_some_and(|version| version >= MD_MIN) => {}
             LayerKind::Raid(level) => {
-                let seen =
-                    format!("{name} is {level}, and md refuses peer-to-peer DMA before Linux 7.2");
+                let seen = format!("{name} is {level}, and md refuses peer-to-peer DMA before Linux 7.2");
                 return Outcome::warn(seen);
             }
             LayerKind::Mapper(made_by) => {
-                return Outcome::warn(format!(
-                    "{name} is a device mapping ({made_by}), which refuses it"
-                ));
+                return Outcome::warn(format!("{name} is a device mapping ({made_by}), which refuses it"));
             }
             LayerKind::Loop(file) => {
                 let file = file.display();
-                return Outcome::warn(format!(
-                    "{name} is the file {file}, and loop devices refuse it"
-                ));
+                return Outcome::warn(format!("{name} is the file {file}, and loop devices refuse it"));
             }
         }
     }
-    match backing
-        .drives
-        .iter()
-        .find(|drive| drive.kind != DriveKind::Nvme)
-    {
-        Some(drive) => Outcome::warn(format!(
-            "{} is {}, whose driver refuses it",
-            drive.name, drive.kind
-        )),
+    match backing.drives.iter().find(|drive| drive.kind != DriveKind::Nvme) {
+        Some(drive) => Outcome::warn(format!("{} is {}, whose driver refuses it", drive.name, drive.kind)),
         None => Outcome::pass(list(backing.drives.iter().map(|drive| drive.name.clone()))),
     }
 }
@@ -132,21 +120,17 @@ fn look_path(facts: &Facts<'_>) -> Outcome {
     }
     let is_near = |provider: &&Provider| {
         let distance = |drive: &PciAddress| facts.topology.distance(*drive, provider.address());
-        drives
-            .iter()
-            .all(|drive| distance(drive) == Distance::Switch)
+        drives.iter().all(|drive| distance(drive) == Distance::Switch)
     };
     if let Some(near) = providers.iter().find(is_near) {
         return Outcome::pass(format!("below one switch with p2p:{}", near.address()));
     }
     match forwarding(&facts.root.text("/proc/cpuinfo").unwrap_or_default()) {
         Forwarding::Known(name) => Outcome::pass(format!("through the root complex of {name}")),
-        Forwarding::Perhaps => Outcome::warn(
-            "no common switch: Linux allows the root complex only with Intel bridges on its list",
-        ),
-        Forwarding::Unknown => {
-            Outcome::warn("no common switch, and this processor is not known to forward it")
+        Forwarding::Perhaps => {
+            Outcome::warn("no common switch: Linux allows the root complex only with Intel bridges on its list")
         }
+        Forwarding::Unknown => Outcome::warn("no common switch, and this processor is not known to forward it"),
     }
 }
 
@@ -162,12 +146,9 @@ enum Forwarding {
 fn forwarding(processor: &str) -> Forwarding {
     let field = |name: &str| {
         let line = processor.lines().find(|line| line.starts_with(name))?;
-        line.split_once(':')
-            .map(|(_, value)| value.trim().to_owned())
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
     };
-    let family: u32 = field("cpu family")
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0);
+    let family: u32 = field("cpu family").and_then(|text| text.parse().ok()).unwrap_or(0);
     match field("vendor_id").as_deref() {
         Some("AuthenticAMD") if family >= 0x17 => Forwarding::Known("an AMD Zen processor"),
         Some("GenuineIntel") => Forwarding::Perhaps,
@@ -186,10 +167,7 @@ mod tests {
                 "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\n"
             ))
         };
-        assert_eq!(
-            processor("AuthenticAMD", 23),
-            Forwarding::Known("an AMD Zen processor")
-        );
+        assert_eq!(processor("AuthenticAMD", 23), Forwarding::Known("an AMD Zen processor"));
         assert_eq!(processor("AuthenticAMD", 21), Forwarding::Unknown);
         assert_eq!(processor("GenuineIntel", 6), Forwarding::Perhaps);
         assert_eq!(forwarding(""), Forwarding::Unknown);

@@ -118,10 +118,7 @@ fn look_acs(facts: &Facts<'_>) -> Outcome {
             .join("; ");
         let count = redirecting.len();
         let ports = list(redirecting.into_iter());
-        Outcome::warn(format!(
-            "ACS redirects on {count} of {seen_count} ports: {ports}"
-        ))
-        .mend(mend)
+        Outcome::warn(format!("ACS redirects on {count} of {seen_count} ports: {ports}")).mend(mend)
     } else if seen_count == 0 {
         Outcome::skip("only root can read the configuration space")
     } else {

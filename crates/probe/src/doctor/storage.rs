@@ -131,10 +131,7 @@ fn look_path(facts: &Facts<'_>) -> Outcome {
                 point,
                 ..
             } = &backing.mount;
-            Outcome::pass(format!(
-                "{file_system} on {source}, mounted at {}",
-                point.display()
-            ))
+            Outcome::pass(format!("{file_system} on {source}, mounted at {}", point.display()))
         }
     }
 }
@@ -152,9 +149,7 @@ enum Support {
 fn support(file_system: &str) -> Support {
     match file_system {
         "ext4" | "xfs" => Support::Local,
-        "nfs" | "nfs4" | "lustre" | "gpfs" | "wekafs" | "beegfs" | "virtiofs" | "scatefs" => {
-            Support::Vendor
-        }
+        "nfs" | "nfs4" | "lustre" | "gpfs" | "wekafs" | "beegfs" | "virtiofs" | "scatefs" => Support::Vendor,
         "tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs" => Support::None("it is memory"),
         "overlay" | "aufs" => Support::None("it is an overlay, as in a container"),
         "squashfs" | "erofs" => Support::None("it is compressed"),
@@ -175,9 +170,7 @@ fn look_file_system(facts: &Facts<'_>) -> Outcome {
     let name = &backing.mount.file_system;
     match support(name) {
         Support::Local => Outcome::pass(name.clone()),
-        Support::Vendor => {
-            Outcome::fail(format!("{name} works with nvidia-fs, not with P2PDMA")).closes(P2PDMA)
-        }
+        Support::Vendor => Outcome::fail(format!("{name} works with nvidia-fs, not with P2PDMA")).closes(P2PDMA),
         Support::None(why) => Outcome::fail(format!("the path is on {name}: {why}")),
     }
 }
@@ -189,9 +182,7 @@ fn look_journal(facts: &Facts<'_>) -> Outcome {
         Err(outcome) => return outcome,
     };
     // The mount table omits defaults; ext4's own file does not.
-    let name = Path::new(&backing.mount.source)
-        .file_name()
-        .unwrap_or_default();
+    let name = Path::new(&backing.mount.source).file_name().unwrap_or_default();
     let own = facts
         .root
         .text(Path::new("/proc/fs/ext4").join(name).join("options"))
@@ -251,18 +242,14 @@ fn look_direct(facts: &Facts<'_>) -> Outcome {
     let Some(read) = &facts.measured.host else {
         return Outcome::skip("visible only on the live machine");
     };
-    match (
-        &read.error,
-        read.memory_align_bytes,
-        read.offset_align_bytes,
-    ) {
+    match (&read.error, read.memory_align_bytes, read.offset_align_bytes) {
         (_, Some(0), _) | (_, _, Some(0)) => Outcome::fail("the file refuses O_DIRECT"),
         (Some(error), ..) if read.is_refused => Outcome::fail(error.clone()),
         // A file that cannot be opened at all says nothing about O_DIRECT.
         (Some(error), ..) => Outcome::skip(error.clone()),
-        (None, Some(memory), Some(offset)) => Outcome::pass(format!(
-            "aligned to {memory} in memory, {offset} in the file"
-        )),
+        (None, Some(memory), Some(offset)) => {
+            Outcome::pass(format!("aligned to {memory} in memory, {offset} in the file"))
+        }
         (None, ..) => Outcome::pass("works; the alignment is not reported"),
     }
 }
@@ -334,9 +321,7 @@ fn look_raid_rule(facts: &Facts<'_>) -> Outcome {
     let Some(raid) = raid else {
         return Outcome::skip("no RAID");
     };
-    let number = facts
-        .root
-        .text(format!("/sys/class/block/{}/dev", raid.name));
+    let number = facts.root.text(format!("/sys/class/block/{}/dev", raid.name));
     let entry = number.and_then(|number| facts.root.text(format!("/run/udev/data/b{number}")));
     match entry {
         None => Outcome::skip("no entry in udev's database"),
@@ -359,10 +344,7 @@ fn look_udev(facts: &Facts<'_>) -> Outcome {
     let entry = format!("/run/udev/data/b{device}");
     let has_database = facts.root.exists("/run/udev/data");
     let text = facts.root.text(&entry).unwrap_or_default();
-    if text
-        .lines()
-        .any(|line| line.starts_with("E:ID_FS_USAGE=filesystem"))
-    {
+    if text.lines().any(|line| line.starts_with("E:ID_FS_USAGE=filesystem")) {
         return Outcome::pass(format!("{entry} has ID_FS_USAGE"));
     }
     let by_hand = format!(

@@ -90,10 +90,7 @@ const PLAIN: Style = Style {
     width: 100,
 };
 
-const VERBOSE: Style = Style {
-    verbose: true,
-    ..PLAIN
-};
+const VERBOSE: Style = Style { verbose: true, ..PLAIN };
 
 fn probe(route: Route, reason: Reason) -> LiveProbe {
     LiveProbe {
@@ -113,11 +110,7 @@ fn a_healthy_machine_with_nvidia_fs_has_no_problem_and_an_open_path() {
     let diagnosis = Machine::new(&[DGX, NVIDIA_FS]).diagnose("/raid/model.safetensors");
     assert_eq!(trouble(&diagnosis), [""; 0]);
     assert!(is_open(&diagnosis, CufilePath::NvidiaFs) && !is_open(&diagnosis, CufilePath::P2pDma));
-    assert_eq!(
-        diagnosis.verdict,
-        DoctorVerdict::NotProven,
-        "nothing was transferred"
-    );
+    assert_eq!(diagnosis.verdict, DoctorVerdict::NotProven, "nothing was transferred");
     insta::assert_snapshot!("nvidia_fs", diagnosis.text(&VERBOSE));
 }
 
@@ -187,22 +180,14 @@ fn the_h200_virtual_machine_is_told_of_nvidia_fs_p2pdma_and_udev_and_what_each_t
         ("cufile.p2pdma", "use_pci_p2pdma"),
         ("driver.registry", "RMForceStaticBar1=1"),
         ("device.transport", "NVMe drive"),
-        (
-            "storage.udev",
-            "E:ID_FS_USAGE=filesystem\\nE:ID_FS_TYPE=ext4",
-        ),
+        ("storage.udev", "E:ID_FS_USAGE=filesystem\\nE:ID_FS_TYPE=ext4"),
     ] {
         let finding = finding(&diagnosis, id);
         assert_eq!(finding.state, State::Fail, "{id}");
         assert!(finding.mend.as_ref().unwrap().contains(mend), "{finding:?}");
     }
     let udev = finding(&diagnosis, "storage.udev");
-    assert!(
-        udev.mend
-            .as_ref()
-            .unwrap()
-            .contains("/run/udev/data/b254:0")
-    );
+    assert!(udev.mend.as_ref().unwrap().contains("/run/udev/data/b254:0"));
     assert!(udev.why.contains("5027"));
     assert!(!is_open(&diagnosis, CufilePath::Compat));
     insta::assert_snapshot!("h200_vm", diagnosis.text(&PLAIN));
@@ -277,11 +262,7 @@ fn only_a_transfer_whose_bytes_were_counted_makes_the_verdict_direct() {
     ] {
         machine.measured.gpu = Some(probe(route, reason));
         let diagnosis = machine.diagnose("/raid");
-        assert_eq!(
-            diagnosis.verdict == DoctorVerdict::Direct,
-            is_direct,
-            "{reason:?}"
-        );
+        assert_eq!(diagnosis.verdict == DoctorVerdict::Direct, is_direct, "{reason:?}");
         let word = if is_direct { "direct:" } else { "not direct:" };
         assert!(diagnosis.summary.starts_with(word), "{}", diagnosis.summary);
     }
@@ -292,9 +273,7 @@ fn only_a_transfer_whose_bytes_were_counted_makes_the_verdict_direct() {
 #[test]
 fn a_transfer_of_which_a_part_was_staged_is_not_direct() {
     let mut mixed = probe(Route::Direct, Reason::ProvenNvidiaFs);
-    mixed
-        .routes
-        .extend(probe(Route::Staged, Reason::RaggedEdge).routes);
+    mixed.routes.extend(probe(Route::Staged, Reason::RaggedEdge).routes);
     assert_eq!(mixed.proof(), None);
     assert_eq!(LiveProbe::default().proof(), None);
 }
@@ -314,19 +293,12 @@ fn a_transfer_that_failed_says_why() {
 #[test]
 fn variables_override_the_file() {
     let forced = Machine::new(&[DGX, P2PDMA]).with("CUFILE_FORCE_COMPAT_MODE", "true");
-    assert_eq!(
-        finding(&forced.diagnose("/data"), "cufile.compat").state,
-        State::Fail
-    );
+    assert_eq!(finding(&forced.diagnose("/data"), "cufile.compat").state, State::Fail);
     let off = Machine::new(&[DGX, P2PDMA]).with("CUFILE_USE_PCIP2PDMA", "false");
     assert!(!is_open(&off.diagnose("/data"), CufilePath::P2pDma));
     let lost = Machine::new(&[DGX, P2PDMA]).with("CUFILE_ENV_PATH_JSON", "/no/such.json");
     let diagnosis = lost.diagnose("/data");
-    assert!(
-        finding(&diagnosis, "cufile.config")
-            .seen
-            .contains("/no/such.json")
-    );
+    assert!(finding(&diagnosis, "cufile.config").seen.contains("/no/such.json"));
 }
 
 #[test]
@@ -336,9 +308,7 @@ fn a_packed_kernel_configuration_is_read() {
     let path = machine.folder.path().join("proc/config.gz");
     let file = fs::File::create(path).unwrap();
     let mut packer = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
-    packer
-        .write_all(b"# CONFIG_PCI_P2PDMA is not set\n")
-        .unwrap();
+    packer.write_all(b"# CONFIG_PCI_P2PDMA is not set\n").unwrap();
     packer.finish().unwrap();
     let diagnosis = machine.diagnose("/data");
     assert_eq!(finding(&diagnosis, "kernel.p2pdma").state, State::Fail);
@@ -354,10 +324,7 @@ fn bar1_is_found_behind_a_first_region_of_either_width() {
     let gpu = "/sys/devices/pci0000:90/0000:90:01.0/0000:91:00.0";
     let small = "| 0xe0000000 0xe0ffffff 0x40200\n| 0xd0000000 0xdfffffff 0x14220c";
     machine.change(&format!("{gpu}/resource <<\n{small}"));
-    assert_eq!(
-        finding(&machine.diagnose("/far"), "gpu.bar1").state,
-        State::Fail
-    );
+    assert_eq!(finding(&machine.diagnose("/far"), "gpu.bar1").state, State::Fail);
 }
 
 #[test]
@@ -381,11 +348,7 @@ fn pause_frames_are_judged_by_their_share_of_the_traffic() {
             counter: "rx_prio3_pause".into(),
             frames,
         }];
-        assert_eq!(
-            finding(&machine.diagnose("/"), "fabric.pause").state,
-            state,
-            "{frames}"
-        );
+        assert_eq!(finding(&machine.diagnose("/"), "fabric.pause").state, state, "{frames}");
     }
 }
 
@@ -414,16 +377,8 @@ fn every_check_has_its_own_name_and_says_why_and_how() {
     ids.dedup();
     assert_eq!(ids.len(), count);
     for check in checks() {
-        assert!(
-            !check.why.is_empty() && !check.mend.is_empty(),
-            "{}",
-            check.id
-        );
-        assert!(
-            !check.why.ends_with('.') && !check.mend.ends_with('.'),
-            "{}",
-            check.id
-        );
+        assert!(!check.why.is_empty() && !check.mend.is_empty(), "{}", check.id);
+        assert!(!check.why.ends_with('.') && !check.mend.ends_with('.'), "{}", check.id);
     }
 }
 

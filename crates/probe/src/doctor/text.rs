@@ -37,8 +37,7 @@ impl Diagnosis {
         };
         page.verdict(self);
         let nearest = self.nearest();
-        let is_far =
-            |finding: &&Finding| !finding.closes.is_empty() && !finding.closes.contains(&nearest);
+        let is_far = |finding: &&Finding| !finding.closes.is_empty() && !finding.closes.contains(&nearest);
         let (far, near): (Vec<_>, Vec<_>) = self.of(State::Fail).partition(is_far);
         for finding in near {
             page.finding(finding, true);
@@ -46,10 +45,7 @@ impl Diagnosis {
         if !far.is_empty() {
             let other = DIRECT.iter().find(|way| **way != nearest);
             let other = other.map_or("", |way| way.title());
-            page.line(&format!(
-                "\ninstead of {}, {other} would need:",
-                nearest.title()
-            ));
+            page.line(&format!("\ninstead of {}, {other} would need:", nearest.title()));
             for finding in far {
                 page.finding(finding, false);
             }

@@ -30,8 +30,7 @@ pub(super) fn read_all(root: &Root) -> Vec<NumaNode> {
                 let topology = format!("/sys/devices/system/cpu/cpu{cpu}/topology");
                 root.value(format!("{topology}/physical_package_id"))
             });
-            let huge_pages =
-                root.value(format!("{folder}/hugepages/hugepages-2048kB/nr_hugepages"));
+            let huge_pages = root.value(format!("{folder}/hugepages/hugepages-2048kB/nr_hugepages"));
             NumaNode {
                 id,
                 cpus,

@@ -113,14 +113,9 @@ fn read_device(root: &Root, address: PciAddress, folder: &Path) -> Option<PciDev
             .rfind(|name| name.strip_prefix("pci").is_some_and(|id| id.contains(':')))
             .unwrap_or_default()
             .to_owned(),
-        bridges: parents
-            .iter()
-            .filter_map(|name| name.to_str()?.parse().ok())
-            .collect(),
+        bridges: parents.iter().filter_map(|name| name.to_str()?.parse().ok()).collect(),
         link: read_link(root, folder),
-        driver: root
-            .resolve(folder.join("driver"))
-            .map(|driver| name(&driver)),
+        driver: root.resolve(folder.join("driver")).map(|driver| name(&driver)),
     })
 }
 

@@ -15,10 +15,7 @@ fn topology(manifest: &str) -> MachineTopology {
 }
 
 fn addresses(topology: &MachineTopology, kind: PciKind) -> Vec<PciAddress> {
-    topology
-        .of_kind(kind)
-        .map(|device| device.address)
-        .collect()
+    topology.of_kind(kind).map(|device| device.address).collect()
 }
 
 fn at(text: &str) -> PciAddress {
@@ -63,10 +60,7 @@ fn distances_on_a_dgx_grow_from_switch_to_socket() {
 #[test]
 fn with_drives_on_the_wrong_socket_the_near_one_is_nearest() {
     let server = topology(TWO_SOCKETS);
-    let (gpus, drives) = (
-        addresses(&server, PciKind::Gpu),
-        addresses(&server, PciKind::Nvme),
-    );
+    let (gpus, drives) = (addresses(&server, PciKind::Gpu), addresses(&server, PciKind::Nvme));
     let near = at("0000:81:00.0");
     for gpu in &gpus {
         assert_eq!(nearest(&server, *gpu, &drives), near);
@@ -79,14 +73,7 @@ fn two_nodes_of_one_socket_are_nearer_than_two_sockets() {
     let (gpu, near, far) = (at("0000:91:00.0"), at("0000:81:00.0"), at("0000:41:00.0"));
     assert_eq!(server.distance(gpu, near), Distance::Socket);
     assert_eq!(server.distance(gpu, far), Distance::Across);
-    assert!(
-        server
-            .device(at("0000:21:00.0"))
-            .unwrap()
-            .link
-            .unwrap()
-            .is_narrow()
-    );
+    assert!(server.device(at("0000:21:00.0")).unwrap().link.unwrap().is_narrow());
 }
 
 #[test]

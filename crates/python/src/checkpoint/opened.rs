@@ -30,13 +30,7 @@ type Target = (Described, Vec<u64>);
 
 /// An entry of a step: name, dtype, shape, whether it is opaque bytes instead of a tensor, and the offset and shape of
 /// each part.
-type Listed<'a> = (
-    &'a str,
-    &'static str,
-    Vec<u64>,
-    bool,
-    Vec<(Vec<u64>, Vec<u64>)>,
-);
+type Listed<'a> = (&'a str, &'static str, Vec<u64>, bool, Vec<(Vec<u64>, Vec<u64>)>);
 
 /// An open step. It can be read to the end even if it is removed meanwhile.
 #[pyclass(frozen, module = "straightway._straightway")]
@@ -90,11 +84,7 @@ impl Checkpoint {
     }
 
     /// The dtype and shape of an entry; `None` if the step does not have it.
-    fn find<'py>(
-        &self,
-        py: Python<'py>,
-        name: &str,
-    ) -> PyResult<Option<(&'static str, Bound<'py, PyTuple>)>> {
+    fn find<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<(&'static str, Bound<'py, PyTuple>)>> {
         let Some(found) = self.opened.manifest().tensor(name) else {
             return Ok(None);
         };
@@ -133,13 +123,7 @@ impl Checkpoint {
             tensors,
             fetched,
         } = gathered;
-        let tensors = converted_tensors(
-            py,
-            &Memory::Region(region),
-            &tensors,
-            take.as_ref(),
-            &convert,
-        )?;
+        let tensors = converted_tensors(py, &Memory::Region(region), &tensors, take.as_ref(), &convert)?;
         Ok((tensors, stats_dict(py, &fetched, seconds)?))
     }
 
@@ -204,12 +188,7 @@ impl Checkpoint {
         })
     }
 
-    fn gathered(
-        &self,
-        py: Python<'_>,
-        names: Vec<String>,
-        place: Place,
-    ) -> PyResult<(Gathered, f64)> {
+    fn gathered(&self, py: Python<'_>, names: Vec<String>, place: Place) -> PyResult<(Gathered, f64)> {
         let manifest = self.opened.manifest();
         for name in &names {
             if manifest.tensor(name).is_none() {
@@ -220,10 +199,7 @@ impl Checkpoint {
         let checkpoint = Arc::clone(&self.opened);
         self.run(py, move |restorer| {
             let manifest = checkpoint.manifest();
-            let tensors: Vec<_> = names
-                .iter()
-                .filter_map(|name| manifest.tensor(name))
-                .collect();
+            let tensors: Vec<_> = names.iter().filter_map(|name| manifest.tensor(name)).collect();
             restorer.gather(&checkpoint, &tensors, place)
         })
     }
@@ -287,11 +263,7 @@ fn check_apart(targets: &[(BorrowedTensor, Shape)]) -> PyResult<()> {
 }
 
 /// The statistics of a read, as a dictionary.
-fn stats_dict<'py>(
-    py: Python<'py>,
-    fetched: &Fetched,
-    seconds: f64,
-) -> PyResult<Bound<'py, PyDict>> {
+fn stats_dict<'py>(py: Python<'py>, fetched: &Fetched, seconds: f64) -> PyResult<Bound<'py, PyDict>> {
     let stats = PyDict::new(py);
     stats.set_item("bytes", fetched.receipt.bytes)?;
     stats.set_item("read_bytes", fetched.receipt.storage_bytes)?;

@@ -84,62 +84,41 @@ impl Saver {
             let store = steps(&folder, Missing::Create)?;
             let executor = executor::of([&store.location()])?;
             let executor = executor.sharing(share, Class::Background)?;
-            checkpoint::CheckpointSaver::new(
-                store,
-                Rank { rank, world },
-                run,
-                executor.into(),
-                options,
-            )
+            checkpoint::CheckpointSaver::new(store, Rank { rank, world }, run, executor.into(), options)
         };
         let inside = Mutex::new(Some(py.detach(make).or_raise()?));
         let process = process::id();
-        Ok(Self {
-            inside,
-            waits,
-            process,
-        })
+        Ok(Self { inside, waits, process })
     }
 
     /// Takes a snapshot and returns; flush and commit run in the background. All ranks call it in the same order.
     fn save(&self, py: Python<'_>, step: u64, tensors: Vec<Given>, metadata: &str) -> PyResult<()> {
-        self.start(py, tensors, |saver, sources| {
-            saver.save(step, sources, metadata)
-        })
+        self.start(py, tensors, |saver, sources| saver.save(step, sources, metadata))
     }
 
     /// Allocates memory for states like this one, on a thread of its own.
     fn prepare(&self, py: Python<'_>, tensors: Vec<Given>) -> PyResult<()> {
         let parts: PyResult<Vec<_>> = tensors.into_iter().map(HeldPart::new).collect();
         let parts = parts?;
-        self.with(py, |saver| saver.prepare(&sources(&parts)?))?
-            .or_raise()
+        self.with(py, |saver| saver.prepare(&sources(&parts)?))?.or_raise()
     }
 
     /// Like `save`, but without a commit: `wait_part` returns the part that `Store.commit` needs from every rank.
     fn write_shard(&self, py: Python<'_>, step: u64, tensors: Vec<Given>) -> PyResult<()> {
-        self.start(py, tensors, |saver, sources| {
-            saver.write_shard(step, sources)
-        })
+        self.start(py, tensors, |saver, sources| saver.write_shard(step, sources))
     }
 
     /// Waits for the save under way, and returns its result. Ctrl-C ends the wait, not the save.
     fn wait<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         self.wait_until_idle(py)?;
-        let committed = self
-            .with(py, checkpoint::CheckpointSaver::wait)?
-            .or_raise()?;
-        committed
-            .map(|committed| result_dict(py, committed))
-            .transpose()
+        let committed = self.with(py, checkpoint::CheckpointSaver::wait)?.or_raise()?;
+        committed.map(|committed| result_dict(py, committed)).transpose()
     }
 
     /// Waits for the shard under way, and returns its part.
     fn wait_part(&self, py: Python<'_>) -> PyResult<String> {
         self.wait_until_idle(py)?;
-        let part = self
-            .with(py, checkpoint::CheckpointSaver::wait_part)?
-            .or_raise()?;
+        let part = self.with(py, checkpoint::CheckpointSaver::wait_part)?.or_raise()?;
         Ok(part.text())
     }
 
@@ -338,7 +317,6 @@ fn policy(name: &str) -> PyResult<Busy> {
 }
 
 fn timeout(seconds: f64) -> PyResult<Duration> {
-    let refuse =
-        |_| PyValueError::new_err(format!("a timeout of {seconds} seconds is out of range"));
+    let refuse = |_| PyValueError::new_err(format!("a timeout of {seconds} seconds is out of range"));
     Duration::try_from_secs_f64(seconds).map_err(refuse)
 }

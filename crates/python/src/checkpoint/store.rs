@@ -31,11 +31,7 @@ impl Store {
     #[new]
     #[pyo3(signature = (folder, *, create=false))]
     fn new(folder: PathBuf, create: bool) -> PyResult<Self> {
-        let missing = if create {
-            Missing::Create
-        } else {
-            Missing::Refuse
-        };
+        let missing = if create { Missing::Create } else { Missing::Refuse };
         let steps = steps(&folder, missing).or_raise()?;
         Ok(Self { steps })
     }
@@ -57,13 +53,7 @@ impl Store {
     }
 
     /// Commits a step from the shards of all ranks. Each part is the result of a rank's `Saver.wait_part`.
-    fn commit(
-        &self,
-        py: Python<'_>,
-        parts: Vec<String>,
-        metadata: &str,
-        parity: usize,
-    ) -> PyResult<()> {
+    fn commit(&self, py: Python<'_>, parts: Vec<String>, metadata: &str, parity: usize) -> PyResult<()> {
         let commit = || {
             let parse = |text: &String| ShardReport::parse("the part of a rank", text.as_bytes());
             let parts = parts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;

@@ -55,11 +55,7 @@ impl Canvas {
         let ((x0, y0), (x1, y1)) = (self.dot_at(from), self.dot_at(to));
         let steps = x0.abs_diff(x1).max(y0.abs_diff(y1));
         for step in 0..=steps {
-            self.set(
-                between(x0, x1, step, steps),
-                between(y0, y1, step, steps),
-                ink,
-            );
+            self.set(between(x0, x1, step, steps), between(y0, y1, step, steps), ink);
         }
     }
 
@@ -99,10 +95,7 @@ impl Canvas {
 
     /// The dot at `place`, counted from the top left.
     fn dot_at(&self, place: Place) -> (usize, usize) {
-        (
-            cell(place.0, self.columns * 2),
-            cell(1.0 - place.1, self.rows * 4),
-        )
+        (cell(place.0, self.columns * 2), cell(1.0 - place.1, self.rows * 4))
     }
 
     fn set(&mut self, x: usize, y: usize, ink: Ink) {

@@ -76,13 +76,7 @@ impl<'a> Frame<'a> {
     /// Prepares `chart` for a canvas; `None` if there is no data.
     pub(super) fn new(chart: &'a Chart, grid: Grid) -> Option<Self> {
         let shown = |&(x, y): &(f64, f64)| chart.x.scale.admits(x) && chart.y.scale.admits(y);
-        let points = || {
-            chart
-                .series
-                .iter()
-                .flat_map(|s| s.points.iter().copied())
-                .filter(shown)
-        };
+        let points = || chart.series.iter().flat_map(|s| s.points.iter().copied()).filter(shown);
         points().next()?;
         let marks = || {
             chart
@@ -95,11 +89,7 @@ impl<'a> Frame<'a> {
         let zero = (chart.y.scale == crate::Scale::Linear && !chart.y.fitted).then_some(0.0);
         let x_range = chart.x.scale.range(points().chain(marks()).map(|p| p.0))?;
         let limits = chart.limits.iter().map(|limit| limit.y);
-        let y_values = points()
-            .chain(marks())
-            .map(|p| p.1)
-            .chain(limits)
-            .chain(zero);
+        let y_values = points().chain(marks()).map(|p| p.1).chain(limits).chain(zero);
         let y_range = chart.y.scale.range(y_values)?;
         let y_range = chart
             .y
@@ -107,11 +97,7 @@ impl<'a> Frame<'a> {
             .widen(&chart.y.unit, y_range, grid.y_ticks.saturating_sub(1));
         let x = Side::new(&chart.x, x_range, grid.x_ticks);
         let y = Side::new(&chart.y, y_range, grid.y_ticks);
-        let traces: Vec<_> = chart
-            .series
-            .iter()
-            .map(|s| trace(s, &x, &y, grid))
-            .collect();
+        let traces: Vec<_> = chart.series.iter().map(|s| trace(s, &x, &y, grid)).collect();
         let total: usize = chart.series.iter().map(|s| s.points.len()).sum();
         Some(Self {
             chart,
@@ -139,19 +125,13 @@ impl<'a> Frame<'a> {
             )
         });
         let left_out = (self.left_out > 0).then(|| {
-            let log = [&self.x, &self.y]
-                .iter()
-                .any(|s| s.axis.scale != crate::Scale::Linear);
+            let log = [&self.x, &self.y].iter().any(|s| s.axis.scale != crate::Scale::Linear);
             let why = if log {
                 "not finite, or not above zero"
             } else {
                 "not finite"
             };
-            let noun = if self.left_out == 1 {
-                "point"
-            } else {
-                "points"
-            };
+            let noun = if self.left_out == 1 { "point" } else { "points" };
             format!("{} {noun} not shown: {why}", count(self.left_out))
         });
         let notes: Vec<_> = thinned.into_iter().chain(left_out).collect();
@@ -164,10 +144,7 @@ impl<'a> Side<'a> {
         let ticks = axis.scale.ticks(&axis.unit, range, count);
         let labels = axis.unit.labels(&ticks);
         let places = ticks.iter().map(|&tick| axis.scale.place(range, tick));
-        let ticks = places
-            .zip(labels)
-            .map(|(place, label)| Tick { place, label })
-            .collect();
+        let ticks = places.zip(labels).map(|(place, label)| Tick { place, label }).collect();
         Self { axis, range, ticks }
     }
 
@@ -182,12 +159,7 @@ impl<'a> Side<'a> {
 
 /// Scales a series and thins it to the grid.
 fn trace(series: &Series, x: &Side, y: &Side, grid: Grid) -> Trace {
-    let places = || {
-        series
-            .points
-            .iter()
-            .map(|p| Some((x.place(p.0)?, y.place(p.1)?)))
-    };
+    let places = || series.points.iter().map(|p| Some((x.place(p.0)?, y.place(p.1)?)));
     // Thinning keeps up to four points per column, so below that it would save nothing.
     let dense = series.points.len() > 4 * grid.columns;
     let joined = series.stroke != Stroke::Dots;

@@ -11,8 +11,7 @@ pub(super) struct Area {
 
 impl Area {
     fn holds(&self, (x, y): (f64, f64)) -> bool {
-        (self.left..=self.left + self.width).contains(&x)
-            && (self.top..=self.top + self.height).contains(&y)
+        (self.left..=self.left + self.width).contains(&x) && (self.top..=self.top + self.height).contains(&y)
     }
 
     fn meets(&self, other: &Self) -> bool {
@@ -113,9 +112,7 @@ mod tests {
             width: 200.0,
             height: 200.0,
         };
-        let curve: Vec<_> = (0..100)
-            .map(|i| (f64::from(i), 200.0 - f64::from(i)))
-            .collect();
+        let curve: Vec<_> = (0..100).map(|i| (f64::from(i), 200.0 - f64::from(i))).collect();
         let first = place_label((100.0, 100.0), (40.0, 12.0), &plot, &[], &curve);
         assert!(first.inside(&plot) && !curve.iter().any(|&point| first.holds(point)));
         let second = place_label((100.0, 100.0), (40.0, 12.0), &plot, &[first], &curve);

@@ -75,17 +75,10 @@ fn description(frame: &Frame) -> String {
     let chart = frame.chart;
     let mut text = format!("{} over {}.", chart.y.label, chart.x.label);
     for series in &chart.series {
-        let shown = series
-            .points
-            .iter()
-            .filter(|p| frame.place(p.0, p.1).is_some());
+        let shown = series.points.iter().filter(|p| frame.place(p.0, p.1).is_some());
         let span = chart.y.scale.range(shown.map(|p| p.1));
         let span = span.map_or("no data".to_owned(), |range| {
-            format!(
-                "{} to {}",
-                chart.y.unit.show(range.lo()),
-                chart.y.unit.show(range.hi())
-            )
+            format!("{} to {}", chart.y.unit.show(range.lo()), chart.y.unit.show(range.hi()))
         });
         let _ = write!(text, " {}: {span}.", series.name);
         for mark in &series.marks {
@@ -114,11 +107,7 @@ impl<'a> Layout<'a> {
         let direct = series.len() as f64 * LINE <= plot_height;
         let labels = frame.y.ticks.iter().map(|tick| text_width(&tick.label));
         let left = 24.0 + labels.fold(0.0, f64::max);
-        let right = if direct && widest > 0.0 {
-            widest + 30.0
-        } else {
-            28.0
-        };
+        let right = if direct && widest > 0.0 { widest + 30.0 } else { 28.0 };
         let plot = Area {
             left,
             top: TOP,
@@ -178,20 +167,12 @@ impl<'a> Layout<'a> {
         let mut free = 0.0;
         for tick in &self.frame.x.ticks {
             let x = self.at((tick.place, 0.0)).0;
-            let _ = write!(
-                svg,
-                "<path class=\"axis\" d=\"M{} {}v5\"/>",
-                px(x),
-                px(bottom)
-            );
+            let _ = write!(svg, "<path class=\"axis\" d=\"M{} {}v5\"/>", px(x), px(bottom));
             let half = text_width(&tick.label) / 2.0;
             let end = x + half + 8.0;
             if x - half >= free {
                 let (x, y, label) = (px(x), px(bottom + 19.0), escape(&tick.label));
-                let _ = write!(
-                    svg,
-                    "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{label}</text>"
-                );
+                let _ = write!(svg, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">{label}</text>");
                 free = end;
             }
         }
@@ -206,10 +187,7 @@ impl<'a> Layout<'a> {
         );
         if let Some(note) = self.frame.note() {
             let (y, note) = (px(self.height - 8.0), escape(&note));
-            let _ = writeln!(
-                svg,
-                "<text x=\"16\" y=\"{y}\" font-size=\"11\">{note}</text>"
-            );
+            let _ = writeln!(svg, "<text x=\"16\" y=\"{y}\" font-size=\"11\">{note}</text>");
         }
     }
 
@@ -220,11 +198,7 @@ impl<'a> Layout<'a> {
                 continue;
             };
             let (left, y) = self.at((0.0, y));
-            let label = escape(&clean(&format!(
-                "{}, {}",
-                limit.label,
-                chart.y.unit.show(limit.y)
-            )));
+            let label = escape(&clean(&format!("{}, {}", limit.label, chart.y.unit.show(limit.y))));
             let (l, r) = (px(left), px(left + self.plot.width));
             let (y, x, ly) = (px(y), px(left + 8.0), px(y - 6.0));
             let _ = writeln!(
@@ -244,10 +218,7 @@ impl<'a> Layout<'a> {
         if trace.joined {
             let dashed = if dashed { " dashed" } else { "" };
             let dense = if trace.len() > DOTS_MAX { " dense" } else { "" };
-            let _ = write!(
-                svg,
-                "<path class=\"line stroke{dashed}{dense}\" d=\"{path}\"/>"
-            );
+            let _ = write!(svg, "<path class=\"line stroke{dashed}{dense}\" d=\"{path}\"/>");
         }
         if trace.len() <= DOTS_MAX {
             self.dots(svg, index);
@@ -281,12 +252,7 @@ impl<'a> Layout<'a> {
                 continue;
             };
             let (cx, cy) = self.at(place);
-            let tip = format!(
-                "{}: {}, {}",
-                series.name,
-                chart.x.unit.show(x),
-                chart.y.unit.show(y)
-            );
+            let tip = format!("{}: {}, {}", series.name, chart.x.unit.show(x), chart.y.unit.show(y));
             let (cx, cy, tip) = (px(cx), px(cy), escape(&clean(&tip)));
             let _ = write!(
                 svg,
@@ -297,12 +263,7 @@ impl<'a> Layout<'a> {
 
     fn marks(&self, svg: &mut String) {
         // Lines are sampled between their points, so that labels do not cover them there either.
-        let curve: Vec<(f64, f64)> = self
-            .frame
-            .traces
-            .iter()
-            .flat_map(|t| self.sampled(t))
-            .collect();
+        let curve: Vec<(f64, f64)> = self.frame.traces.iter().flat_map(|t| self.sampled(t)).collect();
         let mut taken = Vec::new();
         for (index, series) in self.frame.chart.series.iter().enumerate() {
             for mark in &series.marks {

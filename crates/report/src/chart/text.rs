@@ -61,22 +61,11 @@ impl Chart {
 
 /// The width of the y axis labels.
 fn margin(side: &Side) -> usize {
-    side.ticks
-        .iter()
-        .map(|tick| width(&tick.label))
-        .max()
-        .unwrap_or(0)
-        + 1
+    side.ticks.iter().map(|tick| width(&tick.label)).max().unwrap_or(0) + 1
 }
 
 /// The plot with its y axis.
-fn plot(
-    frame: &Frame,
-    terminal: Terminal,
-    margin: usize,
-    columns: usize,
-    rows: usize,
-) -> Vec<String> {
+fn plot(frame: &Frame, terminal: Terminal, margin: usize, columns: usize, rows: usize) -> Vec<String> {
     let mut canvas = Canvas::new(columns, rows);
     draw(&mut canvas, frame, columns);
     let row_of = |place: f64| cell(1.0 - place, rows);
@@ -110,20 +99,12 @@ fn draw(canvas: &mut Canvas, frame: &Frame, columns: usize) {
         }
     }
     for (index, series) in frame.chart.series.iter().enumerate() {
-        let places = series
-            .marks
-            .iter()
-            .filter_map(|mark| frame.place(mark.x, mark.y));
+        let places = series.marks.iter().filter_map(|mark| frame.place(mark.x, mark.y));
         for place in places {
             canvas.over(place, KNEE, Ink::Series(index));
         }
     }
-    for y in frame
-        .chart
-        .limits
-        .iter()
-        .filter_map(|limit| frame.y.place(limit.y))
-    {
+    for y in frame.chart.limits.iter().filter_map(|limit| frame.y.place(limit.y)) {
         canvas.limit(y);
     }
 }
@@ -200,10 +181,7 @@ fn legend(frame: &Frame, terminal: Terminal, columns: usize) -> Vec<String> {
     let (mut line, mut used) = (String::new(), 0);
     for (index, series) in frame.chart.series.iter().enumerate() {
         let name = name(series, frame.traces[index].runs.is_empty());
-        let entry = fit(
-            &format!("{} {name}", marker(index)),
-            columns.saturating_sub(2),
-        );
+        let entry = fit(&format!("{} {name}", marker(index)), columns.saturating_sub(2));
         if used > 0 && used + 3 + width(&entry) > columns {
             lines.push(std::mem::take(&mut line));
             used = 0;
@@ -212,12 +190,7 @@ fn legend(frame: &Frame, terminal: Terminal, columns: usize) -> Vec<String> {
         used += width(&entry) + 3;
         line += &terminal.series(index, &entry);
     }
-    if frame
-        .chart
-        .series
-        .iter()
-        .any(|series| !series.name.is_empty())
-    {
+    if frame.chart.series.iter().any(|series| !series.name.is_empty()) {
         lines.push(line);
     }
     let units = (&frame.x.axis.unit, &frame.y.axis.unit);
@@ -230,10 +203,7 @@ fn legend(frame: &Frame, terminal: Terminal, columns: usize) -> Vec<String> {
             };
             let at = format!("{}, {}", units.0.show(*x), units.1.show(*y));
             let entry = clean(&format!("{KNEE} {of}{label} ({at})"));
-            lines.push(format!(
-                "  {}",
-                terminal.series(index, &fit(&entry, columns - 2))
-            ));
+            lines.push(format!("  {}", terminal.series(index, &fit(&entry, columns - 2))));
         }
     }
     for limit in &frame.chart.limits {
@@ -282,15 +252,8 @@ mod tests {
 
     #[test]
     fn values_without_a_logarithm_are_left_out_and_counted() {
-        let chart = Chart::new(
-            "",
-            Axis::log2("", Unit::Count),
-            Axis::log10("", Unit::Count),
-        )
-        .with(Series::new(
-            "s",
-            [(1.0, 1.0), (2.0, -5.0), (4.0, 0.0), (8.0, 100.0)],
-        ));
+        let chart = Chart::new("", Axis::log2("", Unit::Count), Axis::log10("", Unit::Count))
+            .with(Series::new("s", [(1.0, 1.0), (2.0, -5.0), (4.0, 0.0), (8.0, 100.0)]));
         let text = chart.to_text(Terminal::plain(80));
         assert!(
             text.contains("2 points not shown: not finite, or not above zero"),

@@ -26,10 +26,7 @@ impl Page {
             if !section.title.is_empty() {
                 let _ = writeln!(html, "<h2>{}</h2>", escape(&section.title));
             }
-            section
-                .blocks
-                .iter()
-                .for_each(|block| html += &block_html(block));
+            section.blocks.iter().for_each(|block| html += &block_html(block));
             html += "</section>\n";
         }
         self.assumptions_html(&mut html);
@@ -57,10 +54,7 @@ impl Page {
         *html += "<dl class=\"figures\">\n";
         for figure in &self.figures {
             let (label, value) = (escape(&figure.label), escape(&figure.value.show()));
-            let _ = write!(
-                html,
-                "<div><dt>{label}</dt><dd class=\"value\">{value}</dd>"
-            );
+            let _ = write!(html, "<div><dt>{label}</dt><dd class=\"value\">{value}</dd>");
             if !figure.note.is_empty() {
                 let _ = write!(html, "<dd class=\"note\">{}</dd>", escape(&figure.note));
             }
@@ -122,13 +116,8 @@ impl Page {
 fn block_html(block: &Block) -> String {
     match block {
         Block::Prose(prose) => {
-            let paragraphs = prose
-                .split("\n\n")
-                .map(str::trim)
-                .filter(|text| !text.is_empty());
-            paragraphs.fold(String::new(), |html, text| {
-                html + "<p>" + &escape(text) + "</p>\n"
-            })
+            let paragraphs = prose.split("\n\n").map(str::trim).filter(|text| !text.is_empty());
+            paragraphs.fold(String::new(), |html, text| html + "<p>" + &escape(text) + "</p>\n")
         }
         Block::Table(table) => table.to_html(),
         Block::Chart(chart) => picture(&chart.to_svg_inline()),

@@ -41,10 +41,7 @@ impl Page {
         }
         if !self.facts.is_empty() {
             let fact = |name: &str, value: &str| wrap(&clean(&format!("{name}: {value}")), columns);
-            let facts = self
-                .facts
-                .iter()
-                .map(|f| terminal.dim(&fact(&f.name, &f.value)));
+            let facts = self.facts.iter().map(|f| terminal.dim(&fact(&f.name, &f.value)));
             parts.push(facts.collect::<Vec<_>>().join("\n") + "\n");
         }
         parts.join("\n")
@@ -79,11 +76,7 @@ impl Page {
     fn figures_text(&self, terminal: Terminal) -> String {
         let value = |cell: &Cell| clean(&cell.show());
         let widest = |of: &dyn Fn(&super::PageFigure) -> String| {
-            self.figures
-                .iter()
-                .map(|figure| width(&of(figure)))
-                .max()
-                .unwrap_or(0)
+            self.figures.iter().map(|figure| width(&of(figure))).max().unwrap_or(0)
         };
         let label_width = widest(&|figure| clean(&figure.label));
         let value_width = widest(&|figure| value(&figure.value));

@@ -59,23 +59,12 @@ impl Surface {
 
     /// The description for screen readers.
     fn description(&self) -> String {
-        let mut text = format!(
-            "{} over {} and {}.",
-            self.z.label, self.x.label, self.y.label
-        );
+        let mut text = format!("{} over {} and {}.", self.z.label, self.x.label, self.y.label);
         for sheet in &self.sheets {
             let heights = sheet.zs.iter().flatten().copied().flatten();
-            let span = self
-                .z
-                .scale
-                .range(heights)
-                .map_or("no data".to_owned(), |range| {
-                    format!(
-                        "{} to {}",
-                        self.z.unit.show(range.lo()),
-                        self.z.unit.show(range.hi())
-                    )
-                });
+            let span = self.z.scale.range(heights).map_or("no data".to_owned(), |range| {
+                format!("{} to {}", self.z.unit.show(range.lo()), self.z.unit.show(range.hi()))
+            });
             let _ = write!(text, " {}: {span}.", sheet.name);
         }
         text
@@ -168,24 +157,11 @@ impl<'a> View<'a> {
     /// Draws the base and the two far walls, with lines at the ticks of the z axis.
     fn walls(&self, svg: &mut String) {
         let spot = |x, y, z| self.project(Spot { x, y, z });
-        let ground = [
-            spot(0., 0., 0.),
-            spot(1., 0., 0.),
-            spot(1., 1., 0.),
-            spot(0., 1., 0.),
-        ];
-        let _ = write!(
-            svg,
-            "<path class=\"grid\" fill=\"none\" d=\"{}Z\"/>",
-            path(&ground)
-        );
+        let ground = [spot(0., 0., 0.), spot(1., 0., 0.), spot(1., 1., 0.), spot(0., 1., 0.)];
+        let _ = write!(svg, "<path class=\"grid\" fill=\"none\" d=\"{}Z\"/>", path(&ground));
         for (tick, _) in self.height_ticks() {
             let wall = [spot(0., 1., tick), spot(1., 1., tick), spot(1., 0., tick)];
-            let _ = write!(
-                svg,
-                "<path class=\"grid\" fill=\"none\" d=\"{}\"/>",
-                path(&wall)
-            );
+            let _ = write!(svg, "<path class=\"grid\" fill=\"none\" d=\"{}\"/>", path(&wall));
         }
         for (x, y) in [(0.0, 1.0), (1.0, 1.0), (1.0, 0.0)] {
             let post = [spot(x, y, 0.0), spot(x, y, 1.0)];
@@ -337,8 +313,7 @@ impl<'a> View<'a> {
             );
         }
         let unit = &self.surface.z.unit;
-        let thinned =
-            self.xs.len() < self.surface.xs.len() || self.ys.len() < self.surface.ys.len();
+        let thinned = self.xs.len() < self.surface.xs.len() || self.ys.len() < self.surface.ys.len();
         let note = if thinned {
             " (not every line of the grid is drawn)"
         } else {
@@ -346,26 +321,13 @@ impl<'a> View<'a> {
         };
         let label = format!("{}{note}", clean(&self.surface.z.label));
         let texts = [
-            (
-                left - 8.0,
-                top + 9.0,
-                "end",
-                unit.labels(&[self.heights.lo()]).concat(),
-            ),
-            (
-                left + LENGTH + 8.0,
-                top + 9.0,
-                "start",
-                unit.show(self.heights.hi()),
-            ),
+            (left - 8.0, top + 9.0, "end", unit.labels(&[self.heights.lo()]).concat()),
+            (left + LENGTH + 8.0, top + 9.0, "start", unit.show(self.heights.hi())),
             (WIDTH / 2.0, top + 25.0, "middle", label),
         ];
         for (x, y, anchor, text) in texts {
             let (x, y, text) = (px(x), px(y), escape(&text));
-            let _ = write!(
-                svg,
-                "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>"
-            );
+            let _ = write!(svg, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>");
         }
         svg.push('\n');
     }
@@ -375,13 +337,7 @@ impl<'a> View<'a> {
 fn path(points: &[(f64, f64)]) -> String {
     let mut path = String::new();
     for (i, (x, y)) in points.iter().enumerate() {
-        let _ = write!(
-            path,
-            "{}{} {}",
-            if i == 0 { "M" } else { "L" },
-            px(*x),
-            px(*y)
-        );
+        let _ = write!(path, "{}{} {}", if i == 0 { "M" } else { "L" }, px(*x), px(*y));
     }
     path
 }

@@ -55,11 +55,7 @@ impl<'a> Map<'a> {
     fn new(surface: &'a Surface, columns: usize) -> Option<Self> {
         let heights = surface.heights()?;
         let ys = Surface::lines(&surface.y, &surface.ys, ROWS_MAX);
-        let margin = ys
-            .iter()
-            .map(|line| width(&surface.y.unit.show(line.value)))
-            .max()?
-            + 1;
+        let margin = ys.iter().map(|line| width(&surface.y.unit.show(line.value))).max()? + 1;
         let room = columns.saturating_sub(margin).max(2);
         let xs = Surface::lines(&surface.x, &surface.xs, room / 2);
         let all = surface
@@ -67,10 +63,7 @@ impl<'a> Map<'a> {
             .iter()
             .flat_map(|sheet| sheet.zs.iter().flatten().flatten());
         // The widest of the first 4096 values, to bound the time for a grid of millions.
-        let widest = all
-            .take(4096)
-            .map(|&z| width(&surface.z.unit.show(z)))
-            .max()?;
+        let widest = all.take(4096).map(|&z| width(&surface.z.unit.show(z))).max()?;
         if xs.is_empty() {
             return None;
         }
@@ -168,11 +161,7 @@ impl<'a> Map<'a> {
 }
 
 fn shade(share: f64) -> &'static str {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "between 0 and 1"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 1")]
     let index = (share * SHADES.len() as f64) as usize;
     SHADES[index.min(SHADES.len() - 1)]
 }
@@ -180,9 +169,5 @@ fn shade(share: f64) -> &'static str {
 fn centred(text: &str, columns: usize) -> String {
     let text = fit(text, columns);
     let room = columns - width(&text);
-    format!(
-        "{}{text}{}",
-        " ".repeat(room - room / 2),
-        " ".repeat(room / 2)
-    )
+    format!("{}{text}{}", " ".repeat(room - room / 2), " ".repeat(room / 2))
 }

@@ -36,9 +36,7 @@ impl Table {
         let unit = |row: &Vec<Cell>| {
             let mut units = row.iter().skip(1).filter_map(Cell::unit);
             let first = units.next();
-            units
-                .all(|unit| Some(unit) == first)
-                .then(|| first.cloned())
+            units.all(|unit| Some(unit) == first).then(|| first.cloned())
         };
         let units: Option<Vec<_>> = self.rows.iter().map(unit).collect();
         let units = units.filter(|units| lists && units.iter().any(Option::is_some))?;
@@ -50,11 +48,7 @@ impl Table {
             unit,
             ..Column::mixed(name(row))
         });
-        let first = Column::text(if names.name.is_empty() {
-            "of"
-        } else {
-            &names.name
-        });
+        let first = Column::text(if names.name.is_empty() { "of" } else { &names.name });
         let mut transposed = Self::new(&*self.title, std::iter::once(first).chain(headings));
         for (i, column) in columns.iter().enumerate() {
             let values = self.rows.iter().map(|row| cell(row, i + 1).clone());
@@ -97,17 +91,9 @@ mod tests {
 
     #[test]
     fn a_list_of_properties_is_transposed_with_units_in_the_headings() {
-        let columns = [
-            Column::text(""),
-            Column::mixed("standard"),
-            Column::mixed("direct"),
-        ];
+        let columns = [Column::text(""), Column::mixed("standard"), Column::mixed("direct")];
         let mut table = Table::new("", columns);
-        table.push([
-            "stored after".into(),
-            Seconds(3.0).into(),
-            Seconds(2.0).into(),
-        ]);
+        table.push(["stored after".into(), Seconds(3.0).into(), Seconds(2.0).into()]);
         table.push(["  rate".into(), Rate(1e9).into(), Cell::Missing]);
         table.push(["fits".into(), "yes".into(), "no".into()]);
         let csv = "of,stored_after_s,rate_bytes_per_s,fits\r\nstandard,3,1000000000,yes\r\ndirect,2,,no\r\n";

@@ -29,10 +29,7 @@ impl Table {
         }
         if self.rows.is_empty() {
             let span = self.columns.len().max(1);
-            let _ = write!(
-                html,
-                "<tr><td class=\"missing\" colspan=\"{span}\">no data</td></tr>"
-            );
+            let _ = write!(html, "<tr><td class=\"missing\" colspan=\"{span}\">no data</td></tr>");
         }
         html += "</tbody></table></div></figure>\n";
         html

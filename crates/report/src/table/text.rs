@@ -2,16 +2,13 @@
 //!
 //! In a narrow terminal columns shrink and their text wraps. Only headings are bold.
 
-use comfy_table::{
-    Attribute, Cell as Shown, CellAlignment, ContentArrangement, LineStyle, TableStyle,
-};
+use comfy_table::{Attribute, Cell as Shown, CellAlignment, ContentArrangement, LineStyle, TableStyle};
 
 use super::{Align, Table, cell};
 use crate::{Terminal, terminal::clean};
 
 /// One line under the headings, and no other lines.
-const STYLE: TableStyle =
-    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+const STYLE: TableStyle = TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
 impl Table {
     /// Renders the table as text for `terminal`.
@@ -26,11 +23,7 @@ impl Table {
         }
         let shown = |text: &str, align| Shown::new(clean(text)).set_alignment(side(align));
         let heading = |text: &str, align| shown(text, align).add_attribute(Attribute::Bold);
-        grid.set_header(
-            self.columns
-                .iter()
-                .map(|column| heading(&column.name, column.align)),
-        );
+        grid.set_header(self.columns.iter().map(|column| heading(&column.name, column.align)));
         for row in &self.rows {
             let cells = self.columns.iter().enumerate();
             grid.add_row(cells.map(|(i, column)| shown(&cell(row, i).show(), column.align)));
@@ -72,10 +65,7 @@ mod tests {
     #[test]
     fn a_narrow_terminal_wraps_the_cells() {
         let text = sample().to_text(Terminal::plain(60));
-        assert!(
-            text.lines().all(|line| line.chars().count() <= 60),
-            "{text}"
-        );
+        assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
     }
 
     #[test]

@@ -14,9 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use reqsign_core::{
-    CommandExecute, CommandOutput, Context, Env, Error, FileRead, HttpSend, Result,
-};
+use reqsign_core::{CommandExecute, CommandOutput, Context, Env, Error, FileRead, HttpSend, Result};
 
 use crate::access::Environment;
 
@@ -28,11 +26,8 @@ const COMMAND_TIME_MAX: Duration = Duration::from_mins(1);
 const COMMAND_STEP: Duration = Duration::from_millis(10);
 
 /// Sends a request and waits for its response.
-pub(crate) type Http = Arc<
-    dyn Fn(http::Request<Vec<u8>>) -> straightway_core::Result<http::Response<Vec<u8>>>
-        + Send
-        + Sync,
->;
+pub(crate) type Http =
+    Arc<dyn Fn(http::Request<Vec<u8>>) -> straightway_core::Result<http::Response<Vec<u8>>> + Send + Sync>;
 
 /// The context of providers.
 pub(crate) fn context(environment: &Environment, http: Http) -> Context {
@@ -46,9 +41,7 @@ pub(crate) fn context(environment: &Environment, http: Http) -> Context {
 /// Whether this machine has an instance metadata service. On others a request to its address may hang.
 pub(super) fn has_instance_metadata(environment: &Environment) -> bool {
     let vendor = |path: &str| std::fs::read_to_string(path).is_ok_and(|v| v.starts_with("Amazon"));
-    environment
-        .get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
-        .is_some()
+    environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT").is_some()
         || vendor("/sys/class/dmi/id/sys_vendor")
         || vendor("/sys/class/dmi/id/bios_vendor")
 }
@@ -76,13 +69,9 @@ pub(crate) fn config_value(environment: &Environment, profile: &str, name: &str)
 
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut content = Vec::new();
-    let bytes = File::open(path)?
-        .take(TEXT_BYTES_MAX + 1)
-        .read_to_end(&mut content)? as u64;
+    let bytes = File::open(path)?.take(TEXT_BYTES_MAX + 1).read_to_end(&mut content)? as u64;
     if bytes > TEXT_BYTES_MAX {
-        return Err(std::io::Error::other(
-            "it is too long for a configuration file",
-        ));
+        return Err(std::io::Error::other("it is too long for a configuration file"));
     }
     Ok(content)
 }
@@ -96,13 +85,8 @@ impl Env for Variables {
     }
 
     fn vars(&self) -> HashMap<String, String> {
-        let set = self
-            .0
-            .variables
-            .iter()
-            .filter(|(_, value)| !value.is_empty());
-        set.map(|(name, value)| (name.clone(), value.clone()))
-            .collect()
+        let set = self.0.variables.iter().filter(|(_, value)| !value.is_empty());
+        set.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
     fn home_dir(&self) -> Option<PathBuf> {
@@ -123,11 +107,7 @@ impl FileRead for Files {
 struct Commands;
 
 impl CommandExecute for Commands {
-    async fn command_execute<'a>(
-        &'a self,
-        program: &'a str,
-        args: &'a [&'a str],
-    ) -> Result<CommandOutput> {
+    async fn command_execute<'a>(&'a self, program: &'a str, args: &'a [&'a str]) -> Result<CommandOutput> {
         run(program, args).map_err(|e| Error::unexpected(format!("cannot run {program}: {e}")))
     }
 }
@@ -162,9 +142,7 @@ fn run(program: &str, args: &[&str]) -> std::io::Result<CommandOutput> {
     };
     // A child of the command may still hold the pipe.
     let left = COMMAND_TIME_MAX.saturating_sub(start.elapsed());
-    let stdout = receiver
-        .recv_timeout(left)
-        .map_err(std::io::Error::other)??;
+    let stdout = receiver.recv_timeout(left).map_err(std::io::Error::other)??;
     Ok(CommandOutput {
         status: status.code().unwrap_or(-1),
         stdout,

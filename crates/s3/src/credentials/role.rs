@@ -3,13 +3,11 @@
 //! If the role cannot be assumed, no other credentials are used instead.
 
 use reqsign_aws_v4::{
-    AssumeRoleCredentialProvider, AssumeRoleWithWebIdentityCredentialProvider, Credential,
-    ECSCredentialProvider, EnvCredentialProvider, IMDSv2CredentialProvider,
-    ProcessCredentialProvider, ProfileCredentialProvider, RequestSigner, SSOCredentialProvider,
+    AssumeRoleCredentialProvider, AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider,
+    EnvCredentialProvider, IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider,
+    RequestSigner, SSOCredentialProvider,
 };
-use reqsign_core::{
-    Context, Error, ErrorKind, ProvideCredential, ProvideCredentialChain, Result, Signer,
-};
+use reqsign_core::{Context, Error, ErrorKind, ProvideCredential, ProvideCredentialChain, Result, Signer};
 
 use super::context::config_value;
 use crate::access::{Environment, REGION_DEFAULT};
@@ -37,12 +35,7 @@ impl Role {
         Self::of_chain(environment, profile, context, CHAIN_MAX)
     }
 
-    fn of_chain(
-        environment: &Environment,
-        profile: &str,
-        context: &Context,
-        left: usize,
-    ) -> Option<Self> {
+    fn of_chain(environment: &Environment, profile: &str, context: &Context, left: usize) -> Option<Self> {
         let value = |name: &str| config_value(environment, profile, name);
         let role_arn = value("role_arn")?;
         let region = value("region").or_else(|| environment.get("AWS_REGION").map(str::to_owned));
@@ -56,15 +49,10 @@ impl Role {
             return Some(Self::Refused(why));
         }
         let chain = ProvideCredentialChain::new();
-        let source = match (
-            value("source_profile"),
-            value("credential_source").as_deref(),
-        ) {
+        let source = match (value("source_profile"), value("credential_source").as_deref()) {
             (Some(source), _) if source != profile => {
                 if left == 0 {
-                    return Some(Self::Refused(
-                        "its chain of source profiles is too long or a loop",
-                    ));
+                    return Some(Self::Refused("its chain of source profiles is too long or a loop"));
                 }
                 match Self::of_chain(environment, &source, context, left - 1) {
                     Some(Self::Refused(why)) => return Some(Self::Refused(why)),
@@ -130,16 +118,13 @@ impl ProvideCredential for Role {
     async fn provide_credential(&self, context: &Context) -> Result<Option<Credential>> {
         match self {
             Self::Provider(role) => role.provide_credential(context).await,
-            Self::WebIdentity {
-                provider,
-                token_file,
-            } => {
+            Self::WebIdentity { provider, token_file } => {
                 let provided = provider.provide_credential(context).await;
                 // The provider's own message does not name the file.
                 provided.map_err(|error| match error.kind() {
-                    ErrorKind::ConfigInvalid => Error::config_invalid(format!(
-                        "{error} (web_identity_token_file is {token_file})"
-                    )),
+                    ErrorKind::ConfigInvalid => {
+                        Error::config_invalid(format!("{error} (web_identity_token_file is {token_file})"))
+                    }
                     _ => error,
                 })
             }
@@ -149,10 +134,7 @@ impl ProvideCredential for Role {
 }
 
 /// Adds the providers of a profile without a role.
-fn of_profile(
-    chain: ProvideCredentialChain<Credential>,
-    profile: &str,
-) -> ProvideCredentialChain<Credential> {
+fn of_profile(chain: ProvideCredentialChain<Credential>, profile: &str) -> ProvideCredentialChain<Credential> {
     chain
         .push(ProfileCredentialProvider::new().with_profile(profile))
         .push(SSOCredentialProvider::new().with_profile(profile))
@@ -266,10 +248,7 @@ source_profile = keys
     #[test]
     fn the_keys_of_the_source_profile_assume_the_role() {
         let (credential, asked) = ask("worker");
-        assert_eq!(
-            credential.unwrap().unwrap().access_key_id,
-            "ASSUMEDACCESSKEY1"
-        );
+        assert_eq!(credential.unwrap().unwrap().access_key_id, "ASSUMEDACCESSKEY1");
         let [(target, signed)] = asked.as_slice() else {
             panic!("{asked:?}")
         };
@@ -288,27 +267,18 @@ source_profile = keys
     #[test]
     fn a_role_can_be_assumed_with_the_role_of_another_profile() {
         let (credential, asked) = ask("second");
-        assert_eq!(
-            credential.unwrap().unwrap().access_key_id,
-            "ASSUMEDACCESSKEY2"
-        );
+        assert_eq!(credential.unwrap().unwrap().access_key_id, "ASSUMEDACCESSKEY2");
         assert!(
             asked[0].0.contains("role%2Fworker") && asked[1].0.contains("role%2Fsecond"),
             "{asked:?}"
         );
-        assert!(
-            asked[1].1.contains("Credential=ASSUMEDACCESSKEY1/"),
-            "{asked:?}"
-        );
+        assert!(asked[1].1.contains("Credential=ASSUMEDACCESSKEY1/"), "{asked:?}");
     }
 
     #[test]
     fn the_token_in_the_file_of_a_profile_assumes_the_role_without_a_signature() {
         let (credential, asked) = ask("identity");
-        assert_eq!(
-            credential.unwrap().unwrap().access_key_id,
-            "ASSUMEDACCESSKEY1"
-        );
+        assert_eq!(credential.unwrap().unwrap().access_key_id, "ASSUMEDACCESSKEY1");
         let [(target, signed)] = asked.as_slice() else {
             panic!("{asked:?}")
         };
@@ -323,14 +293,8 @@ source_profile = keys
         assert_eq!(signed, "");
         // As the source of another role.
         let (credential, asked) = ask("third");
-        assert_eq!(
-            credential.unwrap().unwrap().access_key_id,
-            "ASSUMEDACCESSKEY2"
-        );
-        assert!(
-            asked[1].1.contains("Credential=ASSUMEDACCESSKEY1/"),
-            "{asked:?}"
-        );
+        assert_eq!(credential.unwrap().unwrap().access_key_id, "ASSUMEDACCESSKEY2");
+        assert!(asked[1].1.contains("Credential=ASSUMEDACCESSKEY1/"), "{asked:?}");
     }
 
     #[test]
@@ -367,10 +331,7 @@ source_profile = keys
     fn a_role_that_cannot_be_assumed_is_an_error_without_a_request() {
         for profile in ["loop", "bare", "factor"] {
             let (credential, asked) = ask(profile);
-            assert!(
-                credential.is_err() && asked.is_empty(),
-                "{profile}: {asked:?}"
-            );
+            assert!(credential.is_err() && asked.is_empty(), "{profile}: {asked:?}");
         }
     }
 }

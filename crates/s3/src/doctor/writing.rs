@@ -35,15 +35,9 @@ impl Doctor<'_> {
             Err(error) => return self.fail("conditional put", &error),
         }
         if place.needs_digest(true) {
-            let seen =
-                "the service does not verify checksums of writes: parts are sent with their MD5";
+            let seen = "the service does not verify checksums of writes: parts are sent with their MD5";
             let mend = "use https, or a service that supports CRC64NVME: an MD5 costs seconds of CPU per GiB";
-            self.add(
-                "checksum of writes",
-                CheckState::Note,
-                seen.to_owned(),
-                Some(mend),
-            );
+            self.add("checksum of writes", CheckState::Note, seen.to_owned(), Some(mend));
         }
         match try_upload(&place) {
             Ok(()) => {
@@ -95,9 +89,7 @@ impl Doctor<'_> {
             response.status() == 200 && body.contains("<ObjectLockEnabled>Enabled<")
         });
         if is_locked {
-            let seen =
-                "the bucket has object lock: removed and replaced objects remain as old versions"
-                    .to_owned();
+            let seen = "the bucket has object lock: removed and replaced objects remain as old versions".to_owned();
             let mend = "add a lifecycle rule for old versions (NoncurrentVersionExpiration)";
             self.add("object lock", CheckState::Note, seen, Some(mend));
         }
@@ -115,10 +107,7 @@ fn try_upload(place: &S3) -> Result<()> {
 impl S3 {
     /// The keys of uploads below the prefix that were begun at least `age` ago.
     fn old_uploads(&self, age: Duration) -> Result<Vec<String>> {
-        let old = self
-            .uploads()?
-            .into_iter()
-            .filter(|upload| upload.is_older_than(age));
+        let old = self.uploads()?.into_iter().filter(|upload| upload.is_older_than(age));
         Ok(old.map(|upload| upload.key).collect())
     }
 }

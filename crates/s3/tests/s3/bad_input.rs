@@ -23,10 +23,7 @@ use super::{
 /// The text and hint of an error, after a check for secrets.
 #[track_caller]
 fn full_text(error: &Error) -> String {
-    let text = format!(
-        "{error}\n{}",
-        error.hint().expect("each error has a remedy")
-    );
+    let text = format!("{error}\n{}", error.hint().expect("each error has a remedy"));
     for secret in [
         S3Server::SECRET_ACCESS_KEY,
         S3Server::ACCESS_KEY_ID,
@@ -76,11 +73,7 @@ fn refusals_of_a_real_server_name_the_object_and_have_a_hint() {
         full_text(&error)
     );
     let error = list_all(&bucket).unwrap_err();
-    assert!(
-        full_text(&error).contains("no-such-bucket"),
-        "{}",
-        full_text(&error)
-    );
+    assert!(full_text(&error).contains("no-such-bucket"), "{}", full_text(&error));
 
     let mut wrong = good.clone();
     wrong.set("secret_access_key", "wrong-secret").unwrap();
@@ -121,8 +114,7 @@ fn the_hint_of_a_wrong_region_names_the_right_one() {
         ("x-amz-bucket-region", "ap-south-1"),
         ("location", "https://elsewhere/"),
     ];
-    let (_, text) =
-        refused(move || Reply::new(301, &moved, "<Error><Code>PermanentRedirect</Code></Error>"));
+    let (_, text) = refused(move || Reply::new(301, &moved, "<Error><Code>PermanentRedirect</Code></Error>"));
     assert!(text.contains("use region ap-south-1"), "{text}");
 }
 
@@ -130,10 +122,9 @@ fn the_hint_of_a_wrong_region_names_the_right_one() {
 fn a_clock_skew_is_reported() {
     let (_, text) = refused(|| {
         let mut reply = Reply::error(403, "RequestTimeTooSkewed");
-        reply.headers.push((
-            "Date".to_owned(),
-            "Mon, 16 Nov 2020 03:04:05 GMT".to_owned(),
-        ));
+        reply
+            .headers
+            .push(("Date".to_owned(), "Mon, 16 Nov 2020 03:04:05 GMT".to_owned()));
         reply
     });
     assert!(text.contains("minutes ahead of"), "{text}");
@@ -162,11 +153,7 @@ fn an_endpoint_that_is_not_s3_is_reported_in_bounded_time() {
 
 #[test]
 fn an_unreachable_server_is_reported_in_bounded_time() {
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let start = Instant::now();
     let error = list_all(&store(&access(&format!("http://127.0.0.1:{port}")))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient);
@@ -205,15 +192,9 @@ fn an_object_of_5_tib_is_opened_and_read_at_its_end() {
     assert_eq!(opened.object().bytes, bytes);
     let mut end = [0; 5];
     opened.read_exact_at(bytes - 5, &mut end).unwrap();
+    assert_eq!(end.map(u64::from), [5, 4, 3, 2, 1].map(|back| (bytes - back) % 251));
     assert_eq!(
-        end.map(u64::from),
-        [5, 4, 3, 2, 1].map(|back| (bytes - back) % 251)
-    );
-    assert_eq!(
-        opened
-            .read_exact_at(bytes - 4, &mut end)
-            .unwrap_err()
-            .kind(),
+        opened.read_exact_at(bytes - 4, &mut end).unwrap_err().kind(),
         ErrorKind::Corrupt
     );
 }
@@ -221,22 +202,10 @@ fn an_object_of_5_tib_is_opened_and_read_at_its_end() {
 #[test]
 fn wrong_listings_are_refused() {
     for (body, words) in [
-        (
-            "<Contents><Key>other/x</Key><Size>1</Size></Contents>",
-            "wrong prefix",
-        ),
-        (
-            "<Contents><Key>a/x/y</Key><Size>1</Size></Contents>",
-            "wrong prefix",
-        ),
-        (
-            "<CommonPrefixes><Prefix>a/../</Prefix></CommonPrefixes>",
-            "`..`",
-        ),
-        (
-            "<CommonPrefixes><Prefix>a//</Prefix></CommonPrefixes>",
-            "empty part",
-        ),
+        ("<Contents><Key>other/x</Key><Size>1</Size></Contents>", "wrong prefix"),
+        ("<Contents><Key>a/x/y</Key><Size>1</Size></Contents>", "wrong prefix"),
+        ("<CommonPrefixes><Prefix>a/../</Prefix></CommonPrefixes>", "`..`"),
+        ("<CommonPrefixes><Prefix>a//</Prefix></CommonPrefixes>", "empty part"),
         ("<IsTruncated>true</IsTruncated>", "no continuation token"),
     ] {
         let page = format!("<ListBucketResult>{body}</ListBucketResult>");
@@ -273,11 +242,7 @@ fn invalid_names_are_refused_without_a_request() {
     let server = Server::start(|_, _| Reply::error(404, "NoSuchKey"));
     let store = store(&access(&server.url()));
     for name in ["", "a/../b", "./a", "a/."] {
-        assert_eq!(
-            open(&store, name).unwrap_err().kind(),
-            ErrorKind::Invalid,
-            "{name}"
-        );
+        assert_eq!(open(&store, name).unwrap_err().kind(), ErrorKind::Invalid, "{name}");
     }
     assert_eq!(server.requests(), 0);
 }
@@ -288,10 +253,7 @@ fn neither_a_store_nor_its_objects_show_secrets_in_debug() {
     let mut access = access(&server.url());
     access.set("session_token", "hidden-token").unwrap();
     access
-        .set(
-            "sse_customer_key",
-            "aGlkZGVuIGhpZGRlbiBoaWRkZW4gaGlkZGVuIGhpZGQ=",
-        )
+        .set("sse_customer_key", "aGlkZGVuIGhpZGRlbiBoaWRkZW4gaGlkZGVuIGhpZGQ=")
         .unwrap();
     let store = S3::new("lab", &access, &network()).unwrap();
     let opened = open(&store, "x").unwrap();
@@ -312,10 +274,7 @@ fn every_request_has_the_configured_headers() {
     let key = "aGlkZGVuIGhpZGRlbiBoaWRkZW4gaGlkZGVuIGhpZGQ=";
     let server = Server::start(move |_, request| {
         let has = |name: &str, value: &str| request.header(name) == Some(value);
-        let signed = request
-            .header("authorization")
-            .unwrap_or_default()
-            .to_owned();
+        let signed = request.header("authorization").unwrap_or_default().to_owned();
         let is_right = has("x-amz-request-payer", "requester")
             && has("x-amz-server-side-encryption-customer-key", key)
             && has("x-amz-security-token", "a-token")

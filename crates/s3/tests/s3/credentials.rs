@@ -52,10 +52,7 @@ fn reads_as(id: &'static str, pairs: &[(&str, &str)], options: &[(&str, &str)]) 
 
 #[test]
 fn keys_come_from_the_environment_or_the_call() {
-    let both = [
-        ("AWS_ACCESS_KEY_ID", "FROMENV"),
-        ("AWS_SECRET_ACCESS_KEY", "secret"),
-    ];
+    let both = [("AWS_ACCESS_KEY_ID", "FROMENV"), ("AWS_SECRET_ACCESS_KEY", "secret")];
     reads_as("FROMENV", &both, &[]);
     reads_as(
         "FROMCALL",
@@ -85,21 +82,10 @@ fn keys_come_from_profiles_in_both_files() {
         ("AWS_CONFIG_FILE", config.to_str().unwrap()),
     ];
     reads_as("FROMDEFAULT", &files, &[]);
-    reads_as(
-        "FROMWORK",
-        &[&files[..], &[("AWS_PROFILE", "work")]].concat(),
-        &[],
-    );
+    reads_as("FROMWORK", &[&files[..], &[("AWS_PROFILE", "work")]].concat(), &[]);
     // A profile named in the call takes precedence over the environment.
-    let env = [
-        ("AWS_ACCESS_KEY_ID", "FROMENV"),
-        ("AWS_SECRET_ACCESS_KEY", "secret"),
-    ];
-    reads_as(
-        "FROMCONFIG",
-        &[&files[..], &env[..]].concat(),
-        &[("profile", "lab")],
-    );
+    let env = [("AWS_ACCESS_KEY_ID", "FROMENV"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+    reads_as("FROMCONFIG", &[&files[..], &env[..]].concat(), &[("profile", "lab")]);
 }
 
 #[test]
@@ -150,17 +136,10 @@ fn keys_come_from_a_process() {
     let config = folder.path().join("config");
     fs::write(
         &config,
-        format!(
-            "[default]\ncredential_process = {} --arg\n",
-            program.display()
-        ),
+        format!("[default]\ncredential_process = {} --arg\n", program.display()),
     )
     .unwrap();
-    reads_as(
-        "FROMPROCESS",
-        &[("AWS_CONFIG_FILE", config.to_str().unwrap())],
-        &[],
-    );
+    reads_as("FROMPROCESS", &[("AWS_CONFIG_FILE", config.to_str().unwrap())], &[]);
 }
 
 #[test]
@@ -179,20 +158,13 @@ fn keys_come_from_the_container() {
 
 #[test]
 fn keys_come_from_the_instance() {
-    let service =
-        Server::start(
-            |_, request| match (request.method.as_str(), request.target.as_str()) {
-                ("PUT", "/latest/api/token") => Reply::new(200, &[], "imds-token"),
-                (_, _) if request.header("x-aws-ec2-metadata-token") != Some("imds-token") => {
-                    Reply::new(401, &[], "")
-                }
-                (_, "/latest/meta-data/iam/security-credentials/") => Reply::new(200, &[], "role"),
-                (_, "/latest/meta-data/iam/security-credentials/role") => {
-                    Reply::new(200, &[], temporary("FROMINSTANCE"))
-                }
-                _ => Reply::new(404, &[], ""),
-            },
-        );
+    let service = Server::start(|_, request| match (request.method.as_str(), request.target.as_str()) {
+        ("PUT", "/latest/api/token") => Reply::new(200, &[], "imds-token"),
+        (_, _) if request.header("x-aws-ec2-metadata-token") != Some("imds-token") => Reply::new(401, &[], ""),
+        (_, "/latest/meta-data/iam/security-credentials/") => Reply::new(200, &[], "role"),
+        (_, "/latest/meta-data/iam/security-credentials/role") => Reply::new(200, &[], temporary("FROMINSTANCE")),
+        _ => Reply::new(404, &[], ""),
+    });
     reads_as(
         "FROMINSTANCE",
         &[("AWS_EC2_METADATA_SERVICE_ENDPOINT", &service.url())],
@@ -235,9 +207,7 @@ fn expired_tokens_are_renewed_and_the_request_is_sent_again() {
         if number >= 1 && signed.contains("Credential=KEY0/") {
             return Reply::error(400, "ExpiredToken");
         }
-        Reply::of_object(request, 2 << 20, "\"1\"", |from, to| {
-            vec![7; (to - from) as usize]
-        })
+        Reply::of_object(request, 2 << 20, "\"1\"", |from, to| vec![7; (to - from) as usize])
     });
     let url = format!("{}/credentials", service.url());
     let mut access = S3Access::of(environment(&[("AWS_CONTAINER_CREDENTIALS_FULL_URI", &url)]));
@@ -279,10 +249,7 @@ fn without_credentials_the_hint_says_how_to_set_them() {
     access.set("endpoint_url", &server.url()).unwrap();
     let store = S3::new("lab", &access, &network()).unwrap();
     let error = open(&store, "x").unwrap_err();
-    assert!(
-        error.hint().unwrap().contains("AWS_ACCESS_KEY_ID"),
-        "{error}"
-    );
+    assert!(error.hint().unwrap().contains("AWS_ACCESS_KEY_ID"), "{error}");
     assert_eq!(server.requests(), 0);
 }
 
@@ -290,11 +257,7 @@ fn without_credentials_the_hint_says_how_to_set_them() {
 fn a_failing_process_is_named_without_its_output() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("helper");
-    fs::write(
-        &program,
-        "#!/bin/sh\necho '{\"Version\": \"hush-secret\"}'\n",
-    )
-    .unwrap();
+    fs::write(&program, "#!/bin/sh\necho '{\"Version\": \"hush-secret\"}'\n").unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let config = folder.path().join("config");
     fs::write(
@@ -302,15 +265,9 @@ fn a_failing_process_is_named_without_its_output() {
         format!("[default]\ncredential_process = {}\n", program.display()),
     )
     .unwrap();
-    let access = S3Access::of(environment(&[(
-        "AWS_CONFIG_FILE",
-        config.to_str().unwrap(),
-    )]));
+    let access = S3Access::of(environment(&[("AWS_CONFIG_FILE", config.to_str().unwrap())]));
     let store = S3::new("lab", &access, &network()).unwrap();
     let error = open(&store, "x").unwrap_err();
-    assert!(
-        error.to_string().contains("the profile's process failed"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("the profile's process failed"), "{error}");
     assert!(!format!("{error:?}").contains("hush"), "{error:?}");
 }

@@ -82,12 +82,8 @@ fn read_all(store: &S3, folder: &str, chunk_bytes: u64, depth: u32) -> Result<Re
         .collect();
     let mut region = Arc::new(Region::host(at.max(1))?);
     let objects = Objects::new(inside, handles);
-    let receipt = executor
-        .read(objects, moves.clone(), &region, Choice::Auto)?
-        .wait()?;
-    let bytes = Arc::get_mut(&mut region)
-        .expect("the job is over")
-        .as_slice();
+    let receipt = executor.read(objects, moves.clone(), &region, Choice::Auto)?.wait()?;
+    let bytes = Arc::get_mut(&mut region).expect("the job is over").as_slice();
     for (named, moved) in names.iter().zip(&moves) {
         let (place, number) = named.name.to_str().unwrap().split_once('-').unwrap();
         let seed = seed(place.parse().unwrap(), number.parse().unwrap());
@@ -114,10 +110,7 @@ fn objects_are_read_byte_for_byte_at_every_depth() {
         let receipt = read_all(&store, "executor", chunk_bytes, depth).unwrap();
         let total: usize = LENGTHS.iter().sum();
         assert_eq!(receipt.bytes, 4 * total as u64);
-        assert!(
-            receipt.routes.iter().all(|row| row.route == Route::Socket),
-            "{receipt}"
-        );
+        assert!(receipt.routes.iter().all(|row| row.route == Route::Socket), "{receipt}");
     }
 }
 
@@ -153,11 +146,7 @@ fn survives(folder: &str, shares: &[(ProxyFault, u32)], seed: u64) -> Receipt {
     let receipt = read_all(&store, folder, 256 << 10, 8).unwrap();
     let counts = proxy.counts();
     assert!(counts.faults > 0, "{counts:?}");
-    assert!(
-        start.elapsed() < Duration::from_mins(2),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_mins(2), "{:?}", start.elapsed());
     receipt
 }
 
@@ -191,10 +180,7 @@ fn reads_survive_stalls_and_lost_responses() {
 #[test]
 fn reads_survive_many_500_and_503_responses() {
     let Some(_) = S3Server::shared() else { return };
-    let storms = [
-        (ProxyFault::Status(500), 1000),
-        (ProxyFault::Status(503), 1000),
-    ];
+    let storms = [(ProxyFault::Status(500), 1000), (ProxyFault::Status(503), 1000)];
     survives("storms", &storms, 13);
 }
 
@@ -203,10 +189,7 @@ fn responses_with_another_range_are_never_accepted() {
     let Some(_) = S3Server::shared() else { return };
     survives(
         "ranges",
-        &[
-            (ProxyFault::WrongRange, 700),
-            (ProxyFault::WrongLength, 700),
-        ],
+        &[(ProxyFault::WrongRange, 700), (ProxyFault::WrongLength, 700)],
         14,
     );
 }
@@ -238,11 +221,7 @@ fn is_refused(folder: &str, fault: ProxyFault, kind: ErrorKind) {
     let error = read_all(&store, folder, 256 << 10, 8).unwrap_err();
     assert_eq!(error.kind(), kind, "{error}");
     assert!(error.to_string().contains(folder), "{error}");
-    assert!(
-        start.elapsed() < Duration::from_mins(1),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_mins(1), "{:?}", start.elapsed());
 }
 
 /// Puts an object with a checksum that the service stores.
@@ -267,10 +246,7 @@ fn damaged_bytes_of_whole_objects_are_detected_and_read_again() {
             );
         }
     }
-    if weed
-        .header_of("summed/1-0", "x-amz-checksum-crc64nvme")
-        .is_none()
-    {
+    if weed.header_of("summed/1-0", "x-amz-checksum-crc64nvme").is_none() {
         return skip("the server stores no checksums");
     }
     let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
@@ -285,9 +261,7 @@ fn damaged_bytes_of_whole_objects_are_detected_and_read_again() {
     // Each object in one request.
     let receipt = read_all(&store, "summed", 16 << 20, 8).unwrap();
     assert!(
-        receipt
-            .requests
-            .is_some_and(|requests| requests.retries > 0),
+        receipt.requests.is_some_and(|requests| requests.retries > 0),
         "{receipt}"
     );
     proxy.set(faults(10_000));
@@ -357,12 +331,8 @@ fn read_one_version(store: &S3, versions: &[Vec<u8>]) -> Result<()> {
         at: 0,
     }];
     let objects = Objects::new(Arc::new(store.clone()), vec![handle]);
-    executor
-        .read(objects, moves, &region, Choice::Auto)?
-        .wait()?;
-    let read = Arc::get_mut(&mut region)
-        .expect("the job is over")
-        .as_slice();
+    executor.read(objects, moves, &region, Choice::Auto)?.wait()?;
+    let read = Arc::get_mut(&mut region).expect("the job is over").as_slice();
     assert!(
         versions.iter().any(|version| version == read),
         "two versions were mixed"

@@ -1,10 +1,6 @@
 //! The store on a real server, and on one with scripted responses.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod bad_input;
 mod credentials;
@@ -52,10 +48,7 @@ fn open(store: &dyn Store, name: &str) -> straightway_core::Result<Arc<dyn Handl
 }
 
 /// Prints why a test is skipped.
-#[expect(
-    clippy::print_stderr,
-    reason = "what is skipped is counted by this line"
-)]
+#[expect(clippy::print_stderr, reason = "what is skipped is counted by this line")]
 fn skip(why: &str) {
     eprintln!("skipped: {why}");
 }

@@ -20,11 +20,7 @@ fn objects_of_all_lengths_are_read_byte_for_byte() {
     for bytes in [0, 1, 7, 4095, 4096, 1 << 20, (1 << 20) + 1, (9 << 20) + 13] {
         let put = content(bytes as u64, bytes);
         weed.put(&format!("lengths/{bytes}"), put.clone());
-        assert_eq!(
-            read(&store, &format!("lengths/{bytes}")).unwrap(),
-            put,
-            "{bytes}"
-        );
+        assert_eq!(read(&store, &format!("lengths/{bytes}")).unwrap(), put, "{bytes}");
     }
 }
 
@@ -48,10 +44,7 @@ fn unusual_keys_are_read_and_listed_under_their_names() {
         ("k:v,w;x@y=$", "k%3Av%2Cw%3Bx%40y%3D%24"),
     ];
     for (number, (_, target)) in names.iter().enumerate() {
-        weed.put(
-            &format!("odd/{target}"),
-            content(number as u64, 100 + number),
-        );
+        weed.put(&format!("odd/{target}"), content(number as u64, 100 + number));
     }
     let odd = store.below(OsStr::new("odd"), Missing::Refuse).unwrap();
     let listed = list_all(&*odd).unwrap();
@@ -66,11 +59,7 @@ fn unusual_keys_are_read_and_listed_under_their_names() {
             content(number as u64, 100 + number),
             "{name}"
         );
-        assert_eq!(
-            sizes.get(name),
-            Some(&Some(100 + number as u64)),
-            "{name}: {sizes:?}"
-        );
+        assert_eq!(sizes.get(name), Some(&Some(100 + number as u64)), "{name}: {sizes:?}");
     }
 }
 
@@ -89,12 +78,7 @@ fn a_listing_in_pages_has_every_name_once_with_its_size_and_tag() {
     }
     let (mut names, mut folders, mut after) = (Vec::new(), Vec::new(), None);
     loop {
-        let page = folder
-            .list(&ListPage {
-                after,
-                names_max: 37,
-            })
-            .unwrap();
+        let page = folder.list(&ListPage { after, names_max: 37 }).unwrap();
         assert!(page.objects.len() + page.folders.len() <= 37);
         names.extend(page.objects);
         folders.extend(page.folders);
@@ -105,28 +89,17 @@ fn a_listing_in_pages_has_every_name_once_with_its_size_and_tag() {
     }
     let expected: Vec<String> = (0..230).map(|number| format!("{number:04}")).collect();
     assert_eq!(
-        names
-            .iter()
-            .map(|n| n.name.to_str().unwrap())
-            .collect::<Vec<_>>(),
+        names.iter().map(|n| n.name.to_str().unwrap()).collect::<Vec<_>>(),
         expected
     );
-    assert!(
-        names
-            .iter()
-            .zip(0..)
-            .all(|(named, bytes)| named.bytes == Some(bytes))
-    );
+    assert!(names.iter().zip(0..).all(|(named, bytes)| named.bytes == Some(bytes)));
     assert!(
         names
             .iter()
             .all(|named| named.tag.is_some() && named.modified.is_some())
     );
     folders.sort();
-    assert_eq!(
-        folders,
-        ["below-0", "below-100", "below-150", "below-200", "below-50"]
-    );
+    assert_eq!(folders, ["below-0", "below-100", "below-150", "below-200", "below-50"]);
     assert_eq!(list_all(&*folder).unwrap().objects.len(), 230);
 }
 
@@ -143,10 +116,7 @@ fn a_listed_object_is_opened_without_a_request() {
     let listed = list_all(&*folder).unwrap().objects;
     assert_eq!(proxy.counts().requests, 1);
     let opened = folder.open(&listed).unwrap();
-    assert_eq!(
-        (opened[0].object().bytes, proxy.counts().requests),
-        (300_000, 1)
-    );
+    assert_eq!((opened[0].object().bytes, proxy.counts().requests), (300_000, 1));
     let mut bytes = vec![0; 1000];
     opened[0].read_exact_at(123_456, &mut bytes).unwrap();
     assert_eq!(bytes, put[123_456..124_456]);
@@ -154,10 +124,7 @@ fn a_listed_object_is_opened_without_a_request() {
     // An object of unknown length is opened by one request, which also returns its first bytes.
     let unknown = open(&store, "told/one").unwrap();
     unknown.read_exact_at(0, &mut bytes).unwrap();
-    assert_eq!(
-        (bytes.as_slice(), proxy.counts().requests),
-        (&put[..1000], 3)
-    );
+    assert_eq!((bytes.as_slice(), proxy.counts().requests), (&put[..1000], 3));
 }
 
 #[test]
@@ -171,14 +138,10 @@ fn a_replaced_object_is_refused() {
     opened.check_unchanged().unwrap();
     weed.put("replaced", content(2, 2 << 20));
     let mut bytes = [0; 100];
-    let error = opened
-        .read_exact_at((2 << 20) - 100, &mut bytes)
-        .unwrap_err();
+    let error = opened.read_exact_at((2 << 20) - 100, &mut bytes).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(
-        error
-            .to_string()
-            .contains("s3://lab/replaced: it was replaced"),
+        error.to_string().contains("s3://lab/replaced: it was replaced"),
         "{error}"
     );
     assert!(opened.check_unchanged().is_err());
@@ -198,9 +161,7 @@ fn many_objects_are_opened_in_one_call_and_a_missing_one_is_named() {
     for number in 0..100 {
         weed.put(&format!("many/{number}"), content(number, 1000));
     }
-    let mut names: Vec<_> = (0..100)
-        .map(|number| Named::new(format!("many/{number}")))
-        .collect();
+    let mut names: Vec<_> = (0..100).map(|number| Named::new(format!("many/{number}"))).collect();
     let opened = store.open(&names).unwrap();
     let mut bytes = vec![0; 1000];
     for (number, handle) in opened.iter().enumerate() {

@@ -28,10 +28,7 @@ fn reply(request: &ReceivedRequest, kind: &str, sum: &str) -> Reply {
     let mut reply = Reply::of_object(request, BYTES as u64, TAG, |from, to| {
         object()[from as usize..to as usize].to_vec()
     });
-    for (name, value) in [
-        ("x-amz-checksum-type", kind),
-        ("x-amz-checksum-crc32c", sum),
-    ] {
+    for (name, value) in [("x-amz-checksum-type", kind), ("x-amz-checksum-crc32c", sum)] {
         reply.headers.push((name.to_owned(), value.to_owned()));
     }
     reply
@@ -76,19 +73,13 @@ fn a_part_is_compared_with_its_checksum() {
 #[test]
 fn the_checksum_of_the_whole_object_is_not_that_of_a_range() {
     let (kinds, start) = (["FULL_OBJECT", "COMPOSITE"], PART_BYTES + 1000);
-    for (kind, suffix) in kinds
-        .into_iter()
-        .flat_map(|kind| [(kind, ""), (kind, "-3")])
-    {
+    for (kind, suffix) in kinds.into_iter().flat_map(|kind| [(kind, ""), (kind, "-3")]) {
         let server = Server::start(move |_, request| {
             let sum = format!("{}{suffix}", crc32c(&object()));
             reply(request, kind, &sum)
         });
         let found = read(&server, start, PART_BYTES).unwrap();
-        assert!(
-            found == object()[start..start + PART_BYTES],
-            "{kind}{suffix}"
-        );
+        assert!(found == object()[start..start + PART_BYTES], "{kind}{suffix}");
         if (kind, suffix) != ("COMPOSITE", "") {
             let found = read(&server, PART_BYTES, PART_BYTES).unwrap();
             let part = &object()[PART_BYTES..2 * PART_BYTES];

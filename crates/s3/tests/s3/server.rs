@@ -22,9 +22,7 @@ impl Reply {
 
     /// An error of S3.
     pub(crate) fn error(status: u16, code: &str) -> Self {
-        let body = format!(
-            "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>It is so.</Message></Error>"
-        );
+        let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>It is so.</Message></Error>");
         Self::new(status, &[("x-amz-request-id", "1")], body)
     }
 
@@ -38,13 +36,9 @@ impl Reply {
         if request.header("if-match").is_some_and(|tag| tag != etag) {
             return Self::error(412, "PreconditionFailed");
         }
-        let range = request
-            .header("range")
-            .and_then(|range| range.strip_prefix("bytes="));
+        let range = request.header("range").and_then(|range| range.strip_prefix("bytes="));
         let range = range.and_then(|range| range.split_once('-'));
-        let Some((first, last)) =
-            range.map(|(first, last)| (first.parse().unwrap(), last.parse().unwrap()))
-        else {
+        let Some((first, last)) = range.map(|(first, last)| (first.parse().unwrap(), last.parse().unwrap())) else {
             return Self::new(200, &[("ETag", etag)], content(0, bytes));
         };
         let (first, last): (u64, u64) = (first, last);
@@ -70,9 +64,7 @@ pub(crate) struct Server(straightway_webserver::Server);
 
 impl Server {
     /// Starts a server. `handler` gets the number of each request.
-    pub(crate) fn start(
-        handler: impl Fn(usize, &ReceivedRequest) -> Reply + Send + Sync + 'static,
-    ) -> Self {
+    pub(crate) fn start(handler: impl Fn(usize, &ReceivedRequest) -> Reply + Send + Sync + 'static) -> Self {
         Self(straightway_webserver::Server::start(move |request| {
             let Reply {
                 status,

@@ -36,10 +36,7 @@ fn objects_of_every_length_are_written_and_read_over_tls() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let store = store(&front, front.address().port(), &file);
     let plain = super::store(&access(&weed.url()));
-    for (number, length) in [0, 1, 5000, PART, 2 * PART + 12_345]
-        .into_iter()
-        .enumerate()
-    {
+    for (number, length) in [0, 1, 5000, PART, 2 * PART + 12_345].into_iter().enumerate() {
         let (name, bytes) = (format!("tls/{number}"), content(number as u64 + 50, length));
         upload(&store, &name, &bytes).unwrap();
         assert!(read(&plain, &name).unwrap() == bytes, "{length} bytes");
@@ -62,10 +59,7 @@ fn broken_handshakes_and_damaged_records_cause_no_wrong_byte_and_no_partial_obje
     for seed in 0..4 {
         let wire = ByteRelay::start(front.address(), seed, 40).unwrap();
         let store = Arc::new(store(&front, wire.address().port(), &file));
-        let (name, bytes) = (
-            format!("tls-wire/{seed}"),
-            content(seed + 70, 2 * PART + 77),
-        );
+        let (name, bytes) = (format!("tls-wire/{seed}"), content(seed + 70, 2 * PART + 77));
         // A damaged handshake can look like an untrusted certificate, which is an error.
         if let Err(error) = upload(&store, &name, &bytes) {
             assert!(
@@ -87,9 +81,7 @@ fn broken_handshakes_and_damaged_records_cause_no_wrong_byte_and_no_partial_obje
         broken += wire.broken();
     }
     assert!(broken > 0);
-    let inside = plain
-        .below(OsStr::new("tls-wire"), Missing::Refuse)
-        .unwrap();
+    let inside = plain.below(OsStr::new("tls-wire"), Missing::Refuse).unwrap();
     // An upload whose first response was lost is found only by a sweep.
     open_uploads(&*inside);
     assert!(open_uploads(&*inside).is_empty());

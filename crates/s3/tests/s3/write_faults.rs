@@ -70,10 +70,7 @@ fn survives(folder: &str, shares: &[(ProxyFault, u32)], seed: u64) {
 
 #[test]
 fn uploads_survive_cut_connections_and_lost_responses() {
-    let faults = [
-        (ProxyFault::CutUpload, 1500),
-        (ProxyFault::LoseAnswer, 1500),
-    ];
+    let faults = [(ProxyFault::CutUpload, 1500), (ProxyFault::LoseAnswer, 1500)];
     survives("cut-uploads", &faults, 21);
 }
 
@@ -140,11 +137,7 @@ fn a_completion_with_a_lost_response_succeeds() {
     let through = behind(&proxy);
     let bytes = content(9, 2 * PART + 3);
     let draft = through
-        .create(
-            OsStr::new("done/object"),
-            bytes.len() as u64,
-            &Like::Replaced,
-        )
+        .create(OsStr::new("done/object"), bytes.len() as u64, &Like::Replaced)
         .unwrap();
     write(&through, &*draft, &bytes, 0, suited(Settings::default())).unwrap();
     proxy.set(ProxyFaults {
@@ -167,11 +160,7 @@ fn an_upload_that_fails_for_good_leaves_nothing() {
     let through = behind(&proxy);
     let bytes = content(10, 2 * PART + 3);
     let draft = through
-        .create(
-            OsStr::new("fails/object"),
-            bytes.len() as u64,
-            &Like::Replaced,
-        )
+        .create(OsStr::new("fails/object"), bytes.len() as u64, &Like::Replaced)
         .unwrap();
     proxy.set(ProxyFaults {
         seed: 1,
@@ -180,15 +169,8 @@ fn an_upload_that_fails_for_good_leaves_nothing() {
         after: 0,
     });
     let error = write(&through, &*draft, &bytes, 0, suited(Settings::default())).unwrap_err();
-    assert!(
-        error.to_string().contains("s3://lab/fails/object"),
-        "{error}"
-    );
-    assert_eq!(
-        error.to_string().split_whitespace().nth(1),
-        Some("write"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("s3://lab/fails/object"), "{error}");
+    assert_eq!(error.to_string().split_whitespace().nth(1), Some("write"), "{error}");
     drop(draft);
     let plain = store(&access(&weed.url()));
     let inside = plain.below(OsStr::new("fails"), Missing::Refuse).unwrap();
@@ -198,13 +180,11 @@ fn an_upload_that_fails_for_good_leaves_nothing() {
 
 /// A server that ignores conditions of puts.
 fn unconditional() -> Server {
-    Server::start(
-        |_, request: &ReceivedRequest| match request.method.as_str() {
-            "DELETE" => Reply::new(204, &[], ""),
-            "PUT" => Reply::new(200, &[("ETag", "\"x\"")], ""),
-            _ => Reply::error(404, "NoSuchKey"),
-        },
-    )
+    Server::start(|_, request: &ReceivedRequest| match request.method.as_str() {
+        "DELETE" => Reply::new(204, &[], ""),
+        "PUT" => Reply::new(200, &[("ETag", "\"x\"")], ""),
+        _ => Reply::error(404, "NoSuchKey"),
+    })
 }
 
 #[test]
@@ -212,12 +192,7 @@ fn a_service_without_conditional_puts_is_detected_before_a_commit() {
     let server = unconditional();
     let store = store(&access(&server.url()));
     let error = store
-        .put(
-            OsStr::new("manifest"),
-            b"x",
-            &Condition::IfAbsent,
-            Durability::Synced,
-        )
+        .put(OsStr::new("manifest"), b"x", &Condition::IfAbsent, Durability::Synced)
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("If-None-Match"), "{error}");
@@ -248,12 +223,7 @@ fn read_only_credentials_and_full_services_are_reported_before_data_is_sent() {
         let text = format!("{error} {}", error.hint().unwrap_or_default());
         assert!(text.contains(words), "{text}");
         let error = store
-            .put(
-                OsStr::new("object"),
-                b"x",
-                &Condition::Always,
-                Durability::Synced,
-            )
+            .put(OsStr::new("object"), b"x", &Condition::Always, Durability::Synced)
             .unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
     }
@@ -267,11 +237,7 @@ fn writes_to_a_service_that_does_not_compare_checksums_carry_an_md5() {
         let target = request.target.as_str();
         if target.contains("uploads") {
             let root = "InitiateMultipartUploadResult";
-            return Reply::new(
-                200,
-                &[],
-                format!("<{root}><UploadId>u1</UploadId></{root}>"),
-            );
+            return Reply::new(200, &[], format!("<{root}><UploadId>u1</UploadId></{root}>"));
         }
         if request.method == "POST" {
             return Reply::new(200, &[], "<CompleteMultipartUploadResult/>");
@@ -306,9 +272,7 @@ fn a_put_that_a_proxy_sent_twice_counts_as_won() {
             ("PUT", _) if request.target.contains("probe") => Reply::error(400, "BadDigest"),
             ("PUT", None) => {
                 // The proxy sends the first put again, and forwards the response to the second one.
-                *nonce = request
-                    .header("x-amz-meta-straightway-nonce")
-                    .map(str::to_owned);
+                *nonce = request.header("x-amz-meta-straightway-nonce").map(str::to_owned);
                 Reply::error(412, "PreconditionFailed")
             }
             ("PUT", Some(_)) => Reply::error(412, "PreconditionFailed"),
@@ -327,14 +291,11 @@ fn a_put_that_a_proxy_sent_twice_counts_as_won() {
 
 #[test]
 fn a_service_without_conditional_puts_is_named_as_such() {
-    let server =
-        Server::start(
-            |_, request: &ReceivedRequest| match request.header("if-none-match") {
-                Some(_) => Reply::error(501, "NotImplemented"),
-                None if request.target.contains("probe") => Reply::error(400, "BadDigest"),
-                None => Reply::new(200, &[("ETag", "\"x\"")], ""),
-            },
-        );
+    let server = Server::start(|_, request: &ReceivedRequest| match request.header("if-none-match") {
+        Some(_) => Reply::error(501, "NotImplemented"),
+        None if request.target.contains("probe") => Reply::error(400, "BadDigest"),
+        None => Reply::new(200, &[("ETag", "\"x\"")], ""),
+    });
     let store = store(&access(&server.url()));
     let name = OsStr::new("step");
     let put = |on| store.put(name, b"x", on, Durability::Synced);
@@ -351,16 +312,15 @@ fn a_service_without_conditional_puts_is_named_as_such() {
 #[test]
 fn a_service_that_refuses_checksums_only_of_objects_gets_an_md5_instead() {
     let has_sum = |request: &ReceivedRequest| request.header("x-amz-checksum-crc64nvme").is_some();
-    let server = Server::start(move |_, request: &ReceivedRequest| {
-        match (request.target.contains("probe"), has_sum(request)) {
-            (true, _) => Reply::error(400, "BadDigest"),
-            (false, true) => Reply::error(501, "NotImplemented"),
-            (false, false) if request.header("content-md5").is_none() => {
-                Reply::error(400, "MissingContentMD5")
-            }
-            (false, false) => Reply::new(200, &[("ETag", "\"x\"")], ""),
-        }
-    });
+    let server =
+        Server::start(
+            move |_, request: &ReceivedRequest| match (request.target.contains("probe"), has_sum(request)) {
+                (true, _) => Reply::error(400, "BadDigest"),
+                (false, true) => Reply::error(501, "NotImplemented"),
+                (false, false) if request.header("content-md5").is_none() => Reply::error(400, "MissingContentMD5"),
+                (false, false) => Reply::new(200, &[("ETag", "\"x\"")], ""),
+            },
+        );
     let store = store(&access(&server.url()));
     assert!(put(&store, "a").unwrap() && put(&store, "b").unwrap());
 }
@@ -392,10 +352,7 @@ fn checksums_are_omitted_only_if_they_are_not_implemented() {
         }
     });
     let with = store(&access(&server.url()));
-    assert_eq!(
-        put(&with, "step-501").unwrap_err().kind(),
-        ErrorKind::Invalid
-    );
+    assert_eq!(put(&with, "step-501").unwrap_err().kind(), ErrorKind::Invalid);
     assert!(put(&with, "a").unwrap());
     assert_eq!(
         server.requests(),

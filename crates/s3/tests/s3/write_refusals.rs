@@ -62,10 +62,7 @@ fn read_only_credentials_are_refused_before_a_byte_is_sent() {
     let checks = examine(&store, OsStr::new("read-only"), true);
     let last = checks.last().unwrap();
     assert_eq!(last.state, CheckState::Wrong, "{checks:?}");
-    assert!(
-        matches!(last.name, "access" | "conditional put"),
-        "{checks:?}"
-    );
+    assert!(matches!(last.name, "access" | "conditional put"), "{checks:?}");
 }
 
 #[test]
@@ -92,19 +89,12 @@ fn a_bucket_with_object_lock_accepts_objects_and_the_doctor_notes_the_lock() {
     let put = |on: &Condition| try_put(on).unwrap();
     assert!(put(&Condition::IfAbsent) && !put(&Condition::IfAbsent));
     let tag = open(&store, "record").unwrap().tag().unwrap();
-    assert!(
-        store
-            .remove_if_match(OsStr::new("record"), &tag, NOW)
-            .unwrap()
-    );
+    assert!(store.remove_if_match(OsStr::new("record"), &tag, NOW).unwrap());
     store.remove(OsStr::new("object"), NOW).unwrap();
     assert_eq!(list_all(&store).unwrap().objects, []);
     assert!(put(&Condition::IfAbsent), "the removed object is absent");
     let checks = examine(&store, OsStr::new(""), true);
-    assert!(
-        checks.iter().any(|check| check.name == "object lock"),
-        "{checks:?}"
-    );
+    assert!(checks.iter().any(|check| check.name == "object lock"), "{checks:?}");
 }
 
 /// A service that accepts only parts, rejects checksums, and stores each part in `takes`.
@@ -120,11 +110,7 @@ fn simple(numbers: &Arc<Mutex<Vec<u32>>>, takes: Duration) -> Server {
         match (request.method.as_str(), part) {
             ("POST", _) if request.target.contains("uploads") => {
                 let root = "InitiateMultipartUploadResult";
-                Reply::new(
-                    200,
-                    &[],
-                    format!("<{root}><UploadId>u1</UploadId></{root}>"),
-                )
+                Reply::new(200, &[], format!("<{root}><UploadId>u1</UploadId></{root}>"))
             }
             ("PUT", Some(number)) => {
                 numbers.lock().unwrap().push(number);
@@ -259,17 +245,11 @@ fn a_cancelled_upload_ends_soon_and_leaves_nothing() {
     if let Err(error) = ticket.wait() {
         assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
     }
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     proxy.set(ProxyFaults::default());
     drop(draft);
     let plain = super::store(&access(&weed.url()));
-    let inside = plain
-        .below(OsStr::new("cancelled"), Missing::Refuse)
-        .unwrap();
+    let inside = plain.below(OsStr::new("cancelled"), Missing::Refuse).unwrap();
     assert!(open_uploads(&*inside).is_empty());
     assert!(open(&plain, "cancelled/object").is_err());
 }
@@ -278,29 +258,22 @@ fn a_cancelled_upload_ends_soon_and_leaves_nothing() {
 fn the_doctor_detects_missing_conditional_puts_only_if_it_may_write() {
     let writes = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&writes);
-    let server = Server::start(
-        move |_, request: &ReceivedRequest| match request.method.as_str() {
-            "GET" if request.target.contains("list-type") => Reply::new(
-                200,
-                &[],
-                "<ListBucketResult><Name>lab</Name></ListBucketResult>",
-            ),
-            "GET" | "HEAD" => Reply::error(404, "NoSuchKey"),
-            _ => {
-                seen.fetch_add(1, Ordering::Relaxed);
-                Reply::new(200, &[("ETag", "\"x\"")], "")
-            }
-        },
-    );
+    let server = Server::start(move |_, request: &ReceivedRequest| match request.method.as_str() {
+        "GET" if request.target.contains("list-type") => {
+            Reply::new(200, &[], "<ListBucketResult><Name>lab</Name></ListBucketResult>")
+        }
+        "GET" | "HEAD" => Reply::error(404, "NoSuchKey"),
+        _ => {
+            seen.fetch_add(1, Ordering::Relaxed);
+            Reply::new(200, &[("ETag", "\"x\"")], "")
+        }
+    });
     let store = store(&access(&server.url()));
     let checks = examine(&store, OsStr::new("runs/new"), false);
     assert_eq!(writes.load(Ordering::Relaxed), 0);
     assert!(checks.iter().all(|check| check.name != "conditional put"));
     let checks = examine(&store, OsStr::new("runs/new"), true);
-    let found = checks
-        .iter()
-        .find(|check| check.name == "conditional put")
-        .unwrap();
+    let found = checks.iter().find(|check| check.name == "conditional put").unwrap();
     assert_eq!(found.state, CheckState::Wrong);
     assert!(found.seen.contains("5 of 5 puts"), "{}", found.seen);
 }

@@ -17,13 +17,7 @@ const PART: u64 = 8 << 20;
 const NOW: Durability = Durability::Unsynced;
 
 /// Writes bytes of memory to a draft, from offset `from`.
-pub(crate) fn write(
-    store: &S3,
-    draft: &dyn Draft,
-    bytes: &[u8],
-    from: usize,
-    settings: Settings,
-) -> Result<Receipt> {
+pub(crate) fn write(store: &S3, draft: &dyn Draft, bytes: &[u8], from: usize, settings: Settings) -> Result<Receipt> {
     let executor = Executor::new(settings)?;
     let mut region = Region::host(bytes.len().max(1) as u64)?;
     region.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
@@ -33,9 +27,7 @@ pub(crate) fn write(
         at: from as u64,
     }];
     let objects = Objects::new(Arc::new(store.clone()), vec![draft.handle()]);
-    executor
-        .write(&Arc::new(region), objects, moves, Choice::Auto)?
-        .wait()
+    executor.write(&Arc::new(region), objects, moves, Choice::Auto)?.wait()
 }
 
 /// All bytes of an object, through lanes.
@@ -51,9 +43,7 @@ pub(crate) fn read_by_lanes(store: &S3, name: &str, settings: Settings) -> Resul
             at: 0,
         }];
         let executor = Executor::new(settings)?;
-        executor
-            .read(objects, moves, &region, Choice::Auto)?
-            .wait()?;
+        executor.read(objects, moves, &region, Choice::Auto)?.wait()?;
     }
     let mut region = Arc::into_inner(region).expect("the transfer is over");
     Ok(region.as_slice()[..bytes as usize].to_vec())
@@ -77,16 +67,7 @@ fn objects_of_every_length_are_written_byte_for_byte() {
         return;
     };
     let store = store(&access(&weed.url()));
-    let lengths = [
-        0,
-        1,
-        4097,
-        PART - 1,
-        PART,
-        PART + 1,
-        3 * PART,
-        3 * PART + 12_345,
-    ];
+    let lengths = [0, 1, 4097, PART - 1, PART, PART + 1, 3 * PART, 3 * PART + 12_345];
     for (number, length) in lengths.into_iter().enumerate() {
         let bytes = content(length + 1, length as usize);
         let name = format!("written/{number}");
@@ -144,9 +125,7 @@ fn unwritten_bytes_are_zero() {
     };
     let store = store(&access(&weed.url()));
     let length = 2 * PART + 7;
-    let draft = store
-        .create(OsStr::new("gaps"), length, &Like::Replaced)
-        .unwrap();
+    let draft = store.create(OsStr::new("gaps"), length, &Like::Replaced).unwrap();
     draft.write_all_at(5, b"here").unwrap();
     store.commit(vec![draft]).unwrap();
     let mut wanted = vec![0; length as usize];
@@ -161,11 +140,7 @@ fn a_dropped_upload_leaves_nothing_and_a_killed_one_is_swept() {
     };
     let store = store(&access(&weed.url()));
     let inside = store.below(OsStr::new("left"), Missing::Create).unwrap();
-    let begin = || {
-        inside
-            .create(OsStr::new("object"), 3 * PART, &Like::Replaced)
-            .unwrap()
-    };
+    let begin = || inside.create(OsStr::new("object"), 3 * PART, &Like::Replaced).unwrap();
     drop(begin());
     assert!(inside.sweep_drafts(Duration::ZERO).unwrap().is_empty());
     // Like a killed process.
@@ -186,11 +161,7 @@ fn a_sweep_removes_probes_of_killed_processes_and_no_other_object() {
     };
     let store = store(&access(&weed.url()));
     let inside = store.below(OsStr::new("probed"), Missing::Create).unwrap();
-    for name in [
-        ".straightway-probe-1",
-        "object",
-        "deeper/.straightway-probe-2",
-    ] {
+    for name in [".straightway-probe-1", "object", "deeper/.straightway-probe-2"] {
         weed.put(&format!("probed/{name}"), "x");
     }
     let young = inside.sweep_drafts(Duration::from_hours(1)).unwrap();
@@ -210,15 +181,10 @@ fn an_upload_aborted_by_a_sweep_is_an_error_without_an_object() {
     };
     let store = store(&access(&weed.url()));
     let inside = store.below(OsStr::new("ended"), Missing::Create).unwrap();
-    let draft = inside
-        .create(OsStr::new("object"), 2 * PART, &Like::Replaced)
-        .unwrap();
+    let draft = inside.create(OsStr::new("object"), 2 * PART, &Like::Replaced).unwrap();
     inside.sweep_drafts(Duration::ZERO).unwrap();
     let error = inside.commit(vec![draft]).unwrap_err();
-    assert!(
-        error.to_string().contains("s3://lab/ended/object"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("s3://lab/ended/object"), "{error}");
     assert!(open(&store, "ended/object").is_err());
 }
 
@@ -226,9 +192,7 @@ fn an_upload_aborted_by_a_sweep_is_an_error_without_an_object() {
 fn more_than_ten_thousand_parts_are_refused_without_a_request() {
     // Nothing listens there.
     let store = store(&access("http://127.0.0.1:9"));
-    let error = store
-        .create(OsStr::new("huge"), 20 << 40, &Like::Replaced)
-        .unwrap_err();
+    let error = store.create(OsStr::new("huge"), 20 << 40, &Like::Replaced).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.to_string().contains("10000 parts"), "{error}");
 }
@@ -263,14 +227,10 @@ fn a_prefix_is_cleared_with_few_requests_and_its_neighbours_remain() {
     let store = store(&access(&weed.url()));
     for number in 0..30 {
         let name = format!("clear/a/deep/{number}");
-        store
-            .put(OsStr::new(&name), b"x", &Condition::Always, NOW)
-            .unwrap();
+        store.put(OsStr::new(&name), b"x", &Condition::Always, NOW).unwrap();
     }
     for odd in ["clear/a/<&>\"é ", "clear/ab", "clear/b"] {
-        store
-            .put(OsStr::new(odd), b"x", &Condition::Always, NOW)
-            .unwrap();
+        store.put(OsStr::new(odd), b"x", &Condition::Always, NOW).unwrap();
     }
     store.clear(OsStr::new("clear/a")).unwrap();
     let left = store.below(OsStr::new("clear"), Missing::Refuse).unwrap();
@@ -304,8 +264,6 @@ fn objects_are_copied_inside_the_service_by_their_version() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(open(&store, "inside/three").is_err());
-    let error = store
-        .copy_within(&store, &to("inside/one é&+"))
-        .unwrap_err();
+    let error = store.copy_within(&store, &to("inside/one é&+")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }

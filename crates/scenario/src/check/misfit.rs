@@ -128,9 +128,6 @@ mod tests {
     fn a_quantity_gives_its_expected_form_alone() {
         let error = "5 furlongs".parse::<straightway_core::Rate>().unwrap_err();
         let misfit: Misfit = de::Error::custom(error);
-        assert_eq!(
-            misfit.allowed(),
-            "a rate such as 3.2GB/s, 400Gb/s or 2GiB/s"
-        );
+        assert_eq!(misfit.allowed(), "a rate such as 3.2GB/s, 400Gb/s or 2GiB/s");
     }
 }

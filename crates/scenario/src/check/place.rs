@@ -28,12 +28,10 @@ pub(super) fn find<'p>(tree: &DeValue<'_>, path: impl IntoIterator<Item = PathSt
     let mut at = tree;
     for step in path {
         let next = match (step, at) {
-            (PathStep::Key(key), DeValue::Table(table)) => table
-                .get_key_value(key)
-                .map(|(key, value)| (key.span(), value)),
-            (PathStep::Index(i), DeValue::Array(items)) => {
-                items.get(i).map(|item| (item.span(), item))
+            (PathStep::Key(key), DeValue::Table(table)) => {
+                table.get_key_value(key).map(|(key, value)| (key.span(), value))
             }
+            (PathStep::Index(i), DeValue::Array(items)) => items.get(i).map(|item| (item.span(), item)),
             _ => None,
         };
         let Some((key, value)) = next else { break };
@@ -58,14 +56,12 @@ pub enum PathStep<'a> {
 
 /// Splits a path: `links[3].rate` gives `links`, 3 and `rate`.
 pub fn steps(path: &str) -> impl Iterator<Item = PathStep<'_>> {
-    path.split(['.', '['])
-        .filter(|part| !part.is_empty())
-        .map(
-            |part| match part.strip_suffix(']').and_then(|n| n.parse().ok()) {
-                Some(i) => PathStep::Index(i),
-                None => PathStep::Key(part),
-            },
-        )
+    path.split(['.', '[']).filter(|part| !part.is_empty()).map(|part| {
+        match part.strip_suffix(']').and_then(|n| n.parse().ok()) {
+            Some(i) => PathStep::Index(i),
+            None => PathStep::Key(part),
+        }
+    })
 }
 
 /// The steps of a path that was recorded while a type was deserialized.

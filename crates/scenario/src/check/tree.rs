@@ -26,9 +26,7 @@ pub(super) fn parse(text: &str) -> Result<DeValue<'_>, Error> {
 pub(super) struct TreeValue<'t>(pub(super) &'t DeValue<'t>);
 
 /// The deserializer of a table's entries.
-fn entries<'t>(
-    table: &'t DeTable<'t>,
-) -> MapDeserializer<'t, impl Iterator<Item = (&'t str, TreeValue<'t>)>, Misfit> {
+fn entries<'t>(table: &'t DeTable<'t>) -> MapDeserializer<'t, impl Iterator<Item = (&'t str, TreeValue<'t>)>, Misfit> {
     MapDeserializer::new(
         table
             .iter()
@@ -37,17 +35,12 @@ fn entries<'t>(
 }
 
 /// The deserializer of a list's elements.
-fn elements<'t>(
-    items: &'t DeArray<'t>,
-) -> SeqDeserializer<impl Iterator<Item = TreeValue<'t>>, Misfit> {
+fn elements<'t>(items: &'t DeArray<'t>) -> SeqDeserializer<impl Iterator<Item = TreeValue<'t>>, Misfit> {
     SeqDeserializer::new(items.iter().map(|item| TreeValue(item.get_ref())))
 }
 
 /// Gives an integer of at most 64 bits to `visitor`.
-fn visit_integer<'de, V: Visitor<'de>>(
-    integer: &DeInteger<'_>,
-    visitor: V,
-) -> Result<V::Value, Misfit> {
+fn visit_integer<'de, V: Visitor<'de>>(integer: &DeInteger<'_>, visitor: V) -> Result<V::Value, Misfit> {
     let (digits, radix) = (integer.as_str(), integer.radix());
     if let Ok(value) = i64::from_str_radix(digits, radix) {
         visitor.visit_i64(value)
@@ -141,11 +134,7 @@ impl<'de> Deserializer<'de> for TreeValue<'de> {
         }
     }
 
-    fn deserialize_tuple<V: Visitor<'de>>(
-        self,
-        len: usize,
-        visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Misfit> {
         match self.0 {
             DeValue::Array(items) if items.len() == len => visitor.visit_seq(elements(items)),
             _ => Err(Misfit::value(format!("a list of {len} values"))),
@@ -172,9 +161,7 @@ impl<'de> Deserializer<'de> for TreeValue<'de> {
             DeValue::String(text) => visitor
                 .visit_enum(StrDeserializer::new(text))
                 .map_err(|misfit: Misfit| misfit.described("a table")),
-            DeValue::Table(table) if table.len() == 1 => {
-                visitor.visit_enum(MapAccessDeserializer::new(entries(table)))
-            }
+            DeValue::Table(table) if table.len() == 1 => visitor.visit_enum(MapAccessDeserializer::new(entries(table))),
             DeValue::Table(table) => Err(Misfit::Kinds(table.len())),
             _ => Err(Misfit::value(one_of(variants))),
         }
@@ -189,11 +176,7 @@ impl<'de> Deserializer<'de> for TreeValue<'de> {
         }
     }
 
-    fn deserialize_unit_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Misfit> {
         self.deserialize_unit(visitor)
     }
 
@@ -202,11 +185,7 @@ impl<'de> Deserializer<'de> for TreeValue<'de> {
         visitor.visit_some(self)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Misfit> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Misfit> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -267,15 +246,9 @@ mod tests {
             ("'round'", Shape::Round),
             ("{ round = {} }", Shape::Round),
             ("{ square = { side = 2 } }", square(2, None)),
-            (
-                "{ square = { side = 2, colour = 'red' } }",
-                square(2, Some("red")),
-            ),
+            ("{ square = { side = 2, colour = 'red' } }", square(2, Some("red"))),
             ("{ square = [2, 'red'] }", square(2, Some("red"))),
-            (
-                "{ long = { sides = [1, 0x2] } }",
-                Shape::Long { sides: [1, 2] },
-            ),
+            ("{ long = { sides = [1, 0x2] } }", Shape::Long { sides: [1, 2] }),
         ] {
             assert_eq!(fit::<Shape>(text).as_ref(), Ok(&shape), "{text}");
         }
@@ -309,10 +282,7 @@ mod tests {
         }
         assert_eq!(fit::<bool>("1").unwrap_err(), "a boolean");
         assert_eq!(fit::<Vec<u8>>("{}").unwrap_err(), "a list");
-        assert_eq!(
-            fit::<Nothing>("{ a = 1 }").unwrap_err(),
-            "no key: this table has none"
-        );
+        assert_eq!(fit::<Nothing>("{ a = 1 }").unwrap_err(), "no key: this table has none");
     }
 
     #[test]

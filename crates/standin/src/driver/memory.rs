@@ -4,9 +4,7 @@ use std::ffi::{c_uint, c_void};
 
 use super::answer;
 use crate::device::Allocation;
-use crate::world::{
-    INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, World, current_device, world,
-};
+use crate::world::{INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, World, current_device, world};
 
 const ALREADY_REGISTERED: u32 = 712;
 const POINTER_MEMORY_TYPE: c_uint = 2;
@@ -71,20 +69,14 @@ pub(super) extern "C" fn cuMemFree_v2(address: u64) -> u32 {
         return INVALID_VALUE;
     }
     if world.cufile.buffers.contains_key(&address) {
-        world.misuse(format!(
-            "{address:#x} was freed while cuFile had it registered"
-        ));
+        world.misuse(format!("{address:#x} was freed while cuFile had it registered"));
     }
     world.allocations.remove(&address);
     failure.unwrap_or(SUCCESS)
 }
 
 #[unsafe(no_mangle)]
-pub(super) extern "C" fn cuMemHostRegister_v2(
-    address: *mut c_void,
-    len: usize,
-    _flags: c_uint,
-) -> u32 {
+pub(super) extern "C" fn cuMemHostRegister_v2(address: *mut c_void, len: usize, _flags: c_uint) -> u32 {
     let mut world = begin_work!("cuMemHostRegister_v2");
     if current_device().is_none() {
         return INVALID_CONTEXT;
@@ -122,11 +114,7 @@ pub(super) extern "C" fn cuMemHostUnregister(address: *mut c_void) -> u32 {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuPointerGetAttribute(
-    data: *mut c_void,
-    attribute: c_uint,
-    address: u64,
-) -> u32 {
+unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_uint, address: u64) -> u32 {
     let world = begin!("cuPointerGetAttribute");
     let Some(allocation) = world.allocation(address, 1) else {
         let is_pinned = usize::try_from(address).is_ok_and(|at| world.is_pinned(at, 1));

@@ -6,8 +6,7 @@ use std::sync::MutexGuard;
 use super::answer;
 use crate::queue::{Copy, Mark, Op, Queue};
 use crate::world::{
-    INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, SUCCESS, World, changed, current_device,
-    wait_for_change, world,
+    INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, SUCCESS, World, changed, current_device, wait_for_change, world,
 };
 
 const NOT_READY: u32 = 600;
@@ -73,12 +72,7 @@ fn copy_later(world: &mut World, copy: Copy, stream: usize) -> u32 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyHtoDAsync_v2(
-    device: u64,
-    host: *const c_void,
-    len: usize,
-    stream: *mut c_void,
-) -> u32 {
+extern "C" fn cuMemcpyHtoDAsync_v2(device: u64, host: *const c_void, len: usize, stream: *mut c_void) -> u32 {
     let mut world = begin_work!("cuMemcpyHtoDAsync_v2");
     let copy = Copy {
         host: host as usize,
@@ -90,12 +84,7 @@ extern "C" fn cuMemcpyHtoDAsync_v2(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cuMemcpyDtoHAsync_v2(
-    host: *mut c_void,
-    device: u64,
-    len: usize,
-    stream: *mut c_void,
-) -> u32 {
+extern "C" fn cuMemcpyDtoHAsync_v2(host: *mut c_void, device: u64, len: usize, stream: *mut c_void) -> u32 {
     let mut world = begin_work!("cuMemcpyDtoHAsync_v2");
     let copy = Copy {
         host: host as usize,
@@ -178,16 +167,11 @@ extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> u32 {
     if stream.is_null() {
         return SUCCESS;
     }
-    wait_until(world, |world| {
-        Some(world.streams.get(&(stream as usize))?.len() == 0)
-    })
+    wait_until(world, |world| Some(world.streams.get(&(stream as usize))?.len() == 0))
 }
 
 /// Waits until the condition holds or a copy has failed. The condition is `None` for an invalid handle.
-fn wait_until(
-    mut world: MutexGuard<'static, World>,
-    is_so: impl Fn(&World) -> Option<bool>,
-) -> u32 {
+fn wait_until(mut world: MutexGuard<'static, World>, is_so: impl Fn(&World) -> Option<bool>) -> u32 {
     loop {
         if let Some(code) = world.fatal {
             return code;
@@ -232,9 +216,7 @@ extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> u32 {
     let mut world = begin_work!("cuEventRecord");
     let is_stream = stream.is_null() || world.streams.contains_key(&(stream as usize));
     if !is_stream || world.record(event as usize, stream as usize).is_none() {
-        world.misuse(
-            "an event was recorded that does not exist, or on a stream that does not exist",
-        );
+        world.misuse("an event was recorded that does not exist, or on a stream that does not exist");
         return INVALID_HANDLE;
     }
     SUCCESS
@@ -268,22 +250,16 @@ extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
 mod tests {
     use std::ptr::null_mut;
 
-    use super::super::memory::{
-        cuMemAlloc_v2, cuMemFree_v2, cuMemHostRegister_v2, cuMemHostUnregister,
-    };
+    use super::super::memory::{cuMemAlloc_v2, cuMemFree_v2, cuMemHostRegister_v2, cuMemHostUnregister};
     use super::super::{cuCtxPushCurrent_v2, cuDevicePrimaryCtxRetain};
     use super::*;
 
     /// One test, because there is one world per process.
     #[test]
     fn misuse_is_refused_and_counted() {
-        let (mut context, mut stream, mut event, mut device) =
-            (null_mut(), null_mut(), null_mut(), 0);
+        let (mut context, mut stream, mut event, mut device) = (null_mut(), null_mut(), null_mut(), 0);
         let mut host = vec![1u8; 8192];
-        let (pinned, pageable) = (
-            host.as_mut_ptr().cast::<c_void>(),
-            host[4096..].as_ptr().cast(),
-        );
+        let (pinned, pageable) = (host.as_mut_ptr().cast::<c_void>(), host[4096..].as_ptr().cast());
         let misuses = || world().misuses.len();
         // SAFETY: every pointer is to a local that outlives the calls.
         unsafe {
@@ -295,14 +271,8 @@ mod tests {
         }
         assert_eq!(cuMemHostRegister_v2(pinned, 4096, 0), SUCCESS);
 
-        assert_eq!(
-            cuMemcpyHtoDAsync_v2(device, pageable, 16, stream),
-            INVALID_VALUE
-        );
-        assert_eq!(
-            cuMemcpyHtoDAsync_v2(device + 4090, pinned, 16, stream),
-            INVALID_VALUE
-        );
+        assert_eq!(cuMemcpyHtoDAsync_v2(device, pageable, 16, stream), INVALID_VALUE);
+        assert_eq!(cuMemcpyHtoDAsync_v2(device + 4090, pinned, 16, stream), INVALID_VALUE);
         assert_eq!(
             misuses(),
             2,
@@ -321,19 +291,12 @@ mod tests {
         assert_eq!(cuStreamSynchronize(stream), SUCCESS);
         assert_eq!(cuEventQuery(event), SUCCESS);
 
-        assert_eq!(
-            (cuMemFree_v2(device), cuMemHostUnregister(pinned)),
-            (SUCCESS, SUCCESS)
-        );
+        assert_eq!((cuMemFree_v2(device), cuMemHostUnregister(pinned)), (SUCCESS, SUCCESS));
         assert_eq!(cuMemFree_v2(device), INVALID_VALUE);
         assert_eq!(cuEventDestroy_v2(event), SUCCESS);
         assert_eq!(cuEventQuery(event), INVALID_HANDLE);
         assert_eq!(cuStreamDestroy_v2(stream), SUCCESS);
         assert_eq!(cuStreamSynchronize(stream), INVALID_HANDLE);
-        assert_eq!(
-            misuses(),
-            7,
-            "freed twice, and used after they were destroyed"
-        );
+        assert_eq!(misuses(), 7, "freed twice, and used after they were destroyed");
     }
 }

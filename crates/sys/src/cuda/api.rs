@@ -8,8 +8,7 @@ use std::fmt;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemcpyAttributes, CUstream, CUuuid, culib,
-    is_culib_present,
+    CUcontext, CUdevice, CUdeviceptr, CUevent, CUmemcpyAttributes, CUstream, CUuuid, culib, is_culib_present,
 };
 use libloading::Library;
 use straightway_core::{Error, ErrorKind, Result};
@@ -111,23 +110,12 @@ impl Api {
     }
 
     /// Returns an error unless the code is success.
-    pub(crate) fn check(
-        &self,
-        code: Code,
-        operation: &'static str,
-        target: impl fmt::Display,
-    ) -> Result<()> {
-        code.ok()
-            .map_err(|code| self.error(code, operation, target))
+    pub(crate) fn check(&self, code: Code, operation: &'static str, target: impl fmt::Display) -> Result<()> {
+        code.ok().map_err(|code| self.error(code, operation, target))
     }
 
     /// The error for a call that failed with this code.
-    pub(crate) fn error(
-        &self,
-        code: Code,
-        operation: &'static str,
-        target: impl fmt::Display,
-    ) -> Error {
+    pub(crate) fn error(&self, code: Code, operation: &'static str, target: impl fmt::Display) -> Error {
         Error::new(code.kind(), operation, target, self.name(code))
     }
 

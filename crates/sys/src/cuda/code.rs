@@ -38,11 +38,7 @@ impl Code {
 
     /// `Ok` for success, else the code.
     pub(crate) fn ok(self) -> Result<(), Self> {
-        if self == Self::SUCCESS {
-            Ok(())
-        } else {
-            Err(self)
-        }
+        if self == Self::SUCCESS { Ok(()) } else { Err(self) }
     }
 
     /// Whether the context is dead, so that none of its copies can be in flight.
@@ -54,10 +50,9 @@ impl Code {
     pub(crate) fn kind(self) -> ErrorKind {
         match self {
             Self::INVALID_VALUE | Self::INVALID_DEVICE | Self::INVALID_HANDLE => ErrorKind::Invalid,
-            Self::NO_DEVICE
-            | Self::STUB_LIBRARY
-            | Self::NOT_SUPPORTED
-            | Self::SYSTEM_DRIVER_MISMATCH => ErrorKind::Unsupported,
+            Self::NO_DEVICE | Self::STUB_LIBRARY | Self::NOT_SUPPORTED | Self::SYSTEM_DRIVER_MISMATCH => {
+                ErrorKind::Unsupported
+            }
             _ => ErrorKind::Transient,
         }
     }

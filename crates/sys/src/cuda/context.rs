@@ -125,9 +125,7 @@ fn not_retained(device: Device, code: Code) -> Error {
                  `nvidia-smi -i {number} -c DEFAULT`"
             ))
         }
-        Code::OUT_OF_MEMORY => {
-            error.with_hint("the device has no room for a context: see who uses it in `nvidia-smi`")
-        }
+        Code::OUT_OF_MEMORY => error.with_hint("the device has no room for a context: see who uses it in `nvidia-smi`"),
         _ => error,
     }
 }

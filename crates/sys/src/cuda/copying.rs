@@ -129,9 +129,7 @@ impl CudaStream {
                 return Err(Box::new(CopyError { slot, error }));
             }
         };
-        let raw_spans = list
-            .iter()
-            .map(|one| of(&slot, one).expect("checked above"));
+        let raw_spans = list.iter().map(|one| of(&slot, one).expect("checked above"));
         // SAFETY: every raw span lies in the slot, and as the caller guarantees in what `kept` keeps; slot and memory
         // are owned by `Copying` until the event recorded here has passed; the context is current.
         let started = unsafe { self.enqueue(direction, &slot, raw_spans) }.and_then(|()| {
@@ -148,11 +146,7 @@ impl CudaStream {
         match started {
             Ok(()) => Ok(Copying { held: Some(held) }),
             // Part of the copy may be in flight, so this waits for it.
-            Err(code) => Err(Box::new(held.refused(
-                code,
-                "start a copy on",
-                Code::SUCCESS,
-            ))),
+            Err(code) => Err(Box::new(held.refused(code, "start a copy on", Code::SUCCESS))),
         }
     }
 }

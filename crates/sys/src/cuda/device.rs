@@ -72,8 +72,7 @@ impl Device {
     pub(super) fn is_prohibited(self) -> Result<bool> {
         let mut mode = 0;
         // SAFETY: `mode` is a valid place for the answer, and `raw` a device.
-        let code =
-            unsafe { (self.api.device_get_attribute)(&raw mut mode, COMPUTE_MODE, self.raw) };
+        let code = unsafe { (self.api.device_get_attribute)(&raw mut mode, COMPUTE_MODE, self.raw) };
         self.api.check(code, "query the compute mode of", self)?;
         Ok(mode == PROHIBITED)
     }

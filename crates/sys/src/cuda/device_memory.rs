@@ -42,8 +42,7 @@ impl DeviceMemory {
         // SAFETY: `address` is a valid place for the answer, and a context is current.
         let code = unsafe { (context.api().mem_alloc)(&raw mut address, len) };
         drop(entered);
-        code.ok()
-            .map_err(|code| not_allocated(context, code, len))?;
+        code.ok().map_err(|code| not_allocated(context, code, len))?;
         Ok(Self {
             context: context.clone(),
             address,
@@ -149,10 +148,7 @@ impl DeviceMemory {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.address + offset as u64),
             _ => {
-                let message = format!(
-                    "{len} bytes at offset {offset} exceed its {} bytes",
-                    self.len
-                );
+                let message = format!("{len} bytes at offset {offset} exceed its {} bytes", self.len);
                 Err(Error::new(ErrorKind::Invalid, "access", self, message))
             }
         }
@@ -161,10 +157,7 @@ impl DeviceMemory {
     /// Checks the allocations of the range. There may be several: memory that is mapped in pieces, such as
     /// PyTorch's expandable segments, is one address range with many allocations.
     fn verify(&self) -> Result<()> {
-        let end = self
-            .address
-            .checked_add(self.len as u64)
-            .filter(|_| self.len > 0);
+        let end = self.address.checked_add(self.len as u64).filter(|_| self.len > 0);
         let Some(end) = end else {
             return Err(self.refused(format!("{} bytes there are not a valid range", self.len)));
         };
@@ -207,13 +200,10 @@ impl DeviceMemory {
         let mut value = [0_u64; 2];
         let place = value.as_mut_ptr().cast();
         // SAFETY: the place is as wide as the widest value, and every bit pattern is valid.
-        let code =
-            unsafe { (self.context.api().pointer_get_attribute)(place, attribute as c_uint, at) };
+        let code = unsafe { (self.context.api().pointer_get_attribute)(place, attribute as c_uint, at) };
         code.ok().map_err(|code| {
             let cause = self.context.api().name(code);
-            self.refused(format!(
-                "{at:#x} is not memory that the driver knows: {cause}"
-            ))
+            self.refused(format!("{at:#x} is not memory that the driver knows: {cause}"))
         })?;
         Ok(value[0])
     }

@@ -39,8 +39,7 @@ impl Driver {
         api.check(code, "query the version of", "the CUDA driver")?;
         let version = Version(u32::try_from(number).unwrap_or(0));
         if version < DRIVER_VERSION_MIN {
-            let message =
-                format!("it supports CUDA {version}, but {DRIVER_VERSION_MIN} is the minimum");
+            let message = format!("it supports CUDA {version}, but {DRIVER_VERSION_MIN} is the minimum");
             let error = Error::new(ErrorKind::Unsupported, "use", "the CUDA driver", message);
             return Err(error.with_hint("install a newer NVIDIA driver"));
         }
@@ -60,8 +59,7 @@ impl Driver {
         let mut count = 0;
         // SAFETY: `count` is a valid place for the answer, and the driver is initialised.
         let code = unsafe { (self.api.device_get_count)(&raw mut count) };
-        self.api
-            .check(code, "count the devices of", "the CUDA driver")?;
+        self.api.check(code, "count the devices of", "the CUDA driver")?;
         Ok(u32::try_from(count).unwrap_or(0))
     }
 
@@ -81,10 +79,7 @@ impl Driver {
 /// Initialisation fails because of the machine, never because of the request, so it is always `Unsupported`.
 fn not_initialised(api: &Api, code: Code) -> Error {
     let (message, hint) = match code {
-        Code::NO_DEVICE => (
-            "it sees no GPU",
-            "see `nvidia-smi` and CUDA_VISIBLE_DEVICES",
-        ),
+        Code::NO_DEVICE => ("it sees no GPU", "see `nvidia-smi` and CUDA_VISIBLE_DEVICES"),
         Code::STUB_LIBRARY => (
             "the library found is the toolkit's stub",
             "take the toolkit's `stubs` folder off LD_LIBRARY_PATH",

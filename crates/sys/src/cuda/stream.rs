@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemcpyAttributes, CUmemcpySrcAccessOrder,
-    CUstream,
+    CUdeviceptr, CUmemLocation, CUmemLocationType, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUstream,
 };
 use straightway_core::{Error, ErrorKind, Result};
 
@@ -124,12 +123,8 @@ impl CudaStream {
                 let host = slot.pointer().add(raw_span.slot_offset).cast();
                 let (device, bytes) = (raw_span.address, raw_span.bytes);
                 match direction {
-                    CopyDirection::ToDevice => {
-                        (api.memcpy_to_device_async)(device, host, bytes, self.0.raw)
-                    }
-                    CopyDirection::ToHost => {
-                        (api.memcpy_to_host_async)(host, device, bytes, self.0.raw)
-                    }
+                    CopyDirection::ToDevice => (api.memcpy_to_device_async)(device, host, bytes, self.0.raw),
+                    CopyDirection::ToHost => (api.memcpy_to_host_async)(host, device, bytes, self.0.raw),
                 }
             };
             code.ok()?;
@@ -215,12 +210,7 @@ pub(super) fn raw_span(slot: &Slot, memory: &DeviceMemory, span: &Span) -> Resul
     let end = span.slot_offset.checked_add(span.bytes);
     if span.bytes == 0 || end.is_none_or(|end| end > slot.bytes()) {
         let message = format!("{span:?} is empty or exceeds its {} bytes", slot.bytes());
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            "copy with",
-            "a slot",
-            message,
-        ));
+        return Err(Error::new(ErrorKind::Invalid, "copy with", "a slot", message));
     }
     Ok(RawSpan {
         slot_offset: span.slot_offset,
@@ -236,10 +226,5 @@ pub(super) fn check_pinned(slot: &Slot) -> Result<()> {
     }
     // For pageable memory the driver would copy through its own buffer, and not asynchronously.
     let message = "its memory is not pinned";
-    Err(Error::new(
-        ErrorKind::Invalid,
-        "copy with",
-        "a slot",
-        message,
-    ))
+    Err(Error::new(ErrorKind::Invalid, "copy with", "a slot", message))
 }

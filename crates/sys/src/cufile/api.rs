@@ -13,8 +13,7 @@ use super::{
 pub(super) type RawHandle = *mut c_void;
 
 /// `cuFileRead` and `cuFileWrite`: handle, base of the memory, length, offsets in file and memory.
-pub(super) type TransferFn =
-    unsafe extern "C" fn(RawHandle, *mut c_void, usize, c_long, c_long) -> isize;
+pub(super) type TransferFn = unsafe extern "C" fn(RawHandle, *mut c_void, usize, c_long, c_long) -> isize;
 
 /// `CUfileDescr_t` for a POSIX descriptor.
 #[derive(Debug)]

@@ -73,9 +73,7 @@ impl OpCode {
     pub(super) fn kind(self) -> ErrorKind {
         match self.0 {
             5012..=5015 | 5018 | 5019 | 5022..=5024 | 5028 => ErrorKind::Invalid,
-            5006 | 5010 | 5011 | 5016 | 5017 | 5030 | 5031 | 5035..=5037 | 5039..=5044 => {
-                ErrorKind::Transient
-            }
+            5006 | 5010 | 5011 | 5016 | 5017 | 5030 | 5031 | 5035..=5037 | 5039..=5044 => ErrorKind::Transient,
             _ => ErrorKind::Unsupported,
         }
     }
@@ -84,9 +82,7 @@ impl OpCode {
     pub(super) fn hint(self) -> Option<&'static str> {
         Some(match self.0 {
             5001 | 5033 => "load nvidia-fs (`modprobe nvidia-fs`), or allow cuFile's compat mode",
-            5016 | 5017 | 5036 => {
-                "register less memory at a time: BAR1 or the pinned limit is full"
-            }
+            5016 | 5017 | 5036 => "register less memory at a time: BAR1 or the pinned limit is full",
             5027 => {
                 "cuFile reads the udev database: give the container /run/udev, or see what \
                  `straightway doctor` says of it"
@@ -113,9 +109,6 @@ mod tests {
     #[test]
     fn an_unknown_code_is_shown_by_its_number() {
         assert_eq!(OpCode(5999).to_string(), "cuFile error 5999");
-        assert_eq!(
-            OpCode(5001).to_string(),
-            "nvidia-fs is not loaded (cuFile error 5001)"
-        );
+        assert_eq!(OpCode(5001).to_string(), "nvidia-fs is not loaded (cuFile error 5001)");
     }
 }

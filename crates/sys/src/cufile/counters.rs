@@ -91,9 +91,7 @@ impl Watch {
         // The count is in the first four bytes of the word before the first GPU.
         let count = answer[self.first_gpu_at / 8 - 1] & u64::from(u32::MAX);
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(GPUS_MAX);
-        let gpus = answer[self.first_gpu_at / 8..]
-            .as_ptr()
-            .cast::<GpuCounters>();
+        let gpus = answer[self.first_gpu_at / 8..].as_ptr().cast::<GpuCounters>();
         for i in 0..count {
             // SAFETY: `first_gpu_at` is 1144 at most, so 16 entries of 248 bytes end at 5112, well
             // within the answer; the start is a multiple of 8, and any bits are a value.
@@ -107,9 +105,7 @@ impl Watch {
                 });
             }
         }
-        Err(unsupported(format!(
-            "they list {count} GPU(s), but not this one"
-        )))
+        Err(unsupported(format!("they list {count} GPU(s), but not this one")))
     }
 }
 
@@ -161,10 +157,5 @@ fn first_gpu_at(version: Version) -> Option<usize> {
 }
 
 fn unsupported(message: String) -> Error {
-    Error::new(
-        ErrorKind::Unsupported,
-        "read",
-        "cuFile's statistics",
-        message,
-    )
+    Error::new(ErrorKind::Unsupported, "read", "cuFile's statistics", message)
 }

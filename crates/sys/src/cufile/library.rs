@@ -49,10 +49,7 @@ impl Library {
                     api.driver_open()?;
                     // It starts threads, so its code must never be unloaded.
                     mem::forget(library);
-                    return Ok(Self {
-                        api,
-                        found_as: name,
-                    });
+                    return Ok(Self { api, found_as: name });
                 }
                 Err(error) => {
                     let cause = error::Error::source(&error).map(ToString::to_string);
@@ -61,12 +58,7 @@ impl Library {
                 }
             }
         }
-        let error = Error::new(
-            ErrorKind::Unsupported,
-            "load",
-            "libcufile",
-            tried.join("; "),
-        );
+        let error = Error::new(ErrorKind::Unsupported, "load", "libcufile", tried.join("; "));
         Err(error.with_hint("install it with CUDA, or `pip install nvidia-cufile`"))
     }
 
@@ -85,8 +77,7 @@ impl Library {
     pub fn set_parameter(&self, parameter: Parameter, value: bool) -> Result<()> {
         let set = self.api.set_parameter_bool()?;
         // SAFETY: the number is one the header defines.
-        unsafe { set(parameter as u32, value) }
-            .ok("set", format_args!("cuFile's parameter {parameter:?}"))
+        unsafe { set(parameter as u32, value) }.ok("set", format_args!("cuFile's parameter {parameter:?}"))
     }
 }
 
@@ -102,13 +93,9 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_unsupported_and_the_error_names_the_attempts() {
-        let error =
-            Library::first_of([PathBuf::from("/nowhere/libcufile.so")].into_iter()).unwrap_err();
+        let error = Library::first_of([PathBuf::from("/nowhere/libcufile.so")].into_iter()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(
-            error.to_string().contains("/nowhere/libcufile.so"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("/nowhere/libcufile.so"), "{error}");
         assert!(error.hint().is_some());
     }
 }

@@ -32,24 +32,20 @@ pub(super) fn open(library: Arc<Library>, context: Context, deadline: Duration) 
     let call = library.api.driver_open()?;
     let guard = StandardInput::guard().map_err(|e| Error::os("keep", "descriptor 0", e))?;
     let (send, receive) = mpsc::channel();
-    let spawned = thread::Builder::new()
-        .name("cufile-open".into())
-        .spawn(move || {
-            let status = context.enter().map(|_entered| {
-                // SAFETY: a CUDA driver and device are there and the context is current; the library
-                // stays loaded because this thread holds it.
-                unsafe { call() }
-            });
-            // Both are dropped before the result is sent, so that this thread holds nothing afterwards.
-            drop((library, context));
-            // If the deadline has passed, the receiver is gone and the result is not needed.
-            let _ = send.send(status);
+    let spawned = thread::Builder::new().name("cufile-open".into()).spawn(move || {
+        let status = context.enter().map(|_entered| {
+            // SAFETY: a CUDA driver and device are there and the context is current; the library
+            // stays loaded because this thread holds it.
+            unsafe { call() }
         });
+        // Both are dropped before the result is sent, so that this thread holds nothing afterwards.
+        drop((library, context));
+        // If the deadline has passed, the receiver is gone and the result is not needed.
+        let _ = send.send(status);
+    });
     spawned.map_err(|e| Error::os("start", "a thread to open cuFile", e))?;
     let answer = receive.recv_timeout(deadline);
-    guard
-        .restore()
-        .map_err(|e| Error::os("restore", "descriptor 0", e))?;
+    guard.restore().map_err(|e| Error::os("restore", "descriptor 0", e))?;
     match answer {
         Ok(Ok(Status {
             op: OpCode::DRIVER_ALREADY_OPEN,
@@ -59,10 +55,7 @@ pub(super) fn open(library: Arc<Library>, context: Context, deadline: Duration) 
         Ok(Err(error)) => Err(error),
         Err(_) => {
             HUNG.store(true, Ordering::Relaxed);
-            Err(failed(format!(
-                "it did not return within {} s",
-                deadline.as_secs_f64()
-            )))
+            Err(failed(format!("it did not return within {} s", deadline.as_secs_f64())))
         }
     }
 }
@@ -133,14 +126,8 @@ mod tests {
 
     #[test]
     fn a_closed_descriptor_has_no_identity_and_open_ones_differ() {
-        let (one, two) = (
-            File::open("/dev/null").unwrap(),
-            File::open("/dev/zero").unwrap(),
-        );
-        assert_ne!(
-            identity(one.as_raw_fd()).unwrap(),
-            identity(two.as_raw_fd()).unwrap()
-        );
+        let (one, two) = (File::open("/dev/null").unwrap(), File::open("/dev/zero").unwrap());
+        assert_ne!(identity(one.as_raw_fd()).unwrap(), identity(two.as_raw_fd()).unwrap());
         // No process has so many open.
         assert_eq!(identity(RawFd::MAX).unwrap(), None);
     }

@@ -23,12 +23,7 @@ impl Region {
     pub fn divide(self, parts: &[Extent]) -> Result<(Divided, Vec<Slot>)> {
         let refuse = |why: &str| {
             let target = "the region";
-            Err(Error::new(
-                ErrorKind::Invalid,
-                "divide",
-                target,
-                why.to_owned(),
-            ))
+            Err(Error::new(ErrorKind::Invalid, "divide", target, why.to_owned()))
         };
         let Memory::Host(memory) = self.memory else {
             return refuse("it is not host memory that it owns");
@@ -41,11 +36,7 @@ impl Region {
                 return refuse("the parts overlap, or one exceeds it");
             }
             end = part.end();
-            slots.push(Slot::part(
-                &memory,
-                length(part.offset)?,
-                length(part.bytes)?,
-            ));
+            slots.push(Slot::part(&memory, length(part.offset)?, length(part.bytes)?));
         }
         let bytes = self.bytes;
         Ok((Divided { memory, bytes }, slots))
@@ -61,12 +52,7 @@ impl Divided {
     pub fn unite(mut self) -> Result<Region> {
         if Arc::get_mut(&mut self.memory).is_none() {
             let message = "a copy still has part of it";
-            return Err(Error::new(
-                ErrorKind::Transient,
-                "unite",
-                "a region",
-                message,
-            ));
+            return Err(Error::new(ErrorKind::Transient, "unite", "a region", message));
         }
         Ok(Region::new(Memory::Host(self.memory), self.bytes))
     }

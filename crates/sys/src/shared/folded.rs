@@ -58,8 +58,8 @@ mod arch {
     use std::arch::{
         asm,
         x86_64::{
-            __m128i, _MM_HINT_T0, _mm_clmulepi64_si128, _mm_prefetch, _mm_set_epi64x,
-            _mm_setzero_si128, _mm_storeu_si128, _mm_xor_si128,
+            __m128i, _MM_HINT_T0, _mm_clmulepi64_si128, _mm_prefetch, _mm_set_epi64x, _mm_setzero_si128,
+            _mm_storeu_si128, _mm_xor_si128,
         },
     };
 

@@ -32,10 +32,7 @@ struct Slot<K> {
 impl<K: PartialEq + Copy> Registered<K> {
     /// A table with `slots` slots, all empty.
     pub(super) fn new(slots: u32) -> Self {
-        let empty = Slot {
-            key: None,
-            users: 0,
-        };
+        let empty = Slot { key: None, users: 0 };
         Self {
             slots: vec![empty; slots as usize],
         }
@@ -46,12 +43,7 @@ impl<K: PartialEq + Copy> Registered<K> {
     /// If the slot has another key without users, `register` is called with the slot's number to replace it in
     /// the kernel. Returns `None` if the other key is in use, if the kernel refuses, or if there are no slots: the
     /// I/O then runs without registration.
-    pub(super) fn take(
-        &mut self,
-        key: K,
-        hash: u64,
-        register: impl FnOnce(u16) -> bool,
-    ) -> Option<Taken> {
+    pub(super) fn take(&mut self, key: K, hash: u64, register: impl FnOnce(u16) -> bool) -> Option<Taken> {
         let number = usize::try_from(hash.checked_rem(self.slots.len() as u64)?).ok()?;
         let slot = &mut self.slots[number];
         let number = u16::try_from(number).expect("a table has under 2^16 slots");
@@ -71,10 +63,7 @@ impl<K: PartialEq + Copy> Registered<K> {
     }
 
     /// Takes back the slot of an I/O that has completed or was never queued.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "it is given back once, and gone then"
-    )]
+    #[expect(clippy::needless_pass_by_value, reason = "it is given back once, and gone then")]
     pub(super) fn give_back(&mut self, taken: Taken) {
         let Taken(number) = taken;
         let users = &mut self.slots[usize::from(number)].users;
@@ -102,17 +91,9 @@ mod tests {
         let mut table = Registered::new(4);
         let first = table.take('a', 1, |_| true).unwrap();
         let second = table.take('a', 1, |_| panic!("it is registered")).unwrap();
-        assert!(
-            table
-                .take('b', 5, |_| panic!("its slot is in use"))
-                .is_none()
-        );
+        assert!(table.take('b', 5, |_| panic!("its slot is in use")).is_none());
         table.give_back(first);
-        assert!(
-            table
-                .take('b', 5, |_| panic!("its slot is in use"))
-                .is_none()
-        );
+        assert!(table.take('b', 5, |_| panic!("its slot is in use")).is_none());
         table.give_back(second);
         assert_eq!(table.take('b', 5, |_| true).unwrap().number(), 1);
     }
@@ -128,10 +109,7 @@ mod tests {
             registered = true;
             true
         });
-        assert!(
-            registered,
-            "the refused replacement may have emptied the slot"
-        );
+        assert!(registered, "the refused replacement may have emptied the slot");
     }
 
     #[test]

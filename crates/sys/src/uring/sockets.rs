@@ -38,11 +38,7 @@ const ALARM: u64 = u64::MAX - 1;
 /// one completion serves all. Before Linux 6.1 a cancelled receive could lose bytes that it had taken, so there each
 /// piece is a separate completion.
 fn fill_flags() -> i32 {
-    if is_since((6, 1)) {
-        libc::MSG_WAITALL
-    } else {
-        0
-    }
+    if is_since((6, 1)) { libc::MSG_WAITALL } else { 0 }
 }
 
 /// An io_uring for sockets, with its in-flight table. `H` is the type of the I/Os' objects.
@@ -180,12 +176,7 @@ impl<H> SocketRing<H> {
     ///
     /// If a range is outside its buffer.
     #[expect(clippy::result_large_err, reason = "the I/O path does not allocate")]
-    pub fn begin(
-        &mut self,
-        key: u32,
-        socket: &Arc<Socket>,
-        payload: Payload<H>,
-    ) -> Result<Operation, Payload<H>> {
+    pub fn begin(&mut self, key: u32, socket: &Arc<Socket>, payload: Payload<H>) -> Result<Operation, Payload<H>> {
         let Some(&number) = self.free.last() else {
             return Err(payload);
         };
@@ -246,11 +237,7 @@ impl<H> SocketRing<H> {
             let InFlight { key, payload, .. } = in_flight.expect("a number is in flight once");
             self.free.push(number);
             let result = outcome(completion.result());
-            completions.push(SocketCompletion {
-                key,
-                payload,
-                result,
-            });
+            completions.push(SocketCompletion { key, payload, result });
         }
         Ok(completions.len() - before)
     }
@@ -349,23 +336,13 @@ impl<H> InFlight<H> {
                     .flags(libc::MSG_NOSIGNAL)
                     .build()
             }
-            Payload::FillThen {
-                io,
-                fill,
-                bytes,
-                then,
-            } => {
+            Payload::FillThen { io, fill, bytes, then } => {
                 let first = (part(io, fill), fill.len());
                 let rest = &mut bytes[then.clone()];
                 let second = (rest.as_mut_ptr(), rest.len());
                 opcode::RecvMsg::new(fd, message.of([first, second])).build()
             }
-            Payload::SpillAfter {
-                bytes,
-                from,
-                io,
-                spill,
-            } => {
+            Payload::SpillAfter { bytes, from, io, spill } => {
                 let rest = &mut bytes[*from..];
                 let first = (rest.as_mut_ptr(), rest.len());
                 let second = (part(io, spill), spill.len());
@@ -393,10 +370,7 @@ impl<H> Drop for SocketRing<H> {
         // The kernel still uses the buffers of operations in flight. If they do not complete within a minute, leaking
         // them is the only safe option.
         for number in 0..self.table.len() {
-            if let Some(serial) = self.table[number]
-                .as_ref()
-                .map(|in_flight| in_flight.serial)
-            {
+            if let Some(serial) = self.table[number].as_ref().map(|in_flight| in_flight.serial) {
                 let number = u32::try_from(number).expect("the table is small");
                 self.cancel(Operation { number, serial });
             }

@@ -24,45 +24,27 @@ impl Shown for ArchitectureAnswer {
 
 fn fill(page: Page, answer: &ArchitectureAnswer) -> Page {
     let rows = &answer.systems;
-    let fast = first(
-        rows,
-        "writes the checkpoint",
-        "write the checkpoint",
-        |row| row.write_s,
-    );
-    let calm = first(rows, "finishes the storm", "finish the storm", |row| {
-        row.storm_s
-    });
-    page.verdict(
-        Tone::Neutral,
-        format!("With the same hardware {fast}, and {calm}."),
-    )
-    .figure(
-        "a remote metadata operation takes at least",
-        time(answer.metadata_floor_s),
-        "a round trip and one service time",
-    )
-    .section("Checkpoint and ingest", [loads(answer).into()])
-    .section("Metadata storm", [storm(answer).into()])
+    let fast = first(rows, "writes the checkpoint", "write the checkpoint", |row| row.write_s);
+    let calm = first(rows, "finishes the storm", "finish the storm", |row| row.storm_s);
+    page.verdict(Tone::Neutral, format!("With the same hardware {fast}, and {calm}."))
+        .figure(
+            "a remote metadata operation takes at least",
+            time(answer.metadata_floor_s),
+            "a round trip and one service time",
+        )
+        .section("Checkpoint and ingest", [loads(answer).into()])
+        .section("Metadata storm", [storm(answer).into()])
 }
 
 /// Says which system has the shortest time, or that several are equal.
-fn first(
-    rows: &[ArchitectureRow],
-    one: &str,
-    several: &str,
-    time: impl Fn(&ArchitectureRow) -> f64,
-) -> String {
+fn first(rows: &[ArchitectureRow], one: &str, several: &str, time: impl Fn(&ArchitectureRow) -> f64) -> String {
     let systems: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row)).collect();
     let (names, best) = leaders(&systems, |row| -time(row));
     let took = Seconds(time(best.expect("a checked scenario has a system")));
     match names.as_slice() {
         [name] => format!("{name} {one} first ({took})"),
         _ if names.len() == rows.len() => format!("all {several} in the same time ({took})"),
-        _ => format!(
-            "{} {several} first, in the same time ({took})",
-            listed(&names)
-        ),
+        _ => format!("{} {several} first, in the same time ({took})", listed(&names)),
     }
 }
 

@@ -35,10 +35,7 @@ fn fill(page: Page, answer: &CheckpointAnswer) -> Page {
         .figure(
             "checkpoint",
             bytes(answer.size_bytes),
-            format!(
-                "{} bytes a parameter",
-                Cell::count(answer.bytes_per_parameter).show()
-            ),
+            format!("{} bytes a parameter", Cell::count(answer.bytes_per_parameter).show()),
         )
         .figure(
             "by the standard path",
@@ -63,15 +60,10 @@ fn fill(page: Page, answer: &CheckpointAnswer) -> Page {
         )
         .figure(
             "rate for the target availability",
-            answer
-                .rate_for_target_bytes_per_s
-                .map_or(Cell::Missing, rate),
+            answer.rate_for_target_bytes_per_s.map_or(Cell::Missing, rate),
             "with training stopped",
         )
-        .section(
-            "Ways to save",
-            [ways_table(answer).into(), curve(answer).into()],
-        )
+        .section("Ways to save", [ways_table(answer).into(), curve(answer).into()])
         .section(
             "The path of one node, by stage",
             [
@@ -84,16 +76,10 @@ fn fill(page: Page, answer: &CheckpointAnswer) -> Page {
 /// The verdict: the way with the highest goodput, of those that complete before the next save.
 fn verdict(answer: &CheckpointAnswer) -> (Tone, String) {
     let ways = &answer.ways;
-    let stopped = [
-        ("through host memory", &ways.standard),
-        ("directly", &ways.direct),
-    ];
+    let stopped = [("through host memory", &ways.standard), ("directly", &ways.direct)];
     let behind = ways.asynchronous.iter().map(|way| ("asynchronously", way));
     let all: Vec<(&str, &CheckpointOutcome)> = stopped.into_iter().chain(behind).collect();
-    let fastest_s = all
-        .iter()
-        .map(|(_, way)| way.durable_s)
-        .fold(f64::MAX, f64::min);
+    let fastest_s = all.iter().map(|(_, way)| way.durable_s).fold(f64::MAX, f64::min);
     let fitting: Vec<_> = all.into_iter().filter(|(_, way)| way.fits).collect();
     let (names, best) = leaders(&fitting, |way| way.goodput);
     // A goodput below a millionth counts as no training.
@@ -112,9 +98,7 @@ fn verdict(answer: &CheckpointAnswer) -> (Tone, String) {
     };
     let kept = percent(best.goodput);
     let every = Seconds(best.interval_s);
-    let says = format!(
-        "{best_way}: {kept} of the time is training that is kept, with a checkpoint every {every}."
-    );
+    let says = format!("{best_way}: {kept} of the time is training that is kept, with a checkpoint every {every}.");
     (tone, says)
 }
 
@@ -130,9 +114,7 @@ fn hopeless(answer: &CheckpointAnswer, fastest_s: f64) -> String {
              and none of its training is kept."
         )
     } else {
-        format!(
-            "The job fails every {fails}, too often for any way of saving: none of its training is kept."
-        )
+        format!("The job fails every {fails}, too often for any way of saving: none of its training is kept.")
     }
 }
 
@@ -182,27 +164,17 @@ fn ways_table(answer: &CheckpointAnswer) -> Table {
         played.map_or(Cell::Missing, |played| Cell::share(of(played)))
     };
     row("  simulated", &|way| played(way, |p| p.goodput));
-    row("  simulated, 5th percentile", &|way| {
-        played(way, |p| p.goodput_p5)
-    });
-    row("  simulated, 95th percentile", &|way| {
-        played(way, |p| p.goodput_p95)
-    });
+    row("  simulated, 5th percentile", &|way| played(way, |p| p.goodput_p5));
+    row("  simulated, 95th percentile", &|way| played(way, |p| p.goodput_p95));
     row("rate the flush needs", &|way| {
         // A save that stops training until it is durable has no flush.
         let flushes = way.stop_s < way.durable_s;
         let needed = flushes.then_some(way.rate_needed_bytes_per_s);
         needed.map_or(Cell::Missing, rate)
     });
-    row("GPU hours lost a day", &|way| {
-        Cell::count(way.lost_gpu_hours_per_day)
-    });
-    row("money lost a day", &|way| {
-        Cell::count(way.lost_cost_per_day)
-    });
-    row("mean power wasted", &|way| {
-        Cell::number(way.wasted_w, Unit::named("W"))
-    });
+    row("GPU hours lost a day", &|way| Cell::count(way.lost_gpu_hours_per_day));
+    row("money lost a day", &|way| Cell::count(way.lost_cost_per_day));
+    row("mean power wasted", &|way| Cell::number(way.wasted_w, Unit::named("W")));
     table
 }
 
@@ -221,20 +193,14 @@ fn curve(answer: &CheckpointAnswer) -> Chart {
     )
     .with(Series::new("standard", line(&|point| Some(point.standard))))
     .with(Series::new("direct", line(&|point| Some(point.direct))))
-    .with(Series::new(
-        "asynchronous",
-        line(&|point| point.asynchronous),
-    ))
+    .with(Series::new("asynchronous", line(&|point| point.asynchronous)))
 }
 
 /// The bottleneck of each path, and the cores it uses.
 pub(super) fn path_note(standard: &PathEstimate, direct: &PathEstimate) -> String {
     let of = |name: &str, path: &PathEstimate| {
         let cores = path.cores_busy;
-        format!(
-            "{name} is bound by {} and keeps {cores:.1} cores busy",
-            path.bound_by
-        )
+        format!("{name} is bound by {} and keeps {cores:.1} cores busy", path.bound_by)
     };
     format!("{}; {}.", of("Standard", standard), of("direct", direct))
 }
@@ -266,8 +232,7 @@ pub(super) fn path_table(standard: &PathEstimate, direct: &PathEstimate) -> Tabl
         )
     };
     for name in names {
-        let ((latency, limit), (direct_latency, direct_limit)) =
-            (of(standard, name), of(direct, name));
+        let ((latency, limit), (direct_latency, direct_limit)) = (of(standard, name), of(direct, name));
         table.push([name.into(), latency, limit, direct_latency, direct_limit]);
     }
     table.push([

@@ -42,11 +42,7 @@ fn fill(page: Page, answer: &IngestAnswer) -> Page {
             direct.bound_by
         ),
     )
-    .figure(
-        "one GPU takes",
-        rate(answer.per_gpu_bytes_per_s),
-        "when it never waits",
-    )
+    .figure("one GPU takes", rate(answer.per_gpu_bytes_per_s), "when it never waits")
     .figure("all take", rate(answer.all_bytes_per_s), "")
     .figure(
         "one GPU needs",
@@ -78,11 +74,7 @@ fn fill(page: Page, answer: &IngestAnswer) -> Page {
 }
 
 fn paths(standard: &IngestOutcome, direct: &IngestOutcome) -> Table {
-    let columns = [
-        Column::text("path"),
-        Column::mixed("standard"),
-        Column::mixed("direct"),
-    ];
+    let columns = [Column::text("path"), Column::mixed("standard"), Column::mixed("direct")];
     let mut table = Table::new("", columns);
     let mut row = |name: &str, cell: &dyn Fn(&IngestOutcome) -> Cell| {
         table.push([name.into(), cell(standard), cell(direct)]);

@@ -2,9 +2,7 @@
 
 use straightway_core::Rate;
 use straightway_model::registration::{Cost, RegistrationAnswer};
-use straightway_report::{
-    Axis, Block, Cell, Chart, Column, Page, Series, Surface, Table, Tone, Unit,
-};
+use straightway_report::{Axis, Block, Cell, Chart, Column, Page, Series, Surface, Table, Tone, Unit};
 
 use crate::cells::{bytes, percent, time};
 
@@ -27,11 +25,7 @@ impl Shown for RegistrationAnswer {
 
 fn fill(page: Page, answer: &RegistrationAnswer) -> Page {
     let each = answer.efficiency.per_io;
-    let tone = if each >= 0.9 {
-        Tone::Good
-    } else {
-        Tone::Caution
-    };
+    let tone = if each >= 0.9 { Tone::Good } else { Tone::Caution };
     let each_io = "faster than registering for every I/O";
     let gds = match answer.crossover {
         Some(io) => format!("{each_io} from I/O {io} on"),
@@ -62,10 +56,7 @@ fn fill(page: Page, answer: &RegistrationAnswer) -> Page {
         bytes(answer.cache.reach_bytes),
         format!("{} of operations hit", percent(answer.cache.hits)),
     )
-    .section(
-        "Registering",
-        [costs(answer).into(), efficiencies(answer).into()],
-    )
+    .section("Registering", [costs(answer).into(), efficiencies(answer).into()])
     .section("Over buffer size, I/Os and link", surfaces(answer))
     .section("Translation cache", [cache(answer).into()])
 }
@@ -77,8 +68,7 @@ fn costs(answer: &RegistrationAnswer) -> Table {
         Column::new("registration", Unit::Seconds),
     ];
     let mut table = Table::new("", columns);
-    let mut row =
-        |name: &str, cost: &Cost| table.push([name.into(), cost.pages.into(), time(cost.seconds)]);
+    let mut row = |name: &str, cost: &Cost| table.push([name.into(), cost.pages.into(), time(cost.seconds)]);
     row("host memory", &answer.register);
     row("huge pages", &answer.register_huge);
     row("GPU memory", &answer.register_gpu_pages);
@@ -134,15 +124,9 @@ fn surfaces(answer: &RegistrationAnswer) -> Vec<Block> {
         .flatten()
     {
         let name = format!("at {:.0} Gb/s", Rate(link).as_gbit());
-        once = once.with(name, |x, y| {
-            at(x, y, link).map_or(f64::NAN, |cell| cell.persistent)
-        });
+        once = once.with(name, |x, y| at(x, y, link).map_or(f64::NAN, |cell| cell.persistent));
     }
-    vec![
-        each.into(),
-        once.into(),
-        frontier(answer, buffers, links).into(),
-    ]
+    vec![each.into(), once.into(), frontier(answer, buffers, links).into()]
 }
 
 /// The I/Os until registering once reaches the required efficiency, by buffer size and link rate.
@@ -160,9 +144,7 @@ fn frontier(answer: &RegistrationAnswer, buffers: Vec<f64>, links: Vec<f64>) -> 
         (Axis::log2("link", Unit::Rate), links),
         Axis::log10("I/Os", Unit::Count),
     )
-    .with("host memory", |x, y| {
-        at(x, y).map_or(f64::NAN, |at| at.ios_persistent)
-    })
+    .with("host memory", |x, y| at(x, y).map_or(f64::NAN, |at| at.ios_persistent))
     .with("GDS, with the cost of its GPU pages", |x, y| {
         at(x, y).map_or(f64::NAN, |at| at.ios_gds)
     })

@@ -62,38 +62,20 @@ fn s3(page: Page, answer: &S3Answer) -> Page {
         Axis::log10("in flight", Unit::Count),
         Axis::log10("bandwidth", Unit::Rate),
     )
-    .with(Series::new(
-        "best latency",
-        line(&|p| p.rate_min_latency_bytes_per_s),
-    ))
-    .with(Series::new(
-        "worst latency",
-        line(&|p| p.rate_max_latency_bytes_per_s),
-    ));
+    .with(Series::new("best latency", line(&|p| p.rate_min_latency_bytes_per_s)))
+    .with(Series::new("worst latency", line(&|p| p.rate_max_latency_bytes_per_s)));
     let mut table = Table::new("", [Column::text("figure"), Column::mixed("value")]);
     for (name, cell) in [
         ("GETs a second", Cell::count(answer.gets_per_s.round())),
-        (
-            "in flight, best latency",
-            Cell::count(answer.in_flight_min.round()),
-        ),
-        (
-            "in flight, worst latency",
-            Cell::count(answer.in_flight_max.round()),
-        ),
+        ("in flight, best latency", Cell::count(answer.in_flight_min.round())),
+        ("in flight, worst latency", Cell::count(answer.in_flight_max.round())),
         ("  for each node", Cell::count(answer.in_flight_per_node)),
-        (
-            "connections by their rate",
-            Cell::count(answer.connections.round()),
-        ),
+        ("connections by their rate", Cell::count(answer.connections.round())),
         ("memory in flight", bytes(answer.memory_bytes)),
         ("prefixes to read", Cell::count(answer.prefixes_to_read)),
         ("prefixes to write", Cell::count(answer.prefixes_to_write)),
         ("one request at a time", rate(answer.serial_bytes_per_s)),
-        (
-            "mean latency behind the cache",
-            time(answer.cached_latency_s),
-        ),
+        ("mean latency behind the cache", time(answer.cached_latency_s)),
         ("cache and store together", rate(answer.cached_bytes_per_s)),
     ] {
         table.push([name.into(), cell]);
@@ -166,11 +148,7 @@ fn reduction(page: Page, answer: &ReductionAnswer) -> Page {
         ),
     )
     .figure("table", bytes(answer.table_bytes), "")
-    .figure(
-        "a lookup",
-        time(answer.lookup_s),
-        "mean over memory and flash",
-    )
+    .figure("a lookup", time(answer.lookup_s), "mean over memory and flash")
     .figure(
         "lookups in flight",
         Cell::count(answer.lookups_in_flight),
@@ -218,10 +196,7 @@ fn qos(page: Page, answer: &QosAnswer) -> Page {
     let kept = |rows: &[QosRow]| rows.iter().all(|row| row.promise_kept != Some(false));
     let promised = answer.tags.iter().find(|row| row.promise_kept.is_some());
     let (tone, text) = match (kept(&answer.fifo), kept(&answer.tags), promised) {
-        (_, _, None) => (
-            Tone::Neutral,
-            "No tenant was promised a latency.".to_owned(),
-        ),
+        (_, _, None) => (Tone::Neutral, "No tenant was promised a latency.".to_owned()),
         (_, true, Some(row)) => (
             Tone::Good,
             format!(

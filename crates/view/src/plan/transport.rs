@@ -66,10 +66,7 @@ fn fill(page: Page, answer: &TransportAnswer) -> Page {
     let best = best.expect("a checked scenario has a transport");
     let carried = Rate(best.rate_bytes_per_s);
     let says = match names.as_slice() {
-        [name] => format!(
-            "{name} has the highest rate: {carried}, bound by {}.",
-            best.bound_by
-        ),
+        [name] => format!("{name} has the highest rate: {carried}, bound by {}.", best.bound_by),
         _ => format!("{} share the highest rate: {carried}.", listed(&names)),
     };
     page.verdict(Tone::Neutral, says)
@@ -116,14 +113,8 @@ fn tiers_table(answer: &TransportAnswer) -> Table {
             Cell::count(cxl.claimed_over_dram),
         ),
         ("a core reads from local memory", rate(cxl.dram_bytes_per_s)),
-        (
-            "a core reads from the fastest device",
-            rate(cxl.cxl_bytes_per_s_max),
-        ),
-        (
-            "a core reads from the slowest",
-            rate(cxl.cxl_bytes_per_s_min),
-        ),
+        ("a core reads from the fastest device", rate(cxl.cxl_bytes_per_s_max)),
+        ("a core reads from the slowest", rate(cxl.cxl_bytes_per_s_min)),
     ] {
         table.push([name.into(), cell]);
     }
@@ -131,18 +122,9 @@ fn tiers_table(answer: &TransportAnswer) -> Table {
 }
 
 fn flit_table(answer: &TransportAnswer) -> Table {
-    let mut table = Table::new(
-        "",
-        [
-            Column::text("one direction"),
-            Column::new("rate", Unit::Rate),
-        ],
-    );
+    let mut table = Table::new("", [Column::text("one direction"), Column::new("rate", Unit::Rate)]);
     table.push(["on the wire".into(), rate(answer.flit.raw_bytes_per_s)]);
-    table.push([
-        "space for packets".into(),
-        rate(answer.flit.packet_bytes_per_s),
-    ]);
+    table.push(["space for packets".into(), rate(answer.flit.packet_bytes_per_s)]);
     table.push(["payload".into(), rate(answer.flit.payload_bytes_per_s)]);
     table
 }
@@ -176,11 +158,7 @@ fn rails(page: Page, answer: &RailAnswer) -> Page {
     .figure("line rate", rate(answer.line_bytes_per_s), "all ports")
     .figure("as used", rate(answer.rate_bytes_per_s), "")
     .figure("for each GPU", rate(answer.per_gpu_bytes_per_s), "")
-    .figure(
-        "all crossing switches",
-        rate(answer.crossed_bytes_per_s),
-        "",
-    )
+    .figure("all crossing switches", rate(answer.crossed_bytes_per_s), "")
     .figure(
         "rails for the wanted rate",
         Cell::count(answer.rails_for_wanted),
@@ -238,10 +216,7 @@ fn dpu(page: Page, answer: &DpuAnswer) -> Page {
 
 /// The page of a lossless port's headroom.
 fn headroom(page: Page, answer: &Headroom) -> Page {
-    let mut table = Table::new(
-        "",
-        [Column::text("part"), Column::new("bytes", Unit::Bytes)],
-    );
+    let mut table = Table::new("", [Column::text("part"), Column::new("bytes", Unit::Bytes)]);
     for (part, bytes) in [
         ("on the cable, both ways", answer.cable),
         ("sent while the neighbour reacts", answer.peer_response),
@@ -269,11 +244,7 @@ fn headroom(page: Page, answer: &Headroom) -> Page {
         Cell::number(answer.occupancy, Unit::named("×")),
         "the bytes that arrive, with this share of small packets",
     )
-    .figure(
-        "longest pause",
-        answer.pause_max,
-        "that one frame can request",
-    )
+    .figure("longest pause", answer.pause_max, "that one frame can request")
     .section("Parts", [table.into()])
 }
 

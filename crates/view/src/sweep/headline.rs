@@ -19,14 +19,9 @@ pub struct Headline {
 pub fn chosen(usual: &[(&str, &str)], asked: &[String]) -> Vec<Headline> {
     if asked.is_empty() {
         let few = usual.iter();
-        return few
-            .map(|(path, label)| headline(path, label, false))
-            .collect();
+        return few.map(|(path, label)| headline(path, label, false)).collect();
     }
-    asked
-        .iter()
-        .map(|path| headline(path, path, true))
-        .collect()
+    asked.iter().map(|path| headline(path, path, true)).collect()
 }
 
 fn headline(path: &str, label: &str, is_asked: bool) -> Headline {

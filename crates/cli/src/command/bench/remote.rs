@@ -46,16 +46,14 @@ pub(super) fn run(args: &Args, uri: &Uri) -> anyhow::Result<ExitCode> {
                 Seconds(p.p99_us / 1e6).into(),
                 receipt.bound_by.to_string().into(),
             ]);
-            points
-                .push(json!({ "request_bytes": block.0, "in_flight": depth, "receipt": receipt }));
+            points.push(json!({ "request_bytes": block.0, "in_flight": depth, "receipt": receipt }));
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
     let json = json!({ "uri": uri.to_string(), "bytes": bytes, "points": points });
     let page = Page::new(format!("{uri}, {} of it, to {}", Bytes(bytes), args.device));
-    args.output
-        .write(&page.section("Reads", [table.into()]), &json)?;
+    args.output.write(&page.section("Reads", [table.into()]), &json)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,11 +90,7 @@ fn measure(
             extent: Extent::new(0, bytes),
             at: 0,
         };
-        receipts.push(
-            executor
-                .read(objects, vec![whole], &region, Choice::Auto)?
-                .wait()?,
-        );
+        receipts.push(executor.read(objects, vec![whole], &region, Choice::Auto)?.wait()?);
     }
     receipts.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     Ok(receipts.swap_remove(receipts.len() / 2))

@@ -80,9 +80,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             parity: args.parity,
             ..SaverOptions::default()
         },
-        settings: args
-            .tuning
-            .write_settings([&Location::from(&args.folder)])?,
+        settings: args.tuning.write_settings([&Location::from(&args.folder)])?,
         progress: Arc::default(),
     };
     let watch = Watch::begin(&trial.progress, trial.moved_bytes());

@@ -39,15 +39,9 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let store = super::steps(&args.folder, &args.store)?;
     let restorer = Restorer::new(args.tuning.settings([&store.location()], [])?)?;
-    let (before, after) = (
-        store.checkpoint(args.before)?,
-        store.checkpoint(args.after)?,
-    );
+    let (before, after) = (store.checkpoint(args.before)?, store.checkpoint(args.after)?);
     let bytes = |checkpoint: &Checkpoint| checkpoint.manifest().bytes();
-    let watch = Watch::begin(
-        restorer.progress(),
-        bytes(&before).saturating_add(bytes(&after)),
-    );
+    let watch = Watch::begin(restorer.progress(), bytes(&before).saturating_add(bytes(&after)));
     let difference = restorer.diff(&before, &after)?;
     drop(watch);
     let is_same = difference.changes.is_empty();

@@ -40,16 +40,11 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let checkpoint = args.step.open()?;
     let target = args.step.store.stores()?.locate(&args.target)?;
-    let settings = args
-        .tuning
-        .write_settings([&checkpoint.location(), &target])?;
+    let settings = args.tuning.write_settings([&checkpoint.location(), &target])?;
     let mut saver = FileSaver::new(Arc::new(Executor::new(settings.clone())?));
     let restorer = Restorer::new(settings)?;
     saver.progress = Arc::clone(restorer.progress());
-    let watch = Watch::begin(
-        restorer.progress(),
-        checkpoint.manifest().bytes().saturating_mul(2),
-    );
+    let watch = Watch::begin(restorer.progress(), checkpoint.manifest().bytes().saturating_mul(2));
     let exported = restorer.export(&checkpoint, &saver, target, args.shard_size.0)?;
     drop(watch);
     if args.json {

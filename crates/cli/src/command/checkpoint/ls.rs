@@ -97,12 +97,7 @@ fn steps(store: &Steps) -> Result<Vec<u64>> {
     let steps = store.steps()?;
     if steps.is_empty() && Manifest::is_in(&store.folder()) {
         let message = "it is a single step, not a folder of checkpoints";
-        let error = Error::new(
-            ErrorKind::Invalid,
-            "list",
-            store.folder().display(),
-            message,
-        );
+        let error = Error::new(ErrorKind::Invalid, "list", store.folder().display(), message);
         return Err(error.with_hint("name the folder above it"));
     }
     Ok(steps)

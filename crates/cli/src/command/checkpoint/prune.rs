@@ -65,15 +65,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         print_json(&json)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let verb = if args.dry_run {
-        "would remove"
-    } else {
-        "removed"
-    };
-    let removed = pruned
-        .removed
-        .iter()
-        .map(|step| format!("{verb} step {step}"));
+    let verb = if args.dry_run { "would remove" } else { "removed" };
+    let removed = pruned.removed.iter().map(|step| format!("{verb} step {step}"));
     let swept = pruned.swept.iter().map(|name| format!("swept {name}"));
     let left = pruned
         .left

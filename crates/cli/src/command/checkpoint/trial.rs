@@ -15,10 +15,7 @@ use serde::Serialize;
 use straightway_core::{Bytes, Error, ErrorKind, Place, Result, random::Seed};
 use straightway_io::{Executor, File, Progress, Region, Settings};
 use straightway_pipeline::{
-    checkpoint::{
-        CheckpointSaver, RANKS_MAX, Rank, Restorer, SaveSource, SaverOptions, Steps, Wanted,
-        fresh_run,
-    },
+    checkpoint::{CheckpointSaver, RANKS_MAX, Rank, Restorer, SaveSource, SaverOptions, Steps, Wanted, fresh_run},
     weights::{Dtype, Holding, Rectangle, Shape},
 };
 use straightway_sys::{cuda::DeviceMemory, limit::available_memory, root::Root};
@@ -127,22 +124,11 @@ impl Trial {
             return Ok(());
         }
         let message = "it was interrupted";
-        Err(Error::new(
-            ErrorKind::Cancelled,
-            "try",
-            "checkpoints",
-            message,
-        ))
+        Err(Error::new(ErrorKind::Cancelled, "try", "checkpoints", message))
     }
 
     /// Runs the rounds of one rank.
-    fn serve(
-        &self,
-        store: &Steps,
-        rank: u32,
-        run: &str,
-        sync: &RoundBarrier,
-    ) -> Result<Vec<Round>> {
+    fn serve(&self, store: &Steps, rank: u32, run: &str, sync: &RoundBarrier) -> Result<Vec<Round>> {
         let barrier = &sync.barrier;
         // After an error a rank still waits at every barrier: otherwise the others would wait forever.
         let mut bench = RankBench::new(self, store, rank, run);
@@ -150,11 +136,7 @@ impl Trial {
         let mut outcome = Ok(());
         for number in 1..=self.rounds {
             let mut round = Round::default();
-            for work in [
-                RankBench::save,
-                RankBench::restore_cold,
-                RankBench::restore_warm,
-            ] {
+            for work in [RankBench::save, RankBench::restore_cold, RankBench::restore_warm] {
                 barrier.wait();
                 if let Ok(bench) = &mut bench {
                     // The first error is kept. An error of `RankBench::new` is returned at the end.
@@ -242,12 +224,7 @@ impl Tensor {
             }
             Place::P2p(_) => {
                 let message = "a trial has its tensors in host memory or on a GPU";
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    "run a trial with",
-                    place,
-                    message,
-                ));
+                return Err(Error::new(ErrorKind::Invalid, "run a trial with", place, message));
             }
         };
         Ok(Self {
@@ -281,8 +258,7 @@ impl RankBench {
             rank,
             world: trial.ranks,
         };
-        let mut saver =
-            CheckpointSaver::new(store.clone(), who, run, executor, trial.options.clone())?;
+        let mut saver = CheckpointSaver::new(store.clone(), who, run, executor, trial.options.clone())?;
         saver.share_progress(&trial.progress);
         let tensor = |number: u64| {
             trial.check_cancelled()?;

@@ -22,9 +22,5 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     args.output
         .write(&claims::page(&judged), &serde_json::to_value(&judged)?)?;
     let same = judged.iter().all(|figure| figure.verdict == figure.kept);
-    Ok(if same {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -50,8 +50,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let node = ComputeNode::default();
     let comparisons: Vec<Comparison> = machines.iter().map(|m| m.compare(&node)).collect();
     let page = compare::page(&comparisons, args.basis || args.output.is_html());
-    args.output
-        .write(&page, &serde_json::to_value(&comparisons)?)?;
+    args.output.write(&page, &serde_json::to_value(&comparisons)?)?;
     Ok(if comparisons.iter().all(Comparison::holds) {
         ExitCode::SUCCESS
     } else {

@@ -87,10 +87,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn watched(scenario: &FabricScenario) -> anyhow::Result<FabricOutcome> {
     let bar = Bar::begin();
     let outcome = simulate(scenario, |progress: &SimulationProgress| {
-        let doing = format!(
-            "{} simulated, {} packets",
-            progress.simulated, progress.packets
-        );
+        let doing = format!("{} simulated, {} packets", progress.simulated, progress.packets);
         bar.show(progress.done, &doing)
     });
     Ok(outcome?)

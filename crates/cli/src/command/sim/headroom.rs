@@ -138,12 +138,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         checked(port)?;
     }
     let answers: Vec<_> = ports.iter().map(Port::headroom).collect();
-    let page = headroom::page(
-        &ports,
-        &answers,
-        args.buffer,
-        args.basis || args.output.is_html(),
-    );
+    let page = headroom::page(&ports, &answers, args.buffer, args.basis || args.output.is_html());
     let json: Vec<_> = ports
         .iter()
         .zip(&answers)

@@ -88,20 +88,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn more(
-    args: &Args,
-    scenario: &PcieScenario,
-    outcome: &PcieOutcome,
-    bar: &Bar,
-) -> anyhow::Result<More> {
+fn more(args: &Args, scenario: &PcieScenario, outcome: &PcieOutcome, bar: &Bar) -> anyhow::Result<More> {
     let sweep = args
         .streams_sweep
         .then(|| pcie::sweep(scenario, |done| bar.show(done, "more and more streams")));
-    let what_if = args.what_if.then(|| {
-        pcie::what_if(scenario, outcome, |done| {
-            bar.show(done, "changing the tree")
-        })
-    });
+    let what_if = args
+        .what_if
+        .then(|| pcie::what_if(scenario, outcome, |done| bar.show(done, "changing the tree")));
     Ok(More {
         sweep: sweep.transpose()?,
         what_if: what_if.transpose()?,

@@ -74,10 +74,7 @@ impl SimulationArgs {
         scenario.forget_claims();
         let mut changed = setting::set(scenario, &settings)?;
         // The title shows that the case differs from its file.
-        let set: Vec<String> = settings
-            .iter()
-            .map(|s| format!("{} = {}", s.path, s.value))
-            .collect();
+        let set: Vec<String> = settings.iter().map(|s| format!("{} = {}", s.path, s.value)).collect();
         let title = changed.title_mut();
         *title = format!("{title}, but {}", set.join(", "));
         Ok(Some(changed))
@@ -111,25 +108,17 @@ impl SimulationArgs {
         scenario.forget_claims();
         let (sweep, output) = (&self.ask.sweep, &self.ask.output);
         let is_count = |path: &str| setting::is_count(&scenario, path);
-        let grid = sweep.answer(
-            S::NAME,
-            S::USUAL,
-            SIMULATIONS_MAX,
-            is_count,
-            |settings, bar| {
-                let changed = match setting::set(scenario.clone(), settings) {
-                    Ok(changed) => changed,
-                    Err(refused) => return Ok(Err(refused)),
-                };
-                match changed.outcome(&|| bar.check()) {
-                    Ok(outcome) => Ok(Ok(outcome)),
-                    Err(error) if error.kind() == ErrorKind::Invalid => {
-                        Ok(Err(refused(settings, &error)))
-                    }
-                    Err(error) => Err(error.into()),
-                }
-            },
-        )?;
+        let grid = sweep.answer(S::NAME, S::USUAL, SIMULATIONS_MAX, is_count, |settings, bar| {
+            let changed = match setting::set(scenario.clone(), settings) {
+                Ok(changed) => changed,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            match changed.outcome(&|| bar.check()) {
+                Ok(outcome) => Ok(Ok(outcome)),
+                Err(error) if error.kind() == ErrorKind::Invalid => Ok(Err(refused(settings, &error))),
+                Err(error) => Err(error.into()),
+            }
+        })?;
         output.write(&grid.page(), &grid.json())?;
         Ok(ExitCode::SUCCESS)
     }
@@ -139,9 +128,9 @@ impl SimulationArgs {
 fn elsewhere(asked: &str, refused: Refusals) -> anyhow::Error {
     let is = |topic: &&Topic| refused.0.iter().any(|r| r.field == topic.name());
     match Topic::ALL.iter().find(is).map(|topic| topic.name()) {
-        Some(topic) => anyhow::anyhow!(
-            "`{topic}` is for another command: run `straightway plan {topic} --scenario {asked}`"
-        ),
+        Some(topic) => {
+            anyhow::anyhow!("`{topic}` is for another command: run `straightway plan {topic} --scenario {asked}`")
+        }
         None => refused.into(),
     }
 }

@@ -58,10 +58,7 @@ impl Engine for Gated {
     fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
         let before = done.len();
         self.pool.poll(&mut self.behind, timeout)?;
-        assert!(
-            self.trouble != Trouble::Panics,
-            "an engine that panics, for a test"
-        );
+        assert!(self.trouble != Trouble::Panics, "an engine that panics, for a test");
         if self.trouble == Trouble::None || self.open.load(Ordering::Relaxed) {
             done.append(&mut self.behind);
         } else if let Some(at) = self.behind.iter().position(|d| d.io.tag == 0) {
@@ -108,10 +105,7 @@ fn board() -> Arc<Board> {
 }
 
 /// Posts a job, has the supervisor serve it, and returns the lane's tally.
-fn run<F: FnMut() -> Result<Lane>>(
-    supervisor: &mut LaneSupervisor<F>,
-    job: Job,
-) -> (Arc<Job>, Option<Tally>) {
+fn run<F: FnMut() -> Result<Lane>>(supervisor: &mut LaneSupervisor<F>, job: Job) -> (Arc<Job>, Option<Tally>) {
     run_as(Class::Soon, supervisor, job)
 }
 
@@ -160,11 +154,7 @@ fn job(folder: &Path, byte: u8) -> (Job, Arc<Region>) {
 }
 
 /// Runs a job and asserts that it succeeds.
-fn assert_runs<F: FnMut() -> Result<Lane>>(
-    supervisor: &mut LaneSupervisor<F>,
-    folder: &Path,
-    byte: u8,
-) {
+fn assert_runs<F: FnMut() -> Result<Lane>>(supervisor: &mut LaneSupervisor<F>, folder: &Path, byte: u8) {
     let (job, mut region) = job(folder, byte);
     let (job, tally) = run(supervisor, job);
     job.outcome().unwrap();
@@ -229,11 +219,7 @@ fn a_lane_that_panicked_fails_its_job_and_is_replaced() {
     let made = AtomicU32::new(0);
     let mut supervisor = LaneSupervisor::new(0, &board(), || {
         let first = made.fetch_add(1, Ordering::Relaxed) == 0;
-        let trouble = if first {
-            Trouble::Panics
-        } else {
-            Trouble::None
-        };
+        let trouble = if first { Trouble::Panics } else { Trouble::None };
         lane(trouble, &open)
     })
     .unwrap();

@@ -73,10 +73,7 @@ impl Inspect for TestInspector {
 }
 
 fn unpack(stored: &[u8]) -> Vec<u8> {
-    stored
-        .iter()
-        .flat_map(|byte| [*byte, byte ^ 0x5A])
-        .collect()
+    stored.iter().flat_map(|byte| [*byte, byte ^ 0x5A]).collect()
 }
 
 impl JobRun<'_> {
@@ -111,11 +108,7 @@ impl JobRun<'_> {
         for (number, expected) in wanted.regions.iter().enumerate() {
             let blank = vec![BLANK; expected.len().max(1)];
             // Every third region is in host memory.
-            let place = if number % 3 == 2 {
-                Place::Host
-            } else {
-                self.case.place
-            };
+            let place = if number % 3 == 2 { Place::Host } else { self.case.place };
             regions.push(region_at(place, &blank)?);
         }
         let inspector = Arc::new(TestInspector {
@@ -166,9 +159,7 @@ impl JobRun<'_> {
         let counted: u64 = rows.map(|r| r.bytes).sum();
         if receipt.bytes != wanted.bytes || counted != wanted.bytes {
             let wanted = wanted.bytes;
-            return Ok(Err(format!(
-                "the receipt does not count {wanted}: {receipt:?}"
-            )));
+            return Ok(Err(format!("the receipt does not count {wanted}: {receipt:?}")));
         }
         Ok(Ok(wanted.bytes))
     }
@@ -197,14 +188,7 @@ impl CheckedJob {
     }
 
     /// Adds a portion with up to four deliveries of parts of its image, which may overlap in the image.
-    fn add(
-        &mut self,
-        rng: &mut Rng,
-        object: u32,
-        extent: Extent,
-        source: &[u8],
-        kind: PortionKind,
-    ) {
+    fn add(&mut self, rng: &mut Rng, object: u32, extent: Extent, source: &[u8], kind: PortionKind) {
         let stored = source[range(extent)].to_vec();
         let image = match kind {
             PortionKind::Packed => unpack(&stored),
@@ -212,10 +196,7 @@ impl CheckedJob {
         };
         let mut extent = extent;
         if kind == PortionKind::PastEnd {
-            extent = Extent::new(
-                extent.offset,
-                source.len() as u64 - extent.offset + 1 + rng.below(9000),
-            );
+            extent = Extent::new(extent.offset, source.len() as u64 - extent.offset + 1 + rng.below(9000));
         }
         let (mut deliveries, mut wanted_bytes) = (0, 0);
         for _ in 0..rng.below(5) {

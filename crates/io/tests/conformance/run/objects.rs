@@ -88,8 +88,7 @@ impl JobRun<'_> {
             if residency == Residency::Mixed && self.rng.chance(0.5) {
                 let offset = self.rng.below(file.bytes());
                 let len = (1 + self.rng.below(100_000)).min(file.bytes() - offset);
-                file.read_exact_at(offset, &mut vec![0; len as usize])
-                    .unwrap();
+                file.read_exact_at(offset, &mut vec![0; len as usize]).unwrap();
             }
         }
     }
@@ -100,19 +99,14 @@ impl JobRun<'_> {
             return targets_in(Arc::new(Memory::new("targets")), lengths);
         }
         if self.case.system == System::NvmeFaulty {
-            let store = self
-                .served
-                .borrow_mut()
-                .nvme_targets(lengths, self.case.seed);
+            let store = self.served.borrow_mut().nvme_targets(lengths, self.case.seed);
             return targets_in(store, lengths);
         }
         let create = |(n, len): (usize, &usize)| {
             let path = self.folder.join(name(n));
             let file = match self.case.density {
                 Density::Dense => File::create(&path, *len as u64),
-                Density::Sparse(_) => {
-                    File::create_for(&path, rustix::fs::CWD, &path, *len as u64, 0o666)
-                }
+                Density::Sparse(_) => File::create_for(&path, rustix::fs::CWD, &path, *len as u64, 0o666),
             };
             file.map(Arc::new)
         };
@@ -132,9 +126,7 @@ impl JobRun<'_> {
         }
         for (number, bytes) in expected.iter().enumerate() {
             let seen = match &store {
-                Some(store) => store
-                    .get(&name(number), u64::MAX)
-                    .map_err(|e| e.to_string()),
+                Some(store) => store.get(&name(number), u64::MAX).map_err(|e| e.to_string()),
                 None => fs::read(self.folder.join(name(number))).map_err(|e| e.to_string()),
             };
             let mut seen = seen?;

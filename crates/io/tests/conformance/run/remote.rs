@@ -45,12 +45,7 @@ const SHARE: u32 = 70;
 const BROKEN_PERCENT: u64 = 40;
 
 /// Serves objects with these contents on the case's system.
-pub(crate) fn serve(
-    case: &Case,
-    folder: &Path,
-    contents: &[Vec<u8>],
-    rng: &mut Rng,
-) -> (Served, Objects) {
+pub(crate) fn serve(case: &Case, folder: &Path, contents: &[Vec<u8>], rng: &mut Rng) -> (Served, Objects) {
     if case.system == System::S3Faulty {
         return on_s3(case, contents, rng);
     }
@@ -203,11 +198,10 @@ impl Served {
 
     /// A store of zeroed namespaces with room for objects of these lengths, over connections that break.
     pub(crate) fn nvme_targets(&mut self, lengths: &[usize], seed: u64) -> Arc<dyn Store> {
-        let memory =
-            |(number, length): (usize, &usize)| straightway_nvme_target::NamespaceSource::Memory {
-                name: format!("target-{number}"),
-                bytes: (*length as u64).next_multiple_of(512),
-            };
+        let memory = |(number, length): (usize, &usize)| straightway_nvme_target::NamespaceSource::Memory {
+            name: format!("target-{number}"),
+            bytes: (*length as u64).next_multiple_of(512),
+        };
         let sources = lengths.iter().enumerate().map(memory).collect();
         let nvme = Nvme::start(sources, Some((seed ^ lengths.len() as u64, BROKEN_PERCENT)));
         let store = nvme.store("");

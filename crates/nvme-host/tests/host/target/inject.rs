@@ -11,12 +11,7 @@ use straightway_nvme::{
 use super::{Connection, InjectedFault, Over};
 
 impl Connection {
-    pub(super) fn inject(
-        &mut self,
-        fault: InjectedFault,
-        sqe: &Sqe,
-        command: &Nvm,
-    ) -> Result<(), Over> {
+    pub(super) fn inject(&mut self, fault: InjectedFault, sqe: &Sqe, command: &Nvm) -> Result<(), Over> {
         let (cid, length) = (sqe.cid, sqe.sgl.bytes);
         let data = |offset: u32, bytes: u32| Data {
             cid,
@@ -58,8 +53,7 @@ impl Connection {
                     unreachable!("it applies to reads only")
                 };
                 let start = (range.start << self.script.block_shift) as usize;
-                let bytes =
-                    self.shared.bytes.lock().unwrap()[start..start + length as usize].to_vec();
+                let bytes = self.shared.bytes.lock().unwrap()[start..start + length as usize].to_vec();
                 self.give(cid, &bytes)?;
                 self.answer(cid, Status::SUCCESS, 0)
             }
@@ -87,8 +81,7 @@ impl Connection {
             InjectedFault::Close => Err(Over),
             InjectedFault::CloseInside => {
                 let mut bytes = Vec::new();
-                self.framing
-                    .encode(&of(&data(0, length)), length as usize, &mut bytes);
+                self.framing.encode(&of(&data(0, length)), length as usize, &mut bytes);
                 bytes.extend(&wrong[..length as usize / 2]);
                 let _ = self.stream.write_all(&bytes);
                 let _ = self.stream.shutdown(std::net::Shutdown::Both);
@@ -102,10 +95,7 @@ impl Connection {
             InjectedFault::Protected => self.answer(cid, Status::WRITE_PROTECTED.dnr(), 0),
             InjectedFault::Media => self.answer(cid, Status::READ_ERROR.dnr(), 0),
             InjectedFault::Path => self.answer(cid, Status::PATH_INTERNAL, 0),
-            InjectedFault::Garbage => self
-                .stream
-                .write_all(b"HTTP/1.1 200 OK\r\n\r\n")
-                .map_err(|_| Over),
+            InjectedFault::Garbage => self.stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").map_err(|_| Over),
         }
     }
 }

@@ -6,10 +6,7 @@ use straightway_nvme::{
     Nqn, Status,
     admin::{EventMask, GetLog},
     identify,
-    log::{
-        AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind,
-        TransportType,
-    },
+    log::{AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind, TransportType},
 };
 
 use super::{Connection, NQN, Over};
@@ -53,9 +50,7 @@ impl Connection {
             return self.answer(cid, Status::INVALID_LOG_PAGE.dnr(), 0);
         };
         let left = &self.shared.refusals;
-        let is_refused = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-            left.checked_sub(1)
-        });
+        let is_refused = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         if is_refused.is_ok() {
             return self.answer(cid, Status::INTERRUPTED, 0);
         }

@@ -55,10 +55,7 @@ pub(crate) enum InjectedFault {
 
 /// The properties of a target.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is an independent property"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent property")]
 pub(crate) struct Script {
     pub(crate) block_shift: u8,
     pub(crate) transfer_shift: u8,

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use straightway_core::{Alignment, Error, ErrorKind, Result};
 
 use super::{
-    ChunkLocation, Manifest, ObjectVersion, PARITY_MAX, RANKS_MAX, Saved, SavedPart, ShardRecord,
-    Versions,
+    ChunkLocation, Manifest, ObjectVersion, PARITY_MAX, RANKS_MAX, Saved, SavedPart, ShardRecord, Versions,
     overlap::{covers, overlapping},
 };
 use crate::{
@@ -101,9 +100,7 @@ fn check_versions(versions: &Versions) -> Result<(), String> {
     for object in &versions.objects {
         let file = quoted(&object.file);
         if object.step >= STEP_MAX || !is_file_name(&object.file) {
-            return Err(format!(
-                "it has a version of {file}, which is not a file of a step"
-            ));
+            return Err(format!("it has a version of {file}, which is not a file of a step"));
         }
         if !is_text(&object.tag, TAG_CHARS_MAX) {
             return Err(format!(
@@ -151,8 +148,7 @@ fn check_shard(shard: &ShardRecord, world: u32, chunk_bytes: u64) -> Result<(), 
         return Err(format!("of {chunks} chunks {} are stored", stored.len()));
     }
     for (number, place) in stored.iter().enumerate() {
-        check_stored(place, shard.extent(number, chunk_bytes).bytes)
-            .map_err(|why| format!("chunk {number}: {why}"))?;
+        check_stored(place, shard.extent(number, chunk_bytes).bytes).map_err(|why| format!("chunk {number}: {why}"))?;
     }
     Ok(())
 }
@@ -221,15 +217,11 @@ fn check_parts(tensor: &Saved, shards: &[ShardRecord]) -> Result<(), String> {
         let end = bytes.and_then(|bytes| part.offset.checked_add(bytes));
         let (number, shard) = (part.shard, shards.get(part.shard as usize));
         if shard.zip(end).is_none_or(|(shard, end)| end > shard.bytes) {
-            return Err(format!(
-                "a part of tensor {name} lies outside shard {number}"
-            ));
+            return Err(format!("a part of tensor {name} lies outside shard {number}"));
         }
     }
     if !covers(&tensor.parts, tensor.shape.elements().unwrap_or(0)) {
-        return Err(format!(
-            "tensor {name} is not whole: some of it is in no shard"
-        ));
+        return Err(format!("tensor {name} is not whole: some of it is in no shard"));
     }
     Ok(())
 }

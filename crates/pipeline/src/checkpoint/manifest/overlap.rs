@@ -7,10 +7,7 @@ use super::SavedPart;
 /// Parts are visited in the order of one dimension: the one along which they have the most distinct starts. A tensor
 /// that is cut into a thousand rows then needs about a thousand comparisons, not a thousand squared.
 pub(super) fn overlapping(parts: &[SavedPart]) -> Option<(&SavedPart, &SavedPart)> {
-    let mut parts: Vec<_> = parts
-        .iter()
-        .filter(|p| p.rectangle.elements() > 0)
-        .collect();
+    let mut parts: Vec<_> = parts.iter().filter(|p| p.rectangle.elements() > 0).collect();
     let [first, _, ..] = parts.as_slice() else {
         return None;
     };

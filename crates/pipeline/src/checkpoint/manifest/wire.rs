@@ -101,8 +101,7 @@ impl ManifestWire {
             checksum: CHECKSUM.to_owned(),
             digest: has_digests.then(|| DIGEST.to_owned()),
             parent: manifest.parent,
-            metadata: RawValue::from_string(manifest.metadata.clone())
-                .expect("it was checked to be JSON"),
+            metadata: RawValue::from_string(manifest.metadata.clone()).expect("it was checked to be JSON"),
             tensors: manifest.tensors.iter().map(TensorWire::of).collect(),
             shards: manifest.shards.clone(),
             parity: manifest.parity.clone(),
@@ -176,8 +175,7 @@ impl TensorWire {
             opaque: self.opaque,
             parts,
         };
-        super::check_tensor(&tensor)
-            .map_err(|why| Error::new(ErrorKind::Corrupt, "read", name, why))?;
+        super::check_tensor(&tensor).map_err(|why| Error::new(ErrorKind::Corrupt, "read", name, why))?;
         Ok(tensor)
     }
 }

@@ -73,8 +73,7 @@ impl NumpyType {
             Some((digits, unit)) => (digits, Some(unit.strip_suffix(']').ok_or_else(refuse)?)),
             None => (&rest[1..], None),
         };
-        let is_number =
-            (1..=9).contains(&digits.len()) && digits.bytes().all(|d| d.is_ascii_digit());
+        let is_number = (1..=9).contains(&digits.len()) && digits.bytes().all(|d| d.is_ascii_digit());
         let size: u64 = if is_number {
             digits.parse().map_err(|_| refuse())?
         } else {
@@ -124,9 +123,7 @@ impl NumpyType {
 
     /// An element that is an array.
     pub(super) fn rows(dtype: Self, shape: Vec<u64>) -> Result<Self> {
-        let elements = shape
-            .iter()
-            .try_fold(1_u64, |all, side| all.checked_mul(*side));
+        let elements = shape.iter().try_fold(1_u64, |all, side| all.checked_mul(*side));
         let bytes = elements.and_then(|elements| elements.checked_mul(dtype.item_bytes()));
         if shape.len() > 32 || bytes.is_none_or(|bytes| bytes > ITEM_BYTES_MAX) {
             return Err(corrupt("an element of an array is too long"));
@@ -219,11 +216,7 @@ mod tests {
             ("m8", 8),
             ("V8", 8),
         ] {
-            assert_eq!(
-                NumpyType::basic(code).unwrap().item_bytes(),
-                bytes,
-                "{code}"
-            );
+            assert_eq!(NumpyType::basic(code).unwrap().item_bytes(), bytes, "{code}");
         }
         for code in [
             "",

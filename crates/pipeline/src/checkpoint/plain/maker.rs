@@ -94,18 +94,14 @@ impl Maker {
         // Python 3.13 moved its paths, and `Path` means a POSIX path here.
         let wanted = match (module, name) {
             ("pathlib" | "pathlib._local", "Path" | "PosixPath") => ("pathlib", "PosixPath"),
-            ("pathlib" | "pathlib._local", "PurePath" | "PurePosixPath") => {
-                ("pathlib", "PurePosixPath")
-            }
+            ("pathlib" | "pathlib._local", "PurePath" | "PurePosixPath") => ("pathlib", "PurePosixPath"),
             named => named,
         };
         Self::find(|module, known| (module, known) == wanted)
     }
 
     fn find(matches: impl Fn(&str, &str) -> bool) -> Option<Self> {
-        let found = MAKERS
-            .iter()
-            .find(|(_, module, name)| matches(module, name));
+        let found = MAKERS.iter().find(|(_, module, name)| matches(module, name));
         found.map(|(maker, ..)| *maker)
     }
 
@@ -145,18 +141,12 @@ impl Maker {
             (Self::TimeZone, [Object(Self::TimeDelta, _), rest @ ..]) => {
                 matches!(rest, [] | [Text(_)])
             }
-            (Self::Decimal, [Text(numeral)]) => {
-                numeral.len() <= NUMERAL_BYTES_MAX && numeral.is_ascii()
+            (Self::Decimal, [Text(numeral)]) => numeral.len() <= NUMERAL_BYTES_MAX && numeral.is_ascii(),
+            (Self::Fraction, [_, below]) => arguments.iter().all(is_whole) && *below != Plain::Int(0),
+            (Self::Uuid, [Text(digits)]) => digits.len() == 32 && digits.bytes().all(|d| d.is_ascii_hexdigit()),
+            (Self::PosixPath | Self::PurePosixPath, parts) => {
+                parts.iter().all(|part| matches!(part, Text(_) | Plain::Surrogates(_)))
             }
-            (Self::Fraction, [_, below]) => {
-                arguments.iter().all(is_whole) && *below != Plain::Int(0)
-            }
-            (Self::Uuid, [Text(digits)]) => {
-                digits.len() == 32 && digits.bytes().all(|d| d.is_ascii_hexdigit())
-            }
-            (Self::PosixPath | Self::PurePosixPath, parts) => parts
-                .iter()
-                .all(|part| matches!(part, Text(_) | Plain::Surrogates(_))),
             (Self::TorchSize, [Items(Sequence::Tuple, sides)]) => sides.iter().all(is_small),
             (Self::TorchDevice, [Text(kind), rest @ ..]) => {
                 let is_name = (1..=32).contains(&kind.len())

@@ -12,8 +12,7 @@ use std::collections::HashMap;
 use straightway_core::Result;
 
 use super::{
-    BUDGET_BYTES_MIN, BUDGET_PER_BYTE, DEPTH_MAX, Maker, Plain, PythonName, Sequence, VALUES_MAX,
-    corrupt,
+    BUDGET_BYTES_MIN, BUDGET_PER_BYTE, DEPTH_MAX, Maker, Plain, PythonName, Sequence, VALUES_MAX, corrupt,
     rebuild::{self, Call},
     untrusted,
 };
@@ -195,9 +194,7 @@ impl Machine<'_> {
         match &mut self.nodes[target] {
             Node::Pairs(pairs) | Node::Call(_, Call { pairs, .. }) => pairs.extend(new),
             _ => {
-                return Err(corrupt(
-                    "a pickle sets an item of a value that is not a dictionary",
-                ));
+                return Err(corrupt("a pickle sets an item of a value that is not a dictionary"));
             }
         }
         Ok(())
@@ -245,17 +242,13 @@ impl Machine<'_> {
     fn call(&mut self, code: u8) -> Result<()> {
         let (arguments, global) = (self.pop()?, self.pop()?);
         let Node::Items(Sequence::Tuple, arguments) = &self.nodes[arguments] else {
-            return Err(corrupt(
-                "a pickle calls with arguments that are not a tuple",
-            ));
+            return Err(corrupt("a pickle calls with arguments that are not a tuple"));
         };
         let arguments = arguments.clone();
         self.spend(arguments.len() * size_of::<Id>())?;
         match &self.nodes[global] {
             // Only a UUID may be made without a call and then be given a state.
-            Node::Global(module, name)
-                if code == 0x81 && (&**module, &**name) != ("uuid", "UUID") =>
-            {
+            Node::Global(module, name) if code == 0x81 && (&**module, &**name) != ("uuid", "UUID") => {
                 return Err(untrusted(module, name));
             }
             Node::Global(..) => {}
@@ -286,9 +279,7 @@ impl Machine<'_> {
     /// The value of a node.
     fn finish(&mut self, id: Id, depth: usize) -> Result<Plain> {
         if depth > DEPTH_MAX {
-            return Err(corrupt(format!(
-                "it is deeper than {DEPTH_MAX}, or contains itself"
-            )));
+            return Err(corrupt(format!("it is deeper than {DEPTH_MAX}, or contains itself")));
         }
         self.spend(size_of::<Plain>())?;
         match &self.nodes[id] {
@@ -296,9 +287,7 @@ impl Machine<'_> {
                 let value = value.clone();
                 self.spend(match &value {
                     Plain::Text(text) => text.len(),
-                    Plain::Bytes(bytes) | Plain::Long(bytes) | Plain::Surrogates(bytes) => {
-                        bytes.len()
-                    }
+                    Plain::Bytes(bytes) | Plain::Long(bytes) | Plain::Surrogates(bytes) => bytes.len(),
                     _ => 0,
                 })?;
                 Ok(value)
@@ -376,10 +365,7 @@ impl Machine<'_> {
     }
 
     fn since_mark(&mut self) -> Result<Vec<Id>> {
-        let mark = self
-            .stack
-            .iter()
-            .rposition(|slot| matches!(slot, Slot::Mark));
+        let mark = self.stack.iter().rposition(|slot| matches!(slot, Slot::Mark));
         let taken = self.stack.split_off(mark.ok_or_else(ends)?);
         let values = taken.into_iter().filter_map(|slot| match slot {
             Slot::Value(id) => Some(id),
@@ -393,9 +379,7 @@ impl Machine<'_> {
         let id = self.pop()?;
         match &self.nodes[id] {
             Node::Leaf(Plain::Text(text)) if text.len() <= 256 => Ok(text.clone()),
-            _ => Err(corrupt(
-                "a pickle names a global by a value that is not a name",
-            )),
+            _ => Err(corrupt("a pickle names a global by a value that is not a name")),
         }
     }
 
@@ -458,10 +442,7 @@ mod tests {
             ],
         );
         let pair = |key: &str| (Plain::Text(key.to_owned()), list.clone());
-        assert_eq!(
-            read(program).unwrap(),
-            Plain::Pairs(vec![pair("a"), pair("b")])
-        );
+        assert_eq!(read(program).unwrap(), Plain::Pairs(vec![pair("a"), pair("b")]));
         let date = b"cdatetime\ndate\nC\x04\x07\xea\x01\x02\x85R.";
         let parts = vec![Plain::Int(2026), Plain::Int(1), Plain::Int(2)];
         assert_eq!(read(date).unwrap(), Plain::Object(Maker::Date, parts));
@@ -474,10 +455,7 @@ mod tests {
             (b"cbuiltins\neval\n.", "builtins.eval"),
             (b"cbuiltins\ngetattr\n.", "builtins.getattr"),
             (b"cpathlib\nPath\n)\x81.", "pathlib.Path"),
-            (
-                b"ctorch\nserialization.os.system\n.",
-                "torch.serialization.os.system",
-            ),
+            (b"ctorch\nserialization.os.system\n.", "torch.serialization.os.system"),
             (b"cnumpy\nload\n.", "numpy.load"),
             (b"cx\x1b[2J\ny\n.", "x\\u{1b}[2J.y"),
         ] {
@@ -493,12 +471,7 @@ mod tests {
             laughs.extend([b']', b'(', b'h', i, b'h', i, b'e', b'q', i + 1, b'0']);
         }
         laughs.extend(b"h\x26.");
-        assert!(
-            read(&laughs)
-                .unwrap_err()
-                .to_string()
-                .contains("large value")
-        );
+        assert!(read(&laughs).unwrap_err().to_string().contains("large value"));
         // One string of 4 MiB, a thousand times.
         let long = [&b"X\x00\x00\x40\x00"[..], &vec![b'a'; 4 << 20], b"q\x000("].concat();
         let many = [&long[..], &b"h\x00".repeat(1000), b"t."].concat();

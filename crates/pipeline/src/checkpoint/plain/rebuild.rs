@@ -66,9 +66,7 @@ impl Call<Plain> {
         let has_items = matches!(maker, Maker::Deque);
         let has_pairs = matches!(maker, Maker::OrderedDict | Maker::DefaultDict);
         if (!has_items && !items.is_empty()) || (!has_pairs && !pairs.is_empty()) {
-            return Err(corrupt(
-                "a pickle adds items to a value that is not a container",
-            ));
+            return Err(corrupt("a pickle adds items to a value that is not a container"));
         }
         if state.is_some() && maker != Maker::Uuid {
             return Err(corrupt("a pickle gives a state to a value that takes none"));
@@ -106,11 +104,7 @@ impl Call<Plain> {
     }
 
     fn set(mut self, is_mutable: bool) -> Result<Plain> {
-        let kind = if is_mutable {
-            Sequence::Set
-        } else {
-            Sequence::FrozenSet
-        };
+        let kind = if is_mutable { Sequence::Set } else { Sequence::FrozenSet };
         match (self.arguments.pop(), &self.arguments[..]) {
             (None, []) => Ok(Plain::Items(kind, Vec::new())),
             (Some(Plain::Items(_, items)), []) => Ok(Plain::Items(kind, items)),
@@ -144,13 +138,9 @@ impl Call<Plain> {
             return Err(refuse());
         };
         let dtype = match (within, names, fields) {
-            (Plain::None, Plain::None, Plain::None) => {
-                NumpyType::basic(&format!("{order}{code}{}", unit(more)?))?
-            }
+            (Plain::None, Plain::None, Plain::None) => NumpyType::basic(&format!("{order}{code}{}", unit(more)?))?,
             (rows, Plain::None, Plain::None) => match rows.tuple() {
-                Some([Plain::Dtype(dtype), shape]) => {
-                    NumpyType::rows(dtype.clone(), sides(shape)?)?
-                }
+                Some([Plain::Dtype(dtype), shape]) => NumpyType::rows(dtype.clone(), sides(shape)?)?,
                 _ => return Err(refuse()),
             },
             (Plain::None, names, Plain::Pairs(fields)) => {
@@ -186,11 +176,7 @@ impl Call<Plain> {
                 ],
             ) => {
                 let array = Array::new(dtype, sides(&shape)?, data);
-                Array {
-                    is_fortran,
-                    ..array
-                }
-                .checked()
+                Array { is_fortran, ..array }.checked()
             }
             _ => Err(refuse()),
         }
@@ -214,9 +200,7 @@ pub(super) fn modern<'a>(module: &'a str, name: &'a str) -> (&'a str, &'a str) {
         ("__builtin__", "unicode") => ("builtins", "str"),
         ("__builtin__", _) => ("builtins", name),
         // PyTorch's constants contain the module in their name.
-        ("torch" | "torch._utils" | "torch.serialization", _) => {
-            ("torch", name.strip_prefix("torch.").unwrap_or(name))
-        }
+        ("torch" | "torch._utils" | "torch.serialization", _) => ("torch", name.strip_prefix("torch.").unwrap_or(name)),
         _ => (module, name),
     }
 }
@@ -225,12 +209,8 @@ pub(super) fn modern<'a>(module: &'a str, name: &'a str) -> (&'a str, &'a str) {
 fn latin1(arguments: &[Plain]) -> Result<Vec<u8>> {
     let refuse = || corrupt("bytes are pickled in an unknown form");
     match arguments {
-        [Plain::Text(text), Plain::Text(encoding)]
-            if matches!(&**encoding, "latin1" | "latin-1") =>
-        {
-            text.chars()
-                .map(|c| u8::try_from(c).map_err(|_| refuse()))
-                .collect()
+        [Plain::Text(text), Plain::Text(encoding)] if matches!(&**encoding, "latin1" | "latin-1") => {
+            text.chars().map(|c| u8::try_from(c).map_err(|_| refuse())).collect()
         }
         _ => Err(refuse()),
     }
@@ -248,14 +228,7 @@ fn unit(more: &[Plain]) -> Result<String> {
         return Err(refuse());
     };
     match unit.tuple() {
-        Some(
-            [
-                Plain::Bytes(name),
-                Plain::Int(count @ 1..),
-                Plain::Int(1),
-                ..,
-            ],
-        ) => {
+        Some([Plain::Bytes(name), Plain::Int(count @ 1..), Plain::Int(1), ..]) => {
             let name = std::str::from_utf8(name).map_err(|_| refuse())?;
             let count = Some(count).filter(|count| **count > 1);
             let count = count.map_or_else(String::new, i64::to_string);
@@ -288,10 +261,7 @@ fn sides(shape: &Plain) -> Result<Vec<u64>> {
     let refuse = || corrupt("a shape is pickled in an unknown form");
     match shape {
         Plain::Int(_) => Ok(vec![whole(shape).ok_or_else(refuse)?]),
-        Plain::Items(Sequence::Tuple, sides) => sides
-            .iter()
-            .map(|side| whole(side).ok_or_else(refuse))
-            .collect(),
+        Plain::Items(Sequence::Tuple, sides) => sides.iter().map(|side| whole(side).ok_or_else(refuse)).collect(),
         _ => Err(refuse()),
     }
 }
@@ -304,20 +274,13 @@ fn whole(value: &Plain) -> Option<u64> {
 }
 
 fn ints(parts: impl IntoIterator<Item = u32>) -> Vec<Plain> {
-    parts
-        .into_iter()
-        .map(|part| Plain::Int(i64::from(part)))
-        .collect()
+    parts.into_iter().map(|part| Plain::Int(i64::from(part))).collect()
 }
 
 /// Year, month and day, as Python packs them.
 fn date(packed: &[u8]) -> Result<Vec<Plain>> {
     match *packed {
-        [high, low, month, day] => Ok(ints([
-            u32::from(high) << 8 | u32::from(low),
-            month.into(),
-            day.into(),
-        ])),
+        [high, low, month, day] => Ok(ints([u32::from(high) << 8 | u32::from(low), month.into(), day.into()])),
         _ => Err(corrupt("a date has 4 bytes")),
     }
 }
@@ -363,9 +326,7 @@ fn identifier(state: Option<Plain>) -> Result<Plain> {
     let is_number = |(key, _): &&(Plain, Plain)| *key == Plain::Text("int".to_owned());
     let number = match pairs.iter().find(is_number) {
         Some((_, Plain::Int(number))) => u128::try_from(*number).map_err(|_| refuse())?,
-        Some((_, Plain::Long(bytes)))
-            if bytes.len() <= 17 && bytes.last().is_some_and(|last| last & 0x80 == 0) =>
-        {
+        Some((_, Plain::Long(bytes))) if bytes.len() <= 17 && bytes.last().is_some_and(|last| last & 0x80 == 0) => {
             let mut wide = [0; 17];
             wide[..bytes.len()].copy_from_slice(bytes);
             if wide[16] != 0 {

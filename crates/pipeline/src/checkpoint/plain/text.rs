@@ -4,8 +4,7 @@ use serde_json::Value;
 use straightway_core::Result;
 
 use super::{
-    Array, DEPTH_MAX, Maker, NumpyType, Plain, PythonName, Sequence, VALUES_MAX, corrupt,
-    dtype::RECORDS_DEPTH_MAX,
+    Array, DEPTH_MAX, Maker, NumpyType, Plain, PythonName, Sequence, VALUES_MAX, corrupt, dtype::RECORDS_DEPTH_MAX,
 };
 
 pub(super) fn decode(text: &str) -> Result<Plain> {
@@ -83,20 +82,14 @@ fn leaf(tag: &str, members: &[Value]) -> Result<Plain> {
         ("surrogates", [Value::String(digits)]) => Ok(Plain::string(bytes(digits)?)),
         ("name", [Value::String(module), Value::String(name)]) => {
             let refuse = || corrupt(format!("{module:?} has no type {name:?}"));
-            PythonName::find(module, name)
-                .map(Plain::Name)
-                .ok_or_else(refuse)
+            PythonName::find(module, name).map(Plain::Name).ok_or_else(refuse)
         }
         ("dtype", [dtype]) => Ok(Plain::Dtype(numpy_type(dtype, 0)?)),
-        ("scalar", [dtype, Value::String(digits)]) => {
-            Array::scalar(numpy_type(dtype, 0)?, bytes(digits)?).checked()
-        }
+        ("scalar", [dtype, Value::String(digits)]) => Array::scalar(numpy_type(dtype, 0)?, bytes(digits)?).checked(),
         ("array", [dtype, Value::Array(shape), Value::String(digits)]) => {
             Array::new(numpy_type(dtype, 0)?, sides(shape)?, bytes(digits)?).checked()
         }
-        _ => Err(corrupt(format!(
-            "{tag:?} is not a tag, or has the wrong members"
-        ))),
+        _ => Err(corrupt(format!("{tag:?} is not a tag, or has the wrong members"))),
     }
 }
 
@@ -132,10 +125,7 @@ fn numpy_type(value: &Value, depth: usize) -> Result<NumpyType> {
 
 fn sides(shape: &[Value]) -> Result<Vec<u64>> {
     let refuse = || corrupt("a shape has a length that is not a number");
-    shape
-        .iter()
-        .map(|side| side.as_u64().ok_or_else(refuse))
-        .collect()
+    shape.iter().map(|side| side.as_u64().ok_or_else(refuse)).collect()
 }
 
 /// Decodes hexadecimal digits.
@@ -174,14 +164,11 @@ mod tests {
         );
         assert_eq!(
             read("[\"date\",2026,1,2]"),
-            Plain::Object(
-                Maker::Date,
-                vec![Plain::Int(2026), Plain::Int(1), Plain::Int(2)]
-            )
+            Plain::Object(Maker::Date, vec![Plain::Int(2026), Plain::Int(1), Plain::Int(2)])
         );
-        let Plain::Array(array) = read(
-            r#"["array",["fields",5,["a","|b1",0],["b",["rows","<i2",2],1]],[2],"01000000000100000000"]"#,
-        ) else {
+        let Plain::Array(array) =
+            read(r#"["array",["fields",5,["a","|b1",0],["b",["rows","<i2",2],1]],[2],"01000000000100000000"]"#)
+        else {
             panic!("it is an array");
         };
         assert_eq!((array.dtype.item_bytes(), &array.shape[..]), (5, &[2][..]));

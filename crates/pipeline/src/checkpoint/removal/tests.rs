@@ -86,10 +86,7 @@ impl Memory {
             tags,
             parent,
         });
-        assert!(
-            self.steps.insert(step, number).is_none(),
-            "a step is never replaced"
-        );
+        assert!(self.steps.insert(step, number).is_none(), "a step is never replaced");
     }
 
     /// Performs one access atomically.
@@ -102,9 +99,7 @@ impl Memory {
             }
             Access::Put(name, text) => {
                 let is_new = !self.records.contains_key(name);
-                self.records
-                    .entry(name.clone())
-                    .or_insert_with(|| text.clone());
+                self.records.entry(name.clone()).or_insert_with(|| text.clone());
                 Answer::Flag(is_new)
             }
             Access::Get(name) => Answer::Text(self.records.get(name).cloned()),
@@ -114,9 +109,7 @@ impl Memory {
             }
             Access::Open(step) => Answer::Number(self.steps.get(step).copied()),
             Access::Identity(number) => Answer::Flag(self.incarnations[*number].manifest),
-            Access::Tags(number) => {
-                Answer::Names(self.incarnations[*number].tags.iter().cloned().collect())
-            }
+            Access::Tags(number) => Answer::Names(self.incarnations[*number].tags.iter().cloned().collect()),
             Access::Dependant(step) => {
                 let number = self.steps.get(step).copied();
                 let mut listed = self.listed().into_iter();
@@ -173,9 +166,7 @@ impl Memory {
         let steps = names.iter().filter_map(|name| step_of(name));
         let steps = steps.filter(|step| !is_removed(&direct, &names, *step).unwrap());
         let listed = steps.map(|step| self.steps[&step]);
-        listed
-            .filter(|number| self.incarnations[*number].manifest)
-            .collect()
+        listed.filter(|number| self.incarnations[*number].manifest).collect()
     }
 }
 
@@ -321,12 +312,7 @@ impl Ledger for View {
                 return Ok(());
             }
         }
-        Err(Error::new(
-            ErrorKind::Transient,
-            "erase",
-            step,
-            "somebody writes to it",
-        ))
+        Err(Error::new(ErrorKind::Transient, "erase", step, "somebody writes to it"))
     }
 }
 
@@ -349,11 +335,7 @@ enum Job {
 
 fn attempt(step: u64) -> Attempt {
     let run = "run".to_owned();
-    Attempt {
-        step,
-        run,
-        sequence: 1,
-    }
+    Attempt { step, run, sequence: 1 }
 }
 
 impl Job {
@@ -430,9 +412,7 @@ impl State {
         };
         for &number in &listed {
             let of = &self.memory.incarnations[number];
-            let parent = of
-                .parent
-                .is_none_or(|parent| self.memory.incarnations[parent].files);
+            let parent = of.parent.is_none_or(|parent| self.memory.incarnations[parent].files);
             if !whole(number) || !parent {
                 return Err(format!("step {} is listed and not whole", of.step));
             }
@@ -453,9 +433,7 @@ impl State {
     /// Whether a process was told that step 1 is removed.
     fn has_removed(&self, jobs: &[Job]) -> bool {
         let mut lives = jobs.iter().zip(&self.lives);
-        lives.any(|(job, life)| {
-            matches!(job, Job::Remove | Job::Prune) && matches!(life, Life::Ended(true))
-        })
+        lives.any(|(job, life)| matches!(job, Job::Remove | Job::Prune) && matches!(life, Life::Ended(true)))
     }
 
     /// The state after all processes died and a new job has swept.
@@ -476,9 +454,7 @@ impl State {
         };
         let saves = |job: &Job| matches!(job, Job::Save | Job::Resave);
         let mut others = jobs.iter().zip(&self.lives);
-        if jobs[number] == Job::Sweep
-            && others.any(|(job, life)| saves(job) && matches!(life, Life::At(_)))
-        {
+        if jobs[number] == Job::Sweep && others.any(|(job, life)| saves(job) && matches!(life, Life::At(_))) {
             // A saving process holds the lock.
             return None;
         }
@@ -546,11 +522,7 @@ fn explore(jobs: &[Job]) -> (usize, Vec<BTreeSet<bool>>) {
     while let Some(state) = open.pop() {
         let failed = |why: &str| panic!("{jobs:?}: {why}\n{state:#?}");
         // The checks depend only on the store and on what was promised.
-        if checked.insert(fingerprint(&(
-            &state.memory,
-            &state.promised,
-            state.has_removed(jobs),
-        ))) {
+        if checked.insert(fingerprint(&(&state.memory, &state.promised, state.has_removed(jobs)))) {
             state.check(jobs).unwrap_or_else(|why| failed(&why));
             let swept = state.swept();
             let after = |why: String| failed(&format!("after a sweep {why}"));

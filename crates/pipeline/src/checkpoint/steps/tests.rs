@@ -45,26 +45,13 @@ fn write(steps: &Steps, attempt: &Attempt, rank: Rank, content: &[u8]) -> ShardR
     part.attempt = attempt.clone();
     (part.world, part.shard.rank) = (rank.world, rank.rank);
     steps.begin(attempt).unwrap();
-    let records = steps
-        .root()
-        .below(attempt.folder().as_ref(), Missing::Refuse)
-        .unwrap();
-    put(
-        &*records,
-        &writer_file(&part.writer),
-        "",
-        Durability::Unsynced,
-    )
-    .unwrap();
+    let records = steps.root().below(attempt.folder().as_ref(), Missing::Refuse).unwrap();
+    put(&*records, &writer_file(&part.writer), "", Durability::Unsynced).unwrap();
     let home = steps.home(attempt, &part.writer).unwrap();
     part.shard.file = shard_file(rank.rank, rank.world, true, home.mark.as_deref());
     let draft = home
         .store
-        .create(
-            part.shard.file.as_ref(),
-            bytes.len() as u64,
-            &Like::Replaced,
-        )
+        .create(part.shard.file.as_ref(), bytes.len() as u64, &Like::Replaced)
         .unwrap();
     draft.write_all_at(0, &bytes).unwrap();
     home.store.commit(vec![draft]).unwrap();
@@ -73,21 +60,12 @@ fn write(steps: &Steps, attempt: &Attempt, rank: Rank, content: &[u8]) -> ShardR
 
 fn attempt(step: u64, sequence: u64) -> Attempt {
     let run = "run".to_owned();
-    Attempt {
-        step,
-        run,
-        sequence,
-    }
+    Attempt { step, run, sequence }
 }
 
 fn save(steps: &Steps, step: u64) -> Result<Manifest> {
     let attempt = attempt(step, step + 1);
-    let part = write(
-        steps,
-        &attempt,
-        Rank { rank: 0, world: 1 },
-        &step.to_le_bytes(),
-    );
+    let part = write(steps, &attempt, Rank { rank: 0, world: 1 }, &step.to_le_bytes());
     steps.commit(vec![part], "null", 1)
 }
 
@@ -115,11 +93,7 @@ fn steps_are_committed_listed_tagged_pruned_and_removed_without_a_folder() {
     };
     let pruned = steps.prune(&retention).unwrap();
     assert_eq!((pruned.removed, pruned.kept), (vec![0, 2], vec![1, 3, 4]));
-    assert_eq!(
-        all(&steps),
-        ["step-1", "step-3", "step-4"],
-        "no record is left"
-    );
+    assert_eq!(all(&steps), ["step-1", "step-3", "step-4"], "no record is left");
     steps.untag(1, "best").unwrap();
     for step in [1, 3, 4] {
         steps.remove(step).unwrap();
@@ -139,10 +113,7 @@ fn a_sweep_keeps_the_shards_of_a_save_that_was_killed_right_after_its_commit() {
     let writer = part.writer.clone();
     steps.commit(vec![part], "null", 1).unwrap();
     // Its records still exist.
-    let records = steps
-        .root()
-        .below(attempt.folder().as_ref(), Missing::Refuse)
-        .unwrap();
+    let records = steps.root().below(attempt.folder().as_ref(), Missing::Refuse).unwrap();
     put(&*records, &writer_file(&writer), "", Durability::Unsynced).unwrap();
     let swept = steps.sweep_left(Duration::ZERO).unwrap();
     assert_eq!(swept, [attempt.folder()]);
@@ -158,13 +129,7 @@ fn shards_outlive_a_commit_whose_manifest_may_still_appear() {
     let part = write(&steps, &late, rank, b"content");
     let records = steps.root().below(late.folder().as_ref(), Missing::Refuse);
     let records = records.unwrap();
-    put(
-        &*records,
-        &writer_file(&part.writer),
-        "",
-        Durability::Unsynced,
-    )
-    .unwrap();
+    put(&*records, &writer_file(&part.writer), "", Durability::Unsynced).unwrap();
     steps.note_undecided(&late);
     steps.abandon(&late);
     // The request of the first attempt is carried out now.
@@ -175,13 +140,7 @@ fn shards_outlive_a_commit_whose_manifest_may_still_appear() {
     let lost = attempt(3, 4);
     let part = write(&steps, &lost, rank, b"lost");
     let records = steps.root().below(lost.folder().as_ref(), Missing::Refuse);
-    put(
-        &*records.unwrap(),
-        &writer_file(&part.writer),
-        "",
-        Durability::Unsynced,
-    )
-    .unwrap();
+    put(&*records.unwrap(), &writer_file(&part.writer), "", Durability::Unsynced).unwrap();
     steps.note_undecided(&lost);
     steps.abandon(&lost);
     assert!(all(&steps).contains(&"step-3".to_owned()));
@@ -231,9 +190,7 @@ fn the_shard_of_a_rank_that_comes_after_the_coordinator_gave_up_goes() {
         let step = steps.root().below("step-3".as_ref(), Missing::Refuse);
         let always = Condition::Always;
         let file = late.shard.file.as_ref();
-        let put = step
-            .unwrap()
-            .put(file, b"late", &always, Durability::Unsynced);
+        let put = step.unwrap().put(file, b"late", &always, Durability::Unsynced);
         put.unwrap();
         assert_eq!(shards(), 1);
         if is_killed {
@@ -243,9 +200,7 @@ fn the_shard_of_a_rank_that_comes_after_the_coordinator_gave_up_goes() {
         }
         assert_eq!(all(&steps), Vec::<String>::new());
         coordinator = write(&steps, &given_up, rank(0), b"again").writer;
-        let records = steps
-            .root()
-            .below(given_up.folder().as_ref(), Missing::Refuse);
+        let records = steps.root().below(given_up.folder().as_ref(), Missing::Refuse);
         let name = writer_file(&late.writer);
         put_record(&*records.unwrap(), &name);
     }
@@ -296,10 +251,7 @@ fn of_many_commits_of_one_step_one_wins_and_is_whole() {
     };
     let won: Vec<_> = std::thread::scope(|scope| {
         let racers: Vec<_> = (1..9).map(|n| scope.spawn(move || race(n))).collect();
-        racers
-            .into_iter()
-            .filter_map(|racer| racer.join().unwrap())
-            .collect()
+        racers.into_iter().filter_map(|racer| racer.join().unwrap()).collect()
     });
     let [winner] = won[..] else { panic!("{won:?}") };
     let chunk = steps.checkpoint(7).unwrap().read_chunk(0, 0).unwrap();
@@ -320,10 +272,7 @@ fn an_abandoned_attempt_removes_its_own_objects_and_no_others() {
     let part = write(&steps, &kept, alone, b"kept");
     write(&steps, &given_up, alone, b"given up");
     steps.abandon(&given_up);
-    assert!(
-        steps.steps().unwrap().is_empty(),
-        "nothing is a step before its commit"
-    );
+    assert!(steps.steps().unwrap().is_empty(), "nothing is a step before its commit");
     steps.commit(vec![part], "null", 0).unwrap();
     assert!(
         steps
@@ -340,14 +289,7 @@ fn an_abandoned_attempt_removes_its_own_objects_and_no_others() {
 fn ranks_meet_in_a_store_without_folders() {
     let steps = memory();
     let attempt = attempt(3, 1);
-    let parts = [0, 1].map(|rank| {
-        write(
-            &steps,
-            &attempt,
-            Rank { rank, world: 2 },
-            &rank.to_le_bytes(),
-        )
-    });
+    let parts = [0, 1].map(|rank| write(&steps, &attempt, Rank { rank, world: 2 }, &rank.to_le_bytes()));
     let [first, second] = parts;
     let wait = WaitLimit {
         timeout: Duration::from_secs(20),
@@ -363,27 +305,17 @@ fn ranks_meet_in_a_store_without_folders() {
     };
     std::thread::scope(|scope| {
         let other = scope.spawn(|| rendezvous.attend(&second));
-        let records = steps
-            .root()
-            .below(attempt.folder().as_ref(), Missing::Refuse)
-            .unwrap();
+        let records = steps.root().below(attempt.folder().as_ref(), Missing::Refuse).unwrap();
         announce(&*records, &first.writer).unwrap();
         let coordinator = first.writer.clone();
         let parts = gather(&*records, first, &wait).unwrap();
-        assert!(
-            names(&*records)
-                .unwrap()
-                .contains(&part_file(1, &coordinator))
-        );
+        assert!(names(&*records).unwrap().contains(&part_file(1, &coordinator)));
         steps.commit(parts, "null", 0).unwrap();
         other.join().unwrap().unwrap();
     });
     assert_eq!(all(&steps), ["step-3"]);
     let error = rendezvous.attend(&second.clone()).err();
-    assert!(
-        error.is_none(),
-        "a rank that comes late finds the step: {error:?}"
-    );
+    assert!(error.is_none(), "a rank that comes late finds the step: {error:?}");
 }
 
 #[test]

@@ -44,9 +44,7 @@ impl<'de> Visitor<'de> for HeaderVisitor<'_> {
                     return Ok(TensorName::from(name));
                 }
                 let name = quoted(name);
-                Err(format!(
-                    "the name {name} is longer than {NAME_BYTES_MAX} bytes"
-                ))
+                Err(format!("the name {name} is longer than {NAME_BYTES_MAX} bytes"))
             },
         };
         while let Some(name) = map.next_key_seed(name())? {

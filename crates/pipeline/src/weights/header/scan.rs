@@ -35,9 +35,7 @@ pub(super) fn parse(text: &Arc<String>, count: &Count) -> Option<Header> {
 fn in_pieces(text: &Arc<String>, count: usize) -> Option<Header> {
     let body = body(text)?;
     let pieces = cut(text, body.clone(), count);
-    let parsed = each(pieces.into_iter(), count, |_, piece| {
-        entries(text, piece, &body)
-    });
+    let parsed = each(pieces.into_iter(), count, |_, piece| entries(text, piece, &body));
     let mut header = Header::default();
     let mut has_metadata = false;
     for (number, piece) in parsed.into_iter().enumerate() {
@@ -352,10 +350,7 @@ mod tests {
             )
         };
         let text: Vec<_> = (0..1000).map(entry).collect();
-        let text = Arc::new(format!(
-            "{{\"__metadata__\":{{\"a\":\"b\"}},{}}}  ",
-            text.join(", ")
-        ));
+        let text = Arc::new(format!("{{\"__metadata__\":{{\"a\":\"b\"}},{}}}  ", text.join(", ")));
         let whole = in_pieces(&text, 1).expect("it is in the common form");
         assert_eq!(whole.tensors.len(), 1000);
         for count in 2..9 {
@@ -365,21 +360,14 @@ mod tests {
         let at = text.find("\"},\": ").expect("it is there");
         let body = body(&text).expect("it has braces");
         let wrong = [body.start..at + 3, at + 3..body.end];
-        assert!(
-            wrong
-                .into_iter()
-                .all(|piece| entries(&text, piece, &body).is_none())
-        );
+        assert!(wrong.into_iter().all(|piece| entries(&text, piece, &body).is_none()));
     }
 
     #[test]
     fn the_fast_parser_reads_the_common_form_and_nothing_else() {
         let parse = |text: &str| parse(&Arc::new(text.to_owned()), &Count::default());
         let entry = "\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}";
-        let header = parse(&format!(
-            "{{\"__metadata__\":{{\"format\":\"pt\"}}, {entry} }}  "
-        ))
-        .unwrap();
+        let header = parse(&format!("{{\"__metadata__\":{{\"format\":\"pt\"}}, {entry} }}  ")).unwrap();
         assert_eq!(header.metadata["format"], "pt");
         assert_eq!(
             (&*header.tensors[0].name, &*header.tensors[0].shape),
@@ -395,10 +383,7 @@ mod tests {
             ("\"F32\"", "\"F33\""),
             ("0,", "-0,"),
         ] {
-            assert!(
-                parse(&format!("{{{}}}", entry.replace(old, new))).is_none(),
-                "{new}"
-            );
+            assert!(parse(&format!("{{{}}}", entry.replace(old, new))).is_none(), "{new}");
         }
     }
 }

@@ -42,8 +42,9 @@ pub(crate) fn compose<'a>(
     if json_bytes > HEADER_BYTES_MAX {
         let most = Bytes(HEADER_BYTES_MAX);
         let message = format!("its header would be longer than the {most} that the format allows");
-        return Err(Error::new(ErrorKind::Invalid, "write", name, message)
-            .with_hint("divide the tensors among several files"));
+        return Err(
+            Error::new(ErrorKind::Invalid, "write", name, message).with_hint("divide the tensors among several files")
+        );
     }
     let mut start = json_bytes.to_le_bytes().to_vec();
     start.extend_from_slice(text.as_bytes());

@@ -72,11 +72,7 @@ fn shown(folder: &Path) -> Shown {
     let mut weights = Loader::new(saver().executor)
         .load(&model, &Selection::all(&model), Place::Host)
         .unwrap();
-    assert_eq!(
-        weights.tensors.len(),
-        TENSORS,
-        "all tensors, and none twice"
-    );
+    assert_eq!(weights.tensors.len(), TENSORS, "all tensors, and none twice");
     let region = Arc::get_mut(&mut weights.region).unwrap();
     let mut seen = Vec::new();
     for tensor in weights.tensors.iter() {
@@ -245,11 +241,7 @@ fn a_rewrite_over_another_model_that_is_killed_shows_one_of_them_or_is_refused()
                     break;
                 }
             }
-            assert_eq!(
-                seen.last(),
-                Some(&Shown::Version(2)),
-                "{name} {shard_bytes:?}"
-            );
+            assert_eq!(seen.last(), Some(&Shown::Version(2)), "{name} {shard_bytes:?}");
             let first = if name == "nothing" {
                 Shown::Nothing
             } else {

@@ -63,10 +63,7 @@ impl Layout<'_> {
     /// Draws names below the plot, in columns.
     fn listed_names(&self, svg: &mut String) {
         let series = &self.frame.chart.series;
-        let widest = series
-            .iter()
-            .map(|s| text_width(&short(&s.name)))
-            .fold(0.0, f64::max);
+        let widest = series.iter().map(|s| text_width(&short(&s.name))).fold(0.0, f64::max);
         let columns = columns(widest);
         for (index, series) in series.iter().enumerate() {
             let x = 34.0 + (index % columns) as f64 * (widest + 34.0);
@@ -103,11 +100,7 @@ pub(super) fn short(name: &str) -> String {
 
 /// The number of names per row below the plot.
 pub(super) fn columns(widest: f64) -> usize {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "small, positive"
-    )]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small, positive")]
     let columns = ((WIDTH - 32.0) / (widest + 34.0)) as usize;
     columns.max(1)
 }

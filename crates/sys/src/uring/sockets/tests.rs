@@ -119,15 +119,11 @@ fn a_cancelled_operation_returns_its_buffer_when_it_completes() {
         },
     );
     let mut landed = Vec::new();
-    ring.poll(&mut landed, 1, Duration::from_millis(20))
-        .unwrap();
+    ring.poll(&mut landed, 1, Duration::from_millis(20)).unwrap();
     assert!(landed.is_empty() && ring.in_flight() == 1);
     ring.cancel(operation.unwrap());
     let landed = one(&mut ring);
-    assert_eq!(
-        landed.result.unwrap_err().raw_os_error(),
-        Some(libc::ECANCELED)
-    );
+    assert_eq!(landed.result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
     assert!(matches!(landed.payload, Payload::Fill { .. }));
 }
 
@@ -227,8 +223,7 @@ fn a_cancelled_receive_of_two_pieces_returns_both() {
     };
     let operation = ring.begin(4, &socket, payload).unwrap();
     let mut landed = Vec::new();
-    ring.poll(&mut landed, 1, Duration::from_millis(20))
-        .unwrap();
+    ring.poll(&mut landed, 1, Duration::from_millis(20)).unwrap();
     assert!(landed.is_empty());
     ring.cancel(operation);
     let landed = one(&mut ring);
@@ -252,8 +247,7 @@ fn cancelling_a_completed_operation_does_not_cancel_the_next_with_its_number() {
     assert_eq!(first.number, second.number);
     ring.cancel(first);
     let mut landed = Vec::new();
-    ring.poll(&mut landed, 1, Duration::from_millis(50))
-        .unwrap();
+    ring.poll(&mut landed, 1, Duration::from_millis(50)).unwrap();
     assert!(landed.is_empty(), "{landed:?}");
     peer.write_all(b"b").unwrap();
     assert_eq!(one(&mut ring).result.unwrap(), 1);

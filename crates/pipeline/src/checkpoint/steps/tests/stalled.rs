@@ -13,8 +13,8 @@ use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
-        Store, Tag, Verb, Verbs,
+        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb,
+        Verbs,
     },
 };
 
@@ -82,10 +82,7 @@ impl Store for Stalled {
 
     fn below(&self, folder: &OsStr, missing: Missing) -> Result<Arc<dyn Store>> {
         let inner = self.inner.below(folder, missing)?;
-        Ok(Arc::new(Self {
-            inner,
-            ..self.clone()
-        }))
+        Ok(Arc::new(Self { inner, ..self.clone() }))
     }
 
     fn create(&self, name: &OsStr, bytes: u64, like: &Like<'_>) -> Result<Box<dyn Draft>> {
