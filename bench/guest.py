@@ -1,5 +1,5 @@
 """A Linux guest under QEMU for the scripts here: loopback, RAM disks, and programs of this machine. It is like
-`NetworkGuest` of crates/lab, but its clock is the TSC, as on real machines."""
+`NetworkGuest` of crates/test/lab, but its clock is the TSC, as on real machines."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LAB = f"{ROOT}/crates/lab/src/guest"
+LAB = f"{ROOT}/crates/test/lab/src/guest"
 FOLDERS = ["proc", "sys", "dev", "tmp", "run", "mnt", "sbin", "bin", "etc", "etc/nvme"]
 
 
@@ -63,7 +63,7 @@ class Archive:
 
 
 def arguments(name):
-    """Arguments that the guests of crates/lab have too."""
+    """Arguments that the guests of crates/test/lab have too."""
     with open(f"{LAB}/{name}") as file:
         return file.read().split()
 

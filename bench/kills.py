@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Kills processes that save, remove, tag and prune checkpoints, 2,000 times through Python, and writes the result.
 
-It runs `crates/python/tests/kills.py`, which `make test` runs with 500 kills. After each round every listed step must
+It runs `crates/apps/python/tests/kills.py`, which `make test` runs with 500 kills. After each round every listed step must
 be one that a round saved, and no acknowledged or tagged step may be missing. With `--rust N` it also runs the test
 `kill` of the Rust checkpoint suite, with N kills. Needs the wheel installed for the Python that runs this script. Takes
 about ten minutes.
@@ -34,7 +34,7 @@ def main():
     args = parser.parse_args()
     root = os.path.dirname(here)
     result = {"date": date, "machine": about(), "versions": versions(), "python": None}
-    script = os.path.join(root, "crates/python/tests/kills.py")
+    script = os.path.join(root, "crates/apps/python/tests/kills.py")
     done = subprocess.run([sys.executable, script, str(args.kills), str(args.seed)], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         return 1

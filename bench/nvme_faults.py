@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """NVMe/TCP under faults: one of four paths reset or blackholed under load, and kill -9 of target or host during writes.
 
-Both are tests that `make test` runs with small counts: `cuts` of `--test host` and `--test kills` in crates/nvme-host.
+Both are tests that `make test` runs with small counts: `cuts` of `--test host` and `--test kills` in crates/data/nvme-host.
 Every read is compared and every write is read back. After each kill of a host the file is compared with the flushed
 data. Writes bench/results/nvme-faults-DATE.json.
 

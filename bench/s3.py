@@ -36,7 +36,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "crates/python/tests"))
+sys.path.insert(0, str(HERE.parent / "crates/apps/python/tests"))
 import machine  # noqa: E402
 from weed import Weed, free_port  # noqa: E402  (the server of the tests)
 

@@ -1,0 +1,42 @@
+//! The basic types of Straightway and the transfer planner ([`Plan`]).
+//!
+//! Everything here is pure: no unsafe code, no I/O, no clock, no threads. So property tests can run the
+//! transfer planner. The cluster planner (crate `planner`) and the simulators use the quantities, and the model of
+//! a shared store schedules its tenants by the same [`share`] as the lanes; they have no transfers and no plans.
+//!
+//! Data flows one way. An [`Object`] and its [`Extent`]s become a [`Transfer`]. The transfer becomes
+//! a [`Plan`] of chunks, each with a [`Route`] and a [`Reason`]. Lanes run the plan and return a
+//! [`Receipt`].
+//!
+//! [`random`] has the seeded generator of simulators, injected faults and tests.
+
+pub mod error;
+pub mod extent;
+pub mod hint;
+pub mod object;
+pub mod pci;
+pub mod plan;
+pub mod policy;
+pub mod quantity;
+pub mod random;
+pub mod receipt;
+pub mod route;
+pub mod share;
+pub mod survey;
+pub mod text;
+pub mod transfer;
+pub mod uri;
+
+pub use error::{Error, ErrorKind, Result};
+pub use extent::Extent;
+pub use object::Object;
+pub use pci::PciAddress;
+pub use plan::{Chunk, Delivery, Piece, Plan, Portion};
+pub use policy::Policy;
+pub use quantity::{Bytes, Rate, Seconds};
+pub use receipt::Receipt;
+pub use route::{Choice, Leg, Place, Reason, Route};
+pub use share::{Class, Share};
+pub use survey::{Alignment, Survey};
+pub use transfer::{Direction, Move, Transfer};
+pub use uri::{Scheme, Uri};
