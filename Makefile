@@ -32,15 +32,15 @@ test: setup claim
 ## The tests of S3, of stores and of checkpoints in buckets, on a second kind of server: Ceph's object gateway. Takes
 ## about four minutes. Skipped with a reason if Ceph cannot be installed.
 test-rgw: claim
-	cargo test -q -p straightway-s3 -p straightway-io -p straightway-pipeline --no-run
+	cargo test -q -p straightway-s3 -p straightway-io -p straightway-checkpoint --no-run
 	tools/rgw sh -c 'cargo test -q -p straightway-s3 --test s3 && cargo test -q -p straightway-io --test conformance s3 \
-		&& cargo test -q -p straightway-pipeline --test checkpoint s3' || [ $$? = 77 ]
+		&& cargo test -q -p straightway-checkpoint --test checkpoint s3' || [ $$? = 77 ]
 
 ## For the inner loop: formatting, lints and the quick tests.
 check: claim
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
-	cargo test -q -p straightway-core -p straightway-sys -p straightway-io -p straightway-pipeline
+	cargo test -q -p straightway-core -p straightway-sys -p straightway-io -p straightway-copy -p straightway-weights -p straightway-checkpoint
 
 build: claim
 	cargo build --release -p straightway-cli

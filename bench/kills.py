@@ -20,7 +20,7 @@ import time
 
 from machine import about
 
-RUST = ["cargo", "test", "-p", "straightway-pipeline", "--test", "checkpoint", "--", "kill::", "--nocapture"]
+RUST = ["cargo", "test", "-p", "straightway-checkpoint", "--test", "checkpoint", "--", "kill::", "--nocapture"]
 
 
 def main():

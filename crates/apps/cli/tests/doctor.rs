@@ -18,8 +18,8 @@ fn doctor(args: &[&str], folder: &Path) -> Output {
 
 fn capture() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let virtual_machine = include_str!("../../probe/fixtures/virtual-machine.txt");
-    let h200 = include_str!("../../probe/fixtures/h200-vm.txt");
+    let virtual_machine = include_str!("../../../data/probe/fixtures/virtual-machine.txt");
+    let h200 = include_str!("../../../data/probe/fixtures/h200-vm.txt");
     for manifest in [virtual_machine, h200] {
         expand(manifest, folder.path()).expect("the fixture is a manifest");
     }

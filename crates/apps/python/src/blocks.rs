@@ -11,8 +11,8 @@ use pyo3::{
     types::{PyDict, PyTuple},
 };
 use straightway_core::Result;
-use straightway_pipeline::weights::{Layout, Loader, MemoryBlock, Phase, Placed, PreparedBlocks, Selection};
 use straightway_sys::cuda::{Context, DeviceMemory, Fence, Owner};
+use straightway_weights::{Layout, Loader, MemoryBlock, Phase, Placed, PreparedBlocks, Selection};
 
 use crate::{
     error::OrRaise,

@@ -9,11 +9,11 @@ use std::{
 use pyo3::{exceptions::PyValueError, prelude::*};
 use straightway_core::{Place, Result};
 use straightway_io::Region;
-use straightway_pipeline::weights::{Dtype, Holding, Shape, whole_bytes};
 use straightway_sys::{
     LentBytes,
     cuda::{Context, DeviceMemory, Driver, Owner},
 };
+use straightway_weights::{Dtype, Holding, Shape, whole_bytes};
 
 use crate::{error::OrRaise, loading::place};
 

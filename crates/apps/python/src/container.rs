@@ -1,7 +1,7 @@
 //! Parses the header of a safetensors file in memory.
 
 use pyo3::{prelude::*, types::PyBytes};
-use straightway_pipeline::weights::Header;
+use straightway_weights::Header;
 
 use crate::error::OrRaise;
 
@@ -13,7 +13,7 @@ type Entry = (String, &'static str, Vec<u64>, u64, u64);
 pub(crate) fn parse_header(data: &Bound<'_, PyBytes>) -> PyResult<Vec<Entry>> {
     let data = data.as_bytes();
     let header = Header::parse("the data", data, data.len() as u64).or_raise()?;
-    let entry = |tensor: &straightway_pipeline::weights::Tensor| {
+    let entry = |tensor: &straightway_weights::Tensor| {
         (
             tensor.name.to_string(),
             tensor.dtype.name(),

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_void};
 use pyo3::{exceptions::PyMemoryError, ffi, prelude::*};
 use smallvec::{SmallVec, smallvec};
 use straightway_core::Place;
-use straightway_pipeline::weights::{Dtype, Shape, whole_bytes};
+use straightway_weights::{Dtype, Shape, whole_bytes};
 
 use crate::memory::Memory;
 

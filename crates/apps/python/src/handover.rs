@@ -3,7 +3,7 @@
 use std::{sync::Arc, thread::Builder};
 
 use pyo3::{ffi, prelude::*, types::PyDict};
-use straightway_pipeline::weights::Placed;
+use straightway_weights::Placed;
 
 use crate::{
     dlpack::{self, View},

@@ -9,10 +9,10 @@ use pyo3::{
 };
 use straightway_core::{Class, ErrorKind, Place, Result, Share};
 use straightway_io::Region;
-use straightway_pipeline::weights::{
+use straightway_sys::cuda::Context;
+use straightway_weights::{
     Filter, Loader, Mapped, Pick, Placed, Prepared, Rectangle, Selection, Shape, Slice, SlicePart,
 };
-use straightway_sys::cuda::Context;
 
 use crate::{
     blocks::Blocks,

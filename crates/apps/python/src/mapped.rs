@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use straightway_core::Result;
-use straightway_pipeline::weights::{self, MappedTensor, Pick};
 use straightway_sys::FilePages;
+use straightway_weights::{self as weights, MappedTensor, Pick};
 
 use crate::{error::OrRaise, handover::convert_tensor, memory::Memory, model::Model};
 

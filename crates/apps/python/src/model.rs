@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::{prelude::*, types::PyTuple};
 use straightway_core::Uri;
-use straightway_pipeline::weights;
+use straightway_weights as weights;
 
 use crate::{
     error::{MissingTensorError, OrRaise},

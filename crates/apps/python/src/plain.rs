@@ -1,13 +1,13 @@
 //! Converts plain data to Python objects.
 //!
-//! Every name that is looked up is in a table of `pipeline`, which also checked the arguments of every call.
+//! Every name that is looked up is in a table of `checkpoint`, which also checked the arguments of every call.
 
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
     types::{PyByteArray, PyBytes, PyDict, PyFrozenSet, PyList, PyModule, PySet, PyTuple},
 };
-use straightway_pipeline::checkpoint::{Array, Maker, NumpyType, Plain, PythonName, Sequence};
+use straightway_checkpoint::{Array, Maker, NumpyType, Plain, PythonName, Sequence};
 
 use crate::error::OrRaise;
 

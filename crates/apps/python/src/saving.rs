@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 use pyo3::prelude::*;
 use straightway_core::Result;
 use straightway_io::Progress;
-use straightway_pipeline::weights::{FileSaver, Held};
+use straightway_weights::{FileSaver, Held};
 
 use crate::{
     borrowed::{BorrowedTensor, Contexts, Described},

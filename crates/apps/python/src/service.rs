@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyModule};
+use straightway_copy::{Copier, CopyJob, verify::verify as compare};
 use straightway_core::{Choice, Error, Result, Route};
 use straightway_io::Progress;
-use straightway_pipeline::{Copier, CopyJob, verify::verify as compare};
 use straightway_probe::doctor::{DoctorRequest, Measurements, diagnose};
 use straightway_sys::root::Root;
 

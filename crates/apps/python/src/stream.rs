@@ -8,8 +8,8 @@ use std::{
 
 use pyo3::{exceptions::PyTimeoutError, prelude::*, types::PyDict};
 use straightway_io::Progress;
-use straightway_pipeline::weights::{self, Loader, Selection};
 use straightway_sys::cuda::Context;
+use straightway_weights::{self as weights, Loader, Selection};
 
 use crate::{
     blocks::{BegunLoad, Blocks},

@@ -6,7 +6,7 @@ use pyo3::{
     types::{PyDict, PyTuple},
 };
 use straightway_core::Place;
-use straightway_pipeline::weights::{Dtype, Shape};
+use straightway_weights::{Dtype, Shape};
 
 use crate::{
     dlpack::{self, View},

@@ -127,20 +127,26 @@
 //!
 //! - [`core`]: the basic types and the transfer planner; pure.
 //! - [`io`]: engines, wrappers, lanes, the executor.
-//! - [`pipeline`]: copying files and folders, the weights of models, checkpoints.
-//! - [`planner`]: the cluster planner, which predicts what a cluster would do; [`pcie`] and [`fabric`]: the
-//!   simulators; [`scenario`]: reads, checks and sweeps their scenarios. Pure and seeded.
+//! - [`copy`]: copies of files and folders; [`weights`]: the weights of models; [`checkpoint`]: checkpoints.
 //! - [`probe`]: the capabilities of this machine, and what is missing.
+//!
+//! The feature `planner` adds what plans and simulates clusters, pure and seeded: `planner`, which predicts what a
+//! cluster would do, the simulators `pcie` and `fabric`, and `scenario`, which reads, checks and sweeps their inputs.
 
+pub use straightway_checkpoint as checkpoint;
+pub use straightway_copy as copy;
 pub use straightway_core as core;
+#[cfg(feature = "planner")]
 pub use straightway_fabric as fabric;
 pub use straightway_io as io;
-pub use straightway_planner as planner;
+#[cfg(feature = "planner")]
 pub use straightway_pcie as pcie;
-pub use straightway_pipeline as pipeline;
-pub use straightway_pipeline::{checkpoint, weights};
+#[cfg(feature = "planner")]
+pub use straightway_planner as planner;
 pub use straightway_probe as probe;
+#[cfg(feature = "planner")]
 pub use straightway_scenario as scenario;
+pub use straightway_weights as weights;
 
 pub use straightway_core::{
     Choice, Error, ErrorKind, Extent, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt, Result, Route, Transfer,

@@ -10,6 +10,7 @@
 //!
 //! [`random`] has the seeded generator of simulators, injected faults and tests.
 
+pub mod compare;
 pub mod error;
 pub mod extent;
 pub mod hint;

@@ -17,8 +17,8 @@ use straightway_io::{
     store::{Location, Named, Store, Tag, Verbs},
 };
 use straightway_net::{Network, NetworkSettings, Roots, Site};
-use straightway_pipeline::weights::{Loader, Model, Selection};
 use straightway_webserver::{ReceivedRequest, Server, ServerStep, head, short, with_headers};
+use straightway_weights::{Loader, Model, Selection};
 
 const TAG: &str = "\"v1\"";
 

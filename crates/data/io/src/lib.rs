@@ -22,6 +22,7 @@ mod lane;
 pub mod learning;
 pub mod limit;
 pub mod objects;
+pub mod parallel;
 pub mod peer;
 mod placement;
 pub mod progress;

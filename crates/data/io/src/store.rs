@@ -35,7 +35,7 @@ use crate::{engine::Engine, settings::Settings, track::Track};
 pub use crate::handle::{Handle, Tag, file};
 
 pub use files::Files;
-pub use location::Location;
+pub use location::{Location, file_identity, is_same_file};
 pub use medium::Medium;
 pub use pages::pages;
 pub use registry::Registry;

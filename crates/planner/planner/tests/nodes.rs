@@ -5,13 +5,13 @@
 use std::ops::ControlFlow;
 
 use straightway_core::Rate;
+use straightway_pcie::machine::{LinkSpec, MachineSpec, Ports};
 use straightway_planner::{
     checkpoint::CheckpointQuestion,
     path::{ComputeNode, DataPath},
     question::Question,
     rail::RailQuestion,
 };
-use straightway_pcie::machine::{LinkSpec, MachineSpec, Ports};
 use straightway_scenario::check;
 
 /// Computes the direct rate in three ways: the path model with unlimited storage, `plan rail`, and `sim

@@ -1,7 +1,7 @@
 //! Values that are not tensors: the current encoding, and the pickles of 0.1.0.
 
+use straightway_checkpoint::{DEPTH_MAX, Plain};
 use straightway_core::Result;
-use straightway_pipeline::checkpoint::{DEPTH_MAX, Plain};
 
 use crate::assert_harmless;
 

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use straightway_fabric as fabric;
-use straightway_planner::scenario::Scenario;
 use straightway_pcie as pcie;
+use straightway_planner::scenario::Scenario;
 use straightway_scenario::check::{self, Refusals};
 
 use crate::assert_harmless;

@@ -3,10 +3,8 @@
 use std::path::{Component, Path};
 
 use safetensors::SafeTensors;
-use straightway_pipeline::{
-    checkpoint::{Manifest, ShardReport, Sum, canonical, parse_tags},
-    weights::{Header, WeightIndex},
-};
+use straightway_checkpoint::{Manifest, ShardReport, Sum, canonical, parse_tags};
+use straightway_weights::{Header, WeightIndex};
 
 use crate::assert_harmless;
 

@@ -6,9 +6,9 @@ use std::{
 };
 
 use clap::Subcommand;
+use straightway_checkpoint::{Checkpoint, Steps};
 use straightway_core::{Result, Uri, text::shown};
 use straightway_io::store::Missing;
-use straightway_pipeline::checkpoint::{Checkpoint, Steps};
 
 mod bench;
 mod diff;

@@ -2,13 +2,13 @@
 
 use std::{os::unix::fs::FileTypeExt, path::PathBuf, process::ExitCode, sync::Arc};
 
+use straightway_copy::{Copier, CopyJob, verify::verify};
 use straightway_core::{Choice, Error, ErrorKind, Extent, Move, PciAddress, Place, Rate, Receipt, survey::whole_pages};
 use straightway_io::{
     Ask, Executor, Handle, Objects, Progress, Region, ReportFile,
-    store::{Location, Named},
+    store::{Location, Named, is_same_file},
     wrapper::traced::Trace,
 };
-use straightway_pipeline::{Copier, CopyJob, copy_job::is_same, verify::verify};
 
 use super::{
     output::print_receipt,
@@ -105,7 +105,7 @@ impl Args {
         if let Work::Copy(job) = work {
             return job.check_apart(trace);
         }
-        if !self.sources.iter().any(|source| is_same(trace, source)) {
+        if !self.sources.iter().any(|source| is_same_file(trace, source)) {
             return Ok(());
         }
         let message = "it is being read";

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, process::ExitCode};
 
 use straightway_core::{Bytes, Place};
-use straightway_pipeline::weights::{Inspection, Model};
 use straightway_report::{Cell, Column, Page, Table, Unit};
+use straightway_weights::{Inspection, Model};
 
 use super::{
     load_args::LoadArgs,

@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use straightway_fabric as fabric;
-use straightway_planner::{library::LIBRARY, scenario::Scenario};
 use straightway_pcie as pcie;
+use straightway_planner::{library::LIBRARY, scenario::Scenario};
 use straightway_report::{Cell, Column, Table, Unit};
 use straightway_scenario::check;
 use straightway_scenario::library::Entry;

@@ -3,7 +3,8 @@
 use std::{process::ExitCode, time::Instant};
 
 use straightway_core::Seconds;
-use straightway_pipeline::{verify::verify_loaded, weights::Model};
+use straightway_weights::Model;
+use straightway_weights::verify_loaded;
 
 use super::{
     load_args::LoadArgs,

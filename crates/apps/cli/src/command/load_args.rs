@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use straightway_core::Place;
 use straightway_io::{Executor, store::Location};
-use straightway_pipeline::weights::Loader;
+use straightway_weights::Loader;
 
 use super::{
     selection_args::{SelectionArgs, device},

@@ -16,8 +16,7 @@ use straightway_core::{
     Error, ErrorKind, Receipt,
     text::{shown_coloured, shown_json, shown_lines},
 };
-use straightway_io::{ReportFile, draft};
-use straightway_pipeline::copy_job::is_same;
+use straightway_io::{ReportFile, draft, store::is_same_file};
 use straightway_report::{Block, Page, Table, Terminal};
 
 /// The beginning of every HTML report.
@@ -56,7 +55,7 @@ impl Output {
         let Some(path) = &self.html else {
             return Ok(());
         };
-        if is_same(path, input) {
+        if is_same_file(path, input) {
             let message = "it is being read";
             return Err(Error::new(ErrorKind::Invalid, "write to", path.display(), message).into());
         }

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_core::{Bytes, Choice};
 use straightway_io::Executor;
-use straightway_pipeline::weights::{FileSaver, Model};
+use straightway_weights::{FileSaver, Model};
 
 use super::{
     output::print_receipt,

@@ -1,7 +1,7 @@
 //! The selection of tensors of a model and of their parts, for `load` and `inspect`.
 
 use straightway_core::{Error, ErrorKind, Place, Result};
-use straightway_pipeline::weights::{Filter, Model, Selection, Slice, SlicePart};
+use straightway_weights::{Filter, Model, Selection, Slice, SlicePart};
 
 /// A selection of tensors, and of a part of each.
 #[derive(Clone, Debug, clap::Args)]

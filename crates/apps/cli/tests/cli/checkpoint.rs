@@ -11,11 +11,9 @@ use std::{
 
 use rustix::process::Signal;
 use serde_json::Value;
+use straightway_checkpoint::{CheckpointSaver, Rank, SaveSource, SaverOptions, Steps, fresh_run};
 use straightway_io::{Executor, Settings};
-use straightway_pipeline::{
-    checkpoint::{CheckpointSaver, Rank, SaveSource, SaverOptions, Steps, fresh_run},
-    weights::{Dtype, Shape},
-};
+use straightway_weights::{Dtype, Shape};
 
 use crate::test_dir::{Ran, TestDir, noise};
 

@@ -3,12 +3,10 @@
 
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt, path::Path, sync::Arc};
 
+use straightway_checkpoint::{CheckpointSaver, Rank, SaveSource, SaverOptions, Steps, fresh_run};
 use straightway_core::text::is_unsafe;
 use straightway_io::{Executor, Settings};
-use straightway_pipeline::{
-    checkpoint::{CheckpointSaver, Rank, SaveSource, SaverOptions, Steps, fresh_run},
-    weights::{Dtype, Shape},
-};
+use straightway_weights::{Dtype, Shape};
 
 use crate::test_dir::{Ran, TestDir, noise};
 

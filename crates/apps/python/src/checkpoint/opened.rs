@@ -7,12 +7,10 @@ use pyo3::{
     prelude::*,
     types::{PyBytes, PyDict, PyTuple},
 };
+use straightway_checkpoint::{self as checkpoint, EXPORT_BYTES, Fetched, Gathered, Saved, Wanted};
 use straightway_core::{Place, Result};
 use straightway_io::Progress;
-use straightway_pipeline::{
-    checkpoint::{self, EXPORT_BYTES, Fetched, Gathered, Saved, Wanted},
-    weights::{self, Rectangle, Shape},
-};
+use straightway_weights::{self as weights, Rectangle, Shape};
 
 use crate::{
     borrowed::{BorrowedTensor, Contexts, Described},

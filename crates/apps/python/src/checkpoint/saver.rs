@@ -13,12 +13,10 @@ use pyo3::{
     prelude::*,
     types::PyDict,
 };
+use straightway_checkpoint::{self as checkpoint, Busy, Codec, Committed, Rank, SaveSource, SaverOptions};
 use straightway_core::{Class, Rate, Result, Share};
 use straightway_io::store::Missing;
-use straightway_pipeline::{
-    checkpoint::{self, Busy, Codec, Committed, Rank, SaveSource, SaverOptions},
-    weights::{Rectangle, Shape},
-};
+use straightway_weights::{Rectangle, Shape};
 
 use super::store::steps;
 use crate::{

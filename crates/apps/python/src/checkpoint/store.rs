@@ -6,9 +6,9 @@ use std::{
 };
 
 use pyo3::prelude::*;
+use straightway_checkpoint::{self as checkpoint, Retention, ShardReport};
 use straightway_core::{Result, Uri};
 use straightway_io::store::Missing;
-use straightway_pipeline::checkpoint::{self, Retention, ShardReport};
 
 use super::opened::Checkpoint;
 use crate::{error::OrRaise, stores::stores};

@@ -1,7 +1,9 @@
-//! The location of an object or of a prefix: a store, and a name in it.
+//! The location of an object or of a prefix: a store, and a name in it. Also tells whether two lead to the same object.
 
 use std::{
     ffi::OsString,
+    fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -86,6 +88,14 @@ impl Location {
         self.store.path(self.name.as_os_str())
     }
 
+    /// Whether it and `other` are the same object, which need not exist yet.
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self.path(), other.path()) {
+            (Some(one), Some(other)) => is_same_file(&one, &other),
+            _ => self.describe() == other.describe(),
+        }
+    }
+
     /// Its name in messages.
     pub fn describe(&self) -> String {
         self.store.describe(self.name.as_os_str())
@@ -111,4 +121,22 @@ impl From<(Arc<dyn Store>, OsString)> for Location {
         let name = name.into();
         Self { store, name }
     }
+}
+
+/// Whether two paths lead to the same file, which need not exist yet.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    match (file_identity(one), file_identity(other)) {
+        (Some(one), Some(other)) => one == other,
+        (None, None) => {
+            let folder = |path| file_identity(folder_of(path));
+            one.file_name() == other.file_name() && folder(one) == folder(other)
+        }
+        _ => false,
+    }
+}
+
+/// The device and inode number of a file, if it exists.
+pub fn file_identity(path: &Path) -> Option<(u64, u64)> {
+    let meta = fs::metadata(path).ok()?;
+    Some((meta.dev(), meta.ino()))
 }

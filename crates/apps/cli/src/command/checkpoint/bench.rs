@@ -4,9 +4,9 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::ValueEnum;
 use serde_json::json;
+use straightway_checkpoint::{Codec, SaverOptions};
 use straightway_core::{Bytes, Place, Rate, Seconds};
 use straightway_io::store::Location;
-use straightway_pipeline::checkpoint::{Codec, SaverOptions};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
 use super::trial::{Round, Trial};

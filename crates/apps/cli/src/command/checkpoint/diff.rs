@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
-use straightway_pipeline::checkpoint::{Checkpoint, Restorer, StepChange};
+use straightway_checkpoint::{Checkpoint, Restorer, StepChange};
 
 use super::print_lines;
 use crate::command::{output::print_json, stores::StoreArgs, tuning::Tuning, watch::Watch};

@@ -3,12 +3,10 @@
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use serde_json::json;
+use straightway_checkpoint::{EXPORT_BYTES, Restorer};
 use straightway_core::Bytes;
 use straightway_io::Executor;
-use straightway_pipeline::{
-    checkpoint::{EXPORT_BYTES, Restorer},
-    weights::FileSaver,
-};
+use straightway_weights::FileSaver;
 
 use super::{StepArgs, print_lines};
 use crate::command::{output::print_json, tuning::Tuning, watch::Watch};

@@ -3,8 +3,8 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
+use straightway_checkpoint::{Manifest, Steps};
 use straightway_core::{Bytes, Error, ErrorKind, Result};
-use straightway_pipeline::checkpoint::{Manifest, Steps};
 use straightway_report::{Cell, Column, Page, Table, Unit};
 
 use crate::command::{output::Output, stores::StoreArgs};

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use serde_json::json;
-use straightway_pipeline::checkpoint::Retention;
+use straightway_checkpoint::Retention;
 
 use super::print_lines;
 use crate::command::{output::print_json, stores::StoreArgs};

@@ -3,8 +3,8 @@
 use std::{process::ExitCode, time::Instant};
 
 use serde_json::json;
+use straightway_checkpoint::{Fetched, Restorer};
 use straightway_core::{Bytes, Place, Rate, Seconds};
-use straightway_pipeline::checkpoint::{Fetched, Restorer};
 
 use super::{StepArgs, print_lines};
 use crate::command::{output::print_json, selection_args::device, tuning::Tuning, watch::Watch};

@@ -12,13 +12,13 @@ use std::{
 };
 
 use serde::Serialize;
+use straightway_checkpoint::{
+    CheckpointSaver, RANKS_MAX, Rank, Restorer, SaveSource, SaverOptions, Steps, Wanted, fresh_run,
+};
 use straightway_core::{Bytes, Error, ErrorKind, Place, Result, random::Seed};
 use straightway_io::{Executor, File, Progress, Region, Settings};
-use straightway_pipeline::{
-    checkpoint::{CheckpointSaver, RANKS_MAX, Rank, Restorer, SaveSource, SaverOptions, Steps, Wanted, fresh_run},
-    weights::{Dtype, Holding, Rectangle, Shape},
-};
 use straightway_sys::{cuda::DeviceMemory, limit::available_memory, root::Root};
+use straightway_weights::{Dtype, Holding, Rectangle, Shape};
 
 use super::trial_dir::TrialDir;
 

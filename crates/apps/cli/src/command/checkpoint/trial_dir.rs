@@ -8,8 +8,8 @@ use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
 };
+use straightway_checkpoint::{Steps, fresh_run};
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_pipeline::checkpoint::{Steps, fresh_run};
 use straightway_sys::Folder;
 
 /// The prefix of such folders.

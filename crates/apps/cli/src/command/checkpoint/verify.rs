@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use serde_json::json;
+use straightway_checkpoint::Restorer;
 use straightway_core::Bytes;
-use straightway_pipeline::checkpoint::Restorer;
 
 use super::{StepArgs, print_lines};
 use crate::command::{output::print_json, tuning::Tuning, watch::Watch};

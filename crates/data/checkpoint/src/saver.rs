@@ -1,0 +1,355 @@
+//! Saves checkpoints: takes a snapshot while the job is paused, and writes it while the job runs.
+
+use std::{
+    sync::{Arc, mpsc::channel},
+    thread::{Builder, JoinHandle},
+    time::{Duration, SystemTime},
+};
+
+use straightway_core::{Error, ErrorKind, Extent, Result};
+use straightway_io::{Executor, Progress, Region};
+
+use straightway_weights::Holding;
+
+use super::{
+    codec::Codec,
+    flush::{Committed, Flush, Flushed, Gathering},
+    image::Image,
+    lock::Lock,
+    manifest::{CHUNK_BYTES, Manifest, check_chunk_bytes},
+    name::{Attempt, check_run, check_step, fresh_nonce, shard_file},
+    rendezvous::{TrustedCoordinator, WaitLimit},
+    shard::{Rank, ShardWriter, check_rank},
+    shard_report::{ShardReport, check_metadata},
+    snapshot::{Preparing, SnapshotPool, check_memory, segments},
+    source::SaveSource,
+    steps::{LEFT_AFTER, Steps},
+};
+
+/// The time that a coordinator waits for the lock: longer than a prune holds it.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What a save does if the previous one is still under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Busy {
+    /// It waits for the previous save.
+    #[default]
+    Wait,
+    /// It fails.
+    Refuse,
+}
+
+/// The options of a [`CheckpointSaver`].
+#[derive(Clone, Debug)]
+pub struct SaverOptions {
+    /// The chunk size. A chunk is the unit of checksums, comparison and compression.
+    pub chunk_bytes: u64,
+    /// Whether chunks that the last step already has are referenced instead of written.
+    pub incremental: bool,
+    /// The maximum number of other steps that an incremental save references. A save that would reference more is a
+    /// full one: otherwise a chunk that never changes would keep the first step forever.
+    pub references_max: usize,
+    /// The compression of chunks.
+    pub codec: Codec,
+    /// The number of parity files, which is the number of shards that may be lost.
+    pub parity: usize,
+    /// The maximum memory of a snapshot.
+    pub memory_bytes_max: u64,
+    /// The time that the coordinator waits for the other ranks once its own shard is durable, and that they wait for
+    /// it.
+    pub timeout: Duration,
+    /// What a save does if the previous one is still under way.
+    pub busy: Busy,
+}
+
+impl Default for SaverOptions {
+    fn default() -> Self {
+        Self {
+            chunk_bytes: CHUNK_BYTES,
+            incremental: false,
+            references_max: 8,
+            codec: Codec::Raw,
+            parity: 0,
+            memory_bytes_max: u64::MAX,
+            timeout: Duration::from_mins(10),
+            busy: Busy::Wait,
+        }
+    }
+}
+
+/// Saves the state of one rank, one step after the other.
+#[derive(Debug)]
+pub struct CheckpointSaver {
+    store: Steps,
+    rank: Rank,
+    run: String,
+    /// Unique to this saver: a saver of the same rank and run before a crash had another one.
+    nonce: String,
+    trusted: TrustedCoordinator,
+    leftovers: Vec<Attempt>,
+    options: SaverOptions,
+    writer: ShardWriter,
+    pool: SnapshotPool,
+    /// Memory that is being prepared for the pool.
+    preparing: Option<Preparing>,
+    /// Counts saves, so that no two use the same folder. All ranks count alike.
+    sequence: u64,
+    in_flight: Option<JoinHandle<(Vec<Region>, Result<Flushed>)>>,
+    /// The progress that all saves share; `None` if each has its own.
+    shared: Option<Arc<Progress>>,
+    /// The coordinator's lock on the folder.
+    _lock: Option<Lock>,
+}
+
+impl CheckpointSaver {
+    /// A saver for one rank of a run. `run` is a name that all its ranks share; [`fresh_run`] makes a unique one. A
+    /// name may be used again after a crash once all processes of the earlier start have ended.
+    ///
+    /// Rank 0 is the coordinator. It takes the lock on the folder, and removes the leftovers of crashed runs.
+    pub fn new(store: Steps, rank: Rank, run: &str, executor: Arc<Executor>, options: SaverOptions) -> Result<Self> {
+        check_rank(rank)?;
+        check_run(run)?;
+        check_chunk_bytes(options.chunk_bytes)
+            .map_err(|why| Error::new(ErrorKind::Invalid, "save in", "chunks", why))?;
+        let lock = match rank.rank {
+            0 => Some(Lock::take(store.root(), run, LOCK_TIMEOUT)?),
+            _ => None,
+        };
+        let mut leftovers = Vec::new();
+        if lock.as_ref().is_some_and(Lock::is_held) {
+            store.sweep(Some(run))?;
+            leftovers = store.attempts(run)?;
+        } else if lock.is_some() && store.root().folder().is_none() {
+            store.sweep_aged(SystemTime::now(), LEFT_AFTER)?;
+            // Unfinished uploads below a folder of checkpoints are those of killed savers. Best effort: credentials
+            // that may write need not be allowed to list uploads.
+            let _ = store.root().sweep_drafts(LEFT_AFTER);
+        }
+        let writer = ShardWriter {
+            executor,
+            progress: Arc::default(),
+            chunk_bytes: options.chunk_bytes,
+            codec: options.codec,
+            digests: options.incremental,
+        };
+        Ok(Self {
+            store,
+            rank,
+            run: run.to_owned(),
+            nonce: fresh_nonce(),
+            trusted: TrustedCoordinator::default(),
+            leftovers,
+            options,
+            writer,
+            pool: SnapshotPool::default(),
+            preparing: None,
+            sequence: 0,
+            in_flight: None,
+            shared: None,
+            _lock: lock,
+        })
+    }
+
+    /// Saves a step: takes a snapshot and returns. The write goes on in the background; [`wait`](Self::wait) or the
+    /// next save returns its result. All ranks call this, in the same order. The metadata is JSON; that of rank 0 is
+    /// stored.
+    pub fn save(&mut self, step: u64, sources: &[SaveSource<'_>], metadata: &str) -> Result<()> {
+        self.start(step, sources, Gathering::Files(metadata.to_owned()))
+    }
+
+    /// Writes this rank's shard of a step without a commit. [`wait_part`](Self::wait_part) returns the report that the
+    /// coordinator's [`Steps::commit`] needs from every rank.
+    pub fn write_shard(&mut self, step: u64, sources: &[SaveSource<'_>]) -> Result<()> {
+        self.start(step, sources, Gathering::Caller)
+    }
+
+    /// Waits for the save under way, if there is one, and returns its result.
+    pub fn wait(&mut self) -> Result<Option<Committed>> {
+        Ok(self.finish()?.map(|flushed| flushed.committed))
+    }
+
+    /// Waits for the shard under way, and returns its report.
+    pub fn wait_part(&mut self) -> Result<ShardReport> {
+        let flushed = self.finish()?.ok_or_else(|| {
+            let message = "no shard is being written";
+            Error::new(ErrorKind::Invalid, "wait for", "a shard", message)
+        })?;
+        Ok(flushed.report)
+    }
+
+    /// Counts a save that this rank could not begin. All ranks must count alike for the next save to work.
+    pub fn skip(&mut self) {
+        self.sequence += 1;
+    }
+
+    /// Whether a save is under way.
+    pub fn is_busy(&self) -> bool {
+        self.in_flight.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// The progress of the save under way, in bytes of this rank. Cancelling it makes the save fail.
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.writer.progress
+    }
+
+    /// Makes all later saves use `progress`. Cancelling it makes them fail.
+    pub fn share_progress(&mut self, progress: &Arc<Progress>) {
+        self.shared = Some(Arc::clone(progress));
+    }
+
+    /// Allocates memory for states like this one on a background thread, so that the first save need not. For tensors
+    /// of a GPU the memory is pinned. Does nothing if the saver has saved or was prepared before.
+    pub fn prepare(&mut self, sources: &[SaveSource<'_>]) -> Result<()> {
+        if self.preparing.is_some() || self.in_flight.is_some() || self.pool.has_memory() {
+            return Ok(());
+        }
+        let image = Image::new(&self.store.folder(), sources)?;
+        check_memory(image.bytes(), self.options.memory_bytes_max)?;
+        let on_gpu = |source: &SaveSource<'_>| match &source.memory {
+            Holding::Device(memory) => Some(memory.context().clone()),
+            Holding::Host(_) | Holding::Lent(_) => None,
+        };
+        let context = sources.iter().find_map(on_gpu);
+        let segments = self.segment_extents(image.bytes(), None);
+        let lengths = segments.into_iter().map(|segment| segment.bytes).collect();
+        self.preparing = Some(SnapshotPool::prepare(lengths, context)?);
+        Ok(())
+    }
+
+    /// The extents of an image's segments.
+    fn segment_extents(&self, bytes: u64, parent: Option<&Manifest>) -> Vec<Extent> {
+        if self.writer.is_plain(parent) {
+            segments(bytes, self.options.chunk_bytes).collect()
+        } else {
+            vec![Extent::new(0, bytes)]
+        }
+    }
+
+    fn start(&mut self, step: u64, sources: &[SaveSource<'_>], gathering: Gathering) -> Result<()> {
+        // Counted first, even if the save fails: all ranks must count alike.
+        self.sequence += 1;
+        check_step(step)?;
+        if let Gathering::Files(metadata) = &gathering {
+            check_metadata(step, metadata)?;
+        }
+        if self.is_busy() && self.options.busy == Busy::Refuse {
+            let target = format!("step {step}");
+            let message = "the save before it is still under way";
+            return Err(
+                Error::new(ErrorKind::Transient, "save", target, message).with_hint("wait for it, or save less often")
+            );
+        }
+        self.wait()?;
+        let attempt = Attempt {
+            step,
+            run: self.run.clone(),
+            sequence: self.sequence,
+        };
+        self.store.check_new(step)?;
+        let parent = self.parent(step)?;
+        let shard = shard_file(self.rank.rank, self.rank.world, true, None);
+        let path = self.store.folder().join(attempt.folder()).join(shard);
+        let image = Image::new(&path, sources)?;
+        check_memory(image.bytes(), self.options.memory_bytes_max)?;
+        self.store.begin(&attempt)?;
+        self.writer.progress = self.shared.clone().unwrap_or_default();
+        let flush = Flush {
+            store: self.store.clone(),
+            rank: self.rank,
+            attempt,
+            nonce: self.nonce.clone(),
+            trusted: self.trusted.clone(),
+            leftovers: self.leftovers.clone(),
+            writer: self.writer.clone(),
+            parent,
+            gathering,
+            parity: self.options.parity,
+            wait: WaitLimit {
+                timeout: self.options.timeout,
+                progress: Arc::clone(&self.writer.progress),
+            },
+        };
+        self.take(flush, image, sources)
+    }
+
+    /// Takes the snapshot. Each segment is flushed while the next is taken.
+    fn take(&mut self, flush: Flush, image: Image, sources: &[SaveSource<'_>]) -> Result<()> {
+        let chunk_bytes = self.options.chunk_bytes;
+        let segments = self.segment_extents(image.bytes(), flush.parent.as_ref());
+        if let Some(preparing) = self.preparing.take() {
+            self.pool.adopt(preparing);
+        }
+        let (sender, inbox) = channel();
+        let image = Arc::new(image);
+        let own = Arc::clone(&image);
+        let thread = Builder::new()
+            .name("straightway-flush".to_owned())
+            .spawn(move || flush.run(&own, inbox.into_iter()))
+            .map_err(|e| Error::os("start", "a flush", e))?;
+        self.in_flight = Some(thread);
+        for extent in segments {
+            match self.pool.take(&image, sources, extent, chunk_bytes) {
+                // A flush that failed no longer receives; `finish` returns its error.
+                Ok(segment) => drop(sender.send(segment)),
+                Err(error) => {
+                    drop(sender);
+                    let _ = self.finish();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The checkpoint that an incremental save references: the step before it, if it fits and has digests. If that is
+    /// unreadable, or a step that it references is gone, the save is a full one, so that it does not depend on missing
+    /// data.
+    fn parent(&self, step: u64) -> Result<Option<Manifest>> {
+        if !self.options.incremental {
+            return Ok(None);
+        }
+        let steps = self.store.steps()?;
+        let Some(parent) = steps.iter().rfind(|known| **known < step) else {
+            return Ok(None);
+        };
+        let Ok(manifest) = self.store.manifest(*parent) else {
+            return Ok(None);
+        };
+        let referenced = manifest.referenced();
+        let fits = manifest.chunk_bytes == self.options.chunk_bytes
+            && referenced.len() < self.options.references_max
+            && referenced.iter().all(|step| steps.contains(step))
+            && manifest.shards.iter().all(|s| !s.digests.is_empty());
+        Ok(fits.then_some(manifest))
+    }
+
+    /// Waits for the save under way and takes its memory back.
+    fn finish(&mut self) -> Result<Option<Flushed>> {
+        let Some(thread) = self.in_flight.take() else {
+            return Ok(None);
+        };
+        let Ok((regions, outcome)) = thread.join() else {
+            let message = "its thread ended early";
+            return Err(Error::new(ErrorKind::Transient, "finish", "a save", message));
+        };
+        for region in regions {
+            self.pool.give_back(region);
+        }
+        outcome.map(Some)
+    }
+}
+
+impl Drop for CheckpointSaver {
+    fn drop(&mut self) {
+        // A save that was begun is finished. A caller that does not want this cancels it first.
+        let _ = self.finish();
+        if let Some(preparing) = self.preparing.take() {
+            self.pool.adopt(preparing);
+        }
+    }
+}
+
+/// A unique name for a run, made of 64 random bits.
+pub fn fresh_run() -> String {
+    fresh_nonce()
+}
