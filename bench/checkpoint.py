@@ -27,7 +27,17 @@ import time
 from machine import drop_caches
 from peers import machine, versions
 
-GPU_TASKS = ["limits", "straightway", "load", "limits again", "torch", "dcp 1", "dcp 8", "dcp async", "dcp async cached"]
+GPU_TASKS = [
+    "limits",
+    "straightway",
+    "load",
+    "limits again",
+    "torch",
+    "dcp 1",
+    "dcp 8",
+    "dcp async",
+    "dcp async cached",
+]
 CPU_TASKS = ["ranks", "incremental"]
 TENSORS = 64
 RANKS = 4
@@ -36,13 +46,19 @@ BLOCK_BYTES = 4 << 20
 
 # The state, and the parts that all ways of saving share.
 
+
 def make_state(total, device):
     """A state of large and small tensors, like those of a model and its optimizer."""
     import torch
 
     torch.manual_seed(1)
     each = total // TENSORS // 2
-    state = {f"layers.{i}.weight": torch.randint(-(2**15), 2**15, (each,), device=device, dtype=torch.int16).view(torch.bfloat16) for i in range(TENSORS)}
+    state = {
+        f"layers.{i}.weight": torch.randint(-(2**15), 2**15, (each,), device=device, dtype=torch.int16).view(
+            torch.bfloat16
+        )
+        for i in range(TENSORS)
+    }
     return state | {f"layers.{i}.bias": torch.randn(4097, device=device) for i in range(TENSORS)}
 
 
@@ -122,6 +138,7 @@ class Loop:
 
 # The tasks. Each runs in a separate process and returns its measurements.
 
+
 def task_limits(args):
     """The shortest possible stop, and the highest rates of a flush and of a cold read."""
     import torch
@@ -131,11 +148,13 @@ def task_limits(args):
     host = torch.empty(total, dtype=torch.uint8, pin_memory=True)
     copies = []
     for _ in range(4):
+
         def copy():
             at = 0
             for tensor in state.values():
                 host[at : at + tensor.nbytes].copy_(tensor.view(torch.uint8), non_blocking=True)
                 at += tensor.nbytes
+
         copies.append(timed(copy, state)[0])
     del host, state
     return {"pinned_copy_s": min(copies)} | direct_rates(args.folder, args.bytes)
@@ -203,12 +222,22 @@ def task_straightway(args):
             state["layers.0.bias"].add_(1)
             busy = loop.run(lambda: checkpointer.progress.is_busy) if step == 3 else []
             saved = checkpointer.wait()
-            saves.append({"stop_s": stop, "durable_s": time.perf_counter() - start, "flush_s": saved.seconds, "bytes": saved.bytes})
+            saves.append(
+                {
+                    "stop_s": stop,
+                    "durable_s": time.perf_counter() - start,
+                    "flush_s": saved.seconds,
+                    "bytes": saved.bytes,
+                }
+            )
         idle += loop.run(lambda until=time.perf_counter() + 2: time.perf_counter() < until)
         back = read_back(folder, state, wanted, lambda: checkpointer.restore(into=state))
     figures = {"saves": saves, "loop": statistics.median(busy or idle) / statistics.median(idle), "restore": back}
-    return figures | {"stop_s": statistics.median(s["stop_s"] for s in saves[1:]), "durable_s": statistics.median(s["durable_s"] for s in saves[1:]),
-                      "flush_bytes_per_s": statistics.median(s["bytes"] / s["flush_s"] for s in saves[1:])}
+    return figures | {
+        "stop_s": statistics.median(s["stop_s"] for s in saves[1:]),
+        "durable_s": statistics.median(s["durable_s"] for s in saves[1:]),
+        "flush_bytes_per_s": statistics.median(s["bytes"] / s["flush_s"] for s in saves[1:]),
+    }
 
 
 def task_load(args):
@@ -275,7 +304,9 @@ def task_dcp(args, threads=1, is_async=False, is_cached=False):
         durables.append(time.perf_counter() - start)
     result = {"stop_s": min(stops), "durable_s": min(durables)}
     if threads == 8:
-        result["restore"] = read_back(folder, state, wanted, lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(folder)))
+        result["restore"] = read_back(
+            folder, state, wanted, lambda: dcp.load(state, storage_reader=dcp.FileSystemReader(folder))
+        )
     return result
 
 
@@ -302,7 +333,9 @@ def rank_process(args):
 
     rank, each = args.rank, args.bytes // RANKS
     state = {f"own.{rank}": numpy.random.default_rng(rank).integers(0, 255, each, dtype=numpy.uint8)}
-    checkpointer = straightway.Checkpointer(os.path.join(args.folder, "ranks"), rank=rank, world_size=RANKS, run=args.run)
+    checkpointer = straightway.Checkpointer(
+        os.path.join(args.folder, "ranks"), rank=rank, world_size=RANKS, run=args.run
+    )
     for line in sys.stdin:
         word, step = line.split()
         start = time.monotonic()
@@ -318,8 +351,21 @@ def task_ranks(args):
     """Saves of four ranks until durable, and cold restores, compared with fio's direct writes and reads."""
     shutil.rmtree(os.path.join(args.folder, "ranks"), ignore_errors=True)
     run = f"bench-{os.getpid()}"
-    command = [sys.executable, os.path.abspath(__file__), "--folder", args.folder, "--bytes", str(args.bytes), "--run", run, "--rank"]
-    ranks = [subprocess.Popen([*command, str(r)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for r in range(RANKS)]
+    command = [
+        sys.executable,
+        os.path.abspath(__file__),
+        "--folder",
+        args.folder,
+        "--bytes",
+        str(args.bytes),
+        "--run",
+        run,
+        "--rank",
+    ]
+    ranks = [
+        subprocess.Popen([*command, str(r)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for r in range(RANKS)
+    ]
 
     def tell(word, step):
         for rank in ranks:
@@ -354,21 +400,44 @@ def fio(args, direction):
         # New files, like those of a checkpoint.
         for file in glob.glob(os.path.join(args.folder, "fio.*")):
             os.remove(file)
-    command = ["fio", "--name=fio", "--filename_format=fio.$jobnum", f"--directory={args.folder}", f"--rw={direction}", "--direct=1", "--bs=4M", "--ioengine=libaio", "--iodepth=16",
-               f"--numjobs={RANKS}", f"--size={args.bytes // RANKS}", "--end_fsync=1", "--group_reporting", "--output-format=json"]
+    command = [
+        "fio",
+        "--name=fio",
+        "--filename_format=fio.$jobnum",
+        f"--directory={args.folder}",
+        f"--rw={direction}",
+        "--direct=1",
+        "--bs=4M",
+        "--ioengine=libaio",
+        "--iodepth=16",
+        f"--numjobs={RANKS}",
+        f"--size={args.bytes // RANKS}",
+        "--end_fsync=1",
+        "--group_reporting",
+        "--output-format=json",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    job = json.loads(done.stdout[done.stdout.index("{"):])["jobs"][0]
+    job = json.loads(done.stdout[done.stdout.index("{") :])["jobs"][0]
     return job[direction]["runtime"] / 1000
 
 
 TASKS = {
-    "limits": task_limits, "limits again": task_limits, "straightway": task_straightway, "load": task_load, "torch": task_torch,
-    "dcp 1": task_dcp, "dcp 8": lambda args: task_dcp(args, 8), "dcp async": lambda args: task_dcp(args, is_async=True),
-    "dcp async cached": lambda args: task_dcp(args, is_async=True, is_cached=True), "ranks": task_ranks, "incremental": task_incremental,
+    "limits": task_limits,
+    "limits again": task_limits,
+    "straightway": task_straightway,
+    "load": task_load,
+    "torch": task_torch,
+    "dcp 1": task_dcp,
+    "dcp 8": lambda args: task_dcp(args, 8),
+    "dcp async": lambda args: task_dcp(args, is_async=True),
+    "dcp async cached": lambda args: task_dcp(args, is_async=True, is_cached=True),
+    "ranks": task_ranks,
+    "incremental": task_incremental,
 }
 
 
 # The whole run.
+
 
 class Bench:
     def __init__(self, args):
@@ -384,7 +453,20 @@ class Bench:
         args = self.args
         os.makedirs(args.folder, exist_ok=True)
         for task in args.only.split(",") if args.only else GPU_TASKS if self.gpu else CPU_TASKS:
-            command = [sys.executable, os.path.abspath(__file__), "--folder", args.folder, "--device", args.device, "--bytes", str(args.bytes), "--rounds", str(args.rounds), "--task", task]
+            command = [
+                sys.executable,
+                os.path.abspath(__file__),
+                "--folder",
+                args.folder,
+                "--device",
+                args.device,
+                "--bytes",
+                str(args.bytes),
+                "--rounds",
+                str(args.rounds),
+                "--task",
+                task,
+            ]
             try:
                 done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=400)
                 if done.returncode:
@@ -399,7 +481,12 @@ class Bench:
 
     def tidy(self, task):
         """Removes the files that a task no longer needs: a disk may not hold those of all tasks."""
-        for name in {"torch": ["torch"], "ranks": ["ranks"], "incremental": ["incremental"], "load": ["straightway"]}.get(task, ["dcp"]):
+        for name in {
+            "torch": ["torch"],
+            "ranks": ["ranks"],
+            "incremental": ["incremental"],
+            "load": ["straightway"],
+        }.get(task, ["dcp"]):
             remove(os.path.join(self.args.folder, name))
         for file in glob.glob(os.path.join(self.args.folder, "fio.*")):
             os.remove(file)
@@ -412,7 +499,9 @@ class Bench:
 
     def out(self, result):
         here = os.path.dirname(os.path.abspath(__file__))
-        return self.args.out or os.path.join(here, "results", f"checkpoint-{'gpu' if self.gpu else 'cpu'}-{result['date']}.json")
+        return self.args.out or os.path.join(
+            here, "results", f"checkpoint-{'gpu' if self.gpu else 'cpu'}-{result['date']}.json"
+        )
 
     def result(self):
         rows = []
@@ -420,10 +509,26 @@ class Bench:
         def row(what, ours, theirs, bar, better="at least"):
             ratio = ours / theirs
             met = ratio >= bar if better == "at least" else ratio <= bar
-            rows.append({"what": what, "ours": ours, "theirs": theirs, "ratio": round(ratio, 3), "bar": f"{better} {bar}", "met": met})
+            rows.append(
+                {
+                    "what": what,
+                    "ours": ours,
+                    "theirs": theirs,
+                    "ratio": round(ratio, 3),
+                    "bar": f"{better} {bar}",
+                    "met": met,
+                }
+            )
 
         self.gpu_rows(row) if self.gpu else self.cpu_rows(row)
-        return {"date": datetime.date.today().isoformat(), "machine": machine(self.gpu), "versions": versions(), "bytes": self.args.bytes, "tasks": self.tasks, "rows": rows}
+        return {
+            "date": datetime.date.today().isoformat(),
+            "machine": machine(self.gpu),
+            "versions": versions(),
+            "bytes": self.args.bytes,
+            "tasks": self.tasks,
+            "rows": rows,
+        }
 
     def gpu_rows(self, row):
         ours, load = self.tasks.get("straightway"), self.tasks.get("load")
@@ -432,8 +537,19 @@ class Bench:
         if not ours:
             return
         if limits:
-            row("stop, against the pinned copy", ours["stop_s"], min(t["pinned_copy_s"] for t in limits), 1.15, "at most")
-            row("flush, against raw O_DIRECT", ours["flush_bytes_per_s"], statistics.mean(t["raw_write_bytes_per_s"] for t in limits), 0.95)
+            row(
+                "stop, against the pinned copy",
+                ours["stop_s"],
+                min(t["pinned_copy_s"] for t in limits),
+                1.15,
+                "at most",
+            )
+            row(
+                "flush, against raw O_DIRECT",
+                ours["flush_bytes_per_s"],
+                statistics.mean(t["raw_write_bytes_per_s"] for t in limits),
+                0.95,
+            )
         row("the loop during the flush, against idle", ours["loop"], 1.0, 0.95)
         if load:
             for medium in ("warm", "cold"):
@@ -450,16 +566,32 @@ class Bench:
             readers = {name: t for name, t in peers.items() if "restore" in t}
             if readers:
                 best = min(readers, key=lambda name: median(readers[name], medium))
-                row(f"restore {medium}, against {best}", 1 / median(ours, medium), 1 / median(readers[best], medium), bar)
+                row(
+                    f"restore {medium}, against {best}",
+                    1 / median(ours, medium),
+                    1 / median(readers[best], medium),
+                    bar,
+                )
 
     def cpu_rows(self, row):
         ranks, incremental = self.tasks.get("ranks"), self.tasks.get("incremental")
         if ranks and ranks["fio_write_s"][0] is not None:
             for what, theirs in (("save", "write"), ("restore", "read")):
                 ours, fios = statistics.median(ranks[f"{what}_s"]), statistics.median(ranks[f"fio_{theirs}_s"])
-                row(f"{RANKS} ranks, {what}, against fio's direct {theirs}", self.args.bytes / ours, self.args.bytes / fios, 0.9)
+                row(
+                    f"{RANKS} ranks, {what}, against fio's direct {theirs}",
+                    self.args.bytes / ours,
+                    self.args.bytes / fios,
+                    0.9,
+                )
         if incremental:
-            row("incremental, 1 % changed, against the full save", incremental["part_bytes"], incremental["full_bytes"], 0.05, "at most")
+            row(
+                "incremental, 1 % changed, against the full save",
+                incremental["part_bytes"],
+                incremental["full_bytes"],
+                0.05,
+                "at most",
+            )
 
 
 def median(task, medium):
@@ -470,22 +602,35 @@ def show(result):
     print(f"{'seconds':20}{'stop':>9}{'durable':>9}{'warm':>9}{'cold':>9}")
     for name, task in result["tasks"].items():
         back = task.get("restore", {})
-        figures = [task.get("stop_s"), task.get("durable_s"), *(statistics.median(back[m]) if back else None for m in ("warm", "cold"))]
+        figures = [
+            task.get("stop_s"),
+            task.get("durable_s"),
+            *(statistics.median(back[m]) if back else None for m in ("warm", "cold")),
+        ]
         if any(figures):
             print(f"{name:20}" + "".join(f"{f:9.3f}" if f else " " * 9 for f in figures))
     for r in result["rows"]:
         shown = [f"{v / 1e9:.3f}e9" if v > 1e6 else f"{v:.3f}" for v in (r["ours"], r["theirs"])]
-        print(f"{r['what']:52} {shown[0]:>10} {shown[1]:>10} {r['ratio']:>7.3f}  {r['bar']}{'' if r['met'] else '  MISSED'}")
+        print(
+            f"{r['what']:52} {shown[0]:>10} {shown[1]:>10} {r['ratio']:>7.3f}  {r['bar']}{'' if r['met'] else '  MISSED'}"
+        )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", default="checkpoint-files", help="folder for checkpoints, which are removed again")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--bytes", type=lambda text: int(float(text)), help="size of the state [default: 8.6e9 on a GPU, 2 GiB on the CPU]")
+    parser.add_argument(
+        "--bytes",
+        type=lambda text: int(float(text)),
+        help="size of the state [default: 8.6e9 on a GPU, 2 GiB on the CPU]",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="rounds of the ranks' saves and restores")
     parser.add_argument("--only", help="only these tasks, separated by commas")
-    parser.add_argument("--out", help="file for the result [default: bench/results/checkpoint-DEVICE-DATE.json]; tasks that it already has stay in it")
+    parser.add_argument(
+        "--out",
+        help="file for the result [default: bench/results/checkpoint-DEVICE-DATE.json]; tasks that it already has stay in it",
+    )
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--run", help=argparse.SUPPRESS)

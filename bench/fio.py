@@ -35,9 +35,17 @@ def sh(*args, **more):
 
 def fio(file, size, *args):
     """Runs fio once. Returns bytes per second, and CPU seconds per 10^9 bytes."""
-    out = sh("fio", "--name=job", f"--filename={file}", f"--size={size}", "--output-format=json",
-             "--group_reporting", "--thread", *args)
-    job = json.loads(out[out.index("{"):])["jobs"][0]
+    out = sh(
+        "fio",
+        "--name=job",
+        f"--filename={file}",
+        f"--size={size}",
+        "--output-format=json",
+        "--group_reporting",
+        "--thread",
+        *args,
+    )
+    job = json.loads(out[out.index("{") :])["jobs"][0]
     side = job["write"] if job["write"]["io_bytes"] else job["read"]
     seconds = side["runtime"] / 1000
     cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000
@@ -75,19 +83,46 @@ class Bench:
         return ours(out["samples"][0]["receipt"])
 
     def make(self):
-        fio(self.file, self.size, "--rw=write", "--bs=1M", "--ioengine=io_uring", "--direct=1", "--iodepth=16",
-            "--end_fsync=1")
+        fio(
+            self.file,
+            self.size,
+            "--rw=write",
+            "--bs=1M",
+            "--ioengine=io_uring",
+            "--direct=1",
+            "--iodepth=16",
+            "--end_fsync=1",
+        )
         # The profile that `bench` writes gives the defaults of the runs below, as it does for a user.
-        self.straight("bench", self.file, "--work", "read", "--route", "direct,staged", "--block",
-                      "256KiB,1MiB,4MiB", "--depth", "4,16,32", "--whole")
+        self.straight(
+            "bench",
+            self.file,
+            "--work",
+            "read",
+            "--route",
+            "direct,staged",
+            "--block",
+            "256KiB,1MiB,4MiB",
+            "--depth",
+            "4,16,32",
+            "--whole",
+        )
 
     def cold_read(self):
         for bs in BLOCKS:
             for depth in DEPTHS:
                 for fixed in ([], ["--fixedbufs", "--registerfiles"]):
                     drop_caches()
-                    run = fio(self.file, self.size, "--rw=read", "--ioengine=io_uring", "--direct=1", f"--bs={bs}",
-                              f"--iodepth={depth}", *fixed)
+                    run = fio(
+                        self.file,
+                        self.size,
+                        "--rw=read",
+                        "--ioengine=io_uring",
+                        "--direct=1",
+                        f"--bs={bs}",
+                        f"--iodepth={depth}",
+                        *fixed,
+                    )
                     self.note("cold read", f"fio {bs} x {depth}{' fixed' if fixed else ''}", run)
         drop_caches()
         self.note("cold read", "straightway auto", self.copy())
@@ -101,8 +136,16 @@ class Bench:
         for bs in BLOCKS:
             for depth in DEPTHS:
                 path = os.path.join(self.folder, "written")
-                run = fio(path, self.size, "--rw=write", "--ioengine=io_uring", "--direct=1", f"--bs={bs}",
-                          f"--iodepth={depth}", "--end_fsync=1")
+                run = fio(
+                    path,
+                    self.size,
+                    "--rw=write",
+                    "--ioengine=io_uring",
+                    "--direct=1",
+                    f"--bs={bs}",
+                    f"--iodepth={depth}",
+                    "--end_fsync=1",
+                )
                 os.remove(path)
                 self.note("write", f"fio {bs} x {depth}", run)
         self.note("write", "straightway auto", self.bench("--work", "write", "--route", self.route, *tuning))
@@ -110,6 +153,7 @@ class Bench:
     def tuning(self):
         """The block size and depth that `straightway bench` chose, as options."""
         import tomllib
+
         with open(os.path.join(self.folder, "state/straightway/profile.toml"), "rb") as f:
             drive = next(iter(tomllib.load(f)["drives"].values()))
         self.chosen = drive["tuning"]
@@ -123,11 +167,21 @@ class Bench:
         subprocess.run(["dd", f"if={self.file}", "of=/dev/null", "bs=4M"], check=True, capture_output=True)
         for engine in ["psync", "mmap"]:
             for bs in ["64k", "256k", "1M"]:
-                run = fio(self.file, share, "--rw=read", f"--ioengine={engine}", f"--bs={bs}", f"--numjobs={jobs}",
-                          f"--offset_increment={share}", "--invalidate=0")
+                run = fio(
+                    self.file,
+                    share,
+                    "--rw=read",
+                    f"--ioengine={engine}",
+                    f"--bs={bs}",
+                    f"--numjobs={jobs}",
+                    f"--offset_increment={share}",
+                    "--invalidate=0",
+                )
                 self.note("warm read", f"fio {engine} {bs} x {jobs} jobs", run)
-        for name, args in [("dd to /dev/null", ["dd", f"if={self.file}", "of=/dev/null", "bs=1M"]),
-                           ("cp to /dev/shm", ["cp", self.file, "/dev/shm/straightway-fio"])]:
+        for name, args in [
+            ("dd to /dev/null", ["dd", f"if={self.file}", "of=/dev/null", "bs=1M"]),
+            ("cp to /dev/shm", ["cp", self.file, "/dev/shm/straightway-fio"]),
+        ]:
             start = time.monotonic()
             subprocess.run(args, check=True, capture_output=True)
             self.note("warm read", name, {"rate": self.size / (time.monotonic() - start), "cpu": float("nan")})
@@ -137,13 +191,37 @@ class Bench:
     def gather(self):
         drop_caches()
         for fixed in ([], ["--fixedbufs", "--registerfiles"]):
-            run = fio(self.file, self.size, "--rw=randread", "--ioengine=io_uring", "--direct=1", "--bs=4k",
-                      f"--iodepth={GATHER_DEPTH}", f"--io_size={GATHER_EXTENTS * 4096}", *fixed)
+            run = fio(
+                self.file,
+                self.size,
+                "--rw=randread",
+                "--ioengine=io_uring",
+                "--direct=1",
+                "--bs=4k",
+                f"--iodepth={GATHER_DEPTH}",
+                f"--io_size={GATHER_EXTENTS * 4096}",
+                *fixed,
+            )
             self.note("gather", f"fio randread 4k x {GATHER_DEPTH}{' fixed' if fixed else ''}", run)
         # Auto reads small extents through the ring, where adjacent extents share one read.
-        self.note("gather", "straightway auto", self.bench(
-            "--work", "gather", "--route", "staged", "--block", "4KiB", "--lanes", str(RING_LANES),
-            "--depth", str(GATHER_DEPTH // RING_LANES), "--extents", str(GATHER_EXTENTS)))
+        self.note(
+            "gather",
+            "straightway auto",
+            self.bench(
+                "--work",
+                "gather",
+                "--route",
+                "staged",
+                "--block",
+                "4KiB",
+                "--lanes",
+                str(RING_LANES),
+                "--depth",
+                str(GATHER_DEPTH // RING_LANES),
+                "--extents",
+                str(GATHER_EXTENTS),
+            ),
+        )
 
     def run(self):
         try:
@@ -169,8 +247,16 @@ class Bench:
         def row(what, ours, theirs, bar, better="at least"):
             ratio = ours / theirs
             met = ratio >= bar if better == "at least" else ratio <= bar
-            rows.append({"what": what, "ours": ours, "theirs": theirs, "ratio": round(ratio, 3),
-                         "bar": f"{better} {bar}", "met": met})
+            rows.append(
+                {
+                    "what": what,
+                    "ours": ours,
+                    "theirs": theirs,
+                    "ratio": round(ratio, 3),
+                    "bar": f"{better} {bar}",
+                    "met": met,
+                }
+            )
 
         for work in ["cold read", "write", "gather"]:
             best = self.best(work, "fio")
@@ -183,16 +269,31 @@ class Bench:
         cpu = self.median("cold read", "straightway direct", "cpu")
         best = self.best("cold read", "fio")
         row(f"CPU s per GB, cold, against {best}", cpu, self.median("cold read", best, "cpu"), 1.1, "at most")
-        row("CPU s per GB, cold, against buffered", cpu, self.median("cold read", "straightway buffered", "cpu"), 0.5,
-            "at most")
+        row(
+            "CPU s per GB, cold, against buffered",
+            cpu,
+            self.median("cold read", "straightway buffered", "cpu"),
+            0.5,
+            "at most",
+        )
         return {
             "date": datetime.date.today().isoformat(),
             "machine": about(),
-            "versions": {"fio": sh("fio", "--version").strip(), "straightway": sh(self.straightway, "--version").strip()},
-            "file_bytes": self.size, "rounds": self.rounds, "chosen": self.chosen,
+            "versions": {
+                "fio": sh("fio", "--version").strip(),
+                "straightway": sh(self.straightway, "--version").strip(),
+            },
+            "file_bytes": self.size,
+            "rounds": self.rounds,
+            "chosen": self.chosen,
             "rows": rows,
-            "medians": {work: {name: {"rate_bytes_per_s": self.median(work, name), "cpu_s_per_gb": self.median(work, name, "cpu")}
-                               for name in names} for work, names in self.runs.items()},
+            "medians": {
+                work: {
+                    name: {"rate_bytes_per_s": self.median(work, name), "cpu_s_per_gb": self.median(work, name, "cpu")}
+                    for name in names
+                }
+                for work, names in self.runs.items()
+            },
         }
 
 
@@ -212,7 +313,9 @@ def main():
     print(f"{'work':58} {'ours':>10} {'theirs':>10} {'ratio':>7}  bar")
     for r in result["rows"]:
         shown = [f"{v / 1e9:.2f} GB/s" if v > 1e3 else f"{v:.4f} s" for v in (r["ours"], r["theirs"])]
-        print(f"{r['what']:58} {shown[0]:>10} {shown[1]:>10} {r['ratio']:>7.3f}  {r['bar']}{'' if r['met'] else '  MISSED'}")
+        print(
+            f"{r['what']:58} {shown[0]:>10} {shown[1]:>10} {r['ratio']:>7.3f}  {r['bar']}{'' if r['met'] else '  MISSED'}"
+        )
 
 
 if __name__ == "__main__":

@@ -93,9 +93,22 @@ def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
             khz = round(1000 * next((float(line.split(":")[1]) for line in file if line.startswith("cpu MHz")), 0))
         # Without erms: with it, Linux copies by `rep movsb`, which QEMU emulates byte by byte.
         parameters = [*arguments("kernel.args"), "tsc=reliable", f"tsc_early_khz={khz}", "no_timer_check"]
-        command = ["timeout", str(seconds), "qemu-system-x86_64", *arguments("qemu.args"), "-cpu", "max,-erms",
-                   "-smp", str(cpus), "-m", str(memory_mib), "-append", " ".join(parameters),
-                   "-kernel", f"{kernel}/kernel"]
+        command = [
+            "timeout",
+            str(seconds),
+            "qemu-system-x86_64",
+            *arguments("qemu.args"),
+            "-cpu",
+            "max,-erms",
+            "-smp",
+            str(cpus),
+            "-m",
+            str(memory_mib),
+            "-append",
+            " ".join(parameters),
+            "-kernel",
+            f"{kernel}/kernel",
+        ]
         subprocess.run(command, stdin=subprocess.DEVNULL, cwd=folder)
         with open(f"{folder}/serial", errors="replace") as file:
             return file.read().replace("\r", "")

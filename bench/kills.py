@@ -41,12 +41,24 @@ def main():
     result["python"] = json.loads(done.stdout)
     if args.rust:
         start = time.monotonic()
-        done = subprocess.run(RUST, env=os.environ | {"STRAIGHTWAY_KILLS": str(args.rust)}, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(
+            RUST,
+            env=os.environ | {"STRAIGHTWAY_KILLS": str(args.rust)},
+            cwd=root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         told = re.search(r"(\d+) kills; (\d+) steps", done.stdout)
         if done.returncode or not told or int(told[1]) != args.rust:
             print(done.stdout, file=sys.stderr)
             return 1
-        result["rust"] = {"kills": int(told[1]), "steps_saved": int(told[2]), "lost": 0, "seconds": round(time.monotonic() - start)}
+        result["rust"] = {
+            "kills": int(told[1]),
+            "steps_saved": int(told[2]),
+            "lost": 0,
+            "seconds": round(time.monotonic() - start),
+        }
     with open(args.out, "w") as file:
         json.dump(result, file, indent=1)
         file.write("\n")
@@ -57,7 +69,9 @@ def main():
 def versions():
     """The versions of this package and of its environment."""
     code = "import json, sys, straightway, numpy, torch; print(json.dumps({'straightway': straightway.__version__, 'python': sys.version.split()[0], 'numpy': numpy.__version__, 'torch': torch.__version__}))"
-    return json.loads(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout)
+    return json.loads(
+        subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
+    )
 
 
 if __name__ == "__main__":

@@ -55,7 +55,16 @@ def main():
         runs.setdefault(name, []).append(ours(receipt))
 
     try:
-        fio(file, args.size, "--rw=write", "--bs=1M", "--ioengine=io_uring", "--direct=1", "--iodepth=16", "--end_fsync=1")
+        fio(
+            file,
+            args.size,
+            "--rw=write",
+            "--bs=1M",
+            "--ioengine=io_uring",
+            "--direct=1",
+            "--iodepth=16",
+            "--end_fsync=1",
+        )
         for number in range(args.rounds):
             print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
             shutil.rmtree(state, ignore_errors=True)
@@ -68,8 +77,16 @@ def main():
                 for depth in args.depths:
                     for fixed in ([], ["--fixedbufs", "--registerfiles"]):
                         prepare()
-                        run = fio(file, args.size, "--rw=read", "--ioengine=io_uring", "--direct=1", f"--bs={block}",
-                                  f"--iodepth={depth}", *fixed)
+                        run = fio(
+                            file,
+                            args.size,
+                            "--rw=read",
+                            "--ioengine=io_uring",
+                            "--direct=1",
+                            f"--bs={block}",
+                            f"--iodepth={depth}",
+                            *fixed,
+                        )
                         runs.setdefault(f"fio {block} x {depth}{' fixed' if fixed else ''}", []).append(run)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

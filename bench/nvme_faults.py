@@ -27,8 +27,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def test(name, filters, environment):
     """Runs a test. Returns its output and its seconds."""
     start = time.monotonic()
-    done = subprocess.run(["cargo", "test", "-q", "--workspace", "--test", name, "--", *filters, "--nocapture"], cwd=ROOT,
-                          env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        ["cargo", "test", "-q", "--workspace", "--test", name, "--", *filters, "--nocapture"],
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if done.returncode or "skipped" in done.stdout:
         sys.exit(done.stdout)
     return done.stdout, round(time.monotonic() - start)
@@ -41,15 +47,22 @@ def cuts(count):
     kinds = {}
     for kind, bar in (("Reset", 1000), ("Blackhole", 2000)):
         stalls = sorted(int(stall) for name, stall, _ in found if name == kind)
-        kinds[kind.lower()] = {"cuts": len(stalls), "stall_ms_max": stalls[-1], "stall_ms_median": stalls[len(stalls) // 2], "bar_ms": bar,
-                               "is_met": stalls[-1] <= bar}
+        kinds[kind.lower()] = {
+            "cuts": len(stalls),
+            "stall_ms_max": stalls[-1],
+            "stall_ms_median": stalls[len(stalls) // 2],
+            "bar_ms": bar,
+            "is_met": stalls[-1] <= bar,
+        }
     return {"paths": 4, "keep_alive_s": 1, "ios": sum(int(ios) for _, _, ios in found), "seconds": seconds, **kinds}
 
 
 def kills(count):
     """The counts of the kill test."""
     said, seconds = test("kills", [], {"STRAIGHTWAY_NVME_KILLS": str(count)})
-    told = re.search(r"(\d+) kills: (\d+) of the target, (\d+) of the host; (\d+) writes, (\d+) flushes; (\d+) hosts ended", said)
+    told = re.search(
+        r"(\d+) kills: (\d+) of the target, (\d+) of the host; (\d+) writes, (\d+) flushes; (\d+) hosts ended", said
+    )
     names = ["kills", "of_target", "of_host", "writes", "flushes", "hosts_that_ended_with_an_error"]
     return {**dict(zip(names, map(int, told.groups()))), "seconds": seconds}
 
@@ -64,7 +77,11 @@ def main():
     args = parser.parse_args()
     result = {"date": date, "machine": about(), "load": round(os.getloadavg()[0], 1), "note": args.note}
     # Both fail at the first wrong, lost or stale byte, so there is no count of them.
-    result |= {"checked": "each read was compared and each flushed write read back", "cuts": cuts(args.cuts), "kills": kills(args.kills)}
+    result |= {
+        "checked": "each read was compared and each flushed write read back",
+        "cuts": cuts(args.cuts),
+        "kills": kills(args.kills),
+    }
     with open(args.out, "w") as file:
         json.dump(result, file, indent=1)
         file.write("\n")

@@ -9,6 +9,7 @@ host with one connection per process, shows the target alone. The three alternat
 CPU time is that of the processes on both ends. Writes bench/results/nvme-tcp-DATE.{json,txt}. A run takes --rounds × 3
 × --seconds for each of the three socket counts: 2.5 minutes.
 """
+
 import argparse, datetime, json, os, platform, re, signal, socket, statistics, subprocess, sys, tempfile, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -26,6 +27,7 @@ def sendfile_server(path, listener, count):
 
     def serve(connection):
         import random
+
         draw = random.Random(7)
         with open(path, "rb") as file:
             try:
@@ -86,8 +88,12 @@ def by_sendfile(path, sockets, seconds):
 
 class Target:
     def __init__(self, program, path, block):
-        self.process = subprocess.Popen([program, "target", path, "--listen", "127.0.0.1:0", "--nqn", "nqn.bench", "--block", str(block)],
-                                        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(
+            [program, "target", path, "--listen", "127.0.0.1:0", "--nqn", "nqn.bench", "--block", str(block)],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
         self.port = int(re.search(r"127\.0\.0\.1:(\d+)", self.process.stderr.readline())[1])
 
     def tcpbench(self, program, sockets, size, depth, seconds):
@@ -97,7 +103,10 @@ class Target:
 
     def ours(self, program, sockets, size, depth, seconds):
         """Our host: a lane per socket."""
-        return self.run([[program, f"127.0.0.1:{self.port}", "nqn.bench", "1", str(size), str(depth), str(seconds), str(sockets)]], seconds)
+        return self.run(
+            [[program, f"127.0.0.1:{self.port}", "nqn.bench", "1", str(size), str(depth), str(seconds), str(sockets)]],
+            seconds,
+        )
 
     def run(self, commands, seconds):
         """Returns MiB/s, and CPU seconds per GiB of both ends."""
@@ -140,39 +149,79 @@ def main():
                 file.write(os.urandom(MIB))
         target = Target(program, path, 4096)
         for sockets in args.sockets:
-            rounds = [(by_sendfile(path, sockets, args.seconds), target.ours(host, sockets, MIB, args.depth, args.seconds),
-                       target.tcpbench(tcpbench, sockets, MIB, args.depth, args.seconds)) for _ in range(args.rounds)]
+            rounds = [
+                (
+                    by_sendfile(path, sockets, args.seconds),
+                    target.ours(host, sockets, MIB, args.depth, args.seconds),
+                    target.tcpbench(tcpbench, sockets, MIB, args.depth, args.seconds),
+                )
+                for _ in range(args.rounds)
+            ]
             for name, index in (("straightway", 1), ("tcpbench.c", 2)):
                 pairs = [(one[0], one[index]) for one in rounds]
                 median = lambda values: statistics.median(values)
-                rows.append({
-                    "work": f"1 MiB reads from the page cache, depth {args.depth}", "host": name, "sockets": sockets,
-                    "sendfile_mib_per_s": median([a[0] for a, _ in pairs]), "nvme_mib_per_s": median([b[0] for _, b in pairs]),
-                    "rate_ratio": median([b[0] / a[0] for a, b in pairs]),
-                    "sendfile_cpu_s_per_gib": median([a[1] for a, _ in pairs]), "nvme_cpu_s_per_gib": median([b[1] for _, b in pairs]),
-                    "cpu_ratio": median([b[1] / a[1] for a, b in pairs]),
-                    "rate_ratios": [round(b[0] / a[0], 3) for a, b in pairs], "cpu_ratios": [round(b[1] / a[1], 3) for a, b in pairs],
-                })
+                rows.append(
+                    {
+                        "work": f"1 MiB reads from the page cache, depth {args.depth}",
+                        "host": name,
+                        "sockets": sockets,
+                        "sendfile_mib_per_s": median([a[0] for a, _ in pairs]),
+                        "nvme_mib_per_s": median([b[0] for _, b in pairs]),
+                        "rate_ratio": median([b[0] / a[0] for a, b in pairs]),
+                        "sendfile_cpu_s_per_gib": median([a[1] for a, _ in pairs]),
+                        "nvme_cpu_s_per_gib": median([b[1] for _, b in pairs]),
+                        "cpu_ratio": median([b[1] / a[1] for a, b in pairs]),
+                        "rate_ratios": [round(b[0] / a[0], 3) for a, b in pairs],
+                        "cpu_ratios": [round(b[1] / a[1], 3) for a, b in pairs],
+                    }
+                )
                 print(rows[-1], flush=True)
         for size, depth in ((4096, 32), (131072, 8)):
-            for name, run in (("straightway", lambda: target.ours(host, 1, size, depth, args.seconds)),
-                              ("tcpbench.c", lambda: target.tcpbench(tcpbench, 1, size, depth, args.seconds))):
+            for name, run in (
+                ("straightway", lambda: target.ours(host, 1, size, depth, args.seconds)),
+                ("tcpbench.c", lambda: target.tcpbench(tcpbench, 1, size, depth, args.seconds)),
+            ):
                 rate, cpu = run()
-                rows.append({"work": f"{size} B reads, depth {depth}", "host": name, "sockets": 1, "nvme_mib_per_s": rate,
-                             "nvme_iops": rate * MIB / size, "nvme_cpu_us_per_io": cpu * size / (1 << 30) * 1e6})
+                rows.append(
+                    {
+                        "work": f"{size} B reads, depth {depth}",
+                        "host": name,
+                        "sockets": 1,
+                        "nvme_mib_per_s": rate,
+                        "nvme_iops": rate * MIB / size,
+                        "nvme_cpu_us_per_io": cpu * size / (1 << 30) * 1e6,
+                    }
+                )
                 print(rows[-1], flush=True)
         target.stop()
     date = datetime.date.today().isoformat()
     version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.strip()
-    result = {"date": date, "machine": platform.processor() or platform.machine(), "kernel": platform.release(), "cpus": os.cpu_count(),
-              "load": os.getloadavg(), "version": version, "note": args.note, "rounds": args.rounds, "seconds": args.seconds, "rows": rows}
+    result = {
+        "date": date,
+        "machine": platform.processor() or platform.machine(),
+        "kernel": platform.release(),
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg(),
+        "version": version,
+        "note": args.note,
+        "rounds": args.rounds,
+        "seconds": args.seconds,
+        "rows": rows,
+    }
     base = os.path.join(HERE, "results", f"nvme-tcp-{date}")
     with open(base + ".json", "w") as file:
         json.dump(result, file, indent=1)
     with open(base + ".txt", "w") as file:
-        file.write(f"{version}, Linux {platform.release()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {date}. {args.note}\n")
+        file.write(
+            f"{version}, Linux {platform.release()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {date}. {args.note}\n"
+        )
         for row in rows:
-            file.write(", ".join(f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()) + "\n")
+            file.write(
+                ", ".join(
+                    f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()
+                )
+                + "\n"
+            )
 
 
 if __name__ == "__main__":

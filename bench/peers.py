@@ -28,7 +28,15 @@ from machine import about, drop_caches
 
 FILES = 4
 LAYERS = 8
-GPU_LOADERS = ["straightway", "safetensors", "fastsafetensors", "runai", "instanttensor", "instanttensor buffered", "kvikio"]
+GPU_LOADERS = [
+    "straightway",
+    "safetensors",
+    "fastsafetensors",
+    "runai",
+    "instanttensor",
+    "instanttensor buffered",
+    "kvikio",
+]
 CPU_LOADERS = ["straightway", "safetensors", "fromfile"]
 MEDIA = ["tmpfs", "warm", "cold"]
 # Loads of each medium in one process. The very first is a separate figure. In the last one GPU memory is watched.
@@ -42,6 +50,7 @@ def status_kib(field):
 
 # The loaders. Each takes files and returns tensors by name.
 
+
 def load_straightway(files, device):
     import straightway
 
@@ -52,10 +61,12 @@ def load_safetensors(files, device):
     tensors = {}
     if device == "cpu":
         from safetensors.numpy import load_file
+
         for file in files:
             tensors |= load_file(file)
     else:
         from safetensors.torch import load_file
+
         for file in files:
             tensors |= load_file(file, device=device)
     return tensors
@@ -178,7 +189,13 @@ class Child:
 
     def touch(self, tensors):
         """Sums all tensors as whole numbers, which reads every byte."""
-        return int(sum(int(t.reshape(-1).view("u1").view("u8" if t.nbytes % 8 == 0 else "u1").sum(dtype="u8")) for t in tensors.values()) % 2**64)
+        return int(
+            sum(
+                int(t.reshape(-1).view("u1").view("u8" if t.nbytes % 8 == 0 else "u1").sum(dtype="u8"))
+                for t in tensors.values()
+            )
+            % 2**64
+        )
 
 
 class Watch:
@@ -224,6 +241,7 @@ def child(args):
 
 
 # The files, and the limits of the machine.
+
 
 def make_files(folder, total):
     """Writes a model of large tensors and small ones of odd length, in four files."""
@@ -287,7 +305,9 @@ def direct_limit(files):
     for threads in (1, 4, 16):
         drop_caches()
         descriptors = [os.open(f, os.O_RDONLY | os.O_DIRECT) for f in files]
-        parts = [(fd, at) for fd, f in zip(descriptors, files) for at in range(0, os.path.getsize(f) // block * block, block)]
+        parts = [
+            (fd, at) for fd, f in zip(descriptors, files) for at in range(0, os.path.getsize(f) // block * block, block)
+        ]
         turn, lock = iter(parts), threading.Lock()
 
         def work():
@@ -318,12 +338,24 @@ class Bench:
         self.runs = {}
 
     def run_child(self, loader, media, folder=None, tmpfs=None):
-        command = [sys.executable, os.path.abspath(__file__), "--loader", loader, "--device", self.args.device,
-                   "--folder", folder or self.args.folder, "--tmpfs", tmpfs or self.args.tmpfs, "--media", ",".join(media)]
+        command = [
+            sys.executable,
+            os.path.abspath(__file__),
+            "--loader",
+            loader,
+            "--device",
+            self.args.device,
+            "--folder",
+            folder or self.args.folder,
+            "--tmpfs",
+            tmpfs or self.args.tmpfs,
+            "--media",
+            ",".join(media),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         if done.returncode:
             raise RuntimeError((done.stderr.strip().splitlines() or ["it failed"])[-1])
-        return json.loads(done.stdout[done.stdout.index('{"'):])
+        return json.loads(done.stdout[done.stdout.index('{"') :])
 
     def run(self):
         args = self.args
@@ -347,8 +379,15 @@ class Bench:
                 except Exception as error:
                     print(f"{loader}: {error}", file=sys.stderr)
                     continue
-                print(f"round {number + 1}: {loader}: " + ", ".join(
-                    f"{m} " + "/".join(f"{self.bytes / r['seconds'] / 1e9:.2f}" for r in runs) for m, runs in result.items()), file=sys.stderr, flush=True)
+                print(
+                    f"round {number + 1}: {loader}: "
+                    + ", ".join(
+                        f"{m} " + "/".join(f"{self.bytes / r['seconds'] / 1e9:.2f}" for r in runs)
+                        for m, runs in result.items()
+                    ),
+                    file=sys.stderr,
+                    flush=True,
+                )
                 for medium, runs in result.items():
                     self.runs.setdefault(loader, {}).setdefault(medium, []).extend(runs)
         self.limits = {name: statistics.median(v) for name, v in limits.items() if v}
@@ -371,13 +410,17 @@ class Bench:
 
     def share(self):
         """The bytes read by a rank that takes an eighth of every tensor along dimension 0."""
-        code = ("import sys, straightway\n"
-                "m = straightway.Model(sys.argv[1])\n"
-                "cuts = [('name:' + n, 0, s[0] // 8 * 3, s[0] // 8 * 4) for n in m.keys() if (s := m.shape(n)) and s[0] >= 8]\n"
-                "w = straightway.load_model(sys.argv[1], 'cuda:0', slices=cuts)\n"
-                "print(w.receipt.bytes, w.receipt.storage_bytes)\n")
+        code = (
+            "import sys, straightway\n"
+            "m = straightway.Model(sys.argv[1])\n"
+            "cuts = [('name:' + n, 0, s[0] // 8 * 3, s[0] // 8 * 4) for n in m.keys() if (s := m.shape(n)) and s[0] >= 8]\n"
+            "w = straightway.load_model(sys.argv[1], 'cuda:0', slices=cuts)\n"
+            "print(w.receipt.bytes, w.receipt.storage_bytes)\n"
+        )
         drop_caches()
-        done = subprocess.run([sys.executable, "-c", code, self.args.folder], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, self.args.folder], capture_output=True, text=True, check=True
+        )
         wanted, read = map(int, done.stdout.split())
         return {"wanted_bytes": wanted, "read_bytes": read}
 
@@ -390,7 +433,16 @@ class Bench:
         def row(what, ours, theirs, bar, better="at least"):
             ratio = ours / theirs
             met = ratio >= bar if better == "at least" else ratio <= bar
-            rows.append({"what": what, "ours": ours, "theirs": theirs, "ratio": round(ratio, 3), "bar": f"{better} {bar}", "met": met})
+            rows.append(
+                {
+                    "what": what,
+                    "ours": ours,
+                    "theirs": theirs,
+                    "ratio": round(ratio, 3),
+                    "bar": f"{better} {bar}",
+                    "met": met,
+                }
+            )
 
         others = [n for n in self.runs if n != "straightway"]
 
@@ -407,22 +459,57 @@ class Bench:
             row("cold, against O_DIRECT", self.rate("straightway", "cold"), self.limits["direct"], 0.95)
             for medium in ["cold", "first"]:
                 peer = best(medium, others if medium == "cold" else tensors)
-                row(f"{'fresh process, tmpfs' if medium == 'first' else medium}, against {peer}", self.rate("straightway", medium), self.rate(peer, medium), 1.0)
+                row(
+                    f"{'fresh process, tmpfs' if medium == 'first' else medium}, against {peer}",
+                    self.rate("straightway", medium),
+                    self.rate(peer, medium),
+                    1.0,
+                )
             row("200,000 small tensors against one", small["seconds"]["many"], small["seconds"]["one"], 2.0, "at most")
             peak = max(r["host_peak_bytes"] for runs in self.runs["straightway"].values() for r in runs)
             row("peak host memory, against 512 MiB", peak, 512 << 20, 1.0, "at most")
-            row("bytes read by a rank of 8, against its share", share["read_bytes"], share["wanted_bytes"], 1.05, "at most")
-            sums = {json.dumps(r["sum"]) for n in self.runs for runs in self.runs[n].values() for r in runs if r["sum"] is not None}
+            row(
+                "bytes read by a rank of 8, against its share",
+                share["read_bytes"],
+                share["wanted_bytes"],
+                1.05,
+                "at most",
+            )
+            sums = {
+                json.dumps(r["sum"])
+                for n in self.runs
+                for runs in self.runs[n].values()
+                for r in runs
+                if r["sum"] is not None
+            }
             assert len(sums) == 1, f"the loaders disagree about the bytes: {sums}"
         else:
             for medium in ["warm", "cold"]:
                 for peer in others:
                     row(f"{medium}, against {peer}", self.rate("straightway", medium), self.rate(peer, medium), 1.0)
         return {
-            "date": datetime.date.today().isoformat(), "machine": machine(self.gpu), "versions": versions(),
-            "bytes": self.bytes, "rounds": self.args.rounds, "limits_bytes_per_s": self.limits, "small": small, "share": share, "rows": rows,
-            "loaders": {n: {m: {"rate_bytes_per_s": self.rate(n, m), **{k: statistics.median(r[k] for r in runs) for k in
-                        ["seconds", "cpu_s", "host_peak_bytes", "gpu_peak_bytes"]}} for m, runs in by.items()} for n, by in self.runs.items()},
+            "date": datetime.date.today().isoformat(),
+            "machine": machine(self.gpu),
+            "versions": versions(),
+            "bytes": self.bytes,
+            "rounds": self.args.rounds,
+            "limits_bytes_per_s": self.limits,
+            "small": small,
+            "share": share,
+            "rows": rows,
+            "loaders": {
+                n: {
+                    m: {
+                        "rate_bytes_per_s": self.rate(n, m),
+                        **{
+                            k: statistics.median(r[k] for r in runs)
+                            for k in ["seconds", "cpu_s", "host_peak_bytes", "gpu_peak_bytes"]
+                        },
+                    }
+                    for m, runs in by.items()
+                }
+                for n, by in self.runs.items()
+            },
             "routes": {m: runs[-1].get("routes") for m, runs in self.runs["straightway"].items()},
         }
 
@@ -438,7 +525,16 @@ def machine(gpu):
 def versions():
     import importlib.metadata as metadata
 
-    names = ["straightway", "torch", "numpy", "safetensors", "fastsafetensors", "runai-model-streamer", "instanttensor", "kvikio-cu13"]
+    names = [
+        "straightway",
+        "torch",
+        "numpy",
+        "safetensors",
+        "fastsafetensors",
+        "runai-model-streamer",
+        "instanttensor",
+        "kvikio-cu13",
+    ]
     found = {}
     for name in names:
         try:
@@ -476,7 +572,9 @@ def main():
 
 
 def show(result):
-    print(f"{'GB/s':24}" + "".join(f"{m:>9}" for m in ["first", *MEDIA]) + f"{'host MiB':>10}{'GPU MiB':>9}{'CPU s':>7}")
+    print(
+        f"{'GB/s':24}" + "".join(f"{m:>9}" for m in ["first", *MEDIA]) + f"{'host MiB':>10}{'GPU MiB':>9}{'CPU s':>7}"
+    )
     for loader, media in result["loaders"].items():
         cells = [f"{media[m]['rate_bytes_per_s'] / 1e9:9.2f}" if m in media else " " * 9 for m in ["first", *MEDIA]]
         peak = int(max(m["host_peak_bytes"] for m in media.values())) >> 20
@@ -485,7 +583,9 @@ def show(result):
     print("limits: " + ", ".join(f"{n} {v / 1e9:.2f}" for n, v in result["limits_bytes_per_s"].items()))
     for r in result["rows"]:
         shown = [f"{v / 1e9:.3f}e9" if v > 1e6 else f"{v:.3f}" for v in (r["ours"], r["theirs"])]
-        print(f"{r['what']:52} {shown[0]:>10} {shown[1]:>10} {r['ratio']:>7.3f}  {r['bar']}{'' if r['met'] else '  MISSED'}")
+        print(
+            f"{r['what']:52} {shown[0]:>10} {shown[1]:>10} {r['ratio']:>7.3f}  {r['bar']}{'' if r['met'] else '  MISSED'}"
+        )
 
 
 if __name__ == "__main__":

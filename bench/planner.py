@@ -66,17 +66,26 @@ class Bench:
     def run(self, name, *args):
         """Runs the command once. Records its seconds, its peak memory, and the figures that it printed on stderr."""
         start = time.monotonic()
-        child = subprocess.Popen([self.straightway, *args, "--json"], stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.PIPE, text=True,
-                                 preexec_fn=lambda: os.sched_setaffinity(0, {self.core}))
+        child = subprocess.Popen(
+            [self.straightway, *args, "--json"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, {self.core}),
+        )
         talk = child.stderr.read()
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode not in (0, 1):
             sys.exit(f"{' '.join(args)} failed: {talk}")
         self.runs.setdefault(name, []).append(
-            {"seconds": time.monotonic() - start, "process_cpu_seconds": usage.ru_utime + usage.ru_stime,
-             "rss_bytes": usage.ru_maxrss * 1024, **said(talk)})
+            {
+                "seconds": time.monotonic() - start,
+                "process_cpu_seconds": usage.ru_utime + usage.ru_stime,
+                "rss_bytes": usage.ru_maxrss * 1024,
+                **said(talk),
+            }
+        )
 
     def median(self, name, figure):
         return statistics.median(run[figure] for run in self.runs[name])
@@ -106,17 +115,36 @@ class Bench:
 
         def row(what, measured, unit, bar, better):
             met = measured >= bar if better == "at least" else measured <= bar
-            rows.append({"what": what, "measured": float(f"{measured:.4g}"), "unit": unit,
-                         "bar": f"{better} {bar:g}", "met": met})
+            rows.append(
+                {
+                    "what": what,
+                    "measured": float(f"{measured:.4g}"),
+                    "unit": unit,
+                    "bar": f"{better} {bar:g}",
+                    "met": met,
+                }
+            )
 
         full = "permutation"
         row("fabric, 1,024 hosts × 1 ms at 400 Gb/s", self.median(full, "seconds"), "s", 60, "at most")
         row("fabric, events", self.median(full, "rate") / 1e6, "M/s", 5, "at least")
         row("fabric, a packet", self.median(full, "us_per_packet"), "µs", HTSIM_US_PER_PACKET / 4, "at most")
-        row("fabric, times faster than htsim", HTSIM_US_PER_PACKET / self.median(full, "us_per_packet"), "×", 4, "at least")
+        row(
+            "fabric, times faster than htsim",
+            HTSIM_US_PER_PACKET / self.median(full, "us_per_packet"),
+            "×",
+            4,
+            "at least",
+        )
         row("fabric, peak memory", self.median(full, "rss_bytes") / 2**30, "GiB", 2, "at most")
         # Linear growth: a packet costs the same in the long run and in the short run.
-        row(f"fabric, a packet of {GROWTH_BYTES[1]} a host over one of {GROWTH_BYTES[0]}", self.growth(), "×", 1.25, "at most")
+        row(
+            f"fabric, a packet of {GROWTH_BYTES[1]} a host over one of {GROWTH_BYTES[0]}",
+            self.growth(),
+            "×",
+            1.25,
+            "at most",
+        )
         for name in pcie:
             row(f"{name}, TLPs", self.median(name, "rate") / 1e6, "M/s", 10, "at least")
         for topic in topics:
@@ -125,7 +153,9 @@ class Bench:
             "date": datetime.date.today().isoformat(),
             "machine": about() | {"load_average": os.getloadavg()[0]},
             "versions": {"straightway": sh(self.straightway, "--version").strip(), "python": platform.python_version()},
-            "rounds": self.rounds, "rows": rows, "runs": self.runs,
+            "rounds": self.rounds,
+            "rows": rows,
+            "runs": self.runs,
         }
 
 
@@ -164,7 +194,19 @@ COUNTED = {
 # The bar for the lower 95 % bound; with `--count`, for the ratio of instructions.
 SPEED_BAR = 0.93
 # Student's t for a one-sided 95 % bound, by degrees of freedom. A missing value uses the next row, or else the last.
-STUDENT = {10: 1.812, 11: 1.796, 12: 1.782, 13: 1.771, 14: 1.761, 15: 1.753, 16: 1.746, 18: 1.734, 20: 1.725, 24: 1.711, 30: 1.697}
+STUDENT = {
+    10: 1.812,
+    11: 1.796,
+    12: 1.782,
+    13: 1.771,
+    14: 1.761,
+    15: 1.753,
+    16: 1.746,
+    18: 1.734,
+    20: 1.725,
+    24: 1.711,
+    30: 1.697,
+}
 
 
 def written(binary, name, folder):
@@ -197,8 +239,13 @@ def compare(new, old, seconds, only):
 
     def once(binary, args):
         start = time.monotonic()
-        done = subprocess.run([binary, *args, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                              preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+        done = subprocess.run(
+            [binary, *args, "--json"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        )
         took = time.monotonic() - start
         if done.returncode not in (0, 1):
             sys.exit(f"{binary} {' '.join(args)} failed: {done.stderr}")
@@ -227,10 +274,20 @@ def compare(new, old, seconds, only):
                 ratios.append(pair(args, [old, new] if len(ratios) % 2 == 0 else [new, old]))
             cpu, clock = (bound([r[k] for r in ratios]) for k in ("cpu", "clock"))
             met = cpu["low95"] >= SPEED_BAR
-            rows.append({"what": name, "pairs": len(ratios), "cpu": cpu, "clock": clock, "met": met,
-                         "ratios": [round(r["cpu"], 3) for r in ratios]})
-            say(f"{name:32} {cpu['mean']:8.3f} {cpu['low95']:9.3f} {cpu['spread']:7.3f} {len(ratios):5} "
-                f"{clock['mean']:10.3f} {clock['low95']:9.3f}{'' if met else '  MISSED'}")
+            rows.append(
+                {
+                    "what": name,
+                    "pairs": len(ratios),
+                    "cpu": cpu,
+                    "clock": clock,
+                    "met": met,
+                    "ratios": [round(r["cpu"], 3) for r in ratios],
+                }
+            )
+            say(
+                f"{name:32} {cpu['mean']:8.3f} {cpu['low95']:9.3f} {cpu['spread']:7.3f} {len(ratios):5} "
+                f"{clock['mean']:10.3f} {clock['low95']:9.3f}{'' if met else '  MISSED'}"
+            )
     return {
         "date": datetime.date.today().isoformat(),
         "machine": about() | {"load_average": os.getloadavg()[0]},
@@ -246,6 +303,7 @@ SIMULATING = re.compile(r"straightway_(model|fabric|pcie)::(fabric::|pcie::)?(en
 
 def count(new, old):
     """Counts the instructions of both builds while simulating, by valgrind."""
+
     def instructions(binary, args, folder):
         out = os.path.join(folder, "callgrind")
         sh("valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", binary, *args, "--json")
@@ -260,13 +318,24 @@ def count(new, old):
             args = ["sim", command, "--scenario", path, *COUNTED.get(name, short)]
             counts = {binary: instructions(binary, args, folder) for binary in (old, new)}
             ratio = counts[old] / counts[new]
-            rows.append({"what": name, "old": counts[old], "new": counts[new], "ratio": round(ratio, 4),
-                         "met": ratio >= SPEED_BAR})
-            say(f"{name:32} {counts[old]:>14,} {counts[new]:>14,} {ratio:7.3f}{'' if ratio >= SPEED_BAR else '  MISSED'}")
+            rows.append(
+                {
+                    "what": name,
+                    "old": counts[old],
+                    "new": counts[new],
+                    "ratio": round(ratio, 4),
+                    "met": ratio >= SPEED_BAR,
+                }
+            )
+            say(
+                f"{name:32} {counts[old]:>14,} {counts[new]:>14,} {ratio:7.3f}{'' if ratio >= SPEED_BAR else '  MISSED'}"
+            )
     return {
-        "date": datetime.date.today().isoformat(), "machine": about(),
+        "date": datetime.date.today().isoformat(),
+        "machine": about(),
         "versions": {"old": sh(old, "--version").strip(), "new": sh(new, "--version").strip()},
-        "what": "instructions while simulating, by valgrind, old over new", "rows": rows,
+        "what": "instructions while simulating, by valgrind, old over new",
+        "rows": rows,
     }
 
 
@@ -293,8 +362,12 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", help="file for the result [default: bench/results/planner-DATE.json]")
     parser.add_argument("--against", metavar="OLD", help="compare with this build instead")
-    parser.add_argument("--new", metavar="BINARY", default=os.environ.get("STRAIGHTWAY") or shutil.which("straightway"),
-                        help="the build to measure [default: $STRAIGHTWAY, or straightway on the path]")
+    parser.add_argument(
+        "--new",
+        metavar="BINARY",
+        default=os.environ.get("STRAIGHTWAY") or shutil.which("straightway"),
+        help="the build to measure [default: $STRAIGHTWAY, or straightway on the path]",
+    )
     parser.add_argument("--count", action="store_true", help="with --against: instructions instead of time")
     parser.add_argument("--seconds", type=float, default=40, help="with --against: seconds for each scenario")
     parser.add_argument("--only", metavar="NAME", help="with --against: only scenarios whose name contains this")

@@ -26,10 +26,27 @@ BACKGROUND_DEPTH = 2
 def fio(folder, flush_bytes):
     """The p99 of fio's reads during writes, in seconds, and the rate of the writes."""
     common = ["--direct=1", "--ioengine=io_uring", "--group_reporting=0", "--time_based=0"]
-    writes = ["--name=writes", f"--filename={folder}/fio-writes", "--rw=write", "--bs=1m",
-              f"--iodepth={BACKGROUND_DEPTH}", f"--size={flush_bytes}", *common]
-    reads = ["--name=reads", f"--filename={folder}/source", "--rw=randread", "--bs=64k", "--iodepth=1",
-             "--size=1g", "--direct=1", "--ioengine=io_uring", "--time_based=1", "--runtime=600"]
+    writes = [
+        "--name=writes",
+        f"--filename={folder}/fio-writes",
+        "--rw=write",
+        "--bs=1m",
+        f"--iodepth={BACKGROUND_DEPTH}",
+        f"--size={flush_bytes}",
+        *common,
+    ]
+    reads = [
+        "--name=reads",
+        f"--filename={folder}/source",
+        "--rw=randread",
+        "--bs=64k",
+        "--iodepth=1",
+        "--size=1g",
+        "--direct=1",
+        "--ioengine=io_uring",
+        "--time_based=1",
+        "--runtime=600",
+    ]
     # The reads stop when the writes end.
     command = ["fio", "--output-format=json", "--exitall", *writes, *reads]
     answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -72,8 +89,12 @@ def main():
         return row[name][0] / row["rate"]
 
     figures = [
-        ("p99 of reads beside a flush / fio's",
-         median(ours, lambda r: r["read_p99_s"]) / median(theirs, lambda r: r["read_p99_s"]), "<=", 1.3),
+        (
+            "p99 of reads beside a flush / fio's",
+            median(ours, lambda r: r["read_p99_s"]) / median(theirs, lambda r: r["read_p99_s"]),
+            "<=",
+            1.3,
+        ),
         ("flush beside reads / alone", median(ours, lambda r: r["flush_beside"] / r["flush_alone"]), ">=", 0.85),
         ("flush after reads / alone", median(ours, lambda r: r["flush_after"] / r["flush_alone"]), ">=", 0.97),
         ("part of weight 3 beside 1 / 0.75", median(shares, lambda r: 1 - part(r, "weights_1_3")) / 0.75, "~", 0.1),

@@ -93,12 +93,31 @@ def main():
         found = measure(os.path.join(args.folder, "restore"), total, args.device, args.caches, args.rounds)
         for cache, times in found.items():
             restore, load, control = (statistics.median(times[way]) for way in ("restore", "load", "control"))
-            row = {"bytes": total, "cache": cache, "restore_s": restore, "load_s": load, "control_s": control,
-                   "ratio": round(load / restore, 4), "bar": BARS[cache], "met": load / restore >= BARS[cache], "times": times}
+            row = {
+                "bytes": total,
+                "cache": cache,
+                "restore_s": restore,
+                "load_s": load,
+                "control_s": control,
+                "ratio": round(load / restore, 4),
+                "bar": BARS[cache],
+                "met": load / restore >= BARS[cache],
+                "times": times,
+            }
             rows.append(row)
-            print(f"{total / 1e9:9.1f}G {cache:>6} {restore:10.4f} {load:10.4f} {control:10.4f} {row['ratio']:7.3f}"
-                  + f"  >= {row['bar']}" + ("" if row["met"] else "  MISSED"), flush=True)
-        result = {"date": date, "machine": machine(args.device != "cpu"), "versions": packages(), "device": args.device, "rows": rows}
+            print(
+                f"{total / 1e9:9.1f}G {cache:>6} {restore:10.4f} {load:10.4f} {control:10.4f} {row['ratio']:7.3f}"
+                + f"  >= {row['bar']}"
+                + ("" if row["met"] else "  MISSED"),
+                flush=True,
+            )
+        result = {
+            "date": date,
+            "machine": machine(args.device != "cpu"),
+            "versions": packages(),
+            "device": args.device,
+            "rows": rows,
+        }
         with open(args.out, "w") as file:
             json.dump(result, file, indent=1)
             file.write("\n")

@@ -61,6 +61,7 @@ def warm(path):
 
 # The worker: one process per version, which keeps its lanes and memory between runs, as a job does.
 
+
 class Worker:
     """Runs inside the child. Each method does one piece of work and returns the seconds that it took."""
 
@@ -102,7 +103,9 @@ class Worker:
             self.torch.manual_seed(1)
             each = self.total // 64 // 2
             self.kept = {
-                f"layers.{i}.weight": self.torch.randint(-(2**15), 2**15, (each,), device=self.device, dtype=self.torch.int16)
+                f"layers.{i}.weight": self.torch.randint(
+                    -(2**15), 2**15, (each,), device=self.device, dtype=self.torch.int16
+                )
                 for i in range(64)
             }
             self.kept |= {f"layers.{i}.bias": self.torch.randn(4097, device=self.device) for i in range(64)}
@@ -145,9 +148,19 @@ class Package:
     """The worker process of one version."""
 
     def __init__(self, folder, args):
-        command = [sys.executable, os.path.abspath(__file__), "--worker", "--device", args.device, "--bytes", str(args.bytes)]
+        command = [
+            sys.executable,
+            os.path.abspath(__file__),
+            "--worker",
+            "--device",
+            args.device,
+            "--bytes",
+            str(args.bytes),
+        ]
         environment = dict(os.environ, PYTHONPATH=folder, XDG_STATE_HOME=os.path.join(args.folder, "state"))
-        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def __call__(self, *request):
         self.process.stdin.write(json.dumps(request) + "\n")
@@ -188,10 +201,15 @@ class Bench:
                     times[side].append(seconds)
         ratios = [old / new for old, new in zip(times["old"], times["new"])]
         row = {
-            "what": what, "medium": medium, "pairs": len(ratios),
-            "old_s": round(statistics.median(times["old"]), 5), "new_s": round(statistics.median(times["new"]), 5),
-            "ratio": round(statistics.median(ratios), 4), "lower_bound": round(lower_bound(ratios), 4),
-            "bar": BARS[medium], "times": {side: [round(t, 5) for t in times[side]] for side in SIDES},
+            "what": what,
+            "medium": medium,
+            "pairs": len(ratios),
+            "old_s": round(statistics.median(times["old"]), 5),
+            "new_s": round(statistics.median(times["new"]), 5),
+            "ratio": round(statistics.median(ratios), 4),
+            "lower_bound": round(lower_bound(ratios), 4),
+            "bar": BARS[medium],
+            "times": {side: [round(t, 5) for t in times[side]] for side in SIDES},
         }
         row["met"] = row["lower_bound"] >= row["bar"]
         self.rows.append(row)
@@ -202,7 +220,9 @@ class Bench:
     def command(self, *arguments):
         def run(side):
             start = time.perf_counter()
-            done = subprocess.run([self.binaries[side], *arguments], env=self.environment, capture_output=True, text=True)
+            done = subprocess.run(
+                [self.binaries[side], *arguments], env=self.environment, capture_output=True, text=True
+            )
             seconds = time.perf_counter() - start
             if done.returncode:
                 raise RuntimeError(f"{side}: {arguments}: {done.stderr}")
@@ -229,7 +249,10 @@ class Bench:
         data = random.Random(2).randbytes(each)
         for number in range(files):
             own = names[number::files]
-            header = {n: {"dtype": "U8", "shape": [each], "data_offsets": [i * each, (i + 1) * each]} for i, n in enumerate(own)}
+            header = {
+                n: {"dtype": "U8", "shape": [each], "data_offsets": [i * each, (i + 1) * each]}
+                for i, n in enumerate(own)
+            }
             text = json.dumps(header).encode()
             text += b" " * (-(len(text) + 8) % 4096)
             with open(os.path.join(folder, f"model-{number + 1:05}-of-{files:05}.safetensors"), "wb") as file:
@@ -239,18 +262,64 @@ class Bench:
 
     def run_binaries(self):
         file, many, model = self.at("file"), self.at("many"), self.at("model")
-        self.figure("copy file to memory, warm", "memory", self.command("copy", file, "host:"), lambda _: warm(file), self.args.pairs * 2)
-        self.figure("load model to memory, warm", "memory", self.command("load", model), lambda _: warm(model), self.args.pairs * 2)
-        self.figure("load small tensors to memory, warm", "memory", self.command("load", self.at("small")),
-                    lambda _: warm(self.at("small")), self.args.pairs * 2)
-        self.figure("load 2,000 small files to memory, warm", "memory", self.command("load", many), lambda _: warm(many), self.args.pairs * 2)
+        self.figure(
+            "copy file to memory, warm",
+            "memory",
+            self.command("copy", file, "host:"),
+            lambda _: warm(file),
+            self.args.pairs * 2,
+        )
+        self.figure(
+            "load model to memory, warm",
+            "memory",
+            self.command("load", model),
+            lambda _: warm(model),
+            self.args.pairs * 2,
+        )
+        self.figure(
+            "load small tensors to memory, warm",
+            "memory",
+            self.command("load", self.at("small")),
+            lambda _: warm(self.at("small")),
+            self.args.pairs * 2,
+        )
+        self.figure(
+            "load 2,000 small files to memory, warm",
+            "memory",
+            self.command("load", many),
+            lambda _: warm(many),
+            self.args.pairs * 2,
+        )
         for route in ("auto", "direct", "staged", "buffered"):
-            self.figure(f"copy file to memory, cold, {route}", "drive", self.command("copy", "--route", route, file, "host:"),
-                        lambda _: drop_caches())
+            self.figure(
+                f"copy file to memory, cold, {route}",
+                "drive",
+                self.command("copy", "--route", route, file, "host:"),
+                lambda _: drop_caches(),
+            )
         self.figure("load model to memory, cold", "drive", self.command("load", model), lambda _: drop_caches())
-        self.figure("load 2,000 small files to memory, cold", "drive", self.command("load", many), lambda _: drop_caches())
-        gather = ("bench", file, "--work", "gather", "--route", "staged", "--block", "4KiB", "--depth", "16", "--lanes", "2",
-                  "--extents", "50000", "--runs", "1", "--no-profile")
+        self.figure(
+            "load 2,000 small files to memory, cold", "drive", self.command("load", many), lambda _: drop_caches()
+        )
+        gather = (
+            "bench",
+            file,
+            "--work",
+            "gather",
+            "--route",
+            "staged",
+            "--block",
+            "4KiB",
+            "--depth",
+            "16",
+            "--lanes",
+            "2",
+            "--extents",
+            "50000",
+            "--runs",
+            "1",
+            "--no-profile",
+        )
         self.figure("gather 50,000 blocks of 4 KiB, cold", "drive", self.command(*gather), lambda _: drop_caches())
 
         def clean(_):
@@ -258,20 +327,35 @@ class Bench:
             drop_caches()
 
         self.figure("copy file to file, synced, cold", "drive", self.command("copy", file, self.at("target")), clean)
-        self.figure("copy 2,000 small files to a folder, synced", "drive", self.command("copy", many, self.at("target")), clean)
-        self.figure("rewrite model, cold", "drive", self.command("rewrite", model, self.at("target"), "--shard-size", "5GB"), clean)
+        self.figure(
+            "copy 2,000 small files to a folder, synced", "drive", self.command("copy", many, self.at("target")), clean
+        )
+        self.figure(
+            "rewrite model, cold",
+            "drive",
+            self.command("rewrite", model, self.at("target"), "--shard-size", "5GB"),
+            clean,
+        )
         remove(self.at("target"))
 
     def run_packages(self):
-        packages = {side: Package(os.path.abspath(folder), self.args) for side, folder in
-                    {"old": self.args.old_package, "new": self.args.new_package}.items()}
+        packages = {
+            side: Package(os.path.abspath(folder), self.args)
+            for side, folder in {"old": self.args.old_package, "new": self.args.new_package}.items()
+        }
         model, small = self.at("model"), self.at("small")
         ask = lambda *request: lambda side: packages[side](*request)
         own = lambda verb, step: lambda side: packages[side](verb, self.at(f"steps-{side}"), step)
         pairs = self.args.pairs
         self.figure("Python: load model, warm", "memory", ask("load", model), lambda _: warm(model), pairs * 2)
         (one,) = (os.path.join(small, f) for f in os.listdir(small))
-        self.figure("Python: get_tensor, 2,000 tensors, warm", "memory", ask("get_tensors", one), lambda _: warm(small), pairs * 2)
+        self.figure(
+            "Python: get_tensor, 2,000 tensors, warm",
+            "memory",
+            ask("get_tensors", one),
+            lambda _: warm(small),
+            pairs * 2,
+        )
         if self.args.tmpfs:
             copy = os.path.join(self.args.tmpfs, "versions-model")
             shutil.copytree(model, copy)
@@ -284,6 +368,7 @@ class Bench:
             def run(side):
                 step[side] += 1
                 return packages[side](verb, self.at(f"steps-{side}"), step[side])
+
             return run
 
         def clean(side):
@@ -298,7 +383,9 @@ class Bench:
         def restore(side):
             return packages[side]("restore", self.at(f"steps-{side}"), step[side])
 
-        self.figure("Python: restore, verified, warm", "memory", restore, lambda side: warm(self.at(f"steps-{side}")), pairs * 2)
+        self.figure(
+            "Python: restore, verified, warm", "memory", restore, lambda side: warm(self.at(f"steps-{side}")), pairs * 2
+        )
         self.figure("Python: restore, verified, cold", "drive", restore, lambda _: drop_caches())
         for package in packages.values():
             package.close()
@@ -316,8 +403,12 @@ class Bench:
 
     def keep(self):
         result = {
-            "date": datetime.date.today().isoformat(), "machine": about(), "device": self.args.device,
-            "versions": self.args.versions, "bytes": self.args.bytes, "rows": self.rows,
+            "date": datetime.date.today().isoformat(),
+            "machine": about(),
+            "device": self.args.device,
+            "versions": self.args.versions,
+            "bytes": self.args.bytes,
+            "rows": self.rows,
         }
         with open(self.args.out, "w") as file:
             json.dump(result, file, indent=1)
