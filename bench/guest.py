@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from harness import ROOT, sh
+
 LAB = f"{ROOT}/crates/lab/src/guest"
 FOLDERS = ["proc", "sys", "dev", "tmp", "run", "mnt", "sbin", "bin", "etc", "etc/nvme"]
 
@@ -70,7 +71,7 @@ def arguments(name):
 
 def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
     """Boots the newest kernel, runs a shell script in it, and returns its output."""
-    kernel = subprocess.run([f"{ROOT}/tools/guest-kernel"], check=True, capture_output=True, text=True).stdout.strip()
+    kernel = sh(f"{ROOT}/tools/guest-kernel").strip()
     with open(f"{kernel}/version") as file:
         version = file.read().strip()
     archive = Archive()
@@ -81,7 +82,7 @@ def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
         archive.program(name, path)
     busybox = shutil.which("busybox")
     archive.file("bin/busybox", busybox)
-    for name in subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split():
+    for name in sh(busybox, "--list").split():
         archive.add(f"bin/{name}", 0o120777, b"busybox")
     archive.modules(kernel, version, modules)
     archive.file("init", f"{LAB}/network.sh")

@@ -9,8 +9,6 @@ about ten minutes.
     python3 bench/kills.py [--kills N] [--rust N] [--seed S] [--out FILE]
 """
 
-import argparse
-import datetime
 import json
 import os
 import re
@@ -18,23 +16,19 @@ import subprocess
 import sys
 import time
 
-from machine import about
+from harness import ROOT, facts, packages, parser, write
 
 RUST = ["cargo", "test", "-p", "straightway-pipeline", "--test", "checkpoint", "--", "kill::", "--nocapture"]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=2_000)
-    parser.add_argument("--rust", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=1)
-    date = datetime.date.today().isoformat()
-    here = os.path.dirname(os.path.abspath(__file__))
-    parser.add_argument("--out", default=os.path.join(here, "results", f"kills-{date}.json"))
-    args = parser.parse_args()
-    root = os.path.dirname(here)
-    result = {"date": date, "machine": about(), "versions": versions(), "python": None}
-    script = os.path.join(root, "crates/python/tests/kills.py")
+    options = parser(__doc__, "kills.json")
+    options.add_argument("--kills", type=int, default=2_000)
+    options.add_argument("--rust", type=int, default=0)
+    options.add_argument("--seed", type=int, default=1)
+    args = options.parse_args()
+    result = facts(packages("straightway", "numpy", "torch")) | {"python": None}
+    script = os.path.join(ROOT, "crates/python/tests/kills.py")
     done = subprocess.run([sys.executable, script, str(args.kills), str(args.seed)], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         return 1
@@ -44,7 +38,7 @@ def main():
         done = subprocess.run(
             RUST,
             env=os.environ | {"STRAIGHTWAY_KILLS": str(args.rust)},
-            cwd=root,
+            cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -59,19 +53,9 @@ def main():
             "lost": 0,
             "seconds": round(time.monotonic() - start),
         }
-    with open(args.out, "w") as file:
-        json.dump(result, file, indent=1)
-        file.write("\n")
+    write(args.out, result)
     print(json.dumps(result))
     return 0
-
-
-def versions():
-    """The versions of this package and of its environment."""
-    code = "import json, sys, straightway, numpy, torch; print(json.dumps({'straightway': straightway.__version__, 'python': sys.version.split()[0], 'numpy': numpy.__version__, 'torch': torch.__version__}))"
-    return json.loads(
-        subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
-    )
 
 
 if __name__ == "__main__":

@@ -3,15 +3,13 @@
 
 Both are tests that `make test` runs with small counts: `cuts` of `--test host` and `--test kills` in crates/nvme-host.
 Every read is compared and every write is read back. After each kill of a host the file is compared with the flushed
-data. Writes bench/results/nvme-faults-DATE.json.
+data.
 
     python3 bench/nvme_faults.py [--cuts 24] [--kills 200] [--out FILE]
 
 24 cuts take about 1.5 minutes; 200 kills take 5 to 10.
 """
 
-import argparse
-import datetime
 import json
 import os
 import re
@@ -19,9 +17,7 @@ import subprocess
 import sys
 import time
 
-from machine import about
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from harness import ROOT, facts, is_met, parser, write
 
 
 def test(name, filters, environment):
@@ -52,7 +48,7 @@ def cuts(count):
             "stall_ms_max": stalls[-1],
             "stall_ms_median": stalls[len(stalls) // 2],
             "bar_ms": bar,
-            "is_met": stalls[-1] <= bar,
+            "is_met": is_met(stalls[-1], bar, "at most"),
         }
     return {"paths": 4, "keep_alive_s": 1, "ios": sum(int(ios) for _, _, ios in found), "seconds": seconds, **kinds}
 
@@ -68,23 +64,16 @@ def kills(count):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cuts", type=int, default=24)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--note", default="")
-    date = datetime.date.today().isoformat()
-    parser.add_argument("--out", default=os.path.join(ROOT, "bench", "results", f"nvme-faults-{date}.json"))
-    args = parser.parse_args()
-    result = {"date": date, "machine": about(), "load": round(os.getloadavg()[0], 1), "note": args.note}
+    options = parser(__doc__, "nvme-faults.json")
+    options.add_argument("--cuts", type=int, default=24)
+    options.add_argument("--kills", type=int, default=200)
+    options.add_argument("--note", default="")
+    args = options.parse_args()
+    result = facts() | {"load": round(os.getloadavg()[0], 1), "note": args.note}
     # Both fail at the first wrong, lost or stale byte, so there is no count of them.
-    result |= {
-        "checked": "each read was compared and each flushed write read back",
-        "cuts": cuts(args.cuts),
-        "kills": kills(args.kills),
-    }
-    with open(args.out, "w") as file:
-        json.dump(result, file, indent=1)
-        file.write("\n")
+    result |= {"checked": "each read was compared and each flushed write read back"}
+    result |= {"cuts": cuts(args.cuts), "kills": kills(args.kills)}
+    write(args.out, result)
     print(json.dumps(result))
 
 

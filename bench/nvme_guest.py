@@ -11,8 +11,6 @@ buffers (`tcpbench blk`). The script builds its programs into CARGO_TARGET_DIR. 
 the boot the defaults take about 7 minutes.
 """
 
-import argparse
-import datetime
 import json
 import os
 import re
@@ -22,10 +20,9 @@ import sys
 import tempfile
 
 from guest import boot
-from machine import about
+from harness import HERE, ROOT, facts, is_met, parser, write
+from nvme_tcp import build_tcpbench
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(HERE)
 MODULES = ["brd", "nvmet_tcp", "nvme_tcp"]
 LINE = re.compile(
     r"^run: (\d+) (\S+) .*?(\d+) B depth +(\d+): +(\d+) IOPS +([\d.]+) MiB/s, ([\d.]+) CPU-s/s, ([\d.]+) us CPU an I/O",
@@ -57,9 +54,8 @@ def build(folder):
                 ["cargo", "build", "-q", "--release", "-p", package, "--example", example], cwd=ROOT, check=True
             )
         release = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release/examples")
-    tcpbench = os.path.join(folder, "tcpbench")
-    subprocess.run(["gcc", "-O2", "-w", "-static", "-o", tcpbench, os.path.join(HERE, "tcpbench.c")], check=True)
-    return {"nvme-read": f"{release}/nvme-read", "nvme-serve": f"{release}/nvme-serve", "tcpbench": tcpbench}
+    examples = {name: f"{release}/{name}" for name in ("nvme-read", "nvme-serve")}
+    return examples | {"tcpbench": build_tcpbench(folder, "-static")}
 
 
 def compare(runs):
@@ -81,24 +77,20 @@ def compare(runs):
             "theirs": statistics.median(b for _, b in pairs),
         }
         if bar:
-            row |= {
-                "bar": f"{'>=' if what == 'iops' else '<='} {bar}",
-                "is_met": row["ratio"] >= bar if what == "iops" else row["ratio"] <= bar,
-            }
+            sign, better = (">=", "at least") if what == "iops" else ("<=", "at most")
+            row |= {"bar": f"{sign} {bar}", "is_met": is_met(row["ratio"], bar, better)}
         rows.append(row)
     return rows
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=int, default=3)
-    parser.add_argument("--cpus", type=int, default=2, help="processors of the guest")
-    parser.add_argument("--limit", type=int, help="time limit of the guest, in seconds")
-    parser.add_argument("--note", default="")
-    date = datetime.date.today().isoformat()
-    parser.add_argument("--out", default=os.path.join(HERE, "results", f"nvme-guest-{date}.json"))
-    args = parser.parse_args()
+    options = parser(__doc__, "nvme-guest.json")
+    options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--seconds", type=int, default=3)
+    options.add_argument("--cpus", type=int, default=2, help="processors of the guest")
+    options.add_argument("--limit", type=int, help="time limit of the guest, in seconds")
+    options.add_argument("--note", default="")
+    args = options.parse_args()
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder, open(os.path.join(HERE, "nvme_guest.sh")) as file:
         script = f"ROUNDS={args.rounds}\nSECONDS_EACH={args.seconds}\n{file.read()}"
@@ -117,17 +109,11 @@ def main():
         file.write(said)
     if "guest: done" not in said or not all(runs):
         sys.exit("the guest failed; see the log beside the result")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
     kernel = re.search(r"guest: up after [\d.]+ s, Linux (\S+)", said)
-    result = {
-        "date": date,
-        "machine": about(),
+    result = facts() | {
         "load_before": round(load, 1),
         "load_after": round(os.getloadavg()[0], 1),
         "note": args.note,
-        "commit": commit,
         "guest_cpus": args.cpus,
         "guest_kernel": kernel and kernel[1],
         "rounds": args.rounds,
@@ -135,9 +121,7 @@ def main():
         "rows": compare(runs),
         "runs": [{f"{what} {block}": figures for (what, block), figures in one.items()} for one in runs],
     }
-    with open(args.out, "w") as file:
-        json.dump(result, file, indent=1)
-        file.write("\n")
+    write(args.out, result)
     for row in result["rows"]:
         print(json.dumps(row))
 
