@@ -166,6 +166,13 @@ CLIENTS = {
     "s3torchconnector": s3torchconnector,
 }
 
-if __name__ == "__main__":
+
+def main() -> None:
+    if "--help" in sys.argv:
+        return print(__doc__)
     name, *arguments = sys.argv[1:]
     json.dump(CLIENTS[name](*arguments), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
