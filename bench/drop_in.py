@@ -15,8 +15,6 @@ tokens, tied embeddings, bfloat16: 269 MB) and random weights; `load_file` loads
 transformers; safetensors comes with those.
 """
 
-import argparse
-import datetime
 import gc
 import hashlib
 import json
@@ -26,8 +24,7 @@ import subprocess
 import sys
 import time
 
-from machine import about
-from versions import lower_bound
+from harness import Worker, alternate, facts, packages, parser, ratio_of_pairs, write
 
 BARS = {"from_pretrained": 0.97, "get_tensor": 0.9, "load_file": 0.97}
 SIDES = ("safetensors", "straightway")
@@ -129,44 +126,23 @@ LlamaForCausalLM(config).save_pretrained(sys.argv[1])
 def measure(work, path, pairs):
     """Measures pairs of one kind of work: a figure for the load, and one with every byte used."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
-    started = {
-        name: subprocess.Popen(
-            [sys.executable, __file__, "--side", name, work, path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for name in SIDES
-    }
-
-    def told(name):
-        for line in started[name].stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        raise SystemExit(f"drop_in: the side of {name} ended")
-
+    workers = {name: Worker(__file__, "--side", name, work, path, env=environment) for name in SIDES}
     try:
-        first = {name: told(name) for name in SIDES}
+        first = {name: worker.answer() for name, worker in workers.items()}
         found = {name: {"loaded": [], "used": []} for name in SIDES}
-        # The first pair is a warm-up and is not counted.
-        for pair in range(pairs + 1):
-            for name in SIDES if pair % 2 else SIDES[::-1]:
-                started[name].stdin.write("go\n")
-                started[name].stdin.flush()
-                for what, seconds in told(name).items():
-                    if pair:
-                        found[name][what].append(seconds)
-        for process in started.values():
-            process.stdin.close()
-            process.wait(60)
+        for name, is_counted in alternate(SIDES, pairs):
+            for what, seconds in workers[name].ask("go").items():
+                if is_counted:
+                    found[name][what].append(seconds)
+        for worker in workers.values():
+            worker.close(60)
     finally:
-        for process in started.values():
-            process.kill()
+        for worker in workers.values():
+            worker.kill()
     figures = []
     for what in ("loaded", "used"):
         theirs, ours = (found[name][what] for name in SIDES)
-        ratios = [a / b for a, b in zip(theirs, ours)]
+        ratio, bound = ratio_of_pairs(theirs, ours)
         figures.append(
             {
                 "work": work,
@@ -175,8 +151,8 @@ def measure(work, path, pairs):
                 "same_tensors": len({first[name]["digest"] for name in SIDES}) == 1,
                 "safetensors_s": statistics.median(theirs),
                 "straightway_s": statistics.median(ours),
-                "ratio": statistics.median(ratios),
-                "ratio_lower_bound": lower_bound(ratios),
+                "ratio": ratio,
+                "ratio_lower_bound": bound,
                 "bar": BARS[work],
                 "first_s": {name: first[name]["first_s"] for name in SIDES},
                 "seconds": {"safetensors": theirs, "straightway": ours},
@@ -188,20 +164,12 @@ def measure(work, path, pairs):
 def main():
     if sys.argv[1:2] == ["--side"]:
         return side(*sys.argv[2:])
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = parser(__doc__)
     options.add_argument("--folder", required=True)
     options.add_argument("--pairs", type=int, default=11)
     options.add_argument("--only", choices=BARS, help="measure only this")
-    options.add_argument("--out")
     args = options.parse_args()
-    from importlib.metadata import version
-
-    result = {
-        "date": datetime.date.today().isoformat(),
-        "machine": about(),
-        "versions": {name: version(name) for name in ("straightway", "safetensors", "transformers", "torch")},
-        "figures": [],
-    }
+    result = facts(packages("straightway", "safetensors", "transformers", "torch")) | {"figures": []}
     for work in BARS:
         if args.only not in (None, work):
             continue
@@ -209,8 +177,7 @@ def main():
             result["figures"].append(figure)
             print(json.dumps({key: value for key, value in figure.items() if key != "seconds"}), flush=True)
     if args.out:
-        with open(args.out, "w") as file:
-            json.dump(result, file, indent=1)
+        write(args.out, result)
     met = [f["same_tensors"] and (f["bar"] is None or f["ratio"] >= f["bar"]) for f in result["figures"]]
     return 0 if all(met) else 1
 

@@ -8,18 +8,27 @@ the rounds are compared. Caches are dropped before cold runs, which needs root.
     STRAIGHTWAY=path/to/straightway python3 bench/fio.py [--folder DIR] [--size BYTES] [--rounds N]
 """
 
-import argparse
-import datetime
-import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-from machine import about, drop_caches
+from harness import (
+    Bench,
+    drop_caches,
+    facts,
+    fio,
+    parser,
+    receipt,
+    rounds,
+    show_compared,
+    speed,
+    straightway,
+    version,
+    write,
+)
 
 BLOCKS = ["256k", "1M", "4M"]
 DEPTHS = [4, 16, 32]
@@ -27,91 +36,79 @@ GATHER_EXTENTS = 200_000
 GATHER_DEPTH = 32
 # The ring has two lanes, each with its own queue. Their combined depth equals fio's.
 RING_LANES = 2
+# Without and with registered buffers: the suffix of the name, and fio's options.
+BUFFERS = [("", []), (" fixed", ["--fixedbufs", "--registerfiles"])]
+DIRECT = ["--ioengine=io_uring", "--direct=1"]
 
 
-def sh(*args, **more):
-    return subprocess.run(args, check=True, capture_output=True, text=True, **more).stdout
+def cold_reads(blocks=BLOCKS, depths=DEPTHS):
+    """The names and options of fio's cold reads."""
+    for block in blocks:
+        for depth in depths:
+            for suffix, fixed in BUFFERS:
+                yield (
+                    f"fio {block} x {depth}{suffix}",
+                    ["--rw=read", *DIRECT, f"--bs={block}", f"--iodepth={depth}", *fixed],
+                )
 
 
-def fio(file, size, *args):
-    """Runs fio once. Returns bytes per second, and CPU seconds per 10^9 bytes."""
-    out = sh("fio", "--name=job", f"--filename={file}", f"--size={size}", "--output-format=json",
-             "--group_reporting", "--thread", *args)
-    job = json.loads(out[out.index("{"):])["jobs"][0]
-    side = job["write"] if job["write"]["io_bytes"] else job["read"]
-    seconds = side["runtime"] / 1000
-    cpu = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000
-    return {"rate": side["io_bytes"] / seconds, "cpu": cpu / (side["io_bytes"] / 1e9)}
+def write_file(path, size):
+    """Writes the file that is read."""
+    fio(path, size, "--rw=write", "--bs=1M", *DIRECT, "--iodepth=16", "--end_fsync=1")
 
 
-def ours(receipt):
-    return {"rate": receipt["rate_bytes_per_s"], "cpu": receipt["cpu_s_per_gb"]}
+class Fio(Bench):
+    """The comparison. A measurement has the name of its work and of its configuration."""
 
-
-class Bench:
     def __init__(self, args):
+        super().__init__(args)
         self.size = args.size
-        self.rounds = args.rounds
-        self.straightway = os.environ.get("STRAIGHTWAY") or shutil.which("straightway")
-        if not self.straightway:
-            sys.exit("set STRAIGHTWAY to the binary to measure")
+        self.straightway = straightway()
         self.folder = tempfile.mkdtemp(prefix="straightway-fio-", dir=args.folder)
         self.file = os.path.join(self.folder, "file")
         # A separate profile: the machine's own is not changed.
         self.env = dict(os.environ, XDG_STATE_HOME=os.path.join(self.folder, "state"))
-        self.runs = {}
-
-    def note(self, work, name, run):
-        self.runs.setdefault(work, {}).setdefault(name, []).append(run)
 
     def straight(self, *args):
-        return json.loads(sh(self.straightway, *args, "--json", env=self.env))
+        return receipt(self.straightway, *args, "--json", env=self.env)
 
     def copy(self, *args):
-        return ours(self.straight("copy", self.file, "host:", *args))
+        return speed(self.straight("copy", self.file, "host:", *args))
 
     def bench(self, *args):
         out = self.straight("bench", self.file, "--runs", "1", "--no-profile", "--whole", *args)
-        return ours(out["samples"][0]["receipt"])
+        return speed(out["samples"][0]["receipt"])
 
     def make(self):
-        fio(self.file, self.size, "--rw=write", "--bs=1M", "--ioengine=io_uring", "--direct=1", "--iodepth=16",
-            "--end_fsync=1")
+        write_file(self.file, self.size)
         # The profile that `bench` writes gives the defaults of the runs below, as it does for a user.
-        self.straight("bench", self.file, "--work", "read", "--route", "direct,staged", "--block",
-                      "256KiB,1MiB,4MiB", "--depth", "4,16,32", "--whole")
+        sizes = ["--block", "256KiB,1MiB,4MiB", "--depth", "4,16,32"]
+        self.straight("bench", self.file, "--work", "read", "--route", "direct,staged", *sizes, "--whole")
 
     def cold_read(self):
-        for bs in BLOCKS:
-            for depth in DEPTHS:
-                for fixed in ([], ["--fixedbufs", "--registerfiles"]):
-                    drop_caches()
-                    run = fio(self.file, self.size, "--rw=read", "--ioengine=io_uring", "--direct=1", f"--bs={bs}",
-                              f"--iodepth={depth}", *fixed)
-                    self.note("cold read", f"fio {bs} x {depth}{' fixed' if fixed else ''}", run)
-        drop_caches()
-        self.note("cold read", "straightway auto", self.copy())
-        drop_caches()
-        self.note("cold read", "straightway direct", self.copy("--route", "direct"))
-        drop_caches()
-        self.note("cold read", "straightway buffered", self.copy("--route", "buffered"))
+        for name, options in cold_reads():
+            drop_caches()
+            self.note(("cold read", name), fio(self.file, self.size, *options))
+        for name, route in (("auto", []), ("direct", ["--route", "direct"]), ("buffered", ["--route", "buffered"])):
+            drop_caches()
+            self.note(("cold read", f"straightway {name}"), self.copy(*route))
 
     def write(self):
         tuning = self.tuning()
-        for bs in BLOCKS:
+        path = os.path.join(self.folder, "written")
+        for block in BLOCKS:
             for depth in DEPTHS:
-                path = os.path.join(self.folder, "written")
-                run = fio(path, self.size, "--rw=write", "--ioengine=io_uring", "--direct=1", f"--bs={bs}",
-                          f"--iodepth={depth}", "--end_fsync=1")
+                options = ["--rw=write", *DIRECT, f"--bs={block}", f"--iodepth={depth}", "--end_fsync=1"]
+                self.note(("write", f"fio {block} x {depth}"), fio(path, self.size, *options))
                 os.remove(path)
-                self.note("write", f"fio {bs} x {depth}", run)
-        self.note("write", "straightway auto", self.bench("--work", "write", "--route", self.route, *tuning))
+        self.note(("write", "straightway auto"), self.bench("--work", "write", "--route", self.route, *tuning))
 
     def tuning(self):
         """The block size and depth that `straightway bench` chose, as options."""
         import tomllib
-        with open(os.path.join(self.folder, "state/straightway/profile.toml"), "rb") as f:
-            drive = next(iter(tomllib.load(f)["drives"].values()))
+
+        with open(os.path.join(self.folder, "state/straightway/profile.toml"), "rb") as file:
+            drive = next(iter(tomllib.load(file)["drives"].values()))
         self.chosen = drive["tuning"]
         # The route that auto takes on this drive, according to the profile.
         self.route = "staged" if self.chosen["ring_first"] else "direct"
@@ -122,97 +119,86 @@ class Bench:
         share = self.size // jobs
         subprocess.run(["dd", f"if={self.file}", "of=/dev/null", "bs=4M"], check=True, capture_output=True)
         for engine in ["psync", "mmap"]:
-            for bs in ["64k", "256k", "1M"]:
-                run = fio(self.file, share, "--rw=read", f"--ioengine={engine}", f"--bs={bs}", f"--numjobs={jobs}",
-                          f"--offset_increment={share}", "--invalidate=0")
-                self.note("warm read", f"fio {engine} {bs} x {jobs} jobs", run)
-        for name, args in [("dd to /dev/null", ["dd", f"if={self.file}", "of=/dev/null", "bs=1M"]),
-                           ("cp to /dev/shm", ["cp", self.file, "/dev/shm/straightway-fio"])]:
+            for block in ["64k", "256k", "1M"]:
+                options = ["--rw=read", f"--ioengine={engine}", f"--bs={block}", f"--numjobs={jobs}"]
+                run = fio(self.file, share, *options, f"--offset_increment={share}", "--invalidate=0")
+                self.note(("warm read", f"fio {engine} {block} x {jobs} jobs"), run)
+        for name, command in [
+            ("dd to /dev/null", ["dd", f"if={self.file}", "of=/dev/null", "bs=1M"]),
+            ("cp to /dev/shm", ["cp", self.file, "/dev/shm/straightway-fio"]),
+        ]:
             start = time.monotonic()
-            subprocess.run(args, check=True, capture_output=True)
-            self.note("warm read", name, {"rate": self.size / (time.monotonic() - start), "cpu": float("nan")})
+            subprocess.run(command, check=True, capture_output=True)
+            run = {"rate": self.size / (time.monotonic() - start), "cpu": float("nan")}
+            self.note(("warm read", name), run)
         os.remove("/dev/shm/straightway-fio")
-        self.note("warm read", "straightway auto", self.copy())
+        self.note(("warm read", "straightway auto"), self.copy())
 
     def gather(self):
         drop_caches()
-        for fixed in ([], ["--fixedbufs", "--registerfiles"]):
-            run = fio(self.file, self.size, "--rw=randread", "--ioengine=io_uring", "--direct=1", "--bs=4k",
-                      f"--iodepth={GATHER_DEPTH}", f"--io_size={GATHER_EXTENTS * 4096}", *fixed)
-            self.note("gather", f"fio randread 4k x {GATHER_DEPTH}{' fixed' if fixed else ''}", run)
+        for suffix, fixed in BUFFERS:
+            options = ["--rw=randread", *DIRECT, "--bs=4k", f"--iodepth={GATHER_DEPTH}"]
+            run = fio(self.file, self.size, *options, f"--io_size={GATHER_EXTENTS * 4096}", *fixed)
+            self.note(("gather", f"fio randread 4k x {GATHER_DEPTH}{suffix}"), run)
         # Auto reads small extents through the ring, where adjacent extents share one read.
-        self.note("gather", "straightway auto", self.bench(
-            "--work", "gather", "--route", "staged", "--block", "4KiB", "--lanes", str(RING_LANES),
-            "--depth", str(GATHER_DEPTH // RING_LANES), "--extents", str(GATHER_EXTENTS)))
+        queue = ["--lanes", str(RING_LANES), "--depth", str(GATHER_DEPTH // RING_LANES)]
+        work = ["--work", "gather", "--route", "staged", "--block", "4KiB", "--extents", str(GATHER_EXTENTS)]
+        self.note(("gather", "straightway auto"), self.bench(*work, *queue))
 
     def run(self):
         try:
             self.make()
-            for number in range(self.rounds):
+            for _ in rounds(self.args.rounds):
                 for work in [self.cold_read, self.write, self.warm_read, self.gather]:
-                    print(f"round {number + 1} of {self.rounds}: {work.__name__}", file=sys.stderr)
+                    print(work.__name__, file=sys.stderr)
                     work()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
         return self.result()
 
-    def median(self, work, name, figure="rate"):
-        return statistics.median(run[figure] for run in self.runs[work][name])
-
-    def best(self, work, prefix):
-        names = [n for n in self.runs[work] if n.startswith(prefix)]
-        return max(names, key=lambda n: self.median(work, n))
+    def best(self, work):
+        """The fastest configuration of fio."""
+        names = [name for other, name in self.runs if other == work and name.startswith("fio")]
+        return max(names, key=lambda name: self.median((work, name), "rate"))
 
     def result(self):
-        rows = []
+        def rate(work, name="straightway auto"):
+            return self.median((work, name), "rate")
 
-        def row(what, ours, theirs, bar, better="at least"):
-            ratio = ours / theirs
-            met = ratio >= bar if better == "at least" else ratio <= bar
-            rows.append({"what": what, "ours": ours, "theirs": theirs, "ratio": round(ratio, 3),
-                         "bar": f"{better} {bar}", "met": met})
+        def cpu(name):
+            return self.median(("cold read", name), "cpu")
 
-        for work in ["cold read", "write", "gather"]:
-            best = self.best(work, "fio")
-            row(f"{work}, against {best}", self.median(work, "straightway auto"), self.median(work, best), 0.95)
-        best = self.best("warm read", "fio")
-        warm = self.median("warm read", "straightway auto")
-        row(f"warm read, against {best}", warm, self.median("warm read", best), 0.95)
+        for work in ["cold read", "write", "gather", "warm read"]:
+            best = self.best(work)
+            self.compare(f"{work}, against {best}", rate(work), rate(work, best), 0.95)
         for name in ["dd to /dev/null", "cp to /dev/shm"]:
-            row(f"warm read, against {name}", warm, self.median("warm read", name), 1.0)
-        cpu = self.median("cold read", "straightway direct", "cpu")
-        best = self.best("cold read", "fio")
-        row(f"CPU s per GB, cold, against {best}", cpu, self.median("cold read", best, "cpu"), 1.1, "at most")
-        row("CPU s per GB, cold, against buffered", cpu, self.median("cold read", "straightway buffered", "cpu"), 0.5,
-            "at most")
-        return {
-            "date": datetime.date.today().isoformat(),
-            "machine": about(),
-            "versions": {"fio": sh("fio", "--version").strip(), "straightway": sh(self.straightway, "--version").strip()},
-            "file_bytes": self.size, "rounds": self.rounds, "chosen": self.chosen,
-            "rows": rows,
-            "medians": {work: {name: {"rate_bytes_per_s": self.median(work, name), "cpu_s_per_gb": self.median(work, name, "cpu")}
-                               for name in names} for work, names in self.runs.items()},
+            self.compare(f"warm read, against {name}", rate("warm read"), rate("warm read", name), 1.0)
+        best, ours = self.best("cold read"), cpu("straightway direct")
+        self.compare(f"CPU s per GB, cold, against {best}", ours, cpu(best), 1.1, "at most")
+        self.compare("CPU s per GB, cold, against buffered", ours, cpu("straightway buffered"), 0.5, "at most")
+        medians = {}
+        for work, name in self.runs:
+            figures = {"rate_bytes_per_s": rate(work, name), "cpu_s_per_gb": self.median((work, name), "cpu")}
+            medians.setdefault(work, {})[name] = figures
+        return facts({"fio": version("fio"), "straightway": version(self.straightway)}) | {
+            "file_bytes": self.size,
+            "rounds": self.args.rounds,
+            "chosen": self.chosen,
+            "rows": self.rows,
+            "medians": medians,
         }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", default=".", help="folder for the file")
-    parser.add_argument("--size", type=int, default=4 << 30)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", help="file for the result [default: bench/results/fio-DATE.json]")
-    args = parser.parse_args()
-    result = Bench(args).run()
-    here = os.path.dirname(os.path.abspath(__file__))
-    out = args.out or os.path.join(here, "results", f"fio-{result['date']}.json")
-    with open(out, "w") as f:
-        json.dump(result, f, indent=1)
-        f.write("\n")
+    options = parser(__doc__, "fio.json")
+    options.add_argument("--folder", default=".", help="folder for the file")
+    options.add_argument("--size", type=int, default=4 << 30)
+    options.add_argument("--rounds", type=int, default=5)
+    args = options.parse_args()
+    result = Fio(args).run()
+    write(args.out, result)
     print(f"{'work':58} {'ours':>10} {'theirs':>10} {'ratio':>7}  bar")
-    for r in result["rows"]:
-        shown = [f"{v / 1e9:.2f} GB/s" if v > 1e3 else f"{v:.4f} s" for v in (r["ours"], r["theirs"])]
-        print(f"{r['what']:58} {shown[0]:>10} {shown[1]:>10} {r['ratio']:>7.3f}  {r['bar']}{'' if r['met'] else '  MISSED'}")
+    show_compared(result["rows"], 58, lambda value: f"{value / 1e9:.2f} GB/s" if value > 1e3 else f"{value:.4f} s")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from harness import ROOT, sh
+
 LAB = f"{ROOT}/crates/test/lab/src/guest"
 FOLDERS = ["proc", "sys", "dev", "tmp", "run", "mnt", "sbin", "bin", "etc", "etc/nvme"]
 
@@ -70,7 +71,7 @@ def arguments(name):
 
 def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
     """Boots the newest kernel, runs a shell script in it, and returns its output."""
-    kernel = subprocess.run([f"{ROOT}/tools/guest-kernel"], check=True, capture_output=True, text=True).stdout.strip()
+    kernel = sh(f"{ROOT}/tools/guest-kernel").strip()
     with open(f"{kernel}/version") as file:
         version = file.read().strip()
     archive = Archive()
@@ -81,7 +82,7 @@ def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
         archive.program(name, path)
     busybox = shutil.which("busybox")
     archive.file("bin/busybox", busybox)
-    for name in subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split():
+    for name in sh(busybox, "--list").split():
         archive.add(f"bin/{name}", 0o120777, b"busybox")
     archive.modules(kernel, version, modules)
     archive.file("init", f"{LAB}/network.sh")
@@ -93,9 +94,22 @@ def boot(script, programs, modules, seconds, memory_mib=1536, cpus=2):
             khz = round(1000 * next((float(line.split(":")[1]) for line in file if line.startswith("cpu MHz")), 0))
         # Without erms: with it, Linux copies by `rep movsb`, which QEMU emulates byte by byte.
         parameters = [*arguments("kernel.args"), "tsc=reliable", f"tsc_early_khz={khz}", "no_timer_check"]
-        command = ["timeout", str(seconds), "qemu-system-x86_64", *arguments("qemu.args"), "-cpu", "max,-erms",
-                   "-smp", str(cpus), "-m", str(memory_mib), "-append", " ".join(parameters),
-                   "-kernel", f"{kernel}/kernel"]
+        command = [
+            "timeout",
+            str(seconds),
+            "qemu-system-x86_64",
+            *arguments("qemu.args"),
+            "-cpu",
+            "max,-erms",
+            "-smp",
+            str(cpus),
+            "-m",
+            str(memory_mib),
+            "-append",
+            " ".join(parameters),
+            "-kernel",
+            f"{kernel}/kernel",
+        ]
         subprocess.run(command, stdin=subprocess.DEVNULL, cwd=folder)
         with open(f"{folder}/serial", errors="replace") as file:
             return file.read().replace("\r", "")

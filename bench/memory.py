@@ -20,20 +20,18 @@ One JSON object goes to --out, a table to stdout. Needs PyTorch and safetensors.
 run. Takes less than 200 s on an H200.
 """
 
-import argparse
-import datetime
 import gc
 import json
 import math
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 
-from machine import about
-from versions import lower_bound
+import harness
+from harness import alternate, facts, packages, parser, ratio_of_pairs, safetensors_header, write
+from limits import pinned_rates
 
 FILES = 8
 LATER = 3
@@ -60,21 +58,16 @@ def shapes():
     yield "lm_head.weight", (128256, 4096)
 
 
-def write(path, tensors):
+def write_tensors(path, tensors):
     """Writes a safetensors file of repeated noise, unless it exists."""
     if os.path.exists(path):
         return
-    header, at = {}, 0
-    for name, dtype, shape, nbytes in tensors:
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + nbytes]}
-        at += nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % 4096)
+    left = sum(nbytes for *_, nbytes in tensors)
     noise = os.urandom(4 << 20) * 8
     with open(f"{path}.part", "wb", buffering=0) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        while at:
-            at -= file.write(memoryview(noise)[: min(at, len(noise))])
+        file.write(safetensors_header(tensors))
+        while left:
+            left -= file.write(memoryview(noise)[: min(left, len(noise))])
     os.rename(f"{path}.part", path)
 
 
@@ -89,7 +82,7 @@ def llm(folder, gb):
         tensors.append((name, "BF16", list(shape), 2 * math.prod(shape)))
     each = math.ceil(len(tensors) / FILES)
     for number in range(FILES):
-        write(os.path.join(path, f"model-{number + 1}-of-{FILES}.safetensors"), tensors[number * each :][:each])
+        write_tensors(os.path.join(path, f"model-{number + 1}-of-{FILES}.safetensors"), tensors[number * each :][:each])
     return path
 
 
@@ -98,16 +91,16 @@ def many(folder):
     path = os.path.join(folder, "small")
     os.makedirs(path, exist_ok=True)
     tensors = [(f"layer.{n:06}.w", "U8", [SMALL_BYTES], SMALL_BYTES) for n in range(SMALL_TENSORS)]
-    write(os.path.join(path, "model.safetensors"), tensors)
+    write_tensors(os.path.join(path, "model.safetensors"), tensors)
     return path
 
 
 def child(*args):
     """Runs a part of this script in a separate process, and returns its result."""
-    done = subprocess.run([sys.executable, __file__, "--child", *args], stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise SystemExit(f"memory: {' '.join(args)} failed")
-    return json.loads(done.stdout.splitlines()[-1])
+    try:
+        return harness.child(__file__, "--child", *args)
+    except RuntimeError as error:
+        raise SystemExit(f"memory: {' '.join(args)} failed: {error}") from None
 
 
 def loads(memory, path, later):
@@ -200,23 +193,6 @@ def print_timeline(rows):
             print(f"  {times[0]:8.2f}{last:19} {stage}")
 
 
-def pinned(gb):
-    """The rate of a copy from pinned memory."""
-    import torch
-
-    host = torch.empty(1 << 30, dtype=torch.uint8, pin_memory=True)
-    device = torch.empty_like(host, device="cuda")
-    rates = []
-    for _ in range(5):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(gb):
-            device.copy_(host, non_blocking=True)
-        torch.cuda.synchronize()
-        rates.append(gb * host.nbytes / (time.perf_counter() - start))
-    return statistics.median(rates)
-
-
 def saves(mode, folder):
     """The stops of three saves of 8 GB."""
     import torch
@@ -247,9 +223,9 @@ def on_gpu(folder, gb, rounds, small):
     """Compares framework and driver memory, in alternating order."""
     path = many(folder) if small else llm(folder, gb)
     found = {"framework": [], "driver": []}
-    for number in range(rounds):
-        for memory in sorted(found, reverse=number % 2 == 0):
-            found[memory].append(child("loads", memory, path, str(LATER)))
+    # Each load has a new process, so there is nothing to warm up.
+    for memory, _ in alternate(found, rounds, warm_up=False):
+        found[memory].append(child("loads", memory, path, str(LATER)))
     limit = child("pinned", str(gb))
     same = len({json.dumps(turn["check"]) for turns in found.values() for turn in turns}) == 1
     rows = []
@@ -277,7 +253,7 @@ def on_cpu(folder):
     import straightway.torch
 
     path = os.path.join(folder, "cpu.safetensors")
-    write(path, [(f"t{n:03}", "I64", [(2 << 30) // 64 // 8], (2 << 30) // 64) for n in range(64)])
+    write_tensors(path, [(f"t{n:03}", "I64", [(2 << 30) // 64 // 8], (2 << 30) // 64) for n in range(64)])
     sides = {"safetensors": safetensors.torch.load_file, "straightway": straightway.torch.load_file}
     parameters = {name: torch.zeros_like(tensor) for name, tensor in sides["safetensors"](path).items()}
 
@@ -292,24 +268,30 @@ def on_cpu(folder):
     for what, use in (("load and touch every byte", touch), ("load and copy into parameters", copy)):
         seconds = {name: [] for name in sides}
         answers = set()
-        for pair in range(PAIRS + 1):
-            for name in list(sides)[:: 1 if pair % 2 else -1]:
-                gc.collect()
-                start = time.perf_counter()
-                tensors = sides[name](path)
-                answers.add(use(tensors))
-                del tensors
-                took = time.perf_counter() - start
-                if pair:
-                    seconds[name].append(took)
-        ratios = [theirs / ours for theirs, ours in zip(seconds["safetensors"], seconds["straightway"])]
+        for name, is_counted in alternate(sides, PAIRS):
+            gc.collect()
+            start = time.perf_counter()
+            tensors = sides[name](path)
+            answers.add(use(tensors))
+            del tensors
+            took = time.perf_counter() - start
+            if is_counted:
+                seconds[name].append(took)
+        ratio, bound = ratio_of_pairs(seconds["safetensors"], seconds["straightway"])
         rows.append(
             {
                 "work": f"CPU, 2 GB: {what}", "same_bytes": len(answers) == 1, "bar": 0.97,
-                "ratio": statistics.median(ratios), "ratio_lower_bound": lower_bound(ratios), "seconds": seconds,
+                "ratio": ratio, "ratio_lower_bound": bound, "seconds": seconds,
             }
         )  # fmt: skip
     return rows
+
+
+def known():
+    """The facts of this run. They are taken after it, because to ask for the GPU's name initialises CUDA here."""
+    import torch
+
+    return facts(packages("straightway", "torch", "safetensors"), "cuda:0" if torch.cuda.is_available() else "cpu")
 
 
 def main():
@@ -317,47 +299,44 @@ def main():
         work, *args = sys.argv[2:]
         done = {
             "loads": lambda memory, path, later: loads(memory, path, int(later)),
-            "pinned": lambda gb: pinned(int(gb)),
+            "pinned": lambda gb: statistics.median(pinned_rates(int(gb))),
             "saves": saves,
             "timeline": timeline,
         }[work](*args)
         print(json.dumps(done))
         return 0
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = parser(__doc__)
     options.add_argument("--folder", required=True)
     options.add_argument("--gb", type=int, default=16)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--only", choices=("gpu", "small", "cpu", "prepare"))
     options.add_argument("--timeline", action="store_true")
     options.add_argument("--memory", choices=("framework", "driver"), default="framework")
-    options.add_argument("--out")
     args = options.parse_args()
     os.makedirs(args.folder, exist_ok=True)
     if args.timeline:
         path = many(args.folder) if args.only == "small" else llm(args.folder, args.gb)
         rows = child("timeline", args.memory, path)
         if args.out:
-            with open(args.out, "w") as file:
-                json.dump({"date": datetime.date.today().isoformat(), "machine": about(), "rows": rows}, file, indent=1)
+            write(args.out, known() | {"rows": rows})
         print_timeline(rows)
         return 0
     import torch
 
     works = [args.only] if args.only else ["gpu", "small", "prepare", "cpu"] if torch.cuda.is_available() else ["cpu"]
-    result = {"date": datetime.date.today().isoformat(), "machine": about(), "torch": torch.__version__, "rows": []}
+    rows = []
     for work in works:
         if work == "cpu":
-            result["rows"] += on_cpu(args.folder)
+            rows += on_cpu(args.folder)
         elif work == "prepare":
             for mode in ("prepare", "plain"):
                 row = child("saves", mode, os.path.join(args.folder, "run"))
-                result["rows"].append({"work": f"stops of saves, {mode}", **row})
+                rows.append({"work": f"stops of saves, {mode}", **row})
         else:
-            result["rows"] += on_gpu(args.folder, args.gb, args.rounds if work == "gpu" else 2, work == "small")
+            rows += on_gpu(args.folder, args.gb, args.rounds if work == "gpu" else 2, work == "small")
     if args.out:
-        with open(args.out, "w") as file:
-            json.dump(result, file, indent=1)
-    for row in result["rows"]:
+        write(args.out, known() | {"rows": rows})
+    for row in rows:
         if "ratio" in row:
             print(f"{row['work']:45} {row['ratio']:.3f} of safetensors' speed, same bytes: {row['same_bytes']}")
         elif "stops_s" in row:
@@ -370,7 +349,7 @@ def main():
                 f"{row['allocated_of_bytes']:.3f} of the model, freed {row['dropped_of_deleted']:.3f} of the "
                 f"deleted bytes, same bytes: {row['same_bytes']}"
             )
-    later = {row["memory"]: row["later_s"] for row in result["rows"] if row["work"] == f"{args.gb} GB model"}
+    later = {row["memory"]: row["later_s"] for row in rows if row["work"] == f"{args.gb} GB model"}
     if later:
         print(f"framework's speed over the driver's: {later['driver'] / later['framework']:.3f} (bar 0.98)")
     return 0

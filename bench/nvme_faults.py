@@ -1,17 +1,15 @@
 #!/usr/bin/env python3
 """NVMe/TCP under faults: one of four paths reset or blackholed under load, and kill -9 of target or host during writes.
 
-Both are tests that `make test` runs with small counts: `cuts` of `--test host` and `--test kills` in crates/data/nvme-host.
-Every read is compared and every write is read back. After each kill of a host the file is compared with the flushed
-data. Writes bench/results/nvme-faults-DATE.json.
+Both are tests that `make test` runs with small counts: `cuts` of `--test host` and `--test kills` of the crate
+`nvme-host`. Every read is compared and every write is read back. After each kill of a host the file is compared with the flushed
+data.
 
     python3 bench/nvme_faults.py [--cuts 24] [--kills 200] [--out FILE]
 
 24 cuts take about 1.5 minutes; 200 kills take 5 to 10.
 """
 
-import argparse
-import datetime
 import json
 import os
 import re
@@ -19,16 +17,20 @@ import subprocess
 import sys
 import time
 
-from machine import about
-
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from harness import ROOT, facts, is_met, parser, write
 
 
 def test(name, filters, environment):
     """Runs a test. Returns its output and its seconds."""
     start = time.monotonic()
-    done = subprocess.run(["cargo", "test", "-q", "--workspace", "--test", name, "--", *filters, "--nocapture"], cwd=ROOT,
-                          env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        ["cargo", "test", "-q", "--workspace", "--test", name, "--", *filters, "--nocapture"],
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if done.returncode or "skipped" in done.stdout:
         sys.exit(done.stdout)
     return done.stdout, round(time.monotonic() - start)
@@ -41,33 +43,37 @@ def cuts(count):
     kinds = {}
     for kind, bar in (("Reset", 1000), ("Blackhole", 2000)):
         stalls = sorted(int(stall) for name, stall, _ in found if name == kind)
-        kinds[kind.lower()] = {"cuts": len(stalls), "stall_ms_max": stalls[-1], "stall_ms_median": stalls[len(stalls) // 2], "bar_ms": bar,
-                               "is_met": stalls[-1] <= bar}
+        kinds[kind.lower()] = {
+            "cuts": len(stalls),
+            "stall_ms_max": stalls[-1],
+            "stall_ms_median": stalls[len(stalls) // 2],
+            "bar_ms": bar,
+            "is_met": is_met(stalls[-1], bar, "at most"),
+        }
     return {"paths": 4, "keep_alive_s": 1, "ios": sum(int(ios) for _, _, ios in found), "seconds": seconds, **kinds}
 
 
 def kills(count):
     """The counts of the kill test."""
     said, seconds = test("kills", [], {"STRAIGHTWAY_NVME_KILLS": str(count)})
-    told = re.search(r"(\d+) kills: (\d+) of the target, (\d+) of the host; (\d+) writes, (\d+) flushes; (\d+) hosts ended", said)
+    told = re.search(
+        r"(\d+) kills: (\d+) of the target, (\d+) of the host; (\d+) writes, (\d+) flushes; (\d+) hosts ended", said
+    )
     names = ["kills", "of_target", "of_host", "writes", "flushes", "hosts_that_ended_with_an_error"]
     return {**dict(zip(names, map(int, told.groups()))), "seconds": seconds}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cuts", type=int, default=24)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--note", default="")
-    date = datetime.date.today().isoformat()
-    parser.add_argument("--out", default=os.path.join(ROOT, "bench", "results", f"nvme-faults-{date}.json"))
-    args = parser.parse_args()
-    result = {"date": date, "machine": about(), "load": round(os.getloadavg()[0], 1), "note": args.note}
+    options = parser(__doc__, "nvme-faults.json")
+    options.add_argument("--cuts", type=int, default=24)
+    options.add_argument("--kills", type=int, default=200)
+    options.add_argument("--note", default="")
+    args = options.parse_args()
+    result = facts() | {"load": round(os.getloadavg()[0], 1), "note": args.note}
     # Both fail at the first wrong, lost or stale byte, so there is no count of them.
-    result |= {"checked": "each read was compared and each flushed write read back", "cuts": cuts(args.cuts), "kills": kills(args.kills)}
-    with open(args.out, "w") as file:
-        json.dump(result, file, indent=1)
-        file.write("\n")
+    result |= {"checked": "each read was compared and each flushed write read back"}
+    result |= {"cuts": cuts(args.cuts), "kills": kills(args.kills)}
+    write(args.out, result)
     print(json.dumps(result))
 
 

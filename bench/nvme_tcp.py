@@ -2,17 +2,34 @@
 """Compares reads over NVMe/TCP on loopback with `sendfile` and `recv` of the same file over as many sockets.
 
     STRAIGHTWAY=target/release/straightway NVME_READ=target/release/examples/nvme-read \\
-        python3 bench/nvme_tcp.py [--seconds 3] [--rounds 5]
+        python3 bench/nvme_tcp.py [--seconds 3] [--rounds 5] [--out FILE]
 
 The target is `straightway target`. The host is our engine (`nvme-read`, one lane per socket). `tcpbench.c`, a small C
 host with one connection per process, shows the target alone. The three alternate, and ratios are taken within a round.
-CPU time is that of the processes on both ends. Writes bench/results/nvme-tcp-DATE.{json,txt}. A run takes --rounds × 3
-× --seconds for each of the three socket counts: 2.5 minutes.
+CPU time is that of the processes on both ends. A run takes --rounds × 3 × --seconds for each of the three socket
+counts: 2.5 minutes.
 """
-import argparse, datetime, json, os, platform, re, signal, socket, statistics, subprocess, sys, tempfile, threading, time
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-MIB = 1 << 20
+import os
+import random
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from harness import HERE, MIB, facts, make_file, parser, version, write
+
+
+def build_tcpbench(folder, *flags):
+    """Builds the C host. Returns its path."""
+    program = os.path.join(folder, "tcpbench")
+    subprocess.run(["gcc", "-O2", "-w", *flags, "-o", program, os.path.join(HERE, "tcpbench.c")], check=True)
+    return program
 
 
 def cpu_of(pid):
@@ -25,7 +42,6 @@ def sendfile_server(path, listener, count):
     size = os.path.getsize(path)
 
     def serve(connection):
-        import random
         draw = random.Random(7)
         with open(path, "rb") as file:
             try:
@@ -86,8 +102,12 @@ def by_sendfile(path, sockets, seconds):
 
 class Target:
     def __init__(self, program, path, block):
-        self.process = subprocess.Popen([program, "target", path, "--listen", "127.0.0.1:0", "--nqn", "nqn.bench", "--block", str(block)],
-                                        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(
+            [program, "target", path, "--listen", "127.0.0.1:0", "--nqn", "nqn.bench", "--block", str(block)],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
         self.port = int(re.search(r"127\.0\.0\.1:(\d+)", self.process.stderr.readline())[1])
 
     def tcpbench(self, program, sockets, size, depth, seconds):
@@ -97,7 +117,10 @@ class Target:
 
     def ours(self, program, sockets, size, depth, seconds):
         """Our host: a lane per socket."""
-        return self.run([[program, f"127.0.0.1:{self.port}", "nqn.bench", "1", str(size), str(depth), str(seconds), str(sockets)]], seconds)
+        return self.run(
+            [[program, f"127.0.0.1:{self.port}", "nqn.bench", "1", str(size), str(depth), str(seconds), str(sockets)]],
+            seconds,
+        )
 
     def run(self, commands, seconds):
         """Returns MiB/s, and CPU seconds per GiB of both ends."""
@@ -119,60 +142,77 @@ class Target:
         self.process.wait()
 
 
+def compare(name, sockets, depth, pairs):
+    """A row: the medians of both sides and of their ratios. A pair has the rate and CPU time of sendfile, then ours."""
+
+    def median(figure):
+        return statistics.median(figure(theirs, ours) for theirs, ours in pairs)
+
+    return {
+        "work": f"1 MiB reads from the page cache, depth {depth}",
+        "host": name,
+        "sockets": sockets,
+        "sendfile_mib_per_s": median(lambda theirs, ours: theirs[0]),
+        "nvme_mib_per_s": median(lambda theirs, ours: ours[0]),
+        "rate_ratio": median(lambda theirs, ours: ours[0] / theirs[0]),
+        "sendfile_cpu_s_per_gib": median(lambda theirs, ours: theirs[1]),
+        "nvme_cpu_s_per_gib": median(lambda theirs, ours: ours[1]),
+        "cpu_ratio": median(lambda theirs, ours: ours[1] / theirs[1]),
+        "rate_ratios": [round(ours[0] / theirs[0], 3) for theirs, ours in pairs],
+        "cpu_ratios": [round(ours[1] / theirs[1], 3) for theirs, ours in pairs],
+    }
+
+
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=3)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--depth", type=int, default=4)
-    parser.add_argument("--sockets", type=int, nargs="*", default=[1, 2, 4])
-    parser.add_argument("--note", default="", help="a remark for the result, such as the kind of build")
-    args = parser.parse_args()
+    options = parser(__doc__, "nvme-tcp.json")
+    options.add_argument("--seconds", type=float, default=3)
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--mib", type=int, default=1024)
+    options.add_argument("--depth", type=int, default=4)
+    options.add_argument("--sockets", type=int, nargs="*", default=[1, 2, 4])
+    options.add_argument("--note", default="", help="a remark for the result, such as the kind of build")
+    args = options.parse_args()
     program = os.environ.get("STRAIGHTWAY", "straightway")
     host = os.environ.get("NVME_READ") or os.path.join(os.path.dirname(program), "examples", "nvme-read")
     rows = []
+
+    def keep(row):
+        rows.append(row)
+        print(row, flush=True)
+
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
-        tcpbench = os.path.join(folder, "tcpbench")
-        subprocess.run(["gcc", "-O2", "-w", "-o", tcpbench, os.path.join(HERE, "tcpbench.c")], check=True)
+        tcpbench = build_tcpbench(folder)
         path = os.path.join(folder, "data")
-        with open(path, "wb") as file:
-            for _ in range(args.mib):
-                file.write(os.urandom(MIB))
+        make_file(path, args.mib * MIB, MIB, is_repeated=False)
         target = Target(program, path, 4096)
+        hosts = {
+            "straightway": lambda *work: target.ours(host, *work, args.seconds),
+            "tcpbench.c": lambda *work: target.tcpbench(tcpbench, *work, args.seconds),
+        }
         for sockets in args.sockets:
-            rounds = [(by_sendfile(path, sockets, args.seconds), target.ours(host, sockets, MIB, args.depth, args.seconds),
-                       target.tcpbench(tcpbench, sockets, MIB, args.depth, args.seconds)) for _ in range(args.rounds)]
-            for name, index in (("straightway", 1), ("tcpbench.c", 2)):
-                pairs = [(one[0], one[index]) for one in rounds]
-                median = lambda values: statistics.median(values)
-                rows.append({
-                    "work": f"1 MiB reads from the page cache, depth {args.depth}", "host": name, "sockets": sockets,
-                    "sendfile_mib_per_s": median([a[0] for a, _ in pairs]), "nvme_mib_per_s": median([b[0] for _, b in pairs]),
-                    "rate_ratio": median([b[0] / a[0] for a, b in pairs]),
-                    "sendfile_cpu_s_per_gib": median([a[1] for a, _ in pairs]), "nvme_cpu_s_per_gib": median([b[1] for _, b in pairs]),
-                    "cpu_ratio": median([b[1] / a[1] for a, b in pairs]),
-                    "rate_ratios": [round(b[0] / a[0], 3) for a, b in pairs], "cpu_ratios": [round(b[1] / a[1], 3) for a, b in pairs],
-                })
-                print(rows[-1], flush=True)
+            pairs = {name: [] for name in hosts}
+            for _ in range(args.rounds):
+                theirs = by_sendfile(path, sockets, args.seconds)
+                for name, run in hosts.items():
+                    pairs[name].append((theirs, run(sockets, MIB, args.depth)))
+            for name in hosts:
+                keep(compare(name, sockets, args.depth, pairs[name]))
         for size, depth in ((4096, 32), (131072, 8)):
-            for name, run in (("straightway", lambda: target.ours(host, 1, size, depth, args.seconds)),
-                              ("tcpbench.c", lambda: target.tcpbench(tcpbench, 1, size, depth, args.seconds))):
-                rate, cpu = run()
-                rows.append({"work": f"{size} B reads, depth {depth}", "host": name, "sockets": 1, "nvme_mib_per_s": rate,
-                             "nvme_iops": rate * MIB / size, "nvme_cpu_us_per_io": cpu * size / (1 << 30) * 1e6})
-                print(rows[-1], flush=True)
+            for name, run in hosts.items():
+                rate, cpu = run(1, size, depth)
+                row = {"work": f"{size} B reads, depth {depth}", "host": name, "sockets": 1, "nvme_mib_per_s": rate}
+                row |= {"nvme_iops": rate * MIB / size, "nvme_cpu_us_per_io": cpu * size / (1 << 30) * 1e6}
+                keep(row)
         target.stop()
-    date = datetime.date.today().isoformat()
-    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.strip()
-    result = {"date": date, "machine": platform.processor() or platform.machine(), "kernel": platform.release(), "cpus": os.cpu_count(),
-              "load": os.getloadavg(), "version": version, "note": args.note, "rounds": args.rounds, "seconds": args.seconds, "rows": rows}
-    base = os.path.join(HERE, "results", f"nvme-tcp-{date}")
-    with open(base + ".json", "w") as file:
-        json.dump(result, file, indent=1)
-    with open(base + ".txt", "w") as file:
-        file.write(f"{version}, Linux {platform.release()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {date}. {args.note}\n")
-        for row in rows:
-            file.write(", ".join(f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()) + "\n")
+    result = facts({"straightway": version(program)}) | {
+        "load": os.getloadavg(),
+        "note": args.note,
+        "depth": args.depth,
+        "rounds": args.rounds,
+        "seconds": args.seconds,
+        "rows": rows,
+    }
+    write(args.out, result)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,9 @@ With `--count` it compares instruction counts by valgrind instead of times. They
 
     python3 bench/planner.py --new path/to/new --against path/to/old --count
 
-Every result is written as JSON, and the printed table as a text file of the same name. $STRAIGHTWAY is the default of
-`--new`.
+$STRAIGHTWAY is the default of `--new`.
 """
 
-import argparse
-import datetime
 import json
 import math
 import os
@@ -41,7 +38,7 @@ import sys
 import tempfile
 import time
 
-from machine import about
+from harness import Bench, facts, is_met, missed, parser, result_path, rounds, sh, version, write
 
 # Microseconds per packet of htsim's RoCE model on such a core (../docs/sim-fabric.md). The bar is a quarter of it.
 HTSIM_US_PER_PACKET = 23.0
@@ -52,34 +49,31 @@ GROWTH_BYTES = ["5MB", "20MB"]
 NOT_ANALYTIC = {"qos"}
 
 
-def sh(*args):
-    return subprocess.run(args, check=True, capture_output=True, text=True).stdout
+class Planner(Bench):
+    """The simulators and the cluster planner of one build."""
 
-
-class Bench:
     def __init__(self, args):
-        self.rounds = args.rounds
+        super().__init__(args)
         self.straightway = args.new
         self.core = sorted(os.sched_getaffinity(0))[0]
-        self.runs = {}
 
     def run(self, name, *args):
         """Runs the command once. Records its seconds, its peak memory, and the figures that it printed on stderr."""
         start = time.monotonic()
-        child = subprocess.Popen([self.straightway, *args, "--json"], stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.PIPE, text=True,
-                                 preexec_fn=lambda: os.sched_setaffinity(0, {self.core}))
+        child = subprocess.Popen(
+            [self.straightway, *args, "--json"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, {self.core}),
+        )
         talk = child.stderr.read()
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode not in (0, 1):
             sys.exit(f"{' '.join(args)} failed: {talk}")
-        self.runs.setdefault(name, []).append(
-            {"seconds": time.monotonic() - start, "process_cpu_seconds": usage.ru_utime + usage.ru_stime,
-             "rss_bytes": usage.ru_maxrss * 1024, **said(talk)})
-
-    def median(self, name, figure):
-        return statistics.median(run[figure] for run in self.runs[name])
+        used = {"process_cpu_seconds": usage.ru_utime + usage.ru_stime, "rss_bytes": usage.ru_maxrss * 1024}
+        self.note(name, {"seconds": time.monotonic() - start, **used, **said(talk)})
 
     def growth(self):
         """The cost of a packet in the long run divided by that in the short run: the median of the rounds."""
@@ -90,8 +84,7 @@ class Bench:
         listed = json.loads(sh(self.straightway, "plan", "list", "--json"))
         pcie = [s["scenario"] for s in listed if s["command"] == "sim pcie"]
         topics = sorted({s["command"].split()[1] for s in listed if s["command"].startswith("plan ")} - NOT_ANALYTIC)
-        for number in range(self.rounds):
-            print(f"round {number + 1} of {self.rounds}", file=sys.stderr)
+        for _ in rounds(self.args.rounds):
             for name in pcie:
                 self.run(name, "sim", "pcie", "--scenario", name)
             for topic in topics:
@@ -102,31 +95,43 @@ class Bench:
         return self.result(pcie, topics)
 
     def result(self, pcie, topics):
-        rows = []
-
         def row(what, measured, unit, bar, better):
-            met = measured >= bar if better == "at least" else measured <= bar
-            rows.append({"what": what, "measured": float(f"{measured:.4g}"), "unit": unit,
-                         "bar": f"{better} {bar:g}", "met": met})
+            shown = {"what": what, "measured": float(f"{measured:.4g}"), "unit": unit}
+            self.rows.append(shown | {"bar": f"{better} {bar:g}", "met": is_met(measured, bar, better)})
 
         full = "permutation"
         row("fabric, 1,024 hosts × 1 ms at 400 Gb/s", self.median(full, "seconds"), "s", 60, "at most")
         row("fabric, events", self.median(full, "rate") / 1e6, "M/s", 5, "at least")
         row("fabric, a packet", self.median(full, "us_per_packet"), "µs", HTSIM_US_PER_PACKET / 4, "at most")
-        row("fabric, times faster than htsim", HTSIM_US_PER_PACKET / self.median(full, "us_per_packet"), "×", 4, "at least")
+        row(
+            "fabric, times faster than htsim",
+            HTSIM_US_PER_PACKET / self.median(full, "us_per_packet"),
+            "×",
+            4,
+            "at least",
+        )
         row("fabric, peak memory", self.median(full, "rss_bytes") / 2**30, "GiB", 2, "at most")
         # Linear growth: a packet costs the same in the long run and in the short run.
-        row(f"fabric, a packet of {GROWTH_BYTES[1]} a host over one of {GROWTH_BYTES[0]}", self.growth(), "×", 1.25, "at most")
+        row(
+            f"fabric, a packet of {GROWTH_BYTES[1]} a host over one of {GROWTH_BYTES[0]}",
+            self.growth(),
+            "×",
+            1.25,
+            "at most",
+        )
         for name in pcie:
             row(f"{name}, TLPs", self.median(name, "rate") / 1e6, "M/s", 10, "at least")
         for topic in topics:
             row(f"plan {topic}, from start to end", self.median(f"plan {topic}", "seconds") * 1e3, "ms", 10, "at most")
-        return {
-            "date": datetime.date.today().isoformat(),
-            "machine": about() | {"load_average": os.getloadavg()[0]},
-            "versions": {"straightway": sh(self.straightway, "--version").strip(), "python": platform.python_version()},
-            "rounds": self.rounds, "rows": rows, "runs": self.runs,
-        }
+        versions = {"straightway": version(self.straightway), "python": platform.python_version()}
+        return known(versions) | {"rounds": self.args.rounds, "rows": self.rows, "runs": self.runs}
+
+
+def known(versions):
+    """The facts of a result, with the load of the machine."""
+    found = facts(versions)
+    found["machine"]["load_average"] = os.getloadavg()[0]
+    return found
 
 
 def said(talk):
@@ -164,7 +169,19 @@ COUNTED = {
 # The bar for the lower 95 % bound; with `--count`, for the ratio of instructions.
 SPEED_BAR = 0.93
 # Student's t for a one-sided 95 % bound, by degrees of freedom. A missing value uses the next row, or else the last.
-STUDENT = {10: 1.812, 11: 1.796, 12: 1.782, 13: 1.771, 14: 1.761, 15: 1.753, 16: 1.746, 18: 1.734, 20: 1.725, 24: 1.711, 30: 1.697}
+STUDENT = {
+    10: 1.812,
+    11: 1.796,
+    12: 1.782,
+    13: 1.771,
+    14: 1.761,
+    15: 1.753,
+    16: 1.746,
+    18: 1.734,
+    20: 1.725,
+    24: 1.711,
+    30: 1.697,
+}
 
 
 def written(binary, name, folder):
@@ -197,8 +214,13 @@ def compare(new, old, seconds, only):
 
     def once(binary, args):
         start = time.monotonic()
-        done = subprocess.run([binary, *args, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                              preexec_fn=lambda: os.sched_setaffinity(0, {core}))
+        done = subprocess.run(
+            [binary, *args, "--json"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        )
         took = time.monotonic() - start
         if done.returncode not in (0, 1):
             sys.exit(f"{binary} {' '.join(args)} failed: {done.stderr}")
@@ -227,17 +249,22 @@ def compare(new, old, seconds, only):
                 ratios.append(pair(args, [old, new] if len(ratios) % 2 == 0 else [new, old]))
             cpu, clock = (bound([r[k] for r in ratios]) for k in ("cpu", "clock"))
             met = cpu["low95"] >= SPEED_BAR
-            rows.append({"what": name, "pairs": len(ratios), "cpu": cpu, "clock": clock, "met": met,
-                         "ratios": [round(r["cpu"], 3) for r in ratios]})
-            say(f"{name:32} {cpu['mean']:8.3f} {cpu['low95']:9.3f} {cpu['spread']:7.3f} {len(ratios):5} "
-                f"{clock['mean']:10.3f} {clock['low95']:9.3f}{'' if met else '  MISSED'}")
-    return {
-        "date": datetime.date.today().isoformat(),
-        "machine": about() | {"load_average": os.getloadavg()[0]},
-        "versions": {"old": sh(old, "--version").strip(), "new": sh(new, "--version").strip()},
-        "what": "CPU time while simulating, old over new, the fastest of %d runs of each in every pair" % TRIES,
-        "rows": rows,
-    }
+            rows.append(
+                {
+                    "what": name,
+                    "pairs": len(ratios),
+                    "cpu": cpu,
+                    "clock": clock,
+                    "met": met,
+                    "ratios": [round(r["cpu"], 3) for r in ratios],
+                }
+            )
+            say(
+                f"{name:32} {cpu['mean']:8.3f} {cpu['low95']:9.3f} {cpu['spread']:7.3f} {len(ratios):5} "
+                f"{clock['mean']:10.3f} {clock['low95']:9.3f}{missed(met)}"
+            )
+    what = f"CPU time while simulating, old over new, the fastest of {TRIES} runs of each in every pair"
+    return known({"old": version(old), "new": version(new)}) | {"what": what, "rows": rows}
 
 
 # The functions whose instructions are counted: those of the two simulators, in any version.
@@ -246,6 +273,7 @@ SIMULATING = re.compile(r"straightway_(model|fabric|pcie)::(fabric::|pcie::)?(en
 
 def count(new, old):
     """Counts the instructions of both builds while simulating, by valgrind."""
+
     def instructions(binary, args, folder):
         out = os.path.join(folder, "callgrind")
         sh("valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", binary, *args, "--json")
@@ -260,59 +288,50 @@ def count(new, old):
             args = ["sim", command, "--scenario", path, *COUNTED.get(name, short)]
             counts = {binary: instructions(binary, args, folder) for binary in (old, new)}
             ratio = counts[old] / counts[new]
-            rows.append({"what": name, "old": counts[old], "new": counts[new], "ratio": round(ratio, 4),
-                         "met": ratio >= SPEED_BAR})
-            say(f"{name:32} {counts[old]:>14,} {counts[new]:>14,} {ratio:7.3f}{'' if ratio >= SPEED_BAR else '  MISSED'}")
-    return {
-        "date": datetime.date.today().isoformat(), "machine": about(),
-        "versions": {"old": sh(old, "--version").strip(), "new": sh(new, "--version").strip()},
-        "what": "instructions while simulating, by valgrind, old over new", "rows": rows,
-    }
-
-
-# The printed lines, for the text file.
-SAID = []
+            rows.append(
+                {
+                    "what": name,
+                    "old": counts[old],
+                    "new": counts[new],
+                    "ratio": round(ratio, 4),
+                    "met": ratio >= SPEED_BAR,
+                }
+            )
+            say(f"{name:32} {counts[old]:>14,} {counts[new]:>14,} {ratio:7.3f}{missed(ratio >= SPEED_BAR)}")
+    what = "instructions while simulating, by valgrind, old over new"
+    return facts({"old": version(old), "new": version(new)}) | {"what": what, "rows": rows}
 
 
 def say(line):
     print(line, flush=True)
-    SAID.append(line)
-
-
-def keep(result, out, here, name):
-    out = out or os.path.join(here, "results", f"{name}-{result['date']}.json")
-    with open(out, "w") as f:
-        json.dump(result, f, indent=1, ensure_ascii=False)
-        f.write("\n")
-    with open(os.path.splitext(out)[0] + ".txt", "w") as f:
-        f.write("\n".join(SAID) + "\n")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", help="file for the result [default: bench/results/planner-DATE.json]")
-    parser.add_argument("--against", metavar="OLD", help="compare with this build instead")
-    parser.add_argument("--new", metavar="BINARY", default=os.environ.get("STRAIGHTWAY") or shutil.which("straightway"),
-                        help="the build to measure [default: $STRAIGHTWAY, or straightway on the path]")
-    parser.add_argument("--count", action="store_true", help="with --against: instructions instead of time")
-    parser.add_argument("--seconds", type=float, default=40, help="with --against: seconds for each scenario")
-    parser.add_argument("--only", metavar="NAME", help="with --against: only scenarios whose name contains this")
-    args = parser.parse_args()
-    here = os.path.dirname(os.path.abspath(__file__))
+    options = parser(__doc__, shown="planner.json, planner-versions.json or planner-instructions.json")
+    options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--against", metavar="OLD", help="compare with this build instead")
+    options.add_argument(
+        "--new",
+        metavar="BINARY",
+        default=os.environ.get("STRAIGHTWAY") or shutil.which("straightway"),
+        help="the build to measure [default: $STRAIGHTWAY, or straightway on the path]",
+    )
+    options.add_argument("--count", action="store_true", help="with --against: instructions instead of time")
+    options.add_argument("--seconds", type=float, default=40, help="with --against: seconds for each scenario")
+    options.add_argument("--only", metavar="NAME", help="with --against: only scenarios whose name contains this")
+    args = options.parse_args()
     if not args.new:
         sys.exit("give --new, the binary to measure")
     if args.against and args.count:
-        keep(count(args.new, args.against), args.out, here, "planner-instructions")
-        return
-    if args.against:
-        keep(compare(args.new, args.against, args.seconds, args.only), args.out, here, "planner-versions")
-        return
-    result = Bench(args).measure()
-    say(f"{'what':58} {'measured':>12}  bar")
-    for r in result["rows"]:
-        say(f"{r['what']:58} {r['measured']:>7g} {r['unit']:4}  {r['bar']}{'' if r['met'] else '  MISSED'}")
-    keep(result, args.out, here, "planner")
+        name, result = "planner-instructions", count(args.new, args.against)
+    elif args.against:
+        name, result = "planner-versions", compare(args.new, args.against, args.seconds, args.only)
+    else:
+        name, result = "planner", Planner(args).measure()
+        say(f"{'what':58} {'measured':>12}  bar")
+        for row in result["rows"]:
+            say(f"{row['what']:58} {row['measured']:>7g} {row['unit']:4}  {row['bar']}{missed(row['met'])}")
+    write(args.out or result_path(f"{name}.json"), result)
 
 
 if __name__ == "__main__":

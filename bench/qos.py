@@ -10,30 +10,42 @@ and a reservation; each must get its share within 10 %. Needs fio, and the examp
     python3 bench/qos.py --program target/release/examples/qos --folder DIR [--bytes N] [--rounds 5] [--out FILE]
 """
 
-import argparse
-import datetime
 import json
 import os
 import statistics
-import subprocess
 
-from peers import machine
+from harness import facts, fio_jobs, parser, sh, version, write
 
 # The queue depth of a background job while one of class now runs, in writes of 1 MiB.
 BACKGROUND_DEPTH = 2
 
 
-def fio(folder, flush_bytes):
+def fio_side(folder, flush_bytes):
     """The p99 of fio's reads during writes, in seconds, and the rate of the writes."""
     common = ["--direct=1", "--ioengine=io_uring", "--group_reporting=0", "--time_based=0"]
-    writes = ["--name=writes", f"--filename={folder}/fio-writes", "--rw=write", "--bs=1m",
-              f"--iodepth={BACKGROUND_DEPTH}", f"--size={flush_bytes}", *common]
-    reads = ["--name=reads", f"--filename={folder}/source", "--rw=randread", "--bs=64k", "--iodepth=1",
-             "--size=1g", "--direct=1", "--ioengine=io_uring", "--time_based=1", "--runtime=600"]
+    writes = [
+        "--name=writes",
+        f"--filename={folder}/fio-writes",
+        "--rw=write",
+        "--bs=1m",
+        f"--iodepth={BACKGROUND_DEPTH}",
+        f"--size={flush_bytes}",
+        *common,
+    ]
+    reads = [
+        "--name=reads",
+        f"--filename={folder}/source",
+        "--rw=randread",
+        "--bs=64k",
+        "--iodepth=1",
+        "--size=1g",
+        "--direct=1",
+        "--ioengine=io_uring",
+        "--time_based=1",
+        "--runtime=600",
+    ]
     # The reads stop when the writes end.
-    command = ["fio", "--output-format=json", "--exitall", *writes, *reads]
-    answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    jobs = {job["jobname"]: job for job in answer["jobs"]}
+    jobs = fio_jobs("--exitall", *writes, *reads)
     os.remove(f"{folder}/fio-writes")
     percentiles = jobs["reads"]["read"]["clat_ns"]["percentile"]
     return {
@@ -44,22 +56,21 @@ def fio(folder, flush_bytes):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", required=True)
-    parser.add_argument("--folder", required=True)
-    parser.add_argument("--bytes", type=int, default=8 << 30)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out")
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--program", required=True)
+    options.add_argument("--folder", required=True)
+    options.add_argument("--bytes", type=int, default=8 << 30)
+    options.add_argument("--rounds", type=int, default=5)
+    args = options.parse_args()
     os.makedirs(args.folder, exist_ok=True)
 
     ours, theirs, shares = [], [], []
     for number in range(args.rounds):
         run = [args.program, args.folder, str(args.bytes), str(number)]
-        flush, share = subprocess.run(run, check=True, capture_output=True, text=True).stdout.splitlines()
+        flush, share = sh(*run).splitlines()
         ours.append(json.loads(flush))
         shares.append(json.loads(share))
-        theirs.append(fio(args.folder, args.bytes))
+        theirs.append(fio_side(args.folder, args.bytes))
 
     def median(rows, of):
         return statistics.median(map(of, rows))
@@ -72,17 +83,19 @@ def main():
         return row[name][0] / row["rate"]
 
     figures = [
-        ("p99 of reads beside a flush / fio's",
-         median(ours, lambda r: r["read_p99_s"]) / median(theirs, lambda r: r["read_p99_s"]), "<=", 1.3),
+        (
+            "p99 of reads beside a flush / fio's",
+            median(ours, lambda r: r["read_p99_s"]) / median(theirs, lambda r: r["read_p99_s"]),
+            "<=",
+            1.3,
+        ),
         ("flush beside reads / alone", median(ours, lambda r: r["flush_beside"] / r["flush_alone"]), ">=", 0.85),
         ("flush after reads / alone", median(ours, lambda r: r["flush_after"] / r["flush_alone"]), ">=", 0.97),
         ("part of weight 3 beside 1 / 0.75", median(shares, lambda r: 1 - part(r, "weights_1_3")) / 0.75, "~", 0.1),
         ("rate under a limit / 0.3 of all", median(shares, lambda r: rate(r, "limit_0.3")) / 0.3, "~", 0.1),
         ("rate with a reservation / 0.5 of all", median(shares, lambda r: rate(r, "reservation_0.5")) / 0.5, "~", 0.1),
     ]
-    result = {
-        "date": datetime.date.today().isoformat(),
-        "machine": machine(False),
+    result = facts({"fio": version("fio")}) | {
         "bytes": args.bytes,
         "figures": [],
         "rounds": {"ours": ours, "fio": theirs, "shares": shares},
@@ -95,8 +108,7 @@ def main():
         own, fio_s = (median(rows, lambda r: r[f"read_{name}_s"]) * 1e3 for rows in (ours, theirs))
         print(f"{name}: ours {own:.2f} ms, fio {fio_s:.2f} ms")
     if args.out:
-        with open(args.out, "w") as out:
-            json.dump(result, out, indent=1)
+        write(args.out, result)
 
 
 if __name__ == "__main__":

@@ -6,21 +6,16 @@ own shard. The ratio of their median times is the cost of the checks. The bars a
 second file with the same tensors is the control: its ratio to the load of the shard shows the effect of the file's
 place on the drive. Dropping caches needs root.
 
-    python3 bench/restore.py --folder DIR [--device cuda:0] [--bytes N,…] [--caches warm,cold] [--rounds 5] [--out FILE]
+    python3 bench/restore.py --folder DIR [--device cuda:0] [--bytes N,…] [--caches warm,cold] [--rounds 5]
+        [--out FILE]
 """
 
-import argparse
-import datetime
-import json
 import os
 import shutil
 import statistics
-import time
 
-from checkpoint import checksum, clear, make_state, synchronize
-from machine import drop_caches
-from peers import machine, versions as packages
-from versions import warm
+from harness import alternate, drop_caches, facts, missed, packages, parser, timed, warm, write
+from state import checksum, clear, make_state, synchronize
 
 BARS = {"warm": 0.95, "cold": 0.92}
 
@@ -40,18 +35,13 @@ def measure(folder, total, device, caches, rounds):
 
     def restore():
         clear(state)
-        start = time.perf_counter()
-        checkpointer.restore(1, into=state)
-        synchronize(state)
-        seconds = time.perf_counter() - start
+        seconds, _ = timed(lambda: checkpointer.restore(1, into=state), after=lambda: synchronize(state))
         assert checksum(state) == wanted, "other bytes came back"
         return seconds
 
     def load(*path):
-        start = time.perf_counter()
-        weights = straightway.load_model(os.path.join(folder, *path), device=device)
-        synchronize(state)
-        seconds = time.perf_counter() - start
+        path = os.path.join(folder, *path)
+        seconds, weights = timed(lambda: straightway.load_model(path, device=device), after=lambda: synchronize(state))
         del weights
         return seconds
 
@@ -62,46 +52,51 @@ def measure(folder, total, device, caches, rounds):
         if cache == "warm":
             # Files written by O_DIRECT are not in the page cache yet.
             warm(folder)
-        for number in range(-1, rounds):
-            for way in ways if number % 2 else reversed(ways):
-                if cache == "cold":
-                    drop_caches()
-                seconds = ways[way]()
-                # The first round is not counted: it creates lanes and rings.
-                if number >= 0:
-                    times[cache][way].append(seconds)
+        for way, is_counted in alternate(ways, rounds):
+            if cache == "cold":
+                drop_caches()
+            seconds = ways[way]()
+            if is_counted:
+                times[cache][way].append(seconds)
     shutil.rmtree(folder)
     return times
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", required=True)
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--bytes", default="8.6e9,16e9", type=lambda text: [int(float(n)) for n in text.split(",")])
-    parser.add_argument("--caches", default="warm,cold", type=lambda text: text.split(","))
-    parser.add_argument("--rounds", type=int, default=5)
-    date = datetime.date.today().isoformat()
-    here = os.path.dirname(os.path.abspath(__file__))
-    parser.add_argument("--out", default=os.path.join(here, "results", f"restore-{date}.json"))
-    args = parser.parse_args()
+    options = parser(__doc__, "restore.json")
+    options.add_argument("--folder", required=True)
+    options.add_argument("--device", default="cuda:0")
+    options.add_argument("--bytes", default="8.6e9,16e9", type=lambda text: [int(float(n)) for n in text.split(",")])
+    options.add_argument("--caches", default="warm,cold", type=lambda text: text.split(","))
+    options.add_argument("--rounds", type=int, default=5)
+    args = options.parse_args()
     if not set(args.caches) <= set(BARS):
-        parser.error(f"--caches takes {' and '.join(BARS)}")
+        options.error(f"--caches takes {' and '.join(BARS)}")
+    versions = packages("straightway", "torch", "numpy", "safetensors")
     rows = []
     print(f"{'state':>10} {'cache':>6} {'restore s':>10} {'load s':>10} {'control s':>10} {'ratio':>7}  bar")
     for total in args.bytes:
         found = measure(os.path.join(args.folder, "restore"), total, args.device, args.caches, args.rounds)
         for cache, times in found.items():
             restore, load, control = (statistics.median(times[way]) for way in ("restore", "load", "control"))
-            row = {"bytes": total, "cache": cache, "restore_s": restore, "load_s": load, "control_s": control,
-                   "ratio": round(load / restore, 4), "bar": BARS[cache], "met": load / restore >= BARS[cache], "times": times}
+            row = {
+                "bytes": total,
+                "cache": cache,
+                "restore_s": restore,
+                "load_s": load,
+                "control_s": control,
+                "ratio": round(load / restore, 4),
+                "bar": BARS[cache],
+                "met": load / restore >= BARS[cache],
+                "times": times,
+            }
             rows.append(row)
-            print(f"{total / 1e9:9.1f}G {cache:>6} {restore:10.4f} {load:10.4f} {control:10.4f} {row['ratio']:7.3f}"
-                  + f"  >= {row['bar']}" + ("" if row["met"] else "  MISSED"), flush=True)
-        result = {"date": date, "machine": machine(args.device != "cpu"), "versions": packages(), "device": args.device, "rows": rows}
-        with open(args.out, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+            print(
+                f"{total / 1e9:9.1f}G {cache:>6} {restore:10.4f} {load:10.4f} {control:10.4f} {row['ratio']:7.3f}"
+                f"  >= {row['bar']}{missed(row['met'])}",
+                flush=True,
+            )
+        write(args.out, facts(versions, args.device) | {"device": args.device, "rows": rows})
 
 
 if __name__ == "__main__":

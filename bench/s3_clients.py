@@ -70,9 +70,7 @@ def crt(key: str, size: str) -> dict[str, float]:
 
     group = EventLoopGroup(1)
     bootstrap = ClientBootstrap(group, DefaultHostResolver(group))
-    provider = AwsCredentialsProvider.new_static(
-        os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]
-    )
+    provider = AwsCredentialsProvider.new_static(os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"])
     region = os.environ["AWS_REGION"]
     client = S3Client(
         bootstrap=bootstrap,
@@ -168,6 +166,13 @@ CLIENTS = {
     "s3torchconnector": s3torchconnector,
 }
 
-if __name__ == "__main__":
+
+def main() -> None:
+    if "--help" in sys.argv:
+        return print(__doc__)
     name, *arguments = sys.argv[1:]
     json.dump(CLIENTS[name](*arguments), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,39 +13,33 @@ Needs a GPU and PyTorch, six times the bytes in host memory, and twice the bytes
 script without a GPU; its figures then mean nothing.
 """
 
-import argparse
-import datetime
 import json
 import os
 import shutil
 import statistics
 import sys
-import time
 
-from checkpoint import make_state
-from machine import about
+import harness
+from harness import facts, packages, parser, write
+from state import make_state
 
 #: The longest allowed stop, as a multiple of the pinned copy.
 BAR = 1.2
 
 
 def timed(work):
+    """The seconds of a call and its result. The GPU is waited for before, not after: the stop ends with the call."""
     import torch
 
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    value = work()
-    return time.perf_counter() - start, value
+    return harness.timed(work, before=torch.cuda.synchronize if torch.cuda.is_initialized() else None)
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = parser(__doc__)
     options.add_argument("--folder", required=True)
     options.add_argument("--bytes", type=int, default=8_600_000_000)
     options.add_argument("--rounds", type=int, default=7)
     options.add_argument("--device", default="cuda:0")
-    options.add_argument("--out")
     args = options.parse_args()
     import torch
     import torch.distributed.checkpoint as dcp
@@ -114,10 +108,7 @@ def main():
     first_save_s = save_all()
     first_save_s["checkpointer_save"] = save_by_checkpointer(0)
     rows |= {name: [] for name in ("pinned_copy", *stagers, "checkpointer_save")}
-    result = {
-        "date": datetime.date.today().isoformat(),
-        "machine": about() | {"gpu": torch.cuda.get_device_name(args.device) if has_gpu else None},
-        "versions": {"straightway": straightway.__version__, "torch": torch.__version__},
+    result = facts(packages("straightway", "torch"), args.device) | {
         "bytes": sum(t.numel() * t.element_size() for t in state.values()),
         "bar": BAR,
         "prepare_s": prepare_s,
@@ -131,8 +122,7 @@ def main():
         result["median_s"] = medians
         result["stop_over_pinned_copy"] = {name: value / medians["pinned_copy"] for name, value in medians.items()}
         if args.out:
-            with open(args.out, "w") as file:
-                json.dump(result, file, indent=1)
+            write(args.out, result)
 
     for turn in range(args.rounds):
         rows["pinned_copy"].append(timed(copy)[0])

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares copies between files of a tmpfs with cp and with parallel writes through a mapping, in one run.
 
-    TRANSFER=target/release/examples/transfer python3 bench/tmpfs.py [--folder /dev/shm] [--size BYTES] [--rounds N] [--out FILE]
+    TRANSFER=target/release/examples/transfer python3 bench/tmpfs.py [--folder /dev/shm] [--size BYTES] [--rounds N]
+        [--out FILE]
     python3 bench/tmpfs.py --gpu [--folder /dev/shm] …      # GPU memory to a file, against the same mapping
 
 Each round runs each of them once, and compares the copies. Times are those of whole processes; for the copy through a
@@ -10,21 +11,17 @@ other. With --gpu, `straightway.save_file` of one tensor is compared with a copy
 mapping, by a thread per core.
 """
 
-import argparse
 import concurrent.futures
 import ctypes
-import datetime
-import json
 import mmap
 import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 
-from machine import about
+from harness import facts, learned, make_file, packages, parser, rounds, transfer, write
 
 BAR = 0.95
 PIECE = 4 << 20
@@ -34,14 +31,20 @@ def address(mapping):
     return ctypes.addressof(ctypes.c_char.from_buffer(mapping))
 
 
-def through_mapping(source, target, size):
-    """Copies with a thread per core; the C library's `memcpy` runs without Python's lock. Returns the seconds."""
+def memcpy():
+    """The C library's `memcpy`, which runs without Python's lock."""
     copy = ctypes.CDLL(None).memcpy
     copy.argtypes, copy.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t], ctypes.c_void_p
+    return copy
+
+
+def through_mapping(source, target, size):
+    """Copies with a thread per core. Returns the seconds."""
+    copy = memcpy()
     start = time.monotonic()
-    with open(source, "r+b") as read, open(target, "w+b") as write:
-        write.truncate(size)
-        one, other = mmap.mmap(read.fileno(), size), mmap.mmap(write.fileno(), size)
+    with open(source, "r+b") as reader, open(target, "w+b") as writer:
+        writer.truncate(size)
+        one, other = mmap.mmap(reader.fileno(), size), mmap.mmap(writer.fileno(), size)
         from_, to = address(one), address(other)
 
         def piece(at):
@@ -60,19 +63,13 @@ def process(*command, **more):
 
 
 def copies(folder, args, runs, learnt):
-    program = os.environ.get("TRANSFER")
-    if not program:
-        sys.exit("set TRANSFER to the example `transfer` of the crate straightway-probe")
+    program = transfer()
     source, target, state = (os.path.join(folder, name) for name in ("source", "target", "state"))
     environment = dict(os.environ, XDG_STATE_HOME=state)
-    with open(source, "wb") as file:
-        noise = os.urandom(64 << 20)
-        for _ in range(args.size // len(noise)):
-            file.write(noise)
+    make_file(source, args.size)
     size = os.path.getsize(source)
     straight = lambda: process(program, "copy", source, target, env=environment)  # noqa: E731
-    for number in range(args.rounds):
-        print(f"round {number + 1} of {args.rounds}", file=sys.stderr)
+    for _ in rounds(args.rounds):
         shutil.rmtree(state, ignore_errors=True)
         works = {
             "straightway, nothing known": straight,
@@ -85,8 +82,7 @@ def copies(folder, args, runs, learnt):
                 os.remove(target)
             runs.setdefault(name, []).append(size / work())
             subprocess.run(["cmp", source, target], check=True)
-        with open(os.path.join(state, "straightway/learned.toml")) as kept:
-            learnt.append(kept.read().rpartition("[drives.")[2])
+        learnt.append(learned(state))
     return size
 
 
@@ -95,18 +91,18 @@ def saves(folder, args, runs, learnt):
 
     import straightway
 
-    os.environ["XDG_STATE_HOME"] = os.path.join(folder, "state")
+    state = os.path.join(folder, "state")
+    os.environ["XDG_STATE_HOME"] = state
     tensor = torch.randint(0, 255, (args.size,), dtype=torch.uint8, device="cuda")
     host = torch.empty(args.size, dtype=torch.uint8, pin_memory=True)
     target = os.path.join(folder, "target")
 
     def mapping():
-        copy = ctypes.CDLL(None).memcpy
-        copy.argtypes, copy.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t], ctypes.c_void_p
+        copy = memcpy()
         start = time.monotonic()
-        with open(target, "w+b") as write:
-            write.truncate(args.size)
-            other = mmap.mmap(write.fileno(), args.size)
+        with open(target, "w+b") as writer:
+            writer.truncate(args.size)
+            other = mmap.mmap(writer.fileno(), args.size)
             to, stream = address(other), torch.cuda.Stream()
             pieces = range(0, args.size, 64 << 20)
             events = []
@@ -134,21 +130,18 @@ def saves(folder, args, runs, learnt):
             took = work()
             if number:
                 runs.setdefault(name, []).append(args.size / took)
-    kept = os.path.join(folder, "state/straightway/learned.toml")
-    if os.path.exists(kept):
-        with open(kept) as file:
-            learnt.append(file.read().rpartition("[drives.")[2])
+    if os.path.exists(os.path.join(state, "straightway/learned.toml")):
+        learnt.append(learned(state))
     return args.size
 
 
 def main():
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = parser(__doc__)
     options.add_argument("--folder", default="/dev/shm")
     options.add_argument("--size", type=int, default=2 << 30)
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--build", default="release", help="the build profile of the program, for the result")
     options.add_argument("--gpu", action="store_true")
-    options.add_argument("--out")
     args = options.parse_args()
     folder = tempfile.mkdtemp(prefix="straightway-tmpfs-", dir=args.folder)
     runs, learnt = {}, []
@@ -159,15 +152,21 @@ def main():
     median = {name: statistics.median(rates) for name, rates in runs.items()}
     best = max((name for name in median if not name.startswith("straightway")), key=median.get)
     ratios = {name: rate / median[best] for name, rate in median.items() if name.startswith("straightway")}
-    result = {
-        "date": datetime.date.today().isoformat(), "machine": about(), "file_bytes": size, "rounds": args.rounds,
-        "build": args.build, "work": "GPU to tmpfs" if args.gpu else "copy within tmpfs", "bar": BAR, "best": best, "learnt": learnt,
-        "ratios": ratios, "rates_bytes_per_s": median, "runs": runs,
-    }  # fmt: skip
+    versions = packages("straightway", "torch") if args.gpu else None
+    result = facts(versions, "cuda:0" if args.gpu else "cpu") | {
+        "file_bytes": size,
+        "rounds": args.rounds,
+        "build": args.build,
+        "work": "GPU to tmpfs" if args.gpu else "copy within tmpfs",
+        "bar": BAR,
+        "best": best,
+        "learnt": learnt,
+        "ratios": ratios,
+        "rates_bytes_per_s": median,
+        "runs": runs,
+    }
     if args.out:
-        with open(args.out, "w") as out:
-            json.dump(result, out, indent=1)
-            out.write("\n")
+        write(args.out, result)
     for name, rate in median.items():
         shown = f", {ratios[name]:.3f} of {best} (bar {BAR})" if name in ratios else ""
         print(f"{name:30} {rate / 1e9:.2f} GB/s{shown}")

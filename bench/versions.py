@@ -6,14 +6,14 @@ both. A figure is the median of the ratios old time / new time (above 1: the new
 the 2.5 % quantile of that median over 10,000 bootstrap samples of the pairs. The bars are 0.97 for work in memory and
 0.92 for work on a drive. Dropping caches needs root.
 
-    python3 bench/versions.py --old-binary A --new-binary B --old-package DIR --new-package DIR --folder DIR [--device cuda:0]
+    python3 bench/versions.py --old-binary A --new-binary B --old-package DIR --new-package DIR --folder DIR
+        [--device cuda:0]
 
 `pip install --no-deps --target DIR WHEEL` makes a package folder. Give only the binaries, or only the packages, to
 measure only those.
 """
 
 import argparse
-import datetime
 import json
 import os
 import random
@@ -21,64 +21,45 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
 
-from machine import about, drop_caches
+import harness
+from harness import (
+    MIB,
+    Bench,
+    Worker,
+    alternate,
+    drop_caches,
+    facts,
+    make_file,
+    missed,
+    parser,
+    ratio_of_pairs,
+    remove,
+    safetensors_header,
+    warm,
+    write,
+)
+from state import checksum, clear, make_state, timed
 
 BARS = {"memory": 0.97, "drive": 0.92}
-RESAMPLES = 10_000
 SIDES = ("old", "new")
 SMALL_FILES = 2000
 SMALL_TENSORS = 20_000
 GOTTEN_TENSORS = 2000
 
 
-def lower_bound(ratios):
-    """The 2.5 % quantile of the median of `ratios`, by bootstrap with a fixed seed."""
-    rng = random.Random(1)
-    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
-    return medians[int(RESAMPLES * 0.025)]
-
-
-def remove(path):
-    """Removes a file or folder and waits until the file system has freed its blocks."""
-    shutil.rmtree(path, ignore_errors=True)
-    if os.path.isfile(path):
-        os.remove(path)
-    os.sync()
-
-
-def warm(path):
-    """Brings a file or folder into the page cache."""
-    for folder, _, files in os.walk(path):
-        for file in files:
-            warm(os.path.join(folder, file))
-    if os.path.isfile(path):
-        with open(path, "rb") as file:
-            while file.read(8 << 20):
-                pass
-
-
-# The worker: one process per version, which keeps its lanes and memory between runs, as a job does.
-
-class Worker:
-    """Runs inside the child. Each method does one piece of work and returns the seconds that it took."""
+class Job:
+    """Runs inside the child: one process per version, which keeps its lanes and memory between runs, as a job does.
+    Each method does one piece of work and returns the seconds that it took."""
 
     def __init__(self, device, total):
-        import torch
-
-        self.torch, self.device, self.checkpointer = torch, device, None
-        self.total = total
+        self.device, self.total, self.checkpointer = device, total, None
 
     def timed(self, work):
-        gpu = self.device != "cpu"
-        if gpu:
-            self.torch.cuda.synchronize()
-        start = time.perf_counter()
-        result = work()
-        if gpu:
-            self.torch.cuda.synchronize()
-        return time.perf_counter() - start, result
+        import torch
+
+        wait = torch.cuda.synchronize if self.device != "cpu" else None
+        return harness.timed(work, wait, wait)
 
     def load(self, path):
         import straightway
@@ -99,13 +80,7 @@ class Worker:
 
     def state(self):
         if not hasattr(self, "kept"):
-            self.torch.manual_seed(1)
-            each = self.total // 64 // 2
-            self.kept = {
-                f"layers.{i}.weight": self.torch.randint(-(2**15), 2**15, (each,), device=self.device, dtype=self.torch.int16)
-                for i in range(64)
-            }
-            self.kept |= {f"layers.{i}.bias": self.torch.randn(4097, device=self.device) for i in range(64)}
+            self.kept = make_state(self.total, self.device)
         return self.kept
 
     def open(self, folder):
@@ -126,45 +101,38 @@ class Worker:
 
     def restore(self, folder, step):
         state = self.state()
-        wanted = int(state["layers.3.weight"].sum(dtype=self.torch.int64))
-        for tensor in state.values():
-            tensor.zero_()
-        seconds, _ = self.timed(lambda: self.open(folder).restore(step, into=state))
-        assert int(state["layers.3.weight"].sum(dtype=self.torch.int64)) == wanted, "other bytes came back"
+        wanted = checksum(state)
+        clear(state)
+        seconds, _ = timed(lambda: self.open(folder).restore(step, into=state), state)
+        assert checksum(state) == wanted, "other bytes came back"
         return seconds
 
 
 def serve(device, total):
-    worker = Worker(device, total)
+    """Runs the requests on stdin."""
+    job = Job(device, total)
     for line in sys.stdin:
         verb, *arguments = json.loads(line)
-        print(json.dumps(getattr(worker, verb)(*arguments)), flush=True)
+        print(json.dumps(getattr(job, verb)(*arguments)), flush=True)
 
 
-class Package:
-    """The worker process of one version."""
+class Package(Worker):
+    """The process of one version."""
 
     def __init__(self, folder, args):
-        command = [sys.executable, os.path.abspath(__file__), "--worker", "--device", args.device, "--bytes", str(args.bytes)]
         environment = dict(os.environ, PYTHONPATH=folder, XDG_STATE_HOME=os.path.join(args.folder, "state"))
-        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        options = ["--device", args.device, "--bytes", str(args.bytes)]
+        super().__init__(__file__, "--worker", *options, env=environment)
 
     def __call__(self, *request):
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise RuntimeError(f"the worker ended during {request}")
-        return json.loads(answer)
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
+        return self.ask(json.dumps(request))
 
 
-class Bench:
+class Versions(Bench):
+    """The comparison of two versions."""
+
     def __init__(self, args):
-        self.args, self.rows = args, []
+        super().__init__(args)
         self.binaries = {"old": args.old_binary, "new": args.new_binary} if args.new_binary else None
         self.folder = os.path.join(args.folder, "versions")
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -175,35 +143,54 @@ class Bench:
         return os.path.join(self.folder, *names)
 
     def figure(self, what, medium, run, before=lambda side: None, pairs=None):
-        """Runs pairs of `run(side)`, each after `before(side)`, and keeps the ratio of their times. The first pair is
-        not counted."""
+        """Runs pairs of `run(side)`, each after `before(side)`, and keeps the ratio of their times."""
         if self.args.only and not any(word in what for word in self.args.only.split(",")):
             return
         times = {side: [] for side in SIDES}
-        for number in range(-1, pairs or self.args.pairs):
-            for side in SIDES if number % 2 else SIDES[::-1]:
-                before(side)
-                seconds = run(side)
-                if number >= 0:
-                    times[side].append(seconds)
-        ratios = [old / new for old, new in zip(times["old"], times["new"])]
+        for side, is_counted in alternate(SIDES, pairs or self.args.pairs):
+            before(side)
+            seconds = run(side)
+            if is_counted:
+                times[side].append(seconds)
+        ratio, bound = ratio_of_pairs(times["old"], times["new"])
         row = {
-            "what": what, "medium": medium, "pairs": len(ratios),
-            "old_s": round(statistics.median(times["old"]), 5), "new_s": round(statistics.median(times["new"]), 5),
-            "ratio": round(statistics.median(ratios), 4), "lower_bound": round(lower_bound(ratios), 4),
-            "bar": BARS[medium], "times": {side: [round(t, 5) for t in times[side]] for side in SIDES},
+            "what": what,
+            "medium": medium,
+            "pairs": len(times["old"]),
+            "old_s": round(statistics.median(times["old"]), 5),
+            "new_s": round(statistics.median(times["new"]), 5),
+            "ratio": round(ratio, 4),
+            "lower_bound": round(bound, 4),
+            "bar": BARS[medium],
+            "times": {side: [round(t, 5) for t in times[side]] for side in SIDES},
         }
         row["met"] = row["lower_bound"] >= row["bar"]
         self.rows.append(row)
-        shown = f"{what:44} {row['old_s']:9.4f} {row['new_s']:9.4f} {row['ratio']:7.3f} {row['lower_bound']:7.3f}  >= {row['bar']}"
-        print(shown + ("" if row["met"] else "  MISSED"), flush=True)
-        self.keep()
+        print(
+            f"{what:44} {row['old_s']:9.4f} {row['new_s']:9.4f} {row['ratio']:7.3f} {row['lower_bound']:7.3f}"
+            f"  >= {row['bar']}{missed(row['met'])}",
+            flush=True,
+        )
+        # Written after each figure, in case a later one fails.
+        found = {"versions": self.args.versions, "bytes": self.args.bytes, "rows": self.rows}
+        write(self.args.out, facts() | {"device": self.args.device} | found)
+
+    def in_memory(self, what, run, before=lambda side: None):
+        """A figure of work in memory, which takes less time and has twice as many pairs."""
+        self.figure(what, "memory", run, before, self.args.pairs * 2)
+
+    def cold(self, what, run):
+        """A figure of work on the drive, after caches are dropped."""
+        self.figure(what, "drive", run, lambda _: drop_caches())
 
     def command(self, *arguments):
+        """Runs a command with the binary of a side, and returns its seconds."""
+
         def run(side):
-            start = time.perf_counter()
-            done = subprocess.run([self.binaries[side], *arguments], env=self.environment, capture_output=True, text=True)
-            seconds = time.perf_counter() - start
+            command = [self.binaries[side], *arguments]
+            seconds, done = harness.timed(
+                lambda: subprocess.run(command, env=self.environment, capture_output=True, text=True)
+            )
             if done.returncode:
                 raise RuntimeError(f"{side}: {arguments}: {done.stderr}")
             return seconds
@@ -211,11 +198,7 @@ class Bench:
         return run
 
     def make_files(self):
-        rng = random.Random(1)
-        block = rng.randbytes(8 << 20)
-        with open(self.at("file"), "wb") as file:
-            for _ in range(self.args.bytes // len(block)):
-                file.write(block)
+        make_file(self.at("file"), self.args.bytes, 8 * MIB)
         self.make_model(self.at("model"), self.args.bytes, 64, 4)
         self.make_model(self.at("small"), SMALL_TENSORS * 2048, SMALL_TENSORS, 1)
         self.make_model(self.at("many"), SMALL_FILES * 20_480, SMALL_FILES, SMALL_FILES)
@@ -225,83 +208,79 @@ class Bench:
         """A safetensors model of equal tensors."""
         os.makedirs(folder)
         each = total // tensors
-        names = [f"layers.{number}.weight" for number in range(tensors)]
         data = random.Random(2).randbytes(each)
         for number in range(files):
-            own = names[number::files]
-            header = {n: {"dtype": "U8", "shape": [each], "data_offsets": [i * each, (i + 1) * each]} for i, n in enumerate(own)}
-            text = json.dumps(header).encode()
-            text += b" " * (-(len(text) + 8) % 4096)
+            own = [(f"layers.{n}.weight", "U8", [each], each) for n in range(number, tensors, files)]
             with open(os.path.join(folder, f"model-{number + 1:05}-of-{files:05}.safetensors"), "wb") as file:
-                file.write(len(text).to_bytes(8, "little") + text)
+                file.write(safetensors_header(own))
                 for _ in own:
                     file.write(data)
 
     def run_binaries(self):
-        file, many, model = self.at("file"), self.at("many"), self.at("model")
-        self.figure("copy file to memory, warm", "memory", self.command("copy", file, "host:"), lambda _: warm(file), self.args.pairs * 2)
-        self.figure("load model to memory, warm", "memory", self.command("load", model), lambda _: warm(model), self.args.pairs * 2)
-        self.figure("load small tensors to memory, warm", "memory", self.command("load", self.at("small")),
-                    lambda _: warm(self.at("small")), self.args.pairs * 2)
-        self.figure("load 2,000 small files to memory, warm", "memory", self.command("load", many), lambda _: warm(many), self.args.pairs * 2)
+        file, many, model, small, target = map(self.at, ("file", "many", "model", "small", "target"))
+        run = self.command
+        self.in_memory("copy file to memory, warm", run("copy", file, "host:"), lambda _: warm(file))
+        self.in_memory("load model to memory, warm", run("load", model), lambda _: warm(model))
+        self.in_memory("load small tensors to memory, warm", run("load", small), lambda _: warm(small))
+        self.in_memory("load 2,000 small files to memory, warm", run("load", many), lambda _: warm(many))
         for route in ("auto", "direct", "staged", "buffered"):
-            self.figure(f"copy file to memory, cold, {route}", "drive", self.command("copy", "--route", route, file, "host:"),
-                        lambda _: drop_caches())
-        self.figure("load model to memory, cold", "drive", self.command("load", model), lambda _: drop_caches())
-        self.figure("load 2,000 small files to memory, cold", "drive", self.command("load", many), lambda _: drop_caches())
-        gather = ("bench", file, "--work", "gather", "--route", "staged", "--block", "4KiB", "--depth", "16", "--lanes", "2",
-                  "--extents", "50000", "--runs", "1", "--no-profile")
-        self.figure("gather 50,000 blocks of 4 KiB, cold", "drive", self.command(*gather), lambda _: drop_caches())
+            self.cold(f"copy file to memory, cold, {route}", run("copy", "--route", route, file, "host:"))
+        self.cold("load model to memory, cold", run("load", model))
+        self.cold("load 2,000 small files to memory, cold", run("load", many))
+        gather = "--work gather --route staged --block 4KiB --depth 16 --lanes 2 --extents 50000".split()
+        self.cold("gather 50,000 blocks of 4 KiB, cold", run("bench", file, *gather, "--runs", "1", "--no-profile"))
 
         def clean(_):
-            remove(self.at("target"))
+            remove(target)
             drop_caches()
 
-        self.figure("copy file to file, synced, cold", "drive", self.command("copy", file, self.at("target")), clean)
-        self.figure("copy 2,000 small files to a folder, synced", "drive", self.command("copy", many, self.at("target")), clean)
-        self.figure("rewrite model, cold", "drive", self.command("rewrite", model, self.at("target"), "--shard-size", "5GB"), clean)
-        remove(self.at("target"))
+        self.figure("copy file to file, synced, cold", "drive", run("copy", file, target), clean)
+        self.figure("copy 2,000 small files to a folder, synced", "drive", run("copy", many, target), clean)
+        self.figure("rewrite model, cold", "drive", run("rewrite", model, target, "--shard-size", "5GB"), clean)
+        remove(target)
 
     def run_packages(self):
-        packages = {side: Package(os.path.abspath(folder), self.args) for side, folder in
-                    {"old": self.args.old_package, "new": self.args.new_package}.items()}
+        folders = {"old": self.args.old_package, "new": self.args.new_package}
+        packages = {side: Package(os.path.abspath(folder), self.args) for side, folder in folders.items()}
         model, small = self.at("model"), self.at("small")
-        ask = lambda *request: lambda side: packages[side](*request)
-        own = lambda verb, step: lambda side: packages[side](verb, self.at(f"steps-{side}"), step)
-        pairs = self.args.pairs
-        self.figure("Python: load model, warm", "memory", ask("load", model), lambda _: warm(model), pairs * 2)
-        (one,) = (os.path.join(small, f) for f in os.listdir(small))
-        self.figure("Python: get_tensor, 2,000 tensors, warm", "memory", ask("get_tensors", one), lambda _: warm(small), pairs * 2)
+        ask = lambda *request: lambda side: packages[side](*request)  # noqa: E731
+        self.in_memory("Python: load model, warm", ask("load", model), lambda _: warm(model))
+        (one,) = (os.path.join(small, name) for name in os.listdir(small))
+        self.in_memory("Python: get_tensor, 2,000 tensors, warm", ask("get_tensors", one), lambda _: warm(small))
         if self.args.tmpfs:
             copy = os.path.join(self.args.tmpfs, "versions-model")
             shutil.copytree(model, copy)
-            self.figure("Python: load model, tmpfs", "memory", ask("load", copy), pairs=pairs * 2)
+            self.in_memory("Python: load model, tmpfs", ask("load", copy))
             shutil.rmtree(copy)
-        self.figure("Python: load model, cold", "drive", ask("load", model), lambda _: drop_caches())
+        self.cold("Python: load model, cold", ask("load", model))
+        self.run_checkpoints(packages)
+        for package in packages.values():
+            package.close()
+
+    def run_checkpoints(self, packages):
         step = {side: 0 for side in SIDES}
+        steps = {side: self.at(f"steps-{side}") for side in SIDES}
 
         def saving(verb):
             def run(side):
                 step[side] += 1
-                return packages[side](verb, self.at(f"steps-{side}"), step[side])
+                return packages[side](verb, steps[side], step[side])
+
             return run
 
         def clean(side):
-            remove(self.at(f"steps-{side}", f"step-{step[side]}"))
+            remove(os.path.join(steps[side], f"step-{step[side]}"))
 
-        self.figure("Python: stop of an asynchronous save", "memory", saving("stop"), clean, pairs)
+        self.figure("Python: stop of an asynchronous save", "memory", saving("stop"), clean)
         self.figure("Python: save, durable", "drive", saving("save"), clean)
         for side in SIDES:
-            step[side] += 1
-            packages[side]("save", self.at(f"steps-{side}"), step[side])
+            saving("save")(side)
 
         def restore(side):
-            return packages[side]("restore", self.at(f"steps-{side}"), step[side])
+            return packages[side]("restore", steps[side], step[side])
 
-        self.figure("Python: restore, verified, warm", "memory", restore, lambda side: warm(self.at(f"steps-{side}")), pairs * 2)
-        self.figure("Python: restore, verified, cold", "drive", restore, lambda _: drop_caches())
-        for package in packages.values():
-            package.close()
+        self.in_memory("Python: restore, verified, warm", restore, lambda side: warm(steps[side]))
+        self.cold("Python: restore, verified, cold", restore)
 
     def run(self):
         print(f"{'work':44} {'old s':>9} {'new s':>9} {'ratio':>7} {'bound':>7}  bar")
@@ -314,36 +293,26 @@ class Bench:
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def keep(self):
-        result = {
-            "date": datetime.date.today().isoformat(), "machine": about(), "device": self.args.device,
-            "versions": self.args.versions, "bytes": self.args.bytes, "rows": self.rows,
-        }
-        with open(self.args.out, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
-
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = parser(__doc__, "versions.json")
     for side in SIDES:
-        parser.add_argument(f"--{side}-binary")
-        parser.add_argument(f"--{side}-package")
-    parser.add_argument("--folder", default=".", help="folder for the files, on the drive to measure")
-    parser.add_argument("--tmpfs", help="a folder in memory, to load from it too")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--bytes", type=int, default=1 << 30, help="the size of the file, the model and the checkpoint")
-    parser.add_argument("--pairs", type=int, default=11, help="pairs on a drive; in memory twice as many")
-    parser.add_argument("--only", help="run only figures whose name contains one of these words, separated by commas")
-    parser.add_argument("--versions", default="", help="the compared versions, for the result, such as two commits")
-    date = datetime.date.today().isoformat()
-    here = os.path.dirname(os.path.abspath(__file__))
-    parser.add_argument("--out", default=os.path.join(here, "results", f"versions-{date}.json"))
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+        options.add_argument(f"--{side}-binary")
+        options.add_argument(f"--{side}-package")
+    options.add_argument("--folder", default=".", help="folder for the files, on the drive to measure")
+    options.add_argument("--tmpfs", help="a folder in memory, to load from it too")
+    options.add_argument("--device", default="cpu")
+    sizes = "the size of the file, the model and the checkpoint"
+    options.add_argument("--bytes", type=int, default=1 << 30, help=sizes)
+    options.add_argument("--pairs", type=int, default=11, help="pairs on a drive; in memory twice as many")
+    only = "run only figures whose name contains one of these words, separated by commas"
+    options.add_argument("--only", help=only)
+    options.add_argument("--versions", default="", help="the compared versions, for the result, such as two commits")
+    options.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = options.parse_args()
     if args.worker:
         return serve(args.device, args.bytes)
-    Bench(args).run()
+    Versions(args).run()
 
 
 if __name__ == "__main__":

@@ -367,7 +367,7 @@ impl Planner<'_> {
             (Some(_), _) => {
                 let most = self.request_bytes();
                 // A request that does not begin on a part of the upload makes the server read one more part: a fifth of
-                // SeaweedFS's CPU time (bench/results/s3-requests-2026-11-16.txt).
+                // SeaweedFS's CPU time (bench/results/s3-requests.txt).
                 let is_multiple = most.is_multiple_of(REQUEST_BYTES);
                 self.layout.keep_to_parts(is_multiple.then_some(most));
                 self.layout.cut_by(most, gap_bytes.max(SOCKET_GAP_BYTES));

@@ -35,7 +35,7 @@ impl Policy {
     /// The longest chunk: the result of one io_uring read must fit into an `i32`.
     pub const CHUNK_BYTES_MAX: u64 = 1 << 30;
 
-    /// The longest request: longer ones do not reduce the server's CPU time (bench/results/s3-requests-2026-11-16.txt).
+    /// The longest request: longer ones do not reduce the server's CPU time (bench/results/s3-requests.txt).
     pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
 
     /// A policy for host memory at address 0 with chunks of `chunk_bytes`.

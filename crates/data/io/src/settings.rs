@@ -130,8 +130,8 @@ impl Default for Settings {
             staging_bytes: 64 << 20,
             ring_first: false,
             // On an H200 host with 16 cores the CPU is the limit: 12 lanes reach 0.91 of a pinned copy, 15 reach 0.94.
-            // Beyond 4 MiB the ring falls out of the CPU cache (`bench/results/`). One core is left to the application,
-            // which waits for the bytes.
+            // Beyond 4 MiB the ring falls out of the CPU cache (`bench/results/gpu-lanes.txt`, `gpu-chunks.txt`). One core
+            // is left to the application, which waits for the bytes.
             gpu_lanes: cores.saturating_sub(1).clamp(1, 15),
             gpu_chunk_bytes: 4 << 20,
             // Two slots for each of 15 lanes, and a quarter for the drive lanes.

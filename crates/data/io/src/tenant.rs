@@ -19,7 +19,7 @@ use crate::rate_limiter::RateLimiter;
 
 /// The most bytes of background jobs in flight while a job of class *now* runs. A flush keeps its speed with two I/Os
 /// of 1 MiB on a virtual drive of 2.3 GB/s, and reads at the same time take half as long as with four
-/// (`bench/results/qos-*`).
+/// (`bench/results/qos.json`).
 const BACKGROUND_BYTES_MAX: u64 = 2 << 20;
 
 /// How long background jobs stay limited after the last job of class *now*. Otherwise the next of many short ones would
