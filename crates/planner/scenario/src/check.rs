@@ -20,8 +20,8 @@ use toml::{Table, de::DeValue};
 
 pub use self::place::{PathStep, steps};
 use self::{
-    misfit::Misfit,
-    place::{dotted, find, line_at, recorded},
+    misfit::{Misfit, Reason},
+    place::{dotted, find, line_at},
     tree::{TreeValue, parse},
 };
 
@@ -86,16 +86,14 @@ pub fn read<T: DeserializeOwned + Checkable>(text: &str) -> Result<T, Refusals> 
         ));
     }
     let tree = parse(text).map_err(|e| syntax(text, &e))?;
-    let input: T = serde_path_to_error::deserialize(TreeValue(&tree)).map_err(|e| mistyped(text, &tree, &e))?;
+    let input = T::deserialize(TreeValue::Parsed(&tree)).map_err(|misfit| mistyped(text, &tree, &misfit))?;
     checked(&input).map_err(|refusals| refusals.with_lines(text, &tree))?;
     Ok(input)
 }
 
 /// Reads an input from a table without checking it. The error is what is allowed instead.
 pub(crate) fn fit<T: DeserializeOwned>(table: &Table) -> Result<T, String> {
-    let text = toml::to_string(table).map_err(|e| e.to_string())?;
-    let tree = parse(&text).map_err(|e| first_line(&e).to_owned())?;
-    T::deserialize(TreeValue(&tree)).map_err(|misfit| misfit.allowed())
+    T::deserialize(TreeValue::Table(table)).map_err(|misfit| misfit.allowed())
 }
 
 /// Checks an input that did not come from text. The refusals have no lines.
@@ -317,30 +315,29 @@ fn syntax(text: &str, error: &toml::de::Error) -> Refusals {
 }
 
 /// The refusal of TOML that does not fit the input: a wrong type, a missing or an unknown key.
-fn mistyped(text: &str, tree: &DeValue<'_>, error: &serde_path_to_error::Error<Misfit>) -> Refusals {
-    let misfit = error.inner();
-    let mut path = recorded(error.path());
-    // The recorded path ends before an unknown kind, which is a key if a table names it.
-    if let Misfit::UnknownKind { kind, .. } = misfit {
+fn mistyped(text: &str, tree: &DeValue<'_>, misfit: &Misfit) -> Refusals {
+    let mut path = misfit.path();
+    // The path ends before an unknown kind, which is a key if a table names it.
+    if let Reason::UnknownKind { kind, .. } = &misfit.reason {
         path.push(PathStep::Key(kind));
     }
     let place = find(tree, path.iter().copied());
-    let is_at_key = match misfit {
-        Misfit::UnknownKey(_) => true,
-        Misfit::UnknownKind { .. } => place.depth == path.len(),
+    let is_at_key = match misfit.reason {
+        Reason::UnknownKey(_) => true,
+        Reason::UnknownKind { .. } => place.depth == path.len(),
         _ => false,
     };
     let span = if is_at_key { place.key } else { place.span };
-    // A kind that a string names is a step of the recorded path, but not of the text.
+    // A kind that a string names is not a step of the text.
     path.truncate(place.depth);
-    if let Misfit::Missing(key) = misfit {
+    if let Reason::Missing(key) = misfit.reason {
         path.push(PathStep::Key(key));
     }
-    let value = match misfit {
-        Misfit::Missing(_) => "nothing",
-        Misfit::UnknownKey(_) => "an unknown key",
-        Misfit::Kinds(0) => "no kind",
-        Misfit::Kinds(_) => "several kinds",
+    let value = match misfit.reason {
+        Reason::Missing(_) => "nothing",
+        Reason::UnknownKey(_) => "an unknown key",
+        Reason::Kinds(0) => "no kind",
+        Reason::Kinds(_) => "several kinds",
         _ => text.get(span.clone()).unwrap_or_default(),
     };
     let mut field = dotted(&path);

@@ -54,7 +54,7 @@ fn set_all<T: Serialize + DeserializeOwned>(input: &T, settings: &[ParameterSett
     for setting in settings {
         put(&mut table, &setting.path, typed(&setting.value)).ok()?;
     }
-    T::deserialize(table).ok()
+    check::fit(&table).ok()
 }
 
 /// Whether the parameter of `input` at `path` is a count, which takes whole numbers only.
@@ -65,7 +65,7 @@ where
     let takes = |value: Value| {
         let table = Table::try_from(input).ok();
         let changed = table.and_then(|mut table| put(&mut table, path, value).ok().map(|()| table));
-        changed.is_some_and(|table| T::deserialize(table).is_ok())
+        changed.is_some_and(|table| check::fit::<T>(&table).is_ok())
     };
     takes(Value::Integer(1)) && !takes(Value::Float(0.5))
 }

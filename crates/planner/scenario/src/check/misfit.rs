@@ -1,15 +1,34 @@
 //! The error for a TOML value that does not fit a type.
 //!
 //! serde reports an error by a constructor of [`de::Error`], with its parts as arguments. [`Misfit`] keeps these parts.
-//! A refusal therefore does not depend on the wording of serde or of the TOML parser.
+//! A refusal therefore does not depend on the wording of serde or of the TOML parser. Each list and table that the error
+//! leaves adds its step to the path.
 
 use std::fmt;
 
 use serde::de::{self, Expected, Unexpected};
 
+use super::place::PathStep;
+
+/// A value that does not fit its type.
+#[derive(Debug)]
+pub(super) struct Misfit {
+    /// The reason.
+    pub(super) reason: Reason,
+    /// The keys and indices that lead to it, the innermost first.
+    path: Vec<OwnedStep>,
+}
+
+/// A step of the path of a misfit.
+#[derive(Debug)]
+enum OwnedStep {
+    Key(String),
+    Index(usize),
+}
+
 /// The reason why a value does not fit.
 #[derive(Debug)]
-pub(super) enum Misfit {
+pub(super) enum Reason {
     /// The type or the range is wrong. The text is the type's description of its values.
     Value(String),
     /// A list that stands for a table has the wrong length. The text is the description of the table.
@@ -34,25 +53,55 @@ pub(super) enum Misfit {
 impl Misfit {
     /// A value of the wrong type.
     pub(super) fn value(allowed: impl Into<String>) -> Self {
-        Self::Value(allowed.into())
+        Reason::Value(allowed.into()).into()
     }
 
     /// Replaces the type's own description of its values.
-    pub(super) fn described(self, allowed: &str) -> Self {
-        match self {
-            Self::Value(_) | Self::Length(_) => Self::value(allowed),
-            other => other,
+    pub(super) fn described(mut self, allowed: &str) -> Self {
+        if matches!(self.reason, Reason::Value(_) | Reason::Length(_)) {
+            self.reason = Reason::Value(allowed.to_owned());
         }
+        self
+    }
+
+    /// The same below a key of a table.
+    pub(super) fn below_key(mut self, key: &str) -> Self {
+        self.path.push(OwnedStep::Key(key.to_owned()));
+        self
+    }
+
+    /// The same in an element of a list.
+    pub(super) fn in_element(mut self, index: usize) -> Self {
+        self.path.push(OwnedStep::Index(index));
+        self
+    }
+
+    /// The path of the value, from the root.
+    pub(super) fn path(&self) -> Vec<PathStep<'_>> {
+        let steps = self.path.iter().rev().map(|step| match step {
+            OwnedStep::Key(key) => PathStep::Key(key),
+            OwnedStep::Index(index) => PathStep::Index(*index),
+        });
+        steps.collect()
     }
 
     /// The allowed values.
     pub(super) fn allowed(&self) -> String {
-        match self {
-            Self::Value(text) | Self::Length(text) | Self::Custom(text) => text.clone(),
-            Self::Missing(_) => "a value".to_owned(),
-            Self::UnknownKey([]) => "no key: this table has none".to_owned(),
-            Self::UnknownKey(known) | Self::UnknownKind { known, .. } => one_of(known),
-            Self::Kinds(_) => "exactly one kind".to_owned(),
+        match &self.reason {
+            Reason::Value(text) | Reason::Length(text) | Reason::Custom(text) => text.clone(),
+            Reason::Missing(_) => "a value".to_owned(),
+            Reason::UnknownKey([]) => "no key: this table has none".to_owned(),
+            Reason::UnknownKey(known) | Reason::UnknownKind { known, .. } => one_of(known),
+            Reason::Kinds(_) => "exactly one kind".to_owned(),
+        }
+    }
+}
+
+impl From<Reason> for Misfit {
+    fn from(reason: Reason) -> Self {
+        Self {
+            reason,
+            path: Vec::new(),
         }
     }
 }
@@ -70,7 +119,7 @@ pub(super) fn one_of(names: &[&str]) -> String {
 impl de::Error for Misfit {
     /// The alternate form of a quantity's error is the expected form alone. The refusal shows the value itself.
     fn custom<T: fmt::Display>(text: T) -> Self {
-        Self::Custom(format!("{text:#}"))
+        Reason::Custom(format!("{text:#}")).into()
     }
 
     fn invalid_type(_: Unexpected<'_>, expected: &dyn Expected) -> Self {
@@ -82,26 +131,24 @@ impl de::Error for Misfit {
     }
 
     fn invalid_length(_: usize, expected: &dyn Expected) -> Self {
-        Self::Length(expected.to_string())
+        Reason::Length(expected.to_string()).into()
     }
 
     fn unknown_variant(kind: &str, known: &'static [&'static str]) -> Self {
-        Self::UnknownKind {
-            kind: kind.to_owned(),
-            known,
-        }
+        let kind = kind.to_owned();
+        Reason::UnknownKind { kind, known }.into()
     }
 
     fn unknown_field(_: &str, known: &'static [&'static str]) -> Self {
-        Self::UnknownKey(known)
+        Reason::UnknownKey(known).into()
     }
 
     fn missing_field(key: &'static str) -> Self {
-        Self::Missing(key)
+        Reason::Missing(key).into()
     }
 
     fn duplicate_field(key: &'static str) -> Self {
-        Self::Custom(format!("one `{key}`"))
+        Reason::Custom(format!("one `{key}`")).into()
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use serde_path_to_error::{Path, Segment};
 use toml::de::DeValue;
 
 /// The line of the byte at `offset`, counted from one.
@@ -62,18 +61,6 @@ pub fn steps(path: &str) -> impl Iterator<Item = PathStep<'_>> {
             None => PathStep::Key(part),
         }
     })
-}
-
-/// The steps of a path that was recorded while a type was deserialized.
-pub(super) fn recorded(path: &Path) -> Vec<PathStep<'_>> {
-    path.iter()
-        .map(|segment| match segment {
-            Segment::Seq { index } => PathStep::Index(*index),
-            Segment::Map { key } | Segment::Enum { variant: key } => PathStep::Key(key),
-            // Keys in TOML are strings, so each has a name.
-            Segment::Unknown => PathStep::Key("?"),
-        })
-        .collect()
 }
 
 /// The dotted path of these steps.

@@ -1,42 +1,168 @@
-//! Deserializes a type from a parsed TOML tree.
+//! Deserializes a type from a tree of TOML values.
 //!
 //! The deserializers of the `toml` crate give an error as text. [`TreeValue`] gives a [`Misfit`]. It describes what a
 //! type accepts in TOML's own terms, such as a table or a whole number. It accepts the same values as the `toml` crate,
 //! but a list of fixed length must have that length.
+//!
+//! A tree is either the text's, whose values have spans, or a table that was changed. Both are one type, so that the
+//! code that reads an input is compiled once for each input type: it is half of the cluster planner's code.
 
 use serde::{
     Deserializer,
     de::{
-        IntoDeserializer, Visitor,
-        value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer, StrDeserializer},
+        DeserializeSeed, MapAccess, SeqAccess, Visitor,
+        value::{MapAccessDeserializer, StrDeserializer},
     },
     forward_to_deserialize_any,
 };
-use toml::de::{DeArray, DeFloat, DeInteger, DeTable, DeValue, Error};
+use toml::{
+    Table, Value,
+    de::{DeFloat, DeInteger, DeTable, DeValue, Error},
+};
 
-use super::misfit::{Misfit, one_of};
+use super::misfit::{Misfit, Reason, one_of};
 
 /// Parses `text` into a tree whose root is a table.
 pub(super) fn parse(text: &str) -> Result<DeValue<'_>, Error> {
     DeTable::parse(text).map(|table| DeValue::Table(table.into_inner()))
 }
 
-/// A value of the tree, as a deserializer.
+/// A value of a tree, as a deserializer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TreeValue<'t>(pub(super) &'t DeValue<'t>);
-
-/// The deserializer of a table's entries.
-fn entries<'t>(table: &'t DeTable<'t>) -> MapDeserializer<'t, impl Iterator<Item = (&'t str, TreeValue<'t>)>, Misfit> {
-    MapDeserializer::new(
-        table
-            .iter()
-            .map(|(key, value)| (key.get_ref().as_ref(), TreeValue(value.get_ref()))),
-    )
+pub(super) enum TreeValue<'t> {
+    /// A value of a text.
+    Parsed(&'t DeValue<'t>),
+    /// A value of a table.
+    Plain(&'t Value),
+    /// A table.
+    Table(&'t Table),
 }
 
-/// The deserializer of a list's elements.
-fn elements<'t>(items: &'t DeArray<'t>) -> SeqDeserializer<impl Iterator<Item = TreeValue<'t>>, Misfit> {
-    SeqDeserializer::new(items.iter().map(|item| TreeValue(item.get_ref())))
+/// The form of a value.
+enum Form<'t> {
+    Text(&'t str),
+    Integer(i64),
+    Digits(&'t DeInteger<'t>),
+    Float(f64),
+    FloatDigits(&'t DeFloat<'t>),
+    Boolean(bool),
+    Datetime,
+    List(Elements<'t>),
+    Table(Entries<'t>),
+}
+
+/// The elements of a list, one after the other.
+struct Elements<'t> {
+    rest: Box<dyn Iterator<Item = TreeValue<'t>> + 't>,
+    count: usize,
+    /// The number of elements that were read.
+    read: usize,
+}
+
+/// The entries of a table, one after the other.
+struct Entries<'t> {
+    rest: Box<dyn Iterator<Item = (&'t str, TreeValue<'t>)> + 't>,
+    count: usize,
+    /// The entry whose key was read.
+    current: Option<(&'t str, TreeValue<'t>)>,
+    /// Whether the only key is the name of a variant. It is then not a step of the path of an error about itself.
+    is_variant: bool,
+}
+
+impl<'t> Elements<'t> {
+    fn new(items: impl ExactSizeIterator<Item = TreeValue<'t>> + 't) -> Self {
+        Self {
+            count: items.len(),
+            rest: Box::new(items),
+            read: 0,
+        }
+    }
+}
+
+impl<'t> Entries<'t> {
+    fn new(entries: impl ExactSizeIterator<Item = (&'t str, TreeValue<'t>)> + 't) -> Self {
+        Self {
+            count: entries.len(),
+            rest: Box::new(entries),
+            current: None,
+            is_variant: false,
+        }
+    }
+
+    fn of_table(table: &'t Table) -> Self {
+        Self::new(table.iter().map(|(key, value)| (key.as_str(), TreeValue::Plain(value))))
+    }
+}
+
+impl<'de> SeqAccess<'de> for Elements<'de> {
+    type Error = Misfit;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+        let Some(value) = self.rest.next() else {
+            return Ok(None);
+        };
+        let index = self.read;
+        self.read += 1;
+        let element = seed.deserialize(value).map_err(|misfit| misfit.in_element(index))?;
+        Ok(Some(element))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.count - self.read)
+    }
+}
+
+impl<'de> MapAccess<'de> for Entries<'de> {
+    type Error = Misfit;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Misfit> {
+        self.current = self.rest.next();
+        let Some((key, _)) = self.current else {
+            return Ok(None);
+        };
+        let is_variant = self.is_variant;
+        let read = seed.deserialize(StrDeserializer::new(key));
+        let read = read.map_err(|misfit: Misfit| if is_variant { misfit } else { misfit.below_key(key) })?;
+        Ok(Some(read))
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Misfit> {
+        let (key, value) = self.current.take().expect("serde reads a key before its value");
+        seed.deserialize(value).map_err(|misfit| misfit.below_key(key))
+    }
+}
+
+impl<'t> TreeValue<'t> {
+    fn form(self) -> Form<'t> {
+        match self {
+            Self::Parsed(value) => match value {
+                DeValue::String(text) => Form::Text(text),
+                DeValue::Integer(integer) => Form::Digits(integer),
+                DeValue::Float(float) => Form::FloatDigits(float),
+                DeValue::Boolean(value) => Form::Boolean(*value),
+                DeValue::Datetime(_) => Form::Datetime,
+                DeValue::Array(items) => {
+                    Form::List(Elements::new(items.iter().map(|item| Self::Parsed(item.get_ref()))))
+                }
+                DeValue::Table(table) => {
+                    let entries = table.iter();
+                    Form::Table(Entries::new(
+                        entries.map(|(key, value)| (key.get_ref().as_ref(), Self::Parsed(value.get_ref()))),
+                    ))
+                }
+            },
+            Self::Plain(value) => match value {
+                Value::String(text) => Form::Text(text),
+                Value::Integer(integer) => Form::Integer(*integer),
+                Value::Float(float) => Form::Float(*float),
+                Value::Boolean(value) => Form::Boolean(*value),
+                Value::Datetime(_) => Form::Datetime,
+                Value::Array(items) => Form::List(Elements::new(items.iter().map(Self::Plain))),
+                Value::Table(table) => Form::Table(Entries::of_table(table)),
+            },
+            Self::Table(table) => Form::Table(Entries::of_table(table)),
+        }
+    }
 }
 
 /// Gives an integer of at most 64 bits to `visitor`.
@@ -94,26 +220,28 @@ impl<'de> Deserializer<'de> for TreeValue<'de> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        match self.0 {
-            DeValue::String(text) => visitor.visit_borrowed_str(text),
-            DeValue::Integer(integer) => visit_integer(integer, visitor),
-            DeValue::Float(float) => visit_float(float, visitor),
-            DeValue::Boolean(value) => visitor.visit_bool(*value),
-            DeValue::Datetime(_) => refuse(visitor),
-            DeValue::Array(items) => visitor.visit_seq(elements(items)),
-            DeValue::Table(table) => visitor.visit_map(entries(table)),
+        match self.form() {
+            Form::Text(text) => visitor.visit_borrowed_str(text),
+            Form::Integer(integer) => visitor.visit_i64(integer),
+            Form::Digits(integer) => visit_integer(integer, visitor),
+            Form::Float(float) => visitor.visit_f64(float),
+            Form::FloatDigits(float) => visit_float(float, visitor),
+            Form::Boolean(value) => visitor.visit_bool(value),
+            Form::Datetime => refuse(visitor),
+            Form::List(elements) => visitor.visit_seq(elements),
+            Form::Table(entries) => visitor.visit_map(entries),
         }
     }
 
     /// A list of values in the order of the fields stands for a table, as in the `toml` crate.
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
         const ALLOWED: &str = "a table";
-        match self.0 {
-            DeValue::Table(table) => visitor.visit_map(entries(table)),
-            DeValue::Array(items) => match visitor.visit_seq(elements(items)) {
-                Err(Misfit::Length(_)) => Err(Misfit::value(ALLOWED)),
-                result => result,
-            },
+        match self.form() {
+            Form::Table(entries) => visitor.visit_map(entries),
+            Form::List(elements) => visitor.visit_seq(elements).map_err(|misfit| match misfit.reason {
+                Reason::Length(_) => Misfit::value(ALLOWED),
+                _ => misfit,
+            }),
             _ => Err(Misfit::value(ALLOWED)),
         }
     }
@@ -128,15 +256,15 @@ impl<'de> Deserializer<'de> for TreeValue<'de> {
     }
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        match self.0 {
-            DeValue::Array(items) => visitor.visit_seq(elements(items)),
+        match self.form() {
+            Form::List(elements) => visitor.visit_seq(elements),
             _ => Err(Misfit::value("a list")),
         }
     }
 
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Misfit> {
-        match self.0 {
-            DeValue::Array(items) if items.len() == len => visitor.visit_seq(elements(items)),
+        match self.form() {
+            Form::List(elements) if elements.count == len => visitor.visit_seq(elements),
             _ => Err(Misfit::value(format!("a list of {len} values"))),
         }
     }
@@ -157,21 +285,24 @@ impl<'de> Deserializer<'de> for TreeValue<'de> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Misfit> {
-        match self.0 {
-            DeValue::String(text) => visitor
+        match self.form() {
+            Form::Text(text) => visitor
                 .visit_enum(StrDeserializer::new(text))
                 .map_err(|misfit: Misfit| misfit.described("a table")),
-            DeValue::Table(table) if table.len() == 1 => visitor.visit_enum(MapAccessDeserializer::new(entries(table))),
-            DeValue::Table(table) => Err(Misfit::Kinds(table.len())),
+            Form::Table(mut entries) if entries.count == 1 => {
+                entries.is_variant = true;
+                visitor.visit_enum(MapAccessDeserializer::new(entries))
+            }
+            Form::Table(entries) => Err(Reason::Kinds(entries.count).into()),
             _ => Err(Misfit::value(one_of(variants))),
         }
     }
 
     /// The values of a variant without values: `kind = {}`.
     fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
-        match self.0 {
-            DeValue::Table(table) if table.is_empty() => visitor.visit_unit(),
-            DeValue::Array(items) if items.is_empty() => visitor.visit_unit(),
+        match self.form() {
+            Form::Table(entries) if entries.count == 0 => visitor.visit_unit(),
+            Form::List(elements) if elements.count == 0 => visitor.visit_unit(),
             _ => Err(Misfit::value("an empty table")),
         }
     }
@@ -194,14 +325,6 @@ impl<'de> Deserializer<'de> for TreeValue<'de> {
     }
 
     forward_to_deserialize_any! { char bytes byte_buf identifier }
-}
-
-impl<'de> IntoDeserializer<'de, Misfit> for TreeValue<'de> {
-    type Deserializer = Self;
-
-    fn into_deserializer(self) -> Self {
-        self
-    }
 }
 
 #[cfg(test)]
@@ -232,7 +355,7 @@ mod tests {
 
     fn fit<T: DeserializeOwned>(value: &str) -> Result<T, String> {
         let value = DeValue::parse(value).unwrap();
-        T::deserialize(TreeValue(value.get_ref())).map_err(|misfit| misfit.allowed())
+        T::deserialize(TreeValue::Parsed(value.get_ref())).map_err(|misfit| misfit.allowed())
     }
 
     fn square(side: u8, colour: Option<&str>) -> Shape {
