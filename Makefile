@@ -9,7 +9,7 @@ export CARGO_TERM_COLOR ?= auto
 PARTS = $(CACHE)/parts
 STRAIGHTWAY = $(CARGO_TARGET_DIR)/release/straightway
 
-.PHONY: demo test test-rgw check build wheel release setup claim bench bench-planner bench-weights clean
+.PHONY: demo test audit test-rgw check docs build wheel release setup claim bench bench-planner bench-weights clean
 
 ## Builds the program, then moves real data and shows the receipts: about a minute after the build.
 demo: build
@@ -23,11 +23,16 @@ test: setup claim
 	@rm -f "$(PARTS)"
 	tools/part "$(PARTS)" format cargo fmt --all --check
 	tools/part "$(PARTS)" lints cargo clippy --workspace --all-targets -- -D warnings
-	tools/part "$(PARTS)" "dependencies" tools/deny "$(CACHE)"
 	tools/part "$(PARTS)" "Rust: build" cargo test -q --workspace --no-run
 	tools/part "$(PARTS)" "Rust: tests" tools/test
 	tools/part "$(PARTS)" "Python: build, types and tests" tools/test-python "$(CACHE)"
 	@tools/part "$(PARTS)"
+
+## Checks the dependencies with cargo-deny: licences, bans, sources and known advisories. It installs cargo-deny if it is
+## missing, which takes a few minutes, and needs the network for the advisories. `make test` checks licences and sources
+## without it.
+audit:
+	tools/deny "$(CACHE)"
 
 ## The tests of S3, of stores and of checkpoints in buckets, on a second kind of server: Ceph's object gateway. Takes
 ## about four minutes. Skipped with a reason if Ceph cannot be installed.
@@ -41,6 +46,10 @@ check: claim
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo test -q -p straightway-core -p straightway-sys -p straightway-io -p straightway-copy -p straightway-weights -p straightway-checkpoint
+
+## Writes the generated pages of docs/.
+docs: build
+	"$(STRAIGHTWAY)" doctor --checks >docs/doctor.md
 
 build: claim
 	cargo build --release -p straightway-cli

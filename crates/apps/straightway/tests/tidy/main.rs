@@ -6,6 +6,7 @@ mod code;
 mod dependencies;
 mod documents;
 mod files;
+mod licences;
 mod wings;
 
 pub(crate) fn assert_none(complaints: &[String]) {
