@@ -50,11 +50,12 @@ impl Refresh {
             let job: Job = Box::new(move || look_at(&namespaces, since));
             (system, job)
         });
-        self.run(jobs);
+        self.run(jobs, Instant::now(), WAIT_MAX);
     }
 
-    /// Runs jobs on the threads of their file systems. Returns when all have ended, or after [`WAIT_MAX`].
-    fn run(&self, jobs: impl IntoIterator<Item = (u64, Job)>) {
+    /// Runs jobs on the threads of their file systems, at the time `now`. Returns when all have ended, or after
+    /// `wait_max`.
+    fn run(&self, jobs: impl IntoIterator<Item = (u64, Job)>, now: Instant, wait_max: Duration) {
         let (ended, all_ended) = mpsc::channel::<Infallible>();
         for (system, job) in jobs {
             let ended = ended.clone();
@@ -62,24 +63,24 @@ impl Refresh {
                 job();
                 drop(ended);
             });
-            if let Err(error) = self.send(system, job) {
+            if let Err(error) = self.send(system, job, now) {
                 tracing::warn!("cannot start a thread to look at served files: {error}");
             }
         }
         drop(ended);
         // Nothing is sent. The channel is closed when all jobs have ended.
-        let _ = all_ended.recv_timeout(WAIT_MAX);
+        let _ = all_ended.recv_timeout(wait_max);
     }
 
     /// Sends a job to the thread of a file system. A file system that hangs gets no more jobs, and is not waited for.
-    fn send(&self, system: u64, job: Job) -> io::Result<()> {
+    fn send(&self, system: u64, job: Job, now: Instant) -> io::Result<()> {
         let mut lookers = lock(&self.0);
         let looker = match lookers.entry(system) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(Looker::start()?),
         };
         let since = *lock(&looker.busy_since);
-        if since.is_none_or(|since| since.elapsed() < WAIT_MAX) {
+        if since.is_none_or(|since| now.saturating_duration_since(since) < WAIT_MAX) {
             let _ = looker.jobs.send(job);
         }
         Ok(())
@@ -126,38 +127,47 @@ mod tests {
 
     use super::*;
 
+    /// The most time for something that happens at once on an idle machine.
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// A job that counts.
+    fn look(looks: &Arc<AtomicUsize>) -> Job {
+        let looks = Arc::clone(looks);
+        Box::new(move || {
+            looks.fetch_add(1, Ordering::SeqCst);
+        })
+    }
+
     #[test]
     fn a_file_system_that_hangs_delays_no_other_and_is_waited_for_once() {
         let refresh = Refresh::default();
-        let looks = Arc::new(AtomicUsize::new(0));
-        let count = || looks.load(Ordering::SeqCst);
-        let look = || -> Job {
-            let looks = Arc::clone(&looks);
-            Box::new(move || {
-                looks.fetch_add(1, Ordering::SeqCst);
-            })
-        };
+        let [hanging, other] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let count = |looks: &AtomicUsize| looks.load(Ordering::SeqCst);
+        let (begin, begun) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let hang: Job = Box::new(move || {
+            begin.send(()).expect("the test waits for it");
             let _ = released.recv();
         });
         let start = Instant::now();
-        refresh.run([(1, hang), (2, look())]);
-        assert!(start.elapsed() >= WAIT_MAX);
-        assert_eq!(count(), 1, "the other file system is looked at");
-        // Its thread may have begun the job a little later.
-        thread::sleep(WAIT_MAX / 2);
+        let wait = Duration::from_millis(100);
+        refresh.run([(1, hang), (2, look(&other))], start, wait);
+        assert!(start.elapsed() >= wait, "it returned although a job has not ended");
+        begun.recv_timeout(SOON).expect("the job that hangs begins");
+        // This file system has hung for as long as one is waited for. The wait is long, to be noticed.
+        let later = Instant::now() + WAIT_MAX;
         let start = Instant::now();
-        refresh.run([(1, look()), (2, look())]);
-        assert!(start.elapsed() < WAIT_MAX, "{:?}", start.elapsed());
-        assert_eq!(count(), 2);
-        // Once it answers, it is looked at again.
+        refresh.run([(1, look(&hanging)), (2, look(&other))], later, 3 * SOON);
+        assert!(start.elapsed() < 2 * SOON, "it waited for the file system that hangs");
+        assert_eq!(count(&other), 2, "the other file system is looked at");
+        // Once it answers, it is looked at again. The job that came while it hung is not run.
         drop(release);
         let start = Instant::now();
-        while count() < 3 {
-            assert!(start.elapsed() < Duration::from_secs(20));
-            thread::sleep(Duration::from_millis(1));
-            refresh.run([(1, look())]);
+        let again = Arc::new(AtomicUsize::new(0));
+        while count(&again) == 0 {
+            assert!(start.elapsed() < SOON, "it is not looked at again");
+            refresh.run([(1, look(&again))], later, SOON);
         }
+        assert_eq!(count(&hanging), 0, "a job waited for a file system that hangs");
     }
 }

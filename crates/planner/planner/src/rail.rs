@@ -191,8 +191,18 @@ mod tests {
     #[test]
     fn crossing_switches_costs_40_percent_as_on_the_dgx2() {
         // GDS guide: −40 %.
-        near(RailQuestion::default().cross_share, 0.6, 0.01);
-        near(RailQuestion::default().compute().steering_gain, 1.0 / 0.6, 0.01);
+        let asked = RailQuestion {
+            crossing: 1.0,
+            ..RailQuestion::default()
+        };
+        let answer = asked.compute();
+        near(answer.rate_bytes_per_s, 0.6 * answer.steered_bytes_per_s, 0.01);
+        near(answer.crossed_bytes_per_s, answer.rate_bytes_per_s, 1e-9);
+        near(
+            answer.steering_gain,
+            answer.steered_bytes_per_s / answer.rate_bytes_per_s,
+            1e-9,
+        );
     }
 
     #[test]

@@ -30,6 +30,7 @@ fn a_restarted_target_is_reconnected() {
         target.cut(round % 3 == 0);
         let shared = Arc::clone(&target.shared);
         let up = std::thread::spawn(move || {
+            // The time for which the target is down.
             std::thread::sleep(Duration::from_millis(60));
             drop(shared);
         });
@@ -344,7 +345,8 @@ fn an_idle_controller_ends_and_is_connected_again() {
     read_all(&mut engine, &object);
     let before = target.shared.connections.load(Ordering::SeqCst);
     engine.rest();
-    std::thread::sleep(Duration::from_millis(600));
+    // The engine closes its queue when it runs again.
+    target.wait_until_open(1);
     read_all(&mut engine, &object);
     assert!(target.shared.connections.load(Ordering::SeqCst) > before);
 }

@@ -12,7 +12,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use straightway_nvme::{
@@ -46,7 +46,9 @@ pub(crate) struct Shared {
     pub(crate) reads: AtomicU32,
     pub(crate) writes: AtomicU32,
     pub(crate) keep_alives: AtomicU32,
+    /// The number of connections so far, and of those that are open.
     pub(crate) connections: AtomicUsize,
+    open_connections: AtomicUsize,
     /// The number of reads of the name index that are still to be refused, with a status that permits a retry.
     pub(crate) refusals: AtomicU32,
     /// The bytes of the name index that were read, and the number of reads.
@@ -81,11 +83,13 @@ impl Target {
                 if shared.is_down.load(Ordering::Relaxed) {
                     continue;
                 }
-                shared.connections.fetch_add(1, Ordering::Relaxed);
+                shared.connections.fetch_add(1, Ordering::SeqCst);
+                shared.open_connections.fetch_add(1, Ordering::SeqCst);
                 let copy = stream.try_clone().unwrap();
                 shared.streams.lock().unwrap().push(copy);
                 std::thread::spawn(move || {
-                    Connection::new(stream, shared, address).serve();
+                    Connection::new(stream, Arc::clone(&shared), address).serve();
+                    shared.open_connections.fetch_sub(1, Ordering::SeqCst);
                 });
             }
         });
@@ -103,6 +107,15 @@ impl Target {
         self.shared.is_down.store(is_down, Ordering::SeqCst);
         for stream in self.shared.streams.lock().unwrap().drain(..) {
             let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Waits until the host has closed all connections but `count`.
+    pub(crate) fn wait_until_open(&self, count: usize) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.shared.open_connections.load(Ordering::SeqCst) > count {
+            assert!(Instant::now() < deadline, "the host keeps its connections");
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -124,6 +137,7 @@ impl Shared {
             writes: AtomicU32::new(0),
             keep_alives: AtomicU32::new(0),
             connections: AtomicUsize::new(0),
+            open_connections: AtomicUsize::new(0),
             refusals: AtomicU32::new(0),
             index_bytes: AtomicU32::new(0),
             index_reads: AtomicU32::new(0),

@@ -203,13 +203,13 @@ fn the_versions_of_many_files_are_checked_together_after_an_idle_time() {
     const FILES: usize = 200;
     let target = indexed(FILES);
     let mut short = settings(Digests::default());
-    short.idle = Duration::from_millis(200);
+    short.idle = Duration::from_millis(500);
     let store = store(&target, short);
     let objects = store.open(&names(FILES)).unwrap();
     let reads = || target.shared.index_reads.load(Ordering::SeqCst);
     let connections = || target.shared.connections.load(Ordering::SeqCst);
     let (before, connected) = (reads(), connections());
-    std::thread::sleep(Duration::from_millis(800));
+    target.wait_until_open(0);
     store.check_unchanged(&objects).unwrap();
     assert!(connections() > connected, "it was not idle");
     // The header, all entries and the header again for a new index; then the entries.

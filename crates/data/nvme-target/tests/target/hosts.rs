@@ -68,7 +68,7 @@ fn queues_that_do_not_read_do_not_stop_other_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(folder.path(), "data", &pattern(4 << 20, 3));
     let mut config = config(vec![NamespaceSource::Path(path)]);
-    config.stall_timeout = Duration::from_mins(1);
+    config.stall_timeout = Duration::from_mins(2);
     config.policy.add(rule(Share::default())).unwrap();
     let (_target, address) = start(&config);
     let stuck = Host::new(address, &Login::default());
@@ -80,14 +80,39 @@ fn queues_that_do_not_read_do_not_stop_other_hosts() {
             queue
         })
         .collect();
-    // Until their sockets are full.
-    thread::sleep(Duration::from_millis(500));
+    let full = wait_until_full(&queues);
     let other = Host::new(address, &named("nqn.other"));
     let mut queue = other.queue(1);
     let start = Instant::now();
     assert!(queue.ok(read(1, 0, 8192), &[]) == pattern(4 << 20, 3));
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    drop(queues);
+    // Long before the stall timeout, at which the others end.
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    assert_eq!(queues.iter().map(unread).collect::<Vec<_>>(), full, "they still wait");
+}
+
+/// The number of bytes that have arrived on a connection and were not read.
+fn unread(wire: &Wire) -> usize {
+    let mut bytes = vec![0; 64 << 20];
+    let count = wire.stream.peek(&mut bytes).unwrap();
+    assert!(count < bytes.len(), "more may have arrived");
+    count
+}
+
+/// Waits until no more bytes arrive on any of the connections, although more were requested: their sockets are full.
+/// Returns the number of bytes in each.
+fn wait_until_full(wires: &[Wire]) -> Vec<usize> {
+    let all = || wires.iter().map(unread).collect::<Vec<_>>();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (mut before, mut since) = (all(), Instant::now());
+    while since.elapsed() < Duration::from_millis(500) {
+        assert!(Instant::now() < deadline, "bytes still arrive: {before:?}");
+        thread::sleep(Duration::from_millis(20));
+        let now = all();
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+    }
+    before
 }
 
 #[test]
@@ -126,6 +151,7 @@ fn no_write_is_applied_after_its_association_has_ended() {
     host.admin.ok(disable.sqe(), &[]);
     let before = written();
     assert!(before < BLOCKS as usize);
+    // Time in which ten more blocks would be written.
     thread::sleep(Duration::from_secs(1));
     assert_eq!(written(), before);
 }

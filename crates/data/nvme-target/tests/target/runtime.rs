@@ -55,6 +55,7 @@ fn added_changed_and_removed_files_are_reported_and_served() {
     let request = host.admin.begin(Admin::EventRequest.sqe(), &[]);
     file(folder.path(), "m/a", &pattern(12_288, 3));
     target.rescan().unwrap();
+    // Time in which a second event would arrive.
     thread::sleep(Duration::from_millis(50));
     // The log page is sent first, then the event that was held back.
     let log = straightway_nvme::admin::GetLog {

@@ -301,6 +301,7 @@ fn trickle(mut wire: Wire, what: &str, bytes: &[u8]) {
         if wire.stream.write_all(&[*byte]).is_err() {
             break;
         }
+        // The pace of the host that is simulated.
         thread::sleep(Duration::from_millis(150));
     }
     let took = start.elapsed();
@@ -344,20 +345,23 @@ fn a_connection_that_sends_single_bytes_ends_in_bounded_time() {
 fn a_missing_keep_alive_ends_the_controller_and_its_queues() {
     let (target, address) = start(&memory(1 << 20));
     let login = Login {
-        keep_alive_ms: 500,
+        keep_alive_ms: 1000,
         ..Login::default()
     };
     let (mut host, mut queue) = queue_on(address, &login);
-    // I/O alone keeps the controller alive.
-    for _ in 0..8 {
-        thread::sleep(Duration::from_millis(250));
+    // I/O alone keeps the controller alive, for more than twice the timeout.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(2500) {
+        thread::sleep(Duration::from_millis(50));
         queue.ok(read(1, 0, 1), &[]);
     }
-    let start = Instant::now();
+    // Without it, both end. A receive fails after 20 s.
     assert!(host.admin.receive().is_none());
     assert!(queue.receive().is_none());
-    assert!(start.elapsed() < Duration::from_secs(5));
-    thread::sleep(Duration::from_millis(200));
+    let start = Instant::now();
+    while target.connections() > 0 && start.elapsed() < Duration::from_secs(10) {
+        thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(target.connections(), 0);
 }
 
