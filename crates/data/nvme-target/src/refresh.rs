@@ -15,11 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{namespace::Namespace, version::STAMP_TICK};
+use crate::{table::Served, version::STAMP_TICK};
 
-/// The longest wait for the looks of one request. A host waits for an admin command no longer than its keep-alive
-/// timeout, which is seconds.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+/// The longest wait for the looks and scans of one request. A host waits for an admin command no longer than its
+/// keep-alive timeout, which is seconds.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The looks at the files of one file system.
 type Job = Box<dyn FnOnce() + Send>;
@@ -37,24 +37,24 @@ struct Looker {
 }
 
 impl Refresh {
-    /// Looks at files that were not looked at since a time. Returns when it is done, or after [`WAIT_MAX`].
-    pub(crate) fn look(&self, versions: &[(usize, Arc<Namespace>)], since: Instant) {
-        let mut files: BTreeMap<u64, Vec<Arc<Namespace>>> = BTreeMap::new();
-        for (_, namespace) in versions {
-            if let Some(system) = namespace.version.file_system() {
+    /// Looks at files that were not looked at since a time. Returns when it is done, or at the deadline.
+    pub(crate) fn look(&self, versions: &[(usize, Arc<Served>)], since: Instant, deadline: Instant) {
+        let mut files: BTreeMap<u64, Vec<Arc<Served>>> = BTreeMap::new();
+        for (_, served) in versions {
+            if let Some(system) = served.version.file_system() {
                 let own = files.entry(system).or_default();
-                own.push(Arc::clone(namespace));
+                own.push(Arc::clone(served));
             }
         }
-        let jobs = files.into_iter().map(|(system, namespaces)| {
-            let job: Job = Box::new(move || look_at(&namespaces, since));
+        let jobs = files.into_iter().map(|(system, files)| {
+            let job: Job = Box::new(move || look_at(&files, since));
             (system, job)
         });
-        self.run(jobs);
+        self.run(jobs, deadline);
     }
 
-    /// Runs jobs on the threads of their file systems. Returns when all have ended, or after [`WAIT_MAX`].
-    fn run(&self, jobs: impl IntoIterator<Item = (u64, Job)>) {
+    /// Runs jobs on the threads of their file systems. Returns when all have ended, or at the deadline.
+    fn run(&self, jobs: impl IntoIterator<Item = (u64, Job)>, deadline: Instant) {
         let (ended, all_ended) = mpsc::channel::<Infallible>();
         for (system, job) in jobs {
             let ended = ended.clone();
@@ -68,7 +68,7 @@ impl Refresh {
         }
         drop(ended);
         // Nothing is sent. The channel is closed when all jobs have ended.
-        let _ = all_ended.recv_timeout(WAIT_MAX);
+        let _ = all_ended.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 
     /// Sends a job to the thread of a file system. A file system that hangs gets no more jobs, and is not waited for.
@@ -104,15 +104,15 @@ impl Looker {
 }
 
 /// Looks at files, and once more after a tick at those whose stamp was new.
-fn look_at(namespaces: &[Arc<Namespace>], since: Instant) {
-    let new: Vec<_> = namespaces.iter().filter(|n| n.look(since)).collect();
+fn look_at(files: &[Arc<Served>], since: Instant) {
+    let new: Vec<_> = files.iter().filter(|file| file.look(since)).collect();
     if new.is_empty() {
         return;
     }
     thread::sleep(STAMP_TICK);
     let since = Instant::now();
-    for namespace in new {
-        namespace.look(since);
+    for file in new {
+        file.look(since);
     }
 }
 
@@ -142,13 +142,13 @@ mod tests {
             let _ = released.recv();
         });
         let start = Instant::now();
-        refresh.run([(1, hang), (2, look())]);
+        refresh.run([(1, hang), (2, look())], start + WAIT_MAX);
         assert!(start.elapsed() >= WAIT_MAX);
         assert_eq!(count(), 1, "the other file system is looked at");
         // Its thread may have begun the job a little later.
         thread::sleep(WAIT_MAX / 2);
         let start = Instant::now();
-        refresh.run([(1, look()), (2, look())]);
+        refresh.run([(1, look()), (2, look())], start + WAIT_MAX);
         assert!(start.elapsed() < WAIT_MAX, "{:?}", start.elapsed());
         assert_eq!(count(), 2);
         // Once it answers, it is looked at again.
@@ -157,7 +157,7 @@ mod tests {
         while count() < 3 {
             assert!(start.elapsed() < Duration::from_secs(20));
             thread::sleep(Duration::from_millis(1));
-            refresh.run([(1, look())]);
+            refresh.run([(1, look())], Instant::now() + WAIT_MAX);
         }
     }
 }
