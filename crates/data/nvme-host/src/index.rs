@@ -10,7 +10,7 @@ use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{
     admin::{Admin, GetLog, Identify},
     identify::{IDENTIFY_BYTES, LIST_MAX, decode_list, page},
-    index::{INDEX_HEADER_BYTES, INDEX_PAGE, IndexEntry, IndexHeader, NameIndex},
+    index::{INDEX_HEADER_BYTES, INDEX_PAGE, INDEX_SCANS, IndexEntry, IndexHeader, NameIndex},
 };
 
 use crate::{controller::Controller, link::LinkError, subsystem::Subsystem};
@@ -31,11 +31,12 @@ const UNSTABLE: &str = "its index changes faster than it can be read";
 /// The maximum number of namespaces that are listed without an index.
 const NAMESPACES_MAX: usize = 1 << 16;
 
-/// The last index of a controller. It shows where the entry of a name is. The versions in it may be old.
+/// The last index of a controller. It shows where the entry of a name is. The lengths and versions in it may be old.
 #[derive(Debug, Default)]
 pub(crate) struct IndexCache(Mutex<Option<CachedIndex>>);
 
-/// An index with its header as it was read. The header has the generation, which changes with all but the versions.
+/// An index with its header as it was read. The header has the generation, which changes when the place of an entry or
+/// its namespace changes.
 #[derive(Debug)]
 struct CachedIndex {
     header: Vec<u8>,
@@ -84,9 +85,10 @@ impl EntryKey<'_> {
 /// The result of looking up an entry.
 #[derive(Debug)]
 pub(crate) enum Lookup {
-    /// The entry. Its version is newer than the call.
+    /// The entry. Its length and its version are newer than the call.
     Found(IndexEntry),
-    /// The current index, which does not have the entry; `None` if there is no index. The versions in it may be old.
+    /// The current index, which does not have the entry; `None` if there is no index. The lengths and versions in it
+    /// may be old.
     Missing(Option<Arc<NameIndex>>),
 }
 
@@ -118,10 +120,10 @@ pub(crate) fn read(subsystem: &Subsystem) -> Result<Option<Arc<NameIndex>>> {
     })
 }
 
-/// The current index of a subsystem; `None` if it has none. The versions in it may be old.
+/// The current index of a subsystem; `None` if it has none. The lengths and versions in it may be old.
 pub(crate) fn current(subsystem: &Subsystem) -> Result<Option<Arc<NameIndex>>> {
     ask(subsystem, |controller| {
-        current_on(controller, &mut controller.index.lock())
+        current_on(controller, &mut controller.index.lock(), INDEX_SCANS)
     })
 }
 
@@ -144,13 +146,13 @@ pub(crate) fn lookup_on(controller: &Controller, key: EntryKey<'_>) -> Answer<Lo
     for _ in 0..READS_MAX {
         let range = cached.as_ref().and_then(|known| key.range_in(&known.index));
         if let Some(range) = range
-            && let Some(bytes) = part(controller, range.start, range.len())?
+            && let Some(bytes) = part(controller, range.start, range.len(), 0)?
             && let Ok((entry, _)) = IndexEntry::decode(&bytes)
             && key.is_of(&entry)
         {
             return Ok(Ok(Lookup::Found(entry)));
         }
-        match current_on(controller, &mut cached)? {
+        match current_on(controller, &mut cached, INDEX_SCANS)? {
             // The entry is read alone: only then does the target refuse a version that it does not know yet.
             Ok(Some(index)) if key.range_in(&index).is_some() => {}
             Ok(index) => return Ok(Ok(Lookup::Missing(index))),
@@ -162,18 +164,18 @@ pub(crate) fn lookup_on(controller: &Controller, key: EntryKey<'_>) -> Answer<Lo
 
 /// Reads the entries of several names of a controller together, by name. A name without an entry is not in the result.
 ///
-/// The versions are newer than the call. But a version that the target does not know yet differs from all others: if an
-/// entry is not the expected one, only [`lookup_on`] shows whether it changed.
+/// The lengths and versions are newer than the call. But a version that the target does not know yet differs from all
+/// others: if an entry is not the expected one, only [`lookup_on`] shows whether it changed.
 pub(crate) fn read_entries(controller: &Controller, names: &BTreeSet<&[u8]>) -> Answer<BTreeMap<Vec<u8>, IndexEntry>> {
     let mut cached = controller.index.lock();
     let mut found = BTreeMap::new();
-    let index = match current_on(controller, &mut cached)? {
+    let index = match current_on(controller, &mut cached, 0)? {
         Ok(Some(index)) => index,
         Ok(None) => return Ok(Ok(found)),
         Err(why) => return Ok(Err(why)),
     };
     for range in parts_of(&index, names) {
-        let Some(bytes) = part(controller, range.start, range.len())? else {
+        let Some(bytes) = part(controller, range.start, range.len(), 0)? else {
             // The index became shorter.
             break;
         };
@@ -203,10 +205,15 @@ fn parts_of(index: &NameIndex, names: &BTreeSet<&[u8]>) -> Vec<Range<usize>> {
     parts
 }
 
-/// The current index of a controller. Only its header is read if the cached one is still current.
-fn current_on(controller: &Controller, cached: &mut Option<CachedIndex>) -> Answer<Option<Arc<NameIndex>>> {
+/// The current index of a controller. Only its header is read if the cached one is still current. With [`INDEX_SCANS`],
+/// it has the names of files that were added before the call.
+fn current_on(
+    controller: &Controller,
+    cached: &mut Option<CachedIndex>,
+    specific: u8,
+) -> Answer<Option<Arc<NameIndex>>> {
     if let Some(known) = &*cached
-        && part(controller, 0, INDEX_HEADER_BYTES)?.as_ref() == Some(&known.header)
+        && part(controller, 0, INDEX_HEADER_BYTES, specific)?.as_ref() == Some(&known.header)
     {
         return Ok(Ok(Some(Arc::clone(&known.index))));
     }
@@ -216,7 +223,7 @@ fn current_on(controller: &Controller, cached: &mut Option<CachedIndex>) -> Answ
 /// Reads the whole index of a controller, and keeps it.
 fn read_into(controller: &Controller, cached: &mut Option<CachedIndex>) -> Answer<Option<Arc<NameIndex>>> {
     for _ in 0..READS_MAX {
-        let Some(head) = part(controller, 0, INDEX_HEADER_BYTES)? else {
+        let Some(head) = part(controller, 0, INDEX_HEADER_BYTES, INDEX_SCANS)? else {
             return Ok(Ok(None));
         };
         let Ok(header) = IndexHeader::decode(&head) else {
@@ -225,15 +232,21 @@ fn read_into(controller: &Controller, cached: &mut Option<CachedIndex>) -> Answe
         };
         let length = usize::try_from(header.bytes).expect("at most 16 MiB");
         let mut all = Vec::with_capacity(length);
+        all.extend(&head);
         while all.len() < length {
             let next = (length - all.len()).min(READ_BYTES_MAX);
-            let Some(bytes) = part(controller, all.len(), next.next_multiple_of(4))? else {
+            let Some(bytes) = part(controller, all.len(), next.next_multiple_of(4), 0)? else {
                 return Ok(Err("the index disappeared".to_owned()));
             };
-            all.extend(&bytes[..next]);
+            let whole = whole_entries(&bytes[..next]);
+            if whole == 0 {
+                // The index became shorter, or it is malformed.
+                break;
+            }
+            all.extend(&bytes[..whole]);
         }
-        let again = part(controller, 0, INDEX_HEADER_BYTES)?;
-        if again.as_ref() == Some(&head) && all[..INDEX_HEADER_BYTES] == head[..] {
+        let again = part(controller, 0, INDEX_HEADER_BYTES, 0)?;
+        if again.as_ref() == Some(&head) {
             let index = match NameIndex::decode(&all) {
                 Ok(index) => Arc::new(index),
                 Err(error) => return Ok(Err(error.to_string())),
@@ -248,6 +261,16 @@ fn read_into(controller: &Controller, cached: &mut Option<CachedIndex>) -> Answe
     Ok(Err(UNSTABLE.to_owned()))
 }
 
+/// The length of the whole entries at the start of a part of an index. The rest of the part is read again: the length
+/// and the version of an entry must come from one answer.
+fn whole_entries(part: &[u8]) -> usize {
+    let mut rest = part;
+    while let Ok((_, behind)) = IndexEntry::decode(rest) {
+        rest = behind;
+    }
+    part.len() - rest.len()
+}
+
 /// Whether the index has names below a folder.
 pub(crate) fn has_folder(index: &NameIndex, folder: &str) -> bool {
     let prefix = format!("{folder}/");
@@ -256,10 +279,10 @@ pub(crate) fn has_folder(index: &NameIndex, folder: &str) -> bool {
 }
 
 /// Reads a part of the index page; `None` if the target refuses it.
-fn part(controller: &Controller, offset: usize, bytes: usize) -> Result<Option<Vec<u8>>, LinkError> {
+fn part(controller: &Controller, offset: usize, bytes: usize, specific: u8) -> Result<Option<Vec<u8>>, LinkError> {
     let sqe = Admin::GetLog(GetLog {
         page: INDEX_PAGE,
-        specific: 0,
+        specific,
         retains_event: false,
         offset: offset as u64,
         bytes: u32::try_from(bytes).expect("reads are short"),
@@ -342,6 +365,16 @@ mod tests {
         assert!(all.iter().all(|part| part.len() <= READ_BYTES_MAX));
         assert_eq!((all[0].start, all[1].end), (end(0), end(1000)));
         assert_eq!(all[0].end, all[1].start);
+    }
+
+    #[test]
+    fn an_entry_is_taken_from_one_part_of_the_index_or_read_again() {
+        let page = index(3).encode().expect("small");
+        let entries = &page[INDEX_HEADER_BYTES..];
+        assert_eq!(entries.len(), 3 * 92);
+        for (bytes, whole) in [(0, 0), (20, 0), (91, 0), (92, 92), (183, 92), (184, 184), (276, 276)] {
+            assert_eq!(whole_entries(&entries[..bytes]), whole, "{bytes}");
+        }
     }
 
     #[test]

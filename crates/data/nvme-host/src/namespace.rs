@@ -31,6 +31,9 @@ use crate::{
 /// The maximum size of a side queue command.
 const SIDE_BYTES_MAX: u64 = 128 << 10;
 
+/// The remedy if a file changes while it is opened or read.
+pub(crate) const CHANGING: &str = "try again when no program writes to the file on the target";
+
 /// An open namespace, or the first bytes of a namespace that is being written.
 #[derive(Clone, Debug)]
 pub(crate) struct Namespace {
@@ -67,6 +70,13 @@ impl Namespace {
         });
         let (is_protected, print) = asked?;
         let print = print.map_err(|unusable| unusable.error(&name))?;
+        if let Some(entry) = &entry
+            && entry.bytes.checked_next_multiple_of(1 << print.block_shift) != Some(print.bytes)
+        {
+            let (indexed, found) = (entry.bytes, print.bytes);
+            let why = format!("the index says {indexed} bytes, but its namespace has {found}");
+            return Err(Error::new(ErrorKind::Corrupt, "open", &name, why).with_hint(CHANGING));
+        }
         Ok(Self {
             subsystem: Arc::clone(subsystem),
             nsid,
@@ -107,13 +117,6 @@ impl Namespace {
         }
         let length = entry.bytes;
         let namespace = Self::open(subsystem, entry.nsid, Some(entry), name)?;
-        if length > namespace.bytes {
-            let why = format!(
-                "the index says {length} bytes, but its namespace has {}",
-                namespace.bytes
-            );
-            return Err(Error::new(ErrorKind::Corrupt, "open", &namespace.name, why));
-        }
         Ok(Self { length, ..namespace })
     }
 

@@ -18,7 +18,7 @@ use crate::{
     discovery::discover,
     engine::NvmeEngine,
     index::{self, EntryKey, Lookup},
-    namespace::{InPlace, Namespace},
+    namespace::{CHANGING, InPlace, Namespace},
     portal::Portal,
     settings::HostSettings,
     subsystem::Subsystem,
@@ -187,10 +187,12 @@ impl Store for NvmeTcp {
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
         let one = |named: &Named| -> Result<Arc<dyn Handle>> {
             let namespace = self.namespace(&named.name)?;
-            if named.tag.is_some() && named.tag != namespace.tag() {
-                let why = "it is another version";
+            let is_other_tag = named.tag.is_some() && named.tag != namespace.tag();
+            let is_other_length = named.bytes.is_some_and(|bytes| bytes != namespace.object().bytes);
+            if is_other_tag || is_other_length {
+                let why = "it is another version than the one that was listed";
                 let name = self.describe(&named.name);
-                return Err(Error::new(ErrorKind::Corrupt, "open", name, why));
+                return Err(Error::new(ErrorKind::Corrupt, "open", name, why).with_hint(CHANGING));
             }
             Ok(Arc::new(namespace))
         };

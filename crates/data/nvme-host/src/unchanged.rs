@@ -11,7 +11,7 @@ use straightway_nvme::index::IndexEntry;
 use crate::{
     index::{self, EntryKey},
     link::LinkError,
-    namespace::Namespace,
+    namespace::{CHANGING, Namespace},
     subsystem::Subsystem,
 };
 
@@ -103,7 +103,7 @@ fn check_known(namespace: &Namespace, shown: &[u64]) -> Result<()> {
 /// are not asked again.
 fn check_entry(namespace: &Namespace, entry: &IndexEntry, shown: &[u64]) -> Result<()> {
     let (subsystem, print) = (&namespace.subsystem, &namespace.print);
-    let failed = |why: String| Error::new(ErrorKind::Corrupt, "read", &namespace.name, why);
+    let failed = |why: String| Error::new(ErrorKind::Corrupt, "read", &namespace.name, why).with_hint(CHANGING);
     if let Some(address) = print.history.changed() {
         return Err(failed(print.other_version(address)));
     }
@@ -154,5 +154,5 @@ fn check_identity(namespace: &Namespace) -> Result<()> {
         let (was, is) = (namespace.bytes, now.bytes);
         format!("its length changed from {was} to {is} bytes")
     };
-    Err(Error::new(ErrorKind::Corrupt, "read", &namespace.name, why))
+    Err(Error::new(ErrorKind::Corrupt, "read", &namespace.name, why).with_hint(CHANGING))
 }

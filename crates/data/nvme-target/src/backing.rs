@@ -59,6 +59,15 @@ impl Stamp {
         }
     }
 
+    /// The stamp of a block device: its node and its length. Writes by hosts change its times.
+    pub(crate) fn without_times(self) -> Self {
+        Self {
+            modified_ns: 0,
+            changed_ns: 0,
+            ..self
+        }
+    }
+
     /// Whether the file was changed at this time or later.
     pub(crate) fn is_since(&self, time_ns: i128) -> bool {
         self.changed_ns >= time_ns
@@ -105,6 +114,8 @@ pub(crate) struct Backing {
     /// The block size is 2 to this power.
     pub(crate) block_shift: u8,
     pub(crate) is_writable: bool,
+    /// Whether the file was opened for writing.
+    can_write: bool,
 }
 
 impl Backing {
@@ -131,6 +142,7 @@ impl Backing {
             bytes: stamp.bytes,
             block_shift,
             is_writable: is_writable && is_whole,
+            can_write: is_writable,
         };
         Ok((backing, stamp))
     }
@@ -145,12 +157,13 @@ impl Backing {
             bytes,
             block_shift,
             is_writable: true,
+            can_write: true,
         })
     }
 
-    /// The current stamp of the open file.
-    pub(crate) fn stamp(&self) -> io::Result<Stamp> {
-        Ok(Stamp::of(&self.file.metadata()?))
+    /// The current length of an open block device, which its metadata does not have.
+    pub(crate) fn device_bytes(&self) -> io::Result<u64> {
+        Ok(rustix::fs::seek(&*self.file, rustix::fs::SeekFrom::End(0))?)
     }
 
     /// The same file with another length.
@@ -158,7 +171,7 @@ impl Backing {
         let is_whole = bytes.is_multiple_of(1 << self.block_shift);
         Self {
             bytes,
-            is_writable: self.is_writable && is_whole,
+            is_writable: self.can_write && is_whole,
             ..self.clone()
         }
     }

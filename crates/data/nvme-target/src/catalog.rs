@@ -1,8 +1,8 @@
 //! The catalog of namespaces, updated by scanning the sources.
 //!
-//! A name keeps its NSID while it exists. A replaced file keeps name and NSID and gets a new version. A file that grew
-//! or shrank gets a new length. Hosts are notified of each change. Versions are looked at more often than by scans:
-//! see [`crate::version`].
+//! A name keeps its NSID while it exists, also while its file is empty and has no namespace. A replaced file keeps name
+//! and NSID and gets a new version. A file that grew or shrank gets a new length. Hosts are notified of each change.
+//! Versions are looked at more often than by scans: see [`crate::version`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,6 @@ use std::{
     os::unix::{ffi::OsStrExt, fs::FileTypeExt},
     path::{Path, PathBuf},
     sync::Arc,
-    time::Instant,
 };
 
 use straightway_core::{Error, ErrorKind, Result};
@@ -20,9 +19,9 @@ use straightway_sys::nonce::fill_random;
 
 use crate::{
     backing::{Backing, Stamp, unusable},
-    host::HostIdentity,
     identity::{self, uuid},
     namespace::Namespace,
+    table::{Served, Table},
     version::Version,
 };
 
@@ -50,52 +49,6 @@ pub enum NamespaceSource {
     },
 }
 
-/// The namespaces after a scan.
-#[derive(Debug, Default)]
-pub(crate) struct Table {
-    /// Increases with each change.
-    pub(crate) generation: u64,
-    pub(crate) namespaces: BTreeMap<u32, Arc<Namespace>>,
-    /// The index page. Versions are inserted when it is read: each host sees its own.
-    index: Vec<u8>,
-    /// The offsets of the versions in the index page, in ascending order.
-    versions: Vec<(usize, Arc<Namespace>)>,
-}
-
-impl Table {
-    /// The namespaces whose versions are in a part of the index page, with the offsets of the versions.
-    pub(crate) fn versions_in(&self, offset: usize, bytes: usize) -> &[(usize, Arc<Namespace>)] {
-        // A version may lie across the start or the end of the part.
-        let all = &self.versions;
-        let start = all.partition_point(|(at, _)| at + size_of::<u64>() <= offset);
-        let end = all.partition_point(|(at, _)| *at < offset.saturating_add(bytes));
-        &all[start..end]
-    }
-
-    /// Up to `bytes` of the index page from `offset` on, as a host sees it; `None` if the page ends before `offset`.
-    /// Versions of files that were not looked at since a time are unsettled.
-    pub(crate) fn index_part(
-        &self,
-        offset: usize,
-        bytes: usize,
-        host: &HostIdentity,
-        since: Instant,
-    ) -> Option<Vec<u8>> {
-        let rest = self.index.get(offset..)?;
-        let mut part = rest[..rest.len().min(bytes)].to_vec();
-        let end = offset + part.len();
-        for (at, namespace) in self.versions_in(offset, part.len()) {
-            let version = namespace.version.seen_by(host, since).to_le_bytes();
-            for (at, byte) in (*at..).zip(version) {
-                if (offset..end).contains(&at) {
-                    part[at - offset] = byte;
-                }
-            }
-        }
-        Some(part)
-    }
-}
-
 /// The names and their namespaces.
 #[derive(Debug)]
 pub(crate) struct Catalog {
@@ -104,6 +57,10 @@ pub(crate) struct Catalog {
     block_shift: u8,
     is_writable: bool,
     entries: BTreeMap<Vec<u8>, Entry>,
+    /// Increases with each change.
+    revision: u64,
+    /// Increases when a name is added or removed, or when the NSID in an entry changes. A host keeps the offsets of the
+    /// entries until then. A file that grows all the time must not keep hosts from reading the index.
     generation: u64,
     /// The lowest NSID that was never used.
     next_nsid: u32,
@@ -113,9 +70,17 @@ pub(crate) struct Catalog {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    /// `None` for an empty file.
-    namespace: Option<Arc<Namespace>>,
+    served: Arc<Served>,
+    /// The NSID of the name. A file that was always empty has none.
+    nsid: Option<u32>,
     stamp: Option<Stamp>,
+}
+
+impl Entry {
+    /// The NSID in the index; `None` for an empty file.
+    fn shown_nsid(&self) -> Option<u32> {
+        self.served.namespace.as_ref().map(|namespace| namespace.nsid)
+    }
 }
 
 impl Catalog {
@@ -126,6 +91,7 @@ impl Catalog {
             block_shift,
             is_writable,
             entries: BTreeMap::new(),
+            revision: 0,
             generation: 0,
             next_nsid: 1,
             boot: identity::boot(),
@@ -152,13 +118,14 @@ impl Catalog {
         }
         let mut entries = BTreeMap::new();
         let mut changed = BTreeSet::new();
-        let mut next_nsid = self.next_nsid;
-        let nsid_of = |entry: Option<&Entry>| Some(entry?.namespace.as_ref()?.nsid);
+        let (mut next_nsid, mut is_changed) = (self.next_nsid, false);
         for (name, (place, ana_group)) in found {
             let before = self.entries.get(&name);
+            let is_first_use = before.is_none() && next_nsid <= NAMESPACES_MAX;
             let ids = NewIds {
                 nsid: self.free_nsid(next_nsid, &entries),
                 ana_group,
+                salt: if is_first_use { 0 } else { self.revision },
             };
             let entry = match self.updated(&name, &place, before, ids) {
                 Ok(entry) => entry,
@@ -167,9 +134,10 @@ impl Catalog {
                 Err(error) => return Err(error),
             };
             if let Some(entry) = &entry {
-                changed.extend(nsid_of(before));
-                changed.extend(nsid_of(Some(entry)));
-                if nsid_of(Some(entry)) == Some(ids.nsid) {
+                is_changed = true;
+                changed.extend(before.and_then(Entry::shown_nsid));
+                changed.extend(entry.shown_nsid());
+                if entry.nsid == Some(ids.nsid) {
                     next_nsid = ids.nsid + 1;
                 }
             }
@@ -177,27 +145,26 @@ impl Catalog {
             entries.insert(name, entry.expect("an unchanged name existed before"));
         }
         let gone = self.entries.iter().filter(|(name, _)| !entries.contains_key(*name));
-        changed.extend(gone.filter_map(|(_, entry)| nsid_of(Some(entry))));
-        let is_same = |(name, entry): (&Vec<u8>, &Entry)| {
-            let before = self.entries.get(name);
-            before.is_some_and(|before| before.stamp == entry.stamp)
-        };
-        let is_changed = !changed.is_empty() || entries.len() != self.entries.len() || !entries.iter().all(is_same);
+        changed.extend(gone.filter_map(|(_, entry)| entry.shown_nsid()));
+        let places = |(name, entry): (&Vec<u8>, &Entry)| (name.clone(), entry.shown_nsid());
+        let is_moved = !self.entries.iter().map(places).eq(entries.iter().map(places));
         self.entries = entries;
         self.next_nsid = next_nsid;
-        self.generation += u64::from(is_changed);
+        self.generation += u64::from(is_moved);
+        self.revision += u64::from(is_changed || is_moved);
         Ok(changed)
     }
 
     /// The table of all namespaces.
     pub(crate) fn table(&self) -> Result<Table> {
-        let namespaces = self.entries.values().filter_map(|e| e.namespace.clone());
-        let entries = self.entries.iter().map(|(name, entry)| IndexEntry {
-            nsid: entry.namespace.as_ref().map_or(0, |n| n.nsid),
-            is_writable: entry.namespace.as_ref().is_some_and(|n| n.backing.is_writable),
-            bytes: entry.namespace.as_ref().map_or(0, |n| n.backing.bytes),
-            // An empty file has no namespace and keeps this version. The others are replaced when the page is read.
-            version: entry.stamp.map_or(0, |stamp| stamp.version()),
+        let served = || self.entries.values().map(|entry| &entry.served);
+        let namespaces = served().filter_map(|served| served.namespace.clone());
+        let entries = self.entries.iter().map(|(name, Entry { served, .. })| IndexEntry {
+            nsid: served.namespace.as_ref().map_or(0, |n| n.nsid),
+            is_writable: served.namespace.as_ref().is_some_and(|n| n.backing.is_writable),
+            bytes: served.bytes,
+            // It is replaced when the page is read.
+            version: 0,
             name: name.clone(),
         });
         let index = NameIndex {
@@ -205,11 +172,10 @@ impl Catalog {
             boot: self.boot,
             entries: entries.collect(),
         };
-        let versions = index.version_offsets().zip(self.entries.values());
-        let versions = versions.filter_map(|(at, entry)| Some((at, entry.namespace.clone()?)));
+        let versions = index.version_offsets().zip(served().cloned());
         let too_long = "the names of its files are too long for its index";
         Ok(Table {
-            generation: self.generation,
+            revision: self.revision,
             namespaces: namespaces.map(|n| (n.nsid, n)).collect(),
             versions: versions.collect(),
             index: index
@@ -225,56 +191,56 @@ impl Catalog {
             Place::Memory(bytes) => return self.memory(name, *bytes, ids).map(Some),
             Place::Path(path) => path,
         };
-        let known = before.and_then(|entry| Some((entry.namespace.as_ref()?, entry.stamp?)));
-        let meta = fs::metadata(path).map_err(|error| unusable(path, error))?;
+        let fail = |error| unusable(path, error);
+        let meta = fs::metadata(path).map_err(fail)?;
         let is_device = meta.file_type().is_block_device();
-        let now = Stamp::of(&meta);
-        let open = || Backing::open(path, self.block_shift, self.is_writable);
-        let (backing, stamp, version) = match known {
-            // Writes through the target change the time of a device too, so only its length is compared.
-            Some((_, was)) if is_device => {
-                let (backing, stamp) = open()?;
-                if stamp.bytes == was.bytes && stamp.is_same_file(&was) {
-                    return Ok(None);
-                }
-                (backing, stamp, None)
-            }
-            Some((_, was)) if was == now => return Ok(None),
-            Some((namespace, was)) if was.is_same_file(&now) => {
-                // Writes through the target change the time of a writable file. They are not a new version.
-                if was.bytes == now.bytes && namespace.backing.is_writable {
-                    return Ok(None);
-                }
-                let version = Arc::clone(&namespace.version);
-                (namespace.backing.resized(now.bytes), now, Some(version))
-            }
-            _ if before.is_some_and(|e| e.namespace.is_none()) && now.bytes == 0 && !is_device => {
+        let mut now = Stamp::of(&meta);
+        let known = before.and_then(|entry| Some((&*entry.served, entry.stamp?)));
+        // Files of two folders can have the same name, one after the other.
+        let known = known.filter(|(served, was)| served.path.as_ref() == Some(path) && was.is_same_file(&now));
+        let open = known.and_then(|(served, _)| served.namespace.as_ref());
+        if let Some(namespace) = open.filter(|_| is_device) {
+            now.bytes = namespace.backing.device_bytes().map_err(fail)?;
+        }
+        if let Some((_, was)) = known {
+            // Writes through the target change the times of a device and of a writable file. They are no new version.
+            let is_written = is_device || open.is_some_and(|namespace| namespace.backing.is_writable);
+            if was == now || is_written && was.bytes == now.bytes {
                 return Ok(None);
             }
+        }
+        let (backing, stamp) = match open {
+            Some(namespace) if !is_device => (namespace.backing.resized(now.bytes), now),
+            _ => Backing::open(path, self.block_shift, self.is_writable)?,
+        };
+        let version = match known {
+            // A resized file keeps its version, because hosts have counted changes in it.
+            Some((served, was)) if !is_device && was.is_same_file(&stamp) => Arc::clone(&served.version),
             _ => {
-                let (backing, stamp) = open()?;
-                (backing, stamp, None)
+                let watched = if is_device { stamp.without_times() } else { stamp };
+                Arc::new(Version::new(stamp.version(), Some(watched), ids.salt))
             }
         };
-        let version = version.unwrap_or_else(|| {
-            let watched = (!is_device).then_some(stamp);
-            Arc::new(Version::new(stamp.version(), watched))
-        });
-        let nsid = before
-            .and_then(|entry| entry.namespace.as_ref())
-            .map_or(ids.nsid, |namespace| namespace.nsid);
-        let namespace = (backing.bytes > 0).then(|| {
+        let nsid = before.and_then(|entry| entry.nsid);
+        let bytes = backing.bytes;
+        let namespace = (bytes > 0).then(|| {
             Arc::new(Namespace {
-                nsid,
+                nsid: nsid.unwrap_or(ids.nsid),
                 uuid: uuid(&[self.nqn.as_bytes(), name]),
                 ana_group: ids.ana_group,
                 backing,
-                version,
+                version: Arc::clone(&version),
             })
         });
         Ok(Some(Entry {
-            namespace,
+            nsid: namespace.as_ref().map(|n| n.nsid).or(nsid),
             stamp: Some(stamp),
+            served: Arc::new(Served {
+                namespace,
+                path: Some(path.clone()),
+                bytes,
+                version,
+            }),
         }))
     }
 
@@ -291,11 +257,18 @@ impl Catalog {
             uuid: uuid(&[self.nqn.as_bytes(), name, &salt]),
             ana_group: ids.ana_group,
             backing,
-            version: Arc::new(Version::new(u64::from_le_bytes(*base), None)),
+            version: Arc::new(Version::new(u64::from_le_bytes(*base), None, 0)),
         };
+        let version = Arc::clone(&namespace.version);
         Ok(Entry {
-            namespace: Some(Arc::new(namespace)),
+            nsid: Some(ids.nsid),
             stamp: None,
+            served: Arc::new(Served {
+                namespace: Some(Arc::new(namespace)),
+                path: None,
+                bytes,
+                version,
+            }),
         })
     }
 
@@ -306,14 +279,9 @@ impl Catalog {
             return next;
         }
         let all = self.entries.values().chain(new.values());
-        let taken: BTreeSet<u32> = all
-            .filter_map(|entry| entry.namespace.as_ref().map(|n| n.nsid))
-            .collect();
+        let taken: BTreeSet<u32> = all.filter_map(|entry| entry.nsid).collect();
         // If all names change at once, NSIDs of removed names are reused at once.
-        let own: BTreeSet<u32> = new
-            .values()
-            .filter_map(|entry| entry.namespace.as_ref().map(|n| n.nsid))
-            .collect();
+        let own: BTreeSet<u32> = new.values().filter_map(|entry| entry.nsid).collect();
         (1..=NAMESPACES_MAX)
             .find(|nsid| !taken.contains(nsid))
             .or_else(|| (1..=NAMESPACES_MAX).find(|nsid| !own.contains(nsid)))
@@ -326,6 +294,8 @@ impl Catalog {
 struct NewIds {
     nsid: u32,
     ana_group: u32,
+    /// The salt of a new version; 0 if the name and the NSID are used for the first time.
+    salt: u64,
 }
 
 /// The ANA group of a source: one per source, up to the maximum number of groups.

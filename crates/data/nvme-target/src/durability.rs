@@ -69,7 +69,7 @@ mod tests {
             uuid: [1; 16],
             ana_group: 1,
             backing: Backing::memory("test", 4096, 9).expect("a page"),
-            version: Arc::new(Version::new(7, None)),
+            version: Arc::new(Version::new(7, None, 0)),
         });
         let host = HostIdentity {
             nqn: Nqn::new("nqn.host").expect("a name"),

@@ -19,7 +19,6 @@ use straightway_nvme::{
 use crate::{
     admin::QueueHead,
     authentication::{Authentication, is_authentication},
-    catalog::Table,
     connection::{Arrived, Connection, End, HOST_DATA_BYTES_MAX, sequence},
     controller::Controller,
     durability::Reports,
@@ -30,6 +29,7 @@ use crate::{
     pending::{DATASET_BYTES_MAX, Pending, Purpose, discard, extent, written},
     sender::Read,
     state::Shared,
+    table::Table,
 };
 
 /// Reads of at least this size are prefetched before they are sent.

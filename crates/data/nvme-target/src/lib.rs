@@ -33,9 +33,11 @@ mod page;
 mod pending;
 mod receiver;
 mod refresh;
+mod scans;
 mod sender;
 mod server;
 mod state;
+mod table;
 mod version;
 
 pub use catalog::NamespaceSource;

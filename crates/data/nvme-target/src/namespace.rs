@@ -1,6 +1,6 @@
 //! A namespace: its identifiers, its storage and the version of its content.
 
-use std::{io, sync::Arc, time::Instant};
+use std::{io, sync::Arc};
 
 use crate::{
     backing::Backing,
@@ -20,12 +20,6 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Looks whether another program changed its file, unless that was done since a time. Returns whether it has to be
-    /// looked at again after a tick.
-    pub(crate) fn look(&self, since: Instant) -> bool {
-        self.version.look(since, || self.backing.stamp())
-    }
-
     /// Writes for a host.
     pub(crate) fn write(&self, host: &HostIdentity, data: &[u8], offset: u64) -> io::Result<()> {
         self.version.change(host, || self.backing.write(data, offset))

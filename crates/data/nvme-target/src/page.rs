@@ -9,7 +9,7 @@ use straightway_nvme::{
     Nqn, Status, TRANSFER_BYTES_MAX,
     admin::{ALL_NAMESPACES, EventMask, GetLog, Identify},
     identify::{self, ControllerKind, IDENTIFY_BYTES, NamespaceId, encode_list},
-    index::INDEX_PAGE,
+    index::{INDEX_PAGE, INDEX_SCANS},
     log::{
         self, AddressFamily, AnaGroup, AnaLog, DiscoveryEntry, DiscoveryHeader, SubsystemKind, TransportType,
         encode_changed,
@@ -18,7 +18,7 @@ use straightway_nvme::{
 
 use crate::{
     catalog::NAMESPACES_MAX, connection::CAPSULE_BYTES_MAX, controller::Controller, login::QUEUE_SIZE_MAX,
-    namespace::Namespace, state::Shared,
+    namespace::Namespace, refresh::WAIT_MAX, state::Shared,
 };
 
 /// The maximum number of outstanding Asynchronous Event Requests, less one.
@@ -27,6 +27,9 @@ pub(crate) const EVENT_LIMIT: u8 = 3;
 /// MDTS: 4 MiB in units of 2^n × 4096 bytes.
 const TRANSFER_SHIFT: u8 = 10;
 const _: () = assert!(4096 << TRANSFER_SHIFT == TRANSFER_BYTES_MAX);
+
+/// The maximum number of scans for one read of the index. A file that grows faster than that has no stable version.
+const SCANS_MAX: usize = 3;
 
 /// OAES of I/O controllers.
 pub(crate) const EVENTS: u32 = EventMask::NAMESPACES | EventMask::ANA;
@@ -188,17 +191,32 @@ pub(crate) fn log(
 }
 
 /// A part of the name index. The files whose versions are in it are looked at first, so that these versions are newer
-/// than the request. A version whose file does not answer in time is unsettled. If it is the only one, the host can try
-/// again.
+/// than the request. If a look finds another length or another file than the last scan, the sources are scanned again.
+/// A version whose file does not answer in time is unsettled. If it is the only one, the host can try again.
 fn index(shared: &Shared, controller: &Controller, what: GetLog) -> Result<Vec<u8>, Status> {
     let invalid = Status::INVALID_FIELD.dnr();
     let offset = usize::try_from(what.offset).map_err(|_| invalid)?;
-    let (bytes, since) = (what.bytes as usize, Instant::now());
-    let table = shared.table();
-    let versions = table.versions_in(offset, bytes);
-    shared.refresh.look(versions, since);
-    if let [(_, only)] = versions
-        && !only.version.is_fresh(since)
+    let (bytes, mut since) = (what.bytes as usize, Instant::now());
+    let deadline = since + WAIT_MAX;
+    if what.specific & INDEX_SCANS != 0 {
+        // Without an answer of the file system in time, the names of the last scan are sent.
+        shared.rescan_since(since, deadline);
+    }
+    let mut scans = 0;
+    let table = loop {
+        let table = shared.table();
+        let files = table.versions_in(offset, bytes);
+        shared.refresh.look(files, since, deadline);
+        let is_stale = files.iter().any(|(_, file)| file.is_stale());
+        let now = Instant::now();
+        if !is_stale || scans == SCANS_MAX || !shared.rescan_since(now, deadline) {
+            break table;
+        }
+        scans += 1;
+        since = now;
+    };
+    if let [(_, only)] = table.versions_in(offset, bytes)
+        && (!only.version.is_fresh(since) || only.is_stale())
     {
         return Err(Status::INTERRUPTED);
     }

@@ -15,11 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{namespace::Namespace, version::STAMP_TICK};
+use crate::{table::Served, version::STAMP_TICK};
 
-/// The longest wait for the looks of one request. A host waits for an admin command no longer than its keep-alive
-/// timeout, which is seconds.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+/// The longest wait for the looks and scans of one request. A host waits for an admin command no longer than its
+/// keep-alive timeout, which is seconds.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The looks at the files of one file system.
 type Job = Box<dyn FnOnce() + Send>;
@@ -37,25 +37,25 @@ struct Looker {
 }
 
 impl Refresh {
-    /// Looks at files that were not looked at since a time. Returns when it is done, or after [`WAIT_MAX`].
-    pub(crate) fn look(&self, versions: &[(usize, Arc<Namespace>)], since: Instant) {
-        let mut files: BTreeMap<u64, Vec<Arc<Namespace>>> = BTreeMap::new();
-        for (_, namespace) in versions {
-            if let Some(system) = namespace.version.file_system() {
+    /// Looks at files that were not looked at since a time. Returns when it is done, or at the deadline.
+    pub(crate) fn look(&self, versions: &[(usize, Arc<Served>)], since: Instant, deadline: Instant) {
+        let mut files: BTreeMap<u64, Vec<Arc<Served>>> = BTreeMap::new();
+        for (_, served) in versions {
+            if let Some(system) = served.version.file_system() {
                 let own = files.entry(system).or_default();
-                own.push(Arc::clone(namespace));
+                own.push(Arc::clone(served));
             }
         }
-        let jobs = files.into_iter().map(|(system, namespaces)| {
-            let job: Job = Box::new(move || look_at(&namespaces, since));
+        let jobs = files.into_iter().map(|(system, files)| {
+            let job: Job = Box::new(move || look_at(&files, since));
             (system, job)
         });
-        self.run(jobs, Instant::now(), WAIT_MAX);
+        self.run(jobs, Instant::now(), deadline);
     }
 
-    /// Runs jobs on the threads of their file systems, at the time `now`. Returns when all have ended, or after
-    /// `wait_max`.
-    fn run(&self, jobs: impl IntoIterator<Item = (u64, Job)>, now: Instant, wait_max: Duration) {
+    /// Runs jobs on the threads of their file systems, at the time `now`. Returns when all have ended, or at the
+    /// deadline.
+    fn run(&self, jobs: impl IntoIterator<Item = (u64, Job)>, now: Instant, deadline: Instant) {
         let (ended, all_ended) = mpsc::channel::<Infallible>();
         for (system, job) in jobs {
             let ended = ended.clone();
@@ -69,7 +69,7 @@ impl Refresh {
         }
         drop(ended);
         // Nothing is sent. The channel is closed when all jobs have ended.
-        let _ = all_ended.recv_timeout(wait_max);
+        let _ = all_ended.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 
     /// Sends a job to the thread of a file system. A file system that hangs gets no more jobs, and is not waited for.
@@ -105,15 +105,15 @@ impl Looker {
 }
 
 /// Looks at files, and once more after a tick at those whose stamp was new.
-fn look_at(namespaces: &[Arc<Namespace>], since: Instant) {
-    let new: Vec<_> = namespaces.iter().filter(|n| n.look(since)).collect();
+fn look_at(files: &[Arc<Served>], since: Instant) {
+    let new: Vec<_> = files.iter().filter(|file| file.look(since)).collect();
     if new.is_empty() {
         return;
     }
     thread::sleep(STAMP_TICK);
     let since = Instant::now();
-    for namespace in new {
-        namespace.look(since);
+    for file in new {
+        file.look(since);
     }
 }
 
@@ -151,13 +151,13 @@ mod tests {
         });
         let start = Instant::now();
         let wait = Duration::from_millis(100);
-        refresh.run([(1, hang), (2, look(&other))], start, wait);
+        refresh.run([(1, hang), (2, look(&other))], start, start + wait);
         assert!(start.elapsed() >= wait, "it returned although a job has not ended");
         begun.recv_timeout(SOON).expect("the job that hangs begins");
         // This file system has hung for as long as one is waited for. The wait is long, to be noticed.
         let later = Instant::now() + WAIT_MAX;
         let start = Instant::now();
-        refresh.run([(1, look(&hanging)), (2, look(&other))], later, 3 * SOON);
+        refresh.run([(1, look(&hanging)), (2, look(&other))], later, start + 3 * SOON);
         assert!(start.elapsed() < 2 * SOON, "it waited for the file system that hangs");
         assert_eq!(count(&other), 2, "the other file system is looked at");
         // Once it answers, it is looked at again. The job that came while it hung is not run.
@@ -166,7 +166,7 @@ mod tests {
         let again = Arc::new(AtomicUsize::new(0));
         while count(&again) == 0 {
             assert!(start.elapsed() < SOON, "it is not looked at again");
-            refresh.run([(1, look(&again))], later, SOON);
+            refresh.run([(1, look(&again))], later, Instant::now() + SOON);
         }
         assert_eq!(count(&hanging), 0, "a job waited for a file system that hangs");
     }

@@ -57,7 +57,7 @@ impl Target {
             .map(TcpListener::local_addr)
             .collect::<io::Result<Vec<_>>>()
             .map_err(|error| Error::os("listen for", &config.nqn, error))?;
-        let shared = Arc::new(Shared::new(config, &addresses)?);
+        let shared = Shared::new(config, &addresses)?;
         let mut target = Self {
             shared: shared.clone(),
             listeners: Vec::new(),

@@ -5,10 +5,11 @@ use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use straightway_core::Result;
@@ -16,12 +17,14 @@ use straightway_nvme::{Nqn, log::AnaState};
 use straightway_sys::nonce::nonce;
 
 use crate::{
-    catalog::{Catalog, Table},
+    catalog::Catalog,
     config::Config,
     controller::{Association, Controller},
     host::Hosts,
     identity,
     refresh::Refresh,
+    scans::Scans,
+    table::Table,
 };
 
 /// The largest controller identifier. The smallest is 1.
@@ -63,8 +66,11 @@ pub(crate) struct Shared {
     pub(crate) is_over: AtomicBool,
     catalog: Mutex<Catalog>,
     table: RwLock<Arc<Table>>,
-    generation: AtomicU64,
+    revision: AtomicU64,
     pub(crate) refresh: Refresh,
+    scans: Scans,
+    /// This state, for threads that scan.
+    own: Weak<Self>,
     controllers: Mutex<BTreeMap<u16, Arc<Controller>>>,
     /// The last controller identifier. The first one is random: an I/O queue that reaches another target of this NQN
     /// must not find a controller with its identifier there.
@@ -73,7 +79,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(config: &Config, addresses: &[SocketAddr]) -> Result<Self> {
+    pub(crate) fn new(config: &Config, addresses: &[SocketAddr]) -> Result<Arc<Self>> {
         let nqn = config.nqn.as_str();
         let sources = config.sources.clone();
         let mut catalog = Catalog::new(nqn, sources, config.block_shift, config.is_writable);
@@ -86,7 +92,7 @@ impl Shared {
             address: *address,
             states: Mutex::new((1..=groups).map(|group| listen.state_of(group)).collect()),
         });
-        Ok(Self {
+        Ok(Arc::new_cyclic(|own| Self {
             groups,
             serial: identity::serial(nqn),
             hosts: Hosts::new(&config.policy),
@@ -98,8 +104,10 @@ impl Shared {
             stall_timeout: config.stall_timeout,
             connections: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
-            generation: AtomicU64::new(table.generation),
+            revision: AtomicU64::new(table.revision),
             refresh: Refresh::default(),
+            scans: Scans::default(),
+            own: Weak::clone(own),
             catalog: Mutex::new(catalog),
             table: RwLock::new(Arc::new(table)),
             controllers: Mutex::default(),
@@ -108,7 +116,7 @@ impl Shared {
             )),
             ana_changes: AtomicU64::new(1),
             nqn: config.nqn.clone(),
-        })
+        }))
     }
 
     /// The current namespaces.
@@ -118,7 +126,7 @@ impl Shared {
 
     /// Whether `table` is the current one.
     pub(crate) fn is_newest(&self, table: &Table) -> bool {
-        self.generation.load(Ordering::Acquire) == table.generation
+        self.revision.load(Ordering::Acquire) == table.revision
     }
 
     /// Scans the sources again and notifies hosts of changes.
@@ -126,10 +134,10 @@ impl Shared {
         let mut catalog = lock(&self.catalog);
         let changed = catalog.scan()?;
         let table = Arc::new(catalog.table()?);
-        let generation = table.generation;
+        let revision = table.revision;
         if !self.is_newest(&table) {
             *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
-            self.generation.store(generation, Ordering::Release);
+            self.revision.store(revision, Ordering::Release);
         }
         drop(catalog);
         if !changed.is_empty() {
@@ -138,6 +146,24 @@ impl Shared {
             }
         }
         Ok(changed)
+    }
+
+    /// Scans the sources again, unless a scan began at `since` or later. Returns whether it has ended at the deadline.
+    pub(crate) fn rescan_since(&self, since: Instant, deadline: Instant) -> bool {
+        self.scans.wait(since, deadline, || {
+            let own = Weak::clone(&self.own);
+            let thread = thread::Builder::new().name("nvme-scan".to_owned());
+            let scan = move || {
+                if let Some(shared) = own.upgrade() {
+                    shared.scans.run(|| {
+                        if let Err(error) = shared.rescan() {
+                            tracing::warn!("cannot scan for changes: {error}");
+                        }
+                    });
+                }
+            };
+            thread.spawn(scan).map(drop)
+        })
     }
 
     /// The number of ANA changes.

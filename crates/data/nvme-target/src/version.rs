@@ -8,8 +8,11 @@
 //! Changes by hosts give the file another stamp too. After such changes, a new stamp does not show whether another
 //! program changed the file as well, and the version stays the same.
 //!
-//! A version is unsettled while the content may be changing, or if the file could not be looked at in time. An
-//! unsettled version is different each time that it is read.
+//! The stamp has the length of the file, so a version and the length that is sent with it come from one look. A file
+//! that has another length than its entry in the index, or whose name belongs to another file, must be scanned again.
+//!
+//! A version is unsettled while the content may be changing, if the file could not be looked at in time, or if it must
+//! be scanned again. An unsettled version is different each time that it is read.
 //!
 //! A sync that fails has lost data: the kernel drops the pages that it could not write, and reports that once, to any
 //! caller. Each host that had writes in these pages owes the failure: its syncs fail until it acknowledges one. The
@@ -52,6 +55,8 @@ pub(crate) struct Version {
 struct State {
     /// The version, without changes by hosts.
     base: u64,
+    /// Distinguishes two openings of one file under a name that was another file in between.
+    salt: u64,
     /// The stamp at the last look; `None` if there is nothing to look at.
     stamp: Option<Stamp>,
     /// The time when this stamp was first seen.
@@ -66,6 +71,8 @@ struct State {
     is_unsettled: bool,
     /// Whether the last look failed.
     is_lost: bool,
+    /// Whether the last look found another file under the name, or none.
+    is_replaced: bool,
     /// The number of unsettled versions that were given out.
     unsettled: u64,
     all: Changes,
@@ -141,6 +148,11 @@ impl State {
         self.stamp.is_none() || self.looked.is_some_and(|at| at >= since)
     }
 
+    /// Whether the last look found another file or another length.
+    fn is_stale(&self, bytes: u64) -> bool {
+        self.is_replaced || self.stamp.is_some_and(|stamp| stamp.bytes != bytes)
+    }
+
     /// A version that no later one is equal to.
     fn unsettled(&mut self) -> u64 {
         self.unsettled += 1;
@@ -204,9 +216,16 @@ impl State {
 
 impl Version {
     /// A version that begins with `base`. `stamp` is the stamp of the file, if its changes are to be noticed.
-    pub(crate) fn new(base: u64, stamp: Option<Stamp>) -> Self {
+    ///
+    /// A name can be a file, then another one, then the first file again, which a link does without a change of their
+    /// times. All three must have different versions, so a file that replaced another one gets a `salt`. It is 0 for
+    /// the others: their version survives a restart of the target.
+    pub(crate) fn new(base: u64, stamp: Option<Stamp>, salt: u64) -> Self {
+        // Counts of changes are mixed in too, in the other order of bytes.
+        let salt = salt.wrapping_mul(SPREAD).swap_bytes();
         let state = State {
-            base,
+            base: base ^ salt,
+            salt,
             stamp,
             stamp_since: Instant::now(),
             is_foreign: true,
@@ -214,6 +233,7 @@ impl Version {
             marks: 0,
             is_unsettled: false,
             is_lost: false,
+            is_replaced: false,
             unsettled: 0,
             all: Changes::default(),
             own: BTreeMap::new(),
@@ -240,8 +260,14 @@ impl Version {
         self.lock().is_fresh(since)
     }
 
-    /// The version that a host sees. It is unsettled if the file was not looked at since a time.
-    pub(crate) fn seen_by(&self, host: &HostIdentity, since: Instant) -> u64 {
+    /// Whether the file must be scanned again: the last look found another file, none, or another length than `bytes`.
+    pub(crate) fn is_stale(&self, bytes: u64) -> bool {
+        self.lock().is_stale(bytes)
+    }
+
+    /// The version that a host sees together with the length `bytes`. It is unsettled if the file was not looked at
+    /// since a time, or if the look found another length.
+    pub(crate) fn seen_by(&self, host: &HostIdentity, since: Instant, bytes: u64) -> u64 {
         let mut state = self.lock();
         let own = state.own.get(host).map(|own| own.changes);
         let own = own.unwrap_or_default();
@@ -249,7 +275,7 @@ impl Version {
             begun: state.all.begun - own.begun,
             ended: state.all.ended - own.ended,
         };
-        let is_known = state.is_fresh(since) && !state.is_lost && !state.is_unsettled;
+        let is_known = state.is_fresh(since) && !state.is_lost && !state.is_unsettled && !state.is_stale(bytes);
         if !is_known || !others.is_over() {
             return state.unsettled();
         }
@@ -342,6 +368,10 @@ impl Version {
         state.looked = Some(start);
         let now = match stamp {
             Ok(now) => now,
+            Err(error) if is_missing(&error) => {
+                state.is_replaced = true;
+                return false;
+            }
             Err(error) => {
                 if !state.is_lost {
                     tracing::warn!("cannot look at a served file: {error}");
@@ -351,12 +381,16 @@ impl Version {
             }
         };
         state.is_lost = false;
+        state.is_replaced = state.stamp.is_some_and(|was| !was.is_same_file(&now));
+        if state.is_replaced {
+            return false;
+        }
         if state.stamp != Some(now) {
             // No host has changed the file since the last look, and none is changing it.
             let is_idle = state.marks == marks && state.marks() == marks && state.all.is_over();
             state.is_foreign = is_idle;
             if is_idle {
-                state.base = now.version();
+                state.base = now.version() ^ state.salt;
             }
             state.stamp = Some(now);
             state.stamp_since = Instant::now();
@@ -368,6 +402,11 @@ impl Version {
         state.is_unsettled = state.is_foreign && is_new && now.is_since(clock_ns);
         state.is_unsettled && !was_unsettled
     }
+}
+
+/// Whether an error says that a path does not exist.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
@@ -387,7 +426,7 @@ mod tests {
 
     /// The version of memory, which is never looked at.
     fn seen(version: &Version, host: &HostIdentity) -> u64 {
-        version.seen_by(host, Instant::now())
+        version.seen_by(host, Instant::now(), 512)
     }
 
     /// Writes to a file with another stamp than before.
@@ -403,7 +442,7 @@ mod tests {
     /// The version of a file that exists.
     fn open(path: &Path) -> Version {
         let now = stamp(path).expect("it exists");
-        Version::new(now.version(), Some(now))
+        Version::new(now.version(), Some(now), 0)
     }
 
     /// Looks at a file as the target does, and returns the version that a host sees.
@@ -413,12 +452,12 @@ mod tests {
             thread::sleep(STAMP_TICK);
             version.look(Instant::now(), || stamp(path));
         }
-        version.seen_by(host, since)
+        version.seen_by(host, since, 512)
     }
 
     #[test]
     fn a_host_sees_the_changes_of_others_and_not_its_own() {
-        let version = Version::new(7, None);
+        let version = Version::new(7, None, 0);
         let (one, two) = (host(1), host(2));
         assert_eq!((seen(&version, &one), seen(&version, &two)), (7, 7));
         version.change(&one, || ());
@@ -433,7 +472,7 @@ mod tests {
 
     #[test]
     fn a_change_that_lasts_longer_than_a_transfer_is_seen() {
-        let version = Version::new(7, None);
+        let version = Version::new(7, None, 0);
         let (one, two) = (host(1), host(2));
         version.change(&one, || {
             let before = seen(&version, &two);
@@ -452,7 +491,7 @@ mod tests {
 
     #[test]
     fn a_failed_sync_is_reported_to_each_host_that_had_written_until_it_acknowledges_it() {
-        let version = Version::new(7, None);
+        let version = Version::new(7, None, 0);
         let [one, two, reader, later] = [1, 2, 3, 4].map(host);
         version.change(&one, || ());
         version.change(&two, || ());
@@ -475,7 +514,7 @@ mod tests {
 
     #[test]
     fn an_acknowledgement_does_not_cover_a_later_failure() {
-        let (version, own) = (Version::new(7, None), host(1));
+        let (version, own) = (Version::new(7, None, 0), host(1));
         version.change(&own, || ());
         let first = version.sync(&own, fail).unwrap_err();
         version.change(&own, || ());
@@ -488,7 +527,7 @@ mod tests {
 
     #[test]
     fn a_failed_sync_is_not_reported_to_a_host_whose_writes_were_durable() {
-        let version = Version::new(7, None);
+        let version = Version::new(7, None, 0);
         let [durable, dirty, changing] = [1, 2, 3].map(host);
         version.change(&durable, || ());
         version.change(&changing, || {
@@ -503,7 +542,7 @@ mod tests {
 
     #[test]
     fn a_failed_sync_changes_the_version_for_all_hosts() {
-        let version = Version::new(7, None);
+        let version = Version::new(7, None, 0);
         let hosts = [1, 2].map(host);
         version.change(&hosts[0], || ());
         let before = hosts.each_ref().map(|host| seen(&version, host));
@@ -518,7 +557,7 @@ mod tests {
     #[test]
     fn syncs_run_at_once_and_a_good_one_waits_for_a_failure_that_another_may_have_got() {
         const WAIT_MAX: Duration = Duration::from_secs(20);
-        let version = Version::new(7, None);
+        let version = Version::new(7, None, 0);
         let (one, two) = (host(1), host(2));
         version.change(&one, || ());
         version.change(&two, || ());
@@ -552,7 +591,7 @@ mod tests {
 
     #[test]
     fn a_host_that_is_forgotten_with_lost_writes_is_told_of_them() {
-        let version = Version::new(7, None);
+        let version = Version::new(7, None, 0);
         let count = u32::try_from(WRITERS_MAX).expect("small");
         for number in 0..count {
             version.change(&host(number), || ());
@@ -570,7 +609,7 @@ mod tests {
 
     #[test]
     fn beyond_the_limit_only_the_version_of_the_host_that_wrote_first_changes() {
-        let version = Version::new(7, None);
+        let version = Version::new(7, None, 0);
         let count = u32::try_from(WRITERS_MAX).expect("small");
         for number in 0..count {
             version.change(&host(number), || ());
@@ -644,14 +683,14 @@ mod tests {
         let (version, own) = (open(path), host(1));
         let first = look(&version, path, &own);
         let late = Instant::now();
-        assert_ne!(version.seen_by(&own, late), version.seen_by(&own, late));
+        assert_ne!(version.seen_by(&own, late, 512), version.seen_by(&own, late, 512));
         assert_eq!(look(&version, path, &own), first);
         // Each look fails.
         for _ in 0..2 {
             let since = Instant::now();
             assert!(!version.look(since, || Err(io::Error::other("gone"))));
             assert!(version.is_fresh(since));
-            assert_ne!(version.seen_by(&own, since), version.seen_by(&own, since));
+            assert_ne!(version.seen_by(&own, since, 512), version.seen_by(&own, since, 512));
         }
         assert_eq!(look(&version, path, &own), first, "it is the same file");
     }

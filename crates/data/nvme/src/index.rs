@@ -3,8 +3,8 @@
 //! A Straightway target serves a folder as one namespace per file. NVMe namespaces have no names, and their size is a
 //! whole number of blocks. The target therefore reports names and lengths in a vendor-specific log page
 //! ([`INDEX_PAGE`]). A host reads it like the discovery log: the header first, then the whole page, and again if the
-//! generation changed meanwhile. Later it reads single entries, to learn their current versions: each version is newer
-//! than the command that reads it. Other targets reject the page; their namespaces have only numbers.
+//! generation changed meanwhile. Later it reads single entries, to learn their current lengths and versions: both are
+//! newer than the command that reads them. An entry must be read by one command. Other targets reject the page; their namespaces have only numbers.
 //!
 //! The header has 64 bytes: magic 0..8, generation 8..16, entries 16..20, zeros 20..24, the length of the page 24..32,
 //! the boot of the target's machine 32..40, zeros to 64.
@@ -18,6 +18,10 @@ use crate::{Malformed, wire};
 
 /// The log page identifier.
 pub const INDEX_PAGE: u8 = 0xc0;
+
+/// A bit of the log specific field: the target looks for added and removed names before it answers. Targets before
+/// 0.2.0 ignore it.
+pub const INDEX_SCANS: u8 = 1;
 
 /// The bytes of the header.
 pub const INDEX_HEADER_BYTES: usize = 64;
@@ -40,7 +44,7 @@ const SHORT: Malformed = Malformed("the index ends inside an entry");
 /// The header of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexHeader {
-    /// Increases with each change of the index other than of versions.
+    /// Increases when a name is added or removed, or when its namespace changes. Lengths and versions change without it.
     pub generation: u64,
     /// The number of entries that follow.
     pub entries: u32,
@@ -60,8 +64,7 @@ pub struct IndexEntry {
     pub is_writable: bool,
     /// The length of the object. The namespace is padded with zeros to whole blocks.
     pub bytes: u64,
-    /// Changes whenever the target notices that the content was replaced, or modified by another program or host. It
-    /// may change without the generation.
+    /// Changes whenever the target notices that the content was replaced, or modified by another program or host.
     pub version: u64,
     /// Its name: a relative path with `/` between its parts. It need not be UTF-8.
     pub name: Vec<u8>,
@@ -70,7 +73,7 @@ pub struct IndexEntry {
 /// The whole page: the names of all namespaces of a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct NameIndex {
-    /// Increases with each change other than of versions.
+    /// Increases when a name is added or removed, or when its namespace changes. Lengths and versions change without it.
     pub generation: u64,
     /// The boot of the target's machine; 0 if it is not known.
     pub boot: u64,

@@ -140,6 +140,54 @@ fn a_served_model_is_used_like_a_path_with_every_block_size() {
     }
 }
 
+/// Changes a file of a served folder.
+fn change(dir: &TestDir, name: &str, how: &str, seed: u64) {
+    let path = dir.path("served").join(name);
+    match how {
+        "longer" => fs::write(path, noise(900_001, seed)).unwrap(),
+        "shorter" => fs::write(path, noise(4097, seed)).unwrap(),
+        "empty" => fs::write(path, b"").unwrap(),
+        "replaced" => {
+            fs::write(dir.path("other"), noise(300_003, seed)).unwrap();
+            fs::rename(dir.path("other"), path).unwrap();
+        }
+        _ => fs::remove_file(path).unwrap(),
+    }
+}
+
+#[test]
+fn a_copy_has_the_current_content_although_the_target_has_not_scanned_since() {
+    let dir = TestDir::new();
+    fs::create_dir(dir.path("served")).unwrap();
+    for name in ["a", "b", "c"] {
+        fs::write(dir.path("served").join(name), noise(100_000, 1)).unwrap();
+    }
+    let target = Serving::start(&dir, "served --rescan 0s");
+    // Each state follows each other one. A removed file is created again.
+    let states = "longer shorter empty longer empty shorter longer replaced empty replaced shorter replaced longer \
+                  removed longer removed replaced";
+    for (seed, how) in (2..).zip(states.split_whitespace()) {
+        change(&dir, "b", how, seed);
+        let verify: &[&str] = if seed % 2 == 0 { &["--verify"] } else { &[] };
+        let copied = |from: &str, to: &str| dir.run([&["copy", &target.uri(from), to], verify].concat());
+        let one = copied("served/b", "one");
+        assert_eq!(
+            one.code,
+            Some(if how == "removed" { 2 } else { 0 }),
+            "{how}: {}",
+            one.err
+        );
+        let all = format!("all-{seed}");
+        let ran = copied("served", &all);
+        assert_eq!(ran.code, Some(0), "{how}: {}", ran.err);
+        let read = |path: String| fs::read(dir.path(&path)).ok();
+        let expected = read("served/b".to_owned());
+        assert!(read(format!("{all}/b")) == expected, "{how}, {seed}");
+        assert!(how == "removed" || read("one".to_owned()) == expected, "{how}, {seed}");
+        assert!(read(format!("{all}/a")) == read("served/a".to_owned()));
+    }
+}
+
 #[test]
 fn the_doctor_and_the_bench_read_a_namespace() {
     let dir = TestDir::new();

@@ -91,7 +91,9 @@ impl HttpEngine {
             return self.end(key, ending, now);
         }
         let was_checking = std::mem::take(&mut self.connections[key].watch.is_checking);
+        let is_error = matches!(self.connections[key].phase, Phase::ReceivingError(..));
         match result {
+            _ if was_checking && is_error => self.judge_error(key, now),
             Err(_) if was_checking => self.continue_body(key, now),
             Err(error) if self.awaits_early_response(key, &error, now) => {}
             Err(error) => {
@@ -169,7 +171,7 @@ impl HttpEngine {
         self.continue_receiving(key, now);
     }
 
-    /// Cancels the receive operation of a body to learn how many bytes have arrived.
+    /// Cancels the receive operation of a body to learn how many bytes have arrived. The body of an error is then judged.
     pub(super) fn check_progress(&mut self, key: u32, now: Instant) {
         let connection = &mut self.connections[key];
         if let Some(operation) = connection.operation {

@@ -198,6 +198,11 @@ impl Connection {
         }
     }
 
+    /// Whether the kernel receives into the buffer of the response.
+    pub(super) fn lends_scratch(&self) -> bool {
+        self.operation.is_some() && self.session.is_none()
+    }
+
     /// Whether the kernel receives into an I/O.
     pub(super) fn fills_io(&self) -> bool {
         matches!(self.phase, Phase::ReceivingBody(_)) && self.session.is_none()

@@ -227,6 +227,8 @@ impl HttpEngine {
         let connection = &self.connections[key];
         let settings = connection.origin.network().settings();
         let why = match connection.phase {
+            // The ring has the buffer with the error. It is judged when the operation has ended.
+            Phase::ReceivingError(..) if connection.lends_scratch() => return self.check_progress(key, now),
             Phase::ReceivingError(..) => return self.judge_error(key, now),
             phase if phase.is_dialling() => {
                 format!("no connection within {:?}", settings.connect_max)

@@ -86,6 +86,60 @@ fn a_server_that_closes_each_connection_after_a_byte_is_given_up() {
     }
 }
 
+/// An error whose body stops after its first bytes.
+fn stalled_error(status: &str) -> Vec<ServerStep> {
+    let head = format!("HTTP/1.1 {status}\r\nContent-Length: 1000\r\n\r\n<Error>");
+    vec![
+        ServerStep::Bytes(head.into_bytes()),
+        ServerStep::Wait(Duration::from_secs(20)),
+    ]
+}
+
+#[test]
+fn an_error_whose_body_stalls_is_retried() {
+    let object = content(40_000, 24);
+    std::thread::scope(|scope| {
+        for (tls, is_ring) in WAYS {
+            for status in ["500 Internal Server Error", "503 Slow Down"] {
+                let object = &object;
+                scope.spawn(move || {
+                    let copy = object.clone();
+                    let server = start(tls, move |request| match request.number {
+                        1 => stalled_error(status),
+                        _ => request.response(&copy, TAG),
+                    });
+                    let settings = NetworkSettings {
+                        stall_max: Duration::from_secs(3),
+                        ..NetworkSettings::default()
+                    };
+                    let lab = Lab::new(&server, settings);
+                    let remote = lab.open("/object");
+                    let begun = Instant::now();
+                    let mut engine = engine(&lab, is_ring);
+                    let got = read_all(&mut *engine, &remote, object.len(), object.len()).unwrap();
+                    assert!(got.bytes == *object, "tls {tls}, ring {is_ring}, {status}");
+                    assert!(got.tries.retries >= 1, "tls {tls}, ring {is_ring}, {status}");
+                    let took = begun.elapsed();
+                    assert!(took < Duration::from_secs(12), "{took:?}");
+                });
+            }
+        }
+    });
+}
+
+#[test]
+fn an_error_whose_body_stalls_each_time_is_reported() {
+    let object = content(40_000, 25);
+    let server = start(false, move |request| match request.number {
+        0 => request.response(&object, TAG),
+        _ => stalled_error("403 Forbidden"),
+    });
+    let lab = Lab::new(&server, fixture::impatient());
+    let remote = lab.open("/object");
+    let error = read_all(&mut *engine(&lab, true), &remote, 40_000, 40_000).unwrap_err();
+    assert!(error.to_string().contains("403"), "{error}");
+}
+
 #[test]
 fn cuts_after_enough_bytes_are_resumed_without_limit() {
     let object = content(40_000, 23);

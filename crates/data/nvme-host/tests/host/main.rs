@@ -9,6 +9,7 @@
 
 mod cuts;
 mod faults;
+mod lengths;
 mod nodes;
 mod ours;
 mod paths;

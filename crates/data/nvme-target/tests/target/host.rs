@@ -311,9 +311,13 @@ impl Host {
     }
 
     pub(crate) fn log(&mut self, page: u8, offset: u64, bytes: u32) -> (Status, Vec<u8>) {
+        self.specific_log(page, 0, offset, bytes)
+    }
+
+    pub(crate) fn specific_log(&mut self, page: u8, specific: u8, offset: u64, bytes: u32) -> (Status, Vec<u8>) {
         let log = GetLog {
             page,
-            specific: 0,
+            specific,
             retains_event: false,
             offset,
             bytes,

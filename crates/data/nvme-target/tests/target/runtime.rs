@@ -6,7 +6,7 @@ use straightway_nvme::{
     Nqn, Sgl, Sqe, Status,
     admin::{Admin, AsyncEvent, EventMask, Feature},
     identify,
-    index::{INDEX_PAGE, IndexEntry},
+    index::{INDEX_PAGE, INDEX_SCANS, IndexEntry, IndexHeader},
     log::{AnaLog, AnaState, decode_changed, page},
     nvm::{LbaRange, Nvm, encode_dataset},
 };
@@ -151,6 +151,81 @@ fn a_single_entry_has_its_current_version() {
     let versions = names.map(|name| (entry(name).version, index.find(name).unwrap().version));
     assert_ne!(versions[0].0, versions[0].1);
     assert_eq!(versions[1].0, versions[1].1);
+}
+
+#[test]
+fn an_entry_has_the_length_and_the_version_of_one_look_without_a_scan() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "m/data", &pattern(5000, 1));
+    file(folder.path(), "m/empty", &[]);
+    let source = NamespaceSource::Path(folder.path().join("m"));
+    let (_target, address) = start(&config(vec![source]));
+    let mut host = Host::new(address, &Login::default());
+    let queue = &mut host.queue(1);
+    let first = host.index();
+    let nsid = first.find(b"m/data").unwrap().nsid;
+    let mut versions = vec![first.find(b"m/data").unwrap().version];
+    // Grown, shrunk, of the same length, emptied, and filled again.
+    for (number, bytes) in (2..).zip([70_000, 700, 700, 0, 0, 3000]) {
+        let content = pattern(bytes, number);
+        fs::write(&path, &content).unwrap();
+        let index = host.index();
+        let entry = index.find(b"m/data").unwrap();
+        assert_eq!(entry.bytes, bytes as u64);
+        assert_eq!(entry.nsid, if bytes == 0 { 0 } else { nsid }, "a name keeps its number");
+        assert!(!versions.contains(&entry.version), "{bytes} bytes");
+        versions.push(entry.version);
+        assert_eq!(host.index(), index, "it is settled");
+        if bytes > 0 {
+            let blocks = bytes.div_ceil(512) as u32;
+            assert_eq!(host.namespace(nsid).blocks, u64::from(blocks));
+            assert!(queue.ok(read(nsid, 0, blocks), &[])[..bytes] == content);
+        }
+    }
+    // A file that was empty when it was listed.
+    fs::write(folder.path().join("m/empty"), pattern(900, 3)).unwrap();
+    let entry = host.index().find(b"m/empty").unwrap().clone();
+    assert_eq!((entry.bytes, entry.nsid), (900, nsid + 1));
+}
+
+#[test]
+fn the_generation_of_the_index_changes_with_names_and_numbers_and_not_with_lengths() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "m/data", &pattern(5000, 1));
+    let source = NamespaceSource::Path(folder.path().join("m"));
+    let (_target, address) = start(&config(vec![source]));
+    let mut host = Host::new(address, &Login::default());
+    let first = host.index();
+    fs::write(&path, pattern(6000, 2)).unwrap();
+    let grown = host.index();
+    assert_eq!((grown.generation, grown.entries[0].bytes), (first.generation, 6000));
+    fs::write(&path, []).unwrap();
+    assert!(host.index().generation > grown.generation);
+    // A new name is found if the host asks for it.
+    let before = host.index().generation;
+    file(folder.path(), "m/new", &pattern(100, 3));
+    let (status, head) = host.log(INDEX_PAGE, 0, 64);
+    assert!(status.is_success());
+    assert_eq!(IndexHeader::decode(&head).unwrap().generation, before);
+    let (status, head) = host.specific_log(INDEX_PAGE, INDEX_SCANS, 0, 64);
+    assert!(status.is_success());
+    let header = IndexHeader::decode(&head).unwrap();
+    assert!((header.generation, header.entries) > (before, 1));
+}
+
+#[test]
+fn a_file_that_gets_a_whole_number_of_blocks_again_is_writable_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "data", &pattern(4096, 1));
+    let mut config = config(vec![NamespaceSource::Path(path.clone())]);
+    config.is_writable = true;
+    let (_target, address) = start(&config);
+    let mut host = Host::new(address, &Login::default());
+    for (bytes, is_writable) in [(4096, true), (5000, false), (8192, true)] {
+        fs::write(&path, pattern(bytes, 2)).unwrap();
+        assert_eq!(host.index().entries[0].is_writable, is_writable, "{bytes}");
+        assert_eq!(host.namespace(1).is_protected, !is_writable, "{bytes}");
+    }
 }
 
 #[test]
