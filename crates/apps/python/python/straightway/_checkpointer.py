@@ -16,6 +16,7 @@ from typing import Any
 
 from . import _framework, _memory, _metadata, _parts, _restoring
 from ._collector import without_collector
+from ._names import TREE_PREFIX
 from ._ranks import Ranks, Share
 from ._saving import synchronize
 from ._straightway import Checkpoint, Receipt, Saver, Store
@@ -24,7 +25,7 @@ from ._tree import Node, Plan, StateTree, merge, parsed
 StrPath = str | os.PathLike[str]
 
 #: The entry of a checkpoint that holds a rank's tree.
-TREE = "straightway.tree.{:05}"
+TREE = TREE_PREFIX + "{:05}"
 
 
 @dataclass(frozen=True)
@@ -341,7 +342,7 @@ class Checkpointer:
                     given.append(_parts.whole(name, tensor))
                 else:
                     held += [(name, part) for part in _parts.parts(name, tensor)]
-            shares = [] if alone else [_share(name, part) for name, part in held]
+            shares = [] if alone else [_share(name, sketch.exact.get(name, name), part) for name, part in held]
         except Exception as error:
             with contextlib.suppress(RuntimeError):
                 self._ranks.own([], failure=str(error))
@@ -349,7 +350,8 @@ class Checkpointer:
         if not alone:
             own = self._ranks.own(shares)
             held = [part for part, share in zip(held, shares) if share in own]
-        given += [_parts.given(name, part) for name, part in held]
+        exact = {} if alone else sketch.exact
+        given += [_parts.given(name, part, exact.get(name)) for name, part in held]
         tree = json.dumps(sketch.tree, separators=(",", ":")).encode()
         return [*given, _parts.opaque(TREE.format(self._ranks.rank), tree)]
 
@@ -466,10 +468,10 @@ def check_bounds(
         raise ValueError("parity and memory_bytes_max must not be negative")
 
 
-def _share(name: str, part: _parts.Part) -> Share:
+def _share(name: str, exact: str, part: _parts.Part) -> Share:
     """The description of a part for other ranks."""
     dtype = _parts.stored_dtype(name, part.local)
-    return Share(name, part.start, tuple(part.local.shape), dtype, tuple(part.shape))
+    return Share(name, part.start, tuple(part.local.shape), dtype, tuple(part.shape), exact)
 
 
 def _check_step(step: int) -> int:

@@ -10,7 +10,7 @@ _Described = tuple[str, str, Sequence[int], int, int, str, Any]
 _Allocate = Callable[
     [list[tuple[int, str | None, tuple[int, ...] | None]]], tuple[list[tuple[Any, int, bool]], int]
 ]
-_Given = tuple[_Described, bool, tuple[Sequence[int], Sequence[int]] | None]
+_Given = tuple[_Described, bool, tuple[Sequence[int], Sequence[int]] | None, str | None]
 
 __all__ = [
     "Checkpoint",

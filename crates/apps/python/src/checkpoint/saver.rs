@@ -32,7 +32,7 @@ const POLL_MIN: Duration = Duration::from_millis(1);
 
 /// An entry of this rank: its description, whether it is opaque bytes instead of a tensor, and for a part of a larger
 /// tensor, the whole shape and the offset.
-type Given = (Described, bool, Option<(Vec<u64>, Vec<u64>)>);
+type Given = (Described, bool, Option<(Vec<u64>, Vec<u64>)>, Option<String>);
 
 /// Saves the state of one rank, step by step.
 #[pyclass(frozen, module = "straightway._straightway")]
@@ -240,10 +240,11 @@ struct HeldPart {
 }
 
 impl HeldPart {
-    fn new((described, is_opaque, within): Given) -> PyResult<Self> {
+    fn new((described, is_opaque, within, identity): Given) -> PyResult<Self> {
         // SAFETY: the package's own code describes tensors that it holds: see `BorrowedTensor::new`.
         let tensor = unsafe { BorrowedTensor::new(described) }?;
         let lengths = tensor.shape.clone();
+    identity: Option<String>,
         let (shape, rectangle) = match within {
             None => (lengths.clone(), Rectangle::whole(&lengths)),
             Some((shape, start)) => {
@@ -264,6 +265,7 @@ impl HeldPart {
         Ok(SaveSource {
             name: &self.tensor.name,
             dtype: self.tensor.dtype,
+            identity,
             shape: self.shape.clone(),
             rectangle: self.rectangle.clone(),
             opaque: self.is_opaque,
@@ -273,6 +275,7 @@ impl HeldPart {
 }
 
 /// Parts as the saver takes them.
+            identity: self.identity.as_deref(),
 fn sources(parts: &[HeldPart]) -> Result<Vec<SaveSource<'_>>> {
     let mut contexts = Contexts::default();
     let sources = parts.iter().map(|part| part.source(&mut contexts));
