@@ -89,6 +89,16 @@ impl Saver {
         Ok(Self { inside, waits, process })
     }
 
+    /// Raises for options that no saver takes, before there is one.
+    #[staticmethod]
+    #[pyo3(signature = (*, compression, timeout_s, busy))]
+    fn check(compression: Option<&str>, timeout_s: f64, busy: &str) -> PyResult<()> {
+        codec(compression)?;
+        timeout(timeout_s)?;
+        policy(busy)?;
+        Ok(())
+    }
+
     /// Takes a snapshot and returns; flush and commit run in the background. All ranks call it in the same order.
     fn save(&self, py: Python<'_>, step: u64, tensors: Vec<Given>, metadata: &str) -> PyResult<()> {
         self.start(py, tensors, |saver, sources| saver.save(step, sources, metadata))
@@ -234,6 +244,7 @@ impl Drop for Saver {
 #[derive(Debug)]
 struct HeldPart {
     tensor: BorrowedTensor,
+    identity: Option<String>,
     is_opaque: bool,
     shape: Shape,
     rectangle: Rectangle,
@@ -244,7 +255,6 @@ impl HeldPart {
         // SAFETY: the package's own code describes tensors that it holds: see `BorrowedTensor::new`.
         let tensor = unsafe { BorrowedTensor::new(described) }?;
         let lengths = tensor.shape.clone();
-    identity: Option<String>,
         let (shape, rectangle) = match within {
             None => (lengths.clone(), Rectangle::whole(&lengths)),
             Some((shape, start)) => {
@@ -255,6 +265,7 @@ impl HeldPart {
         };
         Ok(Self {
             tensor,
+            identity,
             is_opaque,
             shape,
             rectangle,
@@ -264,8 +275,8 @@ impl HeldPart {
     fn source(&self, contexts: &mut Contexts) -> Result<SaveSource<'_>> {
         Ok(SaveSource {
             name: &self.tensor.name,
+            identity: self.identity.as_deref(),
             dtype: self.tensor.dtype,
-            identity,
             shape: self.shape.clone(),
             rectangle: self.rectangle.clone(),
             opaque: self.is_opaque,
@@ -275,7 +286,6 @@ impl HeldPart {
 }
 
 /// Parts as the saver takes them.
-            identity: self.identity.as_deref(),
 fn sources(parts: &[HeldPart]) -> Result<Vec<SaveSource<'_>>> {
     let mut contexts = Contexts::default();
     let sources = parts.iter().map(|part| part.source(&mut contexts));
