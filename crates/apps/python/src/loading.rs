@@ -47,8 +47,8 @@ pub(crate) struct Loading {
 
 #[pymethods]
 impl Loading {
-    /// Begins to load the tensors of a model that match `filters`, cut by `slices`. Without a route, local files are
-    /// mapped if the device is the host.
+    /// Begins to load the tensors of a model that match `filters`, cut by `slices`. `None` matches all tensors. Without a
+    /// route, local files are mapped if the device is the host.
     #[new]
     #[pyo3(signature = (model, *, device, filters, slices, route, priority, allocate=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -56,13 +56,13 @@ impl Loading {
         py: Python<'_>,
         model: &Model,
         device: &str,
-        filters: Vec<String>,
+        filters: Option<Vec<String>>,
         slices: Vec<Cut>,
         route: Option<&str>,
         priority: &str,
         allocate: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let selection = select(model, &filters, slices)?;
+        let selection = select(model, filters.as_deref(), slices)?;
         let loader = loader(model, route.unwrap_or("auto"), class(priority)?)?;
         let place = place(device)?;
         if route.is_none() && place == Place::Host && model.0.is_local() {
@@ -233,11 +233,23 @@ pub(crate) fn library_context(
     py.detach(find).or_raise()
 }
 
-/// The selection of filters and slices.
-pub(crate) fn select(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selection> {
-    if filters.is_empty() && slices.is_empty() {
-        return Ok(Selection::all(&model.0));
+/// The selection of filters and slices. An empty list of filters selects nothing.
+pub(crate) fn select(model: &Model, filters: Option<&[String]>, slices: Vec<Cut>) -> PyResult<Selection> {
+    let Some(filters) = filters else {
+        if slices.is_empty() {
+            return Ok(Selection::all(&model.0));
+        }
+        return select_some(model, &[], slices);
+    };
+    if filters.is_empty() {
+        // Slices are checked, too.
+        select_some(model, &[], slices)?;
+        return Selection::of(&model.0, Vec::new()).or_raise();
     }
+    select_some(model, filters, slices)
+}
+
+fn select_some(model: &Model, filters: &[String], slices: Vec<Cut>) -> PyResult<Selection> {
     let filters = filters.iter().map(|f| f.parse::<Filter>());
     let filters = filters.collect::<Result<_>>().or_raise()?;
     let slice = |(filter, dim, start, stop): Cut| {

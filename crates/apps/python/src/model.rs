@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use pyo3::{prelude::*, types::PyTuple};
+use pyo3::{exceptions::PyFileNotFoundError, prelude::*, types::PyTuple};
 use straightway_core::Uri;
 use straightway_weights as weights;
 
@@ -48,6 +48,10 @@ impl Model {
     #[new]
     #[pyo3(signature = (path, *, storage_options=None))]
     fn new(py: Python<'_>, path: PathBuf, storage_options: Option<StorageOptions>) -> PyResult<Self> {
+        if path.as_os_str().is_empty() {
+            // Relative to the current folder it would be that folder.
+            return Err(PyFileNotFoundError::new_err("the path of the model is empty"));
+        }
         let open = || weights::Model::find(&*stores_with(storage_options)?, &Uri::parse(&path)?);
         let model = py.detach(open).or_raise()?;
         Ok(Self(Arc::new(model)))

@@ -9,6 +9,9 @@ use pyo3::{
 };
 use straightway_core::{Bytes, Rate, Seconds};
 
+/// Fields that the JSON form leaves out if they have no value. As attributes they are `None` then.
+const OPTIONAL: [&str; 3] = ["registration", "requests", "sockets"];
+
 /// The receipt of a transfer: bytes by route and reason, and what limited the speed. `str()` is a readable table; the
 /// fields are those of the JSON form.
 #[pyclass(frozen, module = "straightway")]
@@ -43,8 +46,13 @@ impl Receipt {
     /// The fields and methods, for completion.
     fn __dir__<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let class = py.get_type::<Self>();
-        let named = class.dir()?.iter().chain(self.to_dict(py)?.keys().iter());
-        Ok(named.collect())
+        let fields = self.to_dict(py)?;
+        for name in OPTIONAL {
+            if !fields.contains(name)? {
+                fields.set_item(name, py.None())?;
+            }
+        }
+        Ok(class.dir()?.iter().chain(fields.keys().iter()).collect())
     }
 
     /// The receipt as an HTML table, for notebooks.
@@ -87,8 +95,11 @@ impl Receipt {
     }
 
     fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        let absent = || PyAttributeError::new_err(format!("a receipt has no field `{name}`"));
-        self.to_dict(py)?.get_item(name)?.ok_or_else(absent)
+        match self.to_dict(py)?.get_item(name)? {
+            Some(value) => Ok(value),
+            None if OPTIONAL.contains(&name) => Ok(py.None().into_bound(py)),
+            None => Err(PyAttributeError::new_err(format!("a receipt has no field `{name}`"))),
+        }
     }
 
     fn __str__(&self) -> String {

@@ -2,11 +2,17 @@
 
 use std::{
     collections::VecDeque,
+    mem::ManuallyDrop,
+    process,
     sync::{Arc, Mutex, PoisonError},
     time::Instant,
 };
 
-use pyo3::{exceptions::PyTimeoutError, prelude::*, types::PyDict};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyTimeoutError},
+    prelude::*,
+    types::PyDict,
+};
 use straightway_io::Progress;
 use straightway_sys::cuda::Context;
 use straightway_weights::{self as weights, Loader, Selection};
@@ -26,9 +32,13 @@ use crate::{
 #[pyclass(module = "straightway._straightway")]
 #[derive(Debug)]
 pub(crate) struct Stream {
-    batches: Batches,
+    batches: ManuallyDrop<Batches>,
     progress: Arc<Progress>,
     receipts: Vec<straightway_core::Receipt>,
+    /// The bytes of all batches.
+    bytes: u64,
+    /// The process whose threads load the batches. A forked child does not have them.
+    process: u32,
 }
 
 /// The source of the batches.
@@ -60,7 +70,7 @@ impl Stream {
     fn new(
         model: Bound<'_, Model>,
         device: &str,
-        filters: Vec<String>,
+        filters: Option<Vec<String>>,
         slices: Vec<Cut>,
         batch_bytes: u64,
         route: &str,
@@ -68,7 +78,7 @@ impl Stream {
         allocate: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let (opened, place) = (model.get(), place(device)?);
-        let selection = select(opened, &filters, slices)?;
+        let selection = select(opened, filters.as_deref(), slices)?;
         let loader = loader(opened, route, class(priority)?)?;
         let progress = Arc::clone(&loader.progress);
         let context = if allocate.is_some() {
@@ -91,9 +101,11 @@ impl Stream {
             Batches::Own(Mutex::new(stream.or_raise()?))
         };
         Ok(Self {
-            batches,
+            batches: ManuallyDrop::new(batches),
             progress,
             receipts: Vec::new(),
+            bytes: selection.bytes(),
+            process: process::id(),
         })
     }
 
@@ -107,7 +119,15 @@ impl Stream {
         convert: Bound<'py, PyAny>,
         timeout_s: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let batch = match &mut self.batches {
+        if !self.is_own() {
+            let message = format!(
+                "this process was forked from {}, whose threads load the batches of this iterator\n\
+                 hint: call iterate() in the child",
+                self.process
+            );
+            return Err(PyRuntimeError::new_err(message));
+        }
+        let batch = match &mut *self.batches {
             Batches::Own(batches) => {
                 let batches = batches.get_mut().unwrap_or_else(PoisonError::into_inner);
                 let poll = |py: Python<'py>| {
@@ -139,10 +159,32 @@ impl Stream {
         Ok(Some(batch))
     }
 
+    /// The number of bytes of all batches.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The receipts of the batches returned so far.
     #[getter]
     fn receipts(&self) -> Vec<Receipt> {
         self.receipts.iter().cloned().map(Receipt).collect()
+    }
+}
+
+impl Stream {
+    fn is_own(&self) -> bool {
+        self.process == process::id()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.is_own() {
+            // SAFETY: nothing uses the batches after this.
+            unsafe { ManuallyDrop::drop(&mut self.batches) };
+        }
+        // In a forked child their threads do not exist. Dropping the batches would wait for them forever.
     }
 }
 

@@ -375,6 +375,10 @@ def test_invalid_numbers_are_refused_before_anything_is_saved(tmp_path):
         ({"world_size": 0}, "rank 0 is out of range"),
         ({"parity": -1}, "parity"),
         ({"memory_bytes_max": -1}, "memory_bytes_max"),
+        ({"compression": "gzip"}, 'compression is zstd, lz4 or None, not "gzip"'),
+        ({"busy": "never"}, "busy is wait or refuse"),
+        ({"timeout_s": -1.0}, "timeout of -1 seconds"),
+        ({"rate_bytes_per_s": 0}, "rate_bytes_per_s is above 0"),
     ]:
         with pytest.raises(ValueError, match=words):
             straightway.Checkpointer(tmp_path, **wrong)
@@ -843,3 +847,30 @@ def test_a_checkpointer_that_is_prepared_and_closed_leaves_nothing(tmp_path):
     with straightway.Checkpointer(tmp_path / "run", rank=0, world_size=1, run="r", memory_bytes_max=100) as checkpointer:
         with pytest.raises(ValueError, match="memory are allowed"):
             checkpointer.prepare(like=state)
+
+
+def test_the_first_saves_of_several_threads_share_one_saver(tmp_path):
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        errors = []
+
+        def work(step):
+            try:
+                checkpointer.save(step, {"t": numpy.full(10, step)}, async_=False)
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(step,)) for step in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == [] and checkpointer.steps() == list(range(8))
+
+
+def test_a_refused_value_is_named_by_its_path(tmp_path):
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        with pytest.raises(TypeError, match="a key of outer.1 is a "):
+            checkpointer.save(1, {"outer": [0, {(lambda: 0): torch.ones(1)}]})
+        checkpointer.save(1, {"outer": [0, {"own": Own(5)}]}, async_=False)
+        with pytest.raises(ValueError, match="outer.1.own: .*Own"):
+            checkpointer.load()

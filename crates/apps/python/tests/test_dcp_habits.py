@@ -430,3 +430,38 @@ def test_dtensors_are_staged_by_their_shards(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)]) for rank in range(2)]
     assert [rank.wait(100) for rank in ranks] == [0, 0]
+
+
+def test_overwrite_false_refuses_an_existing_checkpoint_before_it_writes(tmp_path):
+    for path in (tmp_path / "folder", tmp_path / "run/step-3"):
+        writer = StorageWriter(path, overwrite=False)
+        dcp.save(state(1), storage_writer=writer, no_dist=True)
+        with pytest.raises(CheckpointException, match="Checkpoint already exists and self.overwrite=False"):
+            dcp.save(state(2), storage_writer=StorageWriter(path, overwrite=False), no_dist=True)
+        same(loaded(path), state(1))
+    # Without the option, a folder gets its next step.
+    dcp.save(state(2), storage_writer=StorageWriter(tmp_path / "folder"), no_dist=True)
+    assert straightway.Checkpointer(tmp_path / "folder").steps() == [1, 2]
+    foreign = tmp_path / "foreign"
+    dcp.save(state(1), storage_writer=FileSystemWriter(foreign), no_dist=True)
+    with pytest.raises(CheckpointException, match="already exists"):
+        dcp.save(state(2), storage_writer=StorageWriter(foreign, overwrite=False), no_dist=True)
+
+
+def test_options_that_cannot_be_honoured_are_refused_by_name(tmp_path):
+    for wrong, words in [
+        ({"_extensions": [object()]}, "_extensions is not supported"),
+        ({"serialization_format": "torch_save"}, "serialization_format=torch_save"),
+        ({"compression": "gzip"}, "compression is zstd"),
+        ({"rate_bytes_per_s": -1}, "rate_bytes_per_s"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            StorageWriter(tmp_path, **wrong)
+    StorageWriter(tmp_path, _extensions=None, serialization_format="safetensors")
+
+
+def test_a_load_without_our_reader_says_what_to_use(tmp_path):
+    dcp.save(state(1), storage_writer=StorageWriter(tmp_path / "step-1"), no_dist=True)
+    for reader in (None, FileSystemReader(tmp_path / "step-1")):
+        with pytest.raises(CheckpointException, match="storage_reader=straightway.torch.StorageReader"):
+            dcp.load(zeros(state()), storage_reader=reader, checkpoint_id=tmp_path / "step-1", no_dist=True)

@@ -365,3 +365,111 @@ def test_warnings_are_in_the_receipt_and_go_to_logging(tmp_path):
     finally:
         with open(switch, "w") as file:
             file.write(before)
+
+
+def test_a_single_file_counts_instead_of_an_index_that_does_not_name_it(model):
+    folder, expected = model
+    newer = {"scale": numpy.array(7.0), "other": numpy.ones(3)}
+    safetensors.numpy.save_file(newer, folder / "model.safetensors")
+    for call in (straightway.load_model, straightway.load_file):
+        weights = call(folder, framework="np")
+        same(weights, newer)
+        (warning,) = weights.receipt.warnings
+        assert "model.safetensors was taken, and not the files of" in warning and "model.safetensors.index.json" in warning
+    assert [name for name, _ in straightway.iterate(folder, framework="np")] in (["scale", "other"], ["other", "scale"])
+    assert straightway.safe_open(folder, "np").keys() == sorted(newer)
+    # The index by its name is still the old model.
+    weights = straightway.load_model(folder / "model.safetensors.index.json", framework="np")
+    same(weights, expected)
+    assert weights.receipt.warnings == []
+    # Shards that the index names may be missing.
+    (folder / "model-00001-of-00002.safetensors").unlink()
+    same(straightway.load_model(folder, framework="np"), newer)
+
+
+def test_an_index_counts_if_it_names_the_single_file(tmp_path):
+    safetensors.numpy.save_file({"a": numpy.ones(2)}, tmp_path / "model.safetensors")
+    safetensors.numpy.save_file({"b": numpy.ones(3)}, tmp_path / "more.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model.safetensors", "b": "more.safetensors"}}')
+    weights = straightway.load_model(tmp_path, framework="np")
+    assert sorted(weights) == ["a", "b"] and weights.receipt.warnings == []
+
+
+def test_a_forked_child_cannot_go_on_with_the_iterator_of_its_parent(tmp_path):
+    code = """
+        import gc, os, signal, sys, numpy, straightway
+
+        path = sys.argv[1] + "/m.safetensors"
+        straightway.save_file({f"t{i}": numpy.full(1 << 18, i, "f4") for i in range(8)}, path)
+        for begun in (False, True):
+            stream = straightway.iterate(path, framework="np", batch_bytes=1 << 20)
+            if begun:
+                next(stream)
+            if os.fork() == 0:
+                signal.alarm(30)
+                try:
+                    list(stream)
+                except RuntimeError as error:
+                    assert "was forked from" in str(error) and "hint: call iterate() in the child" in str(error), error
+                    # Dropping it neither waits nor complains, and the child has iterators of its own.
+                    del stream, error
+                    gc.collect()
+                    assert len(list(straightway.iterate(path, framework="np", batch_bytes=1 << 20))) == 8
+                    os._exit(7)
+                os._exit(1)
+            print(os.waitstatus_to_exitcode(os.wait()[1]), len(list(stream)) + begun)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["7", "8", "7", "8"] and "panicked" not in done.stderr, done
+
+
+def test_a_load_does_not_need_stderr(model, monkeypatch):
+    folder, expected = model
+
+    class Odd:
+        def write(self, text):
+            pass
+
+    closed = open(os.devnull, "w")
+    closed.close()
+    for stream in (None, Odd(), closed):
+        monkeypatch.setattr(sys, "stderr", stream)
+        same(straightway.load_model(folder, framework="np"), expected)
+        same(dict(straightway.iterate(folder, framework="np")), expected)
+
+    class Breaks(Odd):
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Breaks())
+    monkeypatch.setattr("straightway._progress._BAR_DELAY_S", -1.0)
+    same(straightway.load_model(folder, framework="np"), expected)
+
+
+def test_options_that_select_nothing_are_not_ignored(model):
+    folder, expected = model
+    for empty in ([], ()):
+        assert straightway.load_model(folder, framework="np", filter=empty) == {}
+        assert list(straightway.iterate(folder, framework="np", filter=empty)) == []
+    assert straightway.load_file(folder / "model-00001-of-00002.safetensors", framework="np", filter=[]) == {}
+    for call in (straightway.load_model, lambda *a, **k: list(straightway.iterate(*a, **k))):
+        with pytest.raises(KeyError, match='tensor "absent"'):
+            call(folder, framework="np", slices=[("absent", 0, 0, 1)])
+        with pytest.raises(KeyError, match='tensor "absent"'):
+            call(folder, framework="np", slices=[("absent", 0, 0, 1)], filter=[])
+    for call in (straightway.load_model, straightway.load_file, straightway.safe_open, straightway.iterate):
+        with pytest.raises(FileNotFoundError):
+            call("", framework="np")
+
+
+def test_the_progress_of_a_filtered_stream_reaches_its_total(model):
+    folder, expected = model
+    seen = []
+    stream = straightway.iterate(folder, framework="np", filter="layers.*", progress=lambda *now: seen.append(now), batch_bytes=1)
+    assert sorted(name for name, _ in stream) == ["layers.0.bias", "layers.0.weight"]
+    total = expected["layers.0.bias"].nbytes + expected["layers.0.weight"].nbytes
+    assert seen[-1] == (total, total) and len(seen) == 2

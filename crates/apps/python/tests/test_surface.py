@@ -3,7 +3,9 @@
 import copy
 import ctypes
 import os
+import pathlib
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -71,6 +73,9 @@ def test_tensors_are_given_by_their_address(tmp_path):
         TensorSpec(dtype="nonsense", shape=[1], data_ptr=0, data_len=0)
     with pytest.raises(SafetensorError):
         straightway.serialize({"a": TensorSpec(dtype="float32", shape=[7], data_ptr=array.ctypes.data, data_len=24)})
+    # The length is checked before the memory is read.
+    with pytest.raises(SafetensorError, match="has 1099511627776 bytes, but F32 of shape \\[7\\] has 28"):
+        straightway.serialize({"a": TensorSpec(dtype="float32", shape=[7], data_ptr=8, data_len=1 << 40)})
     with pytest.raises(TypeError, match="'a'"):
         straightway.serialize({"a": {"dtype": "float32"}})
 
@@ -339,3 +344,14 @@ def test_invalid_arguments_are_refused_by_name(file, tmp_path):
         straightway.save_file({"a": numpy.ones(2)}, tmp_path / "b", {"k": 1})
     with pytest.raises(TypeError, match="a step is a whole number, not 'x'"):
         straightway.Checkpointer(tmp_path / "run", rank=0, world_size=1, run="r").save("x", {})
+
+
+def test_a_receipt_has_the_attributes_that_its_stub_names(file):
+    receipt = straightway.load_file(file, framework="np", route="auto").receipt
+    stub = (pathlib.Path(straightway.__file__).parent / "_straightway.pyi").read_text()
+    fields = re.findall(r"^    (\w+): ", stub.split("class Receipt:")[1].split("def ")[0], re.MULTILINE)
+    assert len(fields) > 20 and set(receipt.to_dict()) <= set(fields)
+    for name in fields:
+        assert getattr(receipt, name) == receipt.to_dict().get(name) and name in dir(receipt)
+    with pytest.raises(AttributeError, match="absent"):
+        receipt.absent

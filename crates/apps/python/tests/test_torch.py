@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import numpy
 import safetensors.torch
 import straightway
 import straightway.torch
@@ -97,3 +98,32 @@ def test_our_tensors_support_dlpack(tmp_path):
     # A capsule that is not consumed frees its memory.
     for _ in range(1000):
         weights["x"].__dlpack__()
+
+
+@pytest.mark.parametrize("backend", ["mmap", "pread"])
+def test_get_slice_takes_every_index_that_safetensors_takes(tmp_path, backend):
+    tensors = {"a": torch.arange(12).reshape(3, 4), "v": torch.arange(5.0), "e": torch.zeros(0, 3), "s": torch.tensor(7.0)}
+    safetensors.torch.save_file(tensors, tmp_path / "x")
+    indices = [
+        True, False, (True, 0), torch.tensor(1), torch.tensor(True), torch.tensor([0, 2]), torch.tensor([True, False, True]), tensors["a"] > 5,
+        numpy.array([0, 2]), numpy.int64(1), [0, 2], [-1, 0], [], [True, False, True], ([0, 2], [1, 3]), (slice(None), [0, 2]), range(2),
+        slice(5, 9), slice(0, 9), (slice(None), slice(9, None)), slice(-9, None), slice(0, 1 << 70), 3, -4, slice(None, None, 2), None, (None, 0), ..., (),
+        (..., ...), (0, 0, 0), (..., 1), slice(None, None, -1), slice(None, None, 0), 1.5,
+    ]  # fmt: skip
+
+    def outcome(get):
+        try:
+            return get()
+        except (IndexError, OverflowError, TypeError, ValueError, safetensors.SafetensorError) as error:
+            return error
+
+    arguments = (tmp_path / "x", "pt")
+    with straightway.safe_open(*arguments, backend=backend) as ours, safetensors.safe_open(*arguments, backend=backend) as theirs:
+        for name in tensors:
+            for index in indices:
+                mine, other = outcome(lambda: ours.get_slice(name)[index]), outcome(lambda: theirs.get_slice(name)[index])
+                if isinstance(other, Exception):
+                    # None and negative bounds are allowed here by every backend, as in PyTorch.
+                    assert isinstance(mine, Exception) or torch.equal(mine, tensors[name][index]), (name, index)
+                else:
+                    assert isinstance(mine, torch.Tensor) and mine.shape == other.shape and torch.equal(mine, other), (name, index, mine)

@@ -121,6 +121,7 @@ impl Flush {
             parent: self.parent.as_ref().map(|parent| parent.step),
             writer: self.nonce.clone(),
             tensors: image.tensors.clone(),
+            identities: image.identities.clone(),
             shard: record,
         };
         if let Gathering::Files(metadata) = &self.gathering {

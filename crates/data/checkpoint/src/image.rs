@@ -18,6 +18,8 @@ pub(crate) struct Image {
     outline: Outline,
     /// Its tensors, by name. All their parts are in shard 0.
     pub(crate) tensors: Vec<Saved>,
+    /// The identities of the tensors that have one, by name.
+    pub(crate) identities: BTreeMap<String, String>,
 }
 
 impl Image {
@@ -43,7 +45,13 @@ impl Image {
         }
         let outline = Outline::new(&path.display().to_string(), &entries, &BTreeMap::new())?;
         let tensors = gather(sources, &outline)?;
-        Ok(Self { outline, tensors })
+        let identity = |source: &SaveSource<'_>| Some((source.name.to_owned(), source.identity?.to_owned()));
+        let identities = sources.iter().filter_map(identity).collect();
+        Ok(Self {
+            outline,
+            tensors,
+            identities,
+        })
     }
 
     /// The length of the image.

@@ -1,5 +1,7 @@
 //! The report of a rank about its shard, and the merge of all reports into a manifest.
 
+use std::collections::BTreeMap;
+
 use hashbrown::{HashMap, hash_map::Entry};
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_weights::quoted;
@@ -27,6 +29,8 @@ pub struct ShardReport {
     pub writer: String,
     /// Its tensors. Shard 0 in their parts is the rank's own shard.
     pub tensors: Vec<Saved>,
+    /// The identities of its tensors that have one, by name. They are compared and not stored.
+    pub identities: BTreeMap<String, String>,
     /// The shard.
     pub shard: ShardRecord,
 }
@@ -68,6 +72,7 @@ pub(crate) fn merge(mut reports: Vec<ShardReport>, metadata: &str) -> Result<Man
         let message = format!("the part of rank {rank} is of another save, or cut another way");
         return Err(refuse(&target, message));
     }
+    check_identities(&reports)?;
     let mut tensors: Vec<Saved> = Vec::new();
     let mut numbers: HashMap<_, usize> = HashMap::new();
     for (rank, report) in (0..).zip(&mut reports) {
@@ -104,6 +109,29 @@ pub(crate) fn merge(mut reports: Vec<ShardReport>, metadata: &str) -> Result<Man
         numbers: HashMap::new(),
     };
     manifest.checked(&target).map_err(|e| refuse(&target, e.to_string()))
+}
+
+/// Returns an error if two ranks have different tensors under one name. A tensor without identity is known by its name.
+fn check_identities(reports: &[ShardReport]) -> Result<()> {
+    if reports.iter().all(|report| report.identities.is_empty()) {
+        return Ok(());
+    }
+    let mut known: HashMap<&str, (u32, &str)> = HashMap::new();
+    for report in reports {
+        for tensor in &report.tensors {
+            let name = &*tensor.name;
+            let identity = report.identities.get(name).map_or(name, |identity| identity);
+            let rank = report.shard.rank;
+            let (first, other) = *known.entry(name).or_insert((rank, identity));
+            if other != identity {
+                let (one, two) = (quoted(other), quoted(identity));
+                let message = format!("rank {first} has {one} under that name, and rank {rank} has {two}");
+                return Err(refuse(&format!("tensor {}", quoted(name)), message)
+                    .with_hint("keys whose paths read the same, such as 1 and \"1\", must not differ between ranks"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Adds the parts that rank `rank` has of a tensor that another rank has too.

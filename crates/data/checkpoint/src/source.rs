@@ -9,6 +9,9 @@ use straightway_weights::{Dtype, Holding, Rectangle, Shape, quoted, whole_bytes}
 pub struct SaveSource<'a> {
     /// The name of the tensor, the same on all ranks.
     pub name: &'a str,
+    /// What the caller knows the tensor by, if that is more than its name. Ranks that give one name to tensors with
+    /// different identities are refused. It is not stored in the checkpoint.
+    pub identity: Option<&'a str>,
     /// The type of its elements.
     pub dtype: Dtype,
     /// Its shape over all ranks.
@@ -27,6 +30,7 @@ impl<'a> SaveSource<'a> {
     pub fn whole(name: &'a str, dtype: Dtype, shape: Shape, bytes: &'a [u8]) -> Self {
         Self {
             name,
+            identity: None,
             dtype,
             rectangle: Rectangle::whole(&shape),
             shape,

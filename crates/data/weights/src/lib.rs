@@ -54,4 +54,4 @@ pub use stream::BatchStream;
 pub use tensor::{Tensor, quoted, whole_bytes};
 pub use verify::verify_loaded;
 
-pub(crate) use model::INDEX_NAME;
+pub(crate) use model::{INDEX_NAME, SINGLE_NAME};

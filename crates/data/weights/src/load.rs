@@ -57,7 +57,7 @@ pub(super) struct Jobs {
     batches: Vec<Batch>,
     /// Bytes that are mapped, in addition to those that are moved.
     pub(super) mapped_bytes: u64,
-    /// The reasons why files could not be mapped.
+    /// The notes of the model, and the reasons why files could not be mapped.
     pub(super) warnings: Vec<String>,
 }
 
@@ -165,7 +165,7 @@ impl Jobs {
             loader: loader.clone(),
             batches,
             mapped_bytes: 0,
-            warnings: Vec::new(),
+            warnings: model.notes.clone(),
         }
     }
 

@@ -77,7 +77,7 @@ impl Loader {
         let mut rest = self.prepare(model, &Selection::of(model, rest)?, Place::Host)?;
         let bytes = |tensor: &MappedTensor| tensor.placed.bytes;
         rest.jobs.mapped_bytes = tensors.iter().map(bytes).sum();
-        rest.jobs.warnings = warnings;
+        rest.jobs.warnings.extend(warnings);
         Ok(Mapped { tensors, rest })
     }
 }

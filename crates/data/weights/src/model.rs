@@ -35,6 +35,9 @@ const DESCRIPTORS_EACH: u64 = 2;
 const INDEX_SUFFIX: &str = ".safetensors.index.json";
 pub(crate) const INDEX_NAME: &str = "model.safetensors.index.json";
 
+/// The file of a model that is a single file.
+pub(crate) const SINGLE_NAME: &str = "model.safetensors";
+
 /// A file of a model.
 #[derive(Clone, Debug)]
 pub struct Shard {
@@ -107,6 +110,8 @@ pub struct Model {
     pub tensors: Vec<Tensor>,
     /// The metadata of the index, as JSON text.
     pub index_metadata: Option<String>,
+    /// What was decided when it was opened. Receipts of its loads have these as warnings.
+    pub notes: Vec<String>,
     store: Arc<dyn Store>,
     names: NameTable,
 }
@@ -114,7 +119,9 @@ pub struct Model {
 impl Model {
     /// Opens a safetensors file, a folder, or an index, and reads and checks all headers.
     ///
-    /// In a folder, the index names the files; without an index, every `*.safetensors` file is one.
+    /// In a folder, the index names the files; without an index, every `*.safetensors` file is one. As in transformers,
+    /// `model.safetensors` counts instead of an index that does not name it: such an index is left over from a sharded
+    /// model that was saved there before.
     pub fn open(at: impl Into<Location>) -> Result<Self> {
         let at = at.into();
         let ends = |suffix: &str| at.name.to_str().is_some_and(|name| name.ends_with(suffix));
@@ -123,7 +130,10 @@ impl Model {
             Some(inside) => {
                 let names = list_all(&*inside)?;
                 match find_index(&at, &names)? {
-                    Some(index) => Self::of_index(&at, &index),
+                    Some(index) => match single_file(&at, &names, &index) {
+                        Some(file) => Self::of_single_file(&at, file, &index),
+                        None => Self::of_index(&at, &index),
+                    },
                     None => Self::of_files(&at, find_files(&at, &names)?),
                 }
             }
@@ -164,6 +174,14 @@ impl Model {
     /// The total size of its tensors in bytes.
     pub fn bytes(&self) -> u64 {
         self.tensors.iter().map(|t| t.extent.bytes).sum()
+    }
+
+    fn of_single_file(at: &Location, file: PathBuf, index: &Path) -> Result<Self> {
+        let (one, other) = (file.display(), index.display());
+        let note = format!("{one} was taken, and not the files of {other}, which does not name it");
+        let mut model = Self::of_files(at, vec![file])?;
+        model.notes.push(note);
+        Ok(model)
     }
 
     fn of_index(at: &Location, index_path: &Path) -> Result<Self> {
@@ -208,6 +226,7 @@ impl Model {
             shards: Vec::with_capacity(paths.len()),
             tensors: Vec::new(),
             index_metadata: None,
+            notes: Vec::new(),
             store: Arc::clone(&at.store),
             names: NameTable::with_capacity(if is_alone { 0 } else { count }),
         };
@@ -300,6 +319,18 @@ pub(crate) fn find_index(folder: &Location, names: &Listing) -> Result<Option<Pa
             .with_hint("name the index to use"));
     }
     Ok(found.pop())
+}
+
+/// The file that counts instead of the index of a folder: `model.safetensors`, if that is not a file of the index.
+pub(crate) fn single_file(folder: &Location, names: &Listing, index: &Path) -> Option<PathBuf> {
+    let file = folder.name.join(SINGLE_NAME);
+    let is_usual = *index == folder.name.join(INDEX_NAME);
+    if !is_usual || !ending(folder, names, SINGLE_NAME).contains(&file) {
+        return None;
+    }
+    let named = WeightIndex::read(&*folder.store, index);
+    let is_of_index = named.is_ok_and(|index| index.files.contains(&file));
+    (!is_of_index).then_some(file)
 }
 
 /// The files of a folder without an index.

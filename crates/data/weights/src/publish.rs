@@ -9,6 +9,8 @@
 //! - In a folder without an index, the index is written first. Until the last file exists, readers report which one is
 //!   missing.
 //! - A single file that replaces a single file needs no index: its own rename is the switch.
+//! - Readers prefer `model.safetensors` to an index that does not name it. If the new model has no such file, the old
+//!   one is removed last, and that removal is the switch.
 //!
 //! `Store::commit` makes objects visible in order, and removes the new ones again if it fails.
 
@@ -20,9 +22,9 @@ use straightway_io::store::{Draft, Durability, Listing, Location};
 use straightway_sys::nonce::nonce;
 
 use super::{
-    INDEX_NAME,
+    INDEX_NAME, SINGLE_NAME,
     index::WeightIndex,
-    model::{ending, find_index},
+    model::{ending, find_index, single_file},
 };
 
 /// The number of random names to try. Two numbers of 32 bits hardly ever collide.
@@ -36,6 +38,8 @@ pub(crate) struct Publication {
     index_last: bool,
     /// Pairs of a new file's name and the old file that has its usual name. The old files are removed at the end.
     displaced: Vec<(PathBuf, PathBuf)>,
+    /// The old `model.safetensors`, which hides the index from readers until it is removed.
+    hiding: Option<PathBuf>,
 }
 
 impl Publication {
@@ -56,15 +60,24 @@ impl Publication {
             let source = sources.get(number);
             source.is_some_and(|source| targets[number].is_same(source))
         };
-        let taken: Vec<usize> = (0..targets.len())
-            .filter(|&number| is_there(&targets[number].name) && !is_own(number))
-            .collect();
         let index = find_index(folder, there)?;
+        let single = folder.join(SINGLE_NAME);
+        // One of several files must not be called like that before the new index names it: readers would take it alone.
+        let is_early = |name: &Path| targets.len() > 1 && index.is_some() && *name == single.name;
+        let taken: Vec<usize> = (0..targets.len())
+            .filter(|&number| {
+                let name = &targets[number].name;
+                (is_there(name) || is_early(name)) && !is_own(number)
+            })
+            .collect();
         let is_alone = matches!(&*targets, [at] if shows_only(folder, there, index.as_deref(), &at.name));
+        let is_kept = targets.iter().any(|target| target.name == single.name)
+            || sources.iter().any(|source| source.is_same(&single));
         let publication = |displaced| Self {
             folder: folder.clone(),
             index_last: is_alone || index.is_some(),
             displaced,
+            hiding: (is_there(&single.name) && !is_kept).then_some(single.name),
         };
         if taken.is_empty() || is_alone {
             return Ok(publication(Vec::new()));
@@ -77,9 +90,9 @@ impl Publication {
             }
             let swap = |(&i, fresh): (&usize, PathBuf)| {
                 let old = std::mem::replace(&mut targets[i].name, fresh.clone());
-                (fresh, old)
+                is_there(&old).then_some((fresh, old))
             };
-            return Ok(publication(taken.iter().zip(fresh).map(swap).collect()));
+            return Ok(publication(taken.iter().zip(fresh).filter_map(swap).collect()));
         }
         let message = "no free names were found for the files";
         Err(folder.error(ErrorKind::Transient, "write to", message))
@@ -105,15 +118,24 @@ impl Publication {
             let index = self.folder.name.join(INDEX_NAME);
             store.commit(files).inspect_err(|_| drop(remove(&index)))?;
         }
-        let old = self.displaced.iter().map(|(_, old)| remove(old));
-        Ok(old.filter_map(Result::err).collect())
+        let displaced = self.displaced.iter().map(|(_, old)| old);
+        let (hiding, old): (Vec<_>, Vec<_>) = displaced
+            .chain(&self.hiding)
+            .partition(|old| old.ends_with(SINGLE_NAME));
+        for old in hiding {
+            remove(old)?;
+        }
+        Ok(old.into_iter().filter_map(|old| remove(old).err()).collect())
     }
 }
 
 /// Whether the folder's current model is only this file, or nothing.
 fn shows_only(folder: &Location, there: &Listing, index: Option<&Path>, name: &Path) -> bool {
     let files = match index {
-        Some(index) => WeightIndex::read(&*folder.store, index).map(|index| index.files),
+        Some(index) => match single_file(folder, there, index) {
+            Some(file) => Ok(vec![file]),
+            None => WeightIndex::read(&*folder.store, index).map(|index| index.files),
+        },
         None => Ok(ending(folder, there, ".safetensors")),
     };
     files.is_ok_and(|files| files.iter().all(|file| file == name))

@@ -6,7 +6,7 @@
 use straightway_core::{Error, ErrorKind, Extent, Result};
 
 use super::{
-    Filters, Model, Rectangle, Shape, Slice, Tensor,
+    Filter, Filters, Model, Rectangle, Shape, Slice, Tensor,
     tensor::{quoted, whole_bytes},
 };
 
@@ -42,10 +42,14 @@ impl Selection {
 
     /// The tensors that `filters` match, cut by `slices`.
     ///
-    /// A name that no tensor has is an error, and so are filters that match nothing.
+    /// A name that no tensor has is an error, in filters and in slices, and so are filters that match nothing.
     pub fn new(model: &Model, filters: &Filters, slices: &[Slice]) -> Result<Self> {
         let path = model.path.display();
-        if let Some(missing) = filters.names().find(|name| model.number(name).is_none()) {
+        let sliced = slices.iter().filter_map(|slice| match &slice.filter {
+            Some(Filter::Name(name)) => Some(name.as_str()),
+            _ => None,
+        });
+        if let Some(missing) = filters.names().chain(sliced).find(|name| model.number(name).is_none()) {
             let target = format!("tensor {}", quoted(missing));
             return Err(
                 Error::new(ErrorKind::NotFound, "find", target, format!("{path} has none"))

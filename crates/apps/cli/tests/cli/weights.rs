@@ -127,6 +127,7 @@ fn invalid_arguments_are_refused_by_name_with_a_hint() {
         "load model --rank 8",
         "load model --slice 0:60..65",
         "load model --slice 2:0..1",
+        "load model --slice layers.9.weight@0:0..1",
         "load model --slice 0",
         "load model --device tpu",
         "load model --filter regex:(",

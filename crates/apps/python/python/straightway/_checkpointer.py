@@ -16,6 +16,7 @@ from typing import Any
 
 from . import _framework, _memory, _metadata, _parts, _restoring
 from ._collector import without_collector
+from ._names import TREE_PREFIX
 from ._ranks import Ranks, Share
 from ._saving import synchronize
 from ._straightway import Checkpoint, Receipt, Saver, Store
@@ -24,7 +25,7 @@ from ._tree import Node, Plan, StateTree, merge, parsed
 StrPath = str | os.PathLike[str]
 
 #: The entry of a checkpoint that holds a rank's tree.
-TREE = "straightway.tree.{:05}"
+TREE = TREE_PREFIX + "{:05}"
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ class Checkpointer:
             trust: unpickles values of any class, which can run code: only for checkpoints of your own.
             like: a state with the same tensors as those to be saved; ``prepare`` is called with it.
         """
-        check_bounds(parity, memory_bytes_max, keep_last, keep_every)
+        check_bounds(parity, memory_bytes_max, keep_last, keep_every, rate_bytes_per_s)
+        Saver.check(compression=compression, timeout_s=timeout_s, busy=busy)
         self._folder = os.fspath(folder)
         self._ranks = Ranks(rank, world_size, run, group)
         self._options = {
@@ -142,6 +144,7 @@ class Checkpointer:
         self._warned: set[str] = set()
         self._trust = trust
         self._saver: Saver | None = None
+        self._open_lock = threading.Lock()
         self._finish: Any = None
         self._pruning: threading.Thread | None = None
         #: Whether the pruning thread has to run once more, and whether it is about to end.
@@ -314,19 +317,22 @@ class Checkpointer:
     # Internals.
 
     def _open_saver(self) -> Saver:
-        if self._saver is None:
-            ranks = self._ranks
-            self._saver = Saver(
-                self._folder,
-                rank=ranks.rank,
-                world=ranks.world_size,
-                run=ranks.run(),
-                **self._options,  # type: ignore[arg-type]
-            )
-            self._highest = self.latest() if ranks.rank == 0 else None
-            # A save under way is finished, even if the program ends without `close`.
-            self._finish = weakref.finalize(self, _finish, self._saver)
-        return self._saver
+        # Two threads that save first must not make two savers: the second could not lock the folder.
+        with self._open_lock:
+            if self._saver is None:
+                ranks = self._ranks
+                saver = Saver(
+                    self._folder,
+                    rank=ranks.rank,
+                    world=ranks.world_size,
+                    run=ranks.run(),
+                    **self._options,  # type: ignore[arg-type]
+                )
+                self._highest = self.latest() if ranks.rank == 0 else None
+                # A save under way is finished, even if the program ends without `close`.
+                self._finish = weakref.finalize(self, _finish, saver)
+                self._saver = saver
+            return self._saver
 
     def _given(self, state: Any) -> list[_parts.Given]:
         """The state as the saver takes it. A part that several ranks hold is written by one of them."""
@@ -341,7 +347,7 @@ class Checkpointer:
                     given.append(_parts.whole(name, tensor))
                 else:
                     held += [(name, part) for part in _parts.parts(name, tensor)]
-            shares = [] if alone else [_share(name, part) for name, part in held]
+            shares = [] if alone else [_share(name, sketch.exact.get(name, name), part) for name, part in held]
         except Exception as error:
             with contextlib.suppress(RuntimeError):
                 self._ranks.own([], failure=str(error))
@@ -349,7 +355,8 @@ class Checkpointer:
         if not alone:
             own = self._ranks.own(shares)
             held = [part for part, share in zip(held, shares) if share in own]
-        given += [_parts.given(name, part) for name, part in held]
+        exact = {} if alone else sketch.exact
+        given += [_parts.given(name, part, exact.get(name)) for name, part in held]
         tree = json.dumps(sketch.tree, separators=(",", ":")).encode()
         return [*given, _parts.opaque(TREE.format(self._ranks.rank), tree)]
 
@@ -453,7 +460,11 @@ class Checkpointer:
 
 
 def check_bounds(
-    parity: int, memory_bytes_max: int | None, keep_last: int | None = None, keep_every: int | None = None
+    parity: int,
+    memory_bytes_max: int | None,
+    keep_last: int | None = None,
+    keep_every: int | None = None,
+    rate_bytes_per_s: float | None = None,
 ) -> None:
     """Raises for numbers that are out of range."""
     if keep_last is not None and keep_last < 1:
@@ -464,12 +475,14 @@ def check_bounds(
         raise ValueError("keep_every needs keep_last\nhint: keep_last= is the number of latest steps to keep")
     if parity < 0 or (memory_bytes_max is not None and memory_bytes_max < 0):
         raise ValueError("parity and memory_bytes_max must not be negative")
+    if rate_bytes_per_s is not None and not rate_bytes_per_s > 0:
+        raise ValueError(f"rate_bytes_per_s is above 0, or None for no limit, and {rate_bytes_per_s} is not")
 
 
-def _share(name: str, part: _parts.Part) -> Share:
+def _share(name: str, exact: str, part: _parts.Part) -> Share:
     """The description of a part for other ranks."""
     dtype = _parts.stored_dtype(name, part.local)
-    return Share(name, part.start, tuple(part.local.shape), dtype, tuple(part.shape))
+    return Share(name, part.start, tuple(part.local.shape), dtype, tuple(part.shape), exact)
 
 
 def _check_step(step: int) -> int:

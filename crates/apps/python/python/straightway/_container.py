@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -120,11 +122,25 @@ def joined(tensors: Sequence[Described], metadata: Mapping[str, str] | None) -> 
     return data
 
 
+def _bytes(dtype: str, shape: Sequence[int]) -> int:
+    """The size in bytes of a tensor of this dtype of safetensors and this shape."""
+    # The first digits of a name are its bits, except for BOOL.
+    digits = re.search("[0-9]+", dtype)
+    bits = 8 if digits is None else int(digits[0])
+    return -(-math.prod(shape) * bits // 8)
+
+
 def _described(tensors: Mapping[str, TensorSpec]) -> list[Described]:
     described: list[Described] = []
     for name, spec in tensors.items():
         if not isinstance(spec, TensorSpec):
             raise TypeError(f"tensor {name!r} must be a TensorSpec, not {type(spec).__name__}")
+        # Checked before the memory is read.
+        needed = _bytes(spec.dtype, spec.shape)
+        if any(size < 0 for size in spec.shape) or spec.data_len != needed:
+            raise SafetensorError(
+                f"tensor {name!r} has {spec.data_len} bytes, but {spec.dtype} of shape {spec.shape} has {needed}"
+            )
         described.append((name, spec.dtype, spec.shape, spec.data_ptr, spec.data_len, "host:", spec))
     return described
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -242,5 +243,15 @@ def device_name(device: Any) -> str:
     if text in ("cpu", "host:"):
         return "host:"
     if text in ("cuda", "gpu"):
-        return "cuda:0"
+        return f"cuda:{_current_gpu()}"
     return text
+
+
+def _current_gpu() -> int:
+    """The current device of PyTorch or CuPy, if one of them is in use, else 0."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and torch.cuda.is_initialized():
+        return int(torch.cuda.current_device())
+    if cupy is not None:
+        return int(cupy.cuda.Device().id)
+    return 0

@@ -57,6 +57,7 @@ class safe_open:
             place,
             named if route is None else route,
             self._framework.allocate(place, memory),
+            backend,
         )
 
     def __enter__(self) -> safe_open:
@@ -129,7 +130,11 @@ class Slice:
         return self._source.model.dtype(self._name)
 
     def __getitem__(self, index: Any) -> Any:
-        """A slice, by integers, slices, ``...`` and ``None`` as in NumPy. An index out of bounds is an error."""
+        """A slice, by integers, slices, ``...`` and ``None`` as in NumPy. An index out of bounds is an error.
+
+        For PyTorch, any index of a tensor is allowed, except with ``backend="pread"``. Lists, masks and index tensors
+        read the whole tensor if it is not mapped.
+        """
         if index is Ellipsis:
             return self._source.tensor(self._name)
         return self._source.part(self._name, index, self._shape)
@@ -145,6 +150,7 @@ class Source:
         device: str,
         route: str | None,
         allocate: Allocate | None = None,
+        backend: str = "mmap",
     ) -> None:
         self.model = model
         self.receipt: Receipt | None = None
@@ -153,6 +159,8 @@ class Source:
         self._route = route or "auto"
         self._allocate = allocate
         self._mapped: Mapped | None = None
+        # safetensors hands indices to PyTorch if it maps the file, and checks them itself otherwise.
+        self._as_torch = framework.name == "pt" and backend == "mmap"
         # A library that copies would copy all of a mapped tensor for a slice of it.
         if route is None and device == "host:" and framework.maps and not framework.may_copy:
             try:
@@ -171,7 +179,10 @@ class Source:
 
     def part(self, name: str, index: Any, shape: tuple[int, ...]) -> Any:
         """A part of a tensor of this shape."""
-        cut = _slicing.cut(index, shape)
+        if self._as_torch and not _slicing.is_box(index):
+            # Lists, masks and index tensors may select any elements.
+            return self.tensor(name)[index]
+        cut = _slicing.cut(index, shape, clamps=self._as_torch)
         if self._mapped is not None:
             whole = self.tensor(name)
             if self.model.dtype(name) != "F4":

@@ -11,8 +11,9 @@ from typing import Any
 from ._memory import is_contiguous, is_exact, is_masked, library, readable
 from ._saving import TYPE_NAMES, Described, describe_plain, dtype_of, is_storable
 
-#: A tensor as the saver takes it: description, whether it is opaque bytes, and for a part the whole shape and offset.
-Given = tuple[Described, bool, tuple[Sequence[int], Sequence[int]] | None]
+#: A tensor as the saver takes it: description, whether it is opaque bytes, for a part the whole shape and offset, and
+#: the exact name if that is not the name.
+Given = tuple[Described, bool, tuple[Sequence[int], Sequence[int]] | None, str | None]
 
 
 #: Complex dtypes that a checkpoint does not have, and the dtype of their real and imaginary halves.
@@ -114,14 +115,14 @@ def contiguous(local: Any) -> Any:
 
 def whole(name: str, tensor: Any) -> Given:
     """A whole tensor, as the saver takes it."""
-    return describe_plain(name, stored(contiguous(readable(name, tensor)))), False, None
+    return describe_plain(name, stored(contiguous(readable(name, tensor)))), False, None, None
 
 
-def given(name: str, part: Part) -> Given:
+def given(name: str, part: Part, exact: str | None = None) -> Given:
     """A part as the saver takes it."""
     described = describe_plain(name, stored(contiguous(part.local)))
     shape, start = counted(part, described[1])
-    return described, False, None if described[2] == shape else (shape, start)
+    return described, False, None if described[2] == shape else (shape, start), exact
 
 
 def counted(part: Part, dtype: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -140,4 +141,4 @@ def opaque(name: str, data: bytes) -> Given:
     import ctypes
 
     owner = ctypes.create_string_buffer(data, len(data))
-    return (name, "U8", (len(data),), ctypes.addressof(owner), len(data), "host:", owner), True, None
+    return (name, "U8", (len(data),), ctypes.addressof(owner), len(data), "host:", owner), True, None, None

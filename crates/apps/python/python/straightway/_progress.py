@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -76,7 +77,16 @@ def _bar() -> Bar | None:
     shell = interactive.get_ipython() if interactive is not None else None
     if type(shell).__name__ == "ZMQInteractiveShell":
         return Notebook()
-    return Terminal() if sys.stderr is not None and sys.stderr.isatty() else None
+    return Terminal() if _is_terminal(sys.stderr) else None
+
+
+def _is_terminal(stream: Any) -> bool:
+    """Whether a stream is a terminal. Programs replace ``sys.stderr`` by ``None``, or by objects without ``isatty``."""
+    try:
+        return bool(stream.isatty())
+    except Exception:
+        # A closed file raises.
+        return False
 
 
 class Watch:
@@ -99,12 +109,17 @@ class Watch:
         if self._shown is not None and self._total and seconds > _BAR_DELAY_S:
             self._is_shown = True
             text = f"{moved / 1e9:.1f} of {self._total / 1e9:.1f} GB, {moved / seconds / 1e9:.2f} GB/s"
-            self._shown.show(text, moved / self._total)
+            try:
+                self._shown.show(text, moved / self._total)
+            except Exception:
+                # A bar that cannot be drawn, such as on a closed terminal, must not stop the load.
+                self._shown = None
 
     def close(self) -> None:
         """Removes the bar at the end of the load."""
         if self._shown is not None and self._is_shown:
-            self._shown.close()
+            with contextlib.suppress(Exception):
+                self._shown.close()
 
 
 def finish(loading: Loading, what: str, progress: bool | Callback | None, timeout: float | None) -> Receipt:

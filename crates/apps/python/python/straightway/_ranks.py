@@ -19,6 +19,8 @@ class Share(NamedTuple):
     #: The dtype, and the shape of the whole tensor. They are the same on all ranks.
     dtype: str
     shape: tuple[int, ...]
+    #: The exact name of the tensor. It tells apart tensors that have one name on different ranks.
+    exact: str
 
 
 class Ranks:
@@ -59,7 +61,7 @@ class Ranks:
 
         Without a process group, ranks do not know each other's parts, and each writes all of its own. A rank that
         cannot save passes its ``failure``, and the other ranks raise instead of waiting for it. All ranks raise if they
-        disagree about the dtype or shape of a tensor.
+        disagree about the path, dtype or shape of a tensor.
         """
         if self._dist is None or self.world_size == 1:
             return set(shares)
@@ -77,11 +79,16 @@ class Ranks:
 
 
 def _check_consistent(shares_by_rank: list[list[Share]]) -> None:
-    """Raises if a tensor differs in dtype or shape between ranks: one rank's version would be saved for all."""
+    """Raises if a tensor differs in path, dtype or shape between ranks: one rank's version would be saved for all."""
     known: dict[str, tuple[int, Share]] = {}
     for rank, shares in enumerate(shares_by_rank):
         for share in shares:
             first, other = known.setdefault(share.name, (rank, share))
+            if share.exact != other.exact:
+                raise ValueError(
+                    f"tensor {share.name!r} is {other.exact!r} on rank {first} and {share.exact!r} on rank {rank}\n"
+                    'hint: keys whose paths read the same, such as 1 and "1", must not differ between ranks'
+                )
             if (share.dtype, share.shape) != (other.dtype, other.shape):
                 raise ValueError(
                     f"tensor {share.name!r} is {other.dtype} of shape {list(other.shape)} on rank {first} and "

@@ -1,7 +1,9 @@
 """Translates an index into the part of a tensor that has to be read.
 
-The rules are those of ``safetensors``: integers, slices, ``...`` and an empty list are allowed; an index out of bounds
-is an error. In addition, ``None`` adds a dimension, and bounds and steps may be negative, as in NumPy.
+The rules are those of ``safetensors``. For PyTorch and files that are mapped they are PyTorch's own: slices are clamped
+to the tensor, and lists, masks and index tensors select elements (``is_box`` says that an index needs no such
+selection). Otherwise integers, slices, ``...`` and an empty list are allowed, and an index out of bounds is an error. In
+addition, ``None`` adds a dimension, and bounds and steps may be negative, as in NumPy.
 """
 
 from __future__ import annotations
@@ -23,8 +25,26 @@ class Cut(NamedTuple):
     rest: tuple[Any, ...] | None
 
 
-def items(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """The index with one item per dimension, and ``None`` for each added dimension."""
+def is_box(index: Any) -> bool:
+    """Whether PyTorch takes an index for a box: integers, slices, ``None``, and ``...`` at most once."""
+    given = index if isinstance(index, tuple) else (index,)
+    if sum(item is Ellipsis for item in given) > 1:
+        return False
+    return all(item is Ellipsis or item is None or isinstance(item, slice) or _is_integer(item) for item in given)
+
+
+def _is_integer(item: Any) -> bool:
+    # PyTorch takes a bool, or a tensor of one, for a mask.
+    if isinstance(item, bool) or not hasattr(item, "__index__"):
+        return False
+    return getattr(item, "ndim", 0) == 0 and "bool" not in str(getattr(item, "dtype", ""))
+
+
+def items(index: Any, shape: tuple[int, ...], clamps: bool = False) -> tuple[Any, ...]:
+    """The index with one item per dimension, and ``None`` for each added dimension.
+
+    With ``clamps``, slices may go beyond the tensor.
+    """
     if isinstance(index, list):
         if index:
             raise SafetensorError("Non empty lists are not implemented")
@@ -45,17 +65,17 @@ def items(index: Any, shape: tuple[int, ...]) -> tuple[Any, ...]:
     at = next((n for n, item in enumerate(given) if item is Ellipsis), len(given))
     spelled = given[:at] + missing + given[at + 1 :]
     spelled = tuple(i if i is None or isinstance(i, slice) else i.__index__() for i in spelled)
-    _check(given, [i for i in spelled if i is not None], shape)
+    _check(given, [i for i in spelled if i is not None], shape, clamps)
     return spelled
 
 
-def cut(index: Any, shape: tuple[int, ...]) -> Cut:
+def cut(index: Any, shape: tuple[int, ...], clamps: bool = False) -> Cut:
     """The smallest contiguous box of a tensor that covers an index."""
     starts: list[int] = []
     lengths: list[int] = []
     rest: list[Any] = []
     sizes = iter(shape)
-    for item in items(index, shape):
+    for item in items(index, shape, clamps):
         if item is None:
             rest.append(None)
             continue
@@ -74,7 +94,7 @@ def cut(index: Any, shape: tuple[int, ...]) -> Cut:
     return Cut(starts, lengths, None if is_all else tuple(rest))
 
 
-def _check(given: tuple[Any, ...], spelled: list[Item], shape: tuple[int, ...]) -> None:
+def _check(given: tuple[Any, ...], spelled: list[Item], shape: tuple[int, ...], clamps: bool) -> None:
     """Raises for an index out of bounds, with the messages of safetensors."""
     for dimension, (item, size) in enumerate(zip(spelled, shape)):
         if isinstance(item, int):
@@ -85,6 +105,8 @@ def _check(given: tuple[Any, ...], spelled: list[Item], shape: tuple[int, ...]) 
         else:
             if item.step == 0:
                 raise SafetensorError("Slice step must not be 0")
+            if clamps:
+                continue
             # An empty slice may start right after the last element.
             if item.start is not None and item.start > size:
                 raise _out_of_bounds(given, shape, item.start, dimension)

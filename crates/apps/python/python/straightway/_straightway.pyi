@@ -10,7 +10,7 @@ _Described = tuple[str, str, Sequence[int], int, int, str, Any]
 _Allocate = Callable[
     [list[tuple[int, str | None, tuple[int, ...] | None]]], tuple[list[tuple[Any, int, bool]], int]
 ]
-_Given = tuple[_Described, bool, tuple[Sequence[int], Sequence[int]] | None]
+_Given = tuple[_Described, bool, tuple[Sequence[int], Sequence[int]] | None, str | None]
 
 __all__ = [
     "Checkpoint",
@@ -55,8 +55,13 @@ class Receipt:
     pinned_bytes_peak: int
     ios: int
     storage_bytes: int
+    sync_s: float
+    waiting_s: float
     engine: str
     lanes: int
+    registration: dict[str, Any] | None
+    requests: dict[str, Any] | None
+    sockets: dict[str, Any] | None
     bound_by: str
     warnings: list[str]
     def __new__(cls, json: str) -> Self: ...
@@ -117,7 +122,7 @@ class Loading:
         model: Model,
         *,
         device: str,
-        filters: list[str],
+        filters: list[str] | None,
         slices: list[tuple[str | None, int, int, int]],
         route: str | None,
         priority: str,
@@ -160,7 +165,7 @@ class Stream:
         model: Model,
         *,
         device: str,
-        filters: list[str],
+        filters: list[str] | None,
         slices: list[tuple[str | None, int, int, int]],
         batch_bytes: int,
         route: str,
@@ -170,6 +175,8 @@ class Stream:
     def next(
         self, take: Callable[[Any], Any] | None, convert: Callable[[Tensor], Any], timeout_s: float | None = None
     ) -> dict[str, Any] | None: ...
+    @property
+    def bytes(self) -> int: ...
     @property
     def receipts(self) -> list[Receipt]: ...
 
@@ -192,6 +199,8 @@ class Saver:
         busy: str,
         rate_bytes_per_s: float | None,
     ) -> Self: ...
+    @staticmethod
+    def check(*, compression: str | None, timeout_s: float, busy: str) -> None: ...
     def prepare(self, tensors: list[_Given]) -> None: ...
     def save(self, step: int, tensors: list[_Given], metadata: str) -> None: ...
     def write_shard(self, step: int, tensors: list[_Given]) -> None: ...

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, cast
 
-from . import _memory, _parts
+from . import _memory, _names, _parts
 from ._pickling import pickled, unpickled
 from ._plain import NotPlain, encoded
 from ._straightway import plain_decoded
@@ -46,35 +46,47 @@ class StateTree:
     """A state split into its tree and its tensors by name."""
 
     def __init__(self, state: Any) -> None:
-        self.tensors: dict[str, Any] = {}
-        self._memories: dict[Any, str] = {}
+        #: The tensors, each with its path and the nodes that refer to it.
+        self._found: list[tuple[Any, _names.Path, list[Node]]] = []
+        self._memories: dict[Any, list[Node]] = {}
         self._depth = 0
-        self.tree = self._node(state, "")
+        self.tree = self._node(state, _names.ROOT)
+        names = _names.assigned([path for _, path, _ in self._found])
+        self.tensors: dict[str, Any] = {}
+        #: The exact names of tensors whose name is another one.
+        self.exact: dict[str, str] = {}
+        for name, (tensor, path, nodes) in zip(names, self._found):
+            self.tensors[name] = tensor
+            exact = _names.exact_name(path)
+            if exact != name:
+                self.exact[name] = exact
+            for node in nodes:
+                node[1] = name
 
-    def _member(self, value: Any, path: str) -> Node:
+    def _member(self, value: Any, path: _names.Path) -> Node:
         # The most frequent case first: a state has many tensors and few other values.
         if _memory.is_exact(value) and _parts.is_tensor(value):
             return self._tensor(value, path)
         return self._node(value, path)
 
-    def _node(self, value: Any, path: str) -> Node:
+    def _node(self, value: Any, path: _names.Path) -> Node:
         self._depth += 1
         if self._depth > _DEPTH_MAX:
-            raise ValueError(f"{path[:200]}… is deeper than {_DEPTH_MAX}, or contains itself")
+            raise ValueError(f"{path.plain[:200]}… is deeper than {_DEPTH_MAX}, or contains itself")
         node = self._inner(value, path)
         self._depth -= 1
         return node
 
-    def _inner(self, value: Any, path: str) -> Node:
+    def _inner(self, value: Any, path: _names.Path) -> Node:
         if is_stateful(value):
             value = value.state_dict()
         if _is_json(value):
             return ["v", value]
         if isinstance(value, dict):
-            pairs = [[self._key(k), self._member(v, _join(path, k))] for k, v in value.items()]
+            pairs = [self._pair(k, v, path) for k, v in value.items()]
             return ["o" if isinstance(value, OrderedDict) else "d", pairs]
         if type(value) in (list, tuple):
-            nodes = [self._member(v, _join(path, i)) for i, v in enumerate(value)]
+            nodes = [self._member(v, _names.member(path, i)) for i, v in enumerate(value)]
             return ["l" if type(value) is list else "t", nodes]
         if _parts.is_tensor(value):
             return self._tensor(value, path)
@@ -82,44 +94,50 @@ class StateTree:
             return self._masked(value, path)
         return self._leaf(value, path)
 
-    def _tensor(self, value: Any, path: str) -> Node:
-        kind = _memory.library(value) + ("-complex" if _parts.is_complex(value) else "")
-        return ["x", self._name(value, path), kind]
+    def _pair(self, key: Any, value: Any, path: _names.Path) -> list[Node]:
+        """An entry of a dictionary."""
+        if _is_json(key):
+            node: Node = ["v", key]
+            if type(key) is str or type(key) is int:
+                return [node, self._member(value, _names.member(path, key))]
+        else:
+            node = self._leaf(key, path, "a key of ")
+        return [node, self._member(value, _names.member_by_leaf(path, key, node))]
 
-    def _leaf(self, value: Any, path: str) -> Node:
+    def _tensor(self, value: Any, path: _names.Path) -> Node:
+        """The node of a tensor. Its name is assigned when all paths are known.
+
+        Tensors with identical memory, such as tied weights, share one name.
+        """
+        kind = _memory.library(value) + ("-complex" if _parts.is_complex(value) else "")
+        node: Node = ["x", "", kind]
+        memory = _identity(value)
+        nodes = None if memory is None else self._memories.get(memory)
+        if nodes is not None:
+            nodes.append(node)
+            return node
+        self._found.append((value, path, [node]))
+        if memory is not None:
+            self._memories[memory] = self._found[-1][2]
+        return node
+
+    def _leaf(self, value: Any, path: _names.Path, role: str = "") -> Node:
         try:
             return leaf(value)
         except Exception as error:
-            kind = type(value).__name__
-            raise TypeError(f"{path or 'the state'} is a {kind}, which cannot be saved: {error}") from error
+            where, kind = role + (path.plain or "the state"), type(value).__name__
+            raise TypeError(f"{where} is a {kind}, which cannot be saved: {error}") from error
 
-    def _masked(self, array: Any, path: str) -> Node:
+    def _masked(self, array: Any, path: _names.Path) -> Node:
         numpy = sys.modules["numpy"]
         if type(array) is not numpy.ma.MaskedArray:
             raise TypeError(
-                f"{path or 'the state'} is a {type(array).__name__}\nhint: save its view(numpy.ma.MaskedArray)"
+                f"{path.plain or 'the state'} is a {type(array).__name__}\nhint: save its view(numpy.ma.MaskedArray)"
             )
-        mask = None if array.mask is numpy.ma.nomask else self._node(array.mask, _join(path, "mask"))
+        mask = None if array.mask is numpy.ma.nomask else self._node(array.mask, _names.masked_member(path, "mask"))
         fill = None if array._fill_value is None else array.fill_value
-        return ["m", self._node(array.data, _join(path, "data")), mask, self._leaf((fill, array.hardmask), path)]
-
-    def _key(self, key: Any) -> Node:
-        return ["v", key] if _is_json(key) else leaf(key)
-
-    def _name(self, tensor: Any, path: str) -> str:
-        """The name of a tensor. Tensors with identical memory, such as tied weights, share one name."""
-        memory = _identity(tensor)
-        if memory is not None and memory in self._memories:
-            return self._memories[memory]
-        base = name = path or "state"
-        number = 1
-        while name in self.tensors:
-            number += 1
-            name = f"{base}#{number}"
-        self.tensors[name] = tensor
-        if memory is not None:
-            self._memories[memory] = name
-        return name
+        data = self._node(array.data, _names.masked_member(path, "data"))
+        return ["m", data, mask, self._leaf((fill, array.hardmask), path)]
 
 
 def _is_json(value: Any) -> bool:
@@ -241,7 +259,7 @@ class Plan:
         self.made: dict[str, str] = {}
         #: The tensors that were made, by name.
         self.fresh: dict[str, Any] = {}
-        self.result = self._follow(tree, into, "", is_fixed=True) if has_target else self._make(tree)
+        self.result = self._follow(tree, into, "", is_fixed=True) if has_target else self._make(tree, "")
 
     def _follow(self, node: Node, target: Any, path: str, is_fixed: bool = False) -> Callable[[], Any]:
         """Restores into an existing value. A fixed one has no container in which it could be replaced."""
@@ -260,7 +278,7 @@ class Plan:
             return lambda: target
         if kind == "m" and node[1][0] == "x" and _memory.is_masked(target) and _is_filled(target):
             self.filled.append((node[1][1], target.data))
-            mask = self._mask(node)
+            mask = self._mask(node, path)
             return lambda: mask(target)
         where = path or "the state"
         if _parts.is_tensor(target):
@@ -272,7 +290,7 @@ class Plan:
                 f"{where} is {_kind(target)}, and nothing can be restored into that\n"
                 "hint: put it into a dictionary, or use the result of load()"
             )
-        return self._make(node)
+        return self._make(node, path)
 
     def _load(self, node: Node, target: Any, path: str) -> Callable[[], Any]:
         """Restores into an object with ``load_state_dict``, which gets all of the saved state."""
@@ -289,7 +307,8 @@ class Plan:
         if node[0] == "x" and _parts.is_tensor(target) or node[0] == "m" and _memory.is_masked(target):
             return self._follow(node, target, path)
         if node[0] in ("d", "o") and isinstance(target, dict):
-            makers = [(self._key(k), self._fill(n, target.get(self._key(k)), _join(path, k[1]))) for k, n in node[1]]
+            entries = self._entries(node[1], path)
+            makers = [(key, self._fill(n, target.get(key), _join(path, key))) for key, n in entries]
 
             def fill() -> Any:
                 values = {key: make() for key, make in makers}
@@ -302,11 +321,11 @@ class Plan:
             members = [self._fill(n, t, _join(path, i)) for i, (n, t) in enumerate(zip(node[1], target))]
             kind: type = list if node[0] == "l" else tuple
             return lambda: kind(make() for make in members)
-        return self._make(node)
+        return self._make(node, path)
 
     def _follow_dict(self, node: Node, target: dict[Any, Any], path: str) -> Callable[[], Any]:
         """Restores the keys that the target has. Entries that only the checkpoint has are not read."""
-        saved = {self._key(k): n for k, n in node[1]}
+        saved = dict(self._entries(node[1], path))
         absent = [key for key in target if key not in saved]
         if absent:
             shown = ", ".join(repr(_join(path, key)) for key in absent[:8])
@@ -324,7 +343,7 @@ class Plan:
         if len(target) == len(node[1]):
             makers = [self._follow(n, t, _join(path, i)) for i, (n, t) in enumerate(zip(node[1], target))]
         else:
-            makers = [self._make(n) for n in node[1]]
+            makers = [self._make(n, _join(path, i)) for i, n in enumerate(node[1])]
 
         def assign() -> Any:
             target[:] = [make() for make in makers]
@@ -332,41 +351,41 @@ class Plan:
 
         return assign
 
-    def _make(self, node: Node) -> Callable[[], Any]:
+    def _make(self, node: Node, path: str) -> Callable[[], Any]:
         """Makes a new value from a node."""
         kind, value = node[0], node[1]
         if kind == "v":
             return lambda: value
         if kind in ("e", "p"):
             # Decoded now, so that an error is raised before any tensor is written to.
-            made = leaf_value(node, self._trust)
+            made = self._value(node, path)
             return lambda: made
         if kind in ("d", "o"):
-            pairs = [(self._key(k), self._make(n)) for k, n in value]
+            pairs = [(key, self._make(n, _join(path, key))) for key, n in self._entries(value, path)]
             maker: Callable[[Any], Any] = OrderedDict if kind == "o" else dict
             return lambda: maker((key, make()) for key, make in pairs)
         if kind in ("l", "t"):
-            members = [self._make(n) for n in value]
+            members = [self._make(n, _join(path, i)) for i, n in enumerate(value)]
             sequence: type = list if kind == "l" else tuple
             return lambda: sequence(make() for make in members)
         if kind == "m":
-            return self._make_masked(node)
+            return self._make_masked(node, path)
         library, _, is_complex = node[2].partition("-")
         self.made[value] = library
         return lambda: _complex(self.fresh[value]) if is_complex else self.fresh[value]
 
-    def _make_masked(self, node: Node) -> Callable[[], Any]:
+    def _make_masked(self, node: Node, path: str) -> Callable[[], Any]:
         import numpy
 
-        data, mask = self._make(node[1]), self._mask(node)
+        data, mask = self._make(node[1], path), self._mask(node, path)
         return lambda: mask(numpy.ma.MaskedArray(data()))
 
-    def _mask(self, node: Node) -> Callable[[Any], Any]:
+    def _mask(self, node: Node, path: str) -> Callable[[Any], Any]:
         """The function that sets the saved mask and fill value of a masked array."""
         import numpy
 
-        make = (lambda: numpy.ma.nomask) if node[2] is None else self._make(node[2])
-        more = self._make(node[3])()
+        make = (lambda: numpy.ma.nomask) if node[2] is None else self._make(node[2], path)
+        more = self._make(node[3], path)()
         if not isinstance(more, tuple) or len(more) != 2:
             raise ValueError("the checkpoint's tree has an invalid masked array")
         fill, is_hard = more
@@ -382,8 +401,16 @@ class Plan:
 
         return mask
 
-    def _key(self, key: Node) -> Any:
-        return key[1] if key[0] == "v" else leaf_value(key, self._trust)
+    def _entries(self, pairs: list[Any], path: str) -> list[tuple[Any, Node]]:
+        """The keys and nodes of a dictionary."""
+        return [(k[1] if k[0] == "v" else self._value(k, path), node) for k, node in pairs]
+
+    def _value(self, node: Node, path: str) -> Any:
+        """The value of a leaf. An error names its path."""
+        try:
+            return leaf_value(node, self._trust)
+        except ValueError as error:
+            raise ValueError(f"{path or 'the state'}: {error}") from error
 
 
 def _is_filled(target: Any) -> bool:

@@ -101,10 +101,10 @@ class Stream(Iterator[tuple[str, Any]]):
         return self._batches.receipts
 
 
-def patterns(filter: str | Iterable[str] | None) -> list[str]:
-    """Filters as a list."""
+def patterns(filter: str | Iterable[str] | None) -> list[str] | None:
+    """Filters as a list; ``None`` selects all tensors, and an empty list none."""
     if filter is None:
-        return []
+        return None
     return [filter] if isinstance(filter, str) else list(filter)
 
 
@@ -183,7 +183,7 @@ def load_file(
         framework: ``"pt"``, ``"np"``, ``"cupy"``, ``"jax"``, ``"tf"``, ``"paddle"``, ``"mlx"`` or ``"dlpack"`` (the
             package's own tensors); ``None`` is PyTorch if it is installed, else NumPy.
         filter: names, globs (``model.layers.*``) or regular expressions (``regex:^lm_head``). Only tensors that match
-            one of them are read.
+            one of them are read. ``None`` reads all tensors, and an empty list none.
         route: ``None`` maps the file if the tensors go to host memory. ``"auto"`` reads it by the most direct route;
             ``"direct"``, ``"staged"`` or ``"buffered"`` require a route.
         priority: ``"now"`` has lanes of its own, and background transfers slow down for it; ``"background"`` yields to
@@ -298,5 +298,5 @@ def iterate(
         priority=priority,
         allocate=library.allocate(place, memory),
     )
-    watch = None if progress is False else _progress.Watch(progress, model.nbytes)
+    watch = None if progress is False else _progress.Watch(progress, batches.bytes)
     return Stream(batches, library, watch, timeout)

@@ -32,7 +32,7 @@ const POLL_MIN: Duration = Duration::from_millis(1);
 
 /// An entry of this rank: its description, whether it is opaque bytes instead of a tensor, and for a part of a larger
 /// tensor, the whole shape and the offset.
-type Given = (Described, bool, Option<(Vec<u64>, Vec<u64>)>);
+type Given = (Described, bool, Option<(Vec<u64>, Vec<u64>)>, Option<String>);
 
 /// Saves the state of one rank, step by step.
 #[pyclass(frozen, module = "straightway._straightway")]
@@ -87,6 +87,16 @@ impl Saver {
         let inside = Mutex::new(Some(py.detach(make).or_raise()?));
         let process = process::id();
         Ok(Self { inside, waits, process })
+    }
+
+    /// Raises for options that no saver takes, before there is one.
+    #[staticmethod]
+    #[pyo3(signature = (*, compression, timeout_s, busy))]
+    fn check(compression: Option<&str>, timeout_s: f64, busy: &str) -> PyResult<()> {
+        codec(compression)?;
+        timeout(timeout_s)?;
+        policy(busy)?;
+        Ok(())
     }
 
     /// Takes a snapshot and returns; flush and commit run in the background. All ranks call it in the same order.
@@ -234,13 +244,14 @@ impl Drop for Saver {
 #[derive(Debug)]
 struct HeldPart {
     tensor: BorrowedTensor,
+    identity: Option<String>,
     is_opaque: bool,
     shape: Shape,
     rectangle: Rectangle,
 }
 
 impl HeldPart {
-    fn new((described, is_opaque, within): Given) -> PyResult<Self> {
+    fn new((described, is_opaque, within, identity): Given) -> PyResult<Self> {
         // SAFETY: the package's own code describes tensors that it holds: see `BorrowedTensor::new`.
         let tensor = unsafe { BorrowedTensor::new(described) }?;
         let lengths = tensor.shape.clone();
@@ -254,6 +265,7 @@ impl HeldPart {
         };
         Ok(Self {
             tensor,
+            identity,
             is_opaque,
             shape,
             rectangle,
@@ -263,6 +275,7 @@ impl HeldPart {
     fn source(&self, contexts: &mut Contexts) -> Result<SaveSource<'_>> {
         Ok(SaveSource {
             name: &self.tensor.name,
+            identity: self.identity.as_deref(),
             dtype: self.tensor.dtype,
             shape: self.shape.clone(),
             rectangle: self.rectangle.clone(),

@@ -1,6 +1,6 @@
 //! The JSON of manifests and shard reports, and its conversion into checked types.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -83,6 +83,8 @@ pub(crate) struct ShardReportWire {
     parent: Option<u64>,
     writer: String,
     tensors: Vec<TensorWire>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    identities: BTreeMap<String, String>,
     shard: ShardRecord,
 }
 
@@ -192,6 +194,7 @@ impl ShardReportWire {
             parent: report.parent,
             writer: report.writer.clone(),
             tensors: report.tensors.iter().map(TensorWire::of).collect(),
+            identities: report.identities.clone(),
             shard: report.shard.clone(),
         }
     }
@@ -219,6 +222,7 @@ impl ShardReportWire {
             parent: self.parent,
             writer: self.writer,
             tensors,
+            identities: self.identities,
             shard: self.shard,
         })
     }

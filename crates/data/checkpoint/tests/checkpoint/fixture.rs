@@ -116,6 +116,7 @@ impl Piece {
     pub(crate) fn source(&self) -> SaveSource<'_> {
         SaveSource {
             name: &self.name,
+            identity: None,
             dtype: self.dtype,
             shape: self.shape.clone(),
             rectangle: self.rectangle.clone(),

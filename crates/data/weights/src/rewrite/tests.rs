@@ -20,7 +20,7 @@ use straightway_io::{
 };
 
 use super::*;
-use crate::{Dtype, Held, Holding, INDEX_NAME, Loader, Selection, Shape};
+use crate::{Dtype, Held, Holding, INDEX_NAME, Loader, SINGLE_NAME, Selection, Shape};
 
 /// Writes the old model to a folder.
 type Before<'a> = &'a dyn Fn(&Path);
@@ -222,11 +222,20 @@ fn a_rewrite_over_another_model_that_is_killed_shows_one_of_them_or_is_refused()
         let model = Model::open(&parts).unwrap();
         saver().rewrite(&model, folder, Some(u64::MAX)).unwrap();
     };
-    let befores: [(&str, Before<'_>); 6] = [
+    let stale_index = |folder: &Path| {
+        let one = folder.with_file_name("one.safetensors");
+        write_version(&one, 3);
+        saver()
+            .rewrite(&Model::open(&one).unwrap(), folder, Some(7000))
+            .unwrap();
+        write_version(&folder.join(SINGLE_NAME), 1);
+    };
+    let befores: [(&str, Before<'_>); 7] = [
         ("the same names", &divided(7000)),
         ("other names", &divided(4000)),
         ("one file", &divided(u64::MAX)),
         ("one file and an index", &with_index),
+        ("one file and an index of other files", &stale_index),
         ("the same names without an index", &without_index),
         ("nothing", &|_| {}),
     ];

@@ -238,6 +238,7 @@ impl Tensor {
     fn source(&self) -> SaveSource<'_> {
         SaveSource {
             name: &self.name,
+            identity: None,
             dtype: Dtype::U8,
             shape: self.shape.clone(),
             rectangle: Rectangle::whole(&self.shape),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pickle
@@ -12,8 +14,10 @@ import threading
 import uuid
 import warnings
 import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 from torch.distributed.checkpoint.staging import AsyncStager
@@ -38,6 +42,12 @@ DETAILS = "torch.distributed.checkpoint.details"
 
 #: The version that PyTorch's own writer records for these fields.
 VERSION = "1.0.0"
+
+#: The number of seconds that a save may wait for its own rank.
+_TIMEOUT_S = 600.0
+
+#: The file that PyTorch's own reader looks for in a step, and does not find. Its error shows this name.
+_HINT = "saved by straightway, load it with storage_reader=straightway.torch.StorageReader"
 
 #: The name of the result that reports a rank's shard to the coordinator.
 _PART = "straightway.part"
@@ -92,8 +102,12 @@ class StorageWriter(_StorageWriter, AsyncStager):
         path: ``…/step-N`` or a folder of steps.
         single_file_per_rank, sync_files, thread_count, per_thread_copy_ahead, cache_staged_state_dict: options of
             ``FileSystemWriter``. They have no effect: a rank writes one file and syncs it.
-        overwrite: replaces an existing step of that number, which is an error otherwise. If the path is a folder, the
-            steps before the saved one are removed, except those with a tag.
+        overwrite: ``True`` replaces an existing step of that number; if the path is a folder, the steps before the
+            saved one are removed, except those with a tag. ``False`` raises before anything is written if the path has
+            a checkpoint, as ``FileSystemWriter`` does. ``None`` writes the next step of a folder; an existing step of
+            the same number is an error.
+        _extensions, serialization_format: options of ``FileSystemWriter`` that are refused: a step has shards in the
+            format of safetensors.
         incremental, compression, parity, memory_bytes_max, rate_bytes_per_s: as for ``Checkpointer``.
         metadata: a dictionary that ``Checkpointer.metadata(step)`` returns.
     """
@@ -106,7 +120,9 @@ class StorageWriter(_StorageWriter, AsyncStager):
         thread_count: int = 1,
         per_thread_copy_ahead: int = 10_000_000,
         cache_staged_state_dict: bool = False,
-        overwrite: bool = False,
+        overwrite: bool | None = None,
+        _extensions: Sequence[Any] | None = None,
+        serialization_format: Any = None,
         *,
         incremental: bool = False,
         compression: str | None = None,
@@ -116,14 +132,21 @@ class StorageWriter(_StorageWriter, AsyncStager):
         rate_bytes_per_s: float | None = None,
     ) -> None:
         super().__init__()
-        check_bounds(parity, memory_bytes_max)
+        check_bounds(parity, memory_bytes_max, rate_bytes_per_s=rate_bytes_per_s)
+        Saver.check(compression=compression, timeout_s=_TIMEOUT_S, busy="wait")
+        if _extensions:
+            raise ValueError("_extensions is not supported\nhint: compression= compresses a step")
+        if getattr(serialization_format, "value", serialization_format) not in (None, "safetensors"):
+            raise ValueError(
+                f"serialization_format={serialization_format} is not supported: the shards of a step are safetensors"
+            )
         self._location = Location.of(path)
         self._options = {
             "incremental": incremental,
             "compression": compression,
             "parity": parity,
             "memory_bytes_max": memory_bytes_max,
-            "timeout_s": 600.0,
+            "timeout_s": _TIMEOUT_S,
             "busy": "wait",
             "rate_bytes_per_s": rate_bytes_per_s,
         }
@@ -158,9 +181,22 @@ class StorageWriter(_StorageWriter, AsyncStager):
             )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Returns the plan unchanged."""
+        """Returns the plan unchanged. Raises if a checkpoint exists that must not be overwritten."""
         _CURRENT.assignment = None
+        if self._overwrite is False and self._exists():
+            raise RuntimeError(f"Checkpoint already exists and self.overwrite=False: {self.checkpoint_id}")
         return plan
+
+    def _exists(self) -> bool:
+        """Whether there is a checkpoint at the path: this step, any step of a folder, or one of PyTorch's own."""
+        folder, step = self._location
+        if is_local(folder) and os.path.exists(os.path.join(self._location.path, METADATA)):
+            return True
+        try:
+            steps = Store(folder).steps()
+        except FileNotFoundError:
+            return False
+        return bool(steps) if step is None else step in steps
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """On the coordinator: adds each rank's assignment to its plan."""
@@ -261,7 +297,8 @@ class StorageWriter(_StorageWriter, AsyncStager):
         """
         metadata.version = VERSION
         metadata.storage_meta = self.storage_meta()
-        metadata.storage_data = {}
+        # PyTorch's own reader looks up the file of each tensor here, and reports that it does not exist.
+        metadata.storage_data = collections.defaultdict(functools.partial(_StorageInfo, _HINT, 0, 0))
         folder = self._location.folder
         if not is_local(folder):
             # Programs look for the file only in local folders.
