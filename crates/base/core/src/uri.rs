@@ -99,7 +99,7 @@ impl Uri {
                 name: text.to_owned(),
             });
         };
-        let refuse = |why: String| Error::new(ErrorKind::Invalid, "read", text.display(), why);
+        let refuse = |why: String| Error::new(ErrorKind::Invalid, "read", without_secrets(text), why);
         let known = Scheme::FORMS.iter().find(|(name, ..)| *name == scheme);
         let Some((_, scheme, form)) = known else {
             let forms: Vec<_> = Scheme::FORMS.iter().map(|(_, _, form)| *form).collect();
@@ -168,6 +168,29 @@ fn split_scheme(text: &OsStr) -> Option<(String, &[u8])> {
         _ if scheme == "memory" => Some((scheme, rest)),
         Some(rest) => Some((scheme, rest)),
         None => None,
+    }
+}
+
+/// A URI for an error, without its user name, its password and the query of a web address, which may be signed.
+///
+/// A URI that is refused may be malformed, and a password may have a `/`, a `?` or an `@`. If the part before the first
+/// `/` is no host with a port, everything up to the `@` is left out, and with more than one `@` all of it.
+fn without_secrets(text: &OsStr) -> String {
+    let text = text.display().to_string();
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text;
+    };
+    let is_web = matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https");
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let may_hide = authority.contains('@') || authority.contains(':') && split_port(authority).is_err();
+    let (user, rest) = match rest.rfind('@') {
+        Some(at) if may_hide && rest[..at].contains('@') => ("…", ""),
+        Some(at) if may_hide => ("…", &rest[at..]),
+        _ => ("", rest),
+    };
+    match rest.split_once('?') {
+        Some((rest, _)) if is_web => format!("{scheme}://{user}{rest}?…"),
+        _ => format!("{scheme}://{user}{rest}"),
     }
 }
 
@@ -293,6 +316,40 @@ mod tests {
         let uri = Uri::parse(text).unwrap();
         let name = uri.name().to_str().unwrap().to_owned();
         (uri.scheme(), uri.authority().to_owned(), name)
+    }
+
+    #[test]
+    fn an_error_shows_neither_a_password_nor_a_signature() {
+        for scheme in ["https", "HTTP", "s3", "nvme-tcp", "ftp"] {
+            for secret in [
+                "user:hunter2@host/x",
+                "hunter2@host:70000/x",
+                "user:hunter2/@/hunter2@host/x",
+                "user:hunter2?hunter2@host/x",
+                "user:#hunter2@host/x",
+                "user:hunter2@host/x?token=a@hunter2",
+            ] {
+                let error = Uri::parse(format!("{scheme}://{secret}")).unwrap_err().to_string();
+                assert!(!error.contains("hunter2"), "{error}");
+                assert!(error.contains(&format!("{scheme}://…")), "{error}");
+            }
+        }
+        let error = Uri::parse("https://host/x y?signature=hunter2@")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("https://host/x y?…") && !error.contains("hunter2"),
+            "{error}"
+        );
+        // An `@` in a name is no secret.
+        for plain in [
+            "s3://UPPER/a@b",
+            "https://host:8080/../a@b",
+            "nvme-tcp://host:99999/nqn.x/a",
+        ] {
+            let error = Uri::parse(plain).unwrap_err().to_string();
+            assert!(error.contains(plain), "{error}");
+        }
     }
 
     #[test]

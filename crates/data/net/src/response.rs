@@ -23,8 +23,8 @@ pub struct ContentRange {
     pub total: Option<u64>,
 }
 
-/// The longest wait that a server may ask for.
-const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
+/// The longest wait that a server may ask for. A request that is to wait longer fails.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 
 impl<'a> HttpResponse<'a> {
     /// A response with these headers.
@@ -93,12 +93,12 @@ impl<'a> HttpResponse<'a> {
         says(b"close")
     }
 
-    /// The time to wait before the next request, if the server states it in seconds or as a date; at most a minute. A
-    /// date is compared with the server's own clock.
+    /// The time to wait before the next request, if the server states it in seconds or as a date. A date is compared with
+    /// the server's own clock.
     pub fn retry_after(&self) -> Option<Duration> {
         let until = || Some(self.date("retry-after")?.saturating_sub(self.date("date")?));
         let seconds = decimal(self.header("retry-after")?).or_else(until)?;
-        Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))
+        Some(Duration::from_secs(seconds))
     }
 
     /// The seconds since 1970 of a header with a date.
@@ -231,7 +231,7 @@ mod tests {
         let headers = [header("content-encoding", "identity"), header("Retry-After", "3600")];
         let response = HttpResponse::new(503, &headers, b"");
         assert!(!response.closes() && response.is_plain() && !response.is_encoded());
-        assert_eq!(response.retry_after(), Some(RETRY_AFTER_MAX));
+        assert_eq!(response.retry_after(), Some(Duration::from_hours(1)));
         let headers = [header("Content-Encoding", "gzip")];
         let response = HttpResponse::new(206, &headers, b"");
         assert!(response.is_plain() && response.is_encoded());
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(wait(soon, now), Some(Duration::from_secs(7)));
         assert_eq!(wait(now, soon), Some(Duration::ZERO));
         let tomorrow = "Mon, 07 Nov 1994 08:49:37 GMT";
-        assert_eq!(wait(tomorrow, now), Some(RETRY_AFTER_MAX));
+        assert_eq!(wait(tomorrow, now), Some(Duration::from_hours(24)));
         assert_eq!(wait(soon, "today"), None);
         assert_eq!(wait("later", now), None);
     }

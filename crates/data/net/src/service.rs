@@ -6,7 +6,7 @@ use straightway_core::{Error, ErrorKind, Result};
 
 use crate::{
     checksum::Checksum,
-    response::HttpResponse,
+    response::{HttpResponse, RETRY_AFTER_MAX},
     upload::{PartTag, UploadPart},
 };
 
@@ -123,9 +123,19 @@ impl Judgement {
     }
 }
 
+/// The words for a wait that the server asks for and that is too long, if it is. The request then fails: a transfer
+/// that stands still for hours looks like one that hangs.
+pub fn overlong_wait(asked: Option<Duration>) -> Option<String> {
+    let wait = asked.filter(|wait| *wait > RETRY_AFTER_MAX)?;
+    let (wait_s, most_s) = (wait.as_secs(), RETRY_AFTER_MAX.as_secs());
+    Some(format!("it asks to retry after {wait_s} s, more than {most_s} s"))
+}
+
 /// Judges a response by its status alone.
 pub fn judge_status(name: &str, response: &HttpResponse<'_>) -> Judgement {
     const PERMIT: &str = "give a token or credentials that may read it";
+    let asked = response.retry_after();
+    let overlong = overlong_wait(asked).filter(|_| matches!(response.status, 429 | 503));
     let (next, kind, why, hint) = match response.status {
         401 => (
             Next::Fail,
@@ -153,7 +163,10 @@ pub fn judge_status(name: &str, response: &HttpResponse<'_>) -> Judgement {
             "try again later",
         ),
         429 | 503 => (
-            Next::SlowDown(response.retry_after()),
+            match &overlong {
+                Some(_) => Next::Fail,
+                None => Next::SlowDown(asked),
+            },
             ErrorKind::Transient,
             "the server is overloaded",
             "try again later, or with fewer connections",
@@ -177,7 +190,10 @@ pub fn judge_status(name: &str, response: &HttpResponse<'_>) -> Judgement {
             "check that the address is that of an object",
         ),
     };
-    let message = format!("{why} (status {})", response.status);
+    let mut message = format!("{why} (status {})", response.status);
+    if let Some(overlong) = overlong {
+        message = format!("{message}; {overlong}");
+    }
     Judgement::new(next, Error::new(kind, "read", name, message).with_hint(hint))
 }
 
@@ -200,6 +216,29 @@ mod tests {
             let Judgement { next: found, error } = judged(status);
             assert_eq!((found, error.kind()), (next, kind), "{error}");
             assert!(error.to_string().contains(&status.to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wait_of_more_than_a_minute_is_an_error_that_says_so() {
+        for (asked, next) in [
+            ("60", Next::SlowDown(Some(Duration::from_mins(1)))),
+            ("61", Next::Fail),
+            ("18446744073709551615", Next::Fail),
+        ] {
+            let header = httparse::Header {
+                name: "Retry-After",
+                value: asked.as_bytes(),
+            };
+            let judged = judge_status("object", &HttpResponse::new(503, &[header], b""));
+            assert_eq!(judged.next, next, "{asked}");
+            let words = format!("retry after {asked} s");
+            assert_eq!(
+                judged.error.to_string().contains(&words),
+                next == Next::Fail,
+                "{}",
+                judged.error
+            );
         }
     }
 }

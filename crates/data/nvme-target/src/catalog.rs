@@ -58,11 +58,11 @@ pub(crate) struct Catalog {
     is_writable: bool,
     entries: BTreeMap<Vec<u8>, Entry>,
     /// Increases with each change.
-    revision: u64,
+    pub(crate) revision: u64,
     /// Increases when a name is added or removed, or when the NSID in an entry changes. A host keeps the offsets of the
     /// entries until then. A file that grows all the time must not keep hosts from reading the index.
     generation: u64,
-    /// The lowest NSID that was never used.
+    /// The lowest NSID that was never used; beyond [`NAMESPACES_MAX`] if all were.
     next_nsid: u32,
     /// The boot of this machine.
     boot: u64,
@@ -138,7 +138,7 @@ impl Catalog {
                 changed.extend(before.and_then(Entry::shown_nsid));
                 changed.extend(entry.shown_nsid());
                 if entry.nsid == Some(ids.nsid) {
-                    next_nsid = ids.nsid + 1;
+                    next_nsid = next_nsid.max(ids.nsid + 1);
                 }
             }
             let entry = entry.or_else(|| before.cloned());

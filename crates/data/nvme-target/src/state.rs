@@ -133,9 +133,9 @@ impl Shared {
     pub(crate) fn rescan(&self) -> Result<BTreeSet<u32>> {
         let mut catalog = lock(&self.catalog);
         let changed = catalog.scan()?;
-        let table = Arc::new(catalog.table()?);
-        let revision = table.revision;
-        if !self.is_newest(&table) {
+        let revision = catalog.revision;
+        if revision != self.revision.load(Ordering::Acquire) {
+            let table = Arc::new(catalog.table()?);
             *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
             self.revision.store(revision, Ordering::Release);
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderMap;
 use reqsign_core::time::Timestamp;
 use straightway_core::{Error, ErrorKind};
-use straightway_net::{HttpResponse, Judgement, Next};
+use straightway_net::{HttpResponse, Judgement, Next, overlong_wait};
 
 use crate::xml::Fault;
 
@@ -78,7 +78,7 @@ impl Refusal {
             region: text("x-amz-bucket-region").map(str::to_owned),
             is_s3: text("x-amz-request-id").is_some(),
             date: text("date").and_then(clock),
-            retry_after: seconds.map(|seconds: u64| Duration::from_secs(seconds.min(60))),
+            retry_after: seconds.map(Duration::from_secs),
         }
     }
 
@@ -104,9 +104,8 @@ impl Refusal {
     pub(crate) fn judge(&self, context: &RequestContext<'_>) -> Judgement {
         let next = match (self.status, self.code()) {
             (_, "ExpiredToken" | "TokenRefreshRequired" | "ExpiredTokenException") => Next::Renew,
-            (429 | 503, _) | (_, "SlowDown" | "Throttling" | "RequestLimitExceeded") => {
-                Next::SlowDown(self.retry_after)
-            }
+            _ if self.is_overload() && overlong_wait(self.retry_after).is_some() => Next::Fail,
+            _ if self.is_overload() => Next::SlowDown(self.retry_after),
             _ if self.is_full() => Next::Fail,
             (
                 _,
@@ -143,12 +142,20 @@ impl Refusal {
             "" => format!("status {}", self.status),
             code => format!("{} {code}", self.status),
         };
-        let message = if said.is_empty() || why.contains(&said) {
+        let mut message = if said.is_empty() || why.contains(&said) {
             format!("{why} ({code})")
         } else {
             format!("{why} ({code}: {})", said.trim_end_matches('.'))
         };
+        if let Some(overlong) = overlong_wait(self.retry_after).filter(|_| self.is_overload()) {
+            message = format!("{message}; {overlong}");
+        }
         Error::new(kind, context.operation, context.name, message).with_hint(hint)
+    }
+
+    /// Whether the service asks for fewer requests.
+    fn is_overload(&self) -> bool {
+        matches!(self.status, 429 | 503) || matches!(self.code(), "SlowDown" | "Throttling" | "RequestLimitExceeded")
     }
 
     /// Whether the service has no space for the object.
@@ -492,6 +499,17 @@ mod tests {
         assert_eq!(next, Next::Fail, "{error}");
         let hint = error.hint().expect("each has a hint");
         (error.kind(), format!("{error}\n{hint}"))
+    }
+
+    #[test]
+    fn a_wait_of_more_than_a_minute_is_an_error_that_says_so() {
+        let slow = "<Error><Code>SlowDown</Code></Error>";
+        let judged = |seconds: &str| refusal(503, &[("retry-after", seconds)], slow).judge(&CONTEXT);
+        assert_eq!(judged("60").next, Next::SlowDown(Some(Duration::from_mins(1))));
+        let refused = judged("3600");
+        assert_eq!(refused.next, Next::Fail);
+        let said = refused.error.to_string();
+        assert!(said.contains("it asks to retry after 3600 s, more than 60 s"), "{said}");
     }
 
     #[test]

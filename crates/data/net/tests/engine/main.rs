@@ -174,10 +174,14 @@ fn a_retry_after_a_cut_requests_only_the_missing_range() {
 /// A wrong response of a server to a request for a range of an object.
 type Lie = fn(&ReceivedRequest, &[u8]) -> Vec<ServerStep>;
 
-/// The requested bytes after a head with these headers.
+/// The requested bytes after a head with these headers, and the version of the object unless they state one.
 fn with(request: &ReceivedRequest, object: &[u8], status: &str, headers: &[(&str, &str)]) -> Vec<ServerStep> {
     let range = request.range(object.len()).unwrap();
-    let mut bytes = head(status, headers);
+    let mut headers = headers.to_vec();
+    if !headers.iter().any(|(name, _)| *name == "ETag") {
+        headers.push(("ETag", TAG));
+    }
+    let mut bytes = head(status, &headers);
     bytes.extend_from_slice(&object[range]);
     vec![ServerStep::Bytes(bytes), ServerStep::Close]
 }
@@ -279,6 +283,29 @@ const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
         "replaced",
     ),
     (
+        "no version",
+        |request, object| {
+            let range = request.range(object.len()).unwrap();
+            let headers = [("Content-Length", "1000"), ("Content-Range", "bytes 1000-1999/5000")];
+            let mut bytes = head("206 P", &headers);
+            bytes.extend_from_slice(&object[range]);
+            vec![ServerStep::Bytes(bytes)]
+        },
+        ErrorKind::Corrupt,
+        "which version",
+    ),
+    (
+        "a wait of an hour",
+        |_, _| {
+            vec![ServerStep::Bytes(head(
+                "503 Slow Down",
+                &[("Retry-After", "3600"), ("Content-Length", "0")],
+            ))]
+        },
+        ErrorKind::Transient,
+        "it asks to retry after 3600 s, more than 60 s",
+    ),
+    (
         "412",
         |_, _| short("412 Precondition Failed", ""),
         ErrorKind::Corrupt,
@@ -329,6 +356,40 @@ fn wrong_responses_never_become_data() {
         assert_eq!(error.kind(), *kind, "{name}: {error}");
         assert!(error.to_string().contains(why), "{name}: {error}");
         assert!(error.to_string().contains("/object"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn interim_responses_are_read_over() {
+    let object = content(40_000, 26);
+    for (tls, is_ring) in [(false, true), (true, true), (false, false)] {
+        let copy = object.clone();
+        let server = start(tls, move |request| {
+            let interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+            let mut bytes = interim.to_vec();
+            if request.number % 2 == 0 {
+                bytes.extend(request.response_bytes(&copy, TAG));
+                return vec![ServerStep::Bytes(bytes)];
+            }
+            // Each in a packet of its own.
+            let mut steps: Vec<_> = bytes
+                .split_inclusive(|byte| *byte == b'\n')
+                .map(<[u8]>::to_vec)
+                .collect();
+            steps.push(request.response_bytes(&copy, TAG));
+            let wait = ServerStep::Wait(Duration::from_millis(2));
+            let steps = steps.into_iter().map(ServerStep::Bytes);
+            steps.flat_map(|step| [step, wait.clone()]).collect()
+        });
+        let lab = Lab::new(&server, unhedged());
+        let remote = lab.open("/object");
+        let mut engine: Box<dyn Engine> = match is_ring {
+            true => Box::new(lab.engine(1)),
+            false => Box::new(straightway_net::threads(1).unwrap()),
+        };
+        let got = read_all(&mut *engine, &remote, object.len(), 10_000).unwrap();
+        assert!(got.bytes == object, "tls {tls}, ring {is_ring}");
+        assert_eq!(got.tries.retries, 0, "tls {tls}, ring {is_ring}");
     }
 }
 

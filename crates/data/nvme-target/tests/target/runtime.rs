@@ -1,6 +1,6 @@
 //! Changes while hosts are connected.
 
-use std::{fs, os::unix::fs::FileExt, thread, time::Duration};
+use std::{collections::BTreeSet, fs, os::unix::fs::FileExt, thread, time::Duration};
 
 use straightway_nvme::{
     Nqn, Sgl, Sqe, Status,
@@ -211,6 +211,38 @@ fn the_generation_of_the_index_changes_with_names_and_numbers_and_not_with_lengt
     assert!(status.is_success());
     let header = IndexHeader::decode(&head).unwrap();
     assert!((header.generation, header.entries) > (before, 1));
+}
+
+#[test]
+fn names_have_different_numbers_when_all_numbers_were_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept: Vec<_> = (0..20).map(|number| format!("m/kept-{number:02}")).collect();
+    for (name, seed) in kept.iter().zip(1..) {
+        file(folder.path(), name, &pattern(700, seed));
+    }
+    let source = NamespaceSource::Path(folder.path().join("m"));
+    let (target, address) = start(&config(vec![source]));
+    // 600 files come, and 590 of them go, until each of the 4096 numbers was used.
+    for round in 0..8 {
+        let names: Vec<_> = (0..600).map(|number| format!("m/{round}-{number:03}")).collect();
+        for name in &names {
+            file(folder.path(), name, &pattern(600, 9));
+        }
+        target.rescan().unwrap();
+        for name in &names[if round < 7 { ..590 } else { ..0 }] {
+            fs::remove_file(folder.path().join(name)).unwrap();
+        }
+        target.rescan().unwrap();
+    }
+    let mut host = Host::new(address, &Login::default());
+    let mut queue = host.queue(1);
+    let index = host.index();
+    let numbers: BTreeSet<u32> = index.entries.iter().map(|entry| entry.nsid).collect();
+    assert_eq!((index.entries.len(), numbers.len()), (690, 690));
+    for (name, seed) in kept.iter().zip(1..) {
+        let nsid = index.find(name.as_bytes()).unwrap().nsid;
+        assert!(queue.ok(read(nsid, 0, 2), &[])[..700] == pattern(700, seed), "{name}");
+    }
 }
 
 #[test]
