@@ -195,7 +195,7 @@ def test_rectangles_of_some_ranks_are_restored_as_those_of_others(tmp_path):
             for start, lengths in cuts(rng, whole.shape, rng.choice([1, 2, 7, 20])):
                 kept.append(numpy.ascontiguousarray(part(whole, start, lengths)))
                 within = None if lengths == whole.shape else (list(whole.shape), list(start))
-                given[rng.randrange(world)].append((describe(name, kept[-1]), False, within))
+                given[rng.randrange(world)].append((describe(name, kept[-1]), False, within, None))
         parity = rng.choice([0, 1])
         options = {"incremental": False, "compression": rng.choice([None, "lz4", "zstd"]), "parity": parity, "memory_bytes_max": None}
         options |= {"timeout_s": 20.0, "busy": "wait", "rate_bytes_per_s": None}

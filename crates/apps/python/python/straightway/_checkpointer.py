@@ -321,13 +321,8 @@ class Checkpointer:
         with self._open_lock:
             if self._saver is None:
                 ranks = self._ranks
-                saver = Saver(
-                    self._folder,
-                    rank=ranks.rank,
-                    world=ranks.world_size,
-                    run=ranks.run(),
-                    **self._options,  # type: ignore[arg-type]
-                )
+                where = {"rank": ranks.rank, "world": ranks.world_size, "run": ranks.run()}
+                saver = Saver(self._folder, **where, **self._options)  # type: ignore[arg-type]
                 self._highest = self.latest() if ranks.rank == 0 else None
                 # A save under way is finished, even if the program ends without `close`.
                 self._finish = weakref.finalize(self, _finish, saver)
@@ -355,8 +350,7 @@ class Checkpointer:
         if not alone:
             own = self._ranks.own(shares)
             held = [part for part, share in zip(held, shares) if share in own]
-        exact = {} if alone else sketch.exact
-        given += [_parts.given(name, part, exact.get(name)) for name, part in held]
+        given += [_parts.given(name, part, sketch.exact.get(name)) for name, part in held]
         tree = json.dumps(sketch.tree, separators=(",", ":")).encode()
         return [*given, _parts.opaque(TREE.format(self._ranks.rank), tree)]
 
