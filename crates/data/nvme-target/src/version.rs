@@ -69,10 +69,8 @@ struct State {
     marks: u64,
     /// Whether a change right after the last look could leave the stamp as it is.
     is_unsettled: bool,
-    /// Whether the last look failed.
-    is_lost: bool,
-    /// Whether the last look found another file under the name, or none.
-    is_replaced: bool,
+    /// What the last look found.
+    found: Found,
     /// The number of unsettled versions that were given out.
     unsettled: u64,
     all: Changes,
@@ -80,6 +78,17 @@ struct State {
     /// The hosts that were forgotten while they had writes to sync, or a failure to be told of.
     forgotten: Debt,
     syncs: Syncs,
+}
+
+/// What a look at a file found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// The same file.
+    Same,
+    /// Another file under the name, or none.
+    Replaced,
+    /// Nothing: it failed.
+    Nothing,
 }
 
 /// The syncs of a namespace.
@@ -150,7 +159,7 @@ impl State {
 
     /// Whether the last look found another file or another length.
     fn is_stale(&self, bytes: u64) -> bool {
-        self.is_replaced || self.stamp.is_some_and(|stamp| stamp.bytes != bytes)
+        self.found == Found::Replaced || self.stamp.is_some_and(|stamp| stamp.bytes != bytes)
     }
 
     /// A version that no later one is equal to.
@@ -232,8 +241,7 @@ impl Version {
             looked: None,
             marks: 0,
             is_unsettled: false,
-            is_lost: false,
-            is_replaced: false,
+            found: Found::Same,
             unsettled: 0,
             all: Changes::default(),
             own: BTreeMap::new(),
@@ -275,7 +283,8 @@ impl Version {
             begun: state.all.begun - own.begun,
             ended: state.all.ended - own.ended,
         };
-        let is_known = state.is_fresh(since) && !state.is_lost && !state.is_unsettled && !state.is_stale(bytes);
+        let is_same = state.found == Found::Same;
+        let is_known = state.is_fresh(since) && is_same && !state.is_unsettled && !state.is_stale(bytes);
         if !is_known || !others.is_over() {
             return state.unsettled();
         }
@@ -369,22 +378,22 @@ impl Version {
         let now = match stamp {
             Ok(now) => now,
             Err(error) if is_missing(&error) => {
-                state.is_replaced = true;
+                state.found = Found::Replaced;
                 return false;
             }
             Err(error) => {
-                if !state.is_lost {
+                if state.found != Found::Nothing {
                     tracing::warn!("cannot look at a served file: {error}");
                 }
-                state.is_lost = true;
+                state.found = Found::Nothing;
                 return false;
             }
         };
-        state.is_lost = false;
-        state.is_replaced = state.stamp.is_some_and(|was| !was.is_same_file(&now));
-        if state.is_replaced {
+        if state.stamp.is_some_and(|was| !was.is_same_file(&now)) {
+            state.found = Found::Replaced;
             return false;
         }
+        state.found = Found::Same;
         if state.stamp != Some(now) {
             // No host has changed the file since the last look, and none is changing it.
             let is_idle = state.marks == marks && state.marks() == marks && state.all.is_over();

@@ -328,8 +328,8 @@ pub(crate) fn single_file(folder: &Location, names: &Listing, index: &Path) -> O
     if !is_usual || !ending(folder, names, SINGLE_NAME).contains(&file) {
         return None;
     }
-    let named = WeightIndex::read(&*folder.store, index);
-    let is_of_index = named.is_ok_and(|index| index.files.contains(&file));
+    let read = WeightIndex::read(&*folder.store, index);
+    let is_of_index = read.is_ok_and(|index| index.files.contains(&file));
     (!is_of_index).then_some(file)
 }
 

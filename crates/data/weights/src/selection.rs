@@ -45,11 +45,11 @@ impl Selection {
     /// A name that no tensor has is an error, in filters and in slices, and so are filters that match nothing.
     pub fn new(model: &Model, filters: &Filters, slices: &[Slice]) -> Result<Self> {
         let path = model.path.display();
-        let sliced = slices.iter().filter_map(|slice| match &slice.filter {
+        let exact = slices.iter().filter_map(|slice| match &slice.filter {
             Some(Filter::Name(name)) => Some(name.as_str()),
             _ => None,
         });
-        if let Some(missing) = filters.names().chain(sliced).find(|name| model.number(name).is_none()) {
+        if let Some(missing) = filters.names().chain(exact).find(|name| model.number(name).is_none()) {
             let target = format!("tensor {}", quoted(missing));
             return Err(
                 Error::new(ErrorKind::NotFound, "find", target, format!("{path} has none"))
