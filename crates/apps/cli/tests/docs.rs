@@ -2,7 +2,7 @@
 //!
 //! In a fence marked `console`, a line that starts with `$ ` is a command, `? N` its exit code (default 0), and the
 //! rest its output, in which a line of `...` or `…` matches any number of lines. A fence marked `sh` has only commands.
-//! A fence whose info string contains `no-run:` is not run; the reason after it is printed, and the fence is counted.
+//! A fence whose info string contains `no-run:` is left out; the reason after it is printed, and the fence is counted.
 
 use std::{
     fs,
@@ -18,24 +18,25 @@ struct Example {
     command: String,
     code: i32,
     output: Vec<String>,
-    skipped: Option<String>,
+    /// Why it is not run.
+    left_out: Option<String>,
 }
 
 #[test]
 fn every_command_in_the_guides_runs_and_prints_what_they_say() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     let examples: Vec<Example> = pages(&root).iter().flat_map(|page| read(page)).collect();
-    let (skipped, run): (Vec<_>, Vec<_>) = examples.iter().partition(|e| e.skipped.is_some());
+    let (left_out, run): (Vec<_>, Vec<_>) = examples.iter().partition(|e| e.left_out.is_some());
     assert!(run.len() >= 20, "only {} commands were found", run.len());
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder for the files");
     furnish(place.path());
     let wrong: Vec<String> = run.iter().filter_map(|e| check(e, place.path())).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    for example in &skipped {
-        let why = example.skipped.as_deref().unwrap_or_default();
-        eprintln!("skipped: {} ({why})", example.command);
+    for example in &left_out {
+        let why = example.left_out.as_deref().unwrap_or_default();
+        eprintln!("left out: {} ({why})", example.command);
     }
-    eprintln!("{} commands run, {} skipped", run.len(), skipped.len());
+    eprintln!("{} commands run, {} left out", run.len(), left_out.len());
 }
 
 fn pages(root: &Path) -> Vec<PathBuf> {
@@ -104,7 +105,7 @@ fn read(page: &Path) -> Vec<Example> {
                 page: page.file_name().unwrap_or_default().to_string_lossy().into(),
                 line,
                 command: command.split(" #").next().unwrap_or_default().trim().to_owned(),
-                skipped: info.split_once("no-run:").map(|(_, why)| why.trim().to_owned()),
+                left_out: info.split_once("no-run:").map(|(_, why)| why.trim().to_owned()),
                 ..Example::default()
             });
         } else if let Some(example) = examples.last_mut().filter(|_| language == "console") {

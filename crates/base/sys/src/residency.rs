@@ -197,7 +197,7 @@ mod tests {
         if cached_pages(&file, whole).is_ok_and(|pages| pages == 0) {
             assert_eq!(resident_by_sample(&file, whole), Vec::new());
         } else {
-            eprintln!("skipped: this file system does not evict its pages");
+            eprintln!("left out: evicted files: this file system does not evict its pages");
         }
     }
 }

@@ -55,7 +55,7 @@ fn every_size_and_every_route_arrives_whole() {
             Choice::Only(Route::Staged),
         ] {
             if file.alignment().is_none() && choice != Choice::Auto {
-                eprintln!("skipped: no O_DIRECT here");
+                eprintln!("left out: {choice:?}: no O_DIRECT here");
                 continue;
             }
             let (bytes, receipt) = read_whole(&executor, &file, choice).unwrap();
@@ -117,6 +117,7 @@ fn a_copy_is_the_same_bytes_by_every_route() {
         let source = write_file(&folder.path().join("source"), len);
         for choice in [Choice::Auto, Choice::Only(Route::Buffered), Choice::Only(Route::Direct)] {
             if source.alignment().is_none() && choice != Choice::Auto {
+                eprintln!("left out: {choice:?}: no O_DIRECT here");
                 continue;
             }
             let target = folder.path().join("target");
@@ -248,6 +249,7 @@ fn short_late_and_reordered_ios_still_arrive_whole() {
         .unwrap();
         for choice in [Choice::Auto, Choice::Only(Route::Buffered), Choice::Only(Route::Direct)] {
             if file.alignment().is_none() && choice == Choice::Only(Route::Direct) {
+                eprintln!("left out: {choice:?}: no O_DIRECT here");
                 continue;
             }
             let (bytes, _) = read_whole(&executor, &file, choice).unwrap();
@@ -274,6 +276,7 @@ fn a_file_that_shrank_or_grew_is_an_error_that_says_so() {
             let path = folder.path().join("f");
             let file = write_file(&path, 200_000);
             if file.alignment().is_none() && choice != Choice::Auto {
+                eprintln!("left out: {choice:?}: no O_DIRECT here");
                 continue;
             }
             fs::OpenOptions::new()

@@ -51,7 +51,7 @@ fn choice(file: &File) -> Choice {
     if file.alignment().is_some() {
         return Choice::Only(Route::Direct);
     }
-    eprintln!("skipped: no O_DIRECT here");
+    eprintln!("left out: the direct route: no O_DIRECT here");
     Choice::Auto
 }
 

@@ -66,6 +66,8 @@ fn bytes_cross_the_borders_of_regions_that_are_allocated_late() {
             let mut choices = vec![Choice::Auto, Choice::Only(Route::Buffered)];
             if file.alignment().is_some() {
                 choices.push(Choice::Only(Route::Staged));
+            } else {
+                eprintln!("left out: the staged route: no O_DIRECT here");
             }
             for choice in choices {
                 let to = Arc::new(scattered(&context));
@@ -73,6 +75,7 @@ fn bytes_cross_the_borders_of_regions_that_are_allocated_late() {
                 let job = executor.read_scattered(files, whole(&file), &to, choice);
                 let mut job = job.unwrap();
                 for number in 0..STARTS.len() {
+                    // Time in which a read that does not wait for memory would finish.
                     thread::sleep(Duration::from_millis(3));
                     assert!(!job.is_done(), "the last memory is not allocated yet");
                     let region = &to.regions()[number];
@@ -101,6 +104,8 @@ fn a_read_whose_memory_is_never_allocated_can_be_cancelled() {
         let ask = Ask::new(Choice::Auto, &progress);
         let job = executor.read_scattered(vec![Arc::clone(&file)], whole(&file), &to, ask);
         let job = job.unwrap();
+        // Time in which the read usually starts. It is cancelled in any case, and a read that does not wait for memory
+        // would finish.
         thread::sleep(Duration::from_millis(20));
         progress.cancel();
         assert_eq!(job.wait().unwrap_err().kind(), ErrorKind::Cancelled);
@@ -161,6 +166,7 @@ fn read_during_work(standin: &Standin, is_fenced: bool) -> Vec<u8> {
     to.open(1);
     let job = executor.read_scattered(vec![file], move_all(), &to, Choice::Auto);
     let mut job = job.unwrap();
+    // Time in which a read that does not wait for the held copies would finish.
     thread::sleep(Duration::from_millis(20));
     assert!(!job.is_done());
     standin.release();

@@ -111,7 +111,7 @@ fn read_with(settings: Settings) {
     let routes = [Choice::Only(Route::Staged), Choice::Only(Route::Buffered)];
     for choice in routes {
         if file.alignment().is_none() && choice == routes[0] {
-            eprintln!("skipped: no O_DIRECT here");
+            eprintln!("left out: the staged route: no O_DIRECT here");
             continue;
         }
         let mut region = Arc::new(Region::host(file.bytes()).unwrap());

@@ -121,7 +121,7 @@ fn a_stall_is_an_error_and_slow_progress_is_not() {
     let start = Instant::now();
     let error = client.send(get(&server.url("/stall"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Transient, "{error}");
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(20));
 }
 
 /// One byte every 50 ms.

@@ -54,20 +54,14 @@ impl S3Server {
     /// Its secret.
     pub const READER_SECRET_ACCESS_KEY: &'static str = "lab-reader-secret-access-key";
 
-    /// The server of this process, started on first use. Returns `None` and prints the reason if it is unavailable.
+    /// The server of this process, started on first use. If it is unavailable, every call prints the reason, so that
+    /// each test that needs the server counts as skipped, and returns `None`.
     pub fn shared() -> Option<&'static Self> {
-        static SHARED: OnceLock<Option<S3Server>> = OnceLock::new();
-        let shared = SHARED.get_or_init(|| match Self::start() {
-            Ok(weed) => Some(weed),
-            Err(error) => {
-                #[expect(clippy::print_stderr, reason = "skipped tests are counted by this line")]
-                {
-                    eprintln!("skipped: no S3 server: {error}");
-                }
-                None
-            }
-        });
-        shared.as_ref()
+        static SHARED: OnceLock<io::Result<S3Server>> = OnceLock::new();
+        let shared = SHARED.get_or_init(Self::start).as_ref();
+        #[expect(clippy::print_stderr, reason = "skipped tests are counted by this line")]
+        let shared = shared.inspect_err(|error| eprintln!("skipped: no S3 server: {error}"));
+        shared.ok()
     }
 
     /// Starts a server, or uses the one given by the environment.

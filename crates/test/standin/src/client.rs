@@ -61,6 +61,7 @@ impl Standin {
         );
         assert!(output.is_success, "inside the stand-in:\n{}", output.text);
         assert!(output.text.contains("1 passed"), "{test} was not run:\n{}", output.text);
+        print_omissions(&output.text);
     }
 
     fn inside() -> Self {
@@ -192,6 +193,17 @@ fn shared_object() -> PathBuf {
     let mut objects = folders.map(|folder| folder.join("libstraightway_standin.so"));
     let found = objects.find(|object| Path::exists(object));
     found.unwrap_or_else(|| panic!("no libstraightway_standin.so near {}", test.display()))
+}
+
+/// Prints the lines in the output of a body that say what it skipped or left out, so that they are in the output of its
+/// test.
+#[expect(clippy::print_stderr, reason = "skipped tests are counted by these lines")]
+fn print_omissions(text: &str) {
+    for line in text.lines() {
+        if line.starts_with("skipped: ") || line.starts_with("left out: ") {
+            eprintln!("{line}");
+        }
+    }
 }
 
 /// The exit status and the output of a process.

@@ -221,6 +221,11 @@ impl Server {
         self.shared.connections.load(Ordering::Relaxed)
     }
 
+    /// The number of connections that are open.
+    pub fn open(&self) -> usize {
+        self.shared.open.load(Ordering::Relaxed)
+    }
+
     /// The largest number of connections open at the same time.
     pub fn open_max(&self) -> usize {
         self.shared.open_max.load(Ordering::Relaxed)

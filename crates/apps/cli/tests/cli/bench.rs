@@ -178,6 +178,7 @@ fn an_interrupted_bench_exits_with_130_and_leaves_nothing() {
     let args = point.split(' ').chain(["--runs", "1000"]);
     let mut running = dir.start(args);
     assert!(running.wait_until(|| dir.names().len() > 1));
+    // Usually the point runs by then. An interruption of its preparation has the same result.
     sleep(Duration::from_millis(300));
     running.signal(Signal::INT);
     let asked = Instant::now();

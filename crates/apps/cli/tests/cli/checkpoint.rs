@@ -5,7 +5,6 @@ use std::{
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
-    thread::sleep,
     time::{Duration, Instant},
 };
 
@@ -215,7 +214,7 @@ fn an_interrupted_comparison_exits_with_130() {
     let dir = TestDir::new();
     save(&dir, SaverOptions::default(), 24 << 10, [(10, 1), (20, 2)]);
     let mut running = dir.start("checkpoint diff run 10 20 --limit 1MB/s".split(' '));
-    sleep(Duration::from_millis(500));
+    assert!(running.wait_until_caught(Signal::INT), "it never began");
     running.signal(Signal::INT);
     let ran = running.wait();
     assert_eq!(ran.code, Some(130), "{ran:?}");

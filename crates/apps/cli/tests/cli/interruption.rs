@@ -10,12 +10,11 @@ use crate::test_dir::{Running, TestDir, noise};
 /// A copy of 4 MiB that is slow enough to be interrupted.
 const SLOWLY: [&str; 7] = ["--limit", "2MB/s", "--chunk", "64KiB", "--depth", "2", "--route"];
 
-/// Starts a copy of `source` to `target` and waits until it is under way.
+/// Starts a copy of `source` to `target` and waits until it has written some bytes.
 fn midway(dir: &TestDir, route: &str) -> Running {
     let args = ["copy", "source", "target"].into_iter().chain(SLOWLY);
     let mut running = dir.start(args.chain([route]));
-    assert!(running.wait_until(|| dir.has_part()), "it never began");
-    sleep(Duration::from_millis(150));
+    assert!(running.wait_until(|| dir.has_written_part()), "it never began");
     running
 }
 
@@ -48,8 +47,7 @@ fn a_copy_that_was_started_with_an_ignored_signal_continues() {
         let slowly = SLOWLY.join(" ");
         let deaf = format!("trap '' INT HUP; exec \"$0\" copy source target {slowly} auto");
         let mut running = dir.start_program("bash", &["-c", &deaf, env!("CARGO_BIN_EXE_straightway")]);
-        assert!(running.wait_until(|| dir.has_part()), "it never began");
-        sleep(Duration::from_millis(150));
+        assert!(running.wait_until(|| dir.has_written_part()), "it never began");
         running.signal(signal);
         let ran = running.wait();
         assert_eq!(ran.code, Some(0), "{ran:?}");

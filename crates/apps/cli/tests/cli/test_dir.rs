@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::fs::{SeekFrom, seek};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 use straightway_core::random::Seed;
@@ -174,6 +175,15 @@ impl TestDir {
         self.names().iter().any(|name| name.ends_with(PART))
     }
 
+    /// Whether bytes were written to a temporary file in the directory. The file is not read: that could disturb a
+    /// direct write.
+    pub(crate) fn has_written_part(&self) -> bool {
+        let names = self.names().into_iter().filter(|name| name.ends_with(PART));
+        // It may be gone by now.
+        let mut files = names.filter_map(|name| fs::File::open(self.path(name)).ok());
+        files.any(|file| seek(file, SeekFrom::Data(0)).is_ok())
+    }
+
     /// `text` without the parts that differ between runs.
     pub(crate) fn redact(&self, text: &str) -> String {
         text.replace(&self.root().display().to_string(), "DIR")
@@ -191,6 +201,18 @@ impl Running {
     pub(crate) fn signal(&mut self, signal: Signal) {
         let pid = Pid::from_child(self.child());
         kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits until it has a handler for a signal, and returns whether that happened before the end of the run.
+    pub(crate) fn wait_until_caught(&mut self, signal: Signal) -> bool {
+        let path = format!("/proc/{}/status", self.child().id());
+        let bit = 1_u64 << (signal.as_raw() - 1);
+        self.wait_until(|| {
+            let status = fs::read_to_string(&path).unwrap_or_default();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+            let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+            caught.is_some_and(|mask| mask & bit != 0)
+        })
     }
 
     /// Waits until `is_so`, and returns whether that happened before the end of the run.

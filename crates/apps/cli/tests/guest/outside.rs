@@ -114,7 +114,7 @@ fn boot(series: &str, topology: Topology, script: &str) -> Option<GuestOutput> {
         if Path::new(path).exists() {
             programs.push((name, Path::new(path)));
         } else {
-            eprintln!("skipped: {name} in the guest: it is not installed (package {name})");
+            eprintln!("left out: {name} in the guest: it is not installed (package {name})");
         }
     }
     let guest = Guest {

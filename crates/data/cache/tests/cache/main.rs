@@ -10,7 +10,7 @@ use std::{
     fs,
     os::unix::fs::{FileExt, PermissionsExt, symlink},
     path::Path,
-    sync::atomic::Ordering,
+    sync::{Arc, Mutex, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -274,11 +274,15 @@ fn a_load_that_waits_for_another_fetch_can_be_cancelled() {
     let (_folder, cache) = cache(1 << 30);
     let object = content(0, 1, MIB);
     let copy = object.clone();
+    let ranges = Arc::new(Mutex::new(Vec::new()));
+    let requested = Arc::clone(&ranges);
     // Only its first bytes are sent.
     let server = Server::start(move |request| {
         let mut steps = request.response(&copy, "\"1\"");
-        if request.range(MIB).is_none_or(|range| range.start > 0) {
+        let range = request.range(MIB);
+        if range.as_ref().is_none_or(|range| range.start > 0) {
             steps.insert(0, ServerStep::Wait(Duration::from_mins(1)));
+            requested.lock().unwrap().push(range);
         }
         steps
     });
@@ -286,12 +290,21 @@ fn a_load_that_waits_for_another_fetch_can_be_cancelled() {
     let url = server.url("/");
     let open = || Opened::new(&url, &cache, &part, Settings::default());
     let (fetching, waiting) = (open().start().unwrap(), open().start().unwrap());
-    std::thread::sleep(Duration::from_secs(1));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while ranges.lock().unwrap().is_empty() {
+        assert!(Instant::now() < deadline, "nothing is fetched");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Time for the other load to find that its bytes are being fetched. It must end in any case.
+    std::thread::sleep(Duration::from_millis(200));
     let start = Instant::now();
     for (_executor, ticket) in [waiting, fetching] {
         ticket.cancel();
         assert_eq!(ticket.wait().unwrap_err().kind(), ErrorKind::Cancelled);
     }
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    let ranges = ranges.lock().unwrap();
+    let is_repeated = |at: usize| ranges[..at].contains(&ranges[at]);
+    assert!(!(0..ranges.len()).any(is_repeated), "both loads fetch: {ranges:?}");
     assert!(files(cache.path()).is_empty(), "{:?}", files(cache.path()));
 }

@@ -142,7 +142,7 @@ impl Mounts {
                     mounts.mounted.push(folder.clone());
                     mounts.folders.insert(system, folder);
                 }
-                Err(reason) => eprintln!("skipped: no {system} to test on: {reason}"),
+                Err(reason) => eprintln!("left out: {system}: {reason}"),
             }
         }
         mounts

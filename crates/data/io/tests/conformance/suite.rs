@@ -4,8 +4,9 @@
 //! time, and `only=31` runs a single case. A failed case prints the words that repeat it.
 
 use std::{
+    io::{BufRead, BufReader},
     panic::{AssertUnwindSafe, catch_unwind},
-    process::Command,
+    process::{Command, Stdio},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -102,7 +103,11 @@ fn every_engine_route_and_file_system_moves_every_byte_of_many_objects() {
     }
     match in_namespace() {
         Ok(mut command) => {
-            let status = command.status().unwrap();
+            let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+            // Printed by this thread, the lines are in the output of this test.
+            let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+            lines.map_while(Result::ok).for_each(|line| eprintln!("{line}"));
+            let status = child.wait().unwrap();
             assert!(status.success(), "see above: {status}");
         }
         Err(reason) => run_all(&Err(reason)),
@@ -145,7 +150,7 @@ fn run_all(may_mount: &Result<(), String>) {
     for (number, case) in cases.iter().enumerate() {
         if number >= cover && start.elapsed() > request.time_max {
             let left = cases.len() - number;
-            eprintln!("conformance: {left} cases were left out, as the time was over");
+            eprintln!("left out: {left} cases, because the time is over");
             break;
         }
         let Some(folder) = mounts.folder(case.system) else {
@@ -153,7 +158,7 @@ fn run_all(may_mount: &Result<(), String>) {
         };
         if u64::from(case.objects) > objects_max {
             let objects = case.objects;
-            eprintln!("skipped: {objects} objects need more open files than `ulimit -n` allows");
+            eprintln!("left out: {objects} objects: they need more open files than `ulimit -n` allows");
             continue;
         }
         watchdog.begin(case);

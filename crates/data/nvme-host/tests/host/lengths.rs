@@ -121,9 +121,12 @@ fn a_file_with_another_length_than_at_the_last_scan_is_read_whole() {
     }
 }
 
+/// A change of a file.
+type Change = fn(&Path);
+
 #[test]
 fn a_file_that_gets_another_length_during_a_transfer_fails_it() {
-    let changes: [(&str, fn(&Path)); 6] = [
+    let changes: [(&str, Change); 6] = [
         ("grown", |path| rewrite(path, &Seed(9).bytes(70_000))),
         ("shrunk", |path| rewrite(path, &Seed(9).bytes(5000))),
         ("emptied", |path| rewrite(path, &[])),

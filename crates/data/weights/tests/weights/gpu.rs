@@ -110,7 +110,10 @@ fn tensors_in_memory_of_their_own_on_a_gpu_are_saved_byte_for_byte() {
                 (Some(disk.path()), true),
                 (tmpfs.as_ref().map(TempDir::path), false),
             ] {
-                let Some(home) = home else { continue };
+                let Some(home) = home else {
+                    eprintln!("left out: a file system in memory: no /dev/shm");
+                    continue;
+                };
                 let path = home.join("model.safetensors");
                 let receipt = saver.save_held(&path, &held(is_mixed), &BTreeMap::new()).unwrap();
                 assert!(is_mixed || receipt.pinned_bytes_peak > 0, "{receipt}");
@@ -231,6 +234,7 @@ fn blocks_that_are_allocated_while_the_load_runs_hold_every_tensor() {
                 let target = Arc::clone(prepared.target.as_ref().unwrap());
                 let running = thread::spawn(move || prepared.run());
                 for (number, region) in target.regions().iter().enumerate() {
+                    // The time that the library takes to allocate a block.
                     thread::sleep(Duration::from_millis(2));
                     let bytes = usize::try_from(region.bytes()).unwrap();
                     region

@@ -34,7 +34,7 @@ fn choices(model: &Model) -> Vec<Choice> {
     if model.shards[0].file().unwrap().alignment().is_some() {
         choices.extend([Route::Direct, Route::Staged].map(Choice::Only));
     } else {
-        eprintln!("skipped: no O_DIRECT here");
+        eprintln!("left out: the direct and the staged route: no O_DIRECT here");
     }
     choices
 }

@@ -24,6 +24,9 @@ const SLACK_BYTES: u64 = 16 << 20;
 
 const RING_BYTES: u64 = 8 << 20;
 
+/// The beginning of a line that says what was not measured.
+const LEFT_OUT: &str = "left out: ";
+
 /// The anonymous memory of this process.
 fn taken_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -64,7 +67,7 @@ fn measure(path: &Path) {
         };
         let model = Arc::new(Model::open(path).unwrap());
         if choice == Choice::Only(Route::Staged) && model.shards[0].file().unwrap().alignment().is_none() {
-            eprintln!("skipped: no O_DIRECT here");
+            eprintln!("{LEFT_OUT}the staged route: no O_DIRECT here");
             continue;
         }
         let all = Selection::all(&model);
@@ -111,4 +114,7 @@ fn a_load_takes_the_ring_and_the_headers_above_its_region_and_a_stream_two_batch
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{told}");
+    for line in told.lines().filter(|line| line.starts_with(LEFT_OUT)) {
+        eprintln!("{line}");
+    }
 }

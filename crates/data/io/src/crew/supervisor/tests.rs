@@ -208,7 +208,16 @@ fn lanes_set_aside_are_bounded_and_serve_again_when_storage_answers() {
     assert!(error.to_string().contains("have not completed"), "{error}");
     assert!(error.hint().is_some());
     open.store(true, Ordering::Relaxed);
-    std::thread::sleep(Duration::from_millis(20));
+    // Jobs are refused until the I/Os of the lanes set aside have completed.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let (job, _) = job(folder.path(), 2);
+        let (job, _) = run(&mut supervisor, job);
+        match job.outcome() {
+            Ok(_) => break,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    }
     assert_runs(&mut supervisor, folder.path(), 3);
 }
 
