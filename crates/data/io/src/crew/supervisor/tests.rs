@@ -214,7 +214,7 @@ fn lanes_set_aside_are_bounded_and_serve_again_when_storage_answers() {
         let (job, _) = job(folder.path(), 2);
         let (job, _) = run(&mut supervisor, job);
         match job.outcome() {
-            Ok(_) => break,
+            Ok(()) => break,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
     }
