@@ -143,10 +143,10 @@ mod tests {
         let refresh = Refresh::default();
         let [hanging, other] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
         let count = |looks: &AtomicUsize| looks.load(Ordering::SeqCst);
-        let (begin, begun) = mpsc::channel();
+        let (announce, begun) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         let hang: Job = Box::new(move || {
-            begin.send(()).expect("the test waits for it");
+            announce.send(()).expect("the test waits for it");
             let _ = released.recv();
         });
         let start = Instant::now();

@@ -383,9 +383,10 @@ fn interim_responses_are_read_over() {
         });
         let lab = Lab::new(&server, unhedged());
         let remote = lab.open("/object");
-        let mut engine: Box<dyn Engine> = match is_ring {
-            true => Box::new(lab.engine(1)),
-            false => Box::new(straightway_net::threads(1).unwrap()),
+        let mut engine: Box<dyn Engine> = if is_ring {
+            Box::new(lab.engine(1))
+        } else {
+            Box::new(straightway_net::threads(1).unwrap())
         };
         let got = read_all(&mut *engine, &remote, object.len(), 10_000).unwrap();
         assert!(got.bytes == object, "tls {tls}, ring {is_ring}");
