@@ -25,7 +25,11 @@ impl Portal {
     pub fn parse(text: &str) -> Result<Self> {
         let refuse = || {
             let why = "it is not HOST[:PORT]";
-            Error::new(ErrorKind::Invalid, "use address", text, why)
+            // It may have a password.
+            let shown = text
+                .rfind('@')
+                .map_or(text.to_owned(), |at| format!("…{}", &text[at..]));
+            Error::new(ErrorKind::Invalid, "use address", shown, why)
         };
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -41,7 +45,7 @@ impl Portal {
             Some(port) => port.parse().map_err(|_| refuse())?,
             None => IO_PORT,
         };
-        if host.is_empty() || port == 0 || host.contains(char::is_whitespace) {
+        if host.is_empty() || port == 0 || host.contains(|c: char| c == '@' || c.is_whitespace()) {
             return Err(refuse());
         }
         Ok(Self::new(host, port))
@@ -111,6 +115,14 @@ mod tests {
         }
         for text in ["", ":1", "a:", "a:0", "a:70000", "[::1", "a b"] {
             assert!(Portal::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_shows_no_password() {
+        for text in ["user:hunter2@node", "user:hunter2@node:4420", "user:hunter2@[::1]:1"] {
+            let error = Portal::parse(text).unwrap_err().to_string();
+            assert!(error.contains("…@") && !error.contains("hunter2"), "{error}");
         }
     }
 
