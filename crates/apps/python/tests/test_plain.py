@@ -103,7 +103,7 @@ class Own:
     """A user-defined class."""
 
 
-@pytest.mark.parametrize("value", [Own(), Own, lambda: 0, numpy.array([Own()], object), {Own()}, numpy.dtype("O"), os.system, numpy.array(["a"], object)], ids=str)
+@pytest.mark.parametrize("value", [Own(), Own, lambda: 0, numpy.array([Own()], object), {Own()}, numpy.dtype("O"), os.system, numpy.array(["a"], object)], ids=[str(number) for number in range(8)])
 def test_other_values_are_not_plain(value):
     with pytest.raises(_plain.NotPlain):
         _plain.encoded(value)
