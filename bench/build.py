@@ -6,7 +6,10 @@ figure is the user CPU time of the whole command, because the wall-clock time of
 bar: the new commit takes at most 0.7 of the old one's time. Needs a quiet machine; a run takes about five minutes on two
 cores.
 
-    python3 bench/build.py --old COMMIT [--new HEAD] [--rounds 1] [--folder DIR]
+    python3 bench/build.py --old COMMIT [--new HEAD] [--rounds 1] [--folder DIR] [--keep DIR]
+
+`--keep DIR` keeps what bench/versions.py compares: the program of each commit as DIR/old and DIR/new, and its wheel in
+DIR/old.wheel and DIR/new.wheel. The wheels are built after the measurement.
 """
 
 import os
@@ -22,8 +25,9 @@ from harness import ROOT, Bench, alternate, facts, parser, sh, show_compared, ve
 BAR = 0.7
 
 
-def clean_demo(commit, folder):
-    """Runs `make demo` of a commit in a clean clone, and returns its seconds."""
+def clean_demo(commit, folder, keep=None):
+    """Runs `make demo` of a commit in a clean clone, and returns its seconds. Keeps the program and a wheel under the name
+    `keep`."""
     clone, cache = os.path.join(folder, "clone"), os.path.join(folder, "cache")
     sh("git", "clone", "--quiet", ROOT, clone)
     sh("git", "-C", clone, "checkout", "--quiet", "--detach", commit)
@@ -40,6 +44,14 @@ def clean_demo(commit, folder):
         check=True,
     )
     after, seconds = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - start
+    if keep:
+        os.makedirs(os.path.dirname(keep), exist_ok=True)
+        shutil.copy(os.path.join(cache, "target", "release", "straightway"), keep)
+        venv, target = os.path.join(folder, "venv"), os.path.join(cache, "target")
+        sh("python3", "-m", "venv", venv)
+        sh(os.path.join(venv, "bin", "pip"), "install", "--quiet", "maturin>=1.9,<2")
+        wheel = [os.path.join(clone, "tools", "wheel"), venv, os.path.abspath(keep) + ".wheel", "--release"]
+        sh(*wheel, env=environment | {"CARGO_TARGET_DIR": target})
     shutil.rmtree(clone)
     shutil.rmtree(cache)
     return {
@@ -55,12 +67,13 @@ def main():
     options.add_argument("--new", default="HEAD", help="the commit to measure [default: HEAD]")
     options.add_argument("--rounds", type=int, default=1)
     options.add_argument("--folder", help="folder for clones and caches [default: the system's temporary folder]")
+    options.add_argument("--keep", help="folder for the programs and the wheels")
     args = options.parse_args()
     bench = Bench(args)
     commits = {side: sh("git", "-C", ROOT, "rev-parse", "--short", getattr(args, side)).strip() for side in ("old", "new")}
     for side, _ in alternate(commits, args.rounds, warm_up=False):
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-            run = clean_demo(commits[side], folder)
+            run = clean_demo(commits[side], folder, args.keep and os.path.join(args.keep, side))
         bench.note(side, run)
         print(f"{side} {commits[side]}: {run['user_s']} s user, {run['wall_s']} s", flush=True)
     new, old = (statistics.median(run["user_s"] for run in bench.runs[side]) for side in ("new", "old"))
