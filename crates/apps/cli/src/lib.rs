@@ -1,12 +1,13 @@
 //! The `straightway` command.
 //!
-//! Each command is a file under `command/` with an `Args` (the source of the help, the completions and the man page)
-//! and a `run` that returns an exit code: 0 yes, 1 no, 2 error, 130 interrupted. Data goes to stdout, messages to
-//! stderr.
+//! Each command is described here, and is a file under `command/` with its `Args` and a `run` that returns an exit code:
+//! 0 yes, 1 no, 2 error, 130 interrupted. Both are the source of the help, the completions and the man pages. Data goes
+//! to stdout, messages to stderr.
 //!
 //! It is a library because the command exists twice: as a program, and in the Python package.
 
 mod command;
+mod deferred;
 mod hint;
 pub mod log;
 pub mod stores;
@@ -15,6 +16,7 @@ use std::{ffi::OsString, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use command::output::say;
+use deferred::Deferred;
 use straightway_core::{Error, ErrorKind, text::shown};
 use straightway_scenario::check::Refusals;
 
@@ -32,20 +34,69 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Plan(command::plan::Args),
-    Sim(command::sim::Args),
-    Copy(command::copy::Args),
-    Load(command::load::Args),
-    Inspect(command::inspect::Args),
-    Ls(command::ls::Args),
-    Rm(command::rm::Args),
-    Rewrite(command::rewrite::Args),
-    Checkpoint(command::checkpoint::Args),
-    Target(command::target::Args),
-    Bench(command::bench::Args),
-    Doctor(command::doctor::Args),
-    Completions(command::completions::Args),
-    Man(command::completions::ManArgs),
+    /// Plan a cluster: checkpoints, ingest, transports, architectures and more
+    Plan(Deferred<command::plan::Args>),
+    /// Simulate a machine's PCIe tree or a cluster's fabric, event by event
+    Sim(Deferred<command::sim::Args>),
+    /// Copy files and folders by the most direct route, and report the route taken.
+    ///
+    /// Each file appears under its name when it is complete and durable, or not at all. With `host:` or `cuda:0` as the
+    /// target, the bytes are read into that memory and then discarded: this measures what a program that loads the file
+    /// would wait for. `p2p:` and a PCI address is memory in a BAR of that device, which drives reach by peer-to-peer DMA.
+    Copy(Deferred<command::copy::Args>),
+    /// Load a model's weights into memory, and report the route taken.
+    ///
+    /// The model is a safetensors file, a folder, or an index file. Only selected tensors are read. The weights are then
+    /// discarded: this measures what a program that loads the model would wait for.
+    Load(Deferred<command::load::Args>),
+    /// Show a model's tensors and files, and how they would be loaded.
+    ///
+    /// Names, dtypes, shapes, sizes and alignment. Only headers are read. The routes shown depend on which parts of the
+    /// files are in the page cache now.
+    Inspect(Deferred<command::inspect::Args>),
+    /// List the objects below a URI or folder, with their sizes.
+    ///
+    /// Folders (common prefixes of keys) end with a slash. Names are printed page by page, and nothing is opened.
+    Ls(Deferred<command::ls::Args>),
+    /// Remove objects from an object store.
+    ///
+    /// A name is one object; with --recursive it is everything below it. With --dry-run, objects are listed and nothing is
+    /// removed. Local files are not removed: use `rm`.
+    Rm(Deferred<command::rm::Args>),
+    /// Rewrite a model's files with their data on page boundaries.
+    ///
+    /// Tensors and metadata stay unchanged, and so do the names of the files, unless --shard-size divides the tensors among
+    /// new ones. The new model appears when all of it is durable. Other files of the folder (configuration, tokenizer) are
+    /// not copied.
+    Rewrite(Deferred<command::rewrite::Args>),
+    /// List, check, compare, prune, export, restore and benchmark checkpoints.
+    Checkpoint(Deferred<command::checkpoint::Args>),
+    /// Serve files, folders and block devices over NVMe/TCP.
+    ///
+    /// Each file is a namespace of one subsystem, which Linux, SPDK and `nvme-tcp://` addresses of Straightway can read. It
+    /// runs until it is interrupted, and then reports what each host did. Hosts cannot write unless --writable is given.
+    /// Files that appear, grow or are replaced below a served folder are detected, and hosts are notified.
+    Target(Deferred<command::target::Args>),
+    /// Measure the drive behind PATH by each route, over block sizes and depths.
+    ///
+    /// Every point is a real transfer through the executor that `copy` uses. At the best point of each route, the route and
+    /// its stages are then measured in turn, for `plan compare`. The result is stored as this machine's profile, which
+    /// provides the defaults of later reads. An object by URI is read with several request sizes and numbers of requests in
+    /// flight.
+    Bench(Deferred<command::bench::Args>),
+    /// Diagnose whether bytes can go directly into GPU memory and, if not, what prevents it.
+    ///
+    /// Examines the driver and platform, the fabric, and the file system and drives of PATH, then makes a real transfer.
+    /// Problems come first, with the command that fixes each. Exits with 0 if the direct route is proven, 1 if it is not, 2
+    /// on an error. For a bucket it reports whether it can be read, how fast, and what limits that; with --write, whether
+    /// saves and copies to it are safe. For other objects by URI it reports whether they can be read, how fast, and the
+    /// round trips, retransmits and stalls of the connections. With --verbose, checks that passed or do not apply are shown
+    /// too.
+    Doctor(Deferred<command::doctor::Args>),
+    /// Write the completions for a shell to stdout.
+    Completions(Deferred<command::completions::Args>),
+    /// Write the man pages, one for each command, into a folder.
+    Man(Deferred<command::completions::ManArgs>),
 }
 
 /// Runs the command with these arguments, the first of which is its own name.
@@ -66,20 +117,20 @@ pub fn run(args: &[OsString]) -> ExitCode {
         return report_error(&error.into());
     }
     let answer = match cli.command {
-        Command::Plan(args) => command::plan::run(args),
-        Command::Sim(args) => command::sim::run(args),
-        Command::Copy(args) => command::copy::run(&args),
-        Command::Load(args) => command::load::run(&args),
-        Command::Inspect(args) => command::inspect::run(&args),
-        Command::Ls(args) => command::ls::run(&args),
-        Command::Rm(args) => command::rm::run(&args),
-        Command::Rewrite(args) => command::rewrite::run(&args),
-        Command::Checkpoint(args) => command::checkpoint::run(&args),
-        Command::Target(args) => command::target::run(&args),
-        Command::Bench(args) => command::bench::run(&args),
-        Command::Doctor(args) => command::doctor::run(&args, cli.verbose > 0),
-        Command::Completions(args) => command::completions::run::<Cli>(&args),
-        Command::Man(args) => command::completions::run_man::<Cli>(&args),
+        Command::Plan(Deferred(args)) => command::plan::run(args),
+        Command::Sim(Deferred(args)) => command::sim::run(args),
+        Command::Copy(Deferred(args)) => command::copy::run(&args),
+        Command::Load(Deferred(args)) => command::load::run(&args),
+        Command::Inspect(Deferred(args)) => command::inspect::run(&args),
+        Command::Ls(Deferred(args)) => command::ls::run(&args),
+        Command::Rm(Deferred(args)) => command::rm::run(&args),
+        Command::Rewrite(Deferred(args)) => command::rewrite::run(&args),
+        Command::Checkpoint(Deferred(args)) => command::checkpoint::run(&args),
+        Command::Target(Deferred(args)) => command::target::run(&args),
+        Command::Bench(Deferred(args)) => command::bench::run(&args),
+        Command::Doctor(Deferred(args)) => command::doctor::run(&args, cli.verbose > 0),
+        Command::Completions(Deferred(args)) => command::completions::run::<Cli>(&args),
+        Command::Man(Deferred(args)) => command::completions::run_man::<Cli>(&args),
     };
     let code = answer.unwrap_or_else(|error| report_error(&error));
     straightway_sys::ending::skip_exit_handlers();

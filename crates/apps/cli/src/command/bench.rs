@@ -43,12 +43,6 @@ enum RouteChoice {
     Warm,
 }
 
-/// Measure the drive behind PATH by each route, over block sizes and depths.
-///
-/// Every point is a real transfer through the executor that `copy` uses. At the best point of each route, the route and
-/// its stages are then measured in turn, for `plan compare`. The result is stored as this machine's profile, which
-/// provides the defaults of later reads. An object by URI is read with several request sizes and numbers of requests in
-/// flight.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A file to read, a folder for a temporary file, or an object by URI.

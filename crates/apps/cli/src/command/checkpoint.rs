@@ -24,7 +24,6 @@ mod verify;
 
 use super::{output::print, stores::StoreArgs};
 
-/// List, check, compare, prune, export, restore and benchmark checkpoints.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -16,14 +16,12 @@ use super::output::print;
 /// The beginning of every man page: roff's definition of quotes.
 const MAN_MARK: &str = ".ie \\n(.g .ds Aq ";
 
-/// Write the completions for a shell to stdout.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The shell.
     shell: Shell,
 }
 
-/// Write the man pages, one for each command, into a folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
     /// The folder; it is created if it is missing.

@@ -17,11 +17,6 @@ use super::{
     watch::Watch,
 };
 
-/// Copy files and folders by the most direct route, and report the route taken.
-///
-/// Each file appears under its name when it is complete and durable, or not at all. With `host:` or `cuda:0` as the
-/// target, the bytes are read into that memory and then discarded: this measures what a program that loads the file
-/// would wait for. `p2p:` and a PCI address is memory in a BAR of that device, which drives reach by peer-to-peer DMA.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to copy: files and folders, or objects by URI.

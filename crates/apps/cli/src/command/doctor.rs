@@ -23,14 +23,6 @@ use super::{
 /// The line width: wide enough for most commands, narrow enough to read.
 const WIDTH: usize = 100;
 
-/// Diagnose whether bytes can go directly into GPU memory and, if not, what prevents it.
-///
-/// Examines the driver and platform, the fabric, and the file system and drives of PATH, then makes a real transfer.
-/// Problems come first, with the command that fixes each. Exits with 0 if the direct route is proven, 1 if it is not, 2
-/// on an error. For a bucket it reports whether it can be read, how fast, and what limits that; with --write, whether
-/// saves and copies to it are safe. For other objects by URI it reports whether they can be read, how fast, and the
-/// round trips, retransmits and stalls of the connections. With --verbose, checks that passed or do not apply are shown
-/// too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The file or folder whose bytes are to reach the GPU [default: the current folder], or a URI:

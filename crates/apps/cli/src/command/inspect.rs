@@ -11,10 +11,6 @@ use super::{
     output::{Output, print_json},
 };
 
-/// Show a model's tensors and files, and how they would be loaded.
-///
-/// Names, dtypes, shapes, sizes and alignment. Only headers are read. The routes shown depend on which parts of the
-/// files are in the page cache now.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

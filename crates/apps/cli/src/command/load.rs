@@ -12,10 +12,6 @@ use super::{
     watch::Watch,
 };
 
-/// Load a model's weights into memory, and report the route taken.
-///
-/// The model is a safetensors file, a folder, or an index file. Only selected tensors are read. The weights are then
-/// discarded: this measures what a program that loads the model would wait for.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Read everything again by another route and compare.

@@ -20,9 +20,6 @@ const DEPTH_MAX: usize = 256;
 /// The most names on a page, as in S3.
 const PAGE_NAMES: usize = 1000;
 
-/// List the objects below a URI or folder, with their sizes.
-///
-/// Folders (common prefixes of keys) end with a slash. Names are printed page by page, and nothing is opened.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to list: `s3://BUCKET[/PREFIX]`, `nvme-tcp://HOST[:PORT]/[NQN/]`, or a folder.

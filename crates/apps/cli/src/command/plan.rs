@@ -21,7 +21,6 @@ use straightway_view::plan;
 use super::scenario_args::ScenarioArgs;
 use question::Question;
 
-/// Plan a cluster: checkpoints, ingest, transports, architectures and more
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

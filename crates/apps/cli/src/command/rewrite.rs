@@ -13,11 +13,6 @@ use super::{
     watch::Watch,
 };
 
-/// Rewrite a model's files with their data on page boundaries.
-///
-/// Tensors and metadata stay unchanged, and so do the names of the files, unless --shard-size divides the tensors among
-/// new ones. The new model appears when all of it is durable. Other files of the folder (configuration, tokenizer) are
-/// not copied.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A safetensors file, a folder of them, or an index file.

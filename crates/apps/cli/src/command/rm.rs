@@ -13,10 +13,6 @@ use super::{output::print, stores::StoreArgs};
 /// The maximum depth of --recursive.
 const DEPTH_MAX: usize = 256;
 
-/// Remove objects from an object store.
-///
-/// A name is one object; with --recursive it is everything below it. With --dry-run, objects are listed and nothing is
-/// removed. Local files are not removed: use `rm`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// What to remove: `s3://BUCKET/KEY`, or with --recursive `s3://BUCKET/PREFIX`.

@@ -11,7 +11,6 @@ mod pcie;
 mod simulator;
 mod stopwatch;
 
-/// Simulate a machine's PCIe tree or a cluster's fabric, event by event
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -20,11 +20,6 @@ use super::{
     output::{print, print_json, say},
 };
 
-/// Serve files, folders and block devices over NVMe/TCP.
-///
-/// Each file is a namespace of one subsystem, which Linux, SPDK and `nvme-tcp://` addresses of Straightway can read. It
-/// runs until it is interrupted, and then reports what each host did. Hosts cannot write unless --writable is given.
-/// Files that appear, grow or are replaced below a served folder are detected, and hosts are notified.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Files, folders (a namespace for each file below) and block devices to serve.
