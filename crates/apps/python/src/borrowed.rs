@@ -71,7 +71,7 @@ impl BorrowedTensor {
             }
             (Place::Gpu(number), Some(_)) if self.bytes > 0 => {
                 let context = contexts.on(number)?;
-                // SAFETY: as for host memory above; a race on a GPU is not a data race in Rust.
+                // SAFETY: the memory stays allocated as long as its owner, which this keeps alive.
                 let memory = unsafe { DeviceMemory::lend(context, self.address, self.bytes, self.owner()) }?;
                 Holding::Device(Arc::new(memory))
             }
@@ -85,13 +85,12 @@ impl BorrowedTensor {
         match (self.place, NonNull::new(self.address as *mut u8)) {
             (Place::Gpu(number), Some(_)) if self.bytes > 0 => {
                 let (context, bytes) = (contexts.on(number)?, self.bytes as u64);
-                // SAFETY: as for host memory below.
+                // SAFETY: the memory stays allocated as long as its owner, which the region keeps alive.
                 unsafe { Region::lent(context, self.address, bytes, self.owner()) }
             }
             (Place::Host, Some(start)) if self.bytes > 0 => {
-                // SAFETY: the bytes are valid as long as their owner, which the region keeps alive. Targets that share
-                // memory were refused. No reference to the bytes is made here: the kernel and copies that allow a race
-                // write them, so that a Python thread that reads them meanwhile sees a mixture.
+                // SAFETY: the bytes are valid for all threads as long as their owner, which the region keeps alive, and
+                // Python has no Rust reference to them. A Python thread that reads them meanwhile sees a mixture.
                 unsafe { Region::lent_host(start, self.bytes as u64, self.owner()) }
             }
             // Nothing is written to an empty tensor.

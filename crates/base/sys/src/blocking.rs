@@ -70,14 +70,14 @@ fn copy_from_mapping(io: &Io) -> bool {
         return false;
     }
     let mapping = io.object.mapping();
-    // SAFETY: the target is in bounds, owned by `io`, and used by nobody else.
+    // SAFETY: the target is in bounds and kept by `io`. Windows may overlap; the copy allows that race.
     mapping.is_some_and(|mapping| unsafe { mapping.copy(io.offset, io.pointer(), io.bytes) })
 }
 
 /// Copies into a mapping of the file. Returns whether it succeeded. If not, a write by a system call reports the error.
 fn copy_into_mapping(io: &Io) -> bool {
     let target = io.object.target();
-    // SAFETY: the source is in bounds, owned by `io`, and written to by nobody else.
+    // SAFETY: the source is in bounds and kept by `io`. Windows may overlap; the copy allows that race.
     target.is_some_and(|target| unsafe { target.fill(io.offset, io.pointer(), io.bytes) })
 }
 
@@ -138,8 +138,8 @@ fn read_nowait(io: &Io, fd: RawFd, offset: libc::off_t) -> io::Result<usize> {
         iov_base: io.pointer().cast(),
         iov_len: io.bytes,
     };
-    // SAFETY: the descriptor is open (the file owns it), and the buffer is in bounds, owned by
-    // `io`, and used by nobody else until this returns.
+    // SAFETY: the descriptor is open (the file owns it), and the buffer is in bounds and kept by `io`. The kernel writes
+    // to it, so that a window that overlaps it is a race outside of Rust.
     let moved = unsafe { libc::preadv2(fd, &raw const part, 1, offset, libc::RWF_NOWAIT) };
     usize::try_from(moved).map_err(|_| io::Error::last_os_error())
 }

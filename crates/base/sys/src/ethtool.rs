@@ -3,9 +3,15 @@
 //! Pause frames, for example, are not in sysfs: the driver reports them by name through the `ethtool`
 //! ioctl. The names and their number depend on the driver, so they are queried first.
 
-use std::{io, mem};
+use std::{
+    io, mem,
+    ptr::{self, NonNull},
+};
 
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::{
+    fd::{AsRawFd, OwnedFd},
+    mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap},
+};
 
 /// The most counters accepted. Drivers with many queues have a few thousand.
 pub const COUNTERS_MAX: usize = 65_536;
@@ -22,8 +28,7 @@ const NAME_BYTES: usize = 32;
 pub fn counters(interface: &str) -> io::Result<Vec<(String, u64)>> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     // struct ethtool_sset_info: cmd and reserved, the mask, one length.
-    let mut info = vec![u64::from(GET_SET_INFO), 1 << SET_STATS, 0];
-    ask(&socket, interface, &mut info)?;
+    let info = ask(&socket, interface, &[u64::from(GET_SET_INFO), 1 << SET_STATS], 3)?;
     if info[1] == 0 {
         return Ok(Vec::new());
     }
@@ -33,9 +38,8 @@ pub fn counters(interface: &str) -> io::Result<Vec<(String, u64)>> {
     }
     let names = names(&socket, interface, count)?;
     // struct ethtool_stats: cmd and the number, then the values.
-    let mut stats = vec![0; 1 + room(count)];
-    stats[0] = u64::from(GET_STATS) | (count as u64) << 32;
-    ask(&socket, interface, &mut stats)?;
+    let head = [u64::from(GET_STATS) | (count as u64) << 32];
+    let stats = ask(&socket, interface, &head, 1 + room(count))?;
     Ok(names.into_iter().zip(stats.into_iter().skip(1)).collect())
 }
 
@@ -49,10 +53,8 @@ fn names(socket: &OwnedFd, interface: &str, count: usize) -> io::Result<Vec<Stri
     // struct ethtool_gstrings: cmd, the set, the number; the names follow after 12 bytes.
     const HEAD_BYTES: usize = 12;
     let words = (HEAD_BYTES + NAME_BYTES * room(count)).div_ceil(8);
-    let mut strings = vec![0; words];
-    strings[0] = u64::from(GET_STRINGS) | u64::from(SET_STATS) << 32;
-    strings[1] = count as u64;
-    ask(socket, interface, &mut strings)?;
+    let head = [u64::from(GET_STRINGS) | u64::from(SET_STATS) << 32, count as u64];
+    let strings = ask(socket, interface, &head, words)?;
     let bytes: Vec<u8> = strings.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let names = bytes[HEAD_BYTES..].chunks_exact(NAME_BYTES).take(count);
     Ok(names
@@ -63,8 +65,9 @@ fn names(socket: &OwnedFd, interface: &str, count: usize) -> io::Result<Vec<Stri
         .collect())
 }
 
-/// Passes `words`, whose first four bytes are the command, to the driver, which fills it.
-fn ask(socket: &OwnedFd, interface: &str, words: &mut [u64]) -> io::Result<()> {
+/// Passes a request to the driver that begins with `head`, whose first four bytes are the command. The driver writes its
+/// answer over it, of which this returns `words` words.
+fn ask(socket: &OwnedFd, interface: &str, head: &[u64], words: usize) -> io::Result<Vec<u64>> {
     // SAFETY: an ifreq is a name and a union of plain numbers; all zero is one of its values.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     let name = interface.as_bytes();
@@ -75,15 +78,51 @@ fn ask(socket: &OwnedFd, interface: &str, words: &mut [u64]) -> io::Result<()> {
         // `c_char` is signed on x86-64, but not on aarch64.
         *to = libc::c_char::from_ne_bytes([*from]);
     }
-    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: the descriptor is open; the request points to `words`, which is alive, aligned for
-    // every field of the three commands, and longer than what the driver writes: one length for
-    // the set's size, and `room` values or names.
+    let mut answer = Answer::new(words)?;
+    answer.words()[..head.len()].copy_from_slice(head);
+    request.ifr_ifru.ifru_data = answer.start.as_ptr().cast();
+    // SAFETY: the descriptor is open, and the request points to memory that is alive and aligned for every field of the
+    // three commands. If the driver writes more than that, the kernel stops at the page that nobody may access.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     if done < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
+        return Err(io::Error::last_os_error());
+    }
+    Ok(answer.words().to_vec())
+}
+
+/// Memory for an answer, followed by a page that nobody may access. The number of words in a request does not limit what
+/// a driver writes, so an answer that became longer must not reach other memory.
+struct Answer {
+    start: NonNull<u64>,
+    words: usize,
+    mapped: usize,
+}
+
+impl Answer {
+    fn new(words: usize) -> io::Result<Self> {
+        let page = rustix::param::page_size();
+        let open = (words * size_of::<u64>()).next_multiple_of(page);
+        let mapped = open + page;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), mapped, ProtFlags::empty(), MapFlags::PRIVATE) }?;
+        let start = NonNull::new(start.cast()).expect("a mapping is never at address 0");
+        let answer = Self { start, words, mapped };
+        // SAFETY: the range lies inside the mapping just made, which nobody else knows.
+        unsafe { mprotect(start.as_ptr().cast(), open, MprotectFlags::READ | MprotectFlags::WRITE) }?;
+        Ok(answer)
+    }
+
+    fn words(&mut self) -> &mut [u64] {
+        // SAFETY: so many words are mapped, aligned and initialised by the kernel; `&mut self` makes the access
+        // exclusive, since the driver writes only during the call of `ioctl`.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.words) }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped, and nobody has a reference into it.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
     }
 }
 

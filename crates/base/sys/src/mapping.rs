@@ -19,7 +19,8 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone, is only read, and has no thread affinity.
+// SAFETY: the mapping belongs to this value alone and has no thread affinity. No reference to its bytes is ever made:
+// they are copied by `streaming::copy`, which others may race.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

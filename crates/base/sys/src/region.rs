@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use straightway_core::{Error, ErrorKind, PciAddress, Place, Result};
+use straightway_core::{Error, ErrorKind, Place, Result};
 
 pub use divided::Divided;
 
@@ -20,8 +20,6 @@ use crate::{
     cuda::{Context, DeviceMemory, Driver, Owner},
     cufile::CufileRegistration,
     memory::HostMemory,
-    peer::Provider,
-    root::Root,
     shared,
     slot::Slot,
     streaming,
@@ -54,14 +52,12 @@ struct Deferred {
 #[derive(Debug)]
 struct Lent {
     start: NonNull<u8>,
-    place: Place,
     _owner: Owner,
 }
 
-// SAFETY: the lender promised that nobody else uses the memory, from any thread, and the owner is
-// `Send` and `Sync` itself.
+// SAFETY: the memory may be used from any thread, as the lender promised, and the owner is `Send` and `Sync` itself.
 unsafe impl Send for Lent {}
-// SAFETY: as above; `&Lent` gives out an address, never a reference to the bytes.
+// SAFETY: as above; no reference to the bytes is ever made, and the copies allow races.
 unsafe impl Sync for Lent {}
 
 impl Region {
@@ -76,36 +72,14 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// The range is mapped, initialised and writable as long as `owner` is kept, and until the
-    /// region is dropped nobody else reads or writes it.
+    /// The range is mapped, initialised and writable from any thread as long as `owner` is kept. Others may read and
+    /// write it meanwhile and then see a mixture, but nobody has a Rust reference to any of it until the region is
+    /// dropped.
     pub unsafe fn lent_host(start: NonNull<u8>, bytes: u64, owner: Owner) -> Result<Self> {
         length(bytes)?;
         // It may be the mapping of a file that is truncated later. A copy to it is then an error.
         streaming::install();
-        let lent = Lent {
-            start,
-            place: Place::Host,
-            _owner: owner,
-        };
-        Ok(Self::new(Memory::Lent(lent), bytes))
-    }
-
-    /// Memory in a device's BAR that another owner has mapped, such as GPU memory that its driver exports with pages of
-    /// its BAR1. The owner is kept until the region is dropped.
-    ///
-    /// Refused unless every page of it lies inside a BAR of that device.
-    ///
-    /// # Safety
-    ///
-    /// As for [`lent_host`](Self::lent_host), and the pages stay where they are as long as `owner` is kept.
-    pub unsafe fn lent_bar(device: PciAddress, start: NonNull<u8>, bytes: u64, owner: Owner) -> Result<Self> {
-        Provider::at(device).check(start, length(bytes)?, &Root::machine())?;
-        streaming::install();
-        let lent = Lent {
-            start,
-            place: Place::P2p(device),
-            _owner: owner,
-        };
+        let lent = Lent { start, _owner: owner };
         Ok(Self::new(Memory::Lent(lent), bytes))
     }
 
@@ -144,8 +118,7 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// As for [`DeviceMemory::lend`]: the range stays allocated as long as `owner` is kept, and until the region is
-    /// dropped nobody else uses it.
+    /// As for [`DeviceMemory::lend`]: the range stays allocated as long as `owner` is kept.
     pub unsafe fn lent(context: &Context, address: u64, bytes: u64, owner: Owner) -> Result<Self> {
         // SAFETY: what the caller promised.
         let memory = unsafe { DeviceMemory::lend(context, address, length(bytes)?, owner) }?;
@@ -209,7 +182,7 @@ impl Region {
     pub fn place(&self) -> Place {
         match &self.memory {
             Memory::Host(memory) => memory.place(),
-            Memory::Lent(lent) => lent.place,
+            Memory::Lent(_) => Place::Host,
             Memory::Device(memory) => Place::Gpu(memory.context().device().ordinal()),
             Memory::Deferred(deferred) => Place::Gpu(deferred.context.device().ordinal()),
         }
@@ -272,26 +245,29 @@ impl Region {
         }
     }
 
-    /// The bytes of a host region.
+    /// The bytes of host memory that it owns.
     ///
     /// # Panics
     ///
-    /// If it is on a GPU: see [`read_at`](Self::read_at).
+    /// If it is on a GPU, or lent: see [`read_at`](Self::read_at).
     pub fn as_slice(&mut self) -> &[u8] {
         self.as_mut_slice()
     }
 
-    /// The bytes of a host region, for writing.
+    /// The bytes of host memory that it owns, for writing.
     ///
     /// # Panics
     ///
-    /// If it is on a GPU: see [`write_at`](Self::write_at).
+    /// If it is on a GPU, or lent: see [`write_at`](Self::write_at).
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let Memory::Host(memory) = &self.memory else {
+            panic!("only host memory that a region owns has a slice");
+        };
         let bytes = usize::try_from(self.bytes).expect("memory of that length was taken");
         // SAFETY: the memory is mapped, initialised, and as long as it says; `&mut self` means that
         // no window is left, because each holds an `Arc` of the region, and no slot, because dividing a
         // region into slots consumes it.
-        unsafe { std::slice::from_raw_parts_mut(self.host_start().as_ptr(), bytes) }
+        unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), bytes) }
     }
 
     /// Copies the bytes at `offset` into `bytes`, for any place. For tests and checks: from a GPU it is slow.
@@ -300,7 +276,9 @@ impl Region {
         if let Some(memory) = self.device_memory() {
             return memory.read(at, bytes);
         }
-        bytes.copy_from_slice(&self.as_slice()[at..at + bytes.len()]);
+        // SAFETY: the range is in bounds, and `bytes` is exclusive, so it does not overlap. Lent memory may be written
+        // meanwhile, which the copy allows.
+        unsafe { shared::copy(bytes.as_mut_ptr(), self.host_start().as_ptr().add(at), bytes.len()) };
         Ok(())
     }
 
@@ -310,7 +288,8 @@ impl Region {
         if let Some(memory) = self.device_memory() {
             return memory.write(at, bytes);
         }
-        self.as_mut_slice()[at..at + bytes.len()].copy_from_slice(bytes);
+        // SAFETY: as in `read_at`, the other way round.
+        unsafe { shared::copy(self.host_start().as_ptr().add(at), bytes.as_ptr(), bytes.len()) };
         Ok(())
     }
 
@@ -391,8 +370,9 @@ impl Window {
     /// its BAR was removed. Part of the window was then written.
     pub fn fill_from(&self, slot: &Slot, from: usize) -> Result<()> {
         let source = &slot.as_slice()[from..][..self.bytes];
-        // SAFETY: both ranges are in bounds; a slot's memory is never a region's, so they do not overlap; no reference
-        // to the region's bytes exists while windows do, and the copy allows a race (see the type).
+        // SAFETY: both ranges are in bounds. They do not overlap: a slot owns its bytes, and a region that was divided
+        // into slots was consumed, so no window of it is left. No reference to the region's bytes exists while windows
+        // do, and the copy allows a race (see the type).
         let is_whole = unsafe { streaming::copy(self.pointer(), source.as_ptr(), self.bytes) };
         if is_whole { Ok(()) } else { Err(self.lost()) }
     }
@@ -474,7 +454,9 @@ mod tests {
         let mut region = unsafe { Region::lent_host(start, 100, Arc::clone(&owner)) }.unwrap();
         region.write_at(99, b"z").unwrap();
         assert_eq!(region.place(), Place::Host);
-        assert_eq!(region.as_slice()[..99], [1; 99]);
+        let mut seen = [0; 99];
+        region.read_at(0, &mut seen).unwrap();
+        assert_eq!(seen, [1; 99]);
         assert_eq!(Arc::strong_count(&owner), 2);
         drop(region);
         assert_eq!(Arc::strong_count(&owner), 1);

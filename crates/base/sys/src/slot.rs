@@ -143,8 +143,9 @@ impl Slot {
 
     /// Its bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the range lies inside the memory (`cut` made it so), which the `Arc` keeps
-        // mapped; slots do not overlap and this one is borrowed, so nobody writes meanwhile.
+        // SAFETY: the range lies inside the memory (`part` checked it), which the `Arc` keeps mapped. Slots do not
+        // overlap (`cut` and `Region::divide` make them from memory without another user) and this one is borrowed, so
+        // nobody writes meanwhile.
         unsafe { std::slice::from_raw_parts(self.pointer(), self.bytes) }
     }
 

@@ -19,7 +19,7 @@ fn context() -> Context {
 }
 
 fn open(context: &Context) -> Result<CuFile> {
-    Library::load(&[])?.open(context, SOON)
+    Library::load()?.open(context, SOON)
 }
 
 fn request(memory_offset: usize, bytes: usize, file_offset: u64) -> CufileRequest {
@@ -178,7 +178,7 @@ fn a_driver_that_hangs_times_out_and_descriptor_0_is_restored() {
         let context = context();
         let before = fs::read_link("/proc/self/fd/0").unwrap();
         let started = Instant::now();
-        let error = Library::load(&[])
+        let error = Library::load()
             .unwrap()
             .open(&context, Duration::from_millis(300))
             .unwrap_err();
@@ -196,7 +196,7 @@ fn a_driver_that_hangs_times_out_and_descriptor_0_is_restored() {
 fn with_compat_mode_off_a_file_that_cannot_be_direct_is_an_error() {
     Standin::run("cufile=compat", |_| {
         let context = context();
-        let library = Library::load(&[]).unwrap();
+        let library = Library::load().unwrap();
         assert_eq!(library.version().unwrap().to_string(), "1.15");
         library.set_parameter(Parameter::AllowCompatMode, false).unwrap();
         let cufile = library.open(&context, SOON).unwrap();
@@ -268,7 +268,7 @@ fn use_everything() -> Result<()> {
     let path = folder.path().join("data");
     fs::write(&path, bytes(8192)).expect("a small file");
     let context = Driver::load()?.device(0)?.context()?;
-    let library = Library::load(&[])?;
+    let library = Library::load()?;
     library.set_parameter(Parameter::AllowCompatMode, true)?;
     let cufile = library.open(&context, SOON)?;
     cufile.device_pinned_max()?;

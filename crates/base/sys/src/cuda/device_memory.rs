@@ -58,8 +58,9 @@ impl DeviceMemory {
     ///
     /// # Safety
     ///
-    /// The range stays allocated as long as `owner` is kept, and nobody else uses it until this is dropped. The driver
-    /// confirms only the present state, not the owner or the lifetime.
+    /// The range stays allocated as long as `owner` is kept. The driver confirms only the present state, not the owner
+    /// or the lifetime. Others may use the memory meanwhile: a race on a GPU mixes bytes, and Rust has no reference to
+    /// them.
     pub unsafe fn lend(context: &Context, address: u64, len: usize, owner: Owner) -> Result<Self> {
         let memory = Self {
             context: context.clone(),

@@ -3,15 +3,19 @@
 use std::error;
 use std::fmt;
 use std::mem;
-use std::path::PathBuf;
 
 use straightway_core::{Error, ErrorKind, Result};
 
 use super::api::Api;
 use crate::cuda::Version;
 
-/// The names of the installed library.
-const NAMES: [&str; 2] = ["libcufile.so.0", "libcufile.so"];
+/// The names of the library on the library path, then the CUDA toolkit's locations of it.
+const NAMES: [&str; 4] = [
+    "libcufile.so.0",
+    "libcufile.so",
+    "/usr/local/cuda/lib64/libcufile.so.0",
+    "/usr/local/cuda/targets/x86_64-linux/lib/libcufile.so.0",
+];
 
 /// A boolean parameter of cuFile's configuration, with its number in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,33 +32,41 @@ pub enum Parameter {
 /// A loaded libcufile whose driver is not open. It is never unloaded.
 pub struct Library {
     pub(super) api: Api,
-    found_as: PathBuf,
+    found_as: String,
 }
 
 impl Library {
-    /// Loads the library: the installed one, else the first of `candidates` that loads.
-    pub fn load(candidates: &[PathBuf]) -> Result<Self> {
-        let names = NAMES.iter().map(PathBuf::from);
-        Self::first_of(names.chain(candidates.iter().cloned()))
+    /// Loads the library that is installed.
+    pub fn load() -> Result<Self> {
+        // SAFETY: the names are those of libcufile, whose initialisers only set up its state. Its driver, which must not
+        // be opened without a CUDA driver, is not opened here.
+        unsafe { Self::first_of(&NAMES) }
     }
 
-    fn first_of(names: impl Iterator<Item = PathBuf>) -> Result<Self> {
+    /// Loads the first of these libraries that can be loaded.
+    ///
+    /// # Safety
+    ///
+    /// The initialisers of each can run now.
+    unsafe fn first_of(names: &[&str]) -> Result<Self> {
         let mut tried = Vec::new();
         for name in names {
-            // SAFETY: the initialisers of libcufile only set up its state. Its driver, which must not be opened
-            // without a CUDA driver, is not opened here.
-            match unsafe { libloading::Library::new(&name) } {
+            // SAFETY: what the caller promised.
+            match unsafe { libloading::Library::new(*name) } {
                 Ok(library) => {
                     let api = Api::resolve(&library);
                     api.driver_open()?;
                     // It starts threads, so its code must never be unloaded.
                     mem::forget(library);
-                    return Ok(Self { api, found_as: name });
+                    return Ok(Self {
+                        api,
+                        found_as: (*name).to_owned(),
+                    });
                 }
                 Err(error) => {
                     let cause = error::Error::source(&error).map(ToString::to_string);
                     let cause = cause.unwrap_or_else(|| error.to_string());
-                    tried.push(format!("{}: {cause}", name.display()));
+                    tried.push(format!("{name}: {cause}"));
                 }
             }
         }
@@ -83,7 +95,7 @@ impl Library {
 
 impl fmt::Debug for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Library({})", self.found_as.display())
+        write!(f, "Library({})", self.found_as)
     }
 }
 
@@ -93,7 +105,8 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_unsupported_and_the_error_names_the_attempts() {
-        let error = Library::first_of([PathBuf::from("/nowhere/libcufile.so")].into_iter()).unwrap_err();
+        // SAFETY: there is no such library.
+        let error = unsafe { Library::first_of(&["/nowhere/libcufile.so"]) }.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.to_string().contains("/nowhere/libcufile.so"), "{error}");
         assert!(error.hint().is_some());

@@ -2,7 +2,6 @@
 
 use std::{
     os::fd::OwnedFd,
-    path::PathBuf,
     sync::{Arc, Mutex, OnceLock, Weak},
     time::{Duration, Instant},
 };
@@ -21,12 +20,6 @@ use crate::request::usize_of;
 
 /// The longest wait for cuFile to open. Half a second is usual.
 const OPEN_DEADLINE: Duration = Duration::from_secs(5);
-
-/// The CUDA toolkit's locations of the library, if it is not on the library path.
-const CANDIDATES: [&str; 2] = [
-    "/usr/local/cuda/lib64/libcufile.so.0",
-    "/usr/local/cuda/targets/x86_64-linux/lib/libcufile.so.0",
-];
 
 /// The size of the memory for proofs. One block is used, at most 64 KiB; an allocation this long is page-aligned, a
 /// short one need not be.
@@ -223,7 +216,7 @@ impl Opened {
         if let Some(opened) = PROCESS.get() {
             return Ok(opened.clone());
         }
-        let library = Library::load(&CANDIDATES.map(PathBuf::from))?;
+        let library = Library::load()?;
         if allow_compat {
             // Versions before 12.9 lack this parameter and follow their configuration.
             let _ = library.set_parameter(Parameter::AllowCompatMode, true);
