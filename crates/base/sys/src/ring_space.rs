@@ -109,7 +109,7 @@ impl RingSpace {
     }
 
     /// Whether memory could not be pinned once.
-    pub(crate) fn is_scarce(&self) -> bool {
+    pub fn is_scarce(&self) -> bool {
         self.is_scarce.load(Ordering::Relaxed)
     }
 

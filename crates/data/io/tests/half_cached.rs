@@ -11,7 +11,7 @@ use files::{bytes_of, folder, write_file};
 use rustix::fs::{Advice, fadvise};
 use straightway_core::{Choice, Extent, Leg, Reason, Receipt};
 use straightway_io::{Executor, File, FileDraft, Region, Settings, settings::DriveEngine};
-use straightway_sys::residency::resident_bytes;
+use straightway_sys::{IoPath, residency::resident_bytes};
 
 const KIB: usize = 1 << 10;
 const WINDOW: usize = KIB << 10;
@@ -24,8 +24,9 @@ const CACHED: usize = 640 * KIB;
 fn cache_in_part(file: &File, path: &Path) -> Option<u64> {
     file.evict().unwrap();
     let own = fs::File::open(path).unwrap();
-    // No readahead, which would cache more.
+    // No readahead, here and in the transfer, which would cache more.
     fadvise(&own, 0, None, Advice::Random).unwrap();
+    fadvise(file.descriptor(IoPath::PageCache), 0, None, Advice::Random).unwrap();
     for start in (0..BYTES).step_by(WINDOW) {
         own.read_exact_at(&mut vec![0; CACHED], start as u64).unwrap();
     }

@@ -224,10 +224,17 @@ impl Lane {
         let is_there = match board.claim_slot(self.number) {
             FirstSlot::NotNeeded => return Err(None),
             FirstSlot::Await => self.ring.adopt(self.stage.as_ref()),
-            FirstSlot::Make => {
-                let made = self.ring.make(self.stage.as_ref(), 0);
-                made.inspect_err(|error| board.do_without(self.number, error)).is_ok()
-            }
+            FirstSlot::Make => match self.ring.make(self.stage.as_ref(), 0) {
+                Ok(()) => true,
+                Err(error) => {
+                    if self.stage.is_short() {
+                        board.do_without(self.number, &error);
+                    } else {
+                        board.fail(self.number, &error);
+                    }
+                    false
+                }
+            },
         };
         if is_there {
             self.note_slots(board);
