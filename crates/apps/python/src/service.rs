@@ -56,9 +56,9 @@ pub(crate) fn copy(
             choice,
             progress: Arc::clone(&watched),
         };
-        let receipt = copier.run(&job)?;
+        let mut receipt = copier.run(&job)?;
         if verify {
-            compare(&executor, &job, &watched)?;
+            receipt.warnings.extend(compare(&executor, &job, &watched)?);
         }
         Ok(receipt)
     })?;

@@ -56,6 +56,40 @@ def test_truncating_a_file_during_a_load_never_raises_a_signal(tmp_path):
     python(code, tmp_path)
 
 
+def test_descriptors_that_other_code_closed_are_an_error_that_names_the_cause(tmp_path):
+    code = """
+        import os, sys
+        import numpy, straightway
+        from straightway.numpy import save_file
+        folder = sys.argv[1]
+        first, second = (os.path.join(folder, f"{n}.safetensors") for n in (1, 2))
+        save_file({"t": numpy.full(8 << 20, 1, dtype=numpy.uint8)}, first)
+        save_file({"t": numpy.full(8 << 20, 2, dtype=numpy.uint8)}, second)
+        kept = []
+        for route in ["direct", "auto"]:
+            load = lambda: straightway.load_file(first, framework="np", route=route)["t"]
+            assert (load() == 1).all()
+            opened = straightway.safe_open(first, framework="np")
+            os.closerange(3, 512)
+            # The numbers are taken by other files.
+            others = [open(second, "rb") for _ in range(64)]
+            # Dropping these would close each other's descriptors.
+            kept.append((opened, others))
+            refused = 0
+            for attempt in [lambda: opened.get_tensor("t"), load, load, load]:
+                try:
+                    assert (attempt() == 1).all(), "bytes of another file"
+                except (OSError, RuntimeError, ValueError) as error:
+                    assert "closed its descriptor" in str(error), error
+                    refused += 1
+            assert refused >= 1, route
+            assert (load() == 1).all(), route
+            assert all(other.read(8) for other in others), "they were not closed"
+        os._exit(0)
+    """
+    python(code, tmp_path)
+
+
 def test_a_child_that_is_forked_while_its_parent_loads_loads_too(tmp_path):
     code = """
         import os, signal, sys, threading

@@ -10,6 +10,7 @@
 use std::{borrow::Cow, error, fmt, io};
 
 use crate::{
+    extent::Extent,
     hint::{Hint, Setting},
     text::shown,
 };
@@ -97,6 +98,16 @@ impl Error {
         }
     }
 
+    /// Adds to its message which bytes of the object it is about.
+    #[must_use]
+    pub fn in_bytes(mut self, extent: Extent) -> Self {
+        if !extent.is_empty() {
+            let (first, last) = (extent.offset, extent.end() - 1);
+            self.message.push_str(&format!(", in bytes {first} to {last}"));
+        }
+        self
+    }
+
     /// Adds a hint: the flag, command or setting that helps.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -143,6 +154,14 @@ mod tests {
         let error = Error::new(ErrorKind::Corrupt, "read", "model.bin", "it ends at byte 7 of 9");
         assert_eq!(error.to_string(), "cannot read model.bin: it ends at byte 7 of 9");
         assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn an_error_names_the_bytes_that_it_is_about() {
+        let error = || Error::os("read", "x", io::Error::from_raw_os_error(5));
+        let text = error().in_bytes(Extent::new(4096, 8192)).to_string();
+        assert!(text.ends_with("(os error 5), in bytes 4096 to 12287"), "{text}");
+        assert_eq!(error().in_bytes(Extent::new(7, 0)).to_string(), error().to_string());
     }
 
     #[test]

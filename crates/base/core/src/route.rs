@@ -82,7 +82,8 @@ pub enum Reason {
     Checked,
     /// The bytes were already in the page cache.
     Resident,
-    /// The bytes were expected in the page cache, but some had been evicted.
+    /// The bytes were expected in the page cache, because most bytes around them were there, but they were not, or not
+    /// all of them.
     Evicted,
     /// The bytes of a remote object were in the local cache. Their checksums were verified.
     LocalCache,
@@ -196,7 +197,7 @@ impl fmt::Display for Reason {
             Self::MemoryMisaligned => "memory address not aligned with the file offset",
             Self::Checked => "checked in the ring before delivery",
             Self::Resident => "already in the page cache",
-            Self::Evicted => "expected in the page cache, but partly evicted",
+            Self::Evicted => "expected in the page cache, and not there",
             Self::LocalCache => "in the local cache of remote objects, checksum verified",
             Self::NoDirectIo => "the file system has no O_DIRECT",
             Self::KernelCopy => "copied by the kernel from file to file, in the page cache",

@@ -24,7 +24,8 @@ const BOUNCE_BYTES: usize = 256 << 10;
 /// Runs `io` and waits for it. An interrupted call is repeated.
 ///
 /// A read of bytes that are expected in the page cache is first tried without waiting. The bytes that it
-/// returns were resident, which no earlier query can guarantee. If it returns none, they are read as usual.
+/// returns were resident, which no earlier query can guarantee; the caller reads the rest as usual. If it returns none,
+/// they are read as usual, and count as missed.
 pub fn run(io: Io) -> Done {
     if let Buf::File(source) = &io.buf {
         let source = Arc::clone(source);
@@ -39,18 +40,27 @@ pub fn run(io: Io) -> Done {
         return Done::new(io, Err(io::ErrorKind::InvalidInput.into()));
     };
     if (io.op, io.by) == (Op::Read, IoPath::Resident) {
-        if copy_from_mapping(&io) {
-            let moved = io.bytes;
-            return Done::new(io, Ok(moved));
-        }
+        return read_resident(io, fd, offset);
+    }
+    wait(io, fd, offset)
+}
+
+/// Reads bytes that are expected in the page cache.
+fn read_resident(io: Io, fd: RawFd, offset: libc::off_t) -> Done {
+    let into_region = matches!(io.buf, Buf::Window(_));
+    let is_mappable = into_region && io.bytes >= MAPPED_BYTES_MIN;
+    let is_there = |io: &Io| is_resident(&io.object, Extent::new(io.offset, io.bytes as u64));
+    if is_mappable && is_there(&io) && copy_from_mapping(&io) {
+        let moved = io.bytes;
+        return Done::new(io, Ok(moved));
+    }
+    if io.object.reads_nowait() {
         match read_nowait(&io, fd, offset) {
-            Ok(moved) if moved == io.bytes => return Done::new(io, Ok(moved)),
             // 0 is the end of the file, or a file system without support: read as usual.
-            Ok(0) => {}
-            Ok(moved) => {
-                let done = Done::new(io, Ok(moved));
-                return Done { missed: true, ..done };
-            }
+            Ok(0) => return wait(io, fd, offset),
+            // All of them, or those before the first that is missing.
+            Ok(moved) => return Done::new(io, Ok(moved)),
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => io.object.note_no_nowait(),
             Err(error) => {
                 let missed = error.kind() == io::ErrorKind::WouldBlock;
                 let done = wait(io, fd, offset);
@@ -58,17 +68,15 @@ pub fn run(io: Io) -> Done {
             }
         }
     }
-    wait(io, fd, offset)
+    // The read cannot show it, so it is asked for right before.
+    let missed = is_mappable || !is_there(&io);
+    let done = wait(io, fd, offset);
+    Done { missed, ..done }
 }
 
 /// Copies resident bytes from a mapping, bypassing the CPU cache. Only for targets in the region: a slot of
 /// the ring should stay in the CPU cache. Returns whether the bytes were copied.
 fn copy_from_mapping(io: &Io) -> bool {
-    let into_region = matches!(io.buf, Buf::Window(_));
-    let extent = Extent::new(io.offset, io.bytes as u64);
-    if !into_region || io.bytes < MAPPED_BYTES_MIN || !is_resident(&io.object, extent) {
-        return false;
-    }
     let mapping = io.object.mapping();
     // SAFETY: the target is in bounds and kept by `io`. Windows may overlap; the copy allows that race.
     mapping.is_some_and(|mapping| unsafe { mapping.copy(io.offset, io.pointer(), io.bytes) })

@@ -13,11 +13,12 @@
 //! | ext4, writes | the same; new files without extents have holes, which are written through the page cache |
 //! | XFS | always direct |
 //! | NFS, CephFS, Lustre, SMB | always direct: around this machine's page cache |
+//! | overlayfs | `statx(2)`, which the file system below answers; writes also need extents or `fallocate(2)` |
 //! | others | `statx(2)`, if it reports an alignment (f2fs, erofs, bcachefs); otherwise unproven (FUSE, ZFS, GPFS) |
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{FileType, ioctl_getflags};
+use rustix::fs::{FallocateFlags, FileType, fallocate, ioctl_getflags};
 use straightway_core::{Alignment, Leg, Reason};
 
 use crate::{
@@ -48,6 +49,8 @@ pub(crate) struct DirectIo {
     pub(crate) alignment: Option<Alignment>,
     /// Why it does or may go through the page cache.
     pub(crate) doubt: Option<Reason>,
+    /// Whether the file is on an overlay. Its pages are then cached by the file system below.
+    pub(crate) is_overlaid: bool,
 }
 
 /// Facts about a file.
@@ -65,6 +68,8 @@ struct Facts {
     is_journalled: bool,
     /// The storage format of its bytes.
     stored: Stored,
+    /// Whether its blocks can be reserved before they are written.
+    reserves: bool,
 }
 
 impl DirectIo {
@@ -72,11 +77,6 @@ impl DirectIo {
     pub(crate) fn of(file: &OwnedFd, status: &Status, leg: Leg) -> Self {
         decide(&Facts::of(file, status, leg), leg)
     }
-
-    const NONE: Self = Self {
-        alignment: None,
-        doubt: None,
-    };
 }
 
 impl Facts {
@@ -88,8 +88,11 @@ impl Facts {
             flags: 0,
             is_journalled: false,
             stored: Stored::Unknown,
+            reserves: false,
         };
+        // Facts about the file system of a device node say nothing about the device, whose blocks must not be touched.
         match facts.file_system {
+            _ if facts.is_block_device => {}
             // `statx(2)` has reported all that a read needs. This saves a call for each open file.
             EXT if leg == Leg::Read && facts.statx_align.is_some() => {}
             EXT => {
@@ -97,10 +100,28 @@ impl Facts {
                 facts.is_journalled = facts.statx_align.is_none() && is_journalled(status.identity.device);
             }
             BTRFS => facts.stored = fiemap::stored(file),
+            OVERLAY if leg == Leg::Write && facts.statx_align.is_some() => {
+                facts.flags = ioctl_getflags(file).map_or(0, |flags| flags.bits());
+                // Only ext4 has this flag. Another file system has to show that its files are not like those of ext3.
+                facts.reserves = facts.flags & EXTENTS != 0 || reserves(file);
+            }
             _ => {}
         }
         facts
     }
+}
+
+/// Whether blocks of a new file can be reserved. The file has no blocks afterwards either.
+///
+/// An overlay hides the file system below it, which may be ext2 or ext3. Their files have no extents, so that nothing
+/// can be reserved, and the kernel writes to their holes through the page cache. In a container the folder below the
+/// overlay has no path that could be examined instead.
+fn reserves(file: &OwnedFd) -> bool {
+    let page = Alignment::PAGE_BYTES;
+    let is_reserved = fallocate(file, FallocateFlags::KEEP_SIZE, 0, page).is_ok();
+    // A file that keeps its holes must not get a block in the first one. Where this fails, it costs that block.
+    let _ = fallocate(file, FallocateFlags::KEEP_SIZE | FallocateFlags::PUNCH_HOLE, 0, page);
+    is_reserved
 }
 
 /// Derives the properties of O_DIRECT from the facts.
@@ -111,16 +132,24 @@ fn decide(facts: &Facts, leg: Leg) -> DirectIo {
         object_bytes: object.into(),
         memory_bytes: memory.max(1).into(),
     });
-    let direct = |doubt| DirectIo { alignment, doubt };
+    let is_overlaid = facts.file_system == OVERLAY && !facts.is_block_device;
+    let direct = |doubt| DirectIo {
+        alignment,
+        doubt,
+        is_overlaid,
+    };
     if facts.is_block_device {
         // The file system of its device node says nothing about the device.
         return direct(None);
     }
     let is_memory = matches!(facts.file_system, TMPFS | RAMFS);
     // An overlay reports what the file system below reports. Without a report that may be tmpfs.
-    let is_silent = facts.file_system == OVERLAY && facts.statx_align.is_none();
+    let is_silent = is_overlaid && facts.statx_align.is_none();
     if is_memory || is_silent || object == 0 || object > ALIGN_BYTES_MAX {
-        return DirectIo::NONE;
+        return DirectIo {
+            alignment: None,
+            ..direct(None)
+        };
     }
     let buffers = |does: bool| does.then_some(Reason::FileSystemBuffers);
     direct(match facts.file_system {
@@ -135,6 +164,7 @@ fn decide(facts: &Facts, leg: Leg) -> DirectIo {
             let is_odd = facts.statx_align.is_none() && (facts.is_journalled || facts.flags & odd != 0);
             buffers(has_holes || is_odd)
         }
+        OVERLAY if leg == Leg::Write && !facts.reserves => Some(Reason::DirectUnproven),
         XFS => None,
         number if facts.statx_align.is_some() || NETWORK.contains(&number) => None,
         _ => Some(Reason::DirectUnproven),
@@ -162,6 +192,7 @@ mod tests {
         flags: 0,
         is_journalled: false,
         stored: Stored::Unknown,
+        reserves: false,
     };
 
     fn doubt(facts: Facts, leg: Leg) -> Result<Option<Reason>, ()> {
@@ -262,6 +293,24 @@ mod tests {
             ..old
         };
         assert_eq!(doubt(inline, Leg::Read), buffers);
+    }
+
+    #[test]
+    fn writes_to_an_overlay_are_direct_only_if_blocks_can_be_reserved_below_it() {
+        let below_ext3 = Facts {
+            file_system: OVERLAY,
+            ..PLAIN
+        };
+        let below_xfs = Facts {
+            reserves: true,
+            ..below_ext3
+        };
+        assert_eq!(doubt(below_ext3, Leg::Write), Ok(Some(Reason::DirectUnproven)));
+        assert_eq!(doubt(below_xfs, Leg::Write), Ok(None));
+        for facts in [below_ext3, below_xfs] {
+            assert_eq!(doubt(facts, Leg::Read), Ok(None));
+            assert!(decide(&facts, Leg::Read).is_overlaid);
+        }
     }
 
     #[test]

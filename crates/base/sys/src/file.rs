@@ -32,6 +32,7 @@ use crate::{
     limit,
     mapping::Mapping,
     mount::DeviceNumber,
+    page_map::PageMap,
     status::Status,
 };
 
@@ -49,7 +50,8 @@ pub enum IoPath {
     /// The descriptor through the page cache.
     PageCache,
     /// The descriptor through the page cache, for bytes that are expected there. A read first tries without
-    /// waiting, which shows whether they are. For other bytes that would fill the cache with small pages.
+    /// waiting, which shows whether they are. For other bytes that would fill the cache with small pages. Bytes that it
+    /// does not return are then read by [`PageCache`](Self::PageCache).
     Resident,
     /// A mapping of the file, which is written to.
     Mapping,
@@ -65,6 +67,8 @@ pub struct File {
     direct_io: DirectIo,
     /// Its identity when it was opened for reading; `None` for a block device and for a file that is written.
     opened: Option<Identity>,
+    /// Its identity when it was opened or created. Only the device and the inode stay the same.
+    first: Identity,
     /// Whether bytes were written through the page cache since the last sync.
     unsynced: AtomicBool,
     /// Whether it is a block device that is written in place. Its length cannot change.
@@ -73,6 +77,10 @@ pub struct File {
     mapping: OnceLock<Option<Mapping>>,
     /// Its mapping for writing, created on first use.
     target: OnceLock<Option<Mapping>>,
+    /// Its mapping for questions about the page cache, created on first use.
+    page_map: OnceLock<Option<PageMap>>,
+    /// Whether its file system was found not to support reads that do not wait.
+    refuses_nowait: AtomicBool,
 }
 
 impl File {
@@ -232,10 +240,14 @@ impl File {
             },
             direct,
             opened: None,
+            first: status.identity,
             unsynced: AtomicBool::new(false),
             is_device: false,
             mapping: OnceLock::new(),
             target: OnceLock::new(),
+            page_map: OnceLock::new(),
+            // An overlay never supports them.
+            refuses_nowait: AtomicBool::new(direct_io.is_overlaid),
         }
     }
 
@@ -294,7 +306,10 @@ impl File {
                 }
                 Ok(read) => filled += read,
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(self.error("read", errno.into())),
+                Err(errno) => {
+                    let rest = Extent::new(offset + filled as u64, (bytes.len() - filled) as u64);
+                    return Err(self.error("read", errno.into()).in_bytes(rest));
+                }
             }
         }
         Ok(())
@@ -323,6 +338,28 @@ impl File {
     pub(crate) fn target(&self) -> Option<&Mapping> {
         let map = || Mapping::to_write(&self.buffered, self.bytes);
         self.target.get_or_init(map).as_ref()
+    }
+
+    /// Its mapping for questions about the page cache. `None` if the kernel does not tell which of its pages are
+    /// cached.
+    pub(crate) fn page_map(&self) -> Option<&PageMap> {
+        let map = || PageMap::of(&self.buffered, self.bytes);
+        self.page_map.get_or_init(map).as_ref()
+    }
+
+    /// Whether it is on an overlay, so that its pages are cached by the file system below.
+    pub(crate) fn is_overlaid(&self) -> bool {
+        self.direct_io.is_overlaid
+    }
+
+    /// Whether a read that does not wait shows which bytes are in the page cache, as far as is known.
+    pub(crate) fn reads_nowait(&self) -> bool {
+        !self.refuses_nowait.load(Ordering::Relaxed)
+    }
+
+    /// Notes that its file system does not support reads that do not wait.
+    pub(crate) fn note_no_nowait(&self) {
+        self.refuses_nowait.store(true, Ordering::Relaxed);
     }
 
     /// Whether its file system is in memory (tmpfs).
@@ -376,8 +413,7 @@ impl File {
         let Some(opened) = self.opened else {
             return Ok(());
         };
-        let stat = fstat(&self.buffered).map_err(|e| self.error("examine", e.into()))?;
-        let now = Identity::of(&stat);
+        let now = self.check_descriptors()?;
         if now == opened {
             return Ok(());
         }
@@ -388,6 +424,28 @@ impl File {
             Equal => "it was written to, or its attributes changed, while it was read".to_owned(),
         };
         Err(changed(&self.path, message))
+    }
+
+    /// Its identity now. Returns an error if other code in this process closed one of its descriptors: the number may
+    /// belong to another file, to which or from which bytes were moved.
+    fn check_descriptors(&self) -> Result<Identity> {
+        let examine = |descriptor: BorrowedFd<'_>| {
+            let stat = fstat(descriptor).map_err(|e| self.error("examine", e.into()))?;
+            let now = Identity::of(&stat);
+            let is_own = self.first.is_same_file(&now);
+            is_own.then_some(now).ok_or_else(|| self.closed("examine"))
+        };
+        if let Some(direct) = &self.direct {
+            examine(direct.as_fd())?;
+        }
+        examine(self.buffered.as_fd())
+    }
+
+    /// The error for a file whose descriptor was closed.
+    fn closed(&self, operation: &'static str) -> Error {
+        let message = "other code in this process closed its descriptor";
+        Error::new(ErrorKind::Transient, operation, self.path.display(), message)
+            .with_hint("close only descriptors that you opened (not by `os.closerange` or `closefrom`), and try again")
     }
 
     /// Truncates it to `bytes`, because an aligned tail was written past its end. Does nothing for a device.
@@ -406,6 +464,7 @@ impl File {
 
     /// Makes written data durable.
     pub fn sync(&self) -> Result<()> {
+        self.check_descriptors()?;
         self.unsynced.store(false, Ordering::Relaxed);
         fdatasync(&self.buffered).map_err(|e| self.error("sync", e.into()))
     }
@@ -423,6 +482,7 @@ impl File {
         if files.len() < SYNC_TOGETHER_MIN {
             return files.iter().try_for_each(|f| f.sync());
         }
+        files.iter().try_for_each(|f| f.check_descriptors().map(drop))?;
         let device = |f: &Self| fstat(&f.buffered).map(|s| s.st_dev).ok();
         let (together, alone): (Vec<_>, Vec<_>) = files
             .iter()
@@ -437,12 +497,12 @@ impl File {
 
     /// An error of the operating system about this file.
     pub fn error(&self, operation: &'static str, source: io::Error) -> Error {
-        let full = source.raw_os_error() == Some(libc::ENOSPC);
+        let code = source.raw_os_error();
         let error = Error::os(operation, self.path.display(), source);
-        if full {
-            error.with_hint("free space on that file system, or write elsewhere")
-        } else {
-            error
+        match code {
+            Some(libc::ENOSPC) => error.with_hint("free space on that file system, or write elsewhere"),
+            Some(libc::EBADF) => self.closed(operation),
+            _ => error,
         }
     }
 }

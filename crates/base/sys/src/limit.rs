@@ -2,8 +2,6 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::root::Root;
-
 /// Raises the limit of open files to the hard limit.
 ///
 /// The usual soft limit of 1024 protects programs that use `select(2)`, which this one does not. A file
@@ -61,19 +59,4 @@ pub fn ignore_file_size_signal() {
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
-}
-
-/// The memory that a process can still allocate: available memory and free swap, at most the limit of its control
-/// group. `None` if the machine does not report it.
-pub fn available_memory(root: &Root) -> Option<u64> {
-    let text = root.text("/proc/meminfo")?;
-    let field = |name: &str| -> Option<u64> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-        Some(kib << 10)
-    };
-    let free = field("MemAvailable:")?.saturating_add(field("SwapFree:").unwrap_or(0));
-    // In a container this is the container's own group. `max` does not parse, and means no limit.
-    let own: Option<u64> = root.value("/sys/fs/cgroup/memory.max");
-    Some(own.map_or(free, |own| own.min(free)))
 }

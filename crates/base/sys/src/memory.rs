@@ -20,18 +20,13 @@ use straightway_core::{Bytes, Error, ErrorKind, PciAddress, Place, Result, exten
 
 use crate::{
     cuda::{Context, Pin},
-    limit::available_memory,
+    memory_room,
     peer::Provider,
-    root::Root,
     streaming,
 };
 
 /// A huge page on x86-64 and on most arm64 kernels.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
-
-/// From this size on, the available memory is checked first. The kernel overcommits, and kills a process that uses more
-/// than there is.
-const CHECKED_BYTES_MIN: u64 = 1 << 30;
 
 /// Faulting in less than this takes less time than starting a thread.
 const POPULATE_BYTES_MIN: usize = 32 << 20;
@@ -63,25 +58,23 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
-    /// Maps `bytes` of zeroed memory. Nothing is faulted in yet.
+    /// Maps `bytes` of zeroed memory. Nothing is faulted in yet. More than there is, or than the control group of the
+    /// process may use, is refused.
     pub fn new(bytes: u64) -> Result<Self> {
-        let target = format!("{} of host memory", Bytes(bytes));
-        let hint = "ask for less, or free memory";
-        let refused = |e: Errno| Error::os("allocate", &target, e.into()).with_hint(hint);
-        if bytes >= CHECKED_BYTES_MIN
-            && let Some(available) = available_memory(&Root::machine())
-            && bytes > available
-        {
-            let why = format!("{} are available", Bytes(available));
-            return Err(Error::new(ErrorKind::Transient, "allocate", target, why).with_hint(hint));
-        }
+        memory_room::reserve(bytes)?;
+        let refused = |e: Errno| {
+            memory_room::release(bytes);
+            let target = format!("{} of host memory", Bytes(bytes));
+            Error::os("allocate", target, e.into()).with_hint("ask for less, or free memory")
+        };
         let (map, start) = Mapped::anonymous(bytes).map_err(refused)?;
         let bytes = usize::try_from(bytes).expect("it is shorter than the mapping");
         // SAFETY: the mapping is new.
         Ok(unsafe { Self::part(&map, start, bytes, Place::Host) })
     }
 
-    /// A part of a mapping, of which it frees the pages when it is dropped.
+    /// A part of a mapping, of which it frees the pages when it is dropped. Host memory was reserved by the caller
+    /// (`memory_room`).
     ///
     /// # Safety
     /// Nothing else uses the range, up to the next huge page if the mapping has several parts.
@@ -205,6 +198,9 @@ impl HostMemory {
 impl Drop for HostMemory {
     fn drop(&mut self) {
         drop(self.pin.take());
+        if self.place == Place::Host {
+            memory_room::release(self.bytes as u64);
+        }
         if Arc::strong_count(&self.map) > 1 {
             // The mapping has other parts. Only the pages of this one are freed.
             let bytes = self.bytes.next_multiple_of(HUGE_BYTES);

@@ -61,6 +61,8 @@ impl FromStr for DeviceNumber {
 pub struct Mount {
     /// The device number; anonymous if there is no block device.
     pub device: DeviceNumber,
+    /// The folder of the file system that is mounted: `/`, unless it is a bind mount or a part of a hierarchy.
+    pub root: PathBuf,
     /// The mount point.
     pub point: PathBuf,
     /// The file system type, such as `ext4`.
@@ -116,7 +118,7 @@ impl Mounts {
 fn parse_line(line: &str) -> Option<Mount> {
     let (before, after) = line.split_once(" - ")?;
     let before: Vec<&str> = before.split(' ').collect();
-    let [_, _, device, _, point, options, ..] = before[..] else {
+    let [_, _, device, root, point, options, ..] = before[..] else {
         return None;
     };
     let mut after = after.split(' ');
@@ -129,6 +131,7 @@ fn parse_line(line: &str) -> Option<Mount> {
     }
     Some(Mount {
         device: device.parse().ok()?,
+        root: unescape(root).into(),
         point: unescape(point).into(),
         file_system: file_system.to_owned(),
         source: unescape(source),
@@ -173,6 +176,13 @@ mod tests {
         assert_eq!(source("/database"), "/dev/vda1");
         assert_eq!(source("/mnt/x"), "second");
         assert_eq!(source("/mnt/with blank/x"), "host:/export");
+    }
+
+    #[test]
+    fn a_mount_of_a_folder_names_it() {
+        let bind = Mounts::parse("27 22 254:1 /a\\040folder /bind rw - ext4 /dev/vda1 rw");
+        let mount = bind.holding(Path::new("/bind/x")).unwrap();
+        assert_eq!(mount.root, Path::new("/a folder"));
     }
 
     #[test]

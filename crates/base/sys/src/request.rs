@@ -154,7 +154,8 @@ pub struct Done<H = Arc<File>> {
     pub io: Io<H>,
     /// The number of bytes moved, which may be less than requested.
     pub result: io::Result<usize>,
-    /// Whether bytes that were expected in the page cache were missing. Only blocking I/Os report it.
+    /// Whether bytes that were expected in the page cache ([`IoPath::Resident`]) were not there. Otherwise all bytes that
+    /// it moved were, and if these are fewer than requested, the next one was not.
     pub missed: bool,
     /// Whether a copy between files went through a buffer, because the kernel does not copy between them.
     pub is_buffered_copy: bool,

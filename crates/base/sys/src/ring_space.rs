@@ -20,6 +20,7 @@ use straightway_core::{Place, Result};
 
 use crate::{
     memory::{HUGE_BYTES, HostMemory, Mapped},
+    memory_room,
     slot::Slot,
 };
 
@@ -100,8 +101,15 @@ impl RingSpace {
         None
     }
 
+    /// An idle slot of at least `bytes`, if there is one. Nothing is made or freed.
+    pub fn take_idle(&self, bytes: usize) -> Option<Slot> {
+        let mut idle = self.idle();
+        let at = idle.iter().rposition(|slot| slot.bytes() >= bytes)?;
+        Some(idle.remove(at))
+    }
+
     /// Whether memory could not be pinned once.
-    pub(crate) fn is_scarce(&self) -> bool {
+    pub fn is_scarce(&self) -> bool {
         self.is_scarce.load(Ordering::Relaxed)
     }
 
@@ -116,11 +124,13 @@ impl RingSpace {
 
     /// Fresh memory with all pages faulted in: the next part, or a mapping of its own.
     pub(crate) fn faulted_in(&self, bytes: u64) -> Result<HostMemory> {
+        memory_room::reserve(bytes)?;
         let part = self.whole.as_ref().and_then(|whole| whole.take(bytes));
         if let Some(mut memory) = part {
             memory.touch();
             return Ok(memory);
         }
+        memory_room::release(bytes);
         let memory = HostMemory::new(bytes)?;
         memory.populate();
         Ok(memory)
@@ -129,7 +139,7 @@ impl RingSpace {
 
 impl Whole {
     /// The next `bytes` bytes, from a huge page on. `None` if too little is left. Shorter memory than a huge page would
-    /// occupy a whole one. Long memory is faulted in by several threads, after a check of what is available.
+    /// occupy a whole one. Long memory is faulted in by several threads. The caller has reserved the memory.
     fn take(&self, bytes: u64) -> Option<HostMemory> {
         let bytes = usize::try_from(bytes).ok()?;
         if !(HUGE_BYTES..PART_BYTES_MAX).contains(&bytes) {

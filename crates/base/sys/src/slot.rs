@@ -41,6 +41,21 @@ impl Slot {
         Ok(Self::cut(&memory, count, bytes))
     }
 
+    /// The same with fewer slots, if there is not enough memory for `count`. If there is not enough for one, the error
+    /// says what limits it.
+    pub fn ring_up_to(count: usize, bytes: usize) -> Result<Vec<Self>> {
+        let mut attempt = count.max(1);
+        loop {
+            match Self::ring(attempt, bytes) {
+                Err(error) if attempt > 1 => {
+                    tracing::debug!(%error, "trying with half the ring");
+                    attempt /= 2;
+                }
+                made => return made,
+            }
+        }
+    }
+
     /// A ring in the BAR memory of a device. It has fewer slots if there is not enough memory for `count`. If there is
     /// not enough for one, the error says how much is free.
     pub fn bar_ring(provider: PciAddress, count: usize, bytes: usize) -> Result<Vec<Self>> {
@@ -71,9 +86,10 @@ impl Slot {
         }
         let mut attempt = count.max(1);
         let memory = loop {
-            let memory = space.faulted_in(size_of_slots(attempt, bytes))?;
-            match memory.pin(context) {
-                Ok(()) => break Arc::new(memory),
+            let memory = space.faulted_in(size_of_slots(attempt, bytes));
+            let pinned = memory.and_then(|memory| memory.pin(context).map(|()| memory));
+            match pinned {
+                Ok(memory) => break Arc::new(memory),
                 Err(error) if attempt == 1 => {
                     space.note_scarcity();
                     return Err(error);
@@ -100,12 +116,15 @@ impl Slot {
         if let Some(slot) = space.reuse(bytes) {
             return Ok(Some(slot));
         }
-        let memory = space.faulted_in(bytes as u64)?;
-        if let Err(error) = memory.pin(context) {
-            tracing::warn!(%error, "the ring does not grow");
-            space.note_scarcity();
-            return Ok(None);
-        }
+        let memory = space.faulted_in(bytes as u64);
+        let memory = match memory.and_then(|memory| memory.pin(context).map(|()| memory)) {
+            Ok(memory) => memory,
+            Err(error) => {
+                tracing::warn!(%error, "the ring does not grow");
+                space.note_scarcity();
+                return Ok(None);
+            }
+        };
         let mut slot = Self::part(&Arc::new(memory), 0, bytes);
         slot.event_on(context)?;
         Ok(Some(slot))

@@ -5,9 +5,12 @@
 //! not look up files or pin pages for each I/O. Pages of a region are used once each and would not
 //! benefit. A registration is replaced only while no I/O uses it ([`registered`]).
 //!
+//! Bytes that are expected in the page cache are read without waiting, which shows whether they are there.
+//!
 //! A buffer in flight belongs to the kernel. The in-flight table keeps it, and the file of its queue
 //! entry, until the completion arrives. Dropping a `Uring` waits for all completions.
 
+mod guarded;
 mod registered;
 pub mod sockets;
 
@@ -20,6 +23,7 @@ use crate::{
     file::IoPath,
     request::{Buf, Done, Io, Op},
 };
+use guarded::{GuardedRing, closed};
 use registered::{Registered, Taken};
 
 /// The maximum queue depth of one ring.
@@ -34,9 +38,16 @@ const BUFFERS: u32 = 4;
 /// The largest buffer that the kernel registers.
 const BUFFER_BYTES_MAX: usize = 1 << 30;
 
+/// A wait of this length without a completion is rare. Whether the ring's descriptor was closed is then checked.
+const CHECKED_WAIT_MIN: Duration = Duration::from_millis(50);
+
 /// An io_uring with its in-flight table.
 pub struct Uring {
-    ring: IoUring,
+    ring: GuardedRing,
+    /// Whether nothing was submitted since the last transfer, in which time its descriptor may have been closed.
+    is_rested: bool,
+    /// I/Os that were not submitted, because the ring's descriptor was closed.
+    refused: Vec<Io>,
     table: Vec<Option<InFlight>>,
     free: Vec<u32>,
     registrations: Registrations,
@@ -58,6 +69,8 @@ struct InFlight {
     io: Io,
     file: Option<Taken>,
     buffer: Option<Taken>,
+    /// Whether it reads only bytes that are in the page cache.
+    is_nowait: bool,
 }
 
 impl Uring {
@@ -72,6 +85,8 @@ impl Uring {
             .map_or(0, |()| BUFFERS);
         Ok(Self {
             ring,
+            is_rested: false,
+            refused: Vec::new(),
             table: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
             registrations: Registrations {
@@ -84,6 +99,14 @@ impl Uring {
 
     /// Queues an I/O. Returns it if the queue is full.
     pub fn submit(&mut self, io: Io) -> Result<(), Io> {
+        if self.is_rested {
+            // Before the first registration, which would go to the ring that has the number now.
+            if !self.ring.is_open() {
+                self.refused.push(io);
+                return Ok(());
+            }
+            self.is_rested = false;
+        }
         let Some(&number) = self.free.last() else {
             return Err(io);
         };
@@ -91,7 +114,13 @@ impl Uring {
         let submitter = self.ring.submitter();
         let buffer = self.registrations.take_buffer(&io, &submitter);
         let file = self.registrations.take_file(&io, &submitter);
-        let in_flight = InFlight { io, file, buffer };
+        let is_nowait = (io.op, io.by) == (Op::Read, IoPath::Resident) && io.object.reads_nowait();
+        let in_flight = InFlight {
+            io,
+            file,
+            buffer,
+            is_nowait,
+        };
         let entry = in_flight.entry(span).user_data(u64::from(number));
         // SAFETY: the entry's descriptor, buffer and slots are kept in `table` until its
         // completion, and the buffer is owned by the I/O, so nobody else uses it.
@@ -106,18 +135,26 @@ impl Uring {
     /// Submits queued I/Os, waits for at least `want` completions (or the timeout), and takes all available
     /// completions. Returns their number.
     pub fn poll(&mut self, done: &mut Vec<Done>, want: usize, timeout: Duration) -> Result<usize> {
+        let before = done.len();
+        if !self.refused.is_empty() {
+            let refused = |io| Done::new(io, Err(io::Error::other(closed())));
+            done.extend(self.refused.drain(..).map(refused));
+            return Ok(done.len() - before);
+        }
         let want = want.min(self.in_flight());
         self.system_calls += 1;
-        enter(&self.ring, want, timeout)?;
-        let before = done.len();
+        let entered = enter(&self.ring, want, timeout);
         for completion in self.ring.completion() {
             let number = u32::try_from(completion.user_data()).expect("user data is a u32");
             let in_flight = self.table[number as usize].take().expect("a number is in flight once");
             self.free.push(number);
+            let is_nowait = in_flight.is_nowait;
             let io = self.registrations.release(in_flight);
-            done.push(Done::new(io, outcome(completion.result())));
+            done.push(judge(io, completion.result(), is_nowait));
         }
-        Ok(done.len() - before)
+        let count = done.len() - before;
+        confirm(&self.ring, entered, (count, want), timeout)?;
+        Ok(count)
     }
 
     /// The number of I/Os in flight.
@@ -135,8 +172,17 @@ impl Uring {
         self.table.len()
     }
 
-    /// Unregisters files that no I/O uses, because a registration keeps a file open.
+    /// Unregisters files that no I/O uses, because a registration keeps a file open. Called between transfers. A ring
+    /// whose descriptor was closed is replaced.
     pub fn forget_files(&mut self) {
+        self.is_rested = self.in_flight() == 0;
+        if self.is_rested && !self.ring.is_open() {
+            // If that fails, the next transfer fails too, and so on.
+            if let Ok(fresh) = Self::new(u32::try_from(self.depth()).expect("the table is small")) {
+                *self = fresh;
+            }
+            return;
+        }
         let submitter = self.ring.submitter();
         self.registrations.files.forget(|slot| {
             // A slot that cannot be cleared is overwritten by the next registration.
@@ -146,7 +192,7 @@ impl Uring {
 }
 
 /// Creates an io_uring for one thread.
-fn build(depth: u32) -> Result<IoUring> {
+fn build(depth: u32) -> Result<GuardedRing> {
     let refused = |source: io::Error| {
         let (kind, hint) = match source.raw_os_error() {
             Some(libc::ENOSYS | libc::EPERM | libc::EACCES) => (
@@ -168,7 +214,18 @@ fn build(depth: u32) -> Result<IoUring> {
         .setup_defer_taskrun()
         .build(depth)
         .or_else(|_| IoUring::new(depth))
+        .map(GuardedRing::new)
         .map_err(refused)
+}
+
+/// The result of a submission and wait that took `count` completions and waited for `want`. If it failed, or waited long
+/// for nothing, the ring's descriptor may have been closed.
+fn confirm(ring: &GuardedRing, entered: Result<()>, (count, want): (usize, usize), timeout: Duration) -> Result<()> {
+    let is_suspect = entered.is_err() || (count == 0 && want > 0 && timeout >= CHECKED_WAIT_MIN);
+    if is_suspect && !ring.is_open() {
+        return Err(closed());
+    }
+    entered
 }
 
 /// Submits queued entries, and waits for at least `want` completions or the timeout, if there is one.
@@ -194,6 +251,22 @@ fn enter(ring: &IoUring, want: usize, timeout: impl Into<Option<Duration>>) -> R
 /// The result of a completion: a count, or an error.
 fn outcome(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
+}
+
+/// The completed I/O of a completion's result.
+fn judge(io: Io, result: i32, is_nowait: bool) -> Done {
+    match -result {
+        libc::EAGAIN if is_nowait => Done {
+            missed: true,
+            ..Done::new(io, outcome(result))
+        },
+        // It is repeated, and may then wait.
+        libc::EOPNOTSUPP if is_nowait => {
+            io.object.note_no_nowait();
+            Done::new(io, Err(io::ErrorKind::WouldBlock.into()))
+        }
+        _ => Done::new(io, outcome(result)),
+    }
 }
 
 impl Registrations {
@@ -236,7 +309,7 @@ impl Registrations {
 
     /// Returns the slots of an I/O that is no longer in flight.
     fn release(&mut self, in_flight: InFlight) -> Io {
-        let InFlight { io, file, buffer } = in_flight;
+        let InFlight { io, file, buffer, .. } = in_flight;
         if let Some(slot) = file {
             self.files.give_back(slot);
         }
@@ -269,13 +342,17 @@ impl InFlight {
         let io = &self.io;
         let fd = types::Fd(io.object.descriptor(io.by).as_raw_fd());
         let fixed = self.file.as_ref().map(|s| types::Fixed(s.number().into()));
+        let flags = if self.is_nowait { libc::RWF_NOWAIT } else { 0 };
         // The builders differ by type, so the four cases are spelled out.
         macro_rules! build {
             ($op:ident $(, $extra:expr)?) => {
                 match fixed {
-                    Some(file) => opcode::$op::new(file, pointer, bytes $(, $extra)?).offset(io.offset).build(),
-                    None => opcode::$op::new(fd, pointer, bytes $(, $extra)?).offset(io.offset).build(),
+                    Some(file) => build!($op, file $(, $extra)?; ),
+                    None => build!($op, fd $(, $extra)?; ),
                 }
+            };
+            ($op:ident, $file:ident $(, $extra:expr)?;) => {
+                opcode::$op::new($file, pointer, bytes $(, $extra)?).offset(io.offset).rw_flags(flags).build()
             };
         }
         match (io.op, self.buffer.as_ref().map(Taken::number)) {

@@ -1,18 +1,24 @@
-//! Verifies copies: a copy and its original are both read and compared. The copy bypasses the page cache where possible,
-//! so that its bytes come from the drive.
+//! Verifies copies: a copy and its original are both read and compared.
+//!
+//! The bytes of the copy have to come from the drive. They are read by O_DIRECT; where that goes through the page cache,
+//! they are evicted from it first. Pages that are cached after that were read from the drive. Pages that could not be
+//! evicted show nothing about the drive, and a warning says so.
 
 use std::sync::Arc;
 
-use straightway_core::{Choice, Direction, ErrorKind, Extent, Result, Route, compare::first_difference};
-use straightway_io::{Ask, Executor, Objects, Progress, Region, store::Location};
+use straightway_core::{Bytes, Choice, Direction, ErrorKind, Extent, Result, Route, compare::first_difference};
+use straightway_io::{Ask, Executor, File, Objects, Progress, Region, store::Location};
+use straightway_sys::residency;
 
 use crate::job::CopyJob;
 
 /// Bytes of each file that are compared at a time.
 const WINDOW_BYTES: u64 = 16 << 20;
 
-/// Compares every copy with its original. An error names the first byte that differs.
-pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> Result<()> {
+/// Compares every copy with its original. An error names the first byte that differs. Returns a warning for the receipt
+/// if bytes were compared that did not come from the drive.
+pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> Result<Option<String>> {
+    let mut cached = CachedCopies::default();
     let mut regions = [Region::host(WINDOW_BYTES)?, Region::host(WINDOW_BYTES)?].map(Arc::new);
     for pair in &job.pairs {
         let copy = job.target(pair);
@@ -32,7 +38,12 @@ pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> R
         let around = match survey[0].usable() {
             // A socket has no page cache to bypass.
             Ok(_) if survey[0].socket.is_none() => Choice::Only(Route::Direct),
-            _ => Choice::Auto,
+            _ => {
+                if let Some(file) = target.handles()[0].file() {
+                    cached.evict(file)?;
+                }
+                Choice::Auto
+            }
         };
         let mut at = 0;
         while at < bytes {
@@ -52,5 +63,45 @@ pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> R
             at = extent.end();
         }
     }
-    Ok(())
+    Ok(cached.warning())
+}
+
+/// The copies that stayed in the page cache.
+#[derive(Debug, Default)]
+struct CachedCopies {
+    files: usize,
+    bytes: u64,
+    /// The path of the first one, and why it stayed there.
+    first: Option<(String, &'static str)>,
+}
+
+impl CachedCopies {
+    /// Evicts a copy from the page cache, and adds what stays there.
+    fn evict(&mut self, file: &File) -> Result<()> {
+        file.evict()?;
+        let (bytes, why) = match residency::resident_bytes(file) {
+            Some(0) => return Ok(()),
+            Some(bytes) if file.is_in_memory() => (bytes, "their file system is in memory"),
+            Some(bytes) => (bytes, "the kernel did not evict them"),
+            None => (u64::MAX, "the kernel does not say whether it evicted them"),
+        };
+        self.files += 1;
+        self.bytes += bytes.min(file.bytes());
+        self.first
+            .get_or_insert_with(|| (file.path().display().to_string(), why));
+        Ok(())
+    }
+
+    fn warning(self) -> Option<String> {
+        let Self { files, bytes, first } = self;
+        let (path, why) = first?;
+        let bytes = Bytes(bytes);
+        let more = match files - 1 {
+            0 => String::new(),
+            others => format!(" and {others} more"),
+        };
+        Some(format!(
+            "{bytes} of {path}{more} were compared in the page cache and not on the drive: {why}"
+        ))
+    }
 }

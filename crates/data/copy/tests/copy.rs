@@ -65,7 +65,7 @@ fn copy(executor: &Executor, source: &Location, target: &Location) -> Result<()>
     let receipt = copier.run(&job)?;
     let bytes: u64 = job.pairs.iter().map(|p| p.bytes).sum();
     assert!(receipt.bytes <= bytes, "holes are not replaced");
-    verify(executor, &job, &copier.progress)
+    verify(executor, &job, &copier.progress).map(drop)
 }
 
 fn memory(name: &str) -> Arc<dyn Store> {

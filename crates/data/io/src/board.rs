@@ -6,6 +6,7 @@
 //! board changes.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -74,6 +75,10 @@ struct State {
     virtual_s: f64,
     /// Lanes that have to work on their rings.
     rings: Vec<(usize, RingRequest)>,
+    /// Lanes that have a slot, or are about to make their first. Only lanes that make slots one by one are here.
+    equipped: HashSet<usize>,
+    /// Whether a lane could not make its first slot. Any lane with a slot may then take chunks of any job.
+    is_scarce: bool,
     is_closed: bool,
 }
 
@@ -117,6 +122,17 @@ pub(crate) enum RingWork {
 /// Work on a ring, and where the lane reports.
 pub(crate) type RingRequest = (RingWork, Sender<Result<()>>);
 
+/// What a lane without a slot may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FirstSlot {
+    /// Make one.
+    Make,
+    /// Take one that another lane gives back: no more can be made, and other lanes have some.
+    Await,
+    /// Nothing: there is no job for it.
+    NotNeeded,
+}
+
 /// Why an idle lane was woken.
 #[derive(Debug)]
 pub(crate) enum Wake {
@@ -151,6 +167,8 @@ impl Board {
         posted.tenant.arrive(now_s);
         let mut state = self.lock();
         let weight_s = state.virtual_s;
+        // More slots may be had by now.
+        state.is_scarce &= !state.entries.is_empty();
         state.entries.push(Entry {
             posted: Arc::new(posted),
             weight_s,
@@ -185,16 +203,11 @@ impl Board {
         let mut state = self.lock();
         let state = &mut *state;
         loop {
-            let before = state.entries.len();
-            let is_open = |entry: &Entry| !entry.posted.job.is_over(self.track);
-            state.entries.retain(is_open);
-            if state.entries.len() < before {
-                self.change();
-            }
+            self.drop_finished(state);
             let holds_back = self.traffic.holds_back(now_s);
             let heads = (0..state.entries.len()).filter_map(|at| {
                 let Entry { posted, weight_s, .. } = &state.entries[at];
-                let is_for_it = number < posted.lanes;
+                let is_for_it = number < posted.lanes || state.is_scarce;
                 let is_held = holds_back && posted.is_background();
                 let (reservation_s, limit_s) = posted.tenant.due_s();
                 let limit_s = if is_held {
@@ -238,6 +251,55 @@ impl Board {
         }
     }
 
+    /// Removes jobs whose chunks have all been taken.
+    fn drop_finished(&self, state: &mut State) {
+        let before = state.entries.len();
+        state.entries.retain(|entry| !entry.posted.job.is_over(self.track));
+        if state.entries.len() < before {
+            self.change();
+        }
+    }
+
+    /// What lane `number`, which has no slot, may do. If it may make one, it counts as equipped.
+    pub(crate) fn claim_slot(&self, number: usize) -> FirstSlot {
+        let mut state = self.lock();
+        self.drop_finished(&mut state);
+        if !state.has_work_for(number) {
+            return FirstSlot::NotNeeded;
+        }
+        state.equipped.remove(&number);
+        if state.is_scarce && !state.equipped.is_empty() {
+            return FirstSlot::Await;
+        }
+        state.equipped.insert(number);
+        FirstSlot::Make
+    }
+
+    /// Notes whether lane `number` has a slot.
+    pub(crate) fn note_slots(&self, number: usize, has_slots: bool) {
+        let mut state = self.lock();
+        if has_slots {
+            state.equipped.insert(number);
+        } else {
+            state.equipped.remove(&number);
+        }
+    }
+
+    /// Notes that lane `number` could not make its first slot. The other lanes take its chunks. If none of them has a
+    /// slot, the jobs that it serves fail.
+    pub(crate) fn do_without(&self, number: usize, error: &Error) {
+        let mut state = self.lock();
+        state.equipped.remove(&number);
+        if state.equipped.is_empty() {
+            drop(state);
+            return self.fail(number, error);
+        }
+        if !state.is_scarce {
+            state.is_scarce = true;
+            self.change();
+        }
+    }
+
     /// Waits up to `timeout` for work for lane `number`.
     pub(crate) fn wait(&self, number: usize, timeout: Option<Duration>) -> Wake {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
@@ -246,7 +308,7 @@ impl Board {
             if let Some(request) = state.ring_of(number) {
                 return Wake::Ring(request);
             }
-            if state.entries.iter().any(|entry| number < entry.posted.lanes) {
+            if state.has_work_for(number) {
                 return Wake::Work;
             }
             if state.is_closed {
@@ -300,6 +362,12 @@ impl Board {
 }
 
 impl State {
+    /// Whether lane `number` may take chunks of a job.
+    fn has_work_for(&self, number: usize) -> bool {
+        let mut entries = self.entries.iter();
+        entries.any(|entry| number < entry.posted.lanes || self.is_scarce)
+    }
+
     fn ring_of(&mut self, number: usize) -> Option<RingRequest> {
         let at = self.rings.iter().position(|(lane, _)| *lane == number)?;
         Some(self.rings.swap_remove(at).1)

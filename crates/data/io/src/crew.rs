@@ -83,12 +83,20 @@ impl Crew {
                 track,
                 place,
                 context: context.cloned(),
-                space: spaces.of(track, place, settings),
+                space: spaces.of(track, place, context, settings),
                 cpus,
                 settings: settings.clone(),
                 board: Arc::new(Board::new(track, traffic)),
             },
             lanes: Mutex::default(),
+        }
+    }
+
+    /// Whether its lanes copy with this context of a GPU, or with none.
+    pub(crate) fn is_on(&self, context: Option<&Context>) -> bool {
+        match (&self.spec.context, context) {
+            (Some(own), Some(other)) => own.is_same(other),
+            (own, other) => own.is_none() && other.is_none(),
         }
     }
 
@@ -120,7 +128,12 @@ impl Crew {
                 self.spec.board.ask_for_ring(number, work, &answers);
             }
             drop(answers);
-            outcome = inbox.into_iter().fold(outcome, Result::and);
+            let made: Vec<Result<()>> = inbox.into_iter().collect();
+            // One lane with a slot suffices.
+            let suffices = is_by_slot && made.iter().any(Result::is_ok);
+            if !suffices {
+                outcome = made.into_iter().fold(outcome, Result::and);
+            }
         }
         outcome
     }
@@ -207,7 +220,7 @@ impl CrewSpec {
                 Wake::Work => supervisor.serve(),
                 Wake::Ring((work, answer)) => {
                     let lane = supervisor.lane();
-                    let _ = answer.send(lane.and_then(|lane| lane.work_on_ring(work)));
+                    let _ = answer.send(lane.and_then(|lane| lane.work_on_ring(work, &self.board)));
                 }
                 Wake::Nothing => supervisor.reap(),
                 Wake::End => return,

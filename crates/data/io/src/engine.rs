@@ -25,7 +25,8 @@ pub trait Engine: fmt::Debug + Send {
     /// Accepts `io`. A full queue returns it.
     fn submit(&mut self, io: Io) -> Result<(), Io>;
 
-    /// Appends completed I/Os to `done`, waiting up to `timeout` for the first. Returns their number.
+    /// Appends completed I/Os to `done`, waiting up to `timeout` for the first. Returns their number. After an error no
+    /// I/O in flight completes any more, and the engine is dropped.
     fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize>;
 
     /// Its capabilities.

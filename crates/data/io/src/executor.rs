@@ -295,16 +295,24 @@ impl Executor {
             traffic,
             ..
         } = &*self.lanes;
-        if context.is_some() {
+        if let Some(context) = context {
             settings.check_gpu()?;
+            context.check_alive()?;
         }
         let key = (store.family(), track, place, self.tenant.class() == Class::Now);
         let mut crews = crews.lock().unwrap_or_else(PoisonError::into_inner);
         let Crews { by_key, spaces } = &mut *crews;
+        // A reset of the GPU's context destroyed the streams and slots of its lanes.
+        let is_lost = by_key.get(&key).is_some_and(|crew| !crew.is_on(context));
+        let lost = is_lost.then(|| by_key.remove(&key));
         let crew = by_key.entry(key).or_insert_with(|| {
             let of = (settings, traffic);
             Arc::new(Crew::new(store, track, place, context, of, spaces))
         });
-        Ok(Arc::clone(crew))
+        let crew = Arc::clone(crew);
+        drop(crews);
+        // This waits for its lanes.
+        drop(lost);
+        Ok(crew)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use straightway_core::{Chunk, Direction, Error, ErrorKind, Leg, Object, Piece, Reason, Route, extent::down};
+use straightway_core::{Chunk, Direction, Error, ErrorKind, Extent, Leg, Object, Piece, Reason, Route, extent::down};
 use straightway_sys::{
     Buf, File, IoPath, Op, Slot, Window,
     cuda::{RegionSpan, Span},
@@ -32,8 +32,10 @@ pub(crate) struct Flight {
     is_between_files: bool,
     /// Offset in its slot of the portion's image, set by the inspection.
     pub(crate) image_start: usize,
-    /// Whether bytes of the running I/O were not in the page cache.
+    /// Whether the running I/O found none of its bytes in the page cache, where they were expected.
     missed: bool,
+    /// Bytes of the running I/O that were expected in the page cache and were not there.
+    missed_bytes: u64,
     /// Whether bytes of the running I/O were copied between files through a buffer.
     is_buffered_copy: bool,
     /// Bytes of the running I/O that came from a local cache.
@@ -73,6 +75,7 @@ impl Flight {
             is_between_files,
             image_start: 0,
             missed: false,
+            missed_bytes: 0,
             is_buffered_copy: false,
             cached_bytes: 0,
             stalls: 0,
@@ -95,7 +98,6 @@ impl Flight {
     pub(crate) fn route_and_reason(&self) -> (Route, Reason) {
         match (self.leg, self.chunk.onward) {
             (Leg::Write, Some(onward)) => onward,
-            _ if self.missed && self.chunk.reason == Reason::Resident => (self.chunk.route, Reason::Evicted),
             _ => (self.chunk.route, self.chunk.reason),
         }
     }
@@ -103,6 +105,9 @@ impl Flight {
     /// Records how `moved` bytes of the running I/O were moved.
     pub(crate) fn note(&mut self, done: &Done, moved: u64) {
         self.missed |= done.missed;
+        let is_expected = self.leg == Leg::Read && self.chunk.reason == Reason::Resident;
+        let is_missed = done.missed || done.io.by != IoPath::Resident;
+        self.missed_bytes += if is_expected && is_missed { moved } else { 0 };
         self.is_buffered_copy |= done.is_buffered_copy;
         self.cached_bytes += if done.is_from_cache { moved } else { 0 };
     }
@@ -123,9 +128,15 @@ impl Flight {
         let (route, reason) = self.route_and_reason();
         // A request may cover gaps between its pieces, so it can move more than its payload.
         let cached_bytes = self.cached_bytes.min(payload_bytes);
+        let missed_bytes = self.missed_bytes.min(payload_bytes - cached_bytes);
         for (route, reason, bytes) in [
             (Route::Buffered, Reason::LocalCache, cached_bytes),
-            (route.reported(reason), reason, payload_bytes - cached_bytes),
+            (route, Reason::Evicted, missed_bytes),
+            (
+                route.reported(reason),
+                reason,
+                payload_bytes - cached_bytes - missed_bytes,
+            ),
         ] {
             if bytes > 0 {
                 tally.count(self.leg, route, reason, bytes);
@@ -153,6 +164,7 @@ impl Flight {
 
     fn restart(&mut self, now: Instant) {
         self.missed = false;
+        self.missed_bytes = 0;
         self.is_buffered_copy = false;
         self.cached_bytes = 0;
         self.stalls = 0;
@@ -335,6 +347,10 @@ impl Flight {
                 return self.failed(job, io, result);
             }
         }
+        if io.by == IoPath::Resident && (moved > 0 || self.missed) {
+            // The next byte is not in the page cache.
+            io.by = IoPath::PageCache;
+        }
         let step = usize_of(step);
         io.offset += step as u64;
         io.start += step;
@@ -345,7 +361,12 @@ impl Flight {
     fn failed(&self, job: &Job, io: Io, result: std::io::Result<usize>) -> Verdict {
         let object = self.object(job);
         let error = match (result, io.op) {
-            (Err(source), Op::Read) => object.error("read", source),
+            (Err(source), Op::Read) => {
+                // A store that explains an error knows better what it is about.
+                let is_plain = source.raw_os_error().is_some();
+                let bytes = if is_plain { io.bytes as u64 } else { 0 };
+                object.error("read", source).in_bytes(Extent::new(io.offset, bytes))
+            }
             (Err(source), Op::Write) => object.error("write", source),
             (Ok(moved), Op::Read) => object.check_unchanged().err().unwrap_or_else(|| {
                 let end = io.offset + moved as u64;

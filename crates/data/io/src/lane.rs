@@ -72,6 +72,8 @@ pub(crate) struct Lane {
     stage: Box<dyn Stage>,
     ring: Ring,
     settle_max: Duration,
+    /// Why its engine can run no more I/Os. Those in flight never complete.
+    broken: Option<Error>,
     jobs: Jobs,
     /// The only job on the board, valid up to this count of the board's changes.
     alone: Option<(u32, u64)>,
@@ -109,6 +111,7 @@ impl Lane {
             stage: parts.stage,
             ring: parts.ring,
             settle_max: parts.settle_max,
+            broken: None,
             jobs: Jobs::default(),
             alone: None,
             flights: vec![None; flights],
@@ -166,6 +169,7 @@ impl Lane {
         }
         self.ring.put_spare();
         self.ring.give_back(self.stage.as_ref());
+        self.note_slots(board);
         if self.is_idle() {
             self.engine.rest();
         }
@@ -185,7 +189,8 @@ impl Lane {
                 continue;
             };
             let is_through = joined.chunks == 0 && joined.posted.job.is_over(self.track);
-            if !is_through && !joined.has_stop_timed_out(self.settle_max) {
+            let is_lost = self.broken.is_some() && joined.posted.job.is_stopped();
+            if !is_through && !is_lost && !joined.has_stop_timed_out(self.settle_max) {
                 continue;
             }
             self.alone = None;
@@ -232,9 +237,14 @@ impl Lane {
         if let Err(error) = polled {
             // The engine itself failed: no job gets its I/Os back.
             self.fail_jobs(&error);
-            std::thread::sleep(timeout);
+            self.broken.get_or_insert(error);
         }
         completed
+    }
+
+    /// Why its engine can run no more I/Os, if that is so. Such a lane must not serve again.
+    pub(crate) fn broken(&self) -> Option<&Error> {
+        self.broken.as_ref()
     }
 
     /// Collects finished copies. If `wait` is set, waits for the oldest.

@@ -177,6 +177,12 @@ const CHECKED_SLOTS_MAX: usize = 4;
 /// drive fills falls out of the CPU cache: 2.64 s for 8.6 GB on an H200 host, and 2.48 s with three or five.
 const CHECKED_DRIVE_LANES: u32 = 4;
 
+/// In a control group with a memory limit, the rings of one crew have at most 1/8 of what is left, and those of a GPU
+/// 1/4; both at least 4 MiB.
+const STAGING_SHARE: u64 = 8;
+const PINNED_SHARE: u64 = 4;
+const RING_BYTES_MIN: u64 = 4 << 20;
+
 /// The most lanes of one kind. More would find no core to run on.
 pub const LANES_MAX: u32 = 256;
 
@@ -254,6 +260,37 @@ impl Settings {
             },
             ..self.clone()
         }
+    }
+
+    /// The same settings with smaller rings, for a process whose control group leaves it `free_bytes`. The rest is for
+    /// the bytes themselves, and an executor may have several rings.
+    #[must_use]
+    pub fn within(self, free_bytes: u64) -> Self {
+        let part = |share: u64| down(free_bytes / share, Alignment::PAGE_BYTES).max(RING_BYTES_MIN);
+        let (staging, pinned) = (part(STAGING_SHARE), part(PINNED_SHARE));
+        let mut settings = self;
+        if settings.staging_bytes > staging {
+            let less = Demand {
+                staging_bytes: Some(staging),
+                ..Demand::default()
+            };
+            settings = less.over(settings);
+            let lanes = settings.cached_lanes.max(settings.ring_lanes).max(settings.drive_lanes);
+            let share = down(staging / u64::from(lanes), Alignment::PAGE_BYTES);
+            settings.chunk_bytes = settings.chunk_bytes.min(share.max(Alignment::PAGE_BYTES));
+        }
+        if settings.pinned_bytes > pinned {
+            settings.pinned_bytes = pinned;
+            // Each lane keeps two slots, of a page at least.
+            let (drive, cached) = (pinned / DRIVE_SHARE, pinned - pinned / DRIVE_SHARE);
+            let page = Alignment::PAGE_BYTES;
+            let lanes = cached / (2 * settings.gpu_chunk_bytes);
+            settings.gpu_lanes = settings.gpu_lanes.min(u32::try_from(lanes).unwrap_or(u32::MAX)).max(1);
+            let of_lane = |bytes: u64, lanes: u32| down(bytes / u64::from(lanes) / 2, page).max(page);
+            settings.gpu_chunk_bytes = settings.gpu_chunk_bytes.min(of_lane(cached, settings.gpu_lanes));
+            settings.chunk_bytes = settings.chunk_bytes.min(of_lane(drive, settings.drive_lanes));
+        }
+        settings
     }
 
     /// The most lanes that serve a track and a place.
@@ -380,6 +417,51 @@ mod tests {
             let ring = settings.ring(Track::Checked, place);
             assert!(ring.slots >= 2 && ring.cut(1).slots >= 2, "{ring:?}");
             assert_eq!((ring.cut(1 << 20).slots, ring.cut(1 << 20).slot_bytes), (2, 1 << 20));
+        }
+    }
+
+    #[test]
+    fn rings_are_smaller_in_a_small_control_group() {
+        let web = crate::store::Tuning {
+            chunk_bytes: 8 << 20,
+            depth: 16,
+        };
+        let usual = || Settings {
+            gpu_lanes: 15,
+            ..Settings::default()
+        };
+        for settings in [usual(), web.applied_to(usual(), [])] {
+            let same = settings.clone().within(4 << 30);
+            assert_eq!(
+                (same.staging_bytes, same.pinned_bytes, same.chunk_bytes, same.gpu_lanes),
+                (
+                    settings.staging_bytes,
+                    settings.pinned_bytes,
+                    settings.chunk_bytes,
+                    settings.gpu_lanes
+                )
+            );
+            for free_bytes in [0, 1 << 20, 16 << 20, 100 << 20, 500 << 20] {
+                let small = settings.clone().within(free_bytes);
+                small.check().unwrap();
+                small.check_gpu().unwrap();
+                let least = RING_BYTES_MIN;
+                assert!(small.staging_bytes <= (free_bytes / 8).max(least), "{free_bytes}");
+                assert!(small.pinned_bytes <= (free_bytes / 4).max(least), "{free_bytes}");
+                for (track, place) in [
+                    (Track::Drive, Place::Host),
+                    (Track::Cached, Place::Host),
+                    (Track::Drive, Place::Gpu(0)),
+                    (Track::Cached, Place::Gpu(0)),
+                ] {
+                    let RingSize { slots, slot_bytes } = small.ring(track, place);
+                    let all = slots * slot_bytes * small.lanes(track, place) as usize;
+                    assert!(
+                        all as u64 <= (free_bytes / 4).max(least),
+                        "{free_bytes}: {track:?} {place:?}"
+                    );
+                }
+            }
         }
     }
 

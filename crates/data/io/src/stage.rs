@@ -31,6 +31,17 @@ pub(crate) trait Stage: fmt::Debug + Send {
         self.ring(1, bytes).map(|mut slots| slots.pop())
     }
 
+    /// Whether memory for a slot could not be had once.
+    fn is_short(&self) -> bool {
+        false
+    }
+
+    /// A slot of at least `bytes` that another lane does not need at the moment, if there is one.
+    fn idle_slot(&self, bytes: usize) -> Option<Slot> {
+        let _ = bytes;
+        None
+    }
+
     /// Takes back slots that the lane does not need at the moment. Returns those that the lane has to keep.
     fn keep(&self, slots: Vec<Slot>) -> Vec<Slot> {
         slots

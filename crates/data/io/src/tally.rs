@@ -152,7 +152,7 @@ impl Tally {
         if (1..wanted).contains(&slots) {
             self.warn(&format!(
                 "only {slots} of {wanted} slots of the ring could be had: let the process lock more memory (`ulimit -l`), \
-                 or where the ring is in a BAR, use a smaller --staging"
+                 raise the memory limit of its control group, or where the ring is in a BAR, use a smaller --staging"
             ));
         }
     }

@@ -167,6 +167,35 @@ fn an_io_error_in_mid_copy_leaves_nothing_behind_and_the_executor_usable() {
 }
 
 #[test]
+fn an_io_error_of_a_read_names_the_bytes() {
+    let folder = folder();
+    let file = write_file(&folder.path().join("f"), 4 << 20);
+    let faults = Faults {
+        error_per_mille: 1000,
+        error_code: 5,
+        ..Faults::default()
+    };
+    let executor = Executor::new(Settings {
+        faults: Some(faults),
+        ..small()
+    })
+    .unwrap();
+    for choice in [Choice::Only(Route::Buffered), Choice::Only(Route::Direct)] {
+        if file.alignment().is_none() && choice == Choice::Only(Route::Direct) {
+            eprintln!("left out: {choice:?}: no O_DIRECT here");
+            continue;
+        }
+        let error = read_whole(&executor, &file, choice).unwrap_err();
+        assert_eq!(error.os_code(), Some(5));
+        let text = error.to_string();
+        let (_, bytes) = text.split_once(", in bytes ").expect(&text);
+        let (first, last) = bytes.split_once(" to ").expect(&text);
+        let (first, last): (u64, u64) = (first.parse().unwrap(), last.parse().unwrap());
+        assert!(first.is_multiple_of(4096) && first < last && last < 4 << 20, "{text}");
+    }
+}
+
+#[test]
 fn a_disk_that_fills_up_is_an_error_with_a_hint_on_every_engine_and_route() {
     let folder = folder();
     let source = write_file(&folder.path().join("source"), 2 << 20);

@@ -362,6 +362,67 @@ fn with_one_slot_for_each_lane_every_load_works() {
 }
 
 #[test]
+fn with_fewer_slots_than_lanes_the_lanes_that_have_one_do_all_the_work() {
+    for slots in [1, 2] {
+        // Three lanes would have two slots of 32 KiB each.
+        let plan = format!("pinned_bytes_max={} delay_us_max=300", slots * 32_768);
+        Standin::run(&plan, |standin| {
+            let folder = folder();
+            let file = write_file(&folder.path().join("f"), 600_001);
+            let short = write_file(&folder.path().join("short"), 30_000);
+            let executor = Executor::new(small()).unwrap();
+            executor.prepare_gpu(&context().unwrap()).unwrap();
+            for _ in 0..10 {
+                let buffered = Choice::Only(Route::Buffered);
+                let (seen, _) = read(&executor, &file, whole(&file), 600_001, buffered).unwrap();
+                assert!(seen == bytes_of(600_001));
+                assert!(read_checked(&executor, &file, 30_000) == bytes_of(600_001));
+                // A job for one lane, beside one for all of them.
+                std::thread::scope(|scope| {
+                    let long = || read(&executor, &file, whole(&file), 600_001, buffered).unwrap();
+                    let beside = scope.spawn(|| read(&executor, &short, whole(&short), 30_000, buffered).unwrap());
+                    assert!(long().0 == bytes_of(600_001));
+                    assert!(beside.join().unwrap().0 == bytes_of(30_000));
+                });
+            }
+            drop(executor);
+            standin.assert_clean();
+        });
+    }
+}
+
+#[test]
+fn after_a_reset_of_the_gpu_s_context_loads_work_and_lost_memory_is_refused() {
+    Standin::run("delay_us_max=300", |standin| {
+        let folder = folder();
+        let file = write_file(&folder.path().join("f"), 300_001);
+        let executor = Executor::new(small()).unwrap();
+        let mut lost = Vec::new();
+        for _ in 0..3 {
+            for choice in choices(&file) {
+                let (seen, _) = read(&executor, &file, whole(&file), 300_001, choice).unwrap();
+                assert!(seen == bytes_of(300_001), "by {choice:?}");
+            }
+            assert!(read_checked(&executor, &file, 30_000) == bytes_of(300_001));
+            lost.push(Arc::new(Region::device(&context().unwrap(), 300_001).unwrap()));
+            standin.reset_contexts();
+            for region in &lost {
+                let job = executor.read(vec![Arc::clone(&file)], whole(&file), region, Choice::Auto);
+                let error = job.and_then(straightway_io::Ticket::wait).unwrap_err();
+                assert!(error.to_string().contains("has reset it"), "{error}");
+                assert!(error.hint().unwrap().contains("cudaDeviceReset"));
+            }
+        }
+        // Memory of a context that was reset is neither freed nor used, also not after it was retained again.
+        let again = context().unwrap();
+        let error = Arc::get_mut(&mut lost[0]).unwrap().write_at(0, &[1]).unwrap_err();
+        assert!(error.to_string().contains("has reset it"), "{error}");
+        drop((lost, executor, again));
+        standin.assert_clean();
+    });
+}
+
+#[test]
 fn a_region_that_does_not_fit_the_device_is_an_error_and_later_reads_work() {
     Standin::run("memory_bytes=1048576", |standin| {
         let folder = folder();
@@ -424,7 +485,8 @@ fn use_everything(folder: &Path) -> Result<()> {
 #[test]
 fn every_failed_driver_call_is_an_error_that_leaks_nothing_and_ends_only_its_transfer() {
     // Failures of calls that release resources or query the topology are not reported.
-    const SILENT: [&str; 7] = [
+    const SILENT: [&str; 8] = [
+        "cuCtxGetId",
         "cuMemFree_v2",
         "cuMemHostUnregister",
         "cuStreamDestroy_v2",

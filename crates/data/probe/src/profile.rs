@@ -10,7 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use straightway_core::{Alignment, Error, ErrorKind, Rate, Result, extent::down};
 use straightway_io::{ReportFile, Settings};
-use straightway_sys::{limit::available_memory, plain_file::open_plain, root::Root};
+use straightway_sys::{FreeMemory, plain_file::open_plain, root::Root};
 
 use crate::{
     backing::Backing,
@@ -232,7 +232,7 @@ fn writeback_start_bytes(root: &Root) -> Option<u64> {
         return Some(bytes);
     }
     let percent = set("dirty_background_ratio")?;
-    Some(available_memory(root)? / 100 * percent)
+    Some(FreeMemory::of(root)?.bytes / 100 * percent)
 }
 
 /// The key of a set of drives in a profile.

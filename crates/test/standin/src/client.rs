@@ -90,6 +90,16 @@ impl Standin {
         self.set_held(1);
     }
 
+    /// Resets the contexts of all GPUs, as other code in the process may do.
+    pub fn reset_contexts(&self) {
+        // SAFETY: the signature is that of the driver.
+        let reset = unsafe {
+            self.library
+                .get::<extern "C" fn(i32) -> u32>("cuDevicePrimaryCtxReset_v2")
+        };
+        assert_eq!(reset.expect("the stand-in exports it")(0), 0);
+    }
+
     /// Resumes copies.
     pub fn release(&self) {
         self.set_held(0);

@@ -7,7 +7,9 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr;
 
 use crate::device::uuid_of;
-use crate::world::{INVALID_CONTEXT, INVALID_VALUE, SUCCESS, pop_context, push_context, world};
+use crate::world::{
+    CONTEXT_DESTROYED, INVALID_CONTEXT, INVALID_VALUE, SUCCESS, changed, pop_context, push_context, world,
+};
 
 const DEVICE_UNAVAILABLE: u32 = 46;
 const INVALID_DEVICE: u32 = 101;
@@ -48,6 +50,9 @@ macro_rules! begin_work {
         let world = begin!($name);
         if let Some(code) = world.fatal {
             return code;
+        }
+        if world.is_reset {
+            return crate::world::CONTEXT_DESTROYED;
         }
         world
     }};
@@ -162,7 +167,10 @@ unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) -> u32 {
-    let mut world = begin_work!("cuDevicePrimaryCtxRetain");
+    let mut world = begin!("cuDevicePrimaryCtxRetain");
+    if let Some(code) = world.fatal {
+        return code;
+    }
     // 2 is prohibited, 3 exclusive to one process.
     if world.plan.compute_mode == 2 || (world.plan.compute_mode == 3 && world.plan.held) {
         return DEVICE_UNAVAILABLE;
@@ -171,6 +179,7 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device:
         return INVALID_DEVICE;
     };
     world.contexts += 1;
+    world.is_reset = false;
     // SAFETY: the caller gives a valid pointer.
     unsafe { answer(context, (CONTEXT_BASE + device) as *mut c_void) }
 }
@@ -185,6 +194,26 @@ extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> u32 {
     }
     world.contexts -= 1;
     failure.unwrap_or(SUCCESS)
+}
+
+/// Behaves as driver 580 does on an H200, for all devices at once: the handle stays the same, and the id changes when
+/// the context is retained again.
+#[unsafe(no_mangle)]
+extern "C" fn cuDevicePrimaryCtxReset_v2(_device: c_int) -> u32 {
+    let mut world = begin!("cuDevicePrimaryCtxReset_v2");
+    world.reset();
+    changed();
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuCtxGetId(_context: *mut c_void, id: *mut u64) -> u32 {
+    let world = begin!("cuCtxGetId");
+    if world.is_reset {
+        return CONTEXT_DESTROYED;
+    }
+    // SAFETY: the caller gives a valid pointer.
+    unsafe { answer(id, world.resets + 1) }
 }
 
 #[unsafe(no_mangle)]

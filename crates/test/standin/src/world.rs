@@ -1,7 +1,7 @@
 //! The whole state of the stand-in, behind one lock.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::env;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -18,6 +18,7 @@ pub(crate) const INVALID_VALUE: u32 = 1;
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
 pub(crate) const INVALID_CONTEXT: u32 = 201;
 pub(crate) const INVALID_HANDLE: u32 = 400;
+pub(crate) const CONTEXT_DESTROYED: u32 = 709;
 
 /// The state of the simulated machine.
 #[derive(Default)]
@@ -34,6 +35,12 @@ pub(crate) struct World {
     pub(crate) events: HashMap<usize, Mark>,
     /// The number of contexts retained and not released.
     pub(crate) contexts: usize,
+    /// The number of resets of the contexts, which changes their ids.
+    pub(crate) resets: u64,
+    /// Whether the contexts were reset and not retained since.
+    pub(crate) is_reset: bool,
+    /// Streams and events that a reset destroyed.
+    pub(crate) lost_handles: HashSet<usize>,
     /// The error that all later work fails with.
     pub(crate) fatal: Option<u32>,
     /// Whether the scheduler is paused.
@@ -125,6 +132,26 @@ impl World {
         self.misuses.clear();
         self.fatal = None;
         self.is_held = false;
+    }
+
+    /// Resets the contexts: all objects are gone, and only the contexts stay retained.
+    pub(crate) fn reset(&mut self) {
+        self.resets += 1;
+        self.is_reset = true;
+        self.lost_handles.extend(self.streams.drain().map(|(stream, _)| stream));
+        self.lost_handles.extend(self.events.drain().map(|(event, _)| event));
+        self.pinned.clear();
+        self.allocations.clear();
+    }
+
+    /// The code for the use of a stream or an event that does not exist, `lost` if a reset destroyed it. Its user may
+    /// not know that yet. A handle that never existed, or that its owner destroyed, is a misuse.
+    pub(crate) fn unknown_handle(&mut self, handle: usize, lost: u32, misuse: &str) -> u32 {
+        if self.lost_handles.contains(&handle) {
+            return lost;
+        }
+        self.misuse(misuse);
+        INVALID_HANDLE
     }
 
     /// The allocation that contains the whole range.

@@ -192,9 +192,9 @@ fn copy(
         choice,
         progress: Arc::clone(progress),
     };
-    let receipt = copier.run(job)?;
+    let mut receipt = copier.run(job)?;
     if args.verify {
-        verify(executor, job, progress)?;
+        receipt.warnings.extend(verify(executor, job, progress)?);
     }
     Ok(receipt)
 }

@@ -10,13 +10,13 @@ use std::{
 use crate::test_dir::{Ran, TestDir, in_memory, noise, routed};
 
 /// A mounted file system, unmounted when dropped.
-struct Mount {
+pub(crate) struct Mount {
     at: PathBuf,
 }
 
 impl Mount {
     /// Mounts with `args` at `at`. Prints the reason and returns `None` if that is not possible.
-    fn new(args: &[&str], at: &Path) -> Option<Self> {
+    pub(crate) fn new(args: &[&str], at: &Path) -> Option<Self> {
         run("mount", &[args, &[&at.display().to_string()]].concat())?;
         Some(Self { at: at.to_owned() })
     }
@@ -27,7 +27,7 @@ impl Mount {
     }
 
     /// A file system of `bytes` made by `mkfs` with `args`, on a loop device, mounted as `small`.
-    fn made(dir: &TestDir, bytes: u64, mkfs: &str, args: &[&str], options: &str) -> Option<Self> {
+    pub(crate) fn made(dir: &TestDir, bytes: u64, mkfs: &str, args: &[&str], options: &str) -> Option<Self> {
         let image = dir.path("image");
         fs::File::create(&image).unwrap().set_len(bytes).unwrap();
         let image = image.display().to_string();

@@ -11,6 +11,7 @@
 
 mod bench;
 mod checkpoint;
+mod containers;
 mod copy;
 mod help;
 mod hostile;

@@ -80,6 +80,8 @@ entry_points! {
         event_query = "cuEventQuery"(CUevent);
     }
     optional {
+        // Since 12.0.
+        ctx_get_id = "cuCtxGetId"(CUcontext, *mut u64);
         // Since 12.8. The plain name keeps the first signature, with the index of what failed.
         memcpy_batch_async = "cuMemcpyBatchAsync"(
             *mut CUdeviceptr, *mut CUdeviceptr, *mut usize, usize, *mut CUmemcpyAttributes,

@@ -27,6 +27,8 @@ impl Code {
     pub const INVALID_HANDLE: Self = Self(400);
     /// Not an error: work before an event or in a stream is not done yet.
     pub const NOT_READY: Self = Self(600);
+    /// The context was destroyed or reset.
+    pub const CONTEXT_DESTROYED: Self = Self(709);
     /// The device does not support the operation.
     pub const NOT_SUPPORTED: Self = Self(801);
     /// The library and the kernel module are of different versions.

@@ -1,4 +1,9 @@
 //! The primary context of a device, which every call on the device needs.
+//!
+//! Other code in the process can reset it (`cudaDeviceReset`). Its memory, streams, events and pinned memory are then
+//! gone. The context that is retained next has the same handle, and may give the same addresses and handles to others:
+//! nothing from before the reset may be freed or used. Only the id of the context shows that it is another one (driver
+//! 580 on an H200).
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -18,6 +23,8 @@ pub struct Context(Arc<Retained>);
 struct Retained {
     device: Device,
     raw: CUcontext,
+    /// The driver's id of the context; `None` if the driver is too old to have ids.
+    id: Option<u64>,
 }
 
 // SAFETY: the driver's contexts may be used from any thread; `raw` is only ever pushed and popped.
@@ -44,8 +51,17 @@ impl Device {
         // SAFETY: `raw` is a valid place for the answer, and the device one of the driver's.
         let code = unsafe { (self.api.primary_ctx_retain)(&raw mut raw, self.raw) };
         code.ok().map_err(|code| not_retained(self, code))?;
-        Ok(Context(Arc::new(Retained { device: self, raw })))
+        let id = id_of(self, raw).and_then(Result::ok);
+        Ok(Context(Arc::new(Retained { device: self, raw, id })))
     }
+}
+
+/// The driver's id of a context; `None` if the driver is too old to have ids.
+fn id_of(device: Device, raw: CUcontext) -> Option<Result<u64, Code>> {
+    let mut id = 0;
+    // SAFETY: `id` is a valid place for the answer, and the context was retained.
+    let code = unsafe { device.api.ctx_get_id?(raw, &raw mut id) };
+    Some(code.ok().map(|()| id))
 }
 
 impl Context {
@@ -85,12 +101,42 @@ impl Context {
     }
 
     pub(crate) fn error(&self, code: Code, operation: &'static str) -> Error {
-        self.api().error(code, operation, self.device())
+        match self.check_alive() {
+            Ok(()) => self.api().error(code, operation, self.device()),
+            Err(error) => error,
+        }
     }
 
     /// Whether both are the same context.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.0.raw == other.0.raw
+        (self.0.raw, self.0.id) == (other.0.raw, other.0.id)
+    }
+
+    /// Whether it was not reset since it was retained, as far as the driver tells.
+    pub(crate) fn is_alive(&self) -> bool {
+        let Retained {
+            device,
+            raw,
+            id: Some(id),
+        } = *self.0
+        else {
+            return true;
+        };
+        match id_of(device, raw) {
+            Some(Ok(now)) => now == id,
+            Some(Err(code)) => code != Code::CONTEXT_DESTROYED,
+            None => true,
+        }
+    }
+
+    /// Returns an error if it was reset since it was retained.
+    pub fn check_alive(&self) -> Result<()> {
+        if self.is_alive() {
+            return Ok(());
+        }
+        let message = "other code in this process has reset it, and its memory is lost";
+        Err(Error::new(ErrorKind::Transient, "use", self.device(), message)
+            .with_hint("load again into new memory, and do not call `cudaDeviceReset` while memory is in use"))
     }
 }
 

@@ -119,6 +119,7 @@ impl DeviceMemory {
     /// For small data and tests: from pageable memory the copy runs at a tenth of the bus's speed.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let address = self.place(offset, bytes.len())?;
+        self.context.check_alive()?;
         let _entered = self.context.enter()?;
         let api = self.context.api();
         // SAFETY: `place` proved the device range to be ours; the source is a live slice. The call
@@ -136,6 +137,7 @@ impl DeviceMemory {
     /// Copies the bytes at `offset` into `bytes` and waits for the end of the copy.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let address = self.place(offset, bytes.len())?;
+        self.context.check_alive()?;
         let _entered = self.context.enter()?;
         let api = self.context.api();
         // SAFETY: `place` proved the device range to be ours; the target is a live slice, and the
@@ -217,7 +219,8 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        if self.lender.is_some() {
+        // After a reset of the context, its address may belong to somebody else's memory.
+        if self.lender.is_some() || !self.context.is_alive() {
             return;
         }
         // A failed push does not prevent the free: addresses are unified, so the driver finds the device

@@ -91,6 +91,9 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
+        if !self.context.is_alive() {
+            return;
+        }
         // SAFETY: made in `new`, destroyed once here; the driver lets pending records finish.
         let code = unsafe { (self.context.api().event_destroy)(self.raw) };
         if let Err(code) = code.ok() {

@@ -52,6 +52,9 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
+        if !self.context.is_alive() {
+            return;
+        }
         let entered = self.context.enter();
         let address = self.start.as_ptr().cast::<c_void>();
         // SAFETY: registered in `new`, unregistered once here; a slot in flight holds the memory

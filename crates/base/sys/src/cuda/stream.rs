@@ -181,6 +181,9 @@ impl CudaStream {
 
 impl Drop for Created {
     fn drop(&mut self) {
+        if !self.context.is_alive() {
+            return;
+        }
         // SAFETY: made in `new`, destroyed once here; each copy in flight holds a clone, so none is.
         let code = unsafe { (self.context.api().stream_destroy)(self.raw) };
         if let Err(code) = code.ok() {

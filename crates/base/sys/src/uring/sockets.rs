@@ -17,11 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{opcode, squeue, types};
 use rustix::net::SocketAddrAny;
 use straightway_core::Result;
 
-use super::{DEPTH_MAX, build, enter, outcome};
+use super::{DEPTH_MAX, build, confirm, enter, guarded::GuardedRing, outcome};
 use crate::{kernel::is_since, request::Io, socket::Socket};
 use message::Message;
 
@@ -43,7 +43,7 @@ fn fill_flags() -> i32 {
 
 /// An io_uring for sockets, with its in-flight table. `H` is the type of the I/Os' objects.
 pub struct SocketRing<H> {
-    ring: IoUring,
+    ring: GuardedRing,
     table: Vec<Option<InFlight<H>>>,
     /// The message headers of operations with two pieces, by operation number.
     messages: Box<[Message]>,
@@ -221,7 +221,7 @@ impl<H> SocketRing<H> {
         timeout: Duration,
     ) -> Result<usize> {
         let want = want.min(self.in_flight());
-        self.wait(want, timeout)?;
+        let waited = self.wait(want, timeout);
         let before = completions.len();
         for completion in self.ring.completion() {
             match completion.user_data() {
@@ -239,7 +239,9 @@ impl<H> SocketRing<H> {
             let result = outcome(completion.result());
             completions.push(SocketCompletion { key, payload, result });
         }
-        Ok(completions.len() - before)
+        let count = completions.len() - before;
+        confirm(&self.ring, waited, (count, want), timeout)?;
+        Ok(count)
     }
 
     /// Submits queued operations and waits.

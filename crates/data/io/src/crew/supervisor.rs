@@ -3,7 +3,7 @@
 //! A lane whose job was stopped waits a while for the I/Os in flight. If they do not complete in time, the lane is set
 //! aside: its engine and its buffers stay until the last I/O has completed, and the next job gets a new lane with its
 //! own engine and ring. So no job waits behind the I/Os of an earlier one, and no buffer is freed while the kernel uses
-//! it. A lane that panicked is replaced as well; dropping its engine waits for its I/Os in flight.
+//! it. A lane that panicked or whose engine failed is replaced as well; dropping its engine waits for its I/Os in flight.
 //!
 //! All of this happens on the lane's own thread: an io_uring belongs to the thread that made it.
 
@@ -45,7 +45,7 @@ impl<F: FnMut() -> Result<Lane>> LaneSupervisor<F> {
         })
     }
 
-    /// The lane. A new one is made if the last one was set aside or panicked.
+    /// The lane. A new one is made if the last one was set aside, panicked or failed.
     pub(crate) fn lane(&mut self) -> Result<&mut Lane> {
         self.reap();
         if self.late.len() >= LATE_MAX {
@@ -64,14 +64,31 @@ impl<F: FnMut() -> Result<Lane>> LaneSupervisor<F> {
     pub(crate) fn serve(&mut self) {
         let board = Arc::clone(&self.board);
         let served = catch_unwind(AssertUnwindSafe(|| self.lane().map(|lane| lane.serve(&board))));
-        match served {
-            Ok(Ok(())) => self.late.extend(self.lane.take_if(|lane| !lane.is_idle())),
-            Ok(Err(error)) => board.fail(self.number, &error),
-            Err(panic) => {
+        if let Ok(Ok(())) = served
+            && self
+                .lane
+                .as_ref()
+                .is_some_and(|lane| lane.is_idle() && lane.broken().is_none())
+        {
+            return;
+        }
+        // This lane serves no more jobs, and its slots are of no use to them.
+        board.note_slots(self.number, false);
+        match (served, self.lane.take()) {
+            (Ok(Ok(())), Some(lane)) => match lane.broken().map(Error::again) {
+                Some(error) => lane.abandon(&error, &board),
+                None => self.late.push(lane),
+            },
+            (Ok(Ok(())), None) => {}
+            (Ok(Err(error)), lane) => {
+                self.lane = lane;
+                board.fail(self.number, &error);
+            }
+            (Err(panic), lane) => {
                 let message = format!("it panicked: {}", panic_message(panic.as_ref()));
                 let error = Error::new(ErrorKind::Transient, "run", "a lane", message);
                 let error = error.with_hint("this is a defect of straightway: please report it");
-                match self.lane.take() {
+                match lane {
                     Some(lane) => lane.abandon(&error, &board),
                     None => board.fail(self.number, &error),
                 }

@@ -5,11 +5,15 @@ use straightway_sys::Slot;
 
 use super::Lane;
 use crate::{
-    board::{Board, RingWork},
+    board::{Board, FirstSlot, RingWork},
     settings::RingSize,
     stage::Stage,
     tally::Tally,
+    tenant::now_s,
 };
+
+/// How soon a lane without a slot tries again to get one.
+const SLOT_RETRY_S: f64 = 0.001;
 
 /// A lane's slots.
 #[derive(Debug)]
@@ -76,6 +80,20 @@ impl Ring {
         Ok(())
     }
 
+    /// Whether slots are made one by one, and it has none.
+    fn lacks_first(&self) -> bool {
+        self.is_by_slot && self.made == 0
+    }
+
+    /// Takes a slot that another lane has given back. Returns whether there was one.
+    fn adopt(&mut self, stage: &dyn Stage) -> bool {
+        self.cut = self.size;
+        let slot = stage.idle_slot(self.cut.slot_bytes);
+        let is_there = slot.is_some();
+        self.add(slot);
+        is_there
+    }
+
     /// Makes the slots if there are none yet, else one more.
     pub(super) fn make_more(&mut self, stage: &dyn Stage) -> Result<()> {
         if self.holds(0) {
@@ -124,9 +142,8 @@ impl Ring {
         }
         if self.made < 2 {
             let message = "it has room for fewer than two portions";
-            let target = "pinned memory";
-            return Err(Error::new(ErrorKind::Transient, "read through", target, message)
-                .with_hint("let the process lock more memory (`ulimit -l`)"));
+            return Err(Error::new(ErrorKind::Transient, "read through", "the ring", message)
+                .with_hint("let the process lock more memory (`ulimit -l`), or raise the limit of its control group"));
         }
         if self.spare.is_none() {
             self.spare = self.free.pop();
@@ -178,21 +195,59 @@ impl Ring {
 
 impl Lane {
     /// Works on the ring of a lane without jobs.
-    pub(crate) fn work_on_ring(&mut self, work: RingWork) -> Result<()> {
-        match work {
+    pub(crate) fn work_on_ring(&mut self, work: RingWork, board: &Board) -> Result<()> {
+        let done = match work {
             RingWork::Make => self.ring.make_more(self.stage.as_ref()),
             RingWork::GiveBack => {
                 self.ring.give_back(self.stage.as_ref());
                 Ok(())
             }
+        };
+        self.note_slots(board);
+        done
+    }
+
+    /// Tells the other lanes whether it has slots, if slots are made one by one.
+    pub(super) fn note_slots(&self, board: &Board) {
+        if self.ring.is_by_slot {
+            board.note_slots(self.number, !self.ring.lacks_first());
         }
+    }
+
+    /// Gets a first slot before it takes a chunk, if slots are made one by one. Pinned memory may not suffice for a
+    /// slot for each lane; the lanes that have one then take all chunks. Without a slot, returns when to try again, or
+    /// `None` if there is nothing to do.
+    pub(super) fn equip(&mut self, board: &Board) -> Result<(), Option<f64>> {
+        if !self.ring.lacks_first() {
+            return Ok(());
+        }
+        let is_there = match board.claim_slot(self.number) {
+            FirstSlot::NotNeeded => return Err(None),
+            FirstSlot::Await => self.ring.adopt(self.stage.as_ref()),
+            FirstSlot::Make => match self.ring.make(self.stage.as_ref(), 0) {
+                Ok(()) => true,
+                Err(error) => {
+                    if self.stage.is_short() {
+                        board.do_without(self.number, &error);
+                    } else {
+                        board.fail(self.number, &error);
+                    }
+                    false
+                }
+            },
+        };
+        if is_there {
+            self.note_slots(board);
+            return Ok(());
+        }
+        Err(Some(now_s() + SLOT_RETRY_S))
     }
 
     /// Does the requested work on the ring while jobs run.
     pub(super) fn answer_for_ring(&mut self, board: &Board) {
         if let Some((work, answer)) = board.ring_of(self.number) {
             let done = match work {
-                RingWork::Make => self.work_on_ring(work),
+                RingWork::Make => self.work_on_ring(work, board),
                 // It does so when its jobs are over.
                 RingWork::GiveBack => Ok(()),
             };

@@ -20,6 +20,10 @@ impl Lane {
     /// if that is known.
     pub(super) fn fill(&mut self, board: &Board) -> Option<f64> {
         self.drop_stopped(board);
+        if self.broken().is_some() {
+            // Its jobs have failed, and the next ones need another lane.
+            return None;
+        }
         while let Some(io) = self.waiting.pop_front() {
             if !self.submit(io) {
                 return None;
@@ -86,6 +90,7 @@ impl Lane {
             }
         }
         self.alone = None;
+        self.equip(board)?;
         let (grant, chunk) = match board.take(self.number, now_s()) {
             Next::Run(grant, chunk) => (grant, chunk),
             Next::NotBefore(due_s) => return Err(Some(due_s)),

@@ -92,6 +92,14 @@ impl Stage for DeviceStage {
         Slot::pinned(&self.space, &self.context, bytes)
     }
 
+    fn is_short(&self) -> bool {
+        self.space.is_scarce()
+    }
+
+    fn idle_slot(&self, bytes: usize) -> Option<Slot> {
+        self.space.take_idle(bytes)
+    }
+
     fn keep(&self, slots: Vec<Slot>) -> Vec<Slot> {
         self.space.keep(slots);
         Vec::new()

@@ -68,7 +68,7 @@ impl Stage for HostStage {
     fn ring(&self, count: usize, bytes: usize) -> Result<Vec<Slot>> {
         match self.provider {
             Some(provider) => Slot::bar_ring(provider, count, bytes),
-            None => Slot::ring(count, bytes),
+            None => Slot::ring_up_to(count, bytes),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use straightway_core::Result;
+use straightway_sys::FreeMemory;
 
 use super::{Location, Tuning};
 use crate::settings::Settings;
@@ -35,16 +36,21 @@ impl Medium {
     }
 
     /// The settings of an executor for it. `drive` returns those for the drive of a path. `sizes` are those of the
-    /// objects, where they are known: see [`Tuning::applied_to`].
+    /// objects, where they are known: see [`Tuning::applied_to`]. Rings are smaller in a control group that leaves this
+    /// process little memory ([`Settings::within`]).
     pub fn settings(
         &self,
         sizes: impl IntoIterator<Item = u64>,
         drive: impl FnOnce(&Path) -> Result<Settings>,
     ) -> Result<Settings> {
-        match self {
-            Self::Drive(path) => drive(path),
-            Self::Network(tuning) => Ok(tuning.applied_to(Settings::default(), sizes)),
-        }
+        let usual = match self {
+            Self::Drive(path) => drive(path)?,
+            Self::Network(tuning) => tuning.applied_to(Settings::default(), sizes),
+        };
+        Ok(match FreeMemory::in_groups() {
+            Some(free) => usual.within(free.bytes),
+            None => usual,
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use straightway_core::{
     Bytes, Choice, Error, ErrorKind, Extent, Move, Receipt, Result, Route, extent::down, random::Seed,
 };
 use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, draft};
-use straightway_sys::{Folder, limit::available_memory, root::Root};
+use straightway_sys::{Folder, FreeMemory, root::Root};
 
 use super::{
     BenchOutcome, BenchSeries, CacheState, Sample, Spec, Workload, limits::Limits, outcome::knees, rounds::Rounds,
@@ -253,7 +253,7 @@ fn check(spec: &Spec) -> Result<()> {
     let block = spec.blocks.iter().copied().max().unwrap_or(0);
     let depth = spec.depths.iter().copied().max().unwrap_or(0);
     let bytes = ring_bytes(block, depth);
-    match available_memory(&Root::machine()) {
+    match FreeMemory::of(&Root::machine()).map(|free| free.bytes) {
         Some(available) if bytes > available / 2 => {
             let what = format!("blocks of {}, {depth} in flight", Bytes(block));
             let message = format!(

@@ -55,8 +55,8 @@ fn copy_later(world: &mut World, copy: Copy, stream: usize) -> u32 {
         return INVALID_CONTEXT;
     }
     if !world.streams.contains_key(&stream) {
-        world.misuse(format!("{copy:?} on a stream that does not exist"));
-        return INVALID_HANDLE;
+        let misuse = format!("{copy:?} on a stream that does not exist");
+        return world.unknown_handle(stream, INVALID_HANDLE, &misuse);
     }
     if world.allocation(copy.device, copy.len).is_none() {
         world.misuse(format!("{copy:?} reaches beyond an allocation"));
@@ -167,21 +167,21 @@ extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> u32 {
     if stream.is_null() {
         return SUCCESS;
     }
-    wait_until(world, |world| Some(world.streams.get(&(stream as usize))?.len() == 0))
+    wait_until_empty(world, stream as usize)
 }
 
-/// Waits until the condition holds or a copy has failed. The condition is `None` for an invalid handle.
-fn wait_until(mut world: MutexGuard<'static, World>, is_so: impl Fn(&World) -> Option<bool>) -> u32 {
+/// Waits until a stream is empty or a copy has failed.
+fn wait_until_empty(mut world: MutexGuard<'static, World>, stream: usize) -> u32 {
     loop {
         if let Some(code) = world.fatal {
             return code;
         }
-        match is_so(&world) {
+        match world.streams.get(&stream).map(|queue| queue.len() == 0) {
             Some(true) => return SUCCESS,
             Some(false) => world = wait_for_change(world),
             None => {
-                world.misuse("a stream or an event was waited for that does not exist");
-                return INVALID_HANDLE;
+                let misuse = "a stream was waited for that does not exist";
+                return world.unknown_handle(stream, INVALID_HANDLE, misuse);
             }
         }
     }
@@ -215,6 +215,9 @@ extern "C" fn cuEventDestroy_v2(event: *mut c_void) -> u32 {
 extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> u32 {
     let mut world = begin_work!("cuEventRecord");
     let is_stream = stream.is_null() || world.streams.contains_key(&(stream as usize));
+    if world.lost_handles.contains(&(event as usize)) {
+        return INVALID_CONTEXT;
+    }
     if !is_stream || world.record(event as usize, stream as usize).is_none() {
         world.misuse("an event was recorded that does not exist, or on a stream that does not exist");
         return INVALID_HANDLE;
@@ -239,10 +242,11 @@ extern "C" fn cuEventQuery(event: *mut c_void) -> u32 {
     match world.events.get(&(event as usize)) {
         Some(mark) if mark.is_passed() => SUCCESS,
         Some(_) => NOT_READY,
-        None => {
-            world.misuse("an event was queried that does not exist");
-            INVALID_HANDLE
-        }
+        None => world.unknown_handle(
+            event as usize,
+            INVALID_CONTEXT,
+            "an event was queried that does not exist",
+        ),
     }
 }
 

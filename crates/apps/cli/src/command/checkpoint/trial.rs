@@ -17,7 +17,7 @@ use straightway_checkpoint::{
 };
 use straightway_core::{Bytes, Error, ErrorKind, Place, Result, random::Seed};
 use straightway_io::{Executor, File, Progress, Region, Settings};
-use straightway_sys::{cuda::DeviceMemory, limit::available_memory, root::Root};
+use straightway_sys::{FreeMemory, cuda::DeviceMemory, root::Root};
 use straightway_weights::{Dtype, Holding, Rectangle, Shape};
 
 use super::trial_dir::TrialDir;
@@ -78,7 +78,7 @@ impl Trial {
     /// Checks that memory suffices for three copies: the state, its snapshot, and the restored state.
     fn check_memory(&self) -> Result<()> {
         let needed = self.bytes.saturating_mul(COPIES);
-        match available_memory(&Root::machine()) {
+        match FreeMemory::of(&Root::machine()).map(|free| free.bytes) {
             Some(available) if self.place == Place::Host && needed > available => {
                 let target = format!("a state of {}", Bytes(self.bytes));
                 let (needed, available) = (Bytes(needed), Bytes(available));

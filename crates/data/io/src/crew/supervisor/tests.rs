@@ -39,6 +39,8 @@ enum Trouble {
     Hangs,
     /// The first poll panics.
     Panics,
+    /// Every poll fails, and no I/O completes.
+    Breaks,
 }
 
 /// An engine that holds completions back behind a gate.
@@ -59,6 +61,10 @@ impl Engine for Gated {
         let before = done.len();
         self.pool.poll(&mut self.behind, timeout)?;
         assert!(self.trouble != Trouble::Panics, "an engine that panics, for a test");
+        if self.trouble == Trouble::Breaks {
+            let message = "an engine that breaks, for a test";
+            return Err(Error::new(ErrorKind::Transient, "use", "an engine", message));
+        }
         if self.trouble == Trouble::None || self.open.load(Ordering::Relaxed) {
             done.append(&mut self.behind);
         } else if let Some(at) = self.behind.iter().position(|d| d.io.tag == 0) {
@@ -96,7 +102,11 @@ fn lane(trouble: Trouble, open: &Arc<AtomicBool>) -> Result<Lane> {
         depths_unused: [0; 2],
         stage: Box::new(HostStage::default()),
         ring: Ring::new(settings().ring(Track::Cached, Place::Host), false),
-        settle_max: Duration::from_millis(20),
+        settle_max: match trouble {
+            // It must not wait for I/Os that cannot complete.
+            Trouble::Breaks => Duration::from_mins(1),
+            _ => Duration::from_millis(20),
+        },
     }))
 }
 
@@ -239,6 +249,28 @@ fn a_lane_that_panicked_fails_its_job_and_is_replaced() {
     assert_runs(&mut supervisor, folder.path(), 2);
     assert_runs(&mut supervisor, folder.path(), 3);
     assert_eq!(made.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_lane_whose_engine_broke_fails_its_job_at_once_and_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = Arc::default();
+    let mut troubles = [Trouble::Breaks; 3].into_iter();
+    let make = || lane(troubles.next().unwrap_or(Trouble::None), &open);
+    let mut supervisor = LaneSupervisor::new(0, &board(), make).unwrap();
+    let start = Instant::now();
+    for _ in 0..3 {
+        let (job, _) = job(folder.path(), 1);
+        let (job, _) = run(&mut supervisor, job);
+        let error = job.outcome().unwrap_err();
+        assert!(error.to_string().contains("for a test"), "{error}");
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "it waited for I/Os that are lost"
+    );
+    assert!(!supervisor.has_late());
+    assert_runs(&mut supervisor, folder.path(), 2);
 }
 
 #[test]
