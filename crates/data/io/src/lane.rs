@@ -56,7 +56,16 @@ pub(crate) struct Parts {
     pub(crate) stage: Box<dyn Stage>,
     pub(crate) ring: Ring,
     /// How long it waits for the I/Os of a stopped job.
-    pub(crate) settle_max: Duration,
+    pub(crate) settle: Settle,
+}
+
+/// How long a lane waits for the I/Os of a stopped job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settle {
+    /// As a rule.
+    pub(crate) usual: Duration,
+    /// If the user cancelled the job and its I/Os can harm nobody, or if the engine failed and cannot return them.
+    pub(crate) hurried: Duration,
 }
 
 /// One thread's engine, stage, slots and tallies.
@@ -71,7 +80,9 @@ pub(crate) struct Lane {
     depth: usize,
     stage: Box<dyn Stage>,
     ring: Ring,
-    settle_max: Duration,
+    settle: Settle,
+    /// Whether its engine failed, so that I/Os in flight may never come back.
+    is_broken: bool,
     jobs: Jobs,
     /// The only job on the board, valid up to this count of the board's changes.
     alone: Option<(u32, u64)>,
@@ -108,7 +119,8 @@ impl Lane {
             depth,
             stage: parts.stage,
             ring: parts.ring,
-            settle_max: parts.settle_max,
+            settle: parts.settle,
+            is_broken: false,
             jobs: Jobs::default(),
             alone: None,
             flights: vec![None; flights],
@@ -185,7 +197,13 @@ impl Lane {
                 continue;
             };
             let is_through = joined.chunks == 0 && joined.posted.job.is_over(self.track);
-            if !is_through && !joined.has_stop_timed_out(self.settle_max) {
+            let is_hurried = self.is_broken || joined.posted.job.can_leave_ios();
+            let settle_max = if is_hurried {
+                self.settle.hurried
+            } else {
+                self.settle.usual
+            };
+            if !is_through && !joined.has_stop_timed_out(settle_max) {
                 continue;
             }
             self.alone = None;
@@ -231,6 +249,7 @@ impl Lane {
         self.done = done;
         if let Err(error) = polled {
             // The engine itself failed: no job gets its I/Os back.
+            self.is_broken = true;
             self.fail_jobs(&error);
             std::thread::sleep(timeout);
         }

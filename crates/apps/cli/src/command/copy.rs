@@ -191,7 +191,7 @@ fn copy(
     progress: &Arc<Progress>,
 ) -> anyhow::Result<Receipt> {
     let passes = if args.verify { 3 } else { 1 };
-    let _watch = Watch::begin(progress, job.bytes() * passes);
+    let _watch = Watch::begin(progress, job.bytes() * passes, Some(&job.base));
     let copier = Copier {
         executor,
         choice,
@@ -245,7 +245,7 @@ fn read(
     let moves: Vec<_> = (0..).zip(&handles).map(whole).collect();
     let region = Arc::new(Region::at(place, at)?);
     region.populate();
-    let _watch = Watch::begin(progress, moves.iter().map(|m| m.extent.bytes).sum());
+    let _watch = Watch::begin(progress, moves.iter().map(|m| m.extent.bytes).sum(), None);
     let objects = Objects::new(store, handles);
     let ask = Ask::new(choice, progress);
     Ok(executor.read(objects, moves, &region, ask)?.wait()?)

@@ -19,7 +19,7 @@ use crate::{
     board::{Posted, Wake},
     engine::{Capabilities, Engine, pool::Pool},
     job::Job,
-    lane::{Parts, Ring},
+    lane::{Parts, Ring, Settle},
     request::{Done, Io},
     settings::Settings,
     stage::HostStage,
@@ -39,6 +39,10 @@ enum Trouble {
     Hangs,
     /// The first poll panics.
     Panics,
+    /// No poll succeeds, and no I/O comes back.
+    Fails,
+    /// All I/Os stay in flight until the gate opens.
+    Silent,
 }
 
 /// An engine that holds completions back behind a gate.
@@ -57,10 +61,16 @@ impl Engine for Gated {
 
     fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
         let before = done.len();
+        if self.trouble == Trouble::Fails {
+            let forbidden = std::io::Error::from_raw_os_error(1);
+            return Err(Error::os("submit to", "an engine", forbidden));
+        }
         self.pool.poll(&mut self.behind, timeout)?;
         assert!(self.trouble != Trouble::Panics, "an engine that panics, for a test");
         if self.trouble == Trouble::None || self.open.load(Ordering::Relaxed) {
             done.append(&mut self.behind);
+        } else if self.trouble == Trouble::Silent {
+            // The gate is closed.
         } else if let Some(at) = self.behind.iter().position(|d| d.io.tag == 0) {
             let mut failed = self.behind.remove(at);
             failed.result = Err(std::io::Error::from_raw_os_error(5));
@@ -83,6 +93,11 @@ fn settings() -> Settings {
 }
 
 fn lane(trouble: Trouble, open: &Arc<AtomicBool>) -> Result<Lane> {
+    lane_with(trouble, open, Duration::from_millis(20))
+}
+
+/// A lane that waits for `settle_max` for the I/Os of a stopped job, or for 20 ms if it is in a hurry.
+fn lane_with(trouble: Trouble, open: &Arc<AtomicBool>, settle_max: Duration) -> Result<Lane> {
     let engine = Box::new(Gated {
         pool: Pool::new(4)?,
         trouble,
@@ -96,7 +111,10 @@ fn lane(trouble: Trouble, open: &Arc<AtomicBool>) -> Result<Lane> {
         depths_unused: [0; 2],
         stage: Box::new(HostStage::default()),
         ring: Ring::new(settings().ring(Track::Cached, Place::Host), false),
-        settle_max: Duration::from_millis(20),
+        settle: Settle {
+            usual: settle_max,
+            hurried: Duration::from_millis(20),
+        },
     }))
 }
 
@@ -258,4 +276,52 @@ fn chunks_of_a_lane_that_panicked_do_not_hold_back_background_jobs() {
     let error = job.outcome().unwrap_err();
     assert!(error.to_string().contains("for a test"), "{error}");
     assert!(!traffic.holds_back(now_s()));
+}
+
+#[test]
+fn an_engine_that_fails_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = Arc::new(AtomicBool::new(true));
+    let mut troubles = [Trouble::Fails, Trouble::Fails].into_iter();
+    let make = || lane_with(troubles.next().unwrap_or(Trouble::None), &open, Duration::from_hours(1));
+    let mut supervisor = LaneSupervisor::new(0, &board(), make).unwrap();
+    for byte in 1..3 {
+        let (job, mut region) = job(folder.path(), byte);
+        let (job, _) = run(&mut supervisor, job);
+        assert_eq!(job.outcome().unwrap_err().os_code(), Some(1));
+        assert!(
+            Arc::get_mut(&mut region).is_none(),
+            "the I/Os that never came back keep it"
+        );
+    }
+}
+
+#[test]
+fn a_cancelled_job_is_left_soon_and_a_failed_one_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = Arc::new(AtomicBool::new(false));
+    let long = Duration::from_secs(1);
+    let mut troubles = [Trouble::Silent, Trouble::Hangs].into_iter();
+    let make = || lane_with(troubles.next().unwrap_or(Trouble::None), &open, long);
+    let mut supervisor = LaneSupervisor::new(0, &board(), make).unwrap();
+    let started = Instant::now();
+    let (cancelled, _region) = job(folder.path(), 1);
+    let progress = Arc::clone(&cancelled.ask.progress);
+    let user = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        progress.cancel();
+    });
+    let (cancelled, _) = run(&mut supervisor, cancelled);
+    user.join().unwrap();
+    assert_eq!(cancelled.outcome().unwrap_err().kind(), ErrorKind::Cancelled);
+    assert!(
+        supervisor.has_late() && started.elapsed() < long,
+        "{:?}",
+        started.elapsed()
+    );
+    let started = Instant::now();
+    let (failed, _region) = job(folder.path(), 2);
+    let (failed, _) = run(&mut supervisor, failed);
+    assert_eq!(failed.outcome().unwrap_err().os_code(), Some(5));
+    assert!(started.elapsed() >= long, "{:?}", started.elapsed());
 }
