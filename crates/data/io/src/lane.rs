@@ -443,7 +443,15 @@ impl Lane {
                 flight.switch_to_write(now);
                 flight.clear_gaps(job, &mut slot);
                 self.flights[tag as usize] = Some(flight);
-                self.submit(flight.slot_io(job, slot, tag));
+                match flight.reserve(job) {
+                    Ok(()) => {
+                        self.submit(flight.slot_io(job, slot, tag));
+                    }
+                    Err(error) => {
+                        self.end_flight(flight.slot_io(job, slot, tag), board);
+                        job.fail(error);
+                    }
+                }
             }
             Buf::Slot(slot) if job.direction() == Direction::In => {
                 self.copy(job, tag, slot, CopyDirection::ToDevice);

@@ -12,11 +12,13 @@
 mod bench;
 mod checkpoint;
 mod copy;
+mod devices;
 mod help;
 mod hostile;
 mod interruption;
 mod machine;
 mod nvme;
+mod permissions;
 mod refusal;
 mod s3;
 mod test_dir;
