@@ -7,7 +7,7 @@ pub(crate) mod completions;
 pub(crate) mod copy;
 pub(crate) mod doctor;
 pub(crate) mod inspect;
-mod interrupt;
+pub(crate) mod interrupt;
 mod library;
 pub(crate) mod load;
 mod load_args;

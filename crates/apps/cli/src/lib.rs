@@ -177,8 +177,7 @@ fn report_error(error: &anyhow::Error) -> ExitCode {
         say(&format!("hint: {hint}"));
     }
     match ours.map(Error::kind) {
-        // 128 + SIGINT, the convention of shells.
-        Some(ErrorKind::Cancelled) => ExitCode::from(130),
+        Some(ErrorKind::Cancelled) => ExitCode::from(command::interrupt::INTERRUPTED),
         _ => ExitCode::from(2),
     }
 }

@@ -32,16 +32,20 @@ pub(crate) fn choice(route: &str) -> PyResult<Choice> {
 
 /// Copies files and folders. Each appears under its name when it is complete and durable.
 #[pyfunction]
-#[pyo3(signature = (sources, target, *, route="auto", verify=false, storage_options=None))]
+#[pyo3(signature = (sources, target, *, route="auto", verify=false, to_device=false, storage_options=None))]
 pub(crate) fn copy(
     py: Python<'_>,
     sources: Vec<PathBuf>,
     target: PathBuf,
     route: &str,
     verify: bool,
+    to_device: bool,
     storage_options: Option<StorageOptions>,
 ) -> PyResult<Receipt> {
     let choice = choice(route)?;
+    if to_device && verify {
+        return Err(PyValueError::new_err("verify cannot be used with to_device"));
+    }
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
     let receipt = waiting::run(py, &progress, move || {
@@ -50,7 +54,11 @@ pub(crate) fn copy(
         let sources = sources.collect::<Result<Vec<_>>>()?;
         let target = stores.locate(&target)?;
         let executor = executor::of(sources.iter().chain([&target]))?;
-        let job = CopyJob::new(&sources, &target)?;
+        let job = if to_device {
+            CopyJob::onto_device(&sources, &target)?
+        } else {
+            CopyJob::new(&sources, &target)?
+        };
         let copier = Copier {
             executor: &executor,
             choice,

@@ -35,7 +35,7 @@ const NETWORK: [i128; 5] = [0x6969, 0x00c3_6400, 0x0bd0_0bd0, 0xff53_4d42, 0xfe5
 /// Flags of an inode (`FS_IOC_GETFLAGS`): data journal, encryption, extents, verity, inline data.
 const JOURNALLED: u32 = 0x4000;
 const ENCRYPTED: u32 = 0x800;
-const EXTENTS: u32 = 0x8_0000;
+pub(crate) const EXTENTS: u32 = 0x8_0000;
 const VERIFIED: u32 = 0x10_0000;
 const INLINE: u32 = 0x1000_0000;
 

@@ -11,17 +11,16 @@ use std::{
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
-        Arc, OnceLock,
+        OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
 use rustix::fs::{
-    Advice, CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, fadvise, fallocate, fchmod, fchown, fdatasync,
-    fstat, ftruncate, open, openat, seek, stat, syncfs,
+    Advice, CWD, FileType, Mode, OFlags, SeekFrom, fadvise, fdatasync, fstat, ftruncate, ioctl_blksszget, open, openat,
+    seek, stat,
 };
 use rustix::io::{Errno, pread};
-use rustix::process::Gid;
 use straightway_core::{Alignment, Error, ErrorKind, Extent, Leg, Object, Result, Survey, extent::up};
 
 use crate::{
@@ -33,11 +32,9 @@ use crate::{
     mapping::Mapping,
     mount::DeviceNumber,
     page_map::PageMap,
+    reservation::ALL_RESERVED,
     status::Status,
 };
-
-/// From this number of files on, syncing their whole file system is cheaper than syncing each file.
-const SYNC_TOGETHER_MIN: usize = 8;
 
 /// The id of the next file.
 static IDS: AtomicU64 = AtomicU64::new(1);
@@ -71,8 +68,11 @@ pub struct File {
     first: Identity,
     /// Whether bytes were written through the page cache since the last sync.
     unsynced: AtomicBool,
-    /// Whether it is a block device that is written in place. Its length cannot change.
-    is_device: bool,
+    /// The end of the space that is reserved for it.
+    pub(crate) reserved: AtomicU64,
+    /// The end of the last block that is written, if it is a block device that is written in place. Its length cannot
+    /// change.
+    device_end: Option<u64>,
     /// Its mapping for reading, created on first use.
     mapping: OnceLock<Option<Mapping>>,
     /// Its mapping for writing, created on first use.
@@ -153,15 +153,29 @@ impl File {
             openat(at, path, flags, Mode::from_raw_mode(mode)).map_err(|e| open_failed("create", target, e))?;
         let status = Status::of(&buffered).map_err(|e| open_failed("create", target, e))?;
         let opening = (at, path, OFlags::RDWR);
-        let file = Self::with_direct(target, opening, bytes, buffered, &status);
-        // It has its full length from the start, rounded up to whole pages: most file systems serialise
+        let mut file = Self::with_direct(target, opening, bytes, buffered, &status);
+        let block = file
+            .alignment()
+            .map_or(0, |a| a.object_bytes)
+            .max(Alignment::PAGE_BYTES);
+        // It has its full length from the start, rounded up to whole blocks: most file systems serialise
         // direct writes that extend a file, and run others in parallel. It is truncated at the end.
-        file.truncate(up(bytes, Alignment::PAGE_BYTES))?;
-        Ok(file)
+        match ftruncate(&file.buffered, bytes.checked_next_multiple_of(block).unwrap_or(bytes)) {
+            Ok(()) => Ok(file),
+            // The largest size of a file (`ulimit -f`, or that of the file system) lies within its last block. The
+            // block cannot be written whole, as direct I/O would.
+            Err(Errno::FBIG) if ftruncate(&file.buffered, bytes).is_ok() => {
+                (file.direct, file.direct_io.alignment) = (None, None);
+                Ok(file)
+            }
+            Err(errno) => Err(file.error("truncate", errno.into())),
+        }
     }
 
-    /// Opens a block device in a folder to write `bytes` to it in place. A device that is mounted or otherwise in use
-    /// is refused.
+    /// Opens a block device in a folder to write `bytes` to it in place, in whole blocks of the device: the rest of the
+    /// last one becomes zero. A device that is mounted or otherwise in use is refused.
+    ///
+    /// Nothing else opens a block device for writing. The caller has the user's permission to overwrite it.
     pub fn open_device(target: &Path, at: BorrowedFd<'_>, name: &Path, bytes: u64) -> Result<Self> {
         let failed = |errno| {
             let error = open_failed("write to", target, errno);
@@ -178,15 +192,16 @@ impl File {
             FileType::BlockDevice => seek(&buffered, SeekFrom::End(0)).map_err(failed)?,
             _ => return Err(failed(Errno::NOTBLK)),
         };
-        let wanted = up(bytes, Alignment::PAGE_BYTES);
-        if room < wanted {
-            let why = format!("it has {room} bytes, but {wanted} (in whole blocks) are to be written");
-            return Err(Error::new(ErrorKind::Invalid, "write to", target.display(), why));
+        let end = up(bytes, ioctl_blksszget(&buffered).map_err(failed)?.into());
+        if room < end {
+            let why = format!("it has {room} bytes, but {end} (in whole blocks) are to be written");
+            return Err(Error::new(ErrorKind::Invalid, "write to", target.display(), why)
+                .with_hint("use a larger device, or a shorter file"));
         }
         let opening = (at, name, OFlags::RDWR);
         let file = Self::with_direct(target, opening, bytes, buffered, &status);
         Ok(Self {
-            is_device: true,
+            device_end: Some(end),
             ..file
         })
     }
@@ -196,19 +211,6 @@ impl File {
         let stat = fstat(&self.buffered).map_err(|e| self.error("examine", e.into()))?;
         let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
         Ok(DeviceNumber::of(if is_device { stat.st_rdev } else { stat.st_dev }))
-    }
-
-    /// Reserves its space, so that a full disk is an error before any byte is written.
-    pub fn reserve(&self) -> Result<()> {
-        // On tmpfs space is memory, and reserving it would zero it on one core before all cores write.
-        if self.bytes == 0 || is_memory(&self.buffered) {
-            return Ok(());
-        }
-        match fallocate(&self.buffered, FallocateFlags::KEEP_SIZE, 0, self.bytes) {
-            // Not every file system can reserve space.
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            Err(errno) => Err(self.error("reserve space for", errno.into())),
-        }
     }
 
     /// Opens the second descriptor of an open file in the same way as the first: folder, path and flags.
@@ -242,7 +244,8 @@ impl File {
             opened: None,
             first: status.identity,
             unsynced: AtomicBool::new(false),
-            is_device: false,
+            reserved: AtomicU64::new(ALL_RESERVED),
+            device_end: None,
             mapping: OnceLock::new(),
             target: OnceLock::new(),
             page_map: OnceLock::new(),
@@ -264,6 +267,11 @@ impl File {
     /// Its length when it was opened, or its final length if it is being written.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The offset that writes must not exceed: on a device, the blocks beyond belong to others.
+    pub fn room_bytes(&self) -> u64 {
+        self.device_end.unwrap_or(u64::MAX)
     }
 
     /// The alignment that O_DIRECT requires; `None` if O_DIRECT is not supported, or not proven to bypass the page
@@ -391,22 +399,6 @@ impl File {
         Ok(extents)
     }
 
-    /// The permission bits, without set-user-ID, set-group-ID and sticky.
-    pub fn mode(&self) -> Result<u32> {
-        let stat = fstat(&self.buffered).map_err(|e| self.error("examine", e.into()))?;
-        Ok(stat.st_mode & 0o777)
-    }
-
-    /// Sets its group. Returns whether this process may do that.
-    pub fn set_group(&self, group: u32) -> bool {
-        fchown(&self.buffered, None, Some(Gid::from_raw(group))).is_ok()
-    }
-
-    /// Sets its permission bits.
-    pub fn set_mode(&self, mode: u32) -> Result<()> {
-        fchmod(&self.buffered, Mode::from_raw_mode(mode)).map_err(|e| self.error("set the permissions of", e.into()))
-    }
-
     /// Returns an error if it was written to since it was opened, as far as its length and timestamps show
     /// (see [`identity`](crate::identity) for the limits).
     pub fn check_unchanged(&self) -> Result<()> {
@@ -428,7 +420,7 @@ impl File {
 
     /// Its identity now. Returns an error if other code in this process closed one of its descriptors: the number may
     /// belong to another file, to which or from which bytes were moved.
-    fn check_descriptors(&self) -> Result<Identity> {
+    pub(crate) fn check_descriptors(&self) -> Result<Identity> {
         let examine = |descriptor: BorrowedFd<'_>| {
             let stat = fstat(descriptor).map_err(|e| self.error("examine", e.into()))?;
             let now = Identity::of(&stat);
@@ -450,7 +442,7 @@ impl File {
 
     /// Truncates it to `bytes`, because an aligned tail was written past its end. Does nothing for a device.
     pub fn truncate(&self, bytes: u64) -> Result<()> {
-        if self.is_device {
+        if self.device_end.is_some() {
             return Ok(());
         }
         ftruncate(&self.buffered, bytes).map_err(|e| self.error("truncate", e.into()))
@@ -465,34 +457,18 @@ impl File {
     /// Makes written data durable.
     pub fn sync(&self) -> Result<()> {
         self.check_descriptors()?;
-        self.unsynced.store(false, Ordering::Relaxed);
+        self.note_synced();
         fdatasync(&self.buffered).map_err(|e| self.error("sync", e.into()))
+    }
+
+    /// Records that a sync of all its data has begun.
+    pub(crate) fn note_synced(&self) {
+        self.unsynced.store(false, Ordering::Relaxed);
     }
 
     /// Whether [`write_all_at`](Self::write_all_at) wrote to it since the last sync.
     pub fn is_unsynced(&self) -> bool {
         self.unsynced.load(Ordering::Relaxed)
-    }
-
-    /// Makes written data of all `files` durable.
-    ///
-    /// Many files are synced with one call for their file system: one journal commit instead of one for each.
-    pub fn sync_all(files: &[Arc<Self>]) -> Result<()> {
-        let [first, ..] = files else { return Ok(()) };
-        if files.len() < SYNC_TOGETHER_MIN {
-            return files.iter().try_for_each(|f| f.sync());
-        }
-        files.iter().try_for_each(|f| f.check_descriptors().map(drop))?;
-        let device = |f: &Self| fstat(&f.buffered).map(|s| s.st_dev).ok();
-        let (together, alone): (Vec<_>, Vec<_>) = files
-            .iter()
-            .partition(|f| device(f).is_some() && device(f) == device(first));
-        if !together.is_empty() {
-            let synced = |f: &&Arc<Self>| f.unsynced.store(false, Ordering::Relaxed);
-            together.iter().for_each(synced);
-            syncfs(&first.buffered).map_err(|e| first.error("sync", e.into()))?;
-        }
-        alone.into_iter().try_for_each(|f| f.sync())
     }
 
     /// An error of the operating system about this file.
@@ -502,6 +478,7 @@ impl File {
         match code {
             Some(libc::ENOSPC) => error.with_hint("free space on that file system, or write elsewhere"),
             Some(libc::EBADF) => self.closed(operation),
+            Some(libc::EFBIG) => error.with_hint("raise the limit of the process (`ulimit -f`), or write elsewhere"),
             _ => error,
         }
     }

@@ -5,6 +5,7 @@
 //! transfer ([`Window`] holds its [`Region`]), and a feature that the machine lacks is an error of kind
 //! `Unsupported`, never a panic.
 
+mod acl;
 pub mod blocking;
 pub mod cpus;
 pub mod cuda;
@@ -15,6 +16,7 @@ pub mod ethtool;
 mod fiemap;
 pub mod file;
 mod file_pages;
+mod file_sync;
 mod file_system;
 pub mod folder;
 mod free_memory;
@@ -32,7 +34,9 @@ pub mod peer;
 pub mod plain_file;
 pub mod region;
 pub mod request;
+mod reservation;
 pub mod residency;
+pub mod rights;
 mod ring_space;
 pub mod root;
 mod shared;
@@ -52,6 +56,7 @@ pub use free_memory::{FreeMemory, GroupLimit};
 pub use lent::LentBytes;
 pub use region::{Divided, Region, Window};
 pub use request::{Buf, Done, Io, Op, Tries};
+pub use rights::Rights;
 pub use ring_space::RingSpace;
 pub use shared::folded::Folded;
 pub use slot::Slot;

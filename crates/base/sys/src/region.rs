@@ -188,6 +188,11 @@ impl Region {
         }
     }
 
+    /// Whether it is host memory of its own, which nobody else can access before the region is dropped.
+    pub fn is_own(&self) -> bool {
+        matches!(self.memory, Memory::Host(_))
+    }
+
     /// Its length.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -209,13 +209,16 @@ fn build(depth: u32) -> Result<GuardedRing> {
         Error::new(kind, "set up", "io_uring", source.to_string()).with_hint(hint)
     };
     // One thread uses a ring, so completions can be deferred until it polls (Linux 6.1).
-    IoUring::builder()
+    let ring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
         .build(depth)
         .or_else(|_| IoUring::new(depth))
         .map(GuardedRing::new)
-        .map_err(refused)
+        .map_err(refused)?;
+    // A sandbox may permit the setup and forbid every use.
+    ring.submitter().submit().map_err(refused)?;
+    Ok(ring)
 }
 
 /// The result of a submission and wait that took `count` completions and waited for `want`. If it failed, or waited long

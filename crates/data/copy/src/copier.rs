@@ -10,10 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use rustix::{
-    fs::{AtFlags, Mode, fchmod, symlinkat, unlinkat},
-    io::Errno,
-};
+use rustix::io::Errno;
 use straightway_core::{Choice, Error, ErrorKind, Extent, Receipt, Result};
 use straightway_io::{
     Ask, Books, Executor, Objects, Progress, Store, Ticket, draft,
@@ -86,7 +83,7 @@ impl Copier<'_> {
             while running.len() >= jobs_max {
                 finish(&tree, &mut running, &mut books)?;
             }
-            running.push_back(self.begin(&tree, pairs)?);
+            running.push_back(self.begin(&tree, pairs, job.onto_device)?);
         }
         while !running.is_empty() {
             finish(&tree, &mut running, &mut books)?;
@@ -103,26 +100,30 @@ impl Copier<'_> {
         }
         // Last, and innermost first: no file can be created in a read-only folder.
         let mut made = made.into_iter().rev();
-        made.try_for_each(|folder| keep_mode(&tree, folder))?;
+        made.try_for_each(|folder| keep_rights(&tree, folder))?;
         Ok(receipt)
     }
 
     /// Starts the copy of a batch of objects from one store.
-    fn begin(&self, tree: &Tree, pairs: &[Pair]) -> Result<Batch> {
+    fn begin(&self, tree: &Tree, pairs: &[Pair], onto_device: bool) -> Result<Batch> {
         let names: Vec<_> = pairs.iter().map(Pair::named).collect();
         let sources = pairs[0].source.store.open(&names)?;
         let mut drafts: Vec<Box<dyn Draft>> = Vec::new();
         let mut extents = Vec::new();
         for ((number, pair), source) in (0..).zip(pairs).zip(&sources) {
             let bytes = source.object().bytes;
-            // Only files can have holes.
+            // Only files can have holes. On a device, old bytes would show in them.
             let data = match tree.store.folder() {
-                Some(_) => source.data_extents()?,
-                None => whole(bytes),
+                Some(_) if !onto_device => source.data_extents()?,
+                _ => whole(bytes),
             };
-            let like = Like::Copy {
-                of: &**source,
-                has_holes: data != [Extent::new(0, bytes)],
+            let like = if onto_device {
+                Like::Device
+            } else {
+                Like::Copy {
+                    of: &**source,
+                    has_holes: data != [Extent::new(0, bytes)],
+                }
             };
             drafts.push(tree.at(&pair.target).create(bytes, &like)?);
             extents.extend(data.into_iter().map(|extent| (number, extent)));
@@ -256,23 +257,19 @@ fn make_folders<'a>(tree: &Tree, folders: &'a [CopiedFolder]) -> Result<Vec<&'a 
     Ok(made)
 }
 
-/// Creates a link. An existing link is replaced, as a file would be.
+/// Creates a link. An existing file or link is replaced.
 fn make_link(tree: &Tree, link: &CopiedLink) -> Result<()> {
-    let failed = |e: Errno| Error::os("create", link.target.display(), e.into());
     let at = tree.at(&link.target);
-    let name = at.name.file_name().ok_or(Errno::INVAL).map_err(failed)?;
-    with_folder(&at.parent(), |folder| {
-        let _ = unlinkat(folder, name, AtFlags::empty());
-        symlinkat(&link.points_to, folder, name).map_err(failed)
-    })
+    let name = at.name.file_name().expect("a link of a tree has a name");
+    with_folder(&at.parent(), |folder| draft::place_link(folder, name, &link.points_to))
 }
 
 /// Gives a new folder the permissions of the original, and syncs it. It is opened first, because the new mode may
 /// forbid it.
-fn keep_mode(tree: &Tree, folder: &CopiedFolder) -> Result<()> {
+fn keep_rights(tree: &Tree, folder: &CopiedFolder) -> Result<()> {
     let failed = |e: Errno| Error::os("set the permissions of", folder.target.display(), e.into());
     with_folder(&tree.at(&folder.target), |opened| {
-        fchmod(opened, Mode::from_raw_mode(folder.mode)).map_err(failed)?;
+        folder.rights.give(opened).map_err(failed)?;
         opened.sync()
     })
 }

@@ -19,6 +19,7 @@ use straightway_io::{
     draft,
     store::{Listing, Location, Missing, Named, Registry, Tag, file_identity, is_same_file, list_all},
 };
+use straightway_sys::Rights;
 
 /// The maximum depth of nested folders. Deeper nesting is treated as a loop.
 const DEPTH_MAX: usize = 256;
@@ -53,8 +54,8 @@ impl Pair {
 pub struct CopiedFolder {
     /// Its path.
     pub target: PathBuf,
-    /// The permission bits of the original.
-    pub mode: u32,
+    /// The permissions of the original.
+    pub rights: Rights,
 }
 
 /// A symbolic link inside a folder, and the path of its copy.
@@ -78,6 +79,8 @@ pub struct CopyJob {
     pub pairs: Vec<Pair>,
     /// Links to recreate.
     pub links: Vec<CopiedLink>,
+    /// Whether the target is a block device that the user asked to overwrite.
+    pub(crate) onto_device: bool,
 }
 
 impl CopyJob {
@@ -103,7 +106,14 @@ impl CopyJob {
             folders: Vec::new(),
             pairs: Vec::new(),
             links: Vec::new(),
+            onto_device: false,
         };
+        if target.path().is_some_and(|path| is_device(&path)) {
+            let message = "it is a block device, and its contents would be lost";
+            return Err(target
+                .error(ErrorKind::Invalid, "write to", message)
+                .with_hint("⟦to_device⟧ overwrites it"));
+        }
         let needs_folder = |why| {
             let folder = shell_word(&target.name.to_string_lossy()).to_string();
             Err(target
@@ -142,6 +152,44 @@ impl CopyJob {
         Ok(job)
     }
 
+    /// Makes a job that overwrites a block device with one file or object. Only the user may ask for that: no other
+    /// job writes to a device. A link to the device is followed.
+    pub fn onto_device(sources: &[Location], device: &Location) -> Result<Self> {
+        let refuse = |message: &str| Err(device.error(ErrorKind::Invalid, "overwrite", message));
+        let path = device.path().and_then(|path| fs::canonicalize(path).ok());
+        let Some(path) = path.filter(|path| is_device(path)) else {
+            return refuse("it is not a block device");
+        };
+        let [source] = sources else {
+            return refuse("only one file can be copied onto a device");
+        };
+        let target = Location::from(&path);
+        let mut job = Self {
+            base: target.parent(),
+            folders: Vec::new(),
+            pairs: Vec::new(),
+            links: Vec::new(),
+            onto_device: true,
+        };
+        let Some(from) = source.path() else {
+            let opened = source.open()?;
+            job.add_pair(source, path, opened.object().bytes, opened.tag());
+            return Ok(job);
+        };
+        let meta = fs::metadata(&from).map_err(|e| Error::os("open", from.display(), e))?;
+        if meta.is_dir() {
+            return refuse("a folder cannot be copied onto a device");
+        }
+        // Two nodes of one device differ in their inodes.
+        let devices = (device_number(&from), device_number(&path));
+        if devices.0.is_some() && devices.0 == devices.1 {
+            let message = format!("{} is the same device", path.display());
+            return Err(source.error(ErrorKind::Invalid, "copy", message));
+        }
+        job.add_file(source, &path, &meta)?;
+        Ok(job)
+    }
+
     /// The location of a pair's copy.
     pub fn target(&self, pair: &Pair) -> Location {
         Location {
@@ -163,8 +211,7 @@ impl CopyJob {
     fn add_file(&mut self, source: &Location, target: &Path, meta: &fs::Metadata) -> Result<()> {
         let kind = meta.file_type();
         if !kind.is_file() && !kind.is_block_device() {
-            let message = "it is neither a file nor a folder";
-            return Err(source.error(ErrorKind::Invalid, "copy", message));
+            return Err(not_a_file(source));
         }
         let existing = file_identity(target).filter(|_| self.is_local());
         if existing == Some((meta.dev(), meta.ino())) {
@@ -195,7 +242,7 @@ impl CopyJob {
         if self.is_local() {
             self.folders.push(CopiedFolder {
                 target: target.to_owned(),
-                mode: meta.mode() & 0o777,
+                rights: Rights::of_folder(&source.name, meta.mode()),
             });
         }
         let failed = |e| Error::os("list", source.describe(), e);
@@ -211,6 +258,9 @@ impl CopyJob {
             let meta = fs::symlink_metadata(&from.name).map_err(|e| Error::os("open", from.describe(), e))?;
             if meta.is_dir() {
                 self.add_folder(&from, &to, &meta, depth + 1)?;
+            } else if meta.file_type().is_block_device() {
+                // The user named a tree of files, not a drive.
+                return Err(not_a_file(&from).with_hint("name the device itself as a source, or leave it out"));
             } else if !meta.is_symlink() {
                 self.add_file(&from, &to, &meta)?;
             } else if self.is_local() {
@@ -302,6 +352,21 @@ impl CopyJob {
             }
         }
     }
+}
+
+fn not_a_file(source: &Location) -> Error {
+    source.error(ErrorKind::Invalid, "copy", "it is neither a file nor a folder")
+}
+
+/// Whether a path leads to a block device.
+fn is_device(path: &Path) -> bool {
+    device_number(path).is_some()
+}
+
+/// The number of a block device; `None` for anything else.
+fn device_number(path: &Path) -> Option<u64> {
+    let meta = fs::metadata(path).ok()?;
+    meta.file_type().is_block_device().then(|| meta.rdev())
 }
 
 fn check_depth(source: &Location, depth: usize) -> Result<()> {

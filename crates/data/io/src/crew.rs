@@ -21,7 +21,7 @@ use straightway_sys::{RingSpace, cuda::Context};
 
 use crate::{
     board::{Board, Posted, RingWork, Wake},
-    lane::{Lane, Parts, Ring},
+    lane::{Lane, Parts, Ring, Settle},
     placement::{cpus_near, stay_on},
     settings::Settings,
     stage::{DeviceStage, HostStage, Stage},
@@ -34,8 +34,12 @@ pub(crate) use ring_spaces::RingSpaces;
 use ring_spaces::is_by_slot;
 use supervisor::LaneSupervisor;
 
-/// How long a lane waits for the I/Os of a stopped job.
-const SETTLE_MAX: Duration = Duration::from_mins(1);
+/// How long a lane waits for the I/Os of a stopped job. A user who cancels one waits for at most 2 s, of which a lane
+/// has half.
+const SETTLE: Settle = Settle {
+    usual: Duration::from_mins(1),
+    hurried: Duration::from_secs(1),
+};
 
 /// How often an idle thread polls for late I/Os of lanes that were set aside.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
@@ -250,7 +254,7 @@ impl CrewSpec {
                 self.settings.ring(self.track, self.place),
                 is_by_slot(self.track, self.place),
             ),
-            settle_max: SETTLE_MAX,
+            settle: SETTLE,
         }))
     }
 }

@@ -5,7 +5,7 @@
 //! process has no lock any more, and [`sweep`] removes it. A random number distinguishes the drafts of one target:
 //! process IDs repeat between containers that share a folder.
 //!
-//! A block device has no draft: it is written in place.
+//! A block device has no draft: it is written in place, and only for [`Like::Device`]. Everything else refuses it.
 //!
 //! A draft has the permissions of the file that it replaces or copies from the start, so that nobody can read it who
 //! may not read that file. The permissions of a new file follow from the umask.
@@ -19,12 +19,15 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, statat, unlinkat},
+    fs::{
+        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, flock, fstat, openat, renameat, statat, symlinkat,
+        unlinkat,
+    },
     io::Errno,
 };
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_sys::{
-    File, Folder, IoPath,
+    File, Folder, IoPath, Rights,
     file::open_failed,
     folder::{DRAFT_SUFFIX, DRAFT_TRIES, claim},
     nonce::nonce,
@@ -43,36 +46,6 @@ pub struct FileDraft {
     temporary: OsString,
     name: OsString,
     committed: bool,
-}
-
-/// The permissions of a file.
-#[derive(Clone, Copy, Debug)]
-struct Rights {
-    mode: u32,
-    /// Its group; `None` to leave the group unchanged.
-    group: Option<u32>,
-}
-
-impl Rights {
-    /// The permissions of a file in a folder, if it exists.
-    fn of(folder: &Folder, name: &OsStr) -> Option<Self> {
-        let stat = statat(folder, name, AtFlags::empty()).ok()?;
-        Some(Self {
-            mode: stat.st_mode & 0o777,
-            group: Some(stat.st_gid),
-        })
-    }
-
-    /// Gives a file these permissions. If the group cannot be set, the group gets the permissions of others.
-    fn give(self, file: &File) -> Result<()> {
-        let has_group = self.group.is_none_or(|group| file.set_group(group));
-        let mode = if has_group {
-            self.mode
-        } else {
-            (self.mode & 0o707) | ((self.mode & 0o007) << 3)
-        };
-        file.set_mode(mode)
-    }
 }
 
 /// The most bytes of the final name in the temporary one: with the random number and the suffix it stays under the 255
@@ -98,30 +71,33 @@ impl FileDraft {
     pub(crate) fn create(folder: &Arc<Folder>, name: &OsStr, bytes: u64, like: &Like<'_>) -> Result<Self> {
         let target = folder.join(name);
         let refuse = |why| Err(Error::new(ErrorKind::Invalid, "create", target.display(), why));
-        let there = statat(folder, name, AtFlags::empty()).ok();
-        match there.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-            None | Some(FileType::RegularFile) => {}
-            Some(FileType::BlockDevice) => return Self::in_place(folder, name, bytes),
-            Some(FileType::Directory) => return refuse("it is a folder, not a file"),
-            // A rename would replace a device or pipe, such as /dev/null, by a file.
-            Some(_) => return refuse("it exists and is not a regular file"),
+        match (kind_of(folder, name), like) {
+            (Some(FileType::BlockDevice), Like::Device) => return Self::in_place(folder, name, bytes),
+            (_, Like::Device) => return refuse("it is not a block device"),
+            (kind, _) => check_replaceable(kind, &target)?,
+        }
+        if let Like::InsteadOf(replaced) = like {
+            check_replaceable(kind_of(folder, replaced), &folder.join(replaced))?;
         }
         let rights = match like {
-            Like::Replaced => Rights::of(folder, name),
-            Like::InsteadOf(replaced) => Rights::of(folder, replaced),
+            Like::Replaced | Like::Device => Rights::of_name(folder, name),
+            Like::InsteadOf(replaced) => Rights::of_name(folder, replaced),
             Like::Copy { of, .. } => match of.file() {
-                Some(file) => Some(Rights {
-                    mode: file.mode()?,
-                    group: None,
-                }),
-                None => Rights::of(folder, name),
+                Some(file) => {
+                    let rights = Rights::of(file.descriptor(IoPath::PageCache));
+                    Some(rights.map_err(|errno| file.error("examine", errno.into()))?)
+                }
+                None => Rights::of_name(folder, name),
             },
         };
         for _ in 0..DRAFT_TRIES {
-            let draft = Self::begin(folder, name, bytes, rights)?;
+            let draft = Self::begin(folder, name, bytes, rights.as_ref())?;
             if claim(draft.file.descriptor(IoPath::PageCache)) {
-                if !matches!(like, Like::Copy { has_holes: true, .. }) {
-                    draft.file.reserve()?;
+                match like {
+                    Like::Copy { has_holes: true, .. } => {}
+                    // The length of an object on a server is a claim.
+                    Like::Copy { of, .. } if of.file().is_none() => draft.file.reserve_as_written()?,
+                    _ => draft.file.reserve()?,
                 }
                 return Ok(draft);
             }
@@ -142,10 +118,8 @@ impl FileDraft {
         })
     }
 
-    fn begin(folder: &Arc<Folder>, name: &OsStr, bytes: u64, rights: Option<Rights>) -> Result<Self> {
-        let mut temporary = OsString::from(".");
-        temporary.push(front(name));
-        temporary.push(format!(".{:016x}{DRAFT_SUFFIX}", nonce()));
+    fn begin(folder: &Arc<Folder>, name: &OsStr, bytes: u64, rights: Option<&Rights>) -> Result<Self> {
+        let temporary = draft_name(name);
         // A file that will get certain permissions is private until it has them.
         let mode = if rights.is_some() { 0o600 } else { 0o666 };
         let (target, at) = (folder.join(name), folder.as_fd());
@@ -164,7 +138,8 @@ impl FileDraft {
             committed: false,
         };
         if let Some(rights) = rights {
-            rights.give(&draft.file)?;
+            let given = rights.give(draft.file.descriptor(IoPath::PageCache));
+            given.map_err(|errno| draft.file.error("set the permissions of", errno.into()))?;
         }
         Ok(draft)
     }
@@ -228,6 +203,31 @@ impl FileDraft {
     }
 }
 
+/// The type of the file that a name leads to, if there is one.
+fn kind_of(folder: &Folder, name: &OsStr) -> Option<FileType> {
+    let stat = statat(folder, name, AtFlags::empty()).ok()?;
+    Some(FileType::from_raw_mode(stat.st_mode))
+}
+
+/// Returns an error if a file may not replace what has its name. A rename would replace a device or pipe, such as
+/// /dev/null, by a file.
+fn check_replaceable(kind: Option<FileType>, path: &Path) -> Result<()> {
+    let why = match kind {
+        None | Some(FileType::RegularFile) => return Ok(()),
+        Some(FileType::BlockDevice) => return Err(device_refused(path)),
+        Some(FileType::Directory) => "it is a folder, not a file",
+        Some(_) => "it exists and is not a regular file",
+    };
+    Err(Error::new(ErrorKind::Invalid, "create", path.display(), why))
+}
+
+/// The error for a block device that would be overwritten without the user's permission.
+pub(crate) fn device_refused(path: &Path) -> Error {
+    let why = "it is a block device, and its contents would be lost";
+    Error::new(ErrorKind::Invalid, "write to", path.display(), why)
+        .with_hint("write to a file; `straightway copy --to-device` copies a file onto a device")
+}
+
 /// Gives drafts their lengths, and syncs those that no job has synced.
 fn finish(drafts: &[FileDraft]) -> Result<()> {
     for FileDraft { file, .. } in drafts {
@@ -270,8 +270,8 @@ pub fn is_draft(path: &Path) -> bool {
     name.is_some_and(|name| name.starts_with(b".") && name.ends_with(DRAFT_SUFFIX.as_bytes()))
 }
 
-/// Removes the drafts in `folder` whose writers are gone. Drafts that cannot be examined stay. Symlinks are not
-/// followed.
+/// Removes the drafts in `folder` whose writers are gone, and all drafts of links. Drafts that cannot be examined stay.
+/// Symlinks are not followed.
 pub fn sweep(folder: &Folder) {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let own = openat(folder, ".", flags | OFlags::DIRECTORY, Mode::empty());
@@ -281,6 +281,11 @@ pub fn sweep(folder: &Folder) {
     for entry in entries.flatten() {
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
         if !is_draft(Path::new(name)) {
+            continue;
+        }
+        if entry.file_type() == FileType::Symlink {
+            // A link cannot be locked. Its writer, if it is alive, makes another one.
+            let _ = unlinkat(folder, name, AtFlags::empty());
             continue;
         }
         // Read access is enough for a lock, and possible for the draft of a read-only file.
@@ -295,10 +300,39 @@ pub fn sweep(folder: &Folder) {
     }
 }
 
-/// The first bytes of a name.
-fn front(name: &OsStr) -> &OsStr {
+/// A new name for a draft of `name`.
+fn draft_name(name: &OsStr) -> OsString {
     let bytes = name.as_bytes();
-    OsStr::from_bytes(&bytes[..bytes.len().min(NAME_BYTES_MAX)])
+    let mut draft = OsString::from(".");
+    draft.push(OsStr::from_bytes(&bytes[..bytes.len().min(NAME_BYTES_MAX)]));
+    draft.push(format!(".{:016x}{DRAFT_SUFFIX}", nonce()));
+    draft
+}
+
+/// Creates a link to `points_to` in a folder, atomically: it replaces a file or link of that name by a rename.
+pub fn place_link(folder: &Folder, name: &OsStr, points_to: &Path) -> Result<()> {
+    let target = folder.join(name);
+    let kind = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+    match kind.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+        Err(_) | Ok(FileType::Symlink) => {}
+        Ok(kind) => check_replaceable(Some(kind), &target)?,
+    }
+    let failed = |errno: Errno| Error::os("create", target.display(), errno.into());
+    for _ in 0..DRAFT_TRIES {
+        let draft = draft_name(name);
+        symlinkat(points_to, folder, &draft).map_err(failed)?;
+        match renameat(folder, &draft, folder, name) {
+            Ok(()) => return Ok(()),
+            // A sweep has removed it.
+            Err(Errno::NOENT) => {}
+            Err(errno) => {
+                let _ = unlinkat(folder, &draft, AtFlags::empty());
+                return Err(failed(errno));
+            }
+        }
+    }
+    let why = "other processes keep removing its temporary file";
+    Err(Error::new(ErrorKind::Transient, "create", target.display(), why).with_hint("try again"))
 }
 
 /// The folder that `path` is in.

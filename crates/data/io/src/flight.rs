@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Instant};
 
-use straightway_core::{Chunk, Direction, Error, ErrorKind, Extent, Leg, Object, Piece, Reason, Route, extent::down};
+use straightway_core::{
+    Chunk, Direction, Error, ErrorKind, Extent, Leg, Object, Piece, Reason, Result, Route, extent::down,
+};
 use straightway_sys::{
     Buf, File, IoPath, Op, Slot, Window,
     cuda::{RegionSpan, Span},
@@ -160,6 +162,11 @@ impl Flight {
         self.leg = Leg::Write;
         self.piece = 0;
         self.restart(now);
+    }
+
+    /// Reserves the space that the running write needs, where that was not done before.
+    pub(crate) fn reserve(&self, job: &Job) -> Result<()> {
+        self.object(job).reserve_up_to(self.chunk.extent.end())
     }
 
     fn restart(&mut self, now: Instant) {

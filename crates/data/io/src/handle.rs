@@ -47,6 +47,11 @@ pub trait Handle: Any + fmt::Debug + Send + Sync {
         u64::MAX
     }
 
+    /// Called before bytes up to `end` are written. A file whose length is a server's claim reserves their space.
+    fn reserve_up_to(&self, _end: u64) -> Result<()> {
+        Ok(())
+    }
+
     /// The error of a failed I/O on this object. An engine that knows more than an error number wraps an [`Error`].
     fn error(&self, operation: &'static str, source: io::Error) -> Error {
         match source.downcast::<Error>() {

@@ -303,6 +303,14 @@ impl Job {
         self.cancelled.load(Ordering::Relaxed) || self.progress().is_cancelled()
     }
 
+    /// Whether the user cancelled it, and nobody can notice that I/Os are still in flight: they do not write to memory
+    /// that others own, only to slots, to drafts that are removed, and to regions that they keep. Nobody waits for a job
+    /// whose ticket was dropped, so its lanes can.
+    pub(crate) fn can_leave_ios(&self) -> bool {
+        let is_own = || self.regions.iter().all(|region| region.is_own());
+        self.progress().is_cancelled() && (self.direction != Direction::In || is_own())
+    }
+
     /// Asks it to stop.
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);

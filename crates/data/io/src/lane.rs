@@ -56,7 +56,16 @@ pub(crate) struct Parts {
     pub(crate) stage: Box<dyn Stage>,
     pub(crate) ring: Ring,
     /// How long it waits for the I/Os of a stopped job.
-    pub(crate) settle_max: Duration,
+    pub(crate) settle: Settle,
+}
+
+/// How long a lane waits for the I/Os of a stopped job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settle {
+    /// As a rule.
+    pub(crate) usual: Duration,
+    /// If the user cancelled the job and its I/Os can harm nobody.
+    pub(crate) hurried: Duration,
 }
 
 /// One thread's engine, stage, slots and tallies.
@@ -71,7 +80,7 @@ pub(crate) struct Lane {
     depth: usize,
     stage: Box<dyn Stage>,
     ring: Ring,
-    settle_max: Duration,
+    settle: Settle,
     /// Why its engine can run no more I/Os. Those in flight never complete.
     broken: Option<Error>,
     jobs: Jobs,
@@ -110,7 +119,7 @@ impl Lane {
             depth,
             stage: parts.stage,
             ring: parts.ring,
-            settle_max: parts.settle_max,
+            settle: parts.settle,
             broken: None,
             jobs: Jobs::default(),
             alone: None,
@@ -190,7 +199,12 @@ impl Lane {
             };
             let is_through = joined.chunks == 0 && joined.posted.job.is_over(self.track);
             let is_lost = self.broken.is_some() && joined.posted.job.is_stopped();
-            if !is_through && !is_lost && !joined.has_stop_timed_out(self.settle_max) {
+            let settle_max = if joined.posted.job.can_leave_ios() {
+                self.settle.hurried
+            } else {
+                self.settle.usual
+            };
+            if !is_through && !is_lost && !joined.has_stop_timed_out(settle_max) {
                 continue;
             }
             self.alone = None;
@@ -434,7 +448,15 @@ impl Lane {
                 flight.switch_to_write(now);
                 flight.clear_gaps(job, &mut slot);
                 self.flights[tag as usize] = Some(flight);
-                self.submit(flight.slot_io(job, slot, tag));
+                match flight.reserve(job) {
+                    Ok(()) => {
+                        self.submit(flight.slot_io(job, slot, tag));
+                    }
+                    Err(error) => {
+                        self.end_flight(flight.slot_io(job, slot, tag), board);
+                        job.fail(error);
+                    }
+                }
             }
             Buf::Slot(slot) if job.direction() == Direction::In => {
                 self.copy(job, tag, slot, CopyDirection::ToDevice);

@@ -1,19 +1,20 @@
 //! A report, trace or profile that a command writes.
 //!
 //! It is written under a temporary name and renamed, so nothing is ever truncated in place. It replaces only an older
-//! file of its kind, so that a mistyped path cannot destroy a model. Devices and pipes, such as `/dev/stdout`, are
-//! written to directly.
+//! file of its kind, so that a mistyped path cannot destroy a model. Pipes, terminals and other character devices, such
+//! as `/dev/stdout`, are written to directly. A block device is refused.
 
 use std::{
     fs,
     io::{Read, Write},
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
 };
 
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_sys::plain_file::open_plain;
 
-use crate::{FileDraft, store::Draft};
+use crate::{FileDraft, draft::device_refused, store::Draft};
 
 /// A report that is being written. Dropped before `finish`, it leaves nothing behind.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub struct ReportFile {
 enum Place {
     /// A file that appears when it is whole.
     Draft(FileDraft),
-    /// A device or a pipe.
+    /// A character device or a pipe.
     Stream(fs::File),
 }
 
@@ -35,15 +36,15 @@ impl ReportFile {
     /// kind does.
     pub fn begin(path: &Path, mark: &str) -> Result<Self> {
         let failed = |e| Error::os("write", path.display(), e);
+        Self::check(path, mark)?;
         let place = match fs::metadata(path) {
             Ok(there) if !there.is_file() && !there.is_dir() => {
-                let stream = fs::OpenOptions::new().write(true).open(path);
-                Place::Stream(stream.map_err(failed)?)
+                let stream = fs::OpenOptions::new().write(true).open(path).map_err(failed)?;
+                // Another file may have the name by now.
+                check_stream(path, &stream.metadata().map_err(failed)?)?;
+                Place::Stream(stream)
             }
-            _ => {
-                Self::check(path, mark)?;
-                Place::Draft(FileDraft::new(path, 0)?)
-            }
+            _ => Place::Draft(FileDraft::new(path, 0)?),
         };
         Ok(Self {
             path: path.to_owned(),
@@ -51,11 +52,14 @@ impl ReportFile {
         })
     }
 
-    /// Returns an error if `path` is a file that a report may not replace.
+    /// Returns an error if `path` is a file that a report may not replace, or a block device.
     pub fn check(path: &Path, mark: &str) -> Result<()> {
-        let is_file = fs::metadata(path).is_ok_and(|there| there.is_file());
+        let kind = fs::metadata(path).map(|there| there.file_type());
         let failed = |e| Error::os("write", path.display(), e);
-        if !is_file || is_marked(path, mark).map_err(failed)? {
+        if kind.as_ref().is_ok_and(FileTypeExt::is_block_device) {
+            return Err(device_refused(path));
+        }
+        if !kind.is_ok_and(|kind| kind.is_file()) || is_marked(path, mark).map_err(failed)? {
             return Ok(());
         }
         let why = "it exists and is not an older report, so it would be lost";
@@ -79,6 +83,19 @@ impl ReportFile {
             }
         }
     }
+}
+
+/// Returns an error unless a report may be written to this directly.
+fn check_stream(path: &Path, there: &fs::Metadata) -> Result<()> {
+    let kind = there.file_type();
+    if kind.is_block_device() {
+        return Err(device_refused(path));
+    }
+    if kind.is_char_device() || kind.is_fifo() || kind.is_socket() {
+        return Ok(());
+    }
+    let why = "it was replaced while it was opened";
+    Err(Error::new(ErrorKind::Transient, "write to", path.display(), why).with_hint("try again"))
 }
 
 /// Whether a file is empty or starts with `mark`.

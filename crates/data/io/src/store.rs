@@ -221,7 +221,8 @@ impl Named {
     }
 }
 
-/// The object whose permissions and holes a new object takes over. Stores without these ignore it.
+/// The object whose permissions and holes a new object takes over, or whose place it takes. Stores without these ignore
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub enum Like<'a> {
     /// The object that it replaces, if there is one.
@@ -235,6 +236,9 @@ pub enum Like<'a> {
         /// Whether it has holes.
         has_holes: bool,
     },
+    /// The block device of that name, which is overwritten in place. A store of files writes to a device only for this,
+    /// and only `--to-device` asks for it.
+    Device,
 }
 
 /// The condition of a put.

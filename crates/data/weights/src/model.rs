@@ -32,7 +32,7 @@ const OPEN_MAX: usize = 256;
 const DESCRIPTORS_EACH: u64 = 2;
 
 /// The suffix of index files, and the name that is preferred if there are several.
-const INDEX_SUFFIX: &str = ".safetensors.index.json";
+pub(crate) const INDEX_SUFFIX: &str = ".safetensors.index.json";
 pub(crate) const INDEX_NAME: &str = "model.safetensors.index.json";
 
 /// The file of a model that is a single file.

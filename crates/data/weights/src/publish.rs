@@ -9,12 +9,16 @@
 //! - In a folder without an index, the index is written first. Until the last file exists, readers report which one is
 //!   missing.
 //! - A single file that replaces a single file needs no index: its own rename is the switch.
+//! - The other files that the old index names are removed too, once nothing names them any more.
 //! - Readers prefer `model.safetensors` to an index that does not name it. If the new model has no such file, the old
 //!   one is removed last, and that removal is the switch.
 //!
 //! `Store::commit` makes objects visible in order, and removes the new ones again if it fails.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use regex::Regex;
 use straightway_core::{Error, ErrorKind, Result};
@@ -24,7 +28,7 @@ use straightway_sys::nonce::nonce;
 use super::{
     INDEX_NAME, SINGLE_NAME,
     index::WeightIndex,
-    model::{ending, find_index, single_file},
+    model::{INDEX_SUFFIX, ending, find_index, single_file},
 };
 
 /// The number of random names to try. Two numbers of 32 bits hardly ever collide.
@@ -40,6 +44,8 @@ pub(crate) struct Publication {
     displaced: Vec<(PathBuf, PathBuf)>,
     /// The old `model.safetensors`, which hides the index from readers until it is removed.
     hiding: Option<PathBuf>,
+    /// Other files of the model whose index is replaced. They are removed at the end.
+    superseded: Vec<PathBuf>,
 }
 
 impl Publication {
@@ -73,14 +79,20 @@ impl Publication {
         let is_alone = matches!(&*targets, [at] if shows_only(folder, there, index.as_deref(), &at.name));
         let is_kept = targets.iter().any(|target| target.name == single.name)
             || sources.iter().any(|source| source.is_same(&single));
-        let publication = |displaced| Self {
-            folder: folder.clone(),
-            index_last: is_alone || index.is_some(),
-            displaced,
-            hiding: (is_there(&single.name) && !is_kept).then_some(single.name),
+        let mut superseded = superseded(folder, there, index.as_deref(), sources);
+        let publication = |displaced: Vec<(PathBuf, PathBuf)>, targets: &[&mut Location]| {
+            let is_new = |old: &PathBuf| targets.iter().any(|target| target.name == *old);
+            superseded.retain(|old| !is_new(old) && displaced.iter().all(|(_, other)| other != old));
+            Self {
+                folder: folder.clone(),
+                index_last: is_alone || index.is_some(),
+                displaced,
+                hiding: (is_there(&single.name) && !is_kept).then_some(single.name),
+                superseded,
+            }
         };
         if taken.is_empty() || is_alone {
-            return Ok(publication(Vec::new()));
+            return Ok(publication(Vec::new(), targets));
         }
         for _ in 0..TRIES {
             let number = format!("{:08x}", nonce() >> 32);
@@ -92,7 +104,8 @@ impl Publication {
                 let old = std::mem::replace(&mut targets[i].name, fresh.clone());
                 is_there(&old).then_some((fresh, old))
             };
-            return Ok(publication(taken.iter().zip(fresh).filter_map(swap).collect()));
+            let displaced = taken.iter().zip(fresh).filter_map(swap).collect();
+            return Ok(publication(displaced, targets));
         }
         let message = "no free names were found for the files";
         Err(folder.error(ErrorKind::Transient, "write to", message))
@@ -125,8 +138,40 @@ impl Publication {
         for old in hiding {
             remove(old)?;
         }
-        Ok(old.into_iter().filter_map(|old| remove(old).err()).collect())
+        let old = old.into_iter().chain(&self.superseded);
+        Ok(old.filter_map(|old| remove(old).err()).collect())
     }
+}
+
+/// The files in the folder that only its usual index names. They are of no use once that index is replaced. Files that
+/// another index of the folder names belong to another model as well, and sources stay. If an index cannot be read,
+/// nothing is removed.
+fn superseded(folder: &Location, there: &Listing, index: Option<&Path>, sources: &[Location]) -> Vec<PathBuf> {
+    let usual = folder.name.join(INDEX_NAME);
+    let files = |index: &Path| WeightIndex::read(&*folder.store, index).map(|index| index.files);
+    let Some(Ok(mut old)) = index.filter(|index| *index == usual).map(files) else {
+        return Vec::new();
+    };
+    let listed = ending(folder, there, ".safetensors");
+    let at = |file: &Path| Location {
+        store: Arc::clone(&folder.store),
+        name: file.to_owned(),
+    };
+    old.retain(|file| {
+        let is_source = sources.iter().any(|source| source.is_same(&at(file)));
+        // `model.safetensors` is removed before all others, because it hides the index.
+        listed.contains(file) && !file.ends_with(SINGLE_NAME) && !is_source
+    });
+    for other in ending(folder, there, INDEX_SUFFIX)
+        .iter()
+        .filter(|other| **other != usual)
+    {
+        match files(other) {
+            Ok(kept) => old.retain(|file| !kept.contains(file)),
+            Err(_) => return Vec::new(),
+        }
+    }
+    old
 }
 
 /// Whether the folder's current model is only this file, or nothing.

@@ -6,11 +6,13 @@
 //! | [`FaultProxy`] | an HTTP proxy that injects faults; they follow from a seed |
 //! | [`ByteRelay`] | a relay that breaks connections; it does not interpret bytes, so it also works with TLS |
 //! | [`TlsFront`] | TLS in front of a server without TLS, such as [`S3Server`] |
+//! | [`FuseServer`] | a FUSE file system in memory, whose syncs can fail and whose reads can hang |
 //! | [`Guest`](guest::Guest) | a Linux kernel in QEMU, with NVMe drives and memory in a PCI BAR |
 
 mod byte_relay;
 mod fault;
 mod fault_proxy;
+mod fuse;
 pub mod guest;
 mod head;
 mod s3_server;
@@ -19,5 +21,6 @@ mod tls;
 pub use byte_relay::ByteRelay;
 pub use fault::{ProxyFault, ProxyFaults};
 pub use fault_proxy::{Counts, FaultProxy};
+pub use fuse::{FuseFaults, FuseServer};
 pub use s3_server::S3Server;
 pub use tls::TlsFront;

@@ -27,9 +27,11 @@ mod manifest;
 mod plan;
 mod queue;
 mod scheduler;
+mod seccomp;
 mod signal;
 mod world;
 
 pub use client::{Standin, library_path};
 pub use manifest::expand;
+pub use seccomp::forbid_io_uring_enter;
 pub use signal::restore_stop_signals;

@@ -14,7 +14,7 @@ use straightway_probe::{
 
 use super::{
     bar::points_bar,
-    interrupt::on_interrupt,
+    interrupt::{end_soon_after_interrupt, on_interrupt},
     output::{Output, say},
     stores::StoreArgs,
 };
@@ -127,6 +127,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let progress = Arc::new(Progress::default());
     let stopped = Arc::clone(&progress);
     on_interrupt(move || stopped.cancel());
+    end_soon_after_interrupt();
     let outcome = bench::run(&spec, &progress, &mut |number, points, name| {
         bar.set_length(points as u64);
         bar.set_position(number as u64);

@@ -1,6 +1,6 @@
 //! `straightway copy`: copies files and folders by the most direct route, with a receipt.
 
-use std::{os::unix::fs::FileTypeExt, path::PathBuf, process::ExitCode, sync::Arc};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use straightway_copy::{Copier, CopyJob, verify::verify};
 use straightway_core::{Choice, Error, ErrorKind, Extent, Move, PciAddress, Place, Rate, Receipt, survey::whole_pages};
@@ -36,7 +36,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MEMORY", value_parser = through)]
     through: Option<PciAddress>,
 
-    /// Allow a block device as the target, and overwrite its contents. After an error it is partly overwritten.
+    /// Overwrite the block device that is the target. Blocks after the end of the file keep their contents; the rest of
+    /// the last block becomes zero. After an error the device is partly overwritten.
     #[arg(long, conflicts_with = "verify")]
     to_device: bool,
 
@@ -68,7 +69,7 @@ impl Args {
         self.target.to_str()?.parse().ok()
     }
 
-    /// Checks that the options fit together, and that a device is overwritten only on request.
+    /// Checks that the options fit together.
     fn check(&self, work: &Work) -> Result<(), Error> {
         let is_copy = matches!(work, Work::Copy(_));
         let is_direct = matches!(self.route, RouteChoice::Auto | RouteChoice::Direct);
@@ -76,20 +77,16 @@ impl Args {
             let message = "it applies only to copies from file to file by the direct route";
             return Err(Error::new(ErrorKind::Invalid, "use", "--through", message));
         }
-        let meta = std::fs::metadata(&self.target);
-        let is_device = is_copy && meta.is_ok_and(|meta| meta.file_type().is_block_device());
-        let target = self.target.display();
-        match (is_device, self.to_device) {
-            (true, false) => {
-                let message = "it is a block device, and its contents would be lost";
-                Err(Error::new(ErrorKind::Invalid, "write to", target, message).with_hint("--to-device overwrites it"))
-            }
-            (false, true) => {
-                let message = "it is not a block device";
-                Err(Error::new(ErrorKind::Invalid, "overwrite", target, message))
-            }
-            _ => Ok(()),
+        if self.to_device && !is_copy {
+            let message = "it is not a block device";
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "overwrite",
+                self.target.display(),
+                message,
+            ));
         }
+        Ok(())
     }
 
     /// Checks that the trace does not overwrite a file that is copied.
@@ -138,6 +135,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sources = sources.collect::<Result<Vec<_>, _>>()?;
     let work = match args.memory() {
         Some(place) => Work::Read(place),
+        None if args.to_device => Work::Copy(CopyJob::onto_device(&sources, &stores.locate(&args.target)?)?),
         None => Work::Copy(CopyJob::new(&sources, &stores.locate(&args.target)?)?),
     };
     args.check(&work)?;
@@ -186,7 +184,7 @@ fn copy(
     progress: &Arc<Progress>,
 ) -> anyhow::Result<Receipt> {
     let passes = if args.verify { 3 } else { 1 };
-    let _watch = Watch::begin(progress, job.bytes() * passes);
+    let _watch = Watch::begin(progress, job.bytes() * passes, Some(&job.base));
     let copier = Copier {
         executor,
         choice,
@@ -240,7 +238,7 @@ fn read(
     let moves: Vec<_> = (0..).zip(&handles).map(whole).collect();
     let region = Arc::new(Region::at(place, at)?);
     region.populate();
-    let _watch = Watch::begin(progress, moves.iter().map(|m| m.extent.bytes).sum());
+    let _watch = Watch::begin(progress, moves.iter().map(|m| m.extent.bytes).sum(), None);
     let objects = Objects::new(store, handles);
     let ask = Ask::new(choice, progress);
     Ok(executor.read(objects, moves, &region, ask)?.wait()?)

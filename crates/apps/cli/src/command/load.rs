@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let prepared = loader.prepare(&model, &selection, load.device)?;
     let memory_s = start.elapsed().as_secs_f64();
     let passes = if args.verify { 2 } else { 1 };
-    let watch = Watch::begin(&loader.progress, selection.bytes() * passes);
+    let watch = Watch::begin(&loader.progress, selection.bytes() * passes, None);
     let mut weights = prepared.load()?;
     if args.verify {
         let layout = loader.layout(&model, &selection, load.device);

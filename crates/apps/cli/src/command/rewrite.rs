@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let model = Model::open(source)?;
     // Every byte is read and written.
-    let watch = Watch::begin(&saver.progress, model.bytes() * 2);
+    let watch = Watch::begin(&saver.progress, model.bytes() * 2, Some(&target));
     let receipt = saver.rewrite(&model, target, args.shard_size.map(|size| size.0))?;
     drop(watch);
     print_receipt(&receipt, args.json)?;

@@ -8,11 +8,11 @@ use std::{
     thread::JoinHandle,
 };
 
-use straightway_io::Progress;
+use straightway_io::{Progress, store::Location};
 
 use super::{
     bar::{TICK, bytes_bar},
-    interrupt::on_interrupt,
+    interrupt::{end_soon_after_interrupt, on_interrupt},
 };
 
 /// Shows the progress of a transfer until it is dropped.
@@ -23,10 +23,14 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Shows `progress` out of `bytes`, and cancels the transfer on SIGINT, SIGTERM and SIGHUP.
-    pub(crate) fn begin(progress: &Arc<Progress>, bytes: u64) -> Self {
+    /// Shows `progress` out of `bytes`, and cancels the transfer on SIGINT, SIGTERM and SIGHUP. `written` is where the
+    /// transfer writes to, if it does.
+    pub(crate) fn begin(progress: &Arc<Progress>, bytes: u64, written: Option<&Location>) -> Self {
         let watched = Arc::clone(progress);
         on_interrupt(move || watched.cancel());
+        if written.is_none_or(|at| at.path().is_some()) {
+            end_soon_after_interrupt();
+        }
         let over = Arc::new(AtomicBool::new(false));
         let (is_over, progress) = (Arc::clone(&over), Arc::clone(progress));
         let bar = bytes_bar(bytes);

@@ -5,6 +5,7 @@ use std::{
     ffi::OsStr,
     fs,
     io::{Seek, SeekFrom, Write},
+    mem::MaybeUninit,
     os::unix::{
         ffi::OsStrExt,
         fs::{MetadataExt, PermissionsExt, symlink},
@@ -12,9 +13,10 @@ use std::{
     path::Path,
 };
 
+use rustix::fs::inotify;
 use serde_json::Value;
 
-use crate::test_dir::{TestDir, noise, routed};
+use crate::test_dir::{PART, TestDir, noise, routed};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().mode() & 0o7777
@@ -333,4 +335,52 @@ fn a_link_in_the_target_tree_is_not_followed_out_of_it() {
     assert_eq!(fs::read_link(dir.path("target/source/link")).unwrap(), Path::new("g"));
     assert_eq!(fs::read(dir.path("victim/deep/f")).unwrap(), noise(100, 3));
     assert_eq!(fs::read_dir(dir.path("victim/deep")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_link_in_the_target_tree_is_replaced_at_once() {
+    let dir = TestDir::new();
+    dir.folder("source");
+    dir.folder("target/source");
+    symlink("new", dir.path("source/link")).unwrap();
+    symlink("new", dir.path("source/file")).unwrap();
+    symlink("old", dir.path("target/source/link")).unwrap();
+    dir.file("target/source/file", 10, 1);
+    // A link of a killed copy.
+    symlink("new", dir.path(format!("target/source/.link.0123{PART}"))).unwrap();
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    let events = inotify::WatchFlags::DELETE | inotify::WatchFlags::MOVED_TO;
+    inotify::add_watch(&watch, dir.path("target/source"), events).unwrap();
+    dir.file("source/new", 10, 2);
+    dir.receipt(&["source", "target"]);
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut seen = inotify::Reader::new(&watch, &mut buffer);
+    let (mut removed, mut placed) = (Vec::new(), Vec::new());
+    while let Ok(event) = seen.next() {
+        let name = event.file_name().unwrap().to_string_lossy().into_owned();
+        if event.events().contains(inotify::ReadFlags::DELETE) {
+            removed.push(name);
+        } else {
+            placed.push(name);
+        }
+    }
+    placed.sort();
+    assert_eq!(placed, ["file", "link", "new"]);
+    assert_eq!(removed, [format!(".link.0123{PART}")], "no name was ever missing");
+    for name in ["file", "link"] {
+        let link = dir.path(format!("target/source/{name}"));
+        assert_eq!(fs::read_link(link).unwrap(), Path::new("new"));
+    }
+    assert!(!dir.has_part());
+    // What is not a file or a link stays.
+    fs::remove_file(dir.path("target/source/link")).unwrap();
+    dir.folder("target/source/link");
+    let ran = dir.run(["copy", "source", "target"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(
+        ran.err.contains("target/source/link: it is a folder, not a file"),
+        "{}",
+        ran.err
+    );
+    assert!(!dir.has_part());
 }

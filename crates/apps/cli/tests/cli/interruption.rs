@@ -1,11 +1,20 @@
 //! Interruptions during a copy: signals, files that change, concurrent writers. Under the final name there is always
 //! either nothing or a complete file.
 
-use std::{fs, thread::sleep, time::Duration};
+use std::{
+    fs,
+    sync::atomic::Ordering,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use rustix::process::Signal;
+use straightway_lab::FuseServer;
 
-use crate::test_dir::{Running, TestDir, noise};
+use crate::{
+    machine::Loop,
+    test_dir::{Ran, Running, TestDir, noise},
+};
 
 /// A copy of 4 MiB that is slow enough to be interrupted.
 const SLOWLY: [&str; 7] = ["--limit", "2MB/s", "--chunk", "64KiB", "--depth", "2", "--route"];
@@ -182,6 +191,83 @@ fn a_file_above_the_size_limit_is_an_error_and_leaves_nothing() {
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(ran.err.contains("File too large"), "{}", ran.err);
     assert_eq!(dir.names(), ["source"]);
+}
+
+#[test]
+fn a_file_of_exactly_the_size_limit_is_copied() {
+    let dir = TestDir::new();
+    // Bash counts in blocks of 1024 bytes, and the last page of the file is not full.
+    dir.file("source", 9 << 10, 1);
+    dir.file("longer", (9 << 10) + 1, 1);
+    for route in ["auto", "buffered"] {
+        let limited = format!("ulimit -f 9; exec \"$0\" copy source target --route {route}");
+        let ran = dir.run_program("bash", &["-c", &limited, env!("CARGO_BIN_EXE_straightway")]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert!(fs::read(dir.path("target")).unwrap() == noise(9 << 10, 1));
+    }
+    let limited = "ulimit -f 9; exec \"$0\" copy longer target";
+    let ran = dir.run_program("bash", &["-c", limited, env!("CARGO_BIN_EXE_straightway")]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(
+        ran.err.contains("File too large") && ran.err.contains("hint: raise the limit"),
+        "{}",
+        ran.err
+    );
+    assert_eq!(dir.names(), ["longer", "source", "target"]);
+}
+
+/// Interrupts a copy whose I/O hangs, and returns the result. It has to end within 2 s.
+fn interrupt_hanging(dir: &TestDir, source: &str) -> Ran {
+    let mut running = dir.start(["copy", source, "target"]);
+    assert!(running.wait_until(|| dir.has_part()), "it never began");
+    // The read is under way soon after the draft is there.
+    sleep(Duration::from_millis(300));
+    let start = Instant::now();
+    running.signal(Signal::INT);
+    let ran = running.wait();
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    assert!(ran.err.contains("interrupted"), "{}", ran.err);
+    assert!(!dir.path("target").exists());
+    ran
+}
+
+#[test]
+fn a_copy_ends_within_two_seconds_of_a_signal_although_the_drive_hangs() {
+    let dir = TestDir::new();
+    let fuse = dir.folder("fuse");
+    let server = match FuseServer::mount(&fuse) {
+        Ok(server) => server,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    // The kernel reads the device's content from a file whose file system does not answer.
+    fs::write(fuse.join("image"), noise(1 << 20, 1)).unwrap();
+    let Some(device) = Loop::over(&fuse.join("image")) else {
+        return;
+    };
+    server.faults.hang_reads.store(true, Ordering::Relaxed);
+    interrupt_hanging(&dir, &device.0);
+    assert!(!dir.has_part(), "the draft is removed, because its drive answers");
+    // The reads fail once the file system is gone. Only then can the device be detached.
+    drop(server);
+}
+
+#[test]
+fn a_copy_ends_within_two_seconds_of_a_signal_although_a_call_hangs() {
+    let dir = TestDir::new();
+    let fuse = dir.folder("fuse");
+    let server = match FuseServer::mount(&fuse) {
+        Ok(server) => server,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    fs::write(fuse.join("source"), noise(1 << 20, 1)).unwrap();
+    server.faults.hang_reads.store(true, Ordering::Relaxed);
+    interrupt_hanging(&dir, "fuse/source");
+    // A thread hung in the read, so that the draft could not be removed. The next copy does it.
+    server.faults.hang_reads.store(false, Ordering::Relaxed);
+    dir.receipt(&["fuse/source", "target"]);
+    assert!(!dir.has_part());
+    assert!(fs::read(dir.path("target")).unwrap() == noise(1 << 20, 1));
 }
 
 #[test]

@@ -5,13 +5,16 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
+    sync::atomic::Ordering,
 };
+
+use straightway_lab::FuseServer;
 
 use crate::test_dir::{Ran, TestDir, in_memory, noise, routed};
 
 /// A mounted file system, unmounted when dropped.
 pub(crate) struct Mount {
-    at: PathBuf,
+    pub(crate) at: PathBuf,
 }
 
 impl Mount {
@@ -22,7 +25,7 @@ impl Mount {
     }
 
     /// A file system of 16 MiB made by `mkfs`, on a loop device.
-    fn small(dir: &TestDir, mkfs: &str) -> Option<Self> {
+    pub(crate) fn small(dir: &TestDir, mkfs: &str) -> Option<Self> {
         Self::made(dir, 16 << 20, mkfs, &["-q", "-F", "-m", "0"], "loop")
     }
 
@@ -209,12 +212,18 @@ fn ext4_without_extents_or_with_a_data_journal_is_not_reported_direct() {
 }
 
 /// A loop device over a file, detached when dropped.
-struct Loop(String);
+pub(crate) struct Loop(pub(crate) String);
 
 impl Loop {
-    fn over(file: &Path) -> Option<Self> {
+    pub(crate) fn over(file: &Path) -> Option<Self> {
+        Self::with(&[], file)
+    }
+
+    /// The same with options of `losetup`. Prints the reason and returns `None` if that is not possible.
+    pub(crate) fn with(options: &[&str], file: &Path) -> Option<Self> {
         let file = file.display().to_string();
-        let made = Command::new("losetup").args(["-f", "--show", &file]).output();
+        let args = [options, &["-f", "--show", &file]].concat();
+        let made = Command::new("losetup").args(args).output();
         match made {
             Ok(made) if made.status.success() => Some(Self(String::from_utf8(made.stdout).unwrap().trim().to_owned())),
             other => {
@@ -351,6 +360,80 @@ fn without_io_uring_threads_do_the_work_and_the_receipt_says_so() {
         "{}",
         ran.err
     );
+}
+
+#[test]
+fn a_sandbox_that_forbids_only_the_use_of_io_uring_gets_the_pool() {
+    let dir = TestDir::new();
+    dir.folder("tree");
+    for i in 0..200 {
+        dir.file(&format!("tree/{i:03}"), 10_000, i);
+    }
+    // The filter is inherited by the programs that a thread starts, and ends with the thread.
+    let ran = std::thread::scope(|scope| {
+        let sandbox = scope.spawn(|| {
+            let forbidden = straightway_standin::forbid_io_uring_enter();
+            let demanded = ["copy", "tree", "other", "--engine", "io-uring"];
+            forbidden.map(|()| [dir.run(["copy", "--json", "tree", "copy"]), dir.run(demanded)])
+        });
+        sandbox.join().unwrap()
+    });
+    let [copied, failed] = match ran {
+        Ok(ran) => ran,
+        Err(error) => return eprintln!("skipped: seccomp: {error}"),
+    };
+    assert_eq!(copied.code, Some(0), "{copied:?}");
+    let receipt: serde_json::Value = serde_json::from_str(&copied.out).unwrap();
+    assert_eq!(receipt["engine"], "thread pool");
+    assert!(
+        receipt["warnings"][0].as_str().unwrap().contains("io_uring"),
+        "{receipt}"
+    );
+    for i in 0..200 {
+        assert!(
+            fs::read(dir.path(format!("copy/{i:03}"))).unwrap() == noise(10_000, i),
+            "{i}"
+        );
+    }
+    assert_eq!(failed.code, Some(2), "{failed:?}");
+    assert!(
+        failed.err.contains("io_uring") && failed.err.contains("hint: "),
+        "{}",
+        failed.err
+    );
+    assert!(!dir.has_part());
+}
+
+#[test]
+fn every_file_on_fuse_is_synced_and_a_sync_that_fails_is_heard() {
+    let dir = TestDir::new();
+    let folder = dir.folder("fuse");
+    let server = match FuseServer::mount(&folder) {
+        Ok(server) => server,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let faults = &server.faults;
+    let names: Vec<_> = (0..20).map(|i| format!("f{i:02}")).collect();
+    for (seed, name) in (0..).zip(&names) {
+        dir.file(name, 50_000, seed);
+    }
+    for count in [1, 7, 8, 20] {
+        let args: Vec<_> = names[..count].iter().map(String::as_str).chain(["fuse"]).collect();
+        let before = faults.syncs.swap(0, Ordering::Relaxed);
+        dir.receipt(&args);
+        let syncs = faults.syncs.load(Ordering::Relaxed);
+        assert!(syncs >= count as u64, "{syncs} of {count} files, {before} before");
+        for (seed, name) in (0..).zip(&names[..count]) {
+            assert!(fs::read(folder.join(name)).unwrap() == noise(50_000, seed));
+            fs::remove_file(folder.join(name)).unwrap();
+        }
+        faults.fail_syncs.store(true, Ordering::Relaxed);
+        let ran = dir.run(["copy"].into_iter().chain(args));
+        faults.fail_syncs.store(false, Ordering::Relaxed);
+        assert_eq!(ran.code, Some(2), "{count} files: {ran:?}");
+        assert!(ran.err.contains("cannot sync fuse/f"), "{}", ran.err);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "nothing has its name");
+    }
 }
 
 #[test]

@@ -10,13 +10,18 @@ use std::{
     thread::spawn,
 };
 
-use crate::test_dir::TestDir;
+use crate::{machine::Mount, test_dir::TestDir};
 
 /// The length of the object.
 const BYTES: usize = 100_000;
 
 /// Starts a server of one object. Returns its port and the count of its requests.
 fn serve() -> (u16, Arc<AtomicUsize>) {
+    serve_claiming(BYTES as u64)
+}
+
+/// The same, for a server that claims that the object is longer than it is.
+fn serve_claiming(claimed_bytes: u64) -> (u16, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let requests = Arc::new(AtomicUsize::new(0));
@@ -25,14 +30,14 @@ fn serve() -> (u16, Arc<AtomicUsize>) {
         for stream in listener.incoming().flatten() {
             let count = Arc::clone(&count);
             // A client that disconnects is not an error.
-            spawn(move || respond(stream, &count).ok());
+            spawn(move || respond(stream, &count, claimed_bytes).ok());
         }
     });
     (port, requests)
 }
 
 /// Responds to the requests on a connection.
-fn respond(stream: TcpStream, count: &AtomicUsize) -> io::Result<()> {
+fn respond(stream: TcpStream, count: &AtomicUsize, claimed_bytes: u64) -> io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut range = 0..BYTES;
     loop {
@@ -49,7 +54,7 @@ fn respond(stream: TcpStream, count: &AtomicUsize) -> io::Result<()> {
         if line.is_empty() {
             count.fetch_add(1, Ordering::Relaxed);
             let head = format!(
-                "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {}-{}/{BYTES}\r\n\
+                "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {}-{}/{claimed_bytes}\r\n\
                  ETag: \"1\"\r\n\r\n",
                 range.len(),
                 range.start,
@@ -100,4 +105,30 @@ fn an_unusable_proxy_or_token_does_not_stop_commands_on_files() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let ran = dir.run_with(&variables, ["ls", "https://huggingface.co/object"]);
     assert!(ran.err.contains("HF_TOKEN"), "{ran:?}");
+}
+
+#[test]
+fn an_object_that_claims_to_be_larger_than_the_drive_takes_none_of_it() {
+    let dir = TestDir::new();
+    let Some(mount) = Mount::small(&dir, "mkfs.ext4") else {
+        return;
+    };
+    let free = || rustix::fs::statvfs(&mount.at).unwrap().f_bfree;
+    let before = free();
+    let (port, requests) = serve_claiming(1 << 40);
+    let url = format!("http://127.0.0.1:{port}/object");
+    let ran = dir.run_with(&NO_PROXY, ["copy", &url, "small/target"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    assert!(
+        ran.err
+            .contains("small/target: No space left on device: it has 1 TiB, and "),
+        "{}",
+        ran.err
+    );
+    assert!(ran.err.contains("hint: free space"), "{}", ran.err);
+    assert!(
+        requests.load(Ordering::Relaxed) <= 2,
+        "it is only opened: once to find it, and once to copy it"
+    );
+    assert_eq!(free(), before);
 }

@@ -18,6 +18,7 @@ def copy(
     *,
     route: str = "auto",
     verify: bool = False,
+    to_device: bool = False,
     storage_options: StorageOptions | None = None,
 ) -> Receipt:
     """Copies files and folders. Each appears under its name when it is complete and durable.
@@ -27,8 +28,12 @@ def copy(
         target: the new name of a single source, or a folder for all sources.
         route: ``"auto"``; ``"direct"``, ``"staged"`` or ``"buffered"`` require a route.
         verify: reads source and copy again and compares them.
+        to_device: overwrites the block device that is the target. Without it, block devices are refused. Blocks after
+            the end of the file keep their contents; the rest of the last block becomes zero.
         storage_options: settings of stores on a network, as for ``load_file``.
     """
     if isinstance(sources, (str, os.PathLike)):
         sources = [sources]
-    return _copy(list(sources), target, route=route, verify=verify, storage_options=storage_options)
+    return _copy(
+        list(sources), target, route=route, verify=verify, to_device=to_device, storage_options=storage_options
+    )

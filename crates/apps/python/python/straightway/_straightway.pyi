@@ -270,6 +270,7 @@ def copy(
     *,
     route: str = "auto",
     verify: bool = False,
+    to_device: bool = False,
     storage_options: Mapping[str, str | bool] | None = None,
 ) -> Receipt: ...
 def doctor(path: str | os.PathLike[str] | None = None) -> dict[str, Any]: ...

@@ -12,6 +12,7 @@ returns ``False`` if there is no step yet, which starts a new training.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,10 @@ class CheckpointCallback(TrainerCallback):
         def at(name: str) -> str:
             return os.path.join(folder, name)
 
+        # PyTorch writes in place. What has the name may be a link or a device, and is not written to.
+        for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(at(name))
         # The file has one of each group of tied weights; the model ties the others to it again.
         tied = {name for names in remove_duplicates(state["model"]).values() for name in names}
         weights = {name: tensor for name, tensor in state["model"].items() if name not in tied}

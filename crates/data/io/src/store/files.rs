@@ -301,6 +301,14 @@ impl Handle for File {
             .map_or(Alignment::PAGE_BYTES, |alignment| alignment.object_bytes)
     }
 
+    fn room_bytes(&self) -> u64 {
+        Self::room_bytes(self)
+    }
+
+    fn reserve_up_to(&self, end: u64) -> Result<()> {
+        Self::reserve_up_to(self, end)
+    }
+
     fn error(&self, operation: &'static str, source: io::Error) -> Error {
         match source.downcast::<Error>() {
             Ok(error) => error,

@@ -287,3 +287,78 @@ fn leftovers_of_a_killed_rewrite_do_not_stop_the_next_one() {
         done += 1;
     }
 }
+
+/// The names of all files in a folder, in order.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().flatten();
+    let mut names: Vec<_> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn rewrites_over_one_folder_leave_no_file_of_an_older_model() {
+    let root = tempfile::tempdir().unwrap();
+    let (one, folder) = (root.path().join("one.safetensors"), root.path().join("folder"));
+    fs::create_dir(&folder).unwrap();
+    for kept in ["config.json", "adapter.safetensors.old", "notes.txt"] {
+        fs::write(folder.join(kept), "kept").unwrap();
+    }
+    // The same count of files twice, fewer, more, a single one, and other names.
+    for (version, shard_bytes) in (1..).zip([7000, 7000, 4000, 7000, u64::MAX, 4000, u64::MAX, u64::MAX, 13_000, 4000])
+    {
+        write_version(&one, version);
+        let model = Model::open(&one).unwrap();
+        let receipt = saver().rewrite(&model, &folder, Some(shard_bytes)).unwrap();
+        assert_eq!(receipt.warnings, [""; 0]);
+        assert_eq!(shown(&folder), Shown::Version(version));
+        let now = Model::open(&folder).unwrap();
+        let mut expected: Vec<_> = now
+            .shards
+            .iter()
+            .map(|s| s.path.file_name().unwrap().to_str().unwrap())
+            .collect();
+        expected.extend(["config.json", "adapter.safetensors.old", "notes.txt"]);
+        if folder.join(INDEX_NAME).exists() {
+            expected.push(INDEX_NAME);
+        }
+        expected.sort_unstable();
+        assert_eq!(names(&folder), expected, "version {version}");
+    }
+}
+
+#[test]
+fn files_that_another_index_names_or_no_index_are_kept() {
+    let root = tempfile::tempdir().unwrap();
+    let (one, folder) = (root.path().join("one.safetensors"), root.path().join("folder"));
+    write_version(&one, 1);
+    let model = Model::open(&one).unwrap();
+    saver().rewrite(&model, &folder, Some(7000)).unwrap();
+    let other = "variant.safetensors.index.json";
+    let index = fs::read_to_string(folder.join(INDEX_NAME)).unwrap();
+    // The other index names one of the files, and a file that no index names is there too.
+    let first = "model-00001-of-00003.safetensors";
+    let map: serde_json::Value = serde_json::from_str(&index).unwrap();
+    let places = map["weight_map"].as_object().unwrap().iter();
+    let of_first: serde_json::Map<_, _> = places
+        .filter(|(_, file)| *file == first)
+        .map(|(name, file)| (name.clone(), file.clone()))
+        .collect();
+    assert!(!of_first.is_empty());
+    let text = serde_json::json!({ "weight_map": of_first }).to_string();
+    fs::write(folder.join(other), text).unwrap();
+    write_version(&folder.join("adapter.safetensors"), 9);
+    write_version(&one, 2);
+    saver()
+        .rewrite(&Model::open(&one).unwrap(), &folder, Some(4000))
+        .unwrap();
+    assert_eq!(shown(&folder), Shown::Version(2));
+    let names = names(&folder);
+    for kept in [first, other, "adapter.safetensors"] {
+        assert!(names.iter().any(|name| name == kept), "{kept}: {names:?}");
+    }
+    assert!(
+        !names.iter().any(|name| name == "model-00002-of-00003.safetensors"),
+        "{names:?}"
+    );
+}

@@ -83,7 +83,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         settings: args.tuning.write_settings([&Location::from(&args.folder)])?,
         progress: Arc::default(),
     };
-    let watch = Watch::begin(&trial.progress, trial.moved_bytes());
+    let watch = Watch::begin(
+        &trial.progress,
+        trial.moved_bytes(),
+        Some(&Location::from(&args.folder)),
+    );
     let rounds = trial.run(&args.folder)?;
     drop(watch);
     let json = json!({

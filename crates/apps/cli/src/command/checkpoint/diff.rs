@@ -41,7 +41,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let restorer = Restorer::new(args.tuning.settings([&store.location()], [])?)?;
     let (before, after) = (store.checkpoint(args.before)?, store.checkpoint(args.after)?);
     let bytes = |checkpoint: &Checkpoint| checkpoint.manifest().bytes();
-    let watch = Watch::begin(restorer.progress(), bytes(&before).saturating_add(bytes(&after)));
+    let bytes = bytes(&before).saturating_add(bytes(&after));
+    let watch = Watch::begin(restorer.progress(), bytes, None);
     let difference = restorer.diff(&before, &after)?;
     drop(watch);
     let is_same = difference.changes.is_empty();

@@ -42,7 +42,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut saver = FileSaver::new(Arc::new(Executor::new(settings.clone())?));
     let restorer = Restorer::new(settings)?;
     saver.progress = Arc::clone(restorer.progress());
-    let watch = Watch::begin(restorer.progress(), checkpoint.manifest().bytes().saturating_mul(2));
+    let bytes = checkpoint.manifest().bytes().saturating_mul(2);
+    let watch = Watch::begin(restorer.progress(), bytes, Some(&target));
     let exported = restorer.export(&checkpoint, &saver, target, args.shard_size.0)?;
     drop(watch);
     if args.json {

@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let restorer = Restorer::new(args.tuning.settings([&checkpoint.location()], [])?)?;
     let manifest = checkpoint.manifest();
     let tensors: Vec<_> = manifest.tensors.iter().collect();
-    let watch = Watch::begin(restorer.progress(), manifest.bytes());
+    let watch = Watch::begin(restorer.progress(), manifest.bytes(), None);
     let start = Instant::now();
     let gathered = restorer.gather(&checkpoint, &tensors, args.device)?;
     let seconds = start.elapsed().as_secs_f64();

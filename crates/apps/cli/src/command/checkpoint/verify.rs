@@ -30,7 +30,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let restorer = Restorer::new(args.tuning.settings([&checkpoint.location()], [])?)?;
     let manifest = checkpoint.manifest();
     let images = manifest.image_bytes();
-    let watch = Watch::begin(restorer.progress(), images);
+    let watch = Watch::begin(restorer.progress(), images, None);
     let verdict = restorer.verify(&checkpoint)?;
     drop(watch);
     let is_whole = verdict.damage.is_empty();

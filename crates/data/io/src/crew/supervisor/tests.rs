@@ -19,7 +19,7 @@ use crate::{
     board::{Posted, Wake},
     engine::{Capabilities, Engine, pool::Pool},
     job::Job,
-    lane::{Parts, Ring},
+    lane::{Parts, Ring, Settle},
     request::{Done, Io},
     settings::Settings,
     stage::HostStage,
@@ -41,6 +41,8 @@ enum Trouble {
     Panics,
     /// Every poll fails, and no I/O completes.
     Breaks,
+    /// All I/Os stay in flight until the gate opens.
+    Silent,
 }
 
 /// An engine that holds completions back behind a gate.
@@ -67,6 +69,8 @@ impl Engine for Gated {
         }
         if self.trouble == Trouble::None || self.open.load(Ordering::Relaxed) {
             done.append(&mut self.behind);
+        } else if self.trouble == Trouble::Silent {
+            // The gate is closed.
         } else if let Some(at) = self.behind.iter().position(|d| d.io.tag == 0) {
             let mut failed = self.behind.remove(at);
             failed.result = Err(std::io::Error::from_raw_os_error(5));
@@ -89,6 +93,11 @@ fn settings() -> Settings {
 }
 
 fn lane(trouble: Trouble, open: &Arc<AtomicBool>) -> Result<Lane> {
+    lane_with(trouble, open, Duration::from_millis(20))
+}
+
+/// A lane that waits for `settle_max` for the I/Os of a stopped job, or for 20 ms if it is in a hurry.
+fn lane_with(trouble: Trouble, open: &Arc<AtomicBool>, settle_max: Duration) -> Result<Lane> {
     let engine = Box::new(Gated {
         pool: Pool::new(4)?,
         trouble,
@@ -102,10 +111,9 @@ fn lane(trouble: Trouble, open: &Arc<AtomicBool>) -> Result<Lane> {
         depths_unused: [0; 2],
         stage: Box::new(HostStage::default()),
         ring: Ring::new(settings().ring(Track::Cached, Place::Host), false),
-        settle_max: match trouble {
-            // It must not wait for I/Os that cannot complete.
-            Trouble::Breaks => Duration::from_mins(1),
-            _ => Duration::from_millis(20),
+        settle: Settle {
+            usual: settle_max,
+            hurried: Duration::from_millis(20),
         },
     }))
 }
@@ -256,14 +264,19 @@ fn a_lane_whose_engine_broke_fails_its_job_at_once_and_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let open = Arc::default();
     let mut troubles = [Trouble::Breaks; 3].into_iter();
-    let make = || lane(troubles.next().unwrap_or(Trouble::None), &open);
+    let make = || lane_with(troubles.next().unwrap_or(Trouble::None), &open, Duration::from_mins(1));
     let mut supervisor = LaneSupervisor::new(0, &board(), make).unwrap();
     let start = Instant::now();
     for _ in 0..3 {
-        let (job, _) = job(folder.path(), 1);
+        let (job, mut region) = job(folder.path(), 1);
         let (job, _) = run(&mut supervisor, job);
         let error = job.outcome().unwrap_err();
         assert!(error.to_string().contains("for a test"), "{error}");
+        drop(job);
+        assert!(
+            Arc::get_mut(&mut region).is_none(),
+            "the I/Os that never came back keep it"
+        );
     }
     assert!(
         start.elapsed() < Duration::from_secs(20),
@@ -290,4 +303,34 @@ fn chunks_of_a_lane_that_panicked_do_not_hold_back_background_jobs() {
     let error = job.outcome().unwrap_err();
     assert!(error.to_string().contains("for a test"), "{error}");
     assert!(!traffic.holds_back(now_s()));
+}
+
+#[test]
+fn a_cancelled_job_is_left_soon_and_a_failed_one_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = Arc::new(AtomicBool::new(false));
+    let long = Duration::from_secs(1);
+    let mut troubles = [Trouble::Silent, Trouble::Hangs].into_iter();
+    let make = || lane_with(troubles.next().unwrap_or(Trouble::None), &open, long);
+    let mut supervisor = LaneSupervisor::new(0, &board(), make).unwrap();
+    let started = Instant::now();
+    let (cancelled, _region) = job(folder.path(), 1);
+    let progress = Arc::clone(&cancelled.ask.progress);
+    let user = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        progress.cancel();
+    });
+    let (cancelled, _) = run(&mut supervisor, cancelled);
+    user.join().unwrap();
+    assert_eq!(cancelled.outcome().unwrap_err().kind(), ErrorKind::Cancelled);
+    assert!(
+        supervisor.has_late() && started.elapsed() < long,
+        "{:?}",
+        started.elapsed()
+    );
+    let started = Instant::now();
+    let (failed, _region) = job(folder.path(), 2);
+    let (failed, _) = run(&mut supervisor, failed);
+    assert_eq!(failed.outcome().unwrap_err().os_code(), Some(5));
+    assert!(started.elapsed() >= long, "{:?}", started.elapsed());
 }
