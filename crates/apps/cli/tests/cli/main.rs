@@ -15,6 +15,7 @@ mod copy;
 mod help;
 mod hostile;
 mod interruption;
+mod listing;
 mod machine;
 mod nvme;
 mod refusal;
