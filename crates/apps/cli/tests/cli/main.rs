@@ -21,5 +21,6 @@ mod nvme;
 mod refusal;
 mod s3;
 mod test_dir;
+mod waits;
 mod web;
 mod weights;
