@@ -56,7 +56,8 @@ enum Command {
     Inspect(Deferred<command::inspect::Args>),
     /// List the objects below a URI or folder, with their sizes.
     ///
-    /// Folders (common prefixes of keys) end with a slash. Names are printed page by page, and nothing is opened.
+    /// Folders (common prefixes of keys) end with a slash. Names are printed page by page, and nothing is opened. Control
+    /// characters in names are escaped; --json has the exact names.
     Ls(Deferred<command::ls::Args>),
     /// Remove objects from an object store.
     ///

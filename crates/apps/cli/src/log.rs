@@ -56,6 +56,13 @@ impl LogFilter {
         }
     }
 
+    /// The same, with another level for sources that begin with a name.
+    #[must_use]
+    pub fn with(mut self, source: &str, level: Level) -> Self {
+        self.sources.push((source.to_owned(), LevelFilter::from_level(level)));
+        self
+    }
+
     fn level_of(&self, source: &str) -> LevelFilter {
         let sources = self.sources.iter();
         let named = sources.filter(|(name, _)| source.starts_with(name.as_str()));

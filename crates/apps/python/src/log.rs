@@ -1,16 +1,17 @@
 //! Passes the library's log records to Python's `logging`.
 //!
 //! Records come from threads that must not wait for the interpreter's lock. They go to a short queue, and the thread
-//! that called from Python passes them to the logger `straightway` when its call returns. The queue's lock is only
-//! tried: a record that finds it locked is dropped. So a thread never waits here, not even in a child that was forked
-//! while another thread had the lock, and nothing calls into an interpreter that is shutting down.
+//! that called from Python passes them to the logger `straightway` while it waits, and when its call returns. The
+//! queue's lock is only tried: a record that finds it locked is dropped. So a thread never waits here, not even in a
+//! child that was forked while another thread had the lock, and nothing calls into an interpreter that is shutting
+//! down.
 
 use std::{
     collections::VecDeque,
     sync::{Mutex, MutexGuard, TryLockError},
 };
 
-use pyo3::{prelude::*, types::PyModule};
+use pyo3::{exceptions::PyException, prelude::*, types::PyModule};
 use straightway_cli::log::{self, Level, LogFilter, Record};
 use straightway_sys::monotonic_s;
 
@@ -65,21 +66,34 @@ fn enqueue(record: Record<'_>) {
 /// Passes the queued records to `logging`. An exception of a handler is reported but not raised: the call that returns
 /// has its own result.
 pub(crate) fn flush(py: Python<'_>) {
-    let records = match queue() {
-        Some(mut queue) if !queue.is_empty() => std::mem::take(&mut *queue),
-        _ => return,
-    };
-    let log = || -> PyResult<()> {
-        let logger = PyModule::import(py, "logging")?.call_method1("getLogger", ("straightway",))?;
-        for (level, text) in records {
-            // As an argument, so that a `%` in a path is not taken for a format.
-            logger.call_method1("log", (level, "%s", text))?;
-        }
-        Ok(())
-    };
-    if let Err(error) = log() {
+    if let Err(error) = pass_on(py) {
         error.write_unraisable(py, None);
     }
+}
+
+/// As [`flush`], while a call waits. What is no `Exception` is raised: a signal handler ran meanwhile, as on Ctrl-C.
+pub(crate) fn flush_or_stop(py: Python<'_>) -> PyResult<()> {
+    match pass_on(py) {
+        Err(error) if !error.is_instance_of::<PyException>(py) => Err(error),
+        Err(error) => {
+            error.write_unraisable(py, None);
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+fn pass_on(py: Python<'_>) -> PyResult<()> {
+    let records = match queue() {
+        Some(mut queue) if !queue.is_empty() => std::mem::take(&mut *queue),
+        _ => return Ok(()),
+    };
+    let logger = PyModule::import(py, "logging")?.call_method1("getLogger", ("straightway",))?;
+    for (level, text) in records {
+        // As an argument, so that a `%` in a path is not taken for a format.
+        logger.call_method1("log", (level, "%s", text))?;
+    }
+    Ok(())
 }
 
 fn queue() -> Option<MutexGuard<'static, VecDeque<(u8, String)>>> {

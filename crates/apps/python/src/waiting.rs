@@ -70,7 +70,8 @@ impl<T: Send + 'static> Work<T> {
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if let Err(raised) = py.check_signals() {
+        // A record may say why the work takes long.
+        if let Err(raised) = log::flush_or_stop(py).and_then(|()| py.check_signals()) {
             self.progress.cancel();
             // I/O in flight writes to memory that is about to be freed: wait for it.
             let _ = py.detach(|| self.listen(Duration::MAX));

@@ -17,7 +17,10 @@ use rustix::io::Errno;
 use straightway_core::{Error, ErrorKind, Result, text::shell_word};
 use straightway_io::{
     draft,
-    store::{Listing, Location, Missing, Named, Registry, Tag, file_identity, is_same_file, list_all},
+    store::{
+        Listing, Location, Missing, NAMES_MAX, Named, Registry, Tag, file_identity, is_same_file, list_all,
+        too_many_names,
+    },
 };
 use straightway_sys::Rights;
 
@@ -290,7 +293,7 @@ impl CopyJob {
         };
         let names_before = self.pairs.len();
         match source.below(Missing::Refuse) {
-            Ok(_) => self.add_below(source, &target, depth)?,
+            Ok(_) => self.add_below(source, &target, depth, &mut 0)?,
             Err(_) => return Err(refused),
         }
         if self.pairs.len() == names_before {
@@ -299,10 +302,15 @@ impl CopyJob {
         Ok(())
     }
 
-    /// Adds all objects below a name. Lengths and versions come from the listing where it has them.
-    fn add_below(&mut self, source: &Location, target: &Path, depth: usize) -> Result<()> {
+    /// Adds all objects below a name. Lengths and versions come from the listing where it has them. `names` counts the
+    /// names of the whole tree: each folder of a faulty service may list further folders.
+    fn add_below(&mut self, source: &Location, target: &Path, depth: usize, names: &mut usize) -> Result<()> {
         check_depth(source, depth)?;
         let Listing { objects, folders, .. } = list_all(&*source.below(Missing::Refuse)?)?;
+        *names += objects.len() + folders.len();
+        if *names > NAMES_MAX {
+            return Err(too_many_names(source.describe(), NAMES_MAX));
+        }
         for Named { name, bytes, tag, .. } in objects {
             let (from, to) = (source.join(&name), target.join(&name));
             if let (Some(bytes), Some(tag)) = (bytes, tag) {
@@ -313,7 +321,7 @@ impl CopyJob {
             }
         }
         for folder in folders {
-            self.add_below(&source.join(&folder), &target.join(&folder), depth + 1)?;
+            self.add_below(&source.join(&folder), &target.join(&folder), depth + 1, names)?;
         }
         Ok(())
     }
@@ -399,4 +407,39 @@ fn check_outside(source: &Path, target: &Path) -> Result<()> {
         folder = part.parent();
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use straightway_io::store::{Condition, Durability, Store};
+    use straightway_memory::Memory;
+
+    use super::*;
+
+    #[test]
+    fn a_tree_with_too_many_names_is_refused() {
+        let store = Memory::new("tree");
+        for name in ["a", "b/c", "b/d/e", "b/d/f"] {
+            let put = store.put(name.as_ref(), b"x", &Condition::Always, Durability::Unsynced);
+            put.expect("memory takes it");
+        }
+        let source = Location {
+            store: Arc::new(store),
+            name: PathBuf::new(),
+        };
+        // The folders count too: `a`, `b`, `b/c`, `b/d`, `b/d/e`, `b/d/f`.
+        for (room, is_enough) in [(5, false), (6, true)] {
+            let mut job = CopyJob {
+                base: source.clone(),
+                folders: Vec::new(),
+                pairs: Vec::new(),
+                links: Vec::new(),
+            };
+            let added = job.add_below(&source, Path::new("copy"), 0, &mut (NAMES_MAX - room));
+            assert_eq!(added.is_ok(), is_enough, "{added:?}");
+            if let Err(error) = added {
+                assert!(error.to_string().contains(&NAMES_MAX.to_string()), "{error}");
+            }
+        }
+    }
 }

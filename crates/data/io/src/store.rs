@@ -42,7 +42,8 @@ pub use registry::Registry;
 pub use tuning::Tuning;
 pub use verb::{Verb, Verbs};
 
-/// The most objects that [`list_all`] lists. A folder with more is refused, not read in part.
+/// The most names that [`list_all`] lists, and that a tree may have which is copied or removed. More are refused, not
+/// read in part.
 pub const NAMES_MAX: usize = straightway_sys::folder::NAMES_MAX;
 
 /// The deepest nesting of folders that [`Store::clear`] accepts.
@@ -363,12 +364,16 @@ pub fn list_all<S: Store + ?Sized>(store: &S) -> Result<Listing> {
         all.objects.extend(page.objects);
         all.folders.extend(page.folders);
         if all.objects.len() + all.folders.len() > NAMES_MAX {
-            let store = store.describe(OsStr::new(""));
-            let message = format!("it has more than {NAMES_MAX} entries");
-            return Err(Error::new(ErrorKind::Invalid, "list", store, message));
+            return Err(too_many_names(store.describe(OsStr::new("")), NAMES_MAX));
         }
     }
     Ok(all)
+}
+
+/// The error of a listing of `store` with more than `names_max` names. A faulty service may list names forever.
+pub fn too_many_names(store: String, names_max: usize) -> Error {
+    let message = format!("it has more than {names_max} names below it, or its service lists names without end");
+    Error::new(ErrorKind::Invalid, "list", store, message).with_hint("name a longer prefix or a folder below it")
 }
 
 fn clear_below<S: Store + ?Sized>(store: &S, folder: &OsStr, depth: usize) -> Result<()> {

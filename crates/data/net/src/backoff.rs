@@ -65,6 +65,22 @@ impl Backoff {
         Some(bound.mul_f64(self.rng.unit()))
     }
 
+    /// The number of retries since the last progress.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// The most retries without progress.
+    pub fn attempts_max(&self) -> u32 {
+        self.attempts_max
+    }
+
+    /// The time since the first failure without progress since.
+    pub(crate) fn failing_time(&self, now: Instant) -> Duration {
+        let since = self.failing_since.map(|since| now.saturating_duration_since(since));
+        since.unwrap_or_default()
+    }
+
     /// Notes that bytes arrived. Once they count as progress, it starts again with short waits. Fewer bytes do not
     /// count: a server that sends one byte and closes the connection would be asked millions of times.
     pub fn note_bytes(&mut self, bytes: usize) {

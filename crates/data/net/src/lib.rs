@@ -39,6 +39,7 @@ mod service;
 mod tuning;
 mod upload;
 mod validator;
+mod waits;
 
 pub use backoff::Backoff;
 pub use checksum::{Algorithm, Checksum};
@@ -55,3 +56,4 @@ pub use service::{Head, Judgement, Next, Service, judge_status, overlong_wait};
 pub use tuning::suited;
 pub use upload::{Md5, PartTag, StoredPart, Upload, UploadPart};
 pub use validator::Validator;
+pub use waits::{Retry, Waits};

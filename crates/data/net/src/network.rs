@@ -13,6 +13,7 @@ use crate::{
     origin::{Origin, Site},
     proxy::Proxies,
     roots::{Roots, Tls},
+    waits::Waits,
 };
 
 /// The settings of connections. The caller reads the environment.
@@ -68,6 +69,7 @@ pub struct Network {
     settings: NetworkSettings,
     tls: OnceLock<Tls>,
     origins: Mutex<BTreeMap<Site, Weak<Origin>>>,
+    waits: Waits,
 }
 
 impl Network {
@@ -77,12 +79,18 @@ impl Network {
             settings,
             tls: OnceLock::new(),
             origins: Mutex::default(),
+            waits: Waits::default(),
         })
     }
 
     /// Its settings.
     pub fn settings(&self) -> &NetworkSettings {
         &self.settings
+    }
+
+    /// Shows the waits before retries.
+    pub fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// The origin of a site. All callers share one origin per site, and so its pace.

@@ -1,11 +1,15 @@
 //! A server: its address, how to connect to it, and its state that all lanes share.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustls_pki_types::ServerName;
 use straightway_core::{Error, ErrorKind, Reason, Result, Survey};
 
-use crate::{lookup::Lookup, network::Network, pace::Pace, proxy::ProxyUrl};
+use crate::{backoff::Backoff, lookup::Lookup, network::Network, pace::Pace, proxy::ProxyUrl, waits::Retry};
 
 /// A scheme, a host and a port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -156,6 +160,17 @@ impl Origin {
     /// Its request rate limit and its observed latency.
     pub fn pace(&self) -> &Pace {
         &self.pace
+    }
+
+    /// Shows the wait before a request to it is sent again, if the wait is long. The last attempt began at `since`.
+    pub(crate) fn show_wait(&self, error: &Error, since: Instant, wait: Duration, backoff: &Backoff) {
+        self.network.waits().show(&Retry {
+            server: &self.site.to_string(),
+            error,
+            since,
+            wait,
+            backoff,
+        });
     }
 }
 

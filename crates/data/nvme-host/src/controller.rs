@@ -107,6 +107,9 @@ pub(crate) struct Controller {
     waits: Mutex<BTreeMap<u32, Instant>>,
     pub(crate) verdicts: Arc<Verdicts>,
     pub(crate) index: IndexCache,
+    /// The boot of the target's machine, as of the last verification; 0 if it is not known. Lanes read it, and must not
+    /// wait for the index.
+    boot: AtomicU64,
 }
 
 /// The identifier of an I/O queue. It is released on drop.
@@ -165,6 +168,7 @@ impl Controller {
             waits: Mutex::default(),
             verdicts: Arc::default(),
             index: IndexCache::default(),
+            boot: AtomicU64::new(0),
         });
         let started = control::start(&controller, admin.link, page, asked);
         started.map_err(|error| Refusal::transient(format!("no control thread: {error}")))?;
@@ -189,6 +193,15 @@ impl Controller {
     /// Whether it ever had an I/O queue. A controller that ends before that counts as a failed connection attempt.
     pub(crate) fn has_served(&self) -> bool {
         self.has_served.load(Ordering::Relaxed)
+    }
+
+    /// The boot of the target's machine; 0 if it is not known.
+    pub(crate) fn boot(&self) -> u64 {
+        self.boot.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_boot(&self, boot: u64) {
+        self.boot.store(boot, Ordering::Release);
     }
 
     /// Marks it as in use.

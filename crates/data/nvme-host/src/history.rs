@@ -6,14 +6,16 @@
 //! before may show one. A further association with an address must show exactly the version that the path's controller
 //! showed: it may be with another target behind the same address.
 //!
-//! A machine that is restarted loses writes that were not flushed. The index of a Straightway target has a number for
-//! the boot of its machine. While writes are not flushed, a path with another boot is refused.
+//! A machine that is restarted loses writes that were not flushed, and a flush makes only the writes of its own machine
+//! durable: two machines may serve one file of a shared file system, even behind one address. The index of a Straightway
+//! target has a number for the boot of its machine. While writes are not flushed, all commands go to the machine that has
+//! them.
 //!
 //! Each opening has its own history: a mismatch fails the transfers of the handles that were open, and no later ones.
 //! Its handles and the threads that verify it share the history. The last of them removes the verification results.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -38,8 +40,8 @@ pub(crate) struct History {
     writes: AtomicU64,
     /// `writes` before the last flush that succeeded.
     flushed: AtomicU64,
-    /// The boots of the target's machine that were accepted.
-    boots: Mutex<BTreeSet<u64>>,
+    /// The boot of the machine that has the last writes; 0 if it is not known.
+    writer_boot: Mutex<u64>,
     /// The process that opened it.
     process: u32,
 }
@@ -63,7 +65,7 @@ impl History {
             further: Mutex::default(),
             writes: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
-            boots: Mutex::default(),
+            writer_boot: Mutex::default(),
             process: std::process::id(),
         })
     }
@@ -109,8 +111,22 @@ impl History {
         changed.map(|(address, _)| *address)
     }
 
-    /// Records the begin or the end of a write.
-    pub(crate) fn note_write(&self) {
+    /// Records that a write begins on the machine with this boot; 0 if that is not known. Returns false, and records
+    /// nothing, if another machine has writes that are not flushed: the write must not be sent.
+    pub(crate) fn begin_write(&self, boot: u64) -> bool {
+        let mut writer_boot = self.lock_writer_boot();
+        if !self.is_permitted(boot, *writer_boot) {
+            return false;
+        }
+        if boot > 0 || self.is_flushed() {
+            *writer_boot = boot;
+        }
+        self.writes.fetch_add(1, Ordering::AcqRel);
+        true
+    }
+
+    /// Records the end of a write.
+    pub(crate) fn end_write(&self) {
         self.writes.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -124,19 +140,22 @@ impl History {
         self.flushed.fetch_max(mark, Ordering::AcqRel);
     }
 
-    /// Whether no write is lost if the target's machine has this boot; 0 if it is not known.
+    /// Whether commands may be sent to the machine with this boot; 0 if that is not known. Not if another machine has
+    /// writes that are not flushed.
     pub(crate) fn permits_boot(&self, boot: u64) -> bool {
-        let boots = self.boots.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_flushed = self.write_mark() <= self.flushed.load(Ordering::Acquire);
-        boot == 0 || is_flushed || boots.is_empty() || boots.contains(&boot)
+        self.is_permitted(boot, *self.lock_writer_boot())
     }
 
-    /// Records the boot of a target that confirmed the namespace.
-    pub(crate) fn note_boot(&self, boot: u64) {
-        if boot > 0 {
-            let mut boots = self.boots.lock().unwrap_or_else(PoisonError::into_inner);
-            boots.insert(boot);
-        }
+    fn is_permitted(&self, boot: u64, writer_boot: u64) -> bool {
+        boot == 0 || writer_boot == 0 || boot == writer_boot || self.is_flushed()
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.write_mark() <= self.flushed.load(Ordering::Acquire)
+    }
+
+    fn lock_writer_boot(&self) -> MutexGuard<'_, u64> {
+        self.writer_boot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records a further association that may be used.
@@ -276,20 +295,25 @@ mod tests {
     #[test]
     fn another_boot_is_refused_while_writes_are_not_flushed() {
         let history = History::new();
-        history.note_boot(1);
-        assert!(history.permits_boot(2), "nothing was written");
-        history.note_write();
+        assert!(
+            history.permits_boot(1) && history.permits_boot(2),
+            "nothing was written"
+        );
+        assert!(history.begin_write(1));
         assert!(history.permits_boot(1) && history.permits_boot(0));
-        assert!(!history.permits_boot(2));
+        assert!(!history.permits_boot(2) && !history.begin_write(2));
+        history.end_write();
         let mark = history.write_mark();
         // This write begins after the flush.
-        history.note_write();
+        assert!(history.begin_write(1));
         history.note_flush(mark);
         assert!(!history.permits_boot(2));
+        history.end_write();
         history.note_flush(history.write_mark());
-        assert!(history.permits_boot(2));
-        history.note_boot(2);
-        history.note_write();
-        assert!(history.permits_boot(2));
+        assert!(history.permits_boot(2) && history.begin_write(2));
+        assert!(!history.permits_boot(1), "the other machine has the last writes");
+        // A target without an index is not restricted.
+        assert!(history.begin_write(0));
+        assert!(!history.permits_boot(1));
     }
 }

@@ -269,10 +269,8 @@ impl Draft for InPlace {
                 is_durable: false,
             };
             let sqe = write.sqe(namespace.nsid);
-            let history = &namespace.print.history;
-            history.note_write();
             subsystem.run(&namespace.name, &namespace.print, sqe, part, &mut [])?;
-            history.note_write();
+            namespace.print.history.end_write();
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::{
     controller::{Controller, QueueId},
     link::{Link, LinkError},
     verdicts::Verdict,
-    verify::{Fingerprint, VERIFY_INTERVAL, verdict},
+    verify::{Fingerprint, VERIFY_INTERVAL, other_machine, verdict},
 };
 
 /// The side queues of a subsystem: at most one for each controller.
@@ -44,7 +44,7 @@ pub(crate) enum SideFailure {
     Lost(String),
     /// The target failed the command.
     Refused(Status),
-    /// The association of the queue has another namespace. The command was not sent.
+    /// The association of the queue has another namespace, or is with another machine. The command was not sent.
     Other(Arc<str>),
 }
 
@@ -84,6 +84,15 @@ impl SideQueues {
         let queue = slot.insert(known);
         if queue.controller.number != controller.number {
             confirm(&queue.controller, print)?;
+        }
+        // A flush must reach the machine that has the writes, and all writes go to one machine.
+        let (boot, history) = (queue.controller.boot(), &print.history);
+        let is_permitted = match out.len() {
+            0 => history.permits_boot(boot),
+            _ => history.begin_write(boot),
+        };
+        if !is_permitted {
+            return Err(SideFailure::Other(other_machine(queue.controller.address).into()));
         }
         controller.touch();
         queue.controller.touch();

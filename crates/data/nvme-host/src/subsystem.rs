@@ -18,7 +18,7 @@ use crate::{
     settings::HostSettings,
     side::{SideFailure, SideQueues},
     verdicts::Verdict,
-    verify::{Fingerprint, VERIFY_INTERVAL, verdict},
+    verify::{Fingerprint, VERIFY_INTERVAL, other_machine, verdict},
 };
 
 /// The interval for reading the ANA log while no path is usable.
@@ -100,6 +100,9 @@ impl Subsystem {
             match path.state(now) {
                 PathState::Up(controller) => match controller.state_of(nsid) {
                     state @ (AnaState::Optimized | AnaState::NonOptimized) => match verdict(&controller, print) {
+                        Verdict::Same if !print.history.permits_boot(controller.boot()) => {
+                            other = Some(other_machine(controller.address).into());
+                        }
                         Verdict::Same if state == AnaState::Optimized => best.push(controller),
                         Verdict::Same => spare.push(controller),
                         Verdict::Other(why) => other = Some(why),

@@ -175,14 +175,20 @@ fn compare(controller: &Controller, print: &Fingerprint) -> Result<Result<Option
     });
     Ok(match same {
         None => Err(print.other_version(here)),
-        Some(_) if !history.permits_boot(boot) => Err(format!(
-            "the machine of {here} was restarted, and writes that were not flushed may be lost: copy again"
-        )),
+        Some(_) if !history.permits_boot(boot) => Err(other_machine(here)),
         Some(is) => {
-            history.note_boot(boot);
+            controller.set_boot(boot);
             Ok(Some(is.version))
         }
     })
+}
+
+/// The reason why an address is refused while another machine has writes that are not flushed.
+pub(crate) fn other_machine(here: SocketAddr) -> String {
+    format!(
+        "the machine of {here} was restarted, or it is another one than the machine with the last writes; writes that \
+         were not flushed may be lost: copy again"
+    )
 }
 
 /// Reads Identify Namespace on a controller, and the list of its identifiers, which old controllers lack.

@@ -4,7 +4,7 @@
 //! file whose length is not a multiple of the block size is padded with zeros and is not writable.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io,
     os::{
         fd::{AsFd, BorrowedFd},
@@ -20,6 +20,8 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 use straightway_core::{Error, ErrorKind, Result};
+
+use crate::served_path::ServedPath;
 
 /// Zeros to write if the file system cannot zero a range itself.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
@@ -120,13 +122,10 @@ pub(crate) struct Backing {
 
 impl Backing {
     /// Opens a file or a block device. A file whose length is not a multiple of the block size is not writable.
-    pub(crate) fn open(path: &Path, block_shift: u8, is_writable: bool) -> Result<(Self, Stamp)> {
+    pub(crate) fn open(served: &ServedPath, block_shift: u8, is_writable: bool) -> Result<(Self, Stamp)> {
+        let path = served.path();
         let fail = |error| unusable(path, error);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(is_writable)
-            .open(path)
-            .map_err(fail)?;
+        let file = served.open(is_writable).map_err(fail)?;
         let meta = file.metadata().map_err(fail)?;
         let mut stamp = Stamp::of(&meta);
         if meta.file_type().is_block_device() {
@@ -285,7 +284,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("odd");
         std::fs::write(&path, [9; 1000]).expect("small");
-        let (odd, stamp) = Backing::open(&path, 9, true).expect("it exists");
+        let (odd, stamp) = Backing::open(&ServedPath::named(&path), 9, true).expect("it exists");
         assert!(!odd.is_writable);
         assert_eq!((odd.bytes, odd.blocks(), stamp.bytes), (1000, 2, 1000));
         let mut back = [1; 512];
@@ -293,7 +292,7 @@ mod tests {
         assert!(back[..488].iter().all(|byte| *byte == 9));
         assert!(back[488..].iter().all(|byte| *byte == 0));
         // Truncated by another program: an error and not zeros.
-        OpenOptions::new()
+        File::options()
             .write(true)
             .open(&path)
             .and_then(|file| file.set_len(10))

@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
-    fs,
+    fs, io,
     os::unix::{ffi::OsStrExt, fs::FileTypeExt},
     path::{Path, PathBuf},
     sync::Arc,
@@ -21,6 +21,7 @@ use crate::{
     backing::{Backing, Stamp, unusable},
     identity::{self, uuid},
     namespace::Namespace,
+    served_path::{Links, ServedPath},
     table::{Served, Table},
     version::Version,
 };
@@ -56,6 +57,7 @@ pub(crate) struct Catalog {
     sources: Vec<NamespaceSource>,
     block_shift: u8,
     is_writable: bool,
+    links: Links,
     entries: BTreeMap<Vec<u8>, Entry>,
     /// Increases with each change.
     pub(crate) revision: u64,
@@ -84,12 +86,19 @@ impl Entry {
 }
 
 impl Catalog {
-    pub(crate) fn new(nqn: &str, sources: Vec<NamespaceSource>, block_shift: u8, is_writable: bool) -> Self {
+    pub(crate) fn new(
+        nqn: &str,
+        sources: Vec<NamespaceSource>,
+        block_shift: u8,
+        is_writable: bool,
+        links: Links,
+    ) -> Self {
         Self {
             nqn: nqn.to_owned(),
             sources,
             block_shift,
             is_writable,
+            links,
             entries: BTreeMap::new(),
             revision: 0,
             generation: 0,
@@ -104,7 +113,7 @@ impl Catalog {
         let mut found = BTreeMap::new();
         for (number, source) in self.sources.iter().enumerate() {
             let mut own = BTreeMap::new();
-            scan_source(source, &mut own)?;
+            scan_source(source, self.links, &mut own)?;
             for (name, place) in own {
                 if found.contains_key(&name) {
                     return Err(duplicate(&name));
@@ -191,8 +200,8 @@ impl Catalog {
             Place::Memory(bytes) => return self.memory(name, *bytes, ids).map(Some),
             Place::Path(path) => path,
         };
-        let fail = |error| unusable(path, error);
-        let meta = fs::metadata(path).map_err(fail)?;
+        let fail = |error| unusable(path.path(), error);
+        let meta = path.metadata().map_err(fail)?;
         let is_device = meta.file_type().is_block_device();
         let mut now = Stamp::of(&meta);
         let known = before.and_then(|entry| Some((&*entry.served, entry.stamp?)));
@@ -307,11 +316,11 @@ pub(crate) fn group_of(source: usize) -> u32 {
 /// The location of a namespace's bytes.
 #[derive(Debug)]
 enum Place {
-    Path(PathBuf),
+    Path(ServedPath),
     Memory(u64),
 }
 
-fn scan_source(source: &NamespaceSource, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {
+fn scan_source(source: &NamespaceSource, links: Links, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {
     let (name, place) = match source {
         NamespaceSource::Memory { name, bytes } => (name.as_bytes().to_vec(), Place::Memory(*bytes)),
         NamespaceSource::Path(path) => {
@@ -326,32 +335,58 @@ fn scan_source(source: &NamespaceSource, found: &mut BTreeMap<Vec<u8>, Place>) -
             };
             let name = name.as_bytes().to_vec();
             if meta.is_dir() {
-                return scan_folder(path, &name, DEPTH_MAX, found);
+                let scanned = ScannedFolder {
+                    folder: path,
+                    relative: PathBuf::new(),
+                    links,
+                };
+                return scanned.scan(&name, DEPTH_MAX, found);
             }
-            (name, Place::Path(path.clone()))
+            (name, Place::Path(ServedPath::named(path)))
         }
     };
     insert(name, place, found)
 }
 
-fn scan_folder(folder: &Path, prefix: &[u8], depth: usize, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {
-    let fail = |error| Error::os("list", folder.display(), error);
-    for entry in fs::read_dir(folder).map_err(fail)? {
-        let entry = entry.map_err(fail)?;
-        let name = [prefix, b"/", entry.file_name().as_bytes()].concat();
-        // A link to a file is followed, because model caches consist of them. A link to a folder is not, because it may
-        // form a cycle.
-        let kind = entry.file_type().map_err(fail)?;
-        if kind.is_dir() && depth > 0 {
-            scan_folder(&entry.path(), &name, depth - 1, found)?;
-        } else if fs::metadata(entry.path()).is_ok_and(|meta| meta.is_file()) {
-            insert(name, Place::Path(entry.path()), found)?;
+/// A folder below a served one.
+struct ScannedFolder<'a> {
+    /// The served folder.
+    folder: &'a Path,
+    /// The path of this folder in it.
+    relative: PathBuf,
+    links: Links,
+}
+
+impl ScannedFolder<'_> {
+    /// Adds the files below it, under names that begin with `prefix`.
+    fn scan(&self, prefix: &[u8], depth: usize, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {
+        let folder = self.folder.join(&self.relative);
+        let fail = |error| Error::os("list", folder.display(), error);
+        for entry in fs::read_dir(&folder).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            let name = [prefix, b"/", entry.file_name().as_bytes()].concat();
+            let relative = self.relative.join(entry.file_name());
+            // A link to a file is followed, because model caches consist of them. A link to a folder is not, because it
+            // may form a cycle.
+            let kind = entry.file_type().map_err(fail)?;
+            if kind.is_dir() && depth > 0 {
+                Self { relative, ..*self }.scan(&name, depth - 1, found)?;
+            } else {
+                let path = ServedPath::inside(self.folder, &relative, self.links);
+                match path.metadata() {
+                    Ok(meta) if meta.is_file() => insert(name, Place::Path(path), found)?,
+                    Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                        return Err(unusable(path.path(), error));
+                    }
+                    _ => {}
+                }
+            }
+            if found.len() > NAMESPACES_MAX as usize {
+                return Ok(());
+            }
         }
-        if found.len() > NAMESPACES_MAX as usize {
-            return Ok(());
-        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn insert(name: Vec<u8>, place: Place, found: &mut BTreeMap<Vec<u8>, Place>) -> Result<()> {

@@ -8,6 +8,7 @@ use straightway_nvme::{Nqn, log::AnaState};
 use crate::{
     catalog::{GROUPS_MAX, NamespaceSource, group_of},
     host::HostPolicy,
+    served_path::Links,
 };
 
 /// The maximum number of ports.
@@ -57,13 +58,17 @@ pub struct Config {
     pub policy: HostPolicy,
     /// Other discovery controllers to refer hosts to.
     pub referrals: Vec<SocketAddr>,
+    /// The links below served folders that are followed.
+    pub links: Links,
     /// The maximum number of connections.
     pub connections_max: usize,
+    /// The maximum number of connections from one address. All addresses of an IPv6 network (64 bits) count as one.
+    pub address_connections_max: usize,
     /// The maximum number of I/O queues per association.
     pub queues_max: u16,
     /// The timeout from the start of a connection to its Connect.
     pub login_timeout: Duration,
-    /// The timeout for the rest of a PDU, and for a host that does not read completions.
+    /// The timeout for the rest of a PDU, and for a host that reads nothing although bytes are sent to it.
     pub stall_timeout: Duration,
 }
 
@@ -78,7 +83,10 @@ impl Config {
             is_writable: false,
             policy: HostPolicy::default(),
             referrals: Vec::new(),
+            links: Links::Any,
             connections_max: 1024,
+            // Three associations with the most queues.
+            address_connections_max: 512,
             queues_max: 128,
             login_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
@@ -105,7 +113,7 @@ impl Config {
         if self.sources.is_empty() {
             return refuse("there is nothing to serve");
         }
-        if self.queues_max == 0 || self.connections_max == 0 {
+        if self.queues_max == 0 || self.connections_max == 0 || self.address_connections_max == 0 {
             return refuse("the limits must allow a connection and a queue");
         }
         let groups = self.groups();

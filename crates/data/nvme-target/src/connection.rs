@@ -15,7 +15,7 @@ use straightway_nvme::{
 
 use crate::{
     receiver::{Filled, Receiver},
-    sender::Sender,
+    sender::{Sender, send_tick},
 };
 
 /// MAXH2CDATA: the maximum data length of one `H2CData` PDU. A connection that writes has a buffer of this size.
@@ -88,7 +88,7 @@ pub(crate) struct Connection {
 impl Connection {
     pub(crate) fn new(socket: TcpStream, stall_timeout: Duration) -> io::Result<Self> {
         socket.set_nodelay(true)?;
-        socket.set_write_timeout(Some(stall_timeout))?;
+        socket.set_write_timeout(Some(send_tick(stall_timeout)))?;
         // TCP keep-alive detects a dead host that has no NVMe keep-alive.
         rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
         let socket = Arc::new(socket);

@@ -38,9 +38,53 @@ const DRAIN_TIME: Duration = Duration::from_secs(1);
 pub(crate) struct Sender {
     socket: Arc<TcpStream>,
     pub(crate) framing: Framing,
-    /// The timeout of one system call, which the socket has.
+    /// The timeout for a peer that reads nothing.
     stall_timeout: Duration,
     out: Vec<u8>,
+}
+
+/// The timeout of one system call that sends, which the socket must have. A call that sends a part before its timeout
+/// returns as if the peer had just read, so the timeout of a call is a small part of that of the peer.
+pub(crate) fn send_tick(stall_timeout: Duration) -> Duration {
+    (stall_timeout / 16).clamp(Duration::from_millis(1), Duration::from_secs(1))
+}
+
+/// The time limits of a transfer to a peer: without progress, and in all.
+struct Deadlines {
+    stall_timeout: Duration,
+    /// The time of the last progress.
+    progress: Instant,
+    end: Instant,
+}
+
+impl Deadlines {
+    fn begin(bytes: usize, stall_timeout: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            stall_timeout,
+            progress: now,
+            end: now + transfer_time_max(bytes, stall_timeout),
+        }
+    }
+
+    /// Notes that bytes were sent. Fails if the transfer takes too long.
+    fn note_sent(&mut self) -> Result<(), End> {
+        self.progress = Instant::now();
+        if self.progress > self.end {
+            Err(End::Silent)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Fails if the peer has read nothing for too long. Called when a call has sent nothing.
+    fn check_stall(&self) -> Result<(), End> {
+        if self.progress.elapsed() >= self.stall_timeout {
+            Err(End::Silent)
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// The data of a read.
@@ -151,18 +195,14 @@ impl Sender {
         self.flush_with(SendFlags::MORE)?;
         let present = read.backing.present(read.offset, read.bytes);
         let (mut offset, end) = (read.offset, read.offset + present as u64);
-        let (start, time_max) = (Instant::now(), transfer_time_max(read.bytes, self.stall_timeout));
+        let mut deadlines = Deadlines::begin(read.bytes, self.stall_timeout);
         while offset < end {
-            // The timeout of the socket begins again with each call, and a call returns if it sent anything.
-            if start.elapsed() > time_max {
-                return Err(End::Silent);
-            }
             let left = usize::try_from(end - offset).expect("a part of a command");
             match sendfile(&*self.socket, read.backing.fd(), Some(&mut offset), left) {
                 // The file was truncated or is unreadable. Data that was announced cannot be sent.
                 Ok(0) | Err(Errno::IO | Errno::NXIO | Errno::NOMEM) => return Err(End::Backing),
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(End::Silent),
+                Ok(_) => deadlines.note_sent()?,
+                Err(Errno::AGAIN | Errno::INTR) => deadlines.check_stall()?,
                 Err(error) => return Err(End::Socket(error.into())),
             }
         }
@@ -202,15 +242,14 @@ impl Sender {
             return Ok(());
         }
         let mut sent = 0;
-        let (start, time_max) = (Instant::now(), transfer_time_max(self.out.len(), self.stall_timeout));
+        let mut deadlines = Deadlines::begin(self.out.len(), self.stall_timeout);
         while sent < self.out.len() {
-            if start.elapsed() > time_max {
-                return Err(End::Silent);
-            }
             match send(self.socket.as_fd(), &self.out[sent..], flags | SendFlags::NOSIGNAL) {
-                Ok(count) => sent += count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Err(End::Silent),
+                Ok(count) => {
+                    sent += count;
+                    deadlines.note_sent()?;
+                }
+                Err(Errno::AGAIN | Errno::INTR) => deadlines.check_stall()?,
                 Err(error) => return Err(End::Socket(error.into())),
             }
         }
@@ -260,7 +299,9 @@ mod tests {
             let peer = TcpStream::connect(address).expect("it listens");
             let (socket, _) = listener.accept().expect("the peer connects");
             let stall_timeout = Duration::from_millis(200);
-            socket.set_write_timeout(Some(stall_timeout)).expect("not zero");
+            socket
+                .set_write_timeout(Some(send_tick(stall_timeout)))
+                .expect("not zero");
             let digests = Digests { header: false, data };
             let framing = Framing::new(Role::Controller, 1 << 20).agreed(digests, 0);
             let mut sender = Sender::new(Arc::new(socket), framing, stall_timeout);

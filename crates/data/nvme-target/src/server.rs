@@ -21,6 +21,7 @@ use crate::{
     admin::AdminQueue,
     config::Config,
     connection::{Connection, End},
+    connections::Limit,
     controller::Controller,
     host::{HostReceipt, add},
     io_queue::IoQueue,
@@ -64,10 +65,9 @@ impl Target {
         };
         for (port, socket) in sockets.into_iter().enumerate() {
             let shared = shared.clone();
-            let connections_max = config.connections_max;
             let listener = thread::Builder::new()
                 .name(format!("nvme-port-{port}"))
-                .spawn(move || accept(&shared, port, &socket, connections_max))
+                .spawn(move || accept(&shared, port, &socket))
                 .map_err(|error| Error::os("start a thread for", &config.nqn, error))?;
             target.listeners.push(listener);
         }
@@ -107,7 +107,7 @@ impl Target {
 
     /// The current number of connections.
     pub fn connections(&self) -> usize {
-        self.shared.connections.load(Ordering::Relaxed)
+        self.shared.connections.count()
     }
 
     /// The receipts of all hosts so far.
@@ -138,15 +138,15 @@ impl Drop for Target {
     }
 }
 
-fn accept(shared: &Arc<Shared>, port: usize, listener: &TcpListener, connections_max: usize) {
+fn accept(shared: &Arc<Shared>, port: usize, listener: &TcpListener) {
     let tick = Timespec::try_from(LISTEN_TICK).expect("a tenth of a second fits");
     while !shared.is_over.load(Ordering::Relaxed) {
         let mut fds = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
         if !matches!(poll(&mut fds, Some(&tick)), Ok(1)) {
             continue;
         }
-        let socket = match listener.accept() {
-            Ok((socket, _)) => socket,
+        let (socket, peer) = match listener.accept() {
+            Ok(accepted) => accepted,
             Err(error) => {
                 if error.kind() != io::ErrorKind::WouldBlock {
                     // Out of file descriptors or memory. Both may be temporary.
@@ -156,22 +156,29 @@ fn accept(shared: &Arc<Shared>, port: usize, listener: &TcpListener, connections
                 continue;
             }
         };
-        if shared.connections.load(Ordering::Relaxed) >= connections_max {
-            tracing::warn!("refused a connection: there are {connections_max} already");
-            let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
-            continue;
-        }
-        shared.connections.fetch_add(1, Ordering::Relaxed);
+        let counted = match shared.connections.add(peer.ip()) {
+            Ok(counted) => counted,
+            Err(limit) => {
+                let address = peer.ip();
+                match limit {
+                    Limit::Total(most) => tracing::warn!("refused a connection: there are {most} already"),
+                    Limit::Address(most) => {
+                        tracing::warn!("refused a connection from {address}, which has {most} already");
+                    }
+                }
+                let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
+                continue;
+            }
+        };
         let own = shared.clone();
         let started = thread::Builder::new()
             .name("nvme-queue".to_owned())
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 serve(&own, port, socket);
-                own.connections.fetch_sub(1, Ordering::Relaxed);
+                drop(counted);
             });
         if let Err(error) = started {
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("cannot start a thread for a connection: {error}");
         }
     }

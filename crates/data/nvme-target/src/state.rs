@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -19,6 +19,7 @@ use straightway_sys::nonce::nonce;
 use crate::{
     catalog::Catalog,
     config::Config,
+    connections::Connections,
     controller::{Association, Controller},
     host::Hosts,
     identity,
@@ -62,7 +63,7 @@ pub(crate) struct Shared {
     /// The timeout of a login, and the timeout inside a PDU.
     pub(crate) login_timeout: Duration,
     pub(crate) stall_timeout: Duration,
-    pub(crate) connections: AtomicUsize,
+    pub(crate) connections: Arc<Connections>,
     pub(crate) is_over: AtomicBool,
     catalog: Mutex<Catalog>,
     table: RwLock<Arc<Table>>,
@@ -82,7 +83,7 @@ impl Shared {
     pub(crate) fn new(config: &Config, addresses: &[SocketAddr]) -> Result<Arc<Self>> {
         let nqn = config.nqn.as_str();
         let sources = config.sources.clone();
-        let mut catalog = Catalog::new(nqn, sources, config.block_shift, config.is_writable);
+        let mut catalog = Catalog::new(nqn, sources, config.block_shift, config.is_writable, config.links);
         catalog.scan()?;
         let table = catalog.table()?;
         let ports = config.ports.iter().zip(addresses).zip(1..);
@@ -102,7 +103,7 @@ impl Shared {
             is_writable: config.is_writable,
             login_timeout: config.login_timeout,
             stall_timeout: config.stall_timeout,
-            connections: AtomicUsize::new(0),
+            connections: Connections::new(config.connections_max, config.address_connections_max),
             is_over: AtomicBool::new(false),
             revision: AtomicU64::new(table.revision),
             refresh: Refresh::default(),

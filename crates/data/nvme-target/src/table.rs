@@ -4,9 +4,9 @@
 //! version is settled only if a look at the file since the request found the same length, so both are facts of one
 //! moment. See [`crate::version`].
 
-use std::{collections::BTreeMap, fs, io, os::unix::fs::FileTypeExt, path::PathBuf, sync::Arc, time::Instant};
+use std::{collections::BTreeMap, io, os::unix::fs::FileTypeExt, sync::Arc, time::Instant};
 
-use crate::{backing::Stamp, host::HostIdentity, namespace::Namespace, version::Version};
+use crate::{backing::Stamp, host::HostIdentity, namespace::Namespace, served_path::ServedPath, version::Version};
 
 /// A name that is served.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct Served {
     /// `None` for an empty file.
     pub(crate) namespace: Option<Arc<Namespace>>,
     /// The path of its file or block device; `None` for memory.
-    pub(crate) path: Option<PathBuf>,
+    pub(crate) path: Option<ServedPath>,
     /// Its length in the index.
     pub(crate) bytes: u64,
     pub(crate) version: Arc<Version>,
@@ -35,7 +35,7 @@ impl Served {
     /// The current stamp of the path. Memory has none, and is not looked at.
     fn stamp(&self) -> io::Result<Stamp> {
         let path = self.path.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        let meta = fs::metadata(path)?;
+        let meta = path.metadata()?;
         let mut stamp = Stamp::of(&meta);
         if let Some(namespace) = &self.namespace
             && meta.file_type().is_block_device()

@@ -129,6 +129,11 @@ impl Environment {
         let value = self.variables.get(name)?;
         Some(value.as_str()).filter(|value| !value.is_empty())
     }
+
+    /// Whether the addresses of services in it are ignored.
+    pub(crate) fn ignores_endpoints(&self) -> bool {
+        self.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").is_some_and(is_true)
+    }
 }
 
 impl fmt::Debug for Environment {
@@ -142,7 +147,6 @@ impl S3Access {
     pub fn of(environment: Environment) -> Self {
         let get = |name: &str| environment.get(name).map(str::to_owned);
         let skips = |name: &str| environment.get(name).is_some_and(is_true);
-        let ignores_endpoints = skips("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
         let endpoint = get("AWS_ENDPOINT_URL_S3").or_else(|| get("AWS_ENDPOINT_URL"));
         let credentials = if skips("AWS_SKIP_SIGNATURE") {
             CredentialSource::Anonymous
@@ -150,7 +154,7 @@ impl S3Access {
             CredentialSource::default()
         };
         Self {
-            endpoint: endpoint.filter(|_| !ignores_endpoints),
+            endpoint: endpoint.filter(|_| !environment.ignores_endpoints()),
             region: get("AWS_REGION").or_else(|| get("AWS_DEFAULT_REGION")),
             requester_pays: environment
                 .get("AWS_REQUEST_PAYER")

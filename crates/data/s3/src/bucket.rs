@@ -4,6 +4,7 @@
 //! one signature for some minutes, and a range costs no hash.
 
 use std::{
+    cell::Cell,
     fmt,
     sync::{Arc, RwLock},
     time::{Duration, Instant},
@@ -13,7 +14,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, reques
 use reqsign_aws_v4::RequestSigner;
 use reqsign_core::{Context, SignRequest};
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_net::{Backoff, Checksum, Client, Head, HttpResponse, Judgement, Network, Next, Service, WorkTime};
+use straightway_net::{
+    Backoff, Checksum, Client, Head, HttpResponse, Judgement, Network, Next, Retry, Service, WorkTime,
+};
 
 use crate::{
     access::{REGION_DEFAULT, S3Access},
@@ -21,6 +24,7 @@ use crate::{
     endpoint::Endpoint,
     part_sum::part_checksum,
     refusal::{Refusal, RequestContext},
+    starting::OwnUploads,
     sum::checksum,
     write_support::WriteSupport,
 };
@@ -45,6 +49,8 @@ pub(crate) struct Bucket {
     object: HeaderMap,
     /// The known features of the service for writes.
     pub(crate) write_support: WriteSupport,
+    /// The uploads of this process.
+    pub(crate) own_uploads: OwnUploads,
 }
 
 impl Bucket {
@@ -70,6 +76,7 @@ impl Bucket {
             common,
             object,
             write_support: WriteSupport::default(),
+            own_uploads: OwnUploads::default(),
         })
     }
 
@@ -82,6 +89,13 @@ impl Bucket {
     /// are retried. A status that is not in `expected` is an error.
     pub(crate) fn request(&self, request: &BucketRequest<'_>) -> Result<Response<Vec<u8>>> {
         self.send(request, &RequestContent::default())
+    }
+
+    /// The same without retries.
+    pub(crate) fn request_once(&self, request: &BucketRequest<'_>) -> Result<Response<Vec<u8>>> {
+        let known = self.credentials.get()?;
+        let sent = self.send_once(request, &RequestContent::default(), &known);
+        sent.map_err(|judgement| judgement.error)
     }
 
     /// Requests a page of a listing of the bucket. Errors call it `name`.
@@ -104,6 +118,7 @@ impl Bucket {
         let mut renewed = false;
         loop {
             let known = self.credentials.get()?;
+            let since = Instant::now();
             let Judgement { next, error } = match self.send_once(request, content, &known) {
                 Ok(response) => return Ok(response),
                 Err(judgement) => judgement,
@@ -121,10 +136,17 @@ impl Bucket {
                     wait.map(|wait| wait.max(least.unwrap_or_default()))
                 }
             };
-            match wait {
-                Some(wait) => std::thread::sleep(wait),
-                None => return Err(error),
-            }
+            let Some(wait) = wait else {
+                return Err(error);
+            };
+            self.client.network().waits().show(&Retry {
+                server: &self.endpoint.origin,
+                error: &error,
+                since,
+                wait,
+                backoff: &backoff,
+            });
+            std::thread::sleep(wait);
         }
     }
 
@@ -144,9 +166,15 @@ impl Bucket {
                 if request.expected.contains(&response.status().as_u16()) && !refusal.is_late() {
                     return Ok(response);
                 }
-                Err(refusal.judge(&self.request_context(request.operation, request.name, known.source)))
+                let asked = self.request_context(request.operation, request.name, known.source);
+                let judgement = refusal.judge(&asked);
+                if judgement.next == Next::Retry {
+                    content.note_unanswered();
+                }
+                Err(judgement)
             }
             Err(error) => {
+                content.note_unanswered();
                 let is_transient = error.kind() == ErrorKind::Transient;
                 let next = if is_transient { Next::Retry } else { Next::Fail };
                 Err(Judgement::new(next, unreachable(request, &error)))
@@ -259,6 +287,17 @@ pub(crate) struct RequestContent<'a> {
     pub(crate) body: &'a [u8],
     /// The time that the service may need for the request before it responds.
     pub(crate) work_time: Duration,
+    /// Counts the attempts that got no response, or the error of a server that failed. The service may have carried them
+    /// out.
+    pub(crate) unanswered: Option<&'a Cell<u32>>,
+}
+
+impl RequestContent<'_> {
+    fn note_unanswered(&self) {
+        if let Some(count) = self.unanswered {
+            count.set(count.get() + 1);
+        }
+    }
 }
 
 /// A request to a bucket.

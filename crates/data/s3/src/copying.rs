@@ -81,7 +81,7 @@ impl S3 {
             };
             let is_refused = self.bucket().send(&request, &content)?.status() == 412;
             if !is_refused {
-                self.remove_key(&key, &full_name, None)?;
+                self.remove_key(&key, &full_name)?;
             }
             Ok(is_refused)
         })
@@ -95,11 +95,17 @@ impl S3 {
             let message = "it would be copied to itself";
             return Err(Error::new(ErrorKind::Invalid, "copy", source_name, message));
         }
-        let (bytes, tag) = if let (Some(bytes), Some(tag)) = (named.bytes, &named.tag) {
-            (bytes, Some(tag.clone()))
-        } else {
-            let opened = from.open(std::slice::from_ref(named))?.remove(0);
-            (opened.object().bytes, opened.tag())
+        let (bytes, tag) = match (named.bytes, &named.tag) {
+            (Some(bytes), Some(tag)) if bytes <= WHOLE_BYTES_MAX => (bytes, Some(tag.clone())),
+            // A copy in parts ends where the length says, so a listing is not enough.
+            _ => {
+                let unmeasured = Named {
+                    bytes: None,
+                    ..named.clone()
+                };
+                let opened = from.open(&[unmeasured])?.remove(0);
+                (opened.object().bytes, opened.tag())
+            }
         };
         let Some(Tag::Text(tag)) = tag else {
             return Err(from.not_s3("copy", &named.name));
@@ -172,7 +178,7 @@ impl S3 {
 
     fn copy_in_parts(&self, copied: &CopySource<'_>, bytes: u64) -> Result<()> {
         let nonce = fresh_nonce();
-        let id = self.initiate(copied.key, copied.name, &nonce, false)?;
+        let started = self.initiate(copied.key, copied.name, &nonce, false)?;
         let part_bytes = copy_part_bytes(bytes);
         let starts: Vec<_> = (0..bytes.div_ceil(part_bytes))
             .map(|number| number * part_bytes)
@@ -180,9 +186,10 @@ impl S3 {
         let tags = run_parallel(&starts, COPIERS_MAX, |start| {
             let range = format!("bytes={start}-{}", bytes.min(start + part_bytes) - 1);
             let number = (start / part_bytes + 1).to_string();
-            let query = [("partNumber", number.as_str()), ("uploadId", &id)];
+            let query = [("partNumber", number.as_str()), ("uploadId", &started.id)];
             self.copy_part(copied, &query, Some(&range), part_bytes)
         });
+        self.abort_lost(copied.key, copied.name, &started);
         let done = tags.and_then(|tags| {
             let part = |(number, tag): (usize, &String)| {
                 let (number, tag) = (number + 1, escaped(tag));
@@ -191,7 +198,7 @@ impl S3 {
             self.complete(&Completion {
                 key: copied.key,
                 name: copied.name,
-                id: &id,
+                id: &started.id,
                 nonce: &nonce,
                 parts: tags.iter().enumerate().map(part).collect(),
                 sum: None,
@@ -199,7 +206,7 @@ impl S3 {
         });
         done.inspect_err(|_| {
             // An upload that cannot be aborted now is swept later.
-            let _ = self.abort(copied.key, &id);
+            let _ = self.abort(copied.key, &started.id);
         })
     }
 }

@@ -7,13 +7,15 @@
 //! may quote text that it could not parse.
 
 mod context;
+mod process;
 mod role;
+mod sts;
+mod words;
 
 use std::{
     fmt,
     future::Future,
     pin::pin,
-    process,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     task::{Context as Task, Poll, Wake, Waker},
     thread::{self, Thread},
@@ -21,9 +23,8 @@ use std::{
 };
 
 use reqsign_aws_v4::{
-    AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider, EnvCredentialProvider,
-    IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider, SSOCredentialProvider,
-    StaticCredentialProvider,
+    Credential, ECSCredentialProvider, EnvCredentialProvider, IMDSv2CredentialProvider, ProfileCredentialProvider,
+    SSOCredentialProvider, StaticCredentialProvider,
 };
 use reqsign_core::{Context, ProvideCredentialDyn, SigningCredential, time::Timestamp};
 use straightway_core::{Error, ErrorKind, Result};
@@ -31,6 +32,7 @@ use straightway_core::{Error, ErrorKind, Result};
 use crate::access::{CredentialSource, S3Access};
 
 pub(crate) use context::{Http, config_value, context};
+use process::{LastFailure, Process};
 use role::Role;
 
 /// The remaining validity that credentials need: the lifetime of a signature and a margin.
@@ -44,6 +46,13 @@ const PAUSE: Duration = Duration::from_secs(30);
 
 /// The source of the credentials of an assumed role.
 const ROLE: &str = "the profile's role";
+
+/// The sources whose errors in the configuration are shown. Those errors quote no values.
+const SHOWN: [&str; 3] = [ROLE, WEB_IDENTITY, PROCESS];
+
+const WEB_IDENTITY: &str = "web identity";
+
+const PROCESS: &str = "the profile's process";
 
 type Provider = Arc<dyn ProvideCredentialDyn<Credential = Credential>>;
 
@@ -107,7 +116,7 @@ impl Credentials {
             context,
             latest: RwLock::default(),
             asking: Mutex::new(()),
-            process: process::id(),
+            process: std::process::id(),
         }
     }
 
@@ -168,7 +177,7 @@ impl Credentials {
     /// If a thread of the parent held the lock when this process was forked, nobody releases it here. So a forked child
     /// only tries it. Without the lock several of its threads may call the providers, which is harmless.
     fn lock_asking(&self) -> Option<MutexGuard<'_, ()>> {
-        if self.process == process::id() {
+        if self.process == std::process::id() {
             let asking = self.asking.lock();
             return Some(asking.unwrap_or_else(PoisonError::into_inner));
         }
@@ -201,9 +210,8 @@ impl Credentials {
                 }
                 Ok(Some(_)) => failed.push(format!("those of {source} have expired")),
                 Ok(None) => {}
-                // Errors in the configuration quote no values.
-                Err(error) if error.kind() == reqsign_core::ErrorKind::ConfigInvalid && *source == ROLE => {
-                    failed.push(format!("{source} cannot be assumed: {error}"));
+                Err(error) if error.kind() == reqsign_core::ErrorKind::ConfigInvalid && SHOWN.contains(source) => {
+                    failed.push(format!("{source} failed: {error}"));
                 }
                 Err(error) => failed.push(format!("{source} failed ({})", error.kind())),
             }
@@ -238,10 +246,7 @@ fn providers(access: &S3Access, context: &Context) -> Vec<(&'static str, Provide
     let role = Role::of(&access.environment, name, context);
     let mut all: Vec<(&'static str, Provider)> = vec![
         ("the environment", Arc::new(EnvCredentialProvider::new())),
-        (
-            "web identity",
-            Arc::new(AssumeRoleWithWebIdentityCredentialProvider::new()),
-        ),
+        (WEB_IDENTITY, Arc::new(Role::of_environment(&access.environment))),
         (
             "the profile",
             Arc::new(ProfileCredentialProvider::new().with_profile(name)),
@@ -251,8 +256,8 @@ fn providers(access: &S3Access, context: &Context) -> Vec<(&'static str, Provide
             Arc::new(SSOCredentialProvider::new().with_profile(name)),
         ),
         (
-            "the profile's process",
-            Arc::new(ProcessCredentialProvider::new().with_profile(name)),
+            PROCESS,
+            Arc::new(Process::new(&access.environment, name, &LastFailure::default())),
         ),
         ("the container", Arc::new(ECSCredentialProvider::new())),
     ];

@@ -9,8 +9,8 @@
 //! credentials that are renewed, listings, writes, and the meaning of errors.
 //!
 //! An object is opened by its first GET, which yields its length, its `ETag` and its first bytes. If a listing has
-//! given length and `ETag`, no request is needed. Every range is requested with `If-Match`, so a read has bytes of one
-//! version.
+//! given its `ETag` and a length other than 0, no request is needed. Every range is requested with `If-Match`, so a
+//! read has bytes of one version.
 //!
 //! No log, error or `Debug` shows a key, a token or a signature.
 
@@ -23,6 +23,7 @@ mod endpoint;
 mod part_sum;
 mod refusal;
 mod removing;
+mod starting;
 mod store;
 mod sum;
 mod upload;

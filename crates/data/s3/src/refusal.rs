@@ -71,6 +71,11 @@ impl Refusal {
     pub(crate) fn of_response(response: &http::Response<Vec<u8>>) -> Self {
         let text = |name: &str| header(response.headers(), name);
         let seconds = text("retry-after").and_then(|text| text.parse().ok());
+        // A date is compared with the service's own clock.
+        let until = || {
+            let (until, now) = (clock(text("retry-after")?)?, clock(text("date")?)?);
+            Some(until.duration_since(now).unwrap_or_default())
+        };
         Self {
             status: response.status().as_u16(),
             fault: Fault::parse(response.body()),
@@ -78,7 +83,7 @@ impl Refusal {
             region: text("x-amz-bucket-region").map(str::to_owned),
             is_s3: text("x-amz-request-id").is_some(),
             date: text("date").and_then(clock),
-            retry_after: seconds.map(Duration::from_secs),
+            retry_after: seconds.map(Duration::from_secs).or_else(until),
         }
     }
 

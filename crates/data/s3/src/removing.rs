@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, ffi::OsStr, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use http::{Method, header::IF_MATCH};
+use http::{HeaderName, Method, StatusCode, header::IF_MATCH};
 use md5::{Digest, Md5};
 use reqsign_core::time::Timestamp;
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_io::store::Store;
+use straightway_io::store::{Condition, Store};
 
 use crate::{
     bucket::{BucketRequest, PAGE_BYTES_MAX, RequestContent},
@@ -47,30 +47,54 @@ fn has_passed(time: Option<&str>, age: Duration) -> bool {
 }
 
 impl S3 {
-    /// Removes a key, or with a tag only that version of it. Returns whether it did.
-    pub(crate) fn remove_key(&self, key: &str, name: &str, tag: Option<&str>) -> Result<bool> {
-        let condition = tag.map(|tag| (IF_MATCH, tag));
-        let expected: &[u16] = match tag {
-            None => &[200, 204, 404],
-            Some(_) => &[200, 204, 404, 412],
-        };
+    /// Removes a key. It is not an error if it does not exist.
+    pub(crate) fn remove_key(&self, key: &str, name: &str) -> Result<()> {
+        self.request_removal(key, name, &[], &[200, 204, 404]).map(drop)
+    }
+
+    /// Requests the removal of a key. Returns the status.
+    fn request_removal(
+        &self,
+        key: &str,
+        name: &str,
+        condition: &[(HeaderName, &str)],
+        expected: &[u16],
+    ) -> Result<StatusCode> {
         let response = self.bucket().request(&BucketRequest {
             method: Method::DELETE,
             operation: "remove",
             name,
             key,
             query: &[],
-            unsigned: condition.as_slice(),
+            unsigned: condition,
             expected,
             body_bytes_max: RESPONSE_BYTES_MAX,
         })?;
-        Ok(response.status().is_success())
+        Ok(response.status())
+    }
+
+    /// Requests the removal of a key on the condition that it has this version. Returns the status, which is 501 if the
+    /// service says that it does not know the condition.
+    fn request_conditional_removal(&self, key: &str, name: &str, tag: &str) -> Result<StatusCode> {
+        self.request_removal(key, name, &[(IF_MATCH, tag)], &[200, 204, 404, 412, 501])
+    }
+
+    /// Whether the service removes an object only if it has the named version. Tested with an object that is removed
+    /// again.
+    pub(crate) fn compares_removed_versions(&self) -> Result<bool> {
+        let key = self.probe_key();
+        let full_name = self.bucket().describe(&key);
+        self.put_object(&key, &full_name, b"probe", &Condition::Always)?;
+        let status = self.request_conditional_removal(&key, &full_name, "\"00000000000000000000000000000000\"");
+        self.remove_key(&key, &full_name)?;
+        Ok(status? == StatusCode::PRECONDITION_FAILED)
     }
 
     /// Removes a key if it has this version. Returns whether it did.
     ///
-    /// A service that does not know the condition ignores it, so the version is checked first. With such a service
-    /// there is a race between the check and the removal.
+    /// Some services ignore the condition or refuse it, so the version is checked first. With such a service there is a
+    /// gap between the check and the removal: an object that is put in the gap is removed. Nothing can close it. The
+    /// doctor names such services.
     pub(crate) fn remove_version(&self, key: &str, name: &str, tag: &str) -> Result<bool> {
         let response = self.bucket().request(&BucketRequest {
             method: Method::HEAD,
@@ -85,7 +109,12 @@ impl S3 {
         if response.status() != 200 || header(response.headers(), "etag") != Some(tag) {
             return Ok(false);
         }
-        self.remove_key(key, name, Some(tag))
+        let status = self.request_conditional_removal(key, name, tag)?;
+        if status == StatusCode::NOT_IMPLEMENTED {
+            self.remove_key(key, name)?;
+            return Ok(true);
+        }
+        Ok(status.is_success())
     }
 
     /// Removes all keys that begin with `prefix`, a page at a time.
@@ -197,7 +226,7 @@ impl S3 {
         for probe in self.objects_below(&prefix, &name)? {
             if probe.key.starts_with(&prefix) && probe.is_older_than(age) {
                 let full_name = self.bucket().describe(&probe.key);
-                self.remove_key(&probe.key, &full_name, None)?;
+                self.remove_key(&probe.key, &full_name)?;
                 swept.push(full_name);
             }
         }

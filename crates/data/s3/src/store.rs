@@ -49,6 +49,12 @@ pub(crate) const PROBE: &str = ".straightway-probe-";
 /// The separator between a key and its version id.
 const VERSION_MARK: &str = "?versionId=";
 
+/// Whether an object can be opened without a request: its length and its version are known. A length of 0 is not believed:
+/// nothing would be requested of the object, so a wrong one would never be noticed.
+fn is_known(named: &Named) -> bool {
+    named.bytes.is_some_and(|bytes| bytes > 0) && named.tag.is_some()
+}
+
 /// Whether a text can be a tag, which is sent in a header.
 fn is_tag(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
@@ -175,7 +181,8 @@ impl S3 {
             Some(Tag::File(_)) => return Err(self.refuse(&named.name, "it has the tag of a file")),
             None => None,
         };
-        let bytes = named.bytes.filter(|_| validator.is_some());
+        let known_bytes = named.bytes.filter(|_| validator.is_some());
+        let bytes = known_bytes.filter(|_| is_known(named));
         let key_service = Arc::clone(&service);
         let remote = Remote::known(name, bytes.unwrap_or(0), validator, origin, service, client);
         if bytes.is_some() {
@@ -183,6 +190,12 @@ impl S3 {
         }
         match remote.first_response(front_bytes)? {
             // Every object of S3 has a tag, but the refused range of an empty object may come without it.
+            FirstResponse::Found { bytes, .. } if known_bytes.is_some_and(|known| known != bytes) => {
+                let known = known_bytes.unwrap_or_default();
+                let why = format!("its length is {bytes} bytes, but the listing of the same version said {known}");
+                let hint = "the service or a gateway in front of it is faulty: open it by its name";
+                Err(Error::new(ErrorKind::Corrupt, "open", remote.name(), why).with_hint(hint))
+            }
             FirstResponse::Found {
                 bytes,
                 validator,
@@ -320,7 +333,6 @@ impl Store for S3 {
         let front = (FRONTS_BYTES_MAX / objects.len().max(1)).min(FRONT_BYTES_MAX);
         let front = u32::try_from(front).expect("it is at most a MiB");
         // Objects known from a listing need no request and no thread.
-        let is_known = |named: &Named| named.bytes.is_some() && named.tag.is_some();
         let openers = if objects.iter().all(is_known) { 1 } else { OPENERS_MAX };
         run_parallel(objects, openers, |named| self.open_one(named, front))
     }
@@ -393,7 +405,7 @@ impl Store for S3 {
 
     fn remove(&self, name: &OsStr, _: Durability) -> Result<()> {
         let key = self.own_key(name)?;
-        self.remove_key(&key, &self.describe(name), None).map(drop)
+        self.remove_key(&key, &self.describe(name))
     }
 
     fn remove_if_match(&self, name: &OsStr, tag: &Tag, _: Durability) -> Result<bool> {

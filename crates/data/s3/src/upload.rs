@@ -20,10 +20,11 @@ use straightway_net::{
 use crate::{
     bucket::{Bucket, BucketRequest, RequestContent},
     refusal::Refusal,
+    starting::StartedUpload,
     store::S3,
     whole_sum::whole_sum,
-    writing::{DIGEST, NONCE, RESPONSE_BYTES_MAX, SUM, encoded, fresh_nonce},
-    xml::{Initiated, escaped, parse},
+    writing::{DIGEST, RESPONSE_BYTES_MAX, SUM, encoded, fresh_nonce},
+    xml::escaped,
 };
 
 /// The usual part size: that of a lane's slot over a network. S3 requires at least 5 MiB.
@@ -50,8 +51,8 @@ pub(crate) struct UploadDraft {
     store: S3,
     key: String,
     upload: Arc<Upload>,
-    /// The id of the multipart upload; `None` if the object is put by one request.
-    id: Option<String>,
+    /// The multipart upload; `None` if the object is put by one request.
+    started: Option<StartedUpload>,
     nonce: String,
     is_over: bool,
 }
@@ -68,7 +69,7 @@ impl S3 {
                 .with_hint(format!("split it: an object may have up to {most}")));
         };
         let nonce = fresh_nonce();
-        let id = if bytes > part_bytes {
+        let started = if bytes > part_bytes {
             Some(self.initiate(&key, &full_name, &nonce, true)?)
         } else {
             None
@@ -77,8 +78,8 @@ impl S3 {
             bucket: Arc::clone(self.bucket()),
             key: key.clone(),
             // For objects put by one request, `put_object` adds the digest.
-            needs_digest: id.is_some() && self.needs_digest(true),
-            id: id.clone().unwrap_or_default(),
+            needs_digest: started.is_some() && self.needs_digest(true),
+            id: started.as_ref().map(|started| started.id.clone()).unwrap_or_default(),
         });
         let upload = Upload::new(
             full_name,
@@ -92,46 +93,10 @@ impl S3 {
             store: self.clone(),
             key,
             upload: Arc::new(upload),
-            id,
+            started,
             nonce,
             is_over: false,
         })
-    }
-
-    /// Begins a multipart upload. Returns its id.
-    pub(crate) fn initiate(&self, key: &str, name: &str, nonce: &str, has_sums: bool) -> Result<String> {
-        let headers = [
-            (NONCE, nonce),
-            ("x-amz-checksum-algorithm", "CRC64NVME"),
-            ("x-amz-checksum-type", "FULL_OBJECT"),
-        ];
-        let initiate_with = |expected: &[u16], has_sums: bool| {
-            let request = BucketRequest {
-                method: Method::POST,
-                operation: "write",
-                name,
-                key,
-                query: &[("uploads", "")],
-                unsigned: &[],
-                expected,
-                body_bytes_max: RESPONSE_BYTES_MAX,
-            };
-            let content = RequestContent {
-                headers: &headers[..if has_sums { 3 } else { 1 }],
-                ..RequestContent::default()
-            };
-            self.bucket().send(&request, &content)
-        };
-        let response = if has_sums {
-            self.with_or_without_sums(&[200], initiate_with)?
-        } else {
-            initiate_with(&[200], false)?
-        };
-        let initiated: Option<Initiated> = parse(response.body(), "InitiateMultipartUploadResult");
-        initiated
-            .map(|initiated| initiated.upload_id)
-            .filter(|id| !id.is_empty())
-            .ok_or_else(|| self.not_s3("write", OsStr::new(key)))
     }
 }
 
@@ -158,13 +123,15 @@ impl UploadDraft {
 
     /// Completes the object, which makes it visible.
     pub(crate) fn complete(mut self) -> Result<()> {
-        let Some(id) = self.id.clone() else {
+        let Some(started) = &self.started else {
             self.is_over = true;
             let bytes = self.upload.take_buffered();
             let on = Condition::Always;
             return self.store.put_object(&self.key, self.name(), &bytes, &on).map(drop);
         };
         let parts = self.upload.finish()?;
+        // Before the completion, while the own upload is still listed.
+        self.store.abort_lost(&self.key, self.name(), started);
         let sum = encoded(whole_sum(
             parts.iter().map(|StoredPart { part, .. }| (part.sum, part.bytes)),
         ));
@@ -172,7 +139,7 @@ impl UploadDraft {
         let done = self.store.complete(&Completion {
             key: &self.key,
             name: self.name(),
-            id: &id,
+            id: &started.id,
             nonce: &self.nonce,
             parts: completion(&parts, takes_sums),
             sum: takes_sums.then_some(&sum),
@@ -253,7 +220,7 @@ pub(crate) fn commit_in_order(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
         let (store, key, name) = (draft.store.clone(), draft.key.clone(), draft.name().to_owned());
         if let Err(error) = draft.complete() {
             for (store, key, name) in new {
-                let _ = store.remove_key(&key, &name, None);
+                let _ = store.remove_key(&key, &name);
             }
             return Err(error);
         }
@@ -312,9 +279,10 @@ impl Draft for UploadDraft {
 
 impl Drop for UploadDraft {
     fn drop(&mut self) {
-        if let Some(id) = self.id.as_ref().filter(|_| !self.is_over) {
+        if let Some(started) = self.started.as_ref().filter(|_| !self.is_over) {
+            self.store.abort_lost(&self.key, self.name(), started);
             // An upload that cannot be aborted now is swept later.
-            let _ = self.store.abort(&self.key, id);
+            let _ = self.store.abort(&self.key, &started.id);
         }
     }
 }

@@ -170,7 +170,7 @@ impl S3 {
         };
         let response = self.bucket().send(&request, &content)?;
         if response.status() == 200 {
-            self.remove_key(&key, &full_name, None)?;
+            self.remove_key(&key, &full_name)?;
         } else if response.status() == NOT_IMPLEMENTED {
             self.bucket().write_support.refuse_sums();
         }
@@ -260,7 +260,7 @@ impl S3 {
             let late = put(&racers)?;
             Ok((won.into_iter().filter(|won| *won).count(), late))
         });
-        let removed = self.remove_key(&key, &full_name, None);
+        let removed = self.remove_key(&key, &full_name);
         let raced = raced?;
         removed?;
         Ok(raced)

@@ -102,7 +102,27 @@ pub(crate) struct OpenUpload {
     pub(crate) upload_id: String,
     #[serde(default)]
     pub(crate) initiated: Option<String>,
+    #[serde(default)]
+    pub(crate) initiator: Option<Initiator>,
 }
+
+/// Who began an upload.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub(crate) struct Initiator {
+    #[serde(rename = "ID", default)]
+    pub(crate) id: String,
+}
+
+/// One page of `ListParts`.
+#[derive(Debug, Default, Deserialize, PartialEq, Eq)]
+pub(crate) struct Parts {
+    #[serde(default, rename = "Part")]
+    pub(crate) parts: Vec<ListedPart>,
+}
+
+/// A part in a listing. Only its existence matters.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+pub(crate) struct ListedPart {}
 
 /// The response to `DeleteObjects`.
 #[derive(Debug, Default, Deserialize, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use std::{path::PathBuf, process::ExitCode, time::UNIX_EPOCH};
 
 use serde_json::json;
-use straightway_core::{Bytes, Error, ErrorKind, Uri};
+use straightway_core::{Bytes, Error, ErrorKind, Uri, text::shown};
 use straightway_io::{
     Store,
-    store::{Location, Missing, Named, open_one, pages},
+    store::{Location, Missing, NAMES_MAX, Named, open_one, pages, too_many_names},
 };
 
 use super::{
@@ -30,6 +30,10 @@ pub(crate) struct Args {
     #[arg(short, long)]
     recursive: bool,
 
+    /// Stop with an error after this many names: a faulty service may list names forever.
+    #[arg(long, value_name = "NAMES", default_value_t = NAMES_MAX)]
+    limit: usize,
+
     /// Write a JSON object per line.
     #[arg(long)]
     json: bool,
@@ -41,14 +45,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let uri = Uri::parse(&args.uri)?;
     let at = Location::from(args.store.stores()?.find(&uri)?);
-    let mut count = 0;
+    let mut lister = Lister {
+        args,
+        at: &at,
+        count: 0,
+    };
     match at.below(Missing::Refuse) {
-        Ok(inside) => list(args, &*inside, "", DEPTH_MAX, &mut count)?,
+        Ok(inside) => lister.list(&*inside, "", DEPTH_MAX)?,
         // A file, or a store that cannot list.
         Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => {}
         Err(error) => return Err(error.into()),
     }
-    if count == 0 && !at.name.as_os_str().is_empty() {
+    if lister.count == 0 && !at.name.as_os_str().is_empty() {
         // It may be an object itself.
         let opened = open_one(&*at.store, at.name.as_os_str());
         match opened {
@@ -72,27 +80,47 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lists a store page by page. `before` is its path relative to the start of the listing.
-fn list(args: &Args, store: &dyn Store, before: &str, depth: usize, count: &mut u64) -> anyhow::Result<()> {
-    for page in pages(store, PAGE_NAMES) {
-        let page = page?;
-        for object in &page.objects {
-            *count += 1;
-            show(args, before, object)?;
-        }
-        for folder in &page.folders {
-            *count += 1;
-            let name = format!("{before}{}/", folder.display());
-            if !args.recursive {
-                show_folder(args, &name)?;
-            } else if depth == 0 {
-                anyhow::bail!("{name} is nested deeper than {DEPTH_MAX}");
-            } else {
-                list(args, &*store.below(folder, Missing::Refuse)?, &name, depth - 1, count)?;
+/// Lists a store page by page, and counts the names.
+struct Lister<'a> {
+    args: &'a Args,
+    /// The start of the listing.
+    at: &'a Location,
+    count: usize,
+}
+
+impl Lister<'_> {
+    /// Lists a store. `before` is its path relative to the start of the listing.
+    fn list(&mut self, store: &dyn Store, before: &str, depth: usize) -> anyhow::Result<()> {
+        for page in pages(store, PAGE_NAMES) {
+            let page = page?;
+            for object in &page.objects {
+                self.count_name()?;
+                show(self.args, before, object)?;
+            }
+            for folder in &page.folders {
+                self.count_name()?;
+                let name = format!("{before}{}/", folder.display());
+                if !self.args.recursive {
+                    show_folder(self.args, &name)?;
+                } else if depth == 0 {
+                    anyhow::bail!("{} is nested deeper than {DEPTH_MAX}", shown(&name));
+                } else {
+                    self.list(&*store.below(folder, Missing::Refuse)?, &name, depth - 1)?;
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Counts a name. Fails if there are more than the limit.
+    fn count_name(&mut self) -> anyhow::Result<()> {
+        if self.count == self.args.limit {
+            let error = too_many_names(self.at.describe(), self.args.limit);
+            return Err(error.with_hint("list a longer prefix, or raise --limit").into());
+        }
+        self.count += 1;
+        Ok(())
+    }
 }
 
 fn show(args: &Args, before: &str, object: &Named) -> anyhow::Result<()> {
@@ -108,12 +136,12 @@ fn show(args: &Args, before: &str, object: &Named) -> anyhow::Result<()> {
     let size = object
         .bytes
         .map_or_else(|| "-".to_owned(), |bytes| Bytes(bytes).to_string());
-    print(&format!("{size:>10}  {name}\n"))
+    print(&format!("{size:>10}  {}\n", shown(&name)))
 }
 
 fn show_folder(args: &Args, name: &str) -> anyhow::Result<()> {
     if args.json {
         return print_json_line(&json!({ "folder": name }));
     }
-    print(&format!("{:>10}  {name}\n", ""))
+    print(&format!("{:>10}  {}\n", "", shown(name)))
 }

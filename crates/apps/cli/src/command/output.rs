@@ -142,6 +142,20 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", shown_lines(line));
 }
 
+/// Writes a line to stderr while a progress bar may be drawn there. The line replaces the bar, which is drawn again
+/// below it.
+#[expect(clippy::disallowed_methods, reason = "the one way to stderr")]
+pub(crate) fn say_above_bar(line: &str) {
+    if io::stderr().is_terminal() {
+        // The cursor is in the line of the bar.
+        let _ = io::stderr().write_all(CLEAR_LINE);
+    }
+    say(line);
+}
+
+/// Goes to the start of the line and clears it.
+const CLEAR_LINE: &[u8] = b"\r\x1b[2K";
+
 /// Writes a receipt to stdout, for people or as JSON.
 pub(crate) fn print_receipt(receipt: &Receipt, as_json: bool) -> anyhow::Result<()> {
     if as_json {

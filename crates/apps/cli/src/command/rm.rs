@@ -2,10 +2,10 @@
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
-use straightway_core::{Bytes, Error, ErrorKind, Scheme, Seconds, Uri};
+use straightway_core::{Bytes, Error, ErrorKind, Scheme, Seconds, Uri, text::shown};
 use straightway_io::{
     Store,
-    store::{Durability, Location, Missing, Verb, list_all},
+    store::{Durability, Location, Missing, NAMES_MAX, Verb, list_all, too_many_names},
 };
 
 use super::{output::print, stores::StoreArgs};
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if args.uploads {
             let age = Duration::from_secs_f64(args.older_than.0.max(0.0));
             for name in at.below(Missing::Refuse)?.sweep_drafts(age)? {
-                print(&format!("aborted the upload of {name}\n"))?;
+                print(&format!("aborted the upload of {}\n", shown(&name)))?;
             }
         } else if args.recursive {
             remove_below(args, at)?;
@@ -96,7 +96,7 @@ fn remove_below(args: &Args, at: &Location) -> anyhow::Result<()> {
     }
     let inside = at.below(Missing::Refuse)?;
     let mut found = Vec::new();
-    collect_below(&*inside, DEPTH_MAX, &mut found)?;
+    collect_below(&*inside, DEPTH_MAX, &mut found, &mut 0)?;
     if found.is_empty() {
         let message = "nothing is below it";
         return Err(Error::new(ErrorKind::NotFound, "remove", at.describe(), message)
@@ -112,23 +112,32 @@ fn remove_below(args: &Args, at: &Location) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Adds the names and lengths of the objects below a store.
-fn collect_below(store: &dyn Store, depth: usize, found: &mut Vec<(String, u64)>) -> anyhow::Result<()> {
+/// Adds the names and lengths of the objects below a store. `names` counts the names of the whole tree.
+fn collect_below(
+    store: &dyn Store,
+    depth: usize,
+    found: &mut Vec<(String, u64)>,
+    names: &mut usize,
+) -> anyhow::Result<()> {
     if depth == 0 {
         anyhow::bail!("prefixes are nested deeper than {DEPTH_MAX}");
     }
     let listing = list_all(store)?;
+    *names += listing.objects.len() + listing.folders.len();
+    if *names > NAMES_MAX {
+        return Err(too_many_names(store.describe("".as_ref()), NAMES_MAX).into());
+    }
     for object in &listing.objects {
         let bytes = object.bytes.unwrap_or_default();
         found.push((store.describe(&object.name), bytes));
     }
     for folder in &listing.folders {
-        collect_below(&*store.below(folder, Missing::Refuse)?, depth - 1, found)?;
+        collect_below(&*store.below(folder, Missing::Refuse)?, depth - 1, found, names)?;
     }
     Ok(())
 }
 
 fn print_removal(args: &Args, name: &str, bytes: u64) -> anyhow::Result<()> {
     let verb = if args.dry_run { "would remove" } else { "removed" };
-    print(&format!("{verb} {name} ({})\n", Bytes(bytes)))
+    print(&format!("{verb} {} ({})\n", shown(name), Bytes(bytes)))
 }

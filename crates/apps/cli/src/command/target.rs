@@ -13,7 +13,7 @@ use anyhow::Context;
 use serde_json::json;
 use straightway_core::{Bytes, Error, ErrorKind, Seconds, text::shown};
 use straightway_nvme::{IO_PORT, Nqn, log::AnaState};
-use straightway_nvme_target::{Config, HostPolicy, HostReceipt, HostRule, Listen, NamespaceSource, Target};
+use straightway_nvme_target::{Config, HostPolicy, HostReceipt, HostRule, Links, Listen, NamespaceSource, Target};
 
 use super::{
     interrupt::on_interrupt,
@@ -59,6 +59,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     referral: Vec<SocketAddr>,
 
+    /// The links below served folders that are followed: all, those that stay inside the folder, or none. A link in a
+    /// PATH itself is always followed.
+    #[arg(long, value_enum, default_value = "any")]
+    links: LinksArg,
+
+    /// The most connections from one address.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    address_connections: usize,
+
     /// The interval between scans for changed files; 0 for never.
     #[arg(long, value_name = "TIME", default_value = "2s")]
     rescan: Seconds,
@@ -70,6 +79,14 @@ pub(crate) struct Args {
     /// Write what each host did as JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// The links that are followed.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LinksArg {
+    Any,
+    Inside,
+    None,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -148,6 +165,12 @@ fn config(args: &Args) -> anyhow::Result<Config> {
     let mut config = Config::new(args.nqn.clone(), first, paths.chain(memory).collect());
     config.ports.clone_from(&args.listen);
     config.is_writable = args.writable;
+    config.links = match args.links {
+        LinksArg::Any => Links::Any,
+        LinksArg::Inside => Links::Inside,
+        LinksArg::None => Links::None,
+    };
+    config.address_connections_max = args.address_connections;
     config.referrals.clone_from(&args.referral);
     config.block_shift = match args.block.0 {
         512 => 9,

@@ -2,19 +2,23 @@
 
 use straightway_core::{Result, text::shown};
 
-use super::output::say;
+use super::output::say_above_bar;
 use crate::log::{self, Level, LogFilter};
 
 /// The environment variable with the filter, used without `-v`.
 const VARIABLE: &str = "STRAIGHTWAY_LOG";
 
+/// The source of records about waits before retries.
+const WAITS: &str = "straightway_net::waits";
+
 /// Prints log records of the library to stderr: up to info with one `-v`, debug with two, trace with three. Without
-/// `-v`, the filter is `STRAIGHTWAY_LOG`, or errors only.
+/// `-v`, the filter is `STRAIGHTWAY_LOG`, or errors and long waits for a server: a command that waits without a word
+/// looks like one that hangs.
 pub(crate) fn listen(verbose: u8) -> Result<()> {
     let asked = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let filter = match (verbose, asked) {
         (0, Some(text)) => text.parse()?,
-        (0, None) => LogFilter::from_level(Level::ERROR),
+        (0, None) => LogFilter::from_level(Level::ERROR).with(WAITS, Level::WARN),
         (1, _) => LogFilter::from_level(Level::INFO),
         (2, _) => LogFilter::from_level(Level::DEBUG),
         _ => LogFilter::from_level(Level::TRACE),
@@ -27,7 +31,7 @@ pub(crate) fn listen(verbose: u8) -> Result<()> {
             Level::DEBUG => "debug",
             Level::TRACE => "trace",
         };
-        say(&format!("{level}: {}", shown(record.text)));
+        say_above_bar(&format!("{level}: {}", shown(record.text)));
     });
     Ok(())
 }

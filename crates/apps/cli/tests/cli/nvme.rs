@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Write},
     net::TcpListener,
+    os::unix::fs::symlink,
     process::{Child, ChildStderr},
     time::{Duration, Instant},
 };
@@ -333,5 +334,21 @@ fn addresses_without_a_target_are_an_error_in_bounded_time() {
         };
         // The silent port has 10 s to answer.
         load(&address, &[&address, words], 15);
+    }
+}
+
+#[test]
+fn links_out_of_a_served_folder_can_be_forbidden() {
+    let dir = TestDir::new();
+    dir.folder("m");
+    dir.file("m/file", 4096, 1);
+    dir.file("secret", 4096, 2);
+    symlink("../secret", dir.path("m/outside")).unwrap();
+    symlink("file", dir.path("m/inside")).unwrap();
+    for (links, names) in [("any", 3), ("inside", 2), ("none", 1)] {
+        let target = Serving::start(&dir, &format!("m --links {links}"));
+        let listed = succeeds(&dir, &["ls", &target.uri("m")]);
+        assert_eq!(listed.lines().count(), names, "{links}: {listed}");
+        assert_eq!(listed.contains("outside"), links == "any", "{links}: {listed}");
     }
 }

@@ -143,6 +143,8 @@ impl HttpEngine {
         let Some(wait) = wait else {
             return self.finish(number, Err(io::Error::other(error)));
         };
+        let origin = request.remote.origin();
+        origin.show_wait(&error, request.sent, wait, &request.backoff);
         request.tries.retries += 1;
         request.needs_new = true;
         request.state = State::Waiting(now + wait);

@@ -31,6 +31,8 @@ pub(super) struct Request {
     /// The number of its bytes that were transferred.
     pub(super) got: usize,
     pub(super) state: State,
+    /// When its last request was sent; before the first one, when the I/O was accepted.
+    pub(super) sent: Instant,
     /// Whether it needs a new connection, after a failure.
     pub(super) needs_new: bool,
     pub(super) backoff: Backoff,
@@ -71,6 +73,7 @@ impl Request {
             sending: None,
             got: 0,
             state: State::Waiting(now),
+            sent: now,
             needs_new: false,
             backoff,
             renewals: 0,

@@ -1,6 +1,6 @@
 //! Requests on the caller's thread: the first request for an object, and reads of headers and manifests.
 
-use std::{io::Read, ops::Range, thread::sleep, time::Instant};
+use std::{io::Read, ops::Range, sync::Arc, thread::sleep, time::Instant};
 
 use straightway_core::{ErrorKind, Result};
 
@@ -34,14 +34,39 @@ pub enum FirstResponse {
     Redirect(String),
 }
 
+/// An object whose first response broke off.
+struct BrokenFront {
+    /// The length of the object.
+    bytes: u64,
+    validator: Option<Validator>,
+    /// The first bytes that arrived, and the number that were requested.
+    front: Vec<u8>,
+    front_bytes: usize,
+}
+
 /// A body, and its checksum if the response states it.
 type SummedBody = (ureq::BodyReader<'static>, Option<Checksum>);
 
 impl Remote {
-    /// Sends the first request for an object of unknown length.
+    /// Sends the first request for an object of unknown length. If the response breaks off, the rest of the first bytes
+    /// is requested, of the same version.
     pub fn first_response(&self, front_bytes: u32) -> Result<FirstResponse> {
         let front_bytes = u64::from(front_bytes.max(1));
-        let (first, _) = self.persist(|_| self.ask_first(front_bytes))?;
+        let mut begun: Option<BrokenFront> = None;
+        // Bytes that arrive again are no progress.
+        let mut received_max = 0;
+        let (first, _) = self.persist(|backoff| {
+            let asked = match begun.take() {
+                None => self.ask_first(front_bytes, &mut begun),
+                Some(broken) => self.ask_rest(broken, &mut begun),
+            };
+            let received = begun.as_ref().map_or(0, |broken| broken.front.len());
+            if received > received_max {
+                backoff.note_bytes(received - received_max);
+                received_max = received;
+            }
+            asked
+        })?;
         Ok(first)
     }
 
@@ -127,7 +152,9 @@ impl Remote {
         Ok((response.into_body().into_reader(), sum))
     }
 
-    fn ask_first(&self, front_bytes: u64) -> Result<FirstResponse, Judgement> {
+    /// Sends the first request once. If the response breaks off and states a version, `begun` gets the part that
+    /// arrived.
+    fn ask_first(&self, front_bytes: u64, begun: &mut Option<BrokenFront>) -> Result<FirstResponse, Judgement> {
         let mut response = self.ask(&(0..front_bytes))?;
         let headers = headers(&response);
         let head = HttpResponse::new(response.status().as_u16(), &headers, b"");
@@ -179,22 +206,61 @@ impl Remote {
         };
         drop(headers);
         let front_bytes = usize::try_from(front_bytes).expect("it fits into 32 bits");
-        let front = self.receive_all(&mut response, front_bytes)?;
+        let broken = BrokenFront {
+            bytes,
+            validator,
+            front: Vec::with_capacity(front_bytes),
+            front_bytes,
+        };
+        self.receive_front(broken, &mut response.body_mut().as_reader(), begun)
+    }
+
+    /// Requests the rest of the first bytes once. If the server refuses, or has another version, the next attempt
+    /// begins again.
+    fn ask_rest(&self, broken: BrokenFront, begun: &mut Option<BrokenFront>) -> Result<FirstResponse, Judgement> {
+        let (name, validator) = (self.name.clone(), broken.validator.clone());
+        let (origin, service) = (&self.origin, Arc::clone(&self.service));
+        let opened = Self::known(name, broken.bytes, validator, origin, service, &self.client);
+        let rest = broken.front.len() as u64..broken.front_bytes as u64;
+        match opened.ask_for(&rest) {
+            Ok((mut body, _)) => self.receive_front(broken, &mut body, begun),
+            Err(Judgement { next, error }) if next == Next::Fail || error.kind() == ErrorKind::Corrupt => {
+                Err(Judgement::new(Next::Retry, error))
+            }
+            Err(judgement) => {
+                *begun = Some(broken);
+                Err(judgement)
+            }
+        }
+    }
+
+    /// Receives the missing first bytes of an object from a body.
+    fn receive_front(
+        &self,
+        mut broken: BrokenFront,
+        body: &mut impl Read,
+        begun: &mut Option<BrokenFront>,
+    ) -> Result<FirstResponse, Judgement> {
+        let missing = broken.front_bytes - broken.front.len();
+        let mut buffer = vec![0; missing.min(STREAM_BYTES)];
+        let front = &mut broken.front;
+        if let Err(judgement) = self.receive(body, missing, &mut buffer, |piece| front.extend_from_slice(piece)) {
+            if broken.validator.as_ref().is_some_and(Validator::pins_reads) {
+                *begun = Some(broken);
+            }
+            return Err(judgement);
+        }
+        let BrokenFront {
+            bytes,
+            validator,
+            front,
+            ..
+        } = broken;
         Ok(FirstResponse::Found {
             bytes,
             validator,
             front,
         })
-    }
-
-    /// Receives the first bytes of a body.
-    fn receive_all(&self, response: &mut http::Response<ureq::Body>, bytes: usize) -> Result<Vec<u8>, Judgement> {
-        let mut all = Vec::with_capacity(bytes);
-        let mut buffer = vec![0; bytes.min(STREAM_BYTES)];
-        let mut body = response.body_mut().as_reader();
-        let add = |piece: &[u8]| all.extend_from_slice(piece);
-        self.receive(&mut body, bytes, &mut buffer, add)?;
-        Ok(all)
     }
 
     /// Checks whether an object is empty after the server refused a range without stating the length, as Ceph does.
@@ -286,6 +352,7 @@ impl Remote {
         let mut backoff = Backoff::unique(self.origin.network().settings());
         let (mut renewals, mut retries) = (0, 0);
         loop {
+            let since = Instant::now();
             let Judgement { next, error } = match attempt(&mut backoff) {
                 Ok(done) => return Ok((done, retries)),
                 Err(judgement) => judgement,
@@ -309,6 +376,7 @@ impl Remote {
             }
             let Some(wait) = wait else { return Err(error) };
             retries += 1;
+            self.origin.show_wait(&error, since, wait, &backoff);
             sleep(wait);
         }
     }

@@ -81,9 +81,13 @@ impl Lab {
     }
 
     pub(crate) fn try_open(&self, path: &str) -> Result<Arc<Remote>> {
+        self.open_front(path, 100).map(Arc::new)
+    }
+
+    /// Opens an object by a request for its first bytes.
+    pub(crate) fn open_front(&self, path: &str, front_bytes: u32) -> Result<Remote> {
         let name = format!("{}{path}", self.origin.site());
-        let remote = Remote::open(name, None, &self.origin, self.service(path), &self.client, 100);
-        remote.map(Arc::new)
+        Remote::open(name, None, &self.origin, self.service(path), &self.client, front_bytes)
     }
 
     pub(crate) fn open(&self, path: &str) -> Arc<Remote> {

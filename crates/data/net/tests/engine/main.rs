@@ -5,6 +5,7 @@
 mod checksums;
 mod encodings;
 mod fixture;
+mod opening;
 mod pacing;
 mod progress;
 

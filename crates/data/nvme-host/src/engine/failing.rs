@@ -21,7 +21,7 @@ impl NvmeEngine {
         let Some(status) = request.refused else {
             let bytes = request.result_bytes;
             if request.is_write() {
-                request.namespace.print.history.note_write();
+                request.namespace.print.history.end_write();
             }
             return self.finish(index, Ok(bytes));
         };

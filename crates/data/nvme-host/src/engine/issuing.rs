@@ -25,7 +25,7 @@ use crate::{
     refusal::Refusal,
     subsystem::Choice,
     verdicts::Verdict,
-    verify::{VERIFY_INTERVAL, verdict},
+    verify::{VERIFY_INTERVAL, other_machine, verdict},
 };
 
 /// The time for which a choice of controllers is cached. An ended controller is noticed immediately.
@@ -151,8 +151,16 @@ impl NvmeEngine {
             return result;
         }
         let request = &mut self.requests[number];
-        if request.is_write() {
-            namespace.print.history.note_write();
+        if request.is_write()
+            && !namespace
+                .print
+                .history
+                .begin_write(self.queues[queue].controller.boot())
+        {
+            // Another lane has just written to another machine. The next choice leaves this one out.
+            self.reaches
+                .retain(|reach| reach.opening != namespace.print.history.opening);
+            return BindResult::Until(now + VERIFY_INTERVAL);
         }
         request.queue = Some(queue);
         request.issued = 0;
@@ -168,6 +176,10 @@ impl NvmeEngine {
         let request = &mut self.requests[number];
         let namespace = &request.namespace;
         match verdict(own, &namespace.print) {
+            Verdict::Same if !namespace.print.history.permits_boot(own.boot()) => {
+                let why = other_machine(own.address);
+                return Err(BindResult::Failed(namespace.subsystem.replaced(&why)));
+            }
             Verdict::Same => return Ok(()),
             Verdict::Other(why) => {
                 return Err(BindResult::Failed(namespace.subsystem.replaced(&why)));

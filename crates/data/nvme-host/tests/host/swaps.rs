@@ -4,11 +4,15 @@ use std::{
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{Arc, atomic::Ordering},
     thread,
+    time::{Duration, Instant},
 };
 
-use straightway_io::{Handle, request::Op};
+use straightway_io::{
+    Handle, Store as _,
+    request::{Io, Op},
+};
 use straightway_nvme::{
-    Digests,
+    Digests, Status,
     index::{IndexEntry, NameIndex},
 };
 use straightway_nvme_host::{HostSettings, NvmeEngine, NvmeTcp, Portal};
@@ -39,7 +43,17 @@ fn targets(queues: u16) -> [Target; 2] {
 
 /// Two targets with the same writable file. The second shows another version of it by `difference`.
 fn twins(difference: u64) -> [Target; 2] {
-    [0, difference].map(|difference| {
+    twins_of([0, difference], [1, 1])
+}
+
+/// The same, on two machines, with equal versions.
+fn nodes() -> [Target; 2] {
+    twins_of([0, 0], [1, 2])
+}
+
+fn twins_of(differences: [u64; 2], boots: [u64; 2]) -> [Target; 2] {
+    [0, 1].map(|number| {
+        let (difference, boot) = (differences[number], boots[number]);
         let entry = IndexEntry {
             nsid: 1,
             is_writable: true,
@@ -49,7 +63,7 @@ fn twins(difference: u64) -> [Target; 2] {
         };
         let index = NameIndex {
             generation: 1,
-            boot: 1,
+            boot,
             entries: vec![entry],
         };
         let script = Script {
@@ -96,12 +110,7 @@ fn pump(mut from: &TcpStream, mut to: &TcpStream) {
 }
 
 fn opened(address: SocketAddr) -> Arc<dyn Handle> {
-    let settings = HostSettings {
-        attempts_max: 4,
-        ..settings(Digests::default())
-    };
-    let portal = Portal::new("127.0.0.1", address.port());
-    open(&NvmeTcp::new(portal, settings)).unwrap()
+    open(&store_at(address)).unwrap()
 }
 
 /// Reads a piece, which must be that of the first target.
@@ -196,4 +205,87 @@ fn a_further_association_that_fails_does_not_end_the_controller_of_the_path() {
     // The path has not connected again.
     read(&mut first, &object);
     assert_eq!(targets[0].shared.connections.load(Ordering::SeqCst), 2);
+}
+
+/// The store of one address.
+fn store_at(address: SocketAddr) -> NvmeTcp {
+    let settings = HostSettings {
+        attempts_max: 4,
+        ..settings(Digests::default())
+    };
+    NvmeTcp::new(Portal::new("127.0.0.1", address.port()), settings)
+}
+
+fn writes(target: &Target) -> u32 {
+    target.shared.writes.load(Ordering::SeqCst)
+}
+
+fn flushes(target: &Target) -> u32 {
+    target.shared.flushes.load(Ordering::SeqCst)
+}
+
+fn write_io(object: &Arc<dyn Handle>, at: usize) -> Io {
+    let mut io = io(Op::Write, object, at as u64, PIECE, 0);
+    io.fill(&vec![2; PIECE]);
+    io
+}
+
+#[test]
+fn a_flush_never_succeeds_on_another_machine_behind_the_address_than_the_one_with_the_writes() {
+    let targets = nodes();
+    // The flush of the machine that gets the writes would fail.
+    targets[0].shared.script.lock().unwrap().flush_status = Status::WRITE_FAULT.dnr();
+    let store = store_at(split(&targets, 2, false));
+    let object = open(&store).unwrap();
+    let (Some(mut first), Some(mut second)) = (engine(8), engine(8)) else {
+        return;
+    };
+    // Both machines confirm the file before anything is written.
+    read(&mut first, &object);
+    read(&mut second, &object);
+    assert!(reads(&targets[1]) > 0, "the second lane reaches the second machine");
+    assert!(run(&mut first, vec![write_io(&object, 0)])[0].result.is_ok());
+    let error = error_of(run(&mut second, vec![write_io(&object, PIECE)]));
+    assert!(
+        error.contains("another one than the machine with the last writes"),
+        "{error}"
+    );
+    let error = store.sync(&[Arc::clone(&object)]).unwrap_err().to_string();
+    assert!(
+        error.contains("another one than the machine with the last writes"),
+        "{error}"
+    );
+    assert_eq!((writes(&targets[1]), flushes(&targets[1])), (0, 0));
+}
+
+#[test]
+fn writes_and_flushes_stay_on_one_of_two_machines_with_the_same_file() {
+    for status in [Status::SUCCESS, Status::WRITE_FAULT.dnr()] {
+        let targets = nodes();
+        let mut settings = settings(Digests::default());
+        settings.paths = vec![Portal::new("127.0.0.1", targets[1].address.port())];
+        let store = NvmeTcp::new(Portal::new("127.0.0.1", targets[0].address.port()), settings);
+        let object = open(&store).unwrap();
+        let Some(mut engine) = engine(8) else { return };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while reads(&targets[0]) == 0 || reads(&targets[1]) == 0 {
+            assert!(Instant::now() < deadline, "a path is not used");
+            read(&mut engine, &object);
+        }
+        for target in &targets {
+            target.shared.script.lock().unwrap().flush_status = status;
+        }
+        let ios = (0..BYTES / PIECE).map(|number| Io {
+            tag: number as u32,
+            ..write_io(&object, number * PIECE)
+        });
+        for done in run(&mut engine, ios.collect()) {
+            assert_eq!(done.result.unwrap(), PIECE);
+        }
+        let written = [0, 1].map(|number| writes(&targets[number]) > 0);
+        assert!(written[0] != written[1], "one machine has all writes: {written:?}");
+        assert_eq!(store.sync(&[Arc::clone(&object)]).is_ok(), status == Status::SUCCESS);
+        let flushed = [0, 1].map(|number| flushes(&targets[number]) > 0);
+        assert_eq!(flushed, written);
+    }
 }

@@ -38,6 +38,7 @@ fn hosts_without_their_own_entry_reach_their_own_queues_and_no_others() {
     let mut config = memory(1 << 20);
     // Threads of closed connections may end late on a busy machine.
     config.connections_max = 2 * GUESTS_MAX;
+    config.address_connections_max = 2 * GUESTS_MAX;
     let (target, address) = start(&config);
     for number in 0..GUESTS_MAX {
         Host::connect(address, &named(&format!("nqn.guest.{number}"))).unwrap();

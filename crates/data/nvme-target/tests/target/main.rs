@@ -5,6 +5,7 @@
 mod auth;
 mod host;
 mod hosts;
+mod links;
 mod reads;
 mod runtime;
 mod violations;

@@ -15,6 +15,8 @@ use straightway_nvme::{
     pdu::{Data, IcReq, Ready, TermReq},
 };
 
+use straightway_nvme_target::{Listen, Target};
+
 use super::host::{Host, Login, NQN, Wire, config, file, host_nqn, memory, pattern, read, start, write};
 
 /// The fatal error status of the termination request that ends the connection.
@@ -377,6 +379,74 @@ fn connections_beyond_the_limit_are_refused_and_the_others_continue() {
     assert!(!matches!(beyond.stream.read(&mut byte), Ok(1)));
     queue.ok(read(1, 0, 1), &[]);
     drop(idle);
+}
+
+#[test]
+fn connections_beyond_the_limit_of_an_address_are_refused_and_other_addresses_are_served() {
+    let mut config = memory(1 << 20);
+    config.address_connections_max = 3;
+    config.ports.push(Listen::new("[::1]:0".parse().unwrap()));
+    let Ok(target) = Target::start(&config) else {
+        eprintln!("skipped: this machine has no IPv6 loopback, whose address is another one");
+        return;
+    };
+    let addresses = target.addresses();
+    let (_host, mut queue) = queue_on(addresses[0], &Login::default());
+    let idle = Wire::open(addresses[0], Digests::default());
+    let mut beyond = Wire::silent(addresses[0]);
+    let mut byte = [0];
+    assert!(!matches!(beyond.stream.read(&mut byte), Ok(1)));
+    serves(addresses[1]);
+    queue.ok(read(1, 0, 1), &[]);
+    drop(idle);
+    let start = Instant::now();
+    while target.connections() > 2 && start.elapsed() < Duration::from_secs(10) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    // Its place is free again.
+    Wire::open(addresses[0], Digests::default());
+}
+
+#[test]
+fn a_host_that_reads_nothing_is_disconnected_at_the_timeout() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(folder.path(), "data", &pattern(4 << 20, 3));
+    let disconnected = |digests: Digests| {
+        let mut config = config(vec![straightway_nvme_target::NamespaceSource::Path(path.clone())]);
+        config.stall_timeout = TIMEOUT;
+        let (target, address) = start(&config);
+        let login = Login {
+            digests,
+            ..Login::default()
+        };
+        let (_host, mut queue) = queue_on(address, &login);
+        let before = target.connections();
+        let command = queue.encode(&Pdu::Command(read(1, 0, 8192)), &[]);
+        let start = Instant::now();
+        queue.stream.write_all(&command.repeat(100)).unwrap();
+        while target.connections() == before {
+            assert!(start.elapsed() < 4 * TIMEOUT, "it is still connected");
+            thread::sleep(Duration::from_millis(20));
+        }
+        start.elapsed()
+    };
+    // With data digests the bytes are copied; without, they are sent by `sendfile`.
+    let digests = [
+        Digests::default(),
+        Digests {
+            header: true,
+            data: true,
+        },
+    ];
+    let took = thread::scope(|scope| {
+        let disconnected = &disconnected;
+        let runs = digests.map(|digests| scope.spawn(move || disconnected(digests)));
+        runs.map(|run| run.join().unwrap())
+    });
+    for took in took {
+        assert!(took >= TIMEOUT && took < TIMEOUT * 5 / 3, "{took:?}");
+    }
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! The environment of credential providers: files, variables, commands and HTTP, on the caller's thread and with
-//! limits.
+//! The environment of credential providers: files, variables and HTTP, on the caller's thread and with limits.
 
 use std::{
     collections::HashMap,
@@ -7,23 +6,16 @@ use std::{
     fs::File,
     io::Read,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
-    sync::{Arc, mpsc},
-    thread,
-    time::{Duration, Instant},
+    sync::Arc,
 };
 
 use bytes::Bytes;
-use reqsign_core::{CommandExecute, CommandOutput, Context, Env, Error, FileRead, HttpSend, Result};
+use reqsign_core::{Context, Env, Error, FileRead, HttpSend, Result};
 
 use crate::access::Environment;
 
 /// The longest configuration file, token or output of a command.
-const TEXT_BYTES_MAX: u64 = 1 << 20;
-
-/// The longest run time of a command, and the interval of checks.
-const COMMAND_TIME_MAX: Duration = Duration::from_mins(1);
-const COMMAND_STEP: Duration = Duration::from_millis(10);
+pub(super) const TEXT_BYTES_MAX: u64 = 1 << 20;
 
 /// Sends a request and waits for its response.
 pub(crate) type Http =
@@ -34,7 +26,6 @@ pub(crate) fn context(environment: &Environment, http: Http) -> Context {
     Context::new()
         .with_env(Variables(environment.clone()))
         .with_file_read(Files)
-        .with_command_execute(Commands)
         .with_http_send(Sender(http))
 }
 
@@ -48,6 +39,27 @@ pub(super) fn has_instance_metadata(environment: &Environment) -> bool {
 
 /// A value of the profile in AWS's configuration files. The credentials file takes precedence, as in AWS's clients.
 pub(crate) fn config_value(environment: &Environment, profile: &str, name: &str) -> Option<String> {
+    value_in(environment, profile, name, ini::Ini::load_from_str)
+}
+
+/// The same with its quotes and backslashes, as AWS's clients read it.
+pub(super) fn raw_config_value(environment: &Environment, profile: &str, name: &str) -> Option<String> {
+    value_in(environment, profile, name, |text| {
+        let options = ini::ParseOption {
+            enabled_quote: false,
+            enabled_escape: false,
+            ..ini::ParseOption::default()
+        };
+        ini::Ini::load_from_str_opt(text, options)
+    })
+}
+
+fn value_in(
+    environment: &Environment,
+    profile: &str,
+    name: &str,
+    parse: impl Fn(&str) -> std::result::Result<ini::Ini, ini::ParseError>,
+) -> Option<String> {
     let section = match profile {
         "default" => profile.to_owned(),
         other => format!("profile {other}"),
@@ -59,7 +71,7 @@ pub(crate) fn config_value(environment: &Environment, profile: &str, name: &str)
             (None, None) => return None,
         };
         let text = String::from_utf8(read(&path).ok()?).ok()?;
-        let file = ini::Ini::load_from_str(&text).ok()?;
+        let file = parse(&text).ok()?;
         let value = file.section(Some(section))?.get(name)?.trim();
         (!value.is_empty()).then(|| value.to_owned())
     };
@@ -101,53 +113,6 @@ impl FileRead for Files {
     async fn file_read(&self, path: &str) -> Result<Vec<u8>> {
         read(Path::new(path)).map_err(|e| Error::unexpected(format!("cannot read {path}: {e}")))
     }
-}
-
-#[derive(Debug)]
-struct Commands;
-
-impl CommandExecute for Commands {
-    async fn command_execute<'a>(&'a self, program: &'a str, args: &'a [&'a str]) -> Result<CommandOutput> {
-        run(program, args).map_err(|e| Error::unexpected(format!("cannot run {program}: {e}")))
-    }
-}
-
-/// Runs a command and reads its output. A command that takes too long is killed.
-fn run(program: &str, args: &[&str]) -> std::io::Result<CommandOutput> {
-    let mut child = Command::new(program)
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()?;
-    let mut pipe = child.stdout.take().expect("its output is a pipe");
-    // The output is read on a thread, so that a full pipe does not block the command.
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || {
-        let mut stdout = Vec::new();
-        let read = pipe.by_ref().take(TEXT_BYTES_MAX).read_to_end(&mut stdout);
-        let _ = sender.send(read.map(|_| stdout));
-    });
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if start.elapsed() > COMMAND_TIME_MAX {
-            child.kill()?;
-            child.wait()?;
-            return Err(std::io::Error::other("it took more than a minute"));
-        }
-        thread::sleep(COMMAND_STEP);
-    };
-    // A child of the command may still hold the pipe.
-    let left = COMMAND_TIME_MAX.saturating_sub(start.elapsed());
-    let stdout = receiver.recv_timeout(left).map_err(std::io::Error::other)??;
-    Ok(CommandOutput {
-        status: status.code().unwrap_or(-1),
-        stdout,
-        stderr: Vec::new(),
-    })
 }
 
 struct Sender(Http);

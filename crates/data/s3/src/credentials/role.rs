@@ -4,12 +4,15 @@
 
 use reqsign_aws_v4::{
     AssumeRoleCredentialProvider, AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider,
-    EnvCredentialProvider, IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider,
-    RequestSigner, SSOCredentialProvider,
+    EnvCredentialProvider, IMDSv2CredentialProvider, ProfileCredentialProvider, SSOCredentialProvider,
 };
 use reqsign_core::{Context, Error, ErrorKind, ProvideCredential, ProvideCredentialChain, Result, Signer};
 
-use super::context::config_value;
+use super::{
+    context::config_value,
+    process::{LastFailure, Process},
+    sts::{StsEndpoint, StsSender, StsSigner},
+};
 use crate::access::{Environment, REGION_DEFAULT};
 
 /// The longest chain of profiles that assume a role with the role of another.
@@ -19,11 +22,17 @@ const CHAIN_MAX: usize = 5;
 #[derive(Debug)]
 pub(super) enum Role {
     /// Assumes the role with other credentials.
-    Provider(Box<AssumeRoleCredentialProvider>),
+    Provider {
+        provider: Box<AssumeRoleCredentialProvider>,
+        /// Why the process of the source profile failed, if it did.
+        process_failure: LastFailure,
+    },
     /// Assumes the role with the token in a file, as in Kubernetes.
     WebIdentity {
         provider: Box<AssumeRoleWithWebIdentityCredentialProvider>,
-        token_file: String,
+        /// The file that the profile names.
+        token_file: Option<String>,
+        endpoint: StsEndpoint,
     },
     /// The role cannot be assumed, and why.
     Refused(&'static str),
@@ -35,20 +44,52 @@ impl Role {
         Self::of_chain(environment, profile, context, CHAIN_MAX)
     }
 
+    /// The role of the environment variables, which a token in a file assumes.
+    pub(super) fn of_environment(environment: &Environment) -> Self {
+        // The variables of a web identity may be missing: then its address does not matter.
+        if environment.get("AWS_WEB_IDENTITY_TOKEN_FILE").is_none() {
+            return Self::web_identity(
+                AssumeRoleWithWebIdentityCredentialProvider::new(),
+                None,
+                StsEndpoint::Aws,
+            );
+        }
+        match StsEndpoint::of(environment) {
+            Ok(endpoint) => Self::web_identity(AssumeRoleWithWebIdentityCredentialProvider::new(), None, endpoint),
+            Err(why) => Self::Refused(why),
+        }
+    }
+
+    fn web_identity(
+        provider: AssumeRoleWithWebIdentityCredentialProvider,
+        token_file: Option<String>,
+        endpoint: StsEndpoint,
+    ) -> Self {
+        Self::WebIdentity {
+            provider: Box::new(provider),
+            token_file,
+            endpoint,
+        }
+    }
+
     fn of_chain(environment: &Environment, profile: &str, context: &Context, left: usize) -> Option<Self> {
         let value = |name: &str| config_value(environment, profile, name);
         let role_arn = value("role_arn")?;
         let region = value("region").or_else(|| environment.get("AWS_REGION").map(str::to_owned));
         let region = region.unwrap_or_else(|| REGION_DEFAULT.to_owned());
+        let endpoint = match StsEndpoint::of(environment) {
+            Ok(endpoint) => endpoint,
+            Err(why) => return Some(Self::Refused(why)),
+        };
         if let Some(token_file) = value("web_identity_token_file") {
-            return Some(Self::with_token(role_arn, token_file, region, value));
+            return Some(Self::with_token(role_arn, token_file, region, endpoint, value));
         }
         if value("mfa_serial").is_some() {
             let why = "it needs a second factor (mfa_serial), which is not supported; get a session by other means \
                        and set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN";
             return Some(Self::Refused(why));
         }
-        let chain = ProvideCredentialChain::new();
+        let (chain, process_failure) = (ProvideCredentialChain::new(), LastFailure::default());
         let source = match (value("source_profile"), value("credential_source").as_deref()) {
             (Some(source), _) if source != profile => {
                 if left == 0 {
@@ -57,7 +98,7 @@ impl Role {
                 match Self::of_chain(environment, &source, context, left - 1) {
                     Some(Self::Refused(why)) => return Some(Self::Refused(why)),
                     Some(role) => chain.push(role),
-                    None => of_profile(chain, &source),
+                    None => of_profile(chain, environment, &source, &process_failure),
                 }
             }
             // The keys of the profile itself.
@@ -71,7 +112,7 @@ impl Role {
                 return Some(Self::Refused(why));
             }
         };
-        let signer = Signer::new(context.clone(), source, RequestSigner::new("sts", &region));
+        let signer = Signer::new(context.clone(), source, StsSigner::new(&region, endpoint));
         let mut role = AssumeRoleCredentialProvider::new(role_arn, signer)
             .with_region(region)
             .with_regional_sts_endpoint();
@@ -84,7 +125,10 @@ impl Role {
         if let Some(seconds) = value("duration_seconds").and_then(|text| text.parse().ok()) {
             role = role.with_duration_seconds(seconds);
         }
-        Some(Self::Provider(Box::new(role)))
+        Some(Self::Provider {
+            provider: Box::new(role),
+            process_failure,
+        })
     }
 
     /// The role that the token in a file assumes. Such a request is not signed. `value` returns a setting of the
@@ -93,6 +137,7 @@ impl Role {
         role_arn: String,
         token_file: String,
         region: String,
+        endpoint: StsEndpoint,
         value: impl Fn(&str) -> Option<String>,
     ) -> Self {
         let path = token_file.clone().into();
@@ -105,10 +150,7 @@ impl Role {
         if let Some(seconds) = value("duration_seconds").and_then(|text| text.parse().ok()) {
             provider = provider.with_duration_seconds(seconds);
         }
-        Self::WebIdentity {
-            provider: Box::new(provider),
-            token_file,
-        }
+        Self::web_identity(provider, Some(token_file), endpoint)
     }
 }
 
@@ -117,12 +159,29 @@ impl ProvideCredential for Role {
 
     async fn provide_credential(&self, context: &Context) -> Result<Option<Credential>> {
         match self {
-            Self::Provider(role) => role.provide_credential(context).await,
-            Self::WebIdentity { provider, token_file } => {
+            Self::Provider {
+                provider,
+                process_failure,
+            } => {
                 let provided = provider.provide_credential(context).await;
+                // Without the credentials of its source, the provider says only that it cannot sign.
+                provided.map_err(|error| process_failure.get().map_or(error, Error::config_invalid))
+            }
+            Self::WebIdentity {
+                provider,
+                token_file,
+                endpoint,
+            } => {
+                let sender = StsSender {
+                    context: context.clone(),
+                    endpoint: endpoint.clone(),
+                };
+                let provided = provider
+                    .provide_credential(&context.clone().with_http_send(sender))
+                    .await;
                 // The provider's own message does not name the file.
-                provided.map_err(|error| match error.kind() {
-                    ErrorKind::ConfigInvalid => {
+                provided.map_err(|error| match (error.kind(), token_file) {
+                    (ErrorKind::ConfigInvalid, Some(token_file)) => {
                         Error::config_invalid(format!("{error} (web_identity_token_file is {token_file})"))
                     }
                     _ => error,
@@ -134,11 +193,16 @@ impl ProvideCredential for Role {
 }
 
 /// Adds the providers of a profile without a role.
-fn of_profile(chain: ProvideCredentialChain<Credential>, profile: &str) -> ProvideCredentialChain<Credential> {
+fn of_profile(
+    chain: ProvideCredentialChain<Credential>,
+    environment: &Environment,
+    profile: &str,
+    process_failure: &LastFailure,
+) -> ProvideCredentialChain<Credential> {
     chain
         .push(ProfileCredentialProvider::new().with_profile(profile))
         .push(SSOCredentialProvider::new().with_profile(profile))
-        .push(ProcessCredentialProvider::new().with_profile(profile))
+        .push(Process::new(environment, profile, process_failure))
 }
 
 #[cfg(test)]

@@ -39,6 +39,19 @@ impl Doctor<'_> {
             let mend = "use https, or a service that supports CRC64NVME: an MD5 costs seconds of CPU per GiB";
             self.add("checksum of writes", CheckState::Note, seen.to_owned(), Some(mend));
         }
+        match place.compares_removed_versions() {
+            Ok(true) => {
+                let seen = "an object is removed only if it has the named version".to_owned();
+                self.add("conditional removal", CheckState::Fine, seen, None);
+            }
+            Ok(false) => {
+                let seen = "the service removes an object although it has another version than the named one";
+                let mend = "do not save a step of a checkpoint again while another process removes it: its manifest \
+                            could be removed";
+                self.add("conditional removal", CheckState::Note, seen.to_owned(), Some(mend));
+            }
+            Err(error) => self.fail("conditional removal", &error),
+        }
         match try_upload(&place) {
             Ok(()) => {
                 let seen = "a multipart upload can be begun and aborted".to_owned();
@@ -100,8 +113,9 @@ impl Doctor<'_> {
 fn try_upload(place: &S3) -> Result<()> {
     let key = place.probe_key();
     let full_name = place.bucket().describe(&key);
-    let id = place.initiate(&key, &full_name, &fresh_nonce(), true)?;
-    place.abort(&key, &id)
+    let started = place.initiate(&key, &full_name, &fresh_nonce(), true)?;
+    place.abort_lost(&key, &full_name, &started);
+    place.abort(&key, &started.id)
 }
 
 impl S3 {

@@ -271,3 +271,157 @@ fn a_failing_process_is_named_without_its_output() {
     assert!(error.to_string().contains("the profile's process failed"), "{error}");
     assert!(!format!("{error:?}").contains("hush"), "{error:?}");
 }
+
+/// A program with this text in a folder whose name has a blank, a quote and a backslash, and a configuration whose default
+/// profile runs it by `line`. `PROGRAM` in it is the path of the program.
+fn process(text: &str, line: impl Fn(&str) -> String) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let tools = folder.path().join(r#"my "tools" \here"#);
+    fs::create_dir(&tools).unwrap();
+    let program = tools.join("helper");
+    fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let config = folder.path().join("config");
+    let line = line(program.to_str().unwrap());
+    fs::write(&config, format!("[default]\ncredential_process = {line}\n")).unwrap();
+    let config = config.to_str().unwrap().to_owned();
+    (folder, config)
+}
+
+#[test]
+fn the_command_of_a_process_is_split_as_a_shell_splits_it() {
+    let single = |path: &str| format!("'{path}' --name 'it is so' \"\" a\\ b");
+    let double = |path: &str| {
+        let path = path.replace('\\', r"\\").replace('"', r#"\""#);
+        format!("\"{path}\" --name \"it is so\" '' a' 'b")
+    };
+    let bare = |path: &str| {
+        let path = path.replace('\\', r"\\").replace('"', r#"\""#).replace(' ', r"\ ");
+        format!("{path} --name it\\ is\\ so '' \"a b\"")
+    };
+    let lines: [&dyn Fn(&str) -> String; 3] = [&single, &double, &bare];
+    for line in lines {
+        // The program compares its arguments.
+        let text = format!(
+            "[ \"$#:$1:$2:$3:$4\" = '4:--name:it is so::a b' ] || exit 7\ncat <<'E'\n{}\nE",
+            temporary("FROMWORDS")
+        );
+        let (_folder, config) = process(&text, line);
+        reads_as("FROMWORDS", &[("AWS_CONFIG_FILE", &config)], &[]);
+    }
+}
+
+/// The error of an object that is opened with these variables.
+fn failure(pairs: &[(&str, &str)]) -> String {
+    let access = S3Access::of(environment(pairs));
+    let store = S3::new("lab", &access, &network()).unwrap();
+    let error = open(&store, "x").unwrap_err();
+    assert!(!format!("{error:?}").contains("hush"), "{error:?}");
+    error.to_string()
+}
+
+#[test]
+fn the_failure_of_a_process_names_its_cause() {
+    let quoted = |path: &str| format!("'{path}'");
+    let expired = temporary_until("OLD", "2001-01-01T00:00:00Z");
+    for (text, causes) in [
+        (
+            "echo hush; echo first >&2; echo 'no such vault' >&2; exit 3".to_owned(),
+            &["helper ended with exit status: 3", "`first / no such vault`"][..],
+        ),
+        (
+            "echo hush; exit 1".to_owned(),
+            &["exit status: 1", "wrote nothing to stderr"],
+        ),
+        ("kill -9 $$".to_owned(), &["signal: 9"]),
+        ("echo hush".to_owned(), &["helper did not print a JSON object"]),
+        ("echo '{\"Version\": 2}'".to_owned(), &["version 2"]),
+        (
+            format!("cat <<'E'\n{expired}\nE"),
+            &["those of the profile's process have expired"],
+        ),
+    ] {
+        let (_folder, config) = process(&text, quoted);
+        let error = failure(&[("AWS_CONFIG_FILE", &config)]);
+        for cause in causes {
+            assert!(error.contains(cause), "{cause}: {error}");
+        }
+    }
+    for (line, cause) in [
+        (
+            "/nonexistent/helper --token hush",
+            "cannot run /nonexistent/helper: No such file",
+        ),
+        ("'/bin/echo hush", "a quote in it is not closed"),
+    ] {
+        let (_folder, config) = process("", |_| line.to_owned());
+        let error = failure(&[("AWS_CONFIG_FILE", &config)]);
+        assert!(error.contains(cause), "{error}");
+    }
+    // As the source of a role.
+    let (folder, config) = process("echo 'no such vault' >&2; exit 3", quoted);
+    let role = "[profile role]\nrole_arn = arn:aws:iam::123456789012:role/worker\nsource_profile = default\n";
+    let both = fs::read_to_string(&config).unwrap() + role;
+    fs::write(&config, both).unwrap();
+    let error = failure(&[("AWS_CONFIG_FILE", &config), ("AWS_PROFILE", "role")]);
+    assert!(
+        error.contains("exit status: 3") && error.contains("no such vault"),
+        "{error}"
+    );
+    drop(folder);
+}
+
+#[test]
+fn roles_are_assumed_at_the_service_of_the_environment() {
+    let sts = Server::start(|_, request| {
+        let body = String::from_utf8_lossy(&request.body);
+        let text = format!("{}{body}", request.target);
+        let signed = request.header("authorization").unwrap_or_default();
+        let (action, is_right) = if text.contains("AssumeRoleWithWebIdentity") {
+            (
+                "AssumeRoleWithWebIdentity",
+                text.contains("WebIdentityToken=a-token") && signed.is_empty(),
+            )
+        } else {
+            (
+                "AssumeRole",
+                signed.contains("Credential=BASEACCESSKEY123/") && signed.contains("/sts/"),
+            )
+        };
+        if !is_right || !request.target.starts_with("/sts/") {
+            return Reply::new(403, &[], "");
+        }
+        let credentials = "<Credentials><AccessKeyId>ASSUMEDACCESSKEY</AccessKeyId><SecretAccessKey>s</SecretAccessKey>\
+                           <SessionToken>t</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration></Credentials>";
+        Reply::new(
+            200,
+            &[],
+            format!("<{action}Response><{action}Result>{credentials}</{action}Result></{action}Response>"),
+        )
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let (token, config) = (folder.path().join("token"), folder.path().join("config"));
+    fs::write(&token, "a-token").unwrap();
+    fs::write(
+        &config,
+        "[profile base]\naws_access_key_id = BASEACCESSKEY123\naws_secret_access_key = b\n\
+         [profile role]\nrole_arn = arn:aws:iam::123456789012:role/worker\nsource_profile = base\n",
+    )
+    .unwrap();
+    let url = format!("{}/sts", sts.url());
+    let endpoint = ("AWS_ENDPOINT_URL_STS", url.as_str());
+    let files = ("AWS_CONFIG_FILE", config.to_str().unwrap());
+    reads_as("ASSUMEDACCESSKEY", &[endpoint, files, ("AWS_PROFILE", "role")], &[]);
+    let identity = [
+        ("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/worker"),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap()),
+    ];
+    reads_as("ASSUMEDACCESSKEY", &[&[endpoint][..], &identity].concat(), &[]);
+    assert_eq!(sts.requests(), 2);
+    // An unusable address is named if it is needed, and only then.
+    let wrong = ("AWS_ENDPOINT_URL_STS", "hush.example");
+    let error = failure(&[&[wrong][..], &identity].concat());
+    assert!(error.contains("AWS_ENDPOINT_URL_STS"), "{error}");
+    let keys = [("AWS_ACCESS_KEY_ID", "FROMENV"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+    reads_as("FROMENV", &[&[wrong][..], &keys].concat(), &[]);
+}

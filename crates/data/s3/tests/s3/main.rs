@@ -3,8 +3,11 @@
 #![expect(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod bad_input;
+mod conditional_removal;
 mod credentials;
 mod faults;
+mod lengths;
+mod lost_starts;
 mod objects;
 mod part_checksums;
 mod server;
