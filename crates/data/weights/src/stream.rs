@@ -1,21 +1,30 @@
 //! Loads a model in batches: each batch has memory of its own, and the next loads while the last is used.
 //!
 //! A caller that copies tensors into existing parameters needs no second copy of the model: at most two batches are in
-//! memory, one in use and one loading.
+//! memory, one in use and one loading. In host memory they take turns in the same two regions: each page of a fresh
+//! region would be faulted in and zeroed, which takes as long as the copy from the page cache.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
-    thread::{Builder, JoinHandle},
-    time::Duration,
+    thread::{self, Builder, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use straightway_core::{Error, Place, Result};
-use straightway_io::Progress;
+use straightway_io::{Progress, Region};
 
-use super::{Loaded, Loader, Model, Selection, sharded::divide};
+use super::{Layout, Loaded, Loader, Model, Selection, sharded::divide};
+
+/// The time that a batch waits for the memory of the last but one. Its last tensor is usually dropped right after the
+/// caller has received the next batch.
+const RETURN_TIMEOUT: Duration = Duration::from_millis(2);
+
+/// The interval at which the returned memory is looked for.
+const RETURN_POLL: Duration = Duration::from_micros(50);
 
 /// The batches of a model, in order. An error ends the stream.
 ///
@@ -53,8 +62,9 @@ impl Loader {
         let (ready, inbox) = sync_channel(0);
         let (loader, model) = (self.clone(), Arc::clone(model));
         let load = move || {
+            let mut memory = BatchMemory::new(place);
             for batch in batches {
-                let weights = loader.load(&model, &batch, place);
+                let weights = memory.load(&loader, &model, &batch);
                 let is_over = weights.is_err();
                 if ready.send(weights).is_err() || is_over {
                     return;
@@ -71,6 +81,54 @@ impl Loader {
             progress: Arc::clone(&self.progress),
             thread: Some(thread),
         })
+    }
+}
+
+/// The memory of the batches of a stream.
+struct BatchMemory {
+    place: Place,
+    /// The memory of the last two batches, the older one first.
+    used: VecDeque<Arc<Region>>,
+}
+
+impl BatchMemory {
+    fn new(place: Place) -> Self {
+        let used = VecDeque::new();
+        Self { place, used }
+    }
+
+    /// Loads a batch, into the memory of an earlier one if the caller has dropped that.
+    fn load(&mut self, loader: &Loader, model: &Model, batch: &Selection) -> Result<Loaded> {
+        let layout = loader.layout(model, batch, self.place);
+        let region = match self.returned(&layout) {
+            Some(region) => region,
+            None => Arc::new(Region::at(self.place, layout.bytes)?),
+        };
+        // Work that is queued on a GPU may use memory whose tensors were dropped.
+        if self.place == Place::Host {
+            self.used.push_back(Arc::clone(&region));
+        }
+        loader.prepare_in(model, layout, region).load()
+    }
+
+    /// The memory of the last batch but one, if the caller has dropped all of its tensors and it fits.
+    fn returned(&mut self, layout: &Layout) -> Option<Arc<Region>> {
+        if self.used.len() < 2 {
+            return None;
+        }
+        let mut region = self.used.pop_front()?;
+        // Memory of a much larger batch is freed.
+        if !(layout.bytes..=2 * layout.bytes).contains(&region.bytes()) {
+            return None;
+        }
+        let start = Instant::now();
+        while Arc::get_mut(&mut region).is_none() {
+            if start.elapsed() > RETURN_TIMEOUT {
+                return None;
+            }
+            thread::sleep(RETURN_POLL);
+        }
+        Some(region)
     }
 }
 
