@@ -974,8 +974,8 @@ def test_a_checkpointer_shows_its_folder_and_rank(tmp_path):
 
 
 def test_wrong_storage_options_are_refused_when_it_is_made(tmp_path):
-    with pytest.raises(ValueError, match="use option endpoint"):
-        straightway.Checkpointer(tmp_path, storage_options={"endpoint": "x"})
+    with pytest.raises(ValueError, match="nonsense"):
+        straightway.Checkpointer(tmp_path, storage_options={"nonsense": "x"})
     for write in (straightway.save_file, straightway.numpy.save_file, straightway.torch.save_file):
-        with pytest.raises(ValueError, match="use option endpoint"):
-            write({}, "s3://bucket/a", storage_options={"endpoint": "x"})
+        with pytest.raises(ValueError, match="nonsense"):
+            write({}, "s3://bucket/a", storage_options={"nonsense": "x"})

@@ -456,7 +456,7 @@ def test_options_that_cannot_be_honoured_are_refused_by_name(tmp_path):
     for wrong, words in [
         ({"_extensions": [object()]}, "_extensions is not supported"),
         ({"serialization_format": "carrier pigeon"}, "serialization_format=carrier pigeon"),
-        ({"storage_options": {"endpoint": "x"}}, "use option endpoint"),
+        ({"storage_options": {"nonsense": "x"}}, "nonsense"),
         ({"compression": "gzip"}, "compression is zstd"),
         ({"rate_bytes_per_s": -1}, "rate_bytes_per_s"),
     ]:
@@ -503,7 +503,7 @@ def test_complex_numbers_of_every_width_go_into_every_other(tmp_path):
         for narrow, dtype in enumerate(widths):
             target = {"z": torch.zeros(2, dtype=dtype)}
             if narrow < wide:
-                with pytest.raises(CheckpointException, match="'z' was saved as .*cast=True"):
+                with pytest.raises(CheckpointException, match="'z' was saved as .*, and goes to "):
                     dcp.load(target, storage_reader=StorageReader(folder, cast=False), no_dist=True)
             dcp.load(target, storage_reader=StorageReader(folder, cast=True), no_dist=True)
             assert target["z"].to(torch.complex128).tolist() == exact

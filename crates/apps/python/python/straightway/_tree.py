@@ -367,14 +367,15 @@ class Plan:
         """Restores the keys that the target has. Entries that only the checkpoint has are not read."""
         saved = dict(self._entries(node[1], path))
         absent = [key for key in target if key not in saved]
-        if not self._strict:
-            self.missing += [_join(path, key) for key in absent]
-        elif absent:
+        if absent and self._strict:
             shown = ", ".join(repr(_join(path, key)) for key in absent[:8])
             raise KeyError(f"the checkpoint has no {shown}" + (" and more" if len(absent) > 8 else ""))
-        makers = [
-            (key, self._follow(saved[key], value, _join(path, key))) for key, value in target.items() if key in saved
-        ]
+        makers: list[tuple[Any, Callable[[], Any]]] = []
+        for key, value in target.items():
+            if key in saved:
+                makers.append((key, self._follow(saved[key], value, _join(path, key))))
+            else:
+                self.missing.append(_join(path, key))
 
         def assign() -> Any:
             for key, make in makers:
