@@ -5,22 +5,32 @@ use pyo3::{
     import_exception,
     prelude::*,
 };
-use straightway_core::{Error, ErrorKind, hint::Setting};
+use straightway_core::{Error, ErrorDetail, ErrorKind, hint::Setting};
 
-// A `ValueError`. The second is a `KeyError` as well.
+// All are a `ValueError`. `_errors.py` says what else each is.
 import_exception!(straightway._errors, SafetensorError);
 import_exception!(straightway._errors, MissingTensorError);
+import_exception!(straightway._errors, ExistsError);
+import_exception!(straightway._errors, BusyError);
+import_exception!(straightway._errors, DamagedError);
+import_exception!(straightway._errors, ChangedError);
 
 /// The exception of an error.
 pub(crate) fn exception(error: &Error) -> PyErr {
     let text = text(error);
-    match (error.os_code(), error.kind()) {
+    if let Some(code) = error.os_code() {
         // Python chooses the class by the number: PermissionError, IsADirectoryError and so on.
-        (Some(code), _) => PyOSError::new_err((code, text)),
-        (None, ErrorKind::NotFound) => PyFileNotFoundError::new_err(text),
-        (None, ErrorKind::Invalid | ErrorKind::Corrupt) => SafetensorError::new_err(text),
-        (None, ErrorKind::Transient) => PyOSError::new_err(text),
-        (None, _) => PyRuntimeError::new_err(text),
+        return PyOSError::new_err((code, text));
+    }
+    match (error.detail(), error.kind()) {
+        (Some(ErrorDetail::Exists), _) => ExistsError::new_err(text),
+        (Some(ErrorDetail::Busy), _) => BusyError::new_err(text),
+        (Some(ErrorDetail::Changed), _) => ChangedError::new_err(text),
+        (_, ErrorKind::NotFound) => PyFileNotFoundError::new_err(text),
+        (_, ErrorKind::Corrupt) => DamagedError::new_err(text),
+        (_, ErrorKind::Invalid) => SafetensorError::new_err(text),
+        (_, ErrorKind::Transient) => PyOSError::new_err(text),
+        (_, _) => PyRuntimeError::new_err(text),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use pyo3::{exceptions::PyFileNotFoundError, prelude::*, types::PyTuple};
-use straightway_core::Uri;
+use straightway_core::{Bytes, Uri};
 use straightway_weights as weights;
 
 use crate::{
@@ -94,6 +94,11 @@ impl Model {
     #[getter]
     fn nbytes(&self) -> u64 {
         self.0.bytes()
+    }
+
+    fn __repr__(&self) -> String {
+        let (path, tensors) = (self.0.path.display().to_string(), self.0.tensors.len());
+        format!("<Model {path:?}: {tensors} tensors, {}>", Bytes(self.0.bytes()))
     }
 
     fn __len__(&self) -> usize {

@@ -106,11 +106,14 @@ fn numpy_type<'py>(py: Python<'py>, dtype: &NumpyType) -> PyResult<Bound<'py, Py
         NumpyType::Extension(name) => class.call1((PyModule::import(py, "ml_dtypes")?.getattr(*name)?,)),
         NumpyType::Rows(within, shape) => class.call1(((numpy_type(py, within)?, PyTuple::new(py, shape)?),)),
         NumpyType::Fields(item_bytes, fields) => {
-            let types = fields.iter().map(|(_, dtype, _)| numpy_type(py, dtype));
+            let types = fields.iter().map(|field| numpy_type(py, &field.dtype));
             let record = PyDict::new(py);
-            record.set_item("names", fields.iter().map(|(name, ..)| name).collect::<Vec<_>>())?;
+            record.set_item("names", fields.iter().map(|field| &field.name).collect::<Vec<_>>())?;
             record.set_item("formats", types.collect::<PyResult<Vec<_>>>()?)?;
-            record.set_item("offsets", fields.iter().map(|(.., offset)| *offset).collect::<Vec<_>>())?;
+            record.set_item("offsets", fields.iter().map(|field| field.offset).collect::<Vec<_>>())?;
+            if fields.iter().any(|field| field.title.is_some()) {
+                record.set_item("titles", fields.iter().map(|field| &field.title).collect::<Vec<_>>())?;
+            }
             record.set_item("itemsize", item_bytes)?;
             class.call1((record,))
         }

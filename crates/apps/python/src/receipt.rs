@@ -107,10 +107,16 @@ impl Receipt {
     }
 
     fn __repr__(&self) -> String {
+        let receipt = &self.0;
+        let mut routes: Vec<_> = receipt.routes.iter().map(|row| row.route.to_string()).collect();
+        routes.sort_unstable();
+        routes.dedup();
         format!(
-            "<Receipt: {} in {}>",
-            straightway_core::Bytes(self.0.bytes),
-            straightway_core::Seconds(self.0.seconds)
+            "<Receipt: {} in {} by [{}], bound by {}>",
+            Bytes(receipt.bytes),
+            Seconds(receipt.seconds),
+            routes.join(", "),
+            receipt.bound_by
         )
     }
 }

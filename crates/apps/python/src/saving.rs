@@ -11,17 +11,19 @@ use crate::{
     borrowed::{BorrowedTensor, Contexts, Described},
     executor,
     receipt::Receipt,
-    stores::locate,
+    stores::{StorageOptions, stores_with},
     waiting,
 };
 
 /// Writes tensors to a safetensors file, which appears when it is complete and durable.
 #[pyfunction]
+#[pyo3(signature = (tensors, path, metadata, *, storage_options=None))]
 pub(crate) fn save(
     py: Python<'_>,
     tensors: Vec<Described>,
     path: PathBuf,
     metadata: BTreeMap<String, String>,
+    storage_options: Option<StorageOptions>,
 ) -> PyResult<Receipt> {
     let tensors: Vec<_> = tensors
         .into_iter()
@@ -33,7 +35,7 @@ pub(crate) fn save(
     let receipt = waiting::run(py, &progress, move || {
         let mut contexts = Contexts::default();
         let held = tensors.iter().map(|tensor| held(tensor, &mut contexts));
-        let target = locate(&path)?;
+        let target = stores_with(storage_options)?.locate(&path)?;
         let saver = FileSaver {
             progress: watched,
             ..FileSaver::new(executor::of([&target])?)

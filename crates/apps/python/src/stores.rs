@@ -1,7 +1,7 @@
 //! The stores of the package, and the options of a call for them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -13,24 +13,49 @@ use straightway_io::store::{Location, Registry, Verb};
 
 use crate::per_process::PerProcess;
 
-/// The environment variables that a registry was made from, and the registry.
-type Made = (Vec<(String, String)>, Arc<Registry>);
+/// Names and values.
+type Settings = Vec<(String, String)>;
 
-/// The registry of calls without options. One that waits for credentials holds locks, so a forked child makes its own.
-static SHARED: PerProcess<Option<Made>> = PerProcess::new();
+/// A registry that is used again.
+struct Shared {
+    /// The environment variables that it was made from.
+    variables: Settings,
+    options: Settings,
+    registry: Arc<Registry>,
+}
 
-/// The registry of this process. It is made again when the environment has changed.
+/// The maximum number of shared registries. The one that was made first is dropped for a new one.
+const SHARED_MAX: usize = 8;
+
+/// The registry of calls without options, and those of folders of checkpoints with options, which are opened for every
+/// call. One that waits for credentials holds locks, so a forked child makes its own.
+static SHARED: PerProcess<VecDeque<Shared>> = PerProcess::new();
+
+/// The registry of calls without options.
 pub(crate) fn stores() -> Result<Arc<Registry>> {
-    let now = variables();
-    let mut made = SHARED.lock();
-    match &*made {
-        Some((then, registry)) if *then == now => Ok(Arc::clone(registry)),
-        _ => {
-            let fresh = Arc::new(registry(&[])?);
-            *made = Some((now, Arc::clone(&fresh)));
-            Ok(fresh)
+    shared(Settings::new())
+}
+
+/// The shared registry for options. It is made again when the environment has changed.
+fn shared(options: Settings) -> Result<Arc<Registry>> {
+    let variables = variables();
+    let mut known = SHARED.lock();
+    if let Some(at) = known.iter().position(|shared| shared.options == options) {
+        if known[at].variables == variables {
+            return Ok(Arc::clone(&known[at].registry));
         }
+        known.remove(at);
     }
+    let registry = Arc::new(registry(&options)?);
+    if known.len() == SHARED_MAX {
+        known.pop_front();
+    }
+    known.push_back(Shared {
+        variables,
+        options,
+        registry: Arc::clone(&registry),
+    });
+    Ok(registry)
 }
 
 /// The location that a path or URI names, for calls without options.
@@ -54,15 +79,24 @@ pub(crate) type StorageOptions = BTreeMap<String, Setting>;
 
 /// The registry of a call with its own options.
 pub(crate) fn stores_with(options: Option<StorageOptions>) -> Result<Arc<Registry>> {
-    let Some(options) = options.filter(|options| !options.is_empty()) else {
+    let options = settings(options);
+    if options.is_empty() {
         return stores();
-    };
+    }
+    Ok(Arc::new(registry(&options)?))
+}
+
+/// The registry of a folder of checkpoints with its own options. Later calls for the folder share it.
+pub(crate) fn stores_shared(options: Option<StorageOptions>) -> Result<Arc<Registry>> {
+    shared(settings(options))
+}
+
+fn settings(options: Option<StorageOptions>) -> Settings {
     let text = |(name, value)| match value {
         Setting::Flag(flag) => (name, flag.to_string()),
         Setting::Text(text) => (name, text),
     };
-    let options: Vec<_> = options.into_iter().map(text).collect();
-    Ok(Arc::new(registry(&options)?))
+    options.into_iter().flatten().map(text).collect()
 }
 
 /// Whether a name is a local path and not a URI.

@@ -97,7 +97,7 @@ impl Stream {
                 loader,
             })
         } else {
-            let stream = loader.stream(&opened.0, &selection, place, batch_bytes);
+            let stream = loader.stream_in_turns(&opened.0, &selection, place, batch_bytes);
             Batches::Own(Mutex::new(stream.or_raise()?))
         };
         Ok(Self {

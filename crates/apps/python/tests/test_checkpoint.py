@@ -17,8 +17,11 @@ import numpy
 import pytest
 import safetensors.numpy
 import straightway
+import straightway.numpy
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import straightway.torch
 
 
 def equal(a, b):
@@ -874,3 +877,105 @@ def test_a_refused_value_is_named_by_its_path(tmp_path):
         checkpointer.save(1, {"outer": [0, {"own": Own(5)}]}, async_=False)
         with pytest.raises(ValueError, match="outer.1.own: .*Own"):
             checkpointer.load()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_class_that_will_need_trust_is_warned_about_at_the_save(tmp_path):
+    state = {"deep": [0, {"own": Own(5)}], "again": Own(6), "plain": {1, 2}, "t": torch.ones(2)}
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        with pytest.warns(UserWarning, match=r"^deep.1.own has .*Own, which is saved as a pickle and loaded only with trust=True\nhint: ") as heard:
+            checkpointer.save(1, state, async_=False)
+        # Once for each class, and at the line that saves.
+        assert len(heard) == 1 and heard[0].filename == __file__
+        checkpointer.save(2, state, async_=False)
+        with pytest.warns(UserWarning, match="^a key of keys has .*Own"):
+            straightway.Checkpointer(tmp_path / "keys").save(1, {"keys": {OwnKey(1): 2}}, async_=False)
+    with straightway.Checkpointer(tmp_path, trust=True) as checkpointer:
+        checkpointer.save(3, state, async_=False)
+        assert checkpointer.load(3)["again"] == Own(6)
+
+
+class OwnKey(Own):
+    """A key of a class of the user."""
+
+    def __hash__(self):
+        return self.n
+
+
+def test_named_tuples_of_optax_are_warned_about_and_loaded_with_trust(tmp_path):
+    optax = pytest.importorskip("optax", reason="optax is not installed")
+    state = {"params": {"w": numpy.ones(3, "float32")}}
+    state["opt"] = optax.adam(0.1).init(state["params"])
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        with pytest.warns(UserWarning, match="^opt.0 has optax.*ScaleByAdamState"):
+            checkpointer.save(1, state, async_=False)
+        with pytest.raises(ValueError, match="^opt.0: .*ScaleByAdamState"):
+            checkpointer.load()
+    found = straightway.Checkpointer(tmp_path, trust=True).load()["opt"]
+    assert type(found[0]) is type(state["opt"][0]) and found[0].mu["w"].tolist() == [0, 0, 0]
+
+
+def test_a_listing_has_the_tensors_of_a_step(tmp_path):
+    state = {"model": {"w": torch.zeros(3, 4, dtype=torch.bfloat16), "b": numpy.zeros(5, "int8")}, "z": torch.zeros(2, dtype=torch.complex128), "n": 3}
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, state, async_=False)
+        checkpointer.save(2, {"other": torch.zeros(0, 7)}, async_=False)
+        found = checkpointer.tensors(1)
+        assert found["model.w"] == straightway.TensorInfo("BF16", (3, 4), 24)
+        assert {name: (info.dtype, info.shape, info.nbytes) for name, info in found.items()} == {
+            "model.w": ("BF16", (3, 4), 24), "model.b": ("I8", (5,), 5), "z": ("F64", (2, 2), 32),
+        }  # fmt: skip
+        assert checkpointer.tensors() == {"other": straightway.TensorInfo("F32", (0, 7), 0)}
+        with pytest.raises(FileNotFoundError, match="step 9"):
+            checkpointer.tensors(9)
+
+
+def test_a_restore_that_is_not_strict_leaves_what_the_checkpoint_does_not_have(tmp_path):
+    torch.manual_seed(1)
+    saved = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    checkpointer = straightway.Checkpointer(tmp_path)
+    checkpointer.save(1, {"model": saved, "a": {"b": torch.ones(2)}, "list": [torch.ones(2)], "only": torch.ones(9)}, async_=False)
+
+    def target():
+        model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2), torch.nn.Linear(2, 5))
+        torch.nn.init.zeros_(model[2].weight)
+        return {"model": model, "a": {"b": torch.zeros(2), "new": torch.zeros(1)}, "optimizer": {"lr": 0.5}, "list": [torch.zeros(2)]}
+
+    into = target()
+    for strict in ({}, {"strict": True}):
+        with pytest.raises(KeyError, match="optimizer"):
+            checkpointer.restore(into=into, **strict)
+    assert not into["a"]["b"].any()
+    restored = checkpointer.restore(into=into, strict=False)
+    assert restored.missing == ["model.2.weight", "model.2.bias", "a.new", "optimizer"]
+    assert torch.equal(into["model"][0].weight, saved[0].weight) and not into["model"][2].weight.any()
+    assert into["a"]["b"].all() and into["optimizer"] == {"lr": 0.5} and into["list"][0].all()
+    assert checkpointer.restore(into={"a": {}}).missing == []
+    # Entries of a module that only the checkpoint has are not read, and a wrong shape is an error as before.
+    small = {"model": torch.nn.Sequential(torch.nn.Linear(3, 2))}
+    restored = checkpointer.restore(into=small, strict=False)
+    assert restored.missing == [] and restored.bytes == 8 * 4 and torch.equal(small["model"][0].bias, saved[0].bias)
+    for wrong in ({"a": {"b": torch.zeros(3)}}, {"model": torch.nn.Sequential(torch.nn.Linear(4, 2))}, {"list": [torch.zeros(2)] * 2}):
+        with pytest.raises(ValueError, match="shape|list of"):
+            checkpointer.restore(into=wrong, strict=False)
+    # Objects whose `load_state_dict` has no such option get their whole state.
+    optimizer = torch.optim.SGD(saved.parameters(), lr=0.25)
+    checkpointer.save(2, {"optimizer": optimizer}, async_=False)
+    other = torch.optim.SGD(saved.parameters(), lr=0.5)
+    assert checkpointer.restore(into={"optimizer": other}, strict=False).missing == [] and other.param_groups[0]["lr"] == 0.25
+
+
+def test_a_checkpointer_shows_its_folder_and_rank(tmp_path):
+    with straightway.Checkpointer(tmp_path, rank=1, world_size=3, run="r") as checkpointer:
+        assert repr(checkpointer) == f"<Checkpointer {str(tmp_path)!r}: rank 1 of 3>"
+    with straightway.Checkpointer(tmp_path / "slow", rate_bytes_per_s=20e6) as checkpointer:
+        checkpointer.save(1, {"t": numpy.ones(1 << 20)})
+        assert repr(checkpointer).endswith("rank 0 of 1, a save is under way>")
+
+
+def test_wrong_storage_options_are_refused_when_it_is_made(tmp_path):
+    with pytest.raises(ValueError, match="nonsense"):
+        straightway.Checkpointer(tmp_path, storage_options={"nonsense": "x"})
+    for write in (straightway.save_file, straightway.numpy.save_file, straightway.torch.save_file):
+        with pytest.raises(ValueError, match="nonsense"):
+            write({}, "s3://bucket/a", storage_options={"nonsense": "x"})

@@ -1,6 +1,7 @@
 """Common uses of ``torch.distributed.checkpoint``: options, overwriting, resuming, other writers' checkpoints."""
 
 import gc
+import inspect
 import io
 import os
 import pickle
@@ -20,6 +21,7 @@ import straightway
 from straightway.torch import Stager, StorageReader, StorageWriter, convert
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import SerializationFormat
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -436,8 +438,10 @@ def test_overwrite_false_refuses_an_existing_checkpoint_before_it_writes(tmp_pat
     for path in (tmp_path / "folder", tmp_path / "run/step-3"):
         writer = StorageWriter(path, overwrite=False)
         dcp.save(state(1), storage_writer=writer, no_dist=True)
-        with pytest.raises(CheckpointException, match="Checkpoint already exists and self.overwrite=False"):
+        with pytest.raises(CheckpointException, match="Checkpoint already exists and self.overwrite=False") as caught:
             dcp.save(state(2), storage_writer=StorageWriter(path, overwrite=False), no_dist=True)
+        (failure,) = caught.value.failures.values()
+        assert isinstance(failure[0], straightway.ExistsError) and isinstance(failure[0], RuntimeError)
         same(loaded(path), state(1))
     # Without the option, a folder gets its next step.
     dcp.save(state(2), storage_writer=StorageWriter(tmp_path / "folder"), no_dist=True)
@@ -451,13 +455,19 @@ def test_overwrite_false_refuses_an_existing_checkpoint_before_it_writes(tmp_pat
 def test_options_that_cannot_be_honoured_are_refused_by_name(tmp_path):
     for wrong, words in [
         ({"_extensions": [object()]}, "_extensions is not supported"),
-        ({"serialization_format": "torch_save"}, "serialization_format=torch_save"),
+        ({"serialization_format": "carrier pigeon"}, "serialization_format=carrier pigeon"),
+        ({"storage_options": {"nonsense": "x"}}, "nonsense"),
         ({"compression": "gzip"}, "compression is zstd"),
         ({"rate_bytes_per_s": -1}, "rate_bytes_per_s"),
     ]:
         with pytest.raises(ValueError, match=words):
             StorageWriter(tmp_path, **wrong)
-    StorageWriter(tmp_path, _extensions=None, serialization_format="safetensors")
+    # The defaults of PyTorch's own writer are accepted.
+    defaults = inspect.signature(FileSystemWriter).parameters
+    for given in (*SerializationFormat, "torch_save", "safetensors", defaults["serialization_format"].default):
+        StorageWriter(tmp_path, _extensions=defaults["_extensions"].default, serialization_format=given)
+    assert repr(StorageWriter(tmp_path / "step-3")) == f"<StorageWriter '{tmp_path}/step-3'>"
+    assert repr(StorageReader(tmp_path)) == f"<StorageReader '{tmp_path}'>" and "Stager" in repr(Stager())
 
 
 def test_a_load_without_our_reader_says_what_to_use(tmp_path):
@@ -465,3 +475,35 @@ def test_a_load_without_our_reader_says_what_to_use(tmp_path):
     for reader in (None, FileSystemReader(tmp_path / "step-1")):
         with pytest.raises(CheckpointException, match="storage_reader=straightway.torch.StorageReader"):
             dcp.load(zeros(state()), storage_reader=reader, checkpoint_id=tmp_path / "step-1", no_dist=True)
+
+
+class Plain:
+    """A class of the user."""
+
+
+@pytest.mark.filterwarnings("error:.*trust=True")
+def test_a_value_that_will_need_trust_is_warned_about_at_the_save(tmp_path):
+    writer = StorageWriter(tmp_path)
+    values = {"w": torch.ones(2), "own": Plain(), "list": [1, {"x": (2.5, None)}], "bytes": io.BytesIO(b"x"), "tensor": [torch.ones(3)]}
+    with pytest.warns(UserWarning, match="'own' is saved as a pickle and loaded only with trust=True: .*Plain") as heard:
+        dcp.save(values, storage_writer=writer, no_dist=True)
+    assert len([warning for warning in heard if "trust=True" in str(warning.message)]) == 1
+    # Once for each name.
+    dcp.save(values, storage_writer=writer, no_dist=True)
+    with pytest.raises(CheckpointException, match="'own' is not loaded unless its writer is trusted"):
+        dcp.load({"own": 0}, storage_reader=StorageReader(tmp_path), no_dist=True)
+
+
+def test_complex_numbers_of_every_width_go_into_every_other(tmp_path):
+    exact = [complex(1.5, -2), complex(0.25, 1024)]
+    widths = [torch.complex32, torch.complex64, torch.complex128]
+    for wide, source in enumerate(widths):
+        folder = tmp_path / str(wide)
+        dcp.save({"z": torch.tensor(exact, dtype=source)}, storage_writer=StorageWriter(folder), no_dist=True)
+        for narrow, dtype in enumerate(widths):
+            target = {"z": torch.zeros(2, dtype=dtype)}
+            if narrow < wide:
+                with pytest.raises(CheckpointException, match="'z' was saved as .*, and goes to "):
+                    dcp.load(target, storage_reader=StorageReader(folder, cast=False), no_dist=True)
+            dcp.load(target, storage_reader=StorageReader(folder, cast=True), no_dist=True)
+            assert target["z"].to(torch.complex128).tolist() == exact

@@ -473,3 +473,23 @@ def test_the_progress_of_a_filtered_stream_reaches_its_total(model):
     assert sorted(name for name, _ in stream) == ["layers.0.bias", "layers.0.weight"]
     total = expected["layers.0.bias"].nbytes + expected["layers.0.weight"].nbytes
     assert seen[-1] == (total, total) and len(seen) == 2
+
+
+def test_a_stream_on_the_cpu_reuses_memory_but_never_while_it_is_in_use(tmp_path):
+    path = tmp_path / "m.safetensors"
+    expected = {f"t{i}": numpy.full(1 << 18, i, "f4") for i in range(40)}
+    straightway.save_file(expected, path)
+    addresses = set()
+    for name, array in straightway.iterate(path, framework="np", batch_bytes=2 << 20):
+        addresses.add(array.ctypes.data)
+        assert (array == expected[name]).all(), name
+    # Forty arrays in twenty batches. A batch that came late had memory of its own.
+    assert len(addresses) < 40
+    # All of them, some of them, and a view of one are kept.
+    for keeps in (lambda n: True, lambda n: n % 7 == 0, lambda n: n == 3):
+        kept = {}
+        for number, (name, array) in enumerate(straightway.iterate(path, framework="np", batch_bytes=2 << 20)):
+            if keeps(number):
+                kept[name] = array[5:]
+        for name, array in kept.items():
+            assert (array == expected[name][5:]).all(), name

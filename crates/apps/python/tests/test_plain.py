@@ -18,10 +18,15 @@ import uuid
 import numpy
 import pytest
 import straightway
+import straightway.numpy
 from straightway import _plain
 from straightway._straightway import plain_decoded, plain_unpickled
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch.distributed.checkpoint as dcp
+import straightway.torch
+from torch.distributed.checkpoint.api import CheckpointException
 
 ZONE = datetime.timezone(datetime.timedelta(hours=-3, minutes=30), "here")
 RECORD = numpy.dtype({"names": ["a", "b"], "formats": ["<i2", (">f4", (2, 3))], "offsets": [1, 8], "itemsize": 40})
@@ -29,7 +34,7 @@ RECORD = numpy.dtype({"names": ["a", "b"], "formats": ["<i2", (">f4", (2, 3))], 
 VALUES = [
     None, True, False, 0, -1, 255, (1 << 63) - 1, 1 << 63, -(1 << 63), -(1 << 63) - 1, 1 << 80, -(1 << 100_000),
     0.1, -0.0, 1e300, 5e-324, math.inf, -math.inf, complex(1, -0.0), complex(math.inf, 2),
-    "", "text", "é\u202e\x00", "\ud800 by itself", b"", b"\x00\xff", bytearray(b"ab"), bytearray(),
+    "", "text", "é\u202e\x00", "\ud800 by itself", "\ud83d\ude00", "\U0001f600", b"", b"\x00\xff", bytearray(b"ab"), bytearray(),
     [], [1, [2, [3]]], (), (1,), (1, 2, 3, 4), set(), {1, "a", (2, 3)}, frozenset(), frozenset({1, None}),
     {}, {1: 2, "a": {None: True}, (1, 2): []}, collections.OrderedDict(b=1, a=2), collections.Counter("abca"),
     collections.defaultdict(list, {1: [2]}), collections.defaultdict(None, {1: 2}), collections.deque([1, 2, 3], 2), collections.deque(),
@@ -78,6 +83,64 @@ def test_plain_values_survive_the_encoding_and_the_pickles_of_0_1_0(value):
     for protocol in (4,) if isinstance(value, torch.memory_format) or getattr(value, "fold", 0) else (4, 2):
         same(plain_unpickled(pickle.dumps(value, protocol)), value)
         same(plain_unpickled(pickle.dumps([value, (value,)], protocol)), [value, (value,)])
+
+
+SURROGATES = ["\ud83d\ude00", "\U0001f600", "\ud800", "\ude00\ud83d", "\\ud83d"]
+
+
+def test_texts_with_surrogates_survive_as_values_and_keys(tmp_path):
+    state = {"list": SURROGATES, "tensors": {text: numpy.full(2, n) for n, text in enumerate(SURROGATES)}, "set": set(SURROGATES)}
+    state |= {text: text for text in SURROGATES}
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, state, async_=False)
+        same(checkpointer.load(), state)
+        into = {"tensors": {text: numpy.zeros(2, int) for text in SURROGATES}, SURROGATES[0]: None}
+        checkpointer.restore(into=into)
+        same(into["tensors"], state["tensors"])
+        assert into[SURROGATES[0]] == SURROGATES[0] and len(into[SURROGATES[0]]) == 2
+
+
+def test_names_with_surrogates_are_refused_by_name_in_files(tmp_path):
+    pair = "a\ud83d\ude00"
+    spec = straightway.TensorSpec(dtype="uint8", shape=[0], data_ptr=0, data_len=0)
+    for call in (
+        lambda: straightway.save_file({pair: numpy.ones(2)}, tmp_path / "a"),
+        lambda: straightway.save_file({"a": numpy.ones(2)}, tmp_path / "a", {"k": pair}),
+        lambda: straightway.numpy.save({pair: numpy.ones(2)}),
+        lambda: straightway.serialize({pair: spec}),
+        lambda: straightway.serialize_file({"a": spec}, tmp_path / "a", {pair: "v"}),
+        lambda: dcp.save({pair: torch.ones(2)}, storage_writer=straightway.torch.StorageWriter(tmp_path / "c"), no_dist=True),
+    ):
+        with pytest.raises((ValueError, CheckpointException), match=r"(name .*\\ud83d|metadata).* has half of a surrogate pair at index [01]"):
+            call()
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*trust=True")
+def test_titles_of_numpy_dtypes_survive_or_are_refused_by_path(tmp_path):
+    dtype = numpy.dtype({"names": ["a", "b"], "formats": ["<i2", [(("T", "x"), "?"), ("y", "u1")]], "titles": ["first", None], "itemsize": 8})
+    assert dtype.fields["first"][0] == "i2"
+    array = numpy.array([(1, (True, 2)), (3, (False, 4))], dtype)
+    state = {"dtype": dtype, "array": array, "scalar": array[1], "masked": numpy.ma.array(array, mask=[(1, (0, 1)), (0, (1, 0))])}
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, state, async_=False)
+        found = checkpointer.load()
+    for value in (found["dtype"], found["array"].dtype, found["scalar"].dtype, found["masked"].dtype, plain_unpickled(pickle.dumps(dtype))):
+        assert value.fields == dtype.fields and value.itemsize == 8, value
+    assert found["array"]["first"].tolist() == [1, 3] and found["array"]["b"]["T"].tolist() == [True, False]
+    # Titles of other types, surrogates in names, and records with attributes need trust.
+    others = {
+        "title": numpy.dtype([(((1, 2), "a"), "i4")]),
+        "pair": numpy.dtype([("\ud83d\ude00", "i4")]),
+        "record": numpy.zeros(1, "i4,i4").view(numpy.recarray)[0],
+    }
+    for name, value in others.items():
+        with straightway.Checkpointer(tmp_path / name) as checkpointer:
+            checkpointer.save(1, {"at": [value]}, async_=False)
+            with pytest.raises(ValueError, match="^at.0: "):
+                checkpointer.load()
+        back = straightway.Checkpointer(tmp_path / name, trust=True).load()["at"][0]
+        assert type(back) is type(value) and (back.fields == value.fields if name != "record" else back.f0 == 0)
 
 
 def test_nans_and_scalars_of_ml_dtypes_survive_the_encoding():

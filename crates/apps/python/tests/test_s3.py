@@ -282,3 +282,42 @@ def test_torch_distributed_checkpoint_saves_to_a_bucket_and_loads_from_it() -> N
     found = {"w": torch.zeros(3000, 1000), "b": torch.zeros(7, dtype=torch.int64)}
     dcp.load(found, storage_reader=StorageReader("s3://lab/dcp/step-1"))
     assert torch.equal(found["w"], state["w"]) and torch.equal(found["b"], state["b"])
+
+
+def test_all_writers_take_storage_options(
+    options: dict[str, str | bool], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for variable in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    array = np.arange(1000.0)
+    spec = straightway.TensorSpec(
+        dtype="float64", shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
+    )
+    straightway.save_file({"a": array}, "s3://lab/writers/1", storage_options=options)
+    straightway.serialize_file({"a": spec}, "s3://lab/writers/2", storage_options=options)
+    for number in (1, 2):
+        loaded = straightway.load_file(f"s3://lab/writers/{number}", framework="np", storage_options=options)
+        np.testing.assert_array_equal(loaded["a"], array)
+    checkpointer = straightway.Checkpointer("s3://lab/writers/run", keep_last=1, storage_options=options)
+    for step in (1, 2):
+        assert checkpointer.save(step, {"a": array}).result(60).step == step
+    checkpointer.tag(2, "kept")
+    np.testing.assert_array_equal(checkpointer.load()["a"], array)
+    assert checkpointer.tags(2) == ["kept"] and checkpointer.tensors()["a"].shape == (1000,)
+    checkpointer.close()
+    assert checkpointer.steps() == [2]
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    from straightway.torch import StorageReader, StorageWriter, load_file, save_file
+
+    save_file({"w": torch.ones(3)}, "s3://lab/writers/3", storage_options=options)
+    assert load_file("s3://lab/writers/3", storage_options=options)["w"].all()
+    writer = StorageWriter("s3://lab/writers/dcp", storage_options=options)
+    found = {"w": torch.zeros(9)}
+    dcp.save({"w": torch.ones(9)}, storage_writer=writer, no_dist=True)
+    dcp.load(found, storage_reader=StorageReader("s3://lab/writers/dcp", storage_options=options), no_dist=True)
+    assert found["w"].all()
+    # Without the options nothing is found, so they were used.
+    with pytest.raises((OSError, ValueError, RuntimeError)):
+        straightway.Checkpointer("s3://lab/writers/run").load()

@@ -76,6 +76,9 @@ def test_tensors_are_given_by_their_address(tmp_path):
     # The length is checked before the memory is read.
     with pytest.raises(SafetensorError, match="has 1099511627776 bytes, but F32 of shape \\[7\\] has 28"):
         straightway.serialize({"a": TensorSpec(dtype="float32", shape=[7], data_ptr=8, data_len=1 << 40)})
+    for write in (straightway.serialize, lambda specs: straightway.serialize_file(specs, tmp_path / "b")):
+        with pytest.raises(SafetensorError, match="tensor 'a' has 28 bytes at address 0"):
+            write({"a": TensorSpec(dtype="float32", shape=[7], data_ptr=0, data_len=28)})
     with pytest.raises(TypeError, match="'a'"):
         straightway.serialize({"a": {"dtype": "float32"}})
 
@@ -355,3 +358,51 @@ def test_a_receipt_has_the_attributes_that_its_stub_names(file):
         assert getattr(receipt, name) == receipt.to_dict().get(name) and name in dir(receipt)
     with pytest.raises(AttributeError, match="absent"):
         receipt.absent
+
+
+def test_cuda_is_the_current_device(monkeypatch):
+    from straightway import _framework
+
+    class Cuda:
+        def __init__(self, number):
+            self.number = number
+
+        def is_initialized(self):
+            return self.number is not None
+
+        def current_device(self):
+            return self.number
+
+    class Library:
+        def __init__(self, cuda):
+            self.cuda = cuda
+
+    class Device:
+        id = 5
+
+    cupy = Library(type("cuda", (), {"Device": Device}))
+    for torch, other, expected in [(None, None, "cuda:0"), (3, None, "cuda:3"), (3, cupy, "cuda:3"), (None, cupy, "cuda:5")]:
+        monkeypatch.setitem(sys.modules, "torch", Library(Cuda(torch)))
+        monkeypatch.setitem(sys.modules, "cupy", other)
+        assert _framework.device_name("cuda") == expected and _framework.device_name("cuda:2") == _framework.device_name(2) == "cuda:2"
+        assert _framework.device_name("cpu") == "host:"
+
+
+def test_objects_show_what_they_are(file):
+    weights = straightway.load_file(file, framework="np")
+    assert repr(weights) == "<Weights: 2 tensors {'a': float64 [3, 4], 'b': int16 [5]}>"
+    many = straightway.Weights({f"t{i}": numpy.ones(2) for i in range(9)})
+    assert repr(many).startswith("<Weights: 9 tensors {'t0': float64 [2], ") and repr(many).endswith(", …}>")
+    assert repr(straightway.Weights(x=1)) == "<Weights: 1 tensors {'x': 1}>"
+    assert repr(straightway.Model(file)) == f'<Model "{file}": 2 tensors, 106 B>'
+    assert re.fullmatch(r"<Receipt: 106 B in .* by \[mapped\], bound by \w+>", repr(weights.receipt))
+    opened = straightway.safe_open(file, "np")
+    assert repr(opened) == f"<safe_open {str(file)!r}: 2 tensors for np>"
+    assert repr(opened.get_slice("a")) == "<Slice of 'a': F64 [3, 4]>"
+    with opened:
+        pass
+    assert repr(opened) == f"<safe_open {str(file)!r}: closed>"
+    stream = straightway.iterate(file, framework="np", batch_bytes=8)
+    assert repr(stream) == "<Stream: 0 batches so far, 0 of 106 bytes>"
+    next(stream)
+    assert repr(stream).startswith("<Stream: 1 batches so far, ") and repr(stream).endswith(" of 106 bytes>")

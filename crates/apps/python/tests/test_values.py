@@ -121,7 +121,7 @@ def test_complex64_is_restored_into_complex128(saved):
             assert restored(checkpointer, numpy.zeros((2, 2), f"{order}c16")).tolist() == expected
         refused(checkpointer, torch.zeros(2, 3, dtype=torch.complex128), r"shape \(2, 2\), but the target has shape \(2, 3\)")
         # Narrower and real numbers cannot hold every value.
-        refused(checkpointer, torch.zeros(2, 2, dtype=torch.complex32), "'a' was saved as C64, and goes to F16.*\nhint: .*cast=True")
+        refused(checkpointer, torch.zeros(2, 2, dtype=torch.complex32), "'a' was saved as C64, and goes to complex32.*\nhint: .*cast=True")
         refused(checkpointer, torch.zeros(2, 2, dtype=torch.float64), "'a' was saved as C64, and goes to F64.*\nhint: .*cast=True")
         narrow = restored(checkpointer, torch.zeros(2, 2, dtype=torch.complex32), cast=True)
         assert narrow.to(torch.complex64).tolist() == value.to(torch.complex32).to(torch.complex64).tolist()
@@ -130,6 +130,62 @@ def test_complex64_is_restored_into_complex128(saved):
     target = torch.zeros(6, dtype=torch.complex128).as_strided((4, 3), (1, 1))
     assert restored(saved(window), target).tolist() == window.tolist()
     assert restored(saved(torch.tensor(1 + 2j)), torch.zeros((), dtype=torch.complex128)) == 1 + 2j
+
+
+def complex_targets(shape, dtype):
+    """Targets of a complex dtype in several layouts."""
+    yield torch.zeros(shape, dtype=dtype)
+    yield torch.zeros(*shape[:-1], shape[-1] * 2, dtype=dtype)[..., ::2]
+    yield torch.zeros(shape, dtype=dtype).conj()
+    if dtype != torch.complex32:
+        name = str(dtype).removeprefix("torch.")
+        yield numpy.zeros(shape, name)
+        yield numpy.zeros(shape, numpy.dtype(name).newbyteorder(">"))
+
+
+def numbers(tensor):
+    return tensor.tolist() if isinstance(tensor, numpy.ndarray) else tensor.resolve_conj().to(torch.complex128).tolist()
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:ComplexHalf")
+def test_complex_numbers_of_every_width_go_into_every_other(saved):
+    exact = [[complex(1.5, -2), complex(0, float("inf"))], [complex(-0.0, 3), complex(0.25, 1024)]]
+    widths = [torch.complex32, torch.complex64, torch.complex128]
+    for wide, source in enumerate(widths):
+        value = torch.tensor(exact, dtype=torch.complex128).to(source)
+        checkpointer = saved(value)
+        loaded = checkpointer.load()["a"]
+        assert loaded.dtype == source and numbers(loaded) == exact
+        for narrow, dtype in enumerate(widths):
+            for target in complex_targets((2, 2), dtype):
+                if narrow >= wide:
+                    assert numbers(restored(checkpointer, target)) == exact
+                else:
+                    names = f"{'C64' if wide == 1 else 'complex128'}, and goes to {'complex32' if narrow == 0 else 'C64'}"
+                    refused(checkpointer, target, f"'a' was saved as {names}, which cannot hold.*\nhint: .*cast=True")
+                    # The saved values are within the narrower range, so that the conversion is exact.
+                    assert numbers(restored(checkpointer, target, cast=True)) == exact
+    # complex128 with more digits than complex64 has is rounded with `cast`.
+    value = torch.tensor([0.1 + 1e-300j, 1e300 + 3j], dtype=torch.complex128)
+    for target in complex_targets((2,), torch.complex64):
+        assert numbers(restored(saved(value), target, cast=True)) == value.to(torch.complex64).to(torch.complex128).tolist()
+
+
+def test_pairs_of_complex_numbers_are_not_taken_for_real_ones(saved):
+    pairs, complex_numbers = torch.arange(6.0, dtype=torch.float64).reshape(3, 2), torch.tensor([1 + 2j, 3 + 4j, 5 + 6j], dtype=torch.complex128)
+    refused(saved(pairs), torch.zeros(3, dtype=torch.complex128), r"'a' was saved with shape \(3, 2\), but the target has shape \(3,\)")
+    refused(saved(complex_numbers), torch.zeros(3, 2, dtype=torch.float64), r"'a' was saved with shape \(3,\), but the target has shape \(3, 2\)")
+    refused(saved(complex_numbers), torch.zeros(3, dtype=torch.float64), "'a' was saved as complex128, and goes to F64.*\nhint: .*cast=True")
+    # A complex number holds every real one.
+    for target in (torch.zeros(3, 2, dtype=torch.complex128), numpy.zeros((3, 2), "complex128")):
+        assert restored(saved(pairs), target).tolist() == pairs.to(torch.complex128).tolist()
+
+
+def test_complex32_is_complex64_where_pytorch_is_missing():
+    from straightway._tree import _complex
+
+    found = _complex(numpy.array([[1.5, -2], [0, 4]], "float16"))
+    assert found.dtype == "complex64" and found.tolist() == [1.5 - 2j, 4j]
 
 
 def test_a_target_that_only_returns_copies_is_refused_by_name(saved):

@@ -36,10 +36,23 @@ pub enum ErrorKind {
     Cancelled,
 }
 
+/// What an error says beyond its kind, for callers that react to exactly this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorDetail {
+    /// The name to be written is taken.
+    Exists,
+    /// Another job, or an earlier call, is using the object.
+    Busy,
+    /// The object changed while it was read, or since it was opened.
+    Changed,
+}
+
 /// An error: an operation on an object failed, and why.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
+    detail: Option<ErrorDetail>,
     operation: &'static str,
     target: String,
     message: String,
@@ -58,6 +71,7 @@ impl Error {
         let (target, message) = (target.to_string(), message.into());
         Self {
             kind,
+            detail: None,
             operation,
             target: shown(&target).into_owned(),
             message: shown(&message).into_owned(),
@@ -103,9 +117,18 @@ impl Error {
     pub fn in_bytes(mut self, extent: Extent) -> Self {
         if !extent.is_empty() {
             let (first, last) = (extent.offset, extent.end() - 1);
-            self.message.push_str(&format!(", in bytes {first} to {last}"));
+            self.message = format!("{}, in bytes {first} to {last}", self.message);
         }
         self
+    }
+
+    /// Adds a detail.
+    #[must_use]
+    pub fn with_detail(self, detail: ErrorDetail) -> Self {
+        Self {
+            detail: Some(detail),
+            ..self
+        }
     }
 
     /// Adds a hint: the flag, command or setting that helps.
@@ -118,6 +141,11 @@ impl Error {
     /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// What it says beyond its class, if anything.
+    pub fn detail(&self) -> Option<ErrorDetail> {
+        self.detail
     }
 
     /// The hint, if there is one.
@@ -162,6 +190,17 @@ mod tests {
         let text = error().in_bytes(Extent::new(4096, 8192)).to_string();
         assert!(text.ends_with("(os error 5), in bytes 4096 to 12287"), "{text}");
         assert_eq!(error().in_bytes(Extent::new(7, 0)).to_string(), error().to_string());
+    }
+
+    #[test]
+    fn a_copy_has_the_kind_the_detail_and_the_hint() {
+        let error = Error::new(ErrorKind::Corrupt, "read", "x", "it changed").with_detail(ErrorDetail::Changed);
+        let copy = error.with_hint("read it again").again();
+        assert_eq!(
+            (copy.kind(), copy.detail()),
+            (ErrorKind::Corrupt, Some(ErrorDetail::Changed))
+        );
+        assert_eq!(copy.hint(), Some("read it again"));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use rustix::{
     },
     io::Errno,
 };
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
 
 use crate::{nonce::nonce, plain_file::read_all};
 
@@ -301,7 +301,7 @@ impl Folder {
         renamed.map_err(|errno| match errno {
             Errno::EXIST | Errno::NOTEMPTY => {
                 let why = "it already exists";
-                Error::new(ErrorKind::Invalid, "create", target.display(), why)
+                Error::new(ErrorKind::Invalid, "create", target.display(), why).with_detail(ErrorDetail::Exists)
             }
             _ => Error::os("rename", source.display(), errno.into()),
         })

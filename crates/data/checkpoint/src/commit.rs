@@ -10,7 +10,7 @@
 use std::ffi::OsStr;
 
 use hashbrown::{HashMap, HashSet};
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
 use straightway_io::store::{Durability, Missing};
 use straightway_sys::Folder;
 
@@ -68,6 +68,7 @@ impl Steps {
         let target = format!("step {step} to {}", self.folder().display());
         let message = "that step is there already";
         Error::new(ErrorKind::Invalid, "save", target, message)
+            .with_detail(ErrorDetail::Exists)
             .with_hint("remove it first, or save under another number")
     }
 

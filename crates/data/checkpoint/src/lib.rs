@@ -49,7 +49,7 @@ pub use manifest::{
 };
 pub use name::{Attempt, STEP_MAX, canonical};
 pub use opened::Checkpoint;
-pub use plain::{Array, DEPTH_MAX, Maker, NumpyType, PLAIN_BYTES_MAX, Plain, PythonName, Sequence};
+pub use plain::{Array, DEPTH_MAX, Maker, NumpyField, NumpyType, PLAIN_BYTES_MAX, Plain, PythonName, Sequence};
 pub use restorer::{Fetched, Restorer};
 pub use retention::{Pruned, Retention};
 pub use saver::{Busy, CheckpointSaver, SaverOptions, fresh_run};

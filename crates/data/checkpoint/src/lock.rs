@@ -14,7 +14,7 @@ use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
 };
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
 use straightway_io::store::Store;
 use straightway_sys::folder::Access;
 
@@ -75,6 +75,7 @@ impl Lock {
                 let message = format!("another job saves there: {}", who.trim_end());
                 let path = folder.path().display();
                 Err(Error::new(ErrorKind::Invalid, "save to", path, message)
+                    .with_detail(ErrorDetail::Busy)
                     .with_hint("wait for it to end, or save to another folder"))
             }
             Err(_) => Ok(Self { held: None }),

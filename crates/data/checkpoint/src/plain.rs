@@ -28,7 +28,7 @@ mod pickle;
 mod rebuild;
 mod text;
 
-pub use dtype::NumpyType;
+pub use dtype::{NumpyField, NumpyType};
 pub use maker::{Maker, PythonName};
 use straightway_core::{Error, ErrorKind, Result};
 

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
 use straightway_io::{
     Progress,
     store::{Durability, Missing, Store},
@@ -137,7 +137,9 @@ impl Rendezvous<'_> {
                 let target = format!("rank {} of run {}", self.rank, self.attempt.run);
                 let message = "another process saves as that rank";
                 let hint = "end what is left of an earlier start, and give each start a name of its own";
-                Err(Error::new(ErrorKind::Invalid, "save as", target, message).with_hint(hint))
+                Err(Error::new(ErrorKind::Invalid, "save as", target, message)
+                    .with_detail(ErrorDetail::Busy)
+                    .with_hint(hint))
             }
             Some(false) if is_left_out => Err(self
                 .attempt

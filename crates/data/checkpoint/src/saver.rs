@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use straightway_core::{Error, ErrorKind, Extent, Result};
+use straightway_core::{Error, ErrorDetail, ErrorKind, Extent, Result};
 use straightway_io::{Executor, Progress, Region};
 
 use straightway_weights::Holding;
@@ -187,6 +187,18 @@ impl CheckpointSaver {
         self.in_flight.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
+    /// Returns an error if a save is under way and this saver does not wait for it.
+    pub fn check_idle(&self, step: u64) -> Result<()> {
+        if self.options.busy == Busy::Wait || !self.is_busy() {
+            return Ok(());
+        }
+        let target = format!("step {step}");
+        let message = "the save before it is still under way";
+        Err(Error::new(ErrorKind::Transient, "save", target, message)
+            .with_detail(ErrorDetail::Busy)
+            .with_hint("wait for it, or save less often"))
+    }
+
     /// The progress of the save under way, in bytes of this rank. Cancelling it makes the save fail.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.writer.progress
@@ -232,13 +244,7 @@ impl CheckpointSaver {
         if let Gathering::Files(metadata) = &gathering {
             check_metadata(step, metadata)?;
         }
-        if self.is_busy() && self.options.busy == Busy::Refuse {
-            let target = format!("step {step}");
-            let message = "the save before it is still under way";
-            return Err(
-                Error::new(ErrorKind::Transient, "save", target, message).with_hint("wait for it, or save less often")
-            );
-        }
+        self.check_idle(step)?;
         self.wait()?;
         let attempt = Attempt {
             step,

@@ -434,6 +434,7 @@ mod tests {
                 folders: Vec::new(),
                 pairs: Vec::new(),
                 links: Vec::new(),
+                onto_device: false,
             };
             let added = job.add_below(&source, Path::new("copy"), 0, &mut (NAMES_MAX - room));
             assert_eq!(added.is_ok(), is_enough, "{added:?}");

@@ -14,7 +14,7 @@ mod token;
 
 use std::{ffi::OsStr, sync::Arc};
 
-use straightway_core::{Direction, Error, ErrorKind, Extent, Result, Survey};
+use straightway_core::{Direction, Error, ErrorDetail, ErrorKind, Extent, Result, Survey};
 use straightway_io::{
     engine::Engine,
     store::{Handle, LaneSpec, Named, Store, Tag, Tuning, Verbs, text},
@@ -63,7 +63,11 @@ impl Https {
         let target = format!("/{}", text(self, &named.name)?);
         let page = Page::new(self.site.clone(), &target, self.token.clone());
         let remote = page.open(&name, &self.client, limits)?;
-        let refuse = |why: String| Err(Error::new(ErrorKind::Corrupt, "open", &name, why).with_hint("open it again"));
+        let refuse = |why: String| {
+            Err(Error::new(ErrorKind::Corrupt, "open", &name, why)
+                .with_detail(ErrorDetail::Changed)
+                .with_hint("open it again"))
+        };
         // The version is compared, not requested: a server that redirects may have different tags.
         let wanted = named.tag.as_ref().filter(|tag| matches!(tag, Tag::Text(_)));
         if wanted.is_some() && remote.tag().as_ref() != wanted {

@@ -1,6 +1,11 @@
 //! Files of which a part is in the page cache: the receipt reports as resident only what was there.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
 
 #[path = "fixture/files.rs"]
 mod files;

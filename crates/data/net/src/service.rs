@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
 
 use crate::{
     checksum::Checksum,
@@ -194,7 +194,11 @@ pub fn judge_status(name: &str, response: &HttpResponse<'_>) -> Judgement {
     if let Some(overlong) = overlong {
         message = format!("{message}; {overlong}");
     }
-    Judgement::new(next, Error::new(kind, "read", name, message).with_hint(hint))
+    let mut error = Error::new(kind, "read", name, message).with_hint(hint);
+    if matches!(response.status, 412 | 416) {
+        error = error.with_detail(ErrorDetail::Changed);
+    }
+    Judgement::new(next, error)
 }
 
 #[cfg(test)]

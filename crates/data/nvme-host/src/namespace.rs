@@ -2,12 +2,13 @@
 
 use std::{
     any::Any,
+    fmt,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
     time::Instant,
 };
 
-use straightway_core::{Error, ErrorKind, Object, Result, extent::down};
+use straightway_core::{Error, ErrorDetail, ErrorKind, Object, Result, extent::down};
 use straightway_io::{
     Handle,
     store::{Draft, Tag},
@@ -75,7 +76,7 @@ impl Namespace {
         {
             let (indexed, found) = (entry.bytes, print.bytes);
             let why = format!("the index says {indexed} bytes, but its namespace has {found}");
-            return Err(Error::new(ErrorKind::Corrupt, "open", &name, why).with_hint(CHANGING));
+            return Err(changed("open", &name, why));
         }
         Ok(Self {
             subsystem: Arc::clone(subsystem),
@@ -230,6 +231,13 @@ impl Handle for Namespace {
     fn room_bytes(&self) -> u64 {
         self.bytes
     }
+}
+
+/// The error of a namespace that is not the version that was listed or opened.
+pub(crate) fn changed(operation: &'static str, name: impl fmt::Display, why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt, operation, name, why)
+        .with_detail(ErrorDetail::Changed)
+        .with_hint(CHANGING)
 }
 
 /// A namespace that is written in place, like a block device. The first write destroys its old content.

@@ -18,7 +18,7 @@ use crate::{
     discovery::discover,
     engine::NvmeEngine,
     index::{self, EntryKey, Lookup},
-    namespace::{CHANGING, InPlace, Namespace},
+    namespace::{InPlace, Namespace, changed},
     portal::Portal,
     settings::HostSettings,
     subsystem::Subsystem,
@@ -192,7 +192,7 @@ impl Store for NvmeTcp {
             if is_other_tag || is_other_length {
                 let why = "it is another version than the one that was listed";
                 let name = self.describe(&named.name);
-                return Err(Error::new(ErrorKind::Corrupt, "open", name, why).with_hint(CHANGING));
+                return Err(changed("open", name, why));
             }
             Ok(Arc::new(namespace))
         };

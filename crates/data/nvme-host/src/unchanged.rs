@@ -11,7 +11,7 @@ use straightway_nvme::index::IndexEntry;
 use crate::{
     index::{self, EntryKey},
     link::LinkError,
-    namespace::{CHANGING, Namespace},
+    namespace::{CHANGING, Namespace, changed},
     subsystem::Subsystem,
 };
 
@@ -103,7 +103,7 @@ fn check_known(namespace: &Namespace, shown: &[u64]) -> Result<()> {
 /// are not asked again.
 fn check_entry(namespace: &Namespace, entry: &IndexEntry, shown: &[u64]) -> Result<()> {
     let (subsystem, print) = (&namespace.subsystem, &namespace.print);
-    let failed = |why: String| Error::new(ErrorKind::Corrupt, "read", &namespace.name, why).with_hint(CHANGING);
+    let failed = |why: String| changed("read", &namespace.name, why);
     if let Some(address) = print.history.changed() {
         return Err(failed(print.other_version(address)));
     }
@@ -123,7 +123,9 @@ fn check_entry(namespace: &Namespace, entry: &IndexEntry, shown: &[u64]) -> Resu
         match controller.retry(|controller| index::lookup_on(controller, key)) {
             Ok(Ok(found)) if found.entry() == Some(entry) => is_checked = true,
             Ok(Ok(_)) => return Err(failed(print.other_version(address))),
-            Ok(Err(why)) => return Err(failed(why)),
+            Ok(Err(why)) => {
+                return Err(Error::new(ErrorKind::Corrupt, "read", &namespace.name, why).with_hint(CHANGING));
+            }
             // The path is lost. Another controller was or will be asked.
             Err(LinkError::Broken(why)) => controller.end(why),
             Err(LinkError::Refused(status, _)) => {
@@ -154,5 +156,5 @@ fn check_identity(namespace: &Namespace) -> Result<()> {
         let (was, is) = (namespace.bytes, now.bytes);
         format!("its length changed from {was} to {is} bytes")
     };
-    Err(Error::new(ErrorKind::Corrupt, "read", &namespace.name, why).with_hint(CHANGING))
+    Err(changed("read", &namespace.name, why))
 }

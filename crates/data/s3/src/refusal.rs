@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 use reqsign_core::time::Timestamp;
-use straightway_core::{Error, ErrorKind};
+use straightway_core::{Error, ErrorDetail, ErrorKind};
 use straightway_net::{HttpResponse, Judgement, Next, overlong_wait};
 
 use crate::xml::Fault;
@@ -155,7 +155,22 @@ impl Refusal {
         if let Some(overlong) = overlong_wait(self.retry_after).filter(|_| self.is_overload()) {
             message = format!("{message}; {overlong}");
         }
-        Error::new(kind, context.operation, context.name, message).with_hint(hint)
+        let error = Error::new(kind, context.operation, context.name, message).with_hint(hint);
+        match self.detail(context) {
+            Some(detail) => error.with_detail(detail),
+            None => error,
+        }
+    }
+
+    /// What a failed condition says: a write found the name taken, a read found another version.
+    fn detail(&self, context: &RequestContext<'_>) -> Option<ErrorDetail> {
+        match (self.code(), self.status) {
+            ("PreconditionFailed", _) | (_, 412) if context.writes() => Some(ErrorDetail::Exists),
+            ("PreconditionFailed" | "InvalidRange", _) | (_, 412 | 416) if !context.writes() => {
+                Some(ErrorDetail::Changed)
+            }
+            _ => None,
+        }
     }
 
     /// Whether the service asks for fewer requests.
@@ -557,6 +572,23 @@ mod tests {
             assert_eq!(found, kind, "{text}");
             assert!(text.contains(words) && text.contains("s3://bucket/key"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_failed_condition_means_a_taken_name_or_another_version() {
+        let writing = RequestContext {
+            operation: "write",
+            ..CONTEXT
+        };
+        let detail = |refusal: &Refusal, context| refusal.error(context).detail();
+        assert_eq!(
+            detail(&fault(412, "PreconditionFailed"), &writing),
+            Some(ErrorDetail::Exists)
+        );
+        for (status, code) in [(412, "PreconditionFailed"), (412, ""), (416, "InvalidRange")] {
+            assert_eq!(detail(&fault(status, code), &CONTEXT), Some(ErrorDetail::Changed));
+        }
+        assert_eq!(detail(&fault(404, "NoSuchKey"), &CONTEXT), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Error, ErrorKind, Result, Uri};
+use straightway_core::{Error, ErrorDetail, ErrorKind, Result, Uri};
 use straightway_io::parallel;
 use straightway_io::{
     File, Handle, Objects, Store,
@@ -93,7 +93,8 @@ impl Shard {
         let file = self.file()?;
         if file.bytes() < self.bytes {
             let message = "it has become shorter since its header was read";
-            return Err(Error::new(ErrorKind::Corrupt, "map", self.path.display(), message));
+            let error = Error::new(ErrorKind::Corrupt, "map", self.path.display(), message);
+            return Err(error.with_detail(ErrorDetail::Changed));
         }
         FilePages::map(&file).map(Arc::new)
     }

@@ -31,28 +31,44 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ._checkpointer import Checkpointer, Progress, Restored, Saved
+    from ._checkpointer import Checkpointer
     from ._container import TensorSpec, deserialize, serialize, serialize_file
     from ._copying import copy
-    from ._errors import MissingTensorError, SafetensorError, SliceError
+    from ._errors import (
+        BusyError,
+        ChangedError,
+        DamagedError,
+        ExistsError,
+        MissingTensorError,
+        SafetensorError,
+        SliceError,
+    )
     from ._handle import Slice, _safe_open_handle, safe_open
+    from ._results import Progress, Restored, Saved, TensorInfo
+    from ._save_future import SaveFuture
     from ._saving import save_file
     from ._straightway import Model, Receipt, Tensor, __version__, doctor
     from ._weights import Stream, Weights, iterate, load_file, load_model
 
 __all__ = [
+    "BusyError",
+    "ChangedError",
     "Checkpointer",
+    "DamagedError",
+    "ExistsError",
     "MissingTensorError",
     "Model",
     "Progress",
     "Receipt",
     "Restored",
     "SafetensorError",
+    "SaveFuture",
     "Saved",
     "Slice",
     "SliceError",
     "Stream",
     "Tensor",
+    "TensorInfo",
     "TensorSpec",
     "Weights",
     "__version__",
@@ -70,11 +86,21 @@ __all__ = [
 
 #: The public names of each module. A module is imported at first use: most programs use only one.
 _MODULES = {
-    "_checkpointer": ("Checkpointer", "Progress", "Restored", "Saved"),
+    "_checkpointer": ("Checkpointer",),
     "_container": ("TensorSpec", "deserialize", "serialize", "serialize_file"),
     "_copying": ("copy",),
-    "_errors": ("MissingTensorError", "SafetensorError", "SliceError"),
+    "_errors": (
+        "BusyError",
+        "ChangedError",
+        "DamagedError",
+        "ExistsError",
+        "MissingTensorError",
+        "SafetensorError",
+        "SliceError",
+    ),
     "_handle": ("Slice", "_safe_open_handle", "safe_open"),
+    "_results": ("Progress", "Restored", "Saved", "TensorInfo"),
+    "_save_future": ("SaveFuture",),
     "_saving": ("save_file",),
     "_straightway": ("Model", "Receipt", "Tensor", "__version__", "doctor"),
     "_weights": ("Stream", "Weights", "iterate", "load_file", "load_model"),

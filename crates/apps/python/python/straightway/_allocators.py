@@ -12,16 +12,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 Wanted = tuple[int, str | None, tuple[int, ...] | None]
 Given = tuple[Any, int, bool]
 
 #: Allocates blocks. Returns the allocations and the stream.
 Allocate = Callable[[list[Wanted]], tuple[list[Given], int]]
-
-#: The allocator of GPU memory: the library of the tensors, or the CUDA driver.
-Owner = Literal["framework", "driver"]
 
 
 def check(memory: str) -> None:

@@ -10,63 +10,22 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, overload
 
 from . import _framework, _memory, _metadata, _parts, _restoring
+from ._arguments import Busy, Compression, Latest, StorageOptions, StrPath
 from ._collector import without_collector
 from ._names import TREE_PREFIX
 from ._ranks import Ranks, Share
-from ._saving import synchronize
-from ._straightway import Checkpoint, Receipt, Saver, Store
+from ._results import Progress, Restored, Saved, TensorInfo
+from ._save_future import SaveFuture
+from ._saving import nbytes_of, synchronize
+from ._straightway import Checkpoint, Saver, Store
 from ._tree import Node, Plan, StateTree, merge, parsed
-
-StrPath = str | os.PathLike[str]
 
 #: The entry of a checkpoint that holds a rank's tree.
 TREE = TREE_PREFIX + "{:05}"
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A committed step, as this rank saved it."""
-
-    step: int
-    #: The size of this rank's state, and the number of bytes written.
-    bytes: int
-    written_bytes: int
-    #: The duration of flush and commit. The flush begins while the snapshot is taken.
-    seconds: float
-    #: The estimated compression ratio (compressed size over size), from a sample.
-    estimate: float
-    receipt: Receipt
-
-
-@dataclass(frozen=True)
-class Restored:
-    """The result of a restore. Every byte was checked before it was written to its target."""
-
-    step: int
-    #: The ``metadata`` that was passed to ``save``.
-    metadata: Any
-    bytes: int
-    read_bytes: int
-    seconds: float
-    #: One line for each damaged chunk that was rebuilt from parity.
-    rebuilt: list[str]
-    #: The receipts of the transfers: into existing tensors, and into new ones.
-    receipts: list[Receipt]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a save."""
-
-    step: int | None
-    bytes: int
-    written_bytes: int
-    is_busy: bool
 
 
 class Checkpointer:
@@ -91,16 +50,17 @@ class Checkpointer:
         run: str | None = None,
         group: Any = None,
         incremental: bool = False,
-        compression: str | None = None,
+        compression: Compression | None = None,
         parity: int = 0,
         keep_last: int | None = None,
         keep_every: int | None = None,
         memory_bytes_max: int | None = None,
         rate_bytes_per_s: float | None = None,
         timeout_s: float = 600.0,
-        busy: str = "wait",
+        busy: Busy = "wait",
         trust: bool = False,
         like: Any = None,
+        storage_options: StorageOptions | None = None,
     ) -> None:
         """Opens a folder of checkpoints. The first save creates it if it is missing.
 
@@ -119,12 +79,15 @@ class Checkpointer:
             rate_bytes_per_s: the limit of the flush's rate. ``None`` is no limit.
             timeout_s: the number of seconds that ranks wait for each other.
             busy: ``"wait"`` waits for a save that is under way, ``"refuse"`` raises.
-            trust: unpickles values of any class, which can run code: only for checkpoints of your own.
+            trust: unpickles values of any class, which can run code: only for checkpoints of your own. Without it,
+                ``save`` warns of values that only a ``Checkpointer`` with ``trust=True`` will load.
             like: a state with the same tensors as those to be saved; ``prepare`` is called with it.
+            storage_options: settings of the store of a URI, as for ``load_file``.
         """
         check_bounds(parity, memory_bytes_max, keep_last, keep_every, rate_bytes_per_s)
-        Saver.check(compression=compression, timeout_s=timeout_s, busy=busy)
+        Saver.check(compression=compression, timeout_s=timeout_s, busy=busy, storage_options=storage_options)
         self._folder = os.fspath(folder)
+        self._storage_options = dict(storage_options or {})
         self._ranks = Ranks(rank, world_size, run, group)
         self._options = {
             "incremental": incremental,
@@ -145,6 +108,8 @@ class Checkpointer:
         self._trust = trust
         self._saver: Saver | None = None
         self._open_lock = threading.Lock()
+        #: The saves whose results nobody has waited for yet.
+        self._unsettled: list[SaveFuture] = []
         self._finish: Any = None
         self._pruning: threading.Thread | None = None
         #: Whether the pruning thread has to run once more, and whether it is about to end.
@@ -169,23 +134,37 @@ class Checkpointer:
         with without_collector():
             self._open_saver().prepare(self._given(like))
 
-    def save(self, step: int, state: Any, async_: bool = True, metadata: Any = None) -> Saved | None:
+    @overload
+    def save(self, step: int, state: Any, async_: Literal[True] = True, metadata: Any = None) -> SaveFuture: ...
+
+    @overload
+    def save(self, step: int, state: Any, async_: Literal[False], metadata: Any = None) -> Saved: ...
+
+    @overload
+    def save(self, step: int, state: Any, async_: bool = True, metadata: Any = None) -> SaveFuture | Saved: ...
+
+    def save(self, step: int, state: Any, async_: bool = True, metadata: Any = None) -> SaveFuture | Saved:
         """Saves a state as a step. Returns when the state may change again; the flush continues in the background.
 
-        ``wait`` returns its result; a failure is raised by ``wait`` or by the next ``save``.
+        Returns the future of the save. A failure that nobody asks the future for is raised by ``wait`` or by the next
+        ``save``.
 
         Arguments:
             step: the number of the step. It must not exist yet.
             state: the state to save.
-            async_: ``False`` returns when the step is committed and durable.
+            async_: ``False`` returns the result when the step is committed and durable.
             metadata: a value that JSON preserves (string keys, no NaN). That of rank 0 is stored.
         """
         # Until the descriptions of the state are freed: freeing them is cheap, scanning them for garbage is not.
         with without_collector():
-            self._start(step, state, metadata)
-        return None if async_ else self.wait()
+            future = self._start(step, state, metadata)
+        if async_:
+            return future
+        self._settle(future)
+        self._warn_of_prune_errors()
+        return future.result()
 
-    def _start(self, step: int, state: Any, metadata: Any) -> None:
+    def _start(self, step: int, state: Any, metadata: Any) -> SaveFuture:
         saver = self._open_saver()
         try:
             _check_step(step)
@@ -193,30 +172,56 @@ class Checkpointer:
             given = self._given(state)
             for device in {tensor[0][5] for tensor in given} - {"host:"}:
                 synchronize(device)
+            # While another save is under way, the saver waits or raises.
+            if self._options["busy"] == "wait" or not saver.is_busy():
+                self._settle_all()
         except BaseException:
             saver.skip()
             raise
         # Added before the step can exist, so that the pruning thread knows that it was saved here.
         self._saved.append(step)
         try:
-            saver.save(step, given, text)
+            number = saver.save(step, given, text)
         except BaseException:
-            self._saved.pop()
+            _remove_last(self._saved, step)
             raise
+        future = SaveFuture.of(saver, number, step)
+        self._unsettled.append(future)
         self._prune()
         self._last = (step, sum(tensor[0][4] for tensor in given))
         self._warn_of_later(step)
+        return future
 
     def wait(self) -> Saved | None:
         """Waits until the save under way is committed, and returns its result; ``None`` if there is none."""
         if self._saver is None:
             return None
-        result = self._saver.wait()
-        if result is not None:
+        # Raises in a forked child, which has no save under way.
+        self._saver.is_busy()
+        saved = self._settle_all()
+        self._warn_of_prune_errors()
+        return saved
+
+    def _settle_all(self) -> Saved | None:
+        """Waits for all saves that were begun. Returns the result of the last one."""
+        saved = None
+        for future in list(self._unsettled):
+            saved = self._settle(future)
+        return saved
+
+    def _settle(self, future: SaveFuture) -> Saved | None:
+        """Waits for a save. Returns its result, or raises its failure, unless somebody was told of it before."""
+        was_told = future.is_told
+        failure = future.exception()
+        with contextlib.suppress(ValueError):
+            self._unsettled.remove(future)
+        if failure is None:
             # In the background: removing large files takes a second, and this step is durable now.
             self._prune()
-        self._warn_of_prune_errors()
-        return None if result is None else Saved(**result)
+            return future.result()
+        if not was_told:
+            raise failure
+        return None
 
     @property
     def progress(self) -> Progress:
@@ -257,7 +262,13 @@ class Checkpointer:
     # Restoring.
 
     def restore(
-        self, step: int | str = "latest", into: Any = None, device: Any = "cpu", *, cast: bool = False
+        self,
+        step: int | Latest = "latest",
+        into: Any = None,
+        device: Any = "cpu",
+        *,
+        cast: bool = False,
+        strict: bool = True,
     ) -> Restored:
         """Restores a step into a state. Tensors are written in place; all other values are replaced.
 
@@ -267,25 +278,36 @@ class Checkpointer:
                 object with ``load_state_dict`` gets its whole state.
             device: the device of tensors that ``into`` does not have yet.
             cast: allows a conversion to a dtype that cannot hold every saved value. Otherwise that is an error.
+            strict: ``False`` leaves entries of ``into`` as they are that the checkpoint does not have, also parameters
+                of a module. ``missing`` of the result has their paths. Otherwise that is an error.
         """
         if into is None:
             raise TypeError("restore needs into=, the state to restore\nhint: load() makes a new one")
         opened = self._open(step)
-        return self._run(opened, *self._plan(opened, into, cast), device)[0]
+        return self._run(opened, *self._plan(opened, into, cast, strict), device)[0]
 
-    def load(self, step: int | str = "latest", device: Any = "cpu") -> Any:
+    def load(self, step: int | Latest = "latest", device: Any = "cpu") -> Any:
         """Loads a step as a new state, with whole tensors on ``device``."""
         opened = self._open(step)
         return self._run(opened, *self._plan(opened, None, has_target=False), device)[1]
 
-    def metadata(self, step: int | str = "latest") -> Any:
+    def tensors(self, step: int | Latest = "latest") -> dict[str, TensorInfo]:
+        """The tensors of a step, by name. Only the manifest is read."""
+        entries = self._open(step).tensors()
+        return {
+            name: TensorInfo(dtype, tuple(shape), nbytes_of(dtype, shape))
+            for name, dtype, shape, is_opaque, _ in entries
+            if not is_opaque
+        }
+
+    def metadata(self, step: int | Latest = "latest") -> Any:
         """The metadata that ``save`` was given."""
         return json.loads(self._open(step).metadata)
 
     def steps(self) -> list[int]:
         """The complete steps, in order."""
         try:
-            return Store(self._folder).steps()
+            return self._store().steps()
         except FileNotFoundError:
             return []
 
@@ -293,28 +315,36 @@ class Checkpointer:
         """The latest complete step; ``None`` if there is none."""
         return max(self.steps(), default=None)
 
-    def verify(self, step: int | str = "latest") -> list[str]:
+    def verify(self, step: int | Latest = "latest") -> list[str]:
         """Reads and checks all of a step. Returns one line for each damaged chunk or file."""
         return self._open(step).verify()[0]
 
     def tag(self, step: int, tag: str) -> None:
         """Gives a step a tag, which keeps it from being removed."""
-        Store(self._folder).tag(_check_step(step), tag)
+        self._store().tag(_check_step(step), tag)
 
     def untag(self, step: int, tag: str) -> None:
         """Removes a tag from a step."""
-        Store(self._folder).untag(_check_step(step), tag)
+        self._store().untag(_check_step(step), tag)
 
     def tags(self, step: int) -> list[str]:
         """The tags of a step."""
-        return Store(self._folder).tags(_check_step(step))
+        return self._store().tags(_check_step(step))
 
     def remove(self, step: int) -> None:
         """Removes a step. It must have no tag, and no other step may refer to it."""
-        Store(self._folder).remove(_check_step(step))
+        self._store().remove(_check_step(step))
         self._highest = self.latest()
 
+    def __repr__(self) -> str:
+        rank, world = self._ranks.rank, self._ranks.world_size
+        return f"<Checkpointer {self._folder!r}: rank {rank} of {world}{_state_of(self._saver)}>"
+
     # Internals.
+
+    def _store(self) -> Store:
+        options = {"storage_options": self._storage_options} if self._storage_options else {}
+        return Store(self._folder, **options)  # type: ignore[arg-type]
 
     def _open_saver(self) -> Saver:
         # Two threads that save first must not make two savers: the second could not lock the folder.
@@ -322,10 +352,11 @@ class Checkpointer:
             if self._saver is None:
                 ranks = self._ranks
                 where = {"rank": ranks.rank, "world": ranks.world_size, "run": ranks.run()}
-                saver = Saver(self._folder, **where, **self._options)  # type: ignore[arg-type]
+                options = self._options | {"storage_options": self._storage_options}
+                saver = Saver(self._folder, **where, **options)  # type: ignore[arg-type]
                 self._highest = self.latest() if ranks.rank == 0 else None
                 # A save under way is finished, even if the program ends without `close`.
-                self._finish = weakref.finalize(self, _finish, saver)
+                self._finish = weakref.finalize(self, _finish, saver, self._unsettled)
                 self._saver = saver
             return self._saver
 
@@ -333,6 +364,7 @@ class Checkpointer:
         """The state as the saver takes it. A part that several ranks hold is written by one of them."""
         try:
             sketch = StateTree(state)
+            self._warn_of_pickles(sketch)
             # Several ranks have to agree on who writes what. A single rank writes everything, most tensors as a whole.
             alone = self._ranks.world_size == 1
             given: list[_parts.Given] = []
@@ -358,15 +390,15 @@ class Checkpointer:
         if isinstance(step, str):
             if step != "latest":
                 raise ValueError(f'a step is a number or "latest", not {step!r}')
-            return Store(self._folder).open(None)
-        return Store(self._folder).open(_check_step(step))
+            return self._store().open(None)
+        return self._store().open(_check_step(step))
 
     @without_collector()
     def _plan(
-        self, opened: Checkpoint, into: Any, cast: bool = False, has_target: bool = True
+        self, opened: Checkpoint, into: Any, cast: bool = False, strict: bool = True, has_target: bool = True
     ) -> tuple[Plan, Callable[[], _restoring.ReadStats]]:
         """The plan of a restore, and the function that fills its tensors. Invalid targets raise here."""
-        plan = Plan(self._tree(opened), into, self._trust, has_target)
+        plan = Plan(self._tree(opened), into, self._trust, strict, has_target)
         return plan, _restoring.filler(opened, plan.filled, cast)
 
     def _tree(self, opened: Checkpoint) -> Node:
@@ -397,7 +429,8 @@ class Checkpointer:
         # The plan is a reference cycle, and would keep the tensors alive until the collector runs.
         plan.fresh = {}
         sums = {key: stats[key] + more[key] for key in stats}
-        return Restored(step=opened.step, metadata=json.loads(opened.metadata), **sums), result
+        metadata = json.loads(opened.metadata)
+        return Restored(step=opened.step, metadata=metadata, missing=plan.missing, **sums), result
 
     def _prune(self) -> None:
         """Removes the steps that are not kept, on a thread of its own: removing large files is slow.
@@ -408,7 +441,7 @@ class Checkpointer:
             return
         self._warn_of_prune_errors()
         last, every = self._keep
-        store = Store(self._folder)
+        store = self._store()
 
         def is_due() -> bool:
             with self._prune_lock:
@@ -440,6 +473,19 @@ class Checkpointer:
             if error not in self._warned:
                 self._warned.add(error)
                 warnings.warn(f"not all old steps of {self._folder} were removed: {error}", stacklevel=3)
+
+    def _warn_of_pickles(self, sketch: StateTree) -> None:
+        """Warns once of each class that is saved as a pickle: loading it needs trust, which is not given here."""
+        if self._trust:
+            return
+        for kind, path in sketch.pickled.items():
+            if f"pickle of {kind}" not in self._warned:
+                self._warned.add(f"pickle of {kind}")
+                warnings.warn(
+                    f"{path} has {kind}, which is saved as a pickle and loaded only with trust=True\n"
+                    "hint: Checkpointer(folder, trust=True), if it is meant to; or save its plain values",
+                    stacklevel=5,
+                )
 
     def _warn_of_later(self, step: int) -> None:
         """Warns once that a step is not the latest one: a job that resumes would use another."""
@@ -490,6 +536,23 @@ def _check_step(step: int) -> int:
     return number
 
 
-def _finish(saver: Saver) -> None:
+def _remove_last(steps: list[int], step: int) -> None:
+    """Removes the last occurrence of a step."""
+    del steps[len(steps) - 1 - steps[::-1].index(step)]
+
+
+def _state_of(saver: Saver | None) -> str:
+    """Whether a save is under way, for messages."""
+    if saver is None or not saver.is_own():
+        return ""
+    with contextlib.suppress(RuntimeError):
+        return ", a save is under way" if saver.is_busy() else ""
+    return ""
+
+
+def _finish(saver: Saver, unsettled: list[SaveFuture]) -> None:
+    """Waits for the saves under way. A failure that nobody was told of is printed by Python."""
     if saver.is_own():
-        saver.wait()
+        for future in unsettled:
+            if not future.is_told:
+                future.result()

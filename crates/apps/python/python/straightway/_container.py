@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import json
-import math
-import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ._arguments import StorageOptions, StrPath
 from ._errors import SafetensorError
-from ._saving import DTYPE_NAMES, Described
+from ._saving import DTYPE_NAMES, Described, check_text, checked_texts, nbytes_of
 from ._straightway import parse_header, save
 
 #: The dtypes in the reverse of the order in which writers put them.
@@ -79,11 +77,13 @@ def serialize(tensor_dict: Mapping[str, TensorSpec], metadata: Mapping[str, str]
 
 def serialize_file(
     tensor_dict: Mapping[str, TensorSpec],
-    filename: str | os.PathLike[str],
+    filename: StrPath,
     metadata: Mapping[str, str] | None = None,
+    *,
+    storage_options: StorageOptions | None = None,
 ) -> None:
     """Writes tensors to a safetensors file, which appears when it is complete and durable. Its data begins on 4 KiB."""
-    save(_described(tensor_dict), filename, _texts(metadata))
+    save(_described(tensor_dict), filename, checked_texts(metadata), storage_options=storage_options)
 
 
 def deserialize(bytes: bytes) -> list[tuple[str, dict[str, Any]]]:
@@ -102,7 +102,7 @@ def joined(tensors: Sequence[Described], metadata: Mapping[str, str] | None) -> 
     """The bytes of a safetensors file with these tensors, which are in host memory."""
     order = sorted(tensors, key=lambda tensor: (-_ORDER.index(tensor[1]), tensor[0]))
     entries: dict[str, Any] = {}
-    texts = _texts(metadata)
+    texts = checked_texts(metadata)
     if metadata is not None:
         entries["__metadata__"] = texts
     at = 0
@@ -122,32 +122,19 @@ def joined(tensors: Sequence[Described], metadata: Mapping[str, str] | None) -> 
     return data
 
 
-def _bytes(dtype: str, shape: Sequence[int]) -> int:
-    """The size in bytes of a tensor of this dtype of safetensors and this shape."""
-    # The first digits of a name are its bits, except for BOOL.
-    digits = re.search("[0-9]+", dtype)
-    bits = 8 if digits is None else int(digits[0])
-    return -(-math.prod(shape) * bits // 8)
-
-
 def _described(tensors: Mapping[str, TensorSpec]) -> list[Described]:
     described: list[Described] = []
     for name, spec in tensors.items():
         if not isinstance(spec, TensorSpec):
             raise TypeError(f"tensor {name!r} must be a TensorSpec, not {type(spec).__name__}")
+        check_text(name, f"the name of tensor {name!r}")
         # Checked before the memory is read.
-        needed = _bytes(spec.dtype, spec.shape)
+        needed = nbytes_of(spec.dtype, spec.shape)
         if any(size < 0 for size in spec.shape) or spec.data_len != needed:
             raise SafetensorError(
                 f"tensor {name!r} has {spec.data_len} bytes, but {spec.dtype} of shape {spec.shape} has {needed}"
             )
+        if spec.data_len and not spec.data_ptr:
+            raise SafetensorError(f"tensor {name!r} has {spec.data_len} bytes at address 0")
         described.append((name, spec.dtype, spec.shape, spec.data_ptr, spec.data_len, "host:", spec))
     return described
-
-
-def _texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
-    texts = dict(metadata or {})
-    for key, value in texts.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"metadata is a dictionary of strings, and {key!r} is {value!r}")
-    return texts

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from ._arguments import Route, StorageOptions, StrPath
 from ._straightway import Receipt
 from ._straightway import copy as _copy
-from ._weights import StorageOptions
-
-StrPath = str | os.PathLike[str]
 
 
 def copy(
     sources: StrPath | Iterable[StrPath],
     target: StrPath,
     *,
-    route: str = "auto",
+    route: Route = "auto",
     verify: bool = False,
     to_device: bool = False,
     storage_options: StorageOptions | None = None,

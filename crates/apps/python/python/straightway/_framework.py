@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from . import _allocators
+from . import _allocators, _arguments
 from ._errors import SafetensorError
 from ._straightway import Tensor
 
@@ -78,7 +78,7 @@ class Framework:
         self.maps = maps
         self.allocator = allocator
 
-    def allocate(self, device: str, memory: str) -> _allocators.Allocate | None:
+    def allocate(self, device: str, memory: _arguments.Owner) -> _allocators.Allocate | None:
         """The allocator for a device; ``None`` for the driver's allocator and for host memory."""
         _allocators.check(memory)
         if memory == "driver" or self.allocator is None or not device.startswith("cuda:"):

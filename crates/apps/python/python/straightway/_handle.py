@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import Any
 
 from . import _framework, _slicing
-from ._allocators import Allocate, Owner
+from ._allocators import Allocate
+from ._arguments import Backend, FrameworkName, Owner, Route, StorageOptions
 from ._errors import SafetensorError
 from ._straightway import Loading, Mapped, Model, Receipt
-from ._weights import StorageOptions
 
 #: The backends of safetensors.
 BACKENDS = ("mmap", "pread")
@@ -40,15 +40,16 @@ class safe_open:
     def __init__(
         self,
         filename: str | os.PathLike[str],
-        framework: str | None = None,
+        framework: FrameworkName | None = None,
         device: Any = "cpu",
         *,
-        backend: str = "mmap",
-        route: str | None = None,
+        backend: Backend = "mmap",
+        route: Route | None = None,
         memory: Owner = "framework",
         storage_options: StorageOptions | None = None,
     ) -> None:
         named = route_of(backend)
+        self._filename = os.fspath(filename)
         self._framework = _framework.find(framework)
         place = _framework.device_name(device)
         self._source: Source | None = Source(
@@ -59,6 +60,11 @@ class safe_open:
             self._framework.allocate(place, memory),
             backend,
         )
+
+    def __repr__(self) -> str:
+        source = self._source
+        state = "closed" if source is None else f"{len(source.model)} tensors for {self._framework.name}"
+        return f"<safe_open {self._filename!r}: {state}>"
 
     def __enter__(self) -> safe_open:
         return self
@@ -108,7 +114,9 @@ class safe_open:
 class _safe_open_handle(safe_open):
     """``safe_open`` for a Python file object. The file is opened again by its name."""
 
-    def __init__(self, f: Any, framework: str | None = None, device: Any = "cpu", *, backend: str = "mmap") -> None:
+    def __init__(
+        self, f: Any, framework: FrameworkName | None = None, device: Any = "cpu", *, backend: Backend = "mmap"
+    ) -> None:
         f.fileno()
         super().__init__(f.name, framework, device, backend=backend)
 
@@ -120,6 +128,9 @@ class Slice:
         self._source = source
         self._name = name
         self._shape: tuple[int, ...] = source.model.shape(name)
+
+    def __repr__(self) -> str:
+        return f"<Slice of {self._name!r}: {self.get_dtype()} {self.get_shape()}>"
 
     def get_shape(self) -> list[int]:
         """Its shape."""
@@ -148,15 +159,15 @@ class Source:
         model: Model,
         framework: _framework.Framework,
         device: str,
-        route: str | None,
+        route: Route | None,
         allocate: Allocate | None = None,
-        backend: str = "mmap",
+        backend: Backend = "mmap",
     ) -> None:
         self.model = model
         self.receipt: Receipt | None = None
         self._framework = framework
         self._device = device
-        self._route = route or "auto"
+        self._route: Route = route or "auto"
         self._allocate = allocate
         self._mapped: Mapped | None = None
         # safetensors hands indices to PyTorch if it maps the file, and checks them itself otherwise.
@@ -200,7 +211,7 @@ class Source:
         return tensors[name]
 
 
-def route_of(backend: str) -> str | None:
+def route_of(backend: Backend) -> Route | None:
     """The route of a backend: ``None`` maps files. Raises for a backend that safetensors does not have."""
     if backend not in BACKENDS:
         known = ", ".join(f'"{name}"' for name in BACKENDS)

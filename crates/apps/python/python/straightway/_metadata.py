@@ -6,6 +6,8 @@ import json
 import math
 from typing import Any
 
+from ._saving import check_text
+
 #: The maximum nesting depth of metadata. JSON readers stop at about 128.
 _DEPTH_MAX = 100
 
@@ -29,13 +31,13 @@ def _check(value: Any, path: str, depth: int) -> None:
         for key, member in value.items():
             if not isinstance(key, str):
                 raise ValueError(f"{path} has the key {key!r}, and keys of JSON are strings\nhint: use {str(key)!r}")
-            _check_text(key, f"a key of {path}")
+            check_text(key, f"a key of {path}")
             _check(member, f"{path}[{key!r}]", depth + 1)
     elif isinstance(value, (list, tuple)):
         for index, member in enumerate(value):
             _check(member, f"{path}[{index}]", depth + 1)
     elif isinstance(value, str):
-        _check_text(value, path)
+        check_text(value, path)
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{path} is {value!r}, which JSON has no number for\nhint: store None, or str({value!r})")
@@ -46,10 +48,3 @@ def _check(value: Any, path: str, depth: int) -> None:
         raise TypeError(
             f"{path} is a {type(value).__name__}, which JSON does not have\nhint: put it into the state instead"
         )
-
-
-def _check_text(value: str, path: str) -> None:
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{path} has half of a surrogate pair at index {error.start}: not valid text") from error

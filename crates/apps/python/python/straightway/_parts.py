@@ -101,11 +101,6 @@ def is_complex(tensor: Any) -> bool:
     return TYPE_NAMES[tensor.dtype] in HALVES
 
 
-def is_paired(tensor: Any, dtype: str) -> bool:
-    """Whether each number of a complex tensor is a pair of elements of this checkpoint dtype. C64 is complex itself."""
-    return dtype != "C64" and is_complex(tensor)
-
-
 def contiguous(local: Any) -> Any:
     """The tensor itself if it is contiguous, else a contiguous copy."""
     if is_contiguous(local):
@@ -121,14 +116,17 @@ def whole(name: str, tensor: Any) -> Given:
 def given(name: str, part: Part, exact: str | None = None) -> Given:
     """A part as the saver takes it."""
     described = describe_plain(name, stored(contiguous(part.local)))
-    shape, start = counted(part, described[1])
+    shape, start = counted(part, described[1], is_complex(part.local))
     return described, False, None if described[2] == shape else (shape, start), exact
 
 
-def counted(part: Part, dtype: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The shape of the whole tensor and the part's offset, in elements of this checkpoint dtype."""
+def counted(part: Part, dtype: str, has_pairs: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of the whole tensor and the part's offset, in elements of this checkpoint dtype.
+
+    ``has_pairs`` says whether two elements of the checkpoint are one complex number.
+    """
     shape, start = part.shape, part.start
-    if is_paired(part.local, dtype):
+    if has_pairs:
         return (*shape, 2), (*start, 0)
     if dtype == "F4":
         # PyTorch counts bytes of two 4-bit elements each.

@@ -77,11 +77,18 @@ def _int(value: int, depth: int) -> Any:
 
 
 def _text(value: str, depth: int) -> Any:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
+    if has_surrogates(value):
         return ["surrogates", value.encode("utf-8", "surrogatepass").hex()]
     return value
+
+
+def has_surrogates(text: str) -> bool:
+    """Whether a text has surrogates. UTF-8 cannot encode them, and JSON joins two of them to one character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _items(tag: str) -> Callable[[Any, int], Any]:
@@ -136,13 +143,25 @@ def _numpy_type(dtype: Any) -> Any:
         base, shape = dtype.subdtype
         return ["rows", _numpy_type(base), *shape]
     if dtype.names is not None:
-        fields = [[name, _numpy_type(dtype.fields[name][0]), dtype.fields[name][1]] for name in dtype.names]
-        return ["fields", dtype.itemsize, *fields]
+        if dtype.type is not numpy.void:
+            raise NotPlain(f"NumPy's {dtype.type.__name__}")
+        return ["fields", dtype.itemsize, *(_field(name, *dtype.fields[name]) for name in dtype.names)]
     if dtype.type.__module__ == "ml_dtypes":
         return ["ml", dtype.name]
     if dtype.kind in "biufcSUmM" or dtype.type is numpy.void:
         return dtype.str
     raise NotPlain(f"NumPy's {dtype}")
+
+
+def _field(name: str, dtype: Any, offset: int, title: Any = None) -> Any:
+    """The encoding of a field of a record."""
+    if has_surrogates(name):
+        raise NotPlain(f"a NumPy dtype with the field {name!r}")
+    if title is None:
+        return [name, _numpy_type(dtype), offset]
+    if type(title) is not str or has_surrogates(title):
+        raise NotPlain(f"a NumPy dtype with the title {title!r}")
+    return [name, _numpy_type(dtype), offset, title]
 
 
 #: The encoder of each built-in type.

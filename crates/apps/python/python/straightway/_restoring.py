@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 from . import _framework
 from ._allocators import Allocate, Wanted
 from ._conversion import is_lossless
+from ._errors import DamagedError
 from ._memory import Span, assign, holds, library, may_overlap_itself, span, strides_of, writable
-from ._parts import Part, counted, is_complex, is_paired, parts, stored, stored_dtype
-from ._saving import Described, describe_plain, empty_like, synchronize, torch_name
+from ._parts import HALVES, Part, counted, is_complex, parts, stored, stored_dtype
+from ._saving import TYPE_NAMES, Described, describe_plain, empty_like, synchronize, torch_name
 from ._straightway import Checkpoint
+from ._tree import Filled
 
 #: The statistics of a read: ``bytes``, ``read_bytes``, ``seconds``, ``rebuilt`` and ``receipts``.
 ReadStats = dict[str, Any]
@@ -33,6 +35,8 @@ class _Target:
     start: Sequence[int]
     #: The saved dtype, if it differs from the target's.
     saved_dtype: str | None
+    #: Whether two saved elements are one complex number.
+    has_pairs: bool
     #: ``None`` if there are no elements.
     span: Span | None
     #: The description of its memory, if bytes can be read directly into it.
@@ -71,21 +75,30 @@ def _holds_as_saved(own: Any) -> bool:
 
 def _new_memory(target: _Target) -> Any:
     """New memory for a target, in the saved dtype. ``_values`` returns what was read into it."""
-    if target.saved_dtype is not None and is_paired(target.own, target.saved_dtype):
+    if target.saved_dtype is not None and target.has_pairs:
         return empty_like(target.own, target.saved_dtype, (*target.own.shape, 2))
     return empty_like(target.own, target.saved_dtype)
 
 
 def _values(target: _Target, memory: Any) -> Any:
     """The values that were read into new memory, in the shape of the target: pairs become complex numbers."""
-    if target.saved_dtype is None or not is_paired(target.own, target.saved_dtype):
+    if target.saved_dtype is None or not target.has_pairs:
         return memory
-    if library(target.own) == "pt":
+    return _joined(memory, target.own)
+
+
+def _joined(pairs: Any, own: Any) -> Any:
+    """The complex numbers of pairs, as wide as those of ``own`` if it is complex, else wide enough for the pairs."""
+    half = _HALVES.get(TYPE_NAMES[own.dtype]) or ("F64" if TYPE_NAMES[pairs.dtype] == "float64" else "F32")
+    if library(own) == "pt":
         import torch
 
-        half = getattr(torch, torch_name(stored_dtype(target.name, target.own)))
-        return torch.view_as_complex(memory.to(half))
-    return memory.astype("float64").view("complex128")[..., 0]
+        return torch.view_as_complex(pairs.to(getattr(torch, torch_name(half))))
+    return pairs.astype(torch_name(half)).view("complex64" if half == "F32" else "complex128")[..., 0]
+
+
+#: All complex dtypes, with the dtype of their real and imaginary halves.
+_HALVES = HALVES | {"complex64": "F32"}
 
 
 def _span(own: Any, described: Described | None) -> Span | None:
@@ -138,23 +151,28 @@ class Filling:
         self.narrowed: dict[str, tuple[str, str]] = {}
         self._targets: list[_Target] = []
 
-    def add(self, name: str, part: Part, is_whole: bool = False) -> None:
+    def add(self, name: str, part: Part, is_whole: bool = False, has_pairs: bool = False) -> None:
         """Adds a ``writable`` part, to be filled from the saved tensor of that name.
 
-        With ``is_whole``, the shape of the whole tensor must equal the saved shape.
+        With ``is_whole``, the shape of the whole tensor must equal the saved shape. ``has_pairs`` says whether two
+        saved elements are one complex number.
         """
         saved, shape = _find(self._opened, name)
-        wanted, start = counted(part, saved)
+        if has_pairs and (saved not in HALVES.values() or shape[-1:] != (2,)):
+            raise DamagedError(f"{name!r} is said to have pairs of complex numbers, and is {saved} of shape {shape}")
+        wanted, start = counted(part, saved, has_pairs)
         if is_whole and shape != wanted:
-            raise ValueError(f"{name!r} was saved with shape {shape}, but the target has shape {tuple(wanted)}")
+            # Complex numbers are counted as the user counts them.
+            whole, given = (shape[:-1], wanted[:-1]) if has_pairs else (shape, wanted)
+            raise ValueError(f"{name!r} was saved with shape {whole}, but the target has shape {tuple(given)}")
         own = part.local
         described = describe_plain(name, stored(own)) if _holds_as_saved(own) else None
         ours = described[1] if described else stored_dtype(name, own)
         saved_dtype = None
-        if saved != ours:
-            self._check_conversion(name, saved, ours, own)
+        if saved != ours or has_pairs != is_complex(own):
+            self._check_conversion(name, saved, has_pairs, own)
             saved_dtype, described = saved, None
-        target = _Target(name, own, part.start, start, saved_dtype, _span(own, described), described)
+        target = _Target(name, own, part.start, start, saved_dtype, has_pairs, _span(own, described), described)
         self._targets.append(target)
 
     def prepare(self) -> Callable[[], ReadStats]:
@@ -184,21 +202,27 @@ class Filling:
             for key in stats:
                 stats[key] += more[key]
 
-    def _check_conversion(self, name: str, saved: str, ours: str, own: Any) -> None:
+    def _check_conversion(self, name: str, saved: str, has_pairs: bool, own: Any) -> None:
         """Raises for lossy conversions without ``cast``, and for those that the library does not support."""
-        # The halves of a complex number are compared if `ours` is the dtype of halves.
-        halves = "F32" if saved == "C64" and is_complex(own) else saved
-        if not is_lossless(halves, ours):
+        theirs = TYPE_NAMES[own.dtype]
+        shown, ours = saved, theirs if is_complex(own) else stored_dtype(name, own)
+        if has_pairs:
+            shown = next(kind for kind, half in HALVES.items() if half == saved)
+        # Halves are compared with halves. Only complex numbers hold complex numbers.
+        half = "F32" if saved == "C64" else saved
+        is_narrow = (has_pairs or saved == "C64") and theirs not in _HALVES
+        if is_narrow or not is_lossless(half, _HALVES.get(theirs) or ours):
             if not self._cast:
                 raise ValueError(
-                    f"{name!r} was saved as {saved}, and goes to {ours}, which cannot hold every value of {saved}\n"
+                    f"{name!r} was saved as {shown}, and goes to {ours}, which cannot hold every value of {shown}\n"
                     "hint: restore into a tensor of the saved dtype, or pass cast=True"
                 )
-            self.narrowed[name] = (saved, ours)
+            self.narrowed[name] = (shown, ours)
         try:
-            assign(empty_like(own, None, (1,)), empty_like(own, saved, (1,)))
+            example = empty_like(own, saved, (1, 2) if has_pairs else (1,))
+            assign(empty_like(own, None, (1,)), _joined(example, own) if has_pairs else example)
         except Exception as error:
-            raise ValueError(f"{name!r} was saved as {saved}, which cannot be converted to {ours}: {error}") from error
+            raise ValueError(f"{name!r} was saved as {shown}, which cannot be converted to {ours}: {error}") from error
 
 
 def _find(opened: Checkpoint, name: str) -> tuple[str, tuple[int, ...]]:
@@ -270,7 +294,7 @@ def _increment_versions(tensors: list[Any]) -> None:
             torch.autograd.graph.increment_version(tensor)
 
 
-def filler(opened: Checkpoint, filled: list[tuple[str, Any]], cast: bool = False) -> Callable[[], ReadStats]:
+def filler(opened: Checkpoint, filled: Sequence[Filled], cast: bool = False) -> Callable[[], ReadStats]:
     """The function that fills tensors, or the parts of them that this rank holds, from the saved ones of these names.
 
     All errors about targets are raised here, before any tensor is written to.
@@ -278,9 +302,9 @@ def filler(opened: Checkpoint, filled: list[tuple[str, Any]], cast: bool = False
     if not filled:
         return nothing
     filling = Filling(opened, cast)
-    for name, tensor in filled:
+    for name, tensor, has_pairs in filled:
         for part in parts(name, tensor, writable):
-            filling.add(name, part, is_whole=True)
+            filling.add(name, part, True, has_pairs)
     return filling.prepare()
 
 

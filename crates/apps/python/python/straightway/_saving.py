@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ._arguments import StorageOptions, StrPath
 from ._memory import is_contiguous, library, readable
 from ._straightway import Receipt, save
 
@@ -39,30 +41,54 @@ DTYPE_NAMES = {
 
 
 def save_file(
-    tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+    tensors: Mapping[str, Any],
+    filename: StrPath,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    storage_options: StorageOptions | None = None,
 ) -> Receipt:
     """Writes a safetensors file whose data begins on 4 KiB. It appears when it is complete and durable.
 
     Arguments:
         tensors: tensors of PyTorch, NumPy, CuPy or JAX by name, contiguous, on any device.
-        filename: a path. An existing file is replaced.
+        filename: a path or a URI. An existing file is replaced.
         metadata: a dictionary of strings to store in the file.
+        storage_options: settings of the store of a URI, as for ``load_file``.
     """
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors is a dictionary of tensors by name, not {type(tensors).__name__}")
-    for key, value in (metadata or {}).items():
-        if not (isinstance(key, str) and isinstance(value, str)):
-            raise TypeError(f"metadata is a dictionary of strings, and {key!r} is {value!r}")
+    texts = checked_texts(metadata)
     described = [describe(name, tensor) for name, tensor in tensors.items()]
     for device in {d[5] for d in described if d[5] != "host:"}:
         synchronize(device)
-    return save(described, filename, dict(metadata or {}))
+    return save(described, filename, texts, storage_options=storage_options)
+
+
+def checked_texts(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """The metadata of a file. Raises for what is not valid text."""
+    texts = dict(metadata or {})
+    for key, value in texts.items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise TypeError(f"metadata is a dictionary of strings, and {key!r} is {value!r}")
+        check_text(key, "a key of metadata")
+        check_text(value, f"metadata[{key!r}]")
+    return texts
+
+
+def check_text(text: str, path: str) -> None:
+    """Raises for a text with surrogates, which files cannot hold. ``path`` says where it is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{path} has half of a surrogate pair at index {error.start}: not valid text") from error
 
 
 def describe(name: str, tensor: Any) -> Described:
     """The description of a tensor for ``save``. The memory is the tensor's own, or that of a copy."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a tensor is a string, not {name!r}")
+    if not name.isascii():
+        check_text(name, f"the name of tensor {name!r}")
     plain = readable(name, tensor)
     if not is_contiguous(plain):
         fix = "tensor.contiguous()" if library(plain) == "pt" else "numpy.ascontiguousarray(array)"
@@ -88,6 +114,14 @@ def describe_plain(name: str, plain: Any) -> Described:
     else:
         address, device = plain.__cuda_array_interface__["data"][0], f"cuda:{plain.__dlpack_device__()[1]}"
     return name, dtype_of(name, plain), plain.shape, address if plain.nbytes else 0, plain.nbytes, device, plain
+
+
+def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
+    """The size in bytes of a tensor of this dtype of safetensors and this shape."""
+    # The first digits of a name are its bits, except for BOOL.
+    digits = re.search("[0-9]+", dtype)
+    bits = 8 if digits is None else int(digits[0])
+    return -(-math.prod(shape) * bits // 8)
 
 
 class _TypeNames(dict[Any, str]):

@@ -1,10 +1,12 @@
 """The part of the package that is written in Rust."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from typing_extensions import Self
+
+from ._arguments import Busy, Compression, Priority, Route, StorageOptions
 
 _Described = tuple[str, str, Sequence[int], int, int, str, Any]
 _Allocate = Callable[
@@ -101,7 +103,7 @@ class Model:
     """A model: a safetensors file, a folder of them, or an index."""
 
     def __new__(
-        cls, path: str | os.PathLike[str], *, storage_options: Mapping[str, str | bool] | None = None
+        cls, path: str | os.PathLike[str], *, storage_options: StorageOptions | None = None
     ) -> Self: ...
     def keys(self) -> list[str]: ...
     def offset_keys(self) -> list[str]: ...
@@ -124,8 +126,8 @@ class Loading:
         device: str,
         filters: list[str] | None,
         slices: list[tuple[str | None, int, int, int]],
-        route: str | None,
-        priority: str,
+        route: Route | None,
+        priority: Priority,
         allocate: _Allocate | None = None,
     ) -> Self: ...
     @staticmethod
@@ -135,7 +137,7 @@ class Loading:
         part: tuple[list[int], list[int]] | None,
         *,
         device: str,
-        route: str,
+        route: Route,
         allocate: _Allocate | None = None,
     ) -> Loading: ...
     def fill(
@@ -168,8 +170,8 @@ class Stream:
         filters: list[str] | None,
         slices: list[tuple[str | None, int, int, int]],
         batch_bytes: int,
-        route: str,
-        priority: str,
+        route: Route,
+        priority: Priority,
         allocate: _Allocate | None = None,
     ) -> Self: ...
     def next(
@@ -192,19 +194,26 @@ class Saver:
         world: int,
         run: str,
         incremental: bool,
-        compression: str | None,
+        compression: Compression | None,
         parity: int,
         memory_bytes_max: int | None,
         timeout_s: float,
-        busy: str,
+        busy: Busy,
         rate_bytes_per_s: float | None,
+        storage_options: StorageOptions | None = None,
     ) -> Self: ...
     @staticmethod
-    def check(*, compression: str | None, timeout_s: float, busy: str) -> None: ...
+    def check(
+        *,
+        compression: Compression | None,
+        timeout_s: float,
+        busy: Busy,
+        storage_options: StorageOptions | None = None,
+    ) -> None: ...
     def prepare(self, tensors: list[_Given]) -> None: ...
-    def save(self, step: int, tensors: list[_Given], metadata: str) -> None: ...
+    def save(self, step: int, tensors: list[_Given], metadata: str) -> int: ...
     def write_shard(self, step: int, tensors: list[_Given]) -> None: ...
-    def wait(self) -> dict[str, Any] | None: ...
+    def wait(self, number: int | None = None) -> dict[str, Any] | None: ...
     def wait_part(self) -> str: ...
     def skip(self) -> None: ...
     def is_busy(self) -> bool: ...
@@ -217,7 +226,13 @@ class Saver:
 class Store:
     """A folder of checkpoints."""
 
-    def __new__(cls, folder: str | os.PathLike[str], *, create: bool = False) -> Self: ...
+    def __new__(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        create: bool = False,
+        storage_options: StorageOptions | None = None,
+    ) -> Self: ...
     def steps(self) -> list[int]: ...
     def open(self, step: int | None) -> Checkpoint: ...
     def commit(self, parts: list[str], metadata: str, parity: int) -> None: ...
@@ -263,14 +278,16 @@ def save(
     tensors: list[_Described],
     path: str | os.PathLike[str],
     metadata: dict[str, str],
+    *,
+    storage_options: StorageOptions | None = None,
 ) -> Receipt: ...
 def copy(
     sources: list[str | os.PathLike[str]],
     target: str | os.PathLike[str],
     *,
-    route: str = "auto",
+    route: Route = "auto",
     verify: bool = False,
     to_device: bool = False,
-    storage_options: Mapping[str, str | bool] | None = None,
+    storage_options: StorageOptions | None = None,
 ) -> Receipt: ...
 def doctor(path: str | os.PathLike[str] | None = None) -> dict[str, Any]: ...

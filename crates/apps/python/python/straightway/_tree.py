@@ -4,7 +4,7 @@ A node is a list. Its first member is its kind:
 
     ["d", [[key, node], …]]   a dictionary; ["o", …] an OrderedDict
     ["l", [node, …]]          a list; ["t", …] a tuple
-    ["v", value]              None, a bool, a number or a string
+    ["v", value]              None, a bool, a number or a string without surrogates, which JSON would change
     ["e", text]               a value of other types that are plain data; see ``_plain``
     ["p", text]               anything else, pickled; 0.1.0 pickled plain data as well
     ["x", name, library]      a tensor: ``pt`` or ``np``; with ``-complex`` behind it, the last dimension holds the
@@ -15,20 +15,25 @@ A node is a list. Its first member is its kind:
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from . import _memory, _names, _parts
+from ._errors import DamagedError
 from ._pickling import pickled, unpickled
-from ._plain import NotPlain, encoded
+from ._plain import NotPlain, encoded, has_surrogates
 from ._straightway import plain_decoded
 
 Node = list[Any]
 
 _JSON = (type(None), bool, int, float, str)
+
+#: The end of the library of a tensor whose complex numbers are stored as pairs.
+_PAIRS = "-complex"
 
 #: The maximum depth of a state. Python's recursion limit is a multiple of it.
 _DEPTH_MAX = 200
@@ -49,6 +54,8 @@ class StateTree:
         #: The tensors, each with its path and the nodes that refer to it.
         self._found: list[tuple[Any, _names.Path, list[Node]]] = []
         self._memories: dict[Any, list[Node]] = {}
+        #: What is saved as a pickle, each with the first path that has it.
+        self.pickled: dict[str, str] = {}
         self._depth = 0
         self.tree = self._node(state, _names.ROOT)
         names = _names.assigned([path for _, path, _ in self._found])
@@ -96,12 +103,10 @@ class StateTree:
 
     def _pair(self, key: Any, value: Any, path: _names.Path) -> list[Node]:
         """An entry of a dictionary."""
-        if _is_json(key):
-            node: Node = ["v", key]
-            if type(key) is str or type(key) is int:
-                return [node, self._member(value, _names.member(path, key))]
-        else:
-            node = self._leaf(key, path, "a key of ")
+        is_json = _is_json(key)
+        node: Node = ["v", key] if is_json else self._leaf(key, path, "a key of ")
+        if type(key) is str or (type(key) is int and is_json):
+            return [node, self._member(value, _names.member(path, key))]
         return [node, self._member(value, _names.member_by_leaf(path, key, node))]
 
     def _tensor(self, value: Any, path: _names.Path) -> Node:
@@ -109,7 +114,7 @@ class StateTree:
 
         Tensors with identical memory, such as tied weights, share one name.
         """
-        kind = _memory.library(value) + ("-complex" if _parts.is_complex(value) else "")
+        kind = _memory.library(value) + (_PAIRS if _parts.is_complex(value) else "")
         node: Node = ["x", "", kind]
         memory = _identity(value)
         nodes = None if memory is None else self._memories.get(memory)
@@ -122,11 +127,14 @@ class StateTree:
         return node
 
     def _leaf(self, value: Any, path: _names.Path, role: str = "") -> Node:
+        where = role + (path.plain or "the state")
         try:
-            return leaf(value)
+            node, reason = _leaf(value)
         except Exception as error:
-            where, kind = role + (path.plain or "the state"), type(value).__name__
-            raise TypeError(f"{where} is a {kind}, which cannot be saved: {error}") from error
+            raise TypeError(f"{where} is a {type(value).__name__}, which cannot be saved: {error}") from error
+        if reason is not None:
+            self.pickled.setdefault(reason, where)
+        return node
 
     def _masked(self, array: Any, path: _names.Path) -> Node:
         numpy = sys.modules["numpy"]
@@ -141,15 +149,24 @@ class StateTree:
 
 
 def _is_json(value: Any) -> bool:
-    return type(value) in _JSON and (type(value) is not int or value.bit_length() <= _INT_BITS_MAX)
+    """Whether JSON returns a value unchanged. It would join two surrogates to one character."""
+    kind = type(value)
+    if kind is str:
+        return value.isascii() or not has_surrogates(value)
+    return kind in _JSON and (kind is not int or value.bit_length() <= _INT_BITS_MAX)
 
 
 def leaf(value: Any) -> Node:
     """A leaf: plain data if the value has only such types, else a pickle."""
+    return _leaf(value)[0]
+
+
+def _leaf(value: Any) -> tuple[Node, str | None]:
+    """A leaf, and if it is a pickle, what in it is not plain data."""
     try:
-        return ["e", encoded(value)]
-    except NotPlain:
-        return ["p", pickled(value)]
+        return ["e", encoded(value)], None
+    except NotPlain as error:
+        return ["p", pickled(value)], str(error)
 
 
 def leaf_value(node: Node, trust: bool) -> Any:
@@ -183,14 +200,14 @@ def parsed(data: bytes) -> Node:
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the checkpoint's tree is not valid JSON: {error}") from error
+        raise DamagedError(f"the checkpoint's tree is not valid JSON: {error}") from error
     level, depth = [tree], 0
     while level:
         deeper: list[Any] = []
         for node in level:
             within = _members(node)
             if within is None or depth > _DEPTH_MAX:
-                raise ValueError(
+                raise DamagedError(
                     f"the checkpoint's tree has an invalid node, or is deeper than {_DEPTH_MAX}: {str(node)[:80]}"
                 )
             deeper += within
@@ -245,16 +262,31 @@ def _hashable(key: Node) -> tuple[str, str, Any]:
     return "key", key[0], key[1]
 
 
+class Filled(NamedTuple):
+    """A tensor to fill."""
+
+    #: The name that it was saved under.
+    name: str
+    target: Any
+    #: Whether the saved elements are the real and imaginary parts of complex numbers, in pairs.
+    has_pairs: bool
+
+
 class Plan:
     """The plan of a restore: which tensors are filled in place, and which are made.
 
     ``result`` returns the state after the bytes are read.
     """
 
-    def __init__(self, tree: Node, into: Any, trust: bool, has_target: bool = True) -> None:
+    def __init__(
+        self, tree: Node, into: Any, trust: bool, strict: bool = True, has_target: bool = True
+    ) -> None:
         self._trust = trust
-        #: Tensors to fill, each with the name that it was saved under.
-        self.filled: list[tuple[str, Any]] = []
+        self._strict = strict
+        #: The paths of the targets that the checkpoint does not have, if it is not strict.
+        self.missing: list[str] = []
+        #: Tensors to fill.
+        self.filled: list[Filled] = []
         #: Tensors to make, by name, with their library.
         self.made: dict[str, str] = {}
         #: The tensors that were made, by name.
@@ -274,10 +306,10 @@ class Plan:
             makers = [self._follow(n, t, _join(path, i), is_fixed) for i, (n, t) in enumerate(zip(node[1], target))]
             return lambda: tuple(make() for make in makers)
         if kind == "x" and _parts.is_tensor(target):
-            self.filled.append((node[1], target))
+            self.filled.append(_filled(node, target))
             return lambda: target
         if kind == "m" and node[1][0] == "x" and _memory.is_masked(target) and _is_filled(target):
-            self.filled.append((node[1][1], target.data))
+            self.filled.append(_filled(node[1], target.data))
             mask = self._mask(node, path)
             return lambda: mask(target)
         where = path or "the state"
@@ -294,10 +326,18 @@ class Plan:
 
     def _load(self, node: Node, target: Any, path: str) -> Callable[[], Any]:
         """Restores into an object with ``load_state_dict``, which gets all of the saved state."""
-        make = self._fill(node, target.state_dict(), path)
+        state, options = target.state_dict(), {}
+        if not self._strict and _takes_strict(target) and node[0] in ("d", "o") and isinstance(state, dict):
+            # A module: it gets the entries that it has.
+            saved = self._entries(node[1], path)
+            known = dict(saved)
+            self.missing += [_join(path, key) for key in state if key not in known]
+            node = [node[0], [pair for pair, (key, _) in zip(node[1], saved) if key in state]]
+            options = {"strict": False}
+        make = self._fill(node, state, path)
 
         def load() -> Any:
-            target.load_state_dict(make())
+            target.load_state_dict(make(), **options)
             return target
 
         return load
@@ -327,10 +367,15 @@ class Plan:
         """Restores the keys that the target has. Entries that only the checkpoint has are not read."""
         saved = dict(self._entries(node[1], path))
         absent = [key for key in target if key not in saved]
-        if absent:
+        if absent and self._strict:
             shown = ", ".join(repr(_join(path, key)) for key in absent[:8])
             raise KeyError(f"the checkpoint has no {shown}" + (" and more" if len(absent) > 8 else ""))
-        makers = [(key, self._follow(saved[key], value, _join(path, key))) for key, value in target.items()]
+        makers: list[tuple[Any, Callable[[], Any]]] = []
+        for key, value in target.items():
+            if key in saved:
+                makers.append((key, self._follow(saved[key], value, _join(path, key))))
+            else:
+                self.missing.append(_join(path, key))
 
         def assign() -> Any:
             for key, make in makers:
@@ -387,7 +432,7 @@ class Plan:
         make = (lambda: numpy.ma.nomask) if node[2] is None else self._make(node[2], path)
         more = self._make(node[3], path)()
         if not isinstance(more, tuple) or len(more) != 2:
-            raise ValueError("the checkpoint's tree has an invalid masked array")
+            raise DamagedError("the checkpoint's tree has an invalid masked array")
         fill, is_hard = more
 
         def mask(array: Any) -> Any:
@@ -410,7 +455,21 @@ class Plan:
         try:
             return leaf_value(node, self._trust)
         except ValueError as error:
-            raise ValueError(f"{path or 'the state'}: {error}") from error
+            kind = DamagedError if isinstance(error, DamagedError) else ValueError
+            raise kind(f"{path or 'the state'}: {error}") from error
+
+
+def _filled(node: Node, target: Any) -> Filled:
+    """A tensor to fill from a node."""
+    return Filled(node[1], target, node[2].endswith(_PAIRS))
+
+
+def _takes_strict(target: Any) -> bool:
+    """Whether ``load_state_dict`` has the option ``strict``, as that of a module has."""
+    try:
+        return "strict" in inspect.signature(target.load_state_dict).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def _is_filled(target: Any) -> bool:
@@ -444,4 +503,7 @@ def _complex(tensor: Any) -> Any:
         import torch
 
         return torch.view_as_complex(tensor)
-    return tensor.view("complex128").reshape(tensor.shape[:-1])
+    if tensor.dtype == "float16":
+        # NumPy has no complex32, which PyTorch saved.
+        tensor = tensor.astype("float32")
+    return tensor.view("complex64" if tensor.dtype == "float32" else "complex128").reshape(tensor.shape[:-1])

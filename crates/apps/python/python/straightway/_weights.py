@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeVar
 
 from . import _framework, _progress, _pytrees
-from ._allocators import Owner
+from ._arguments import FrameworkName, Owner, Priority, Route, StorageOptions, StrPath
 from ._progress import Callback
 from ._straightway import Loading, Model, Receipt, warm
 from ._straightway import Stream as _Stream
@@ -17,14 +18,11 @@ from ._straightway import Stream as _Stream
 #: A filter (``None`` for all tensors), a dimension, and its range: start and stop.
 Cut = tuple[str | None, int, int, int]
 
-StrPath = str | os.PathLike[str]
-StorageOptions = Mapping[str, str | bool]
-
-#: The scheduling priority of a load.
-Priority = Literal["now", "soon", "background"]
-
 #: The pickle protocol of ``torch.save``. ``pickle`` and ``multiprocessing`` use later ones.
 _TORCH_SAVE_PROTOCOL = 2
+
+#: The number of tensors that the ``repr`` of weights shows.
+_SHOWN_MAX = 4
 
 #: The type of the tensors, such as ``torch.Tensor`` or ``numpy.ndarray``.
 Tensor = TypeVar("Tensor")
@@ -39,6 +37,11 @@ class Weights(dict[str, Tensor]):
     """
 
     receipt: Receipt | None = None
+
+    def __repr__(self) -> str:
+        shown = [f"{name!r}: {_summary(tensor)}" for name, tensor in islice(self.items(), _SHOWN_MAX)]
+        more = ["…"] if len(self) > _SHOWN_MAX else []
+        return f"<Weights: {len(self)} tensors {{{', '.join(shown + more)}}}>"
 
     def copy(self) -> Weights[Tensor]:
         """The same tensors by name, and the same receipt."""
@@ -61,6 +64,13 @@ class Weights(dict[str, Tensor]):
             return OrderedDict, (), plain, None, iter(self.items())
         state = None if self.receipt is None else {"receipt": self.receipt}
         return type(self), (), state, None, iter(self.items())
+
+
+def _summary(tensor: Any) -> str:
+    """The dtype and shape of a tensor. Other values are shown themselves."""
+    if not hasattr(tensor, "dtype") or not hasattr(tensor, "shape"):
+        return repr(tensor)
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 class Stream(Iterator[tuple[str, Any]]):
@@ -95,6 +105,11 @@ class Stream(Iterator[tuple[str, Any]]):
                 self._moved_bytes += self._batches.receipts[-1].bytes
                 self._watch.update(self._moved_bytes)
 
+    def __repr__(self) -> str:
+        receipts = self._batches.receipts
+        moved = sum(receipt.bytes for receipt in receipts)
+        return f"<Stream: {len(receipts)} batches so far, {moved} of {self._batches.bytes} bytes>"
+
     @property
     def receipts(self) -> list[Receipt]:
         """The receipts of the batches yielded so far."""
@@ -119,11 +134,11 @@ def _open(path: StrPath, device: Any, storage_options: StorageOptions | None) ->
 def load(
     model: Model,
     device: Any,
-    framework: str | None,
+    framework: FrameworkName | None,
     *,
     filter: str | Iterable[str] | None = None,
     slices: Iterable[Cut] = (),
-    route: str | None = "auto",
+    route: Route | None = "auto",
     priority: Priority = "soon",
     memory: Owner = "framework",
     progress: bool | Callback | None = None,
@@ -160,9 +175,9 @@ def load_file(
     filename: StrPath,
     device: Any = "cpu",
     *,
-    framework: str | None = None,
+    framework: FrameworkName | None = None,
     filter: str | Iterable[str] | None = None,
-    route: str | None = None,
+    route: Route | None = None,
     priority: Priority = "soon",
     memory: Owner = "framework",
     progress: bool | Callback | None = None,
@@ -222,10 +237,10 @@ def load_model(
     folder: StrPath,
     device: Any = "cpu",
     *,
-    framework: str | None = None,
+    framework: FrameworkName | None = None,
     filter: str | Iterable[str] | None = None,
     slices: Iterable[Cut] = (),
-    route: str = "auto",
+    route: Route = "auto",
     priority: Priority = "soon",
     memory: Owner = "framework",
     progress: bool | Callback | None = None,
@@ -262,11 +277,11 @@ def iterate(
     folder: StrPath,
     device: Any = "cpu",
     *,
-    framework: str | None = None,
+    framework: FrameworkName | None = None,
     filter: str | Iterable[str] | None = None,
     slices: Iterable[Cut] = (),
     batch_bytes: int = 512 << 20,
-    route: str = "auto",
+    route: Route = "auto",
     priority: Priority = "soon",
     memory: Owner = "framework",
     progress: bool | Callback | None = None,

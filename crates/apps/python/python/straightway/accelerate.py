@@ -18,10 +18,12 @@ from __future__ import annotations
 import os
 import random
 import sys
-from typing import Any
+from typing import Any, Literal, overload
 
 from . import _checkpointer
-from ._checkpointer import Restored, Saved
+from ._arguments import Latest
+from ._results import Restored, Saved
+from ._save_future import SaveFuture
 
 
 class Checkpointer(_checkpointer.Checkpointer):
@@ -41,16 +43,35 @@ class Checkpointer(_checkpointer.Checkpointer):
         super().__init__(folder, **options)
         self._accelerator = accelerator
 
-    def save(self, step: int, state: Any = None, async_: bool = True, metadata: Any = None) -> Saved | None:
+    @overload
+    def save(self, step: int, state: Any = None, async_: Literal[True] = True, metadata: Any = None) -> SaveFuture: ...
+
+    @overload
+    def save(self, step: int, state: Any = None, *, async_: Literal[False], metadata: Any = None) -> Saved: ...
+
+    @overload
+    def save(self, step: int, state: Any, async_: Literal[False], metadata: Any = None) -> Saved: ...
+
+    @overload
+    def save(self, step: int, state: Any = None, async_: bool = True, metadata: Any = None) -> SaveFuture | Saved: ...
+
+    def save(self, step: int, state: Any = None, async_: bool = True, metadata: Any = None) -> SaveFuture | Saved:
         """Saves the state of the ``Accelerator``, and ``state`` if it is given, as a step."""
         return super().save(step, self._state() | ({} if state is None else {"own": state}), async_, metadata)
 
     def restore(
-        self, step: int | str = "latest", into: Any = None, device: Any = "cpu", *, cast: bool = False
+        self,
+        step: int | Latest = "latest",
+        into: Any = None,
+        device: Any = "cpu",
+        *,
+        cast: bool = False,
+        strict: bool = True,
     ) -> Restored:
         """Restores a step into the state of the ``Accelerator``, and the additional state into ``into``."""
         target = self._state()
-        restored = super().restore(step, target | ({} if into is None else {"own": into}), device, cast=cast)
+        state = target | ({} if into is None else {"own": into})
+        restored = super().restore(step, state, device, cast=cast, strict=strict)
         _set_random(target[self._random])
         return restored
 

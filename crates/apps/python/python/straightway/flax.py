@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from . import _weights, numpy
+from ._arguments import Backend, StorageOptions, StrPath
 from ._handle import route_of
 from ._straightway import Receipt
 from ._weights import Weights
@@ -14,16 +14,22 @@ from ._weights import Weights
 __all__ = ["load", "load_file", "save", "save_file"]
 
 
-def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights[Any]:
+def load_file(
+    filename: StrPath, *, backend: Backend = "mmap", storage_options: StorageOptions | None = None
+) -> Weights[Any]:
     """Loads a safetensors file into JAX arrays. Both backends read the file: JAX arrays must not change."""
-    return _weights.load_file(filename, framework="jax", route=route_of(backend))
+    return _weights.load_file(filename, framework="jax", route=route_of(backend), storage_options=storage_options)
 
 
 def save_file(
-    tensors: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+    tensors: Mapping[str, Any],
+    filename: StrPath,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    storage_options: StorageOptions | None = None,
 ) -> Receipt:
     """Saves JAX arrays to a safetensors file, which appears when it is complete and durable."""
-    return numpy.save_file(tensors, filename, metadata)
+    return numpy.save_file(tensors, filename, metadata, storage_options=storage_options)
 
 
 def load(data: bytes) -> Weights[Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _container, _weights
+from ._arguments import Backend, StorageOptions, StrPath
 from ._framework import ndarray
 from ._handle import route_of, safe_open
 from ._saving import describe
@@ -20,16 +20,22 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_file", "safe_open", "save", "save_file"]
 
 
-def load_file(filename: str | os.PathLike[str], *, backend: str = "mmap") -> Weights[numpy.ndarray[Any, Any]]:
+def load_file(
+    filename: StrPath, *, backend: Backend = "mmap", storage_options: StorageOptions | None = None
+) -> Weights[numpy.ndarray[Any, Any]]:
     """Loads a safetensors file into NumPy arrays: mapped pages, or memory of their own with ``backend="pread"``."""
-    return _weights.load_file(filename, framework="np", route=route_of(backend))
+    return _weights.load_file(filename, framework="np", route=route_of(backend), storage_options=storage_options)
 
 
 def save_file(
-    tensor_dict: Mapping[str, Any], filename: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
+    tensor_dict: Mapping[str, Any],
+    filename: StrPath,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    storage_options: StorageOptions | None = None,
 ) -> Receipt:
     """Saves NumPy arrays to a safetensors file, which appears when it is complete and durable."""
-    return _save_file(tensor_dict, filename, metadata)
+    return _save_file(tensor_dict, filename, metadata, storage_options=storage_options)
 
 
 def load(data: bytes) -> Weights[numpy.ndarray[Any, Any]]:

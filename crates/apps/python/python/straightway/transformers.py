@@ -18,6 +18,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ._checkpointer import Checkpointer
+from ._straightway import is_local
 from .accelerate import _random
 
 if TYPE_CHECKING:
@@ -71,9 +72,14 @@ class CheckpointCallback(TrainerCallback):
         import torch.distributed as dist
 
         is_job = dist.is_available() and dist.is_initialized()
-        latest = Checkpointer(self._folder, rank=0, world_size=1, run="resume").latest()
+        latest = self._stored().latest()
         if latest is None:
             return False
+        if not is_local(self._folder):
+            raise ValueError(
+                f"resume() writes the Trainer's files into the folder of steps, and {self._folder} is not local\n"
+                "hint: copy the step to a local folder with straightway.copy, and resume from there"
+            )
         folder = os.path.join(self._folder, _RESUME, f"checkpoint-{latest}")
         if not is_job or dist.get_rank() == 0:
             self._export(latest, folder)
@@ -97,6 +103,11 @@ class CheckpointCallback(TrainerCallback):
         self._checkpointer.save(step, saved)
         self._saved = step
 
+    def _stored(self) -> Checkpointer:
+        """The checkpointer of the existing steps, for this process alone."""
+        options = {name: self._options[name] for name in ("trust", "storage_options") if name in self._options}
+        return Checkpointer(self._folder, rank=0, world_size=1, run="resume", **options)
+
     def _export(self, step: int, folder: str) -> None:
         """Writes a step in the ``Trainer``'s format."""
         import torch
@@ -104,8 +115,7 @@ class CheckpointCallback(TrainerCallback):
         from .torch import save_file
         from .torch._sharing import remove_duplicates
 
-        trust = bool(self._options.get("trust", False))
-        state = Checkpointer(self._folder, rank=0, world_size=1, run="resume", trust=trust).load(step)
+        state = self._stored().load(step)
         os.makedirs(folder, exist_ok=True)
 
         def at(name: str) -> str:

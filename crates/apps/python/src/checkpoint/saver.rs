@@ -1,11 +1,12 @@
 //! The saver of one rank. The snapshot is taken in the call; flush and commit run without Python.
 
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     process,
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pyo3::{
@@ -24,6 +25,7 @@ use crate::{
     error::OrRaise,
     executor,
     receipt::Receipt,
+    stores::{StorageOptions, stores_shared},
     waiting::SIGNAL_CHECK_INTERVAL,
 };
 
@@ -39,16 +41,35 @@ type Given = (Described, bool, Option<(Vec<u64>, Vec<u64>)>, Option<String>);
 #[derive(Debug)]
 pub(crate) struct Saver {
     /// `None` when it is closed. Locked only while the interpreter's lock is not held.
-    inside: Mutex<Option<checkpoint::CheckpointSaver>>,
+    inside: Mutex<Option<Inside>>,
     waits: bool,
     /// The process that has its threads and its lock.
     process: u32,
 }
 
+/// A saver, and the outcomes of its saves.
+#[derive(Debug)]
+struct Inside {
+    saver: checkpoint::CheckpointSaver,
+    /// The number of saves begun so far, which is the number of the last one.
+    begun: u64,
+    /// The outcomes that nobody has waited for yet, by the numbers of their saves.
+    ended: BTreeMap<u64, Result<Committed>>,
+}
+
+impl Inside {
+    /// Waits for the save under way, and keeps its outcome. Otherwise the next save would drop it.
+    fn settle(&mut self) {
+        if let Some(outcome) = self.saver.wait().transpose() {
+            self.ended.insert(self.begun, outcome);
+        }
+    }
+}
+
 #[pymethods]
 impl Saver {
     #[new]
-    #[pyo3(signature = (folder, *, rank, world, run, incremental, compression, parity, memory_bytes_max, timeout_s, busy, rate_bytes_per_s))]
+    #[pyo3(signature = (folder, *, rank, world, run, incremental, compression, parity, memory_bytes_max, timeout_s, busy, rate_bytes_per_s, storage_options=None))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         py: Python<'_>,
@@ -63,6 +84,7 @@ impl Saver {
         timeout_s: f64,
         busy: &str,
         rate_bytes_per_s: Option<f64>,
+        storage_options: Option<StorageOptions>,
     ) -> PyResult<Self> {
         let options = SaverOptions {
             incremental,
@@ -79,75 +101,101 @@ impl Saver {
                 limit: rate_bytes_per_s.map(Rate),
                 ..Share::of(Class::Background)
             };
-            let store = steps(&folder, Missing::Create)?;
+            let store = steps(&folder, Missing::Create, storage_options)?;
             let executor = executor::of([&store.location()])?;
             let executor = executor.sharing(share, Class::Background)?;
             checkpoint::CheckpointSaver::new(store, Rank { rank, world }, run, executor.into(), options)
         };
-        let inside = Mutex::new(Some(py.detach(make).or_raise()?));
-        let process = process::id();
-        Ok(Self { inside, waits, process })
+        let inside = Inside {
+            saver: py.detach(make).or_raise()?,
+            begun: 0,
+            ended: BTreeMap::new(),
+        };
+        Ok(Self {
+            inside: Mutex::new(Some(inside)),
+            waits,
+            process: process::id(),
+        })
     }
 
     /// Raises for options that no saver takes, before there is one.
     #[staticmethod]
-    #[pyo3(signature = (*, compression, timeout_s, busy))]
-    fn check(compression: Option<&str>, timeout_s: f64, busy: &str) -> PyResult<()> {
+    #[pyo3(signature = (*, compression, timeout_s, busy, storage_options=None))]
+    fn check(
+        compression: Option<&str>,
+        timeout_s: f64,
+        busy: &str,
+        storage_options: Option<StorageOptions>,
+    ) -> PyResult<()> {
         codec(compression)?;
         timeout(timeout_s)?;
         policy(busy)?;
-        Ok(())
+        stores_shared(storage_options).or_raise().map(drop)
     }
 
-    /// Takes a snapshot and returns; flush and commit run in the background. All ranks call it in the same order.
-    fn save(&self, py: Python<'_>, step: u64, tensors: Vec<Given>, metadata: &str) -> PyResult<()> {
-        self.start(py, tensors, |saver, sources| saver.save(step, sources, metadata))
+    /// Takes a snapshot and returns the number of the save; flush and commit run in the background. All ranks call it
+    /// in the same order.
+    fn save(&self, py: Python<'_>, step: u64, tensors: Vec<Given>, metadata: &str) -> PyResult<u64> {
+        self.start(py, step, tensors, |saver, sources| saver.save(step, sources, metadata))
     }
 
     /// Allocates memory for states like this one, on a thread of its own.
     fn prepare(&self, py: Python<'_>, tensors: Vec<Given>) -> PyResult<()> {
         let parts: PyResult<Vec<_>> = tensors.into_iter().map(HeldPart::new).collect();
         let parts = parts?;
-        self.with(py, |saver| saver.prepare(&sources(&parts)?))?.or_raise()
+        self.with(py, |inside| inside.saver.prepare(&sources(&parts)?))?
+            .or_raise()
     }
 
     /// Like `save`, but without a commit: `wait_part` returns the part that `Store.commit` needs from every rank.
     fn write_shard(&self, py: Python<'_>, step: u64, tensors: Vec<Given>) -> PyResult<()> {
-        self.start(py, tensors, |saver, sources| saver.write_shard(step, sources))
+        self.start(py, step, tensors, |saver, sources| saver.write_shard(step, sources))
+            .map(drop)
     }
 
-    /// Waits for the save under way, and returns its result. Ctrl-C ends the wait, not the save.
-    fn wait<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        self.wait_until_idle(py)?;
-        let committed = self.with(py, checkpoint::CheckpointSaver::wait)?.or_raise()?;
-        committed.map(|committed| result_dict(py, committed)).transpose()
+    /// Waits for the save with this number, or for the last one, and returns its result; `None` if it was not begun, or
+    /// was waited for before. Ctrl-C ends the wait, not the save.
+    #[pyo3(signature = (number=None))]
+    fn wait<'py>(&self, py: Python<'py>, number: Option<u64>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let number = match number {
+            Some(number) => number,
+            None => self.with(py, |inside| inside.begun)?,
+        };
+        self.wait_while(py, |inside| inside.begun == number && inside.saver.is_busy())?;
+        let outcome = self.with(py, |inside| {
+            if inside.begun == number {
+                inside.settle();
+            }
+            inside.ended.remove(&number)
+        })?;
+        outcome.map(|outcome| result_dict(py, outcome.or_raise()?)).transpose()
     }
 
     /// Waits for the shard under way, and returns its part.
     fn wait_part(&self, py: Python<'_>) -> PyResult<String> {
         self.wait_until_idle(py)?;
-        let part = self.with(py, checkpoint::CheckpointSaver::wait_part)?.or_raise()?;
+        let part = self.with(py, |inside| inside.saver.wait_part())?.or_raise()?;
         Ok(part.text())
     }
 
     /// Counts a save that this rank could not begin: the counts of all ranks must agree.
     fn skip(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, checkpoint::CheckpointSaver::skip)
+        self.with(py, |inside| inside.saver.skip())
     }
 
     /// Whether a save is under way.
     fn is_busy(&self, py: Python<'_>) -> PyResult<bool> {
-        self.with(py, |saver| saver.is_busy())
+        self.with(py, |inside| inside.saver.is_busy())
     }
 
     /// The number of bytes written by the save under way, or by the last one.
     fn written_bytes(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |saver| saver.progress().moved_bytes())
+        self.with(py, |inside| inside.saver.progress().moved_bytes())
     }
 
     /// Makes the save under way fail.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |saver| saver.progress().cancel())
+        self.with(py, |inside| inside.saver.progress().cancel())
     }
 
     /// Whether it was made in this process, and not in a parent before a fork.
@@ -168,9 +216,10 @@ impl Saver {
     fn start(
         &self,
         py: Python<'_>,
+        step: u64,
         tensors: Vec<Given>,
         begin: impl FnOnce(&mut checkpoint::CheckpointSaver, &[SaveSource<'_>]) -> Result<()> + Send,
-    ) -> PyResult<()> {
+    ) -> PyResult<u64> {
         let parts = match self.held(py, tensors) {
             Ok(parts) => parts,
             Err(error) => {
@@ -179,9 +228,13 @@ impl Saver {
                 return Err(error);
             }
         };
-        self.with(py, |saver| {
-            let sources = sources(&parts).inspect_err(|_| saver.skip())?;
-            begin(saver, &sources)
+        self.with(py, |inside| {
+            let sources = sources(&parts).and_then(|sources| inside.saver.check_idle(step).map(|()| sources));
+            let sources = sources.inspect_err(|_| inside.saver.skip())?;
+            inside.settle();
+            begin(&mut inside.saver, &sources)?;
+            inside.begun += 1;
+            Ok(inside.begun)
         })?
         .or_raise()
     }
@@ -197,22 +250,44 @@ impl Saver {
 
     /// Waits until no save is under way, and checks for Ctrl-C.
     fn wait_until_idle(&self, py: Python<'_>) -> PyResult<()> {
+        self.wait_while(py, |inside| inside.saver.is_busy())
+    }
+
+    /// Waits while `is_on` holds, and checks for Ctrl-C. The interpreter's lock is taken only for the check: a thread
+    /// that waits for a save runs beside the job.
+    fn wait_while(&self, py: Python<'_>, is_on: impl Fn(&Inside) -> bool + Send + Sync) -> PyResult<()> {
+        self.check_own()?;
         let mut pause = POLL_MIN;
-        while self.is_busy(py)? {
-            py.detach(|| thread::sleep(pause));
-            pause = (pause * 2).min(SIGNAL_CHECK_INTERVAL / 4);
+        loop {
+            let checked_at = Instant::now() + SIGNAL_CHECK_INTERVAL;
+            let is_over = py.detach(|| {
+                loop {
+                    if !self.locked().as_ref().is_some_and(&is_on) {
+                        return true;
+                    }
+                    if Instant::now() >= checked_at {
+                        return false;
+                    }
+                    thread::sleep(pause);
+                    pause = (pause * 2).min(SIGNAL_CHECK_INTERVAL / 4);
+                }
+            });
+            if is_over {
+                return Ok(());
+            }
             py.check_signals()?;
         }
-        Ok(())
     }
 
     /// Runs `work` without the interpreter's lock.
-    fn with<T: Send>(
-        &self,
-        py: Python<'_>,
-        work: impl FnOnce(&mut checkpoint::CheckpointSaver) -> T + Send,
-    ) -> PyResult<T> {
-        // Checked before locking: a thread of the parent may have held the lock at the fork.
+    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Inside) -> T + Send) -> PyResult<T> {
+        self.check_own()?;
+        let done = py.detach(|| self.locked().as_mut().map(work));
+        done.ok_or_else(|| PyRuntimeError::new_err("the saver is closed"))
+    }
+
+    /// Raises in a forked child. It is called before every lock: a thread of the parent may have held it at the fork.
+    fn check_own(&self) -> PyResult<()> {
         if !self.is_own() {
             let message = format!(
                 "this process was forked from {}, whose threads and lock save there\n\
@@ -221,11 +296,10 @@ impl Saver {
             );
             return Err(PyRuntimeError::new_err(message));
         }
-        let done = py.detach(|| self.locked().as_mut().map(work));
-        done.ok_or_else(|| PyRuntimeError::new_err("the saver is closed"))
+        Ok(())
     }
 
-    fn locked(&self) -> MutexGuard<'_, Option<checkpoint::CheckpointSaver>> {
+    fn locked(&self) -> MutexGuard<'_, Option<Inside>> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

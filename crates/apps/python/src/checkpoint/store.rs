@@ -11,11 +11,18 @@ use straightway_core::{Result, Uri};
 use straightway_io::store::Missing;
 
 use super::opened::Checkpoint;
-use crate::{error::OrRaise, stores::stores};
+use crate::{
+    error::OrRaise,
+    stores::{StorageOptions, stores_shared},
+};
 
 /// The checkpoints in a folder, or below a URI.
-pub(super) fn steps(folder: &Path, missing: Missing) -> Result<checkpoint::Steps> {
-    checkpoint::Steps::find(&*stores()?, &Uri::parse(folder)?, missing)
+pub(super) fn steps(
+    folder: &Path,
+    missing: Missing,
+    storage_options: Option<StorageOptions>,
+) -> Result<checkpoint::Steps> {
+    checkpoint::Steps::find(&*stores_shared(storage_options)?, &Uri::parse(folder)?, missing)
 }
 
 /// A folder of checkpoints.
@@ -29,10 +36,10 @@ pub(crate) struct Store {
 impl Store {
     /// Opens a folder. With `create`, a missing folder is created.
     #[new]
-    #[pyo3(signature = (folder, *, create=false))]
-    fn new(folder: PathBuf, create: bool) -> PyResult<Self> {
+    #[pyo3(signature = (folder, *, create=false, storage_options=None))]
+    fn new(folder: PathBuf, create: bool, storage_options: Option<StorageOptions>) -> PyResult<Self> {
         let missing = if create { Missing::Create } else { Missing::Refuse };
-        let steps = steps(&folder, missing).or_raise()?;
+        let steps = steps(&folder, missing, storage_options).or_raise()?;
         Ok(Self { steps })
     }
 

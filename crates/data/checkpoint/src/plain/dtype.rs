@@ -2,7 +2,7 @@
 //!
 //! As JSON, a dtype is a string such as `"<f8"` or `"<M8[ns]"`, `["ml", name]` for one of the package `ml_dtypes`,
 //! `["fields", item_bytes, [name, type, offset], …]` for a record, or `["rows", type, rows, …]` for one whose element
-//! is an array.
+//! is an array. A field that has a title, which is a second name, has it after its offset.
 
 use straightway_core::Result;
 
@@ -41,10 +41,23 @@ pub enum NumpyType {
     Basic(Basic),
     /// One of the package `ml_dtypes`, by name.
     Extension(&'static str),
-    /// A record: its size, and the name, type and offset of each field.
-    Fields(u64, Vec<(String, NumpyType, u64)>),
+    /// A record: its size, and its fields.
+    Fields(u64, Vec<NumpyField>),
     /// An element that is an array.
     Rows(Box<NumpyType>, Vec<u64>),
+}
+
+/// A field of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumpyField {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub dtype: NumpyType,
+    /// Its offset in the record, in bytes.
+    pub offset: u64,
+    /// Its second name, if it has one.
+    pub title: Option<String>,
 }
 
 /// A type that has a code.
@@ -109,11 +122,10 @@ impl NumpyType {
     }
 
     /// A record.
-    pub(super) fn fields(item_bytes: u64, fields: Vec<(String, Self, u64)>) -> Result<Self> {
-        let fits = |(_, dtype, offset): &(String, Self, u64)| {
-            offset
-                .checked_add(dtype.item_bytes())
-                .is_some_and(|end| end <= item_bytes)
+    pub(super) fn fields(item_bytes: u64, fields: Vec<NumpyField>) -> Result<Self> {
+        let fits = |field: &NumpyField| {
+            let end = field.offset.checked_add(field.dtype.item_bytes());
+            end.is_some_and(|end| end <= item_bytes)
         };
         if item_bytes > ITEM_BYTES_MAX || fields.len() > FIELDS_MAX || !fields.iter().all(fits) {
             return Err(corrupt("the fields of a record do not lie inside it"));
@@ -155,10 +167,10 @@ impl NumpyType {
             Self::Rows(dtype, _) => dtype.check(data),
             Self::Fields(_, fields) => {
                 for item in data.chunks_exact(item_bytes) {
-                    for (_, dtype, offset) in fields {
-                        let start = usize::try_from(*offset).unwrap_or(item_bytes);
-                        let end = start + usize::try_from(dtype.item_bytes()).unwrap_or(0);
-                        dtype.check(item.get(start..end).unwrap_or_default())?;
+                    for field in fields {
+                        let start = usize::try_from(field.offset).unwrap_or(item_bytes);
+                        let end = start + usize::try_from(field.dtype.item_bytes()).unwrap_or(0);
+                        field.dtype.check(item.get(start..end).unwrap_or_default())?;
                     }
                 }
                 Ok(())
@@ -243,7 +255,13 @@ mod tests {
     fn a_record_lies_inside_its_bytes_and_holds_what_its_types_have() {
         let text = NumpyType::basic("<U1").unwrap();
         let flag = NumpyType::basic("|b1").unwrap();
-        let fields = vec![("a".to_owned(), flag, 0), ("b".to_owned(), text, 1)];
+        let field = |name: &str, dtype, offset| NumpyField {
+            name: name.to_owned(),
+            dtype,
+            offset,
+            title: None,
+        };
+        let fields = vec![field("a", flag, 0), field("b", text, 1)];
         assert!(NumpyType::fields(4, fields.clone()).is_err());
         let record = NumpyType::fields(5, fields).unwrap();
         assert!(record.check(&[1, 65, 0, 0, 0]).is_ok());

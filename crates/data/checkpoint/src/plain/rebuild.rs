@@ -2,7 +2,7 @@
 
 use straightway_core::Result;
 
-use super::{Array, Maker, NumpyType, Plain, Sequence, corrupt, untrusted};
+use super::{Array, Maker, NumpyField, NumpyType, Plain, Sequence, corrupt, untrusted};
 
 /// Functions that pickles call, which are not values themselves.
 const FUNCTIONS: [(&str, &str); 10] = [
@@ -243,10 +243,16 @@ fn record(item_bytes: u64, names: &[Plain], fields: &[(Plain, Plain)]) -> Result
     let field = |name: &Plain| {
         let found = fields.iter().find(|(key, _)| key == name);
         match (name, found.and_then(|(_, parts)| parts.tuple())) {
-            (Plain::Text(text), Some([Plain::Dtype(dtype), offset])) => {
-                let offset = whole(offset).ok_or_else(refuse)?;
-                Ok((text.clone(), dtype.clone(), offset))
-            }
+            (Plain::Text(text), Some([Plain::Dtype(dtype), offset, title @ ..])) => Ok(NumpyField {
+                name: text.clone(),
+                dtype: dtype.clone(),
+                offset: whole(offset).ok_or_else(refuse)?,
+                title: match title {
+                    [] => None,
+                    [Plain::Text(title)] => Some(title.clone()),
+                    _ => return Err(refuse()),
+                },
+            }),
             _ => Err(refuse()),
         }
     };

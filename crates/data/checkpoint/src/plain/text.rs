@@ -4,7 +4,8 @@ use serde_json::Value;
 use straightway_core::Result;
 
 use super::{
-    Array, DEPTH_MAX, Maker, NumpyType, Plain, PythonName, Sequence, VALUES_MAX, corrupt, dtype::RECORDS_DEPTH_MAX,
+    Array, DEPTH_MAX, Maker, NumpyField, NumpyType, Plain, PythonName, Sequence, VALUES_MAX, corrupt,
+    dtype::RECORDS_DEPTH_MAX,
 };
 
 pub(super) fn decode(text: &str) -> Result<Plain> {
@@ -110,10 +111,16 @@ fn numpy_type(value: &Value, depth: usize) -> Result<NumpyType> {
         }
         [Value::String(tag), item_bytes, fields @ ..] if tag == "fields" => {
             let field = |field: &Value| match field.as_array().map(Vec::as_slice) {
-                Some([Value::String(name), dtype, offset]) => {
-                    let offset = offset.as_u64().ok_or_else(refuse)?;
-                    Ok((name.clone(), numpy_type(dtype, depth + 1)?, offset))
-                }
+                Some([Value::String(name), dtype, offset, title @ ..]) => Ok(NumpyField {
+                    name: name.clone(),
+                    dtype: numpy_type(dtype, depth + 1)?,
+                    offset: offset.as_u64().ok_or_else(refuse)?,
+                    title: match title {
+                        [] => None,
+                        [Value::String(title)] => Some(title.clone()),
+                        _ => return Err(refuse()),
+                    },
+                }),
                 _ => Err(refuse()),
             };
             let fields = fields.iter().map(field).collect::<Result<_>>()?;
@@ -172,6 +179,15 @@ mod tests {
             panic!("it is an array");
         };
         assert_eq!((array.dtype.item_bytes(), &array.shape[..]), (5, &[2][..]));
+        let Plain::Dtype(NumpyType::Fields(_, fields)) =
+            read(r#"["dtype",["fields",2,["a","|b1",0,"A"],["b","|b1",1]]]"#)
+        else {
+            panic!("it is a record");
+        };
+        assert_eq!(
+            (fields[0].title.as_deref(), fields[1].title.as_deref()),
+            (Some("A"), None)
+        );
     }
 
     #[test]
@@ -204,6 +220,8 @@ mod tests {
             "[\"array\",\"|V0\",[99999999999],\"\"]",
             "[\"array\",\"<f8\",[-1],\"\"]",
             "[\"scalar\",\"|b1\",\"02\"]",
+            "[\"dtype\",[\"fields\",1,[\"a\",\"|b1\",0,null]]]",
+            "[\"dtype\",[\"fields\",1,[\"a\",\"|b1\",0,\"A\",\"B\"]]]",
             "[\"torch.device\",\"cuda;\"]",
             "[\"UUID\",\"zz\"]",
         ] {

@@ -16,7 +16,7 @@ use std::{
 };
 
 use rustix::fs::FileType;
-use straightway_core::{Alignment, Direction, Error, ErrorKind, Extent, Object, Place, Result, Survey};
+use straightway_core::{Alignment, Direction, Error, ErrorDetail, ErrorKind, Extent, Object, Place, Result, Survey};
 use straightway_sys::{File, Folder, folder::Durability, residency};
 
 use super::{
@@ -99,6 +99,7 @@ impl Store for Files {
                 let message = "it was replaced or written to since it was first opened";
                 let path = file.path().display();
                 return Err(Error::new(ErrorKind::Corrupt, "read", path, message)
+                    .with_detail(ErrorDetail::Changed)
                     .with_hint("wait until nobody writes to it, and open it again"));
             }
             Ok(Arc::new(file))

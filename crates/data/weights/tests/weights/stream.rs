@@ -43,6 +43,19 @@ fn batches_are_bounded_and_have_every_tensor_once() {
 }
 
 #[test]
+fn batches_that_are_kept_have_memory_of_their_own() {
+    let folder = folder();
+    let (model, all) = model(&folder);
+    let stream = loader().stream_in_turns(&model, &Selection::all(&model), Place::Host, 65_000);
+    let mut kept: Vec<_> = stream.unwrap().map(Result::unwrap).collect();
+    let mut whole = BTreeMap::new();
+    for batch in &mut kept {
+        whole.append(&mut seen(batch));
+    }
+    assert_same(&whole, &all);
+}
+
+#[test]
 fn an_error_follows_the_earlier_batches_and_ends_the_stream() {
     let folder = folder();
     let (model, _) = model(&folder);

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from .. import _container, _saving, _weights
+from .._arguments import Backend, StorageOptions, StrPath
 from .._errors import NoDataError, SafetensorError
 from .._handle import route_of
 from .._memory import readable
@@ -16,10 +16,14 @@ from .._straightway import Receipt
 from .._weights import Weights
 from ._sharing import find_shared, remove_duplicates
 
-StrPath = str | os.PathLike[str]
 
-
-def load_file(filename: StrPath, device: Any = "cpu", *, backend: str = "mmap") -> Weights[torch.Tensor]:
+def load_file(
+    filename: StrPath,
+    device: Any = "cpu",
+    *,
+    backend: Backend = "mmap",
+    storage_options: StorageOptions | None = None,
+) -> Weights[torch.Tensor]:
     """Loads a safetensors file into PyTorch tensors. In host memory they are mapped pages: see ``backend``.
 
     Arguments:
@@ -28,11 +32,19 @@ def load_file(filename: StrPath, device: Any = "cpu", *, backend: str = "mmap") 
         backend: ``"mmap"`` maps the file if the device is the CPU, as safetensors does: bytes are read at first use,
             and a file that is modified in place changes the tensors. ``"pread"`` reads every byte into memory of the
             process. Tensors on a GPU are always read.
+        storage_options: settings of the store of a URI, as for ``straightway.load_file``.
     """
-    return _weights.load_file(filename, device, framework="pt", route=route_of(backend))
+    route = route_of(backend)
+    return _weights.load_file(filename, device, framework="pt", route=route, storage_options=storage_options)
 
 
-def save_file(tensors: Mapping[str, Any], filename: StrPath, metadata: Mapping[str, str] | None = None) -> Receipt:
+def save_file(
+    tensors: Mapping[str, Any],
+    filename: StrPath,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    storage_options: StorageOptions | None = None,
+) -> Receipt:
     """Saves PyTorch tensors, on any device, to a safetensors file.
 
     Tensors that share memory or are not contiguous are refused, as safetensors refuses them (see ``save_model``).
@@ -41,8 +53,9 @@ def save_file(tensors: Mapping[str, Any], filename: StrPath, metadata: Mapping[s
         tensors: the tensors by name.
         filename: the file. It appears when it is complete and durable; an existing file is replaced.
         metadata: a dictionary of strings to store in the file.
+        storage_options: settings of the store of a URI, as for ``straightway.load_file``.
     """
-    return _saving.save_file(_checked(tensors), filename, metadata)
+    return _saving.save_file(_checked(tensors), filename, metadata, storage_options=storage_options)
 
 
 def load(data: bytes) -> Weights[torch.Tensor]:
@@ -57,7 +70,13 @@ def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) 
 
 
 def load_model(
-    model: torch.nn.Module, filename: StrPath, strict: bool = True, device: Any = "cpu", *, backend: str = "mmap"
+    model: torch.nn.Module,
+    filename: StrPath,
+    strict: bool = True,
+    device: Any = "cpu",
+    *,
+    backend: Backend = "mmap",
+    storage_options: StorageOptions | None = None,
 ) -> tuple[set[str], list[str]]:
     """Loads a file into a module's parameters. Returns the missing names and the unexpected names.
 
@@ -67,9 +86,9 @@ def load_model(
         strict: raises ``RuntimeError`` if a name is missing or unexpected. A name that was not saved because another
             shares its memory is not missing.
         device: the device that the tensors are loaded to before they are copied into the parameters.
-        backend: as for ``load_file``.
+        backend, storage_options: as for ``load_file``.
     """
-    state = load_file(filename, device=device, backend=backend)
+    state = load_file(filename, device=device, backend=backend, storage_options=storage_options)
     left_out = remove_duplicates(model.state_dict(), preferred_names=state)
     absent, surplus = model.load_state_dict(state, strict=False)
     missing, unexpected = set(absent), list(surplus)
@@ -90,6 +109,8 @@ def save_model(
     filename: StrPath,
     metadata: Mapping[str, str] | None = None,
     force_contiguous: bool = True,
+    *,
+    storage_options: StorageOptions | None = None,
 ) -> Receipt:
     """Saves a module's parameters. Of those that share memory, one that covers all of it is saved.
 
@@ -99,6 +120,7 @@ def save_model(
         metadata: a dictionary of strings to store in the file. For each name that is left out, the name that is saved
             instead is added, unless the dictionary has that key already.
         force_contiguous: saves contiguous copies of tensors that are not.
+        storage_options: as for ``save_file``.
     """
     # A conjugate view shares memory with another tensor but has other values: it is saved separately.
     state = {name: readable(name, tensor) for name, tensor in model.state_dict().items()}
@@ -111,7 +133,7 @@ def save_model(
     if force_contiguous:
         state = {name: tensor.contiguous() for name, tensor in state.items()}
     try:
-        return save_file(state, filename, notes)
+        return save_file(state, filename, notes, storage_options=storage_options)
     except ValueError as error:
         if force_contiguous:
             raise

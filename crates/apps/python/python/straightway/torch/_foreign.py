@@ -129,7 +129,7 @@ def convert(
         source: the folder that contains ``.metadata``.
         target: the step, such as ``runs/llama/step-100``, or a folder, whose next step it becomes.
         trust: unpickles values of any class, which can run code: only for checkpoints of your own.
-        options: those of ``StorageWriter``.
+        options: those of ``StorageWriter``, ``storage_options`` among them.
 
     The whole checkpoint is held in host memory.
     """

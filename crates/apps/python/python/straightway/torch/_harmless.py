@@ -17,20 +17,37 @@ def harmless(name: str, data: bytes) -> bytes:
     It is saved again because two ZIP readers need not find the same members in one file.
     """
     try:
-        value = _plain(data)
+        value = _value(data)
+    except ValueError as error:
+        raise ValueError(
+            f"{name!r} is not loaded unless its writer is trusted: {error}\n"
+            "hint: StorageReader(path, trust=True), if the checkpoint is your own"
+        ) from error
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def refusal(data: bytes) -> str | None:
+    """Why ``harmless`` refuses a value; ``None`` if it does not."""
+    try:
+        _value(data)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _value(data: bytes) -> Any:
+    """The value of a file of ``torch.save``, if no code of the file is needed to make it."""
+    try:
+        return _plain(data)
     except ValueError as error:
         try:
             # Values with tensors: PyTorch's list of safe classes, and `BytesIO`, which trainers use.
             with torch.serialization.safe_globals([io.BytesIO]):
-                value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+                return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception:
-            raise ValueError(
-                f"{name!r} is not loaded unless its writer is trusted: {str(error).splitlines()[0]}\n"
-                "hint: StorageReader(path, trust=True), if the checkpoint is your own"
-            ) from error
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()
+            raise ValueError(str(error).splitlines()[0]) from error
 
 
 def _plain(data: bytes) -> Any:

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader as _StorageReader
 from torch.futures import Future
 
+from .._arguments import StorageOptions
 from .._memory import writable
 from .._parts import Part
 from .._pickling import unpickled
@@ -56,16 +57,28 @@ class StorageReader(_StorageReader):
             (``allow_unsafe_types``, if it has that), with a warning; ``True`` converts without a warning; ``False``
             raises before any tensor is written to.
         trust: unpickles values of any class, which can run code: only for checkpoints of your own.
+        storage_options: settings of the store of a URI, as for ``straightway.load_file``.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, cast: bool | None = None, trust: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        cast: bool | None = None,
+        trust: bool = False,
+        storage_options: StorageOptions | None = None,
+    ) -> None:
         super().__init__()
+        self._storage_options = dict(storage_options or {})
         self._cast = cast
         self._trust = trust
         self._location = Location.of(path)
         self._opened: Checkpoint | None = None
         self._foreign: Foreign | None = None
         self.load_id = str(uuid.uuid4())
+
+    def __repr__(self) -> str:
+        return f"<StorageReader {self.checkpoint_id!r}>"
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Selects another checkpoint."""
@@ -83,9 +96,9 @@ class StorageReader(_StorageReader):
             self._foreign.load_id = self.load_id
             return self._foreign.read_metadata(*args, **kwargs)
         opened = self._open()
-        notes = json.loads(opened.metadata)
-        details = notes.get(DETAILS, {}) if isinstance(notes, dict) else {}
-        pairs = details.get("complex", {})
+        notes = _notes(opened)
+        details = notes.get(DETAILS) or {}
+        pairs = _pairs(opened)
         entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
         for name, dtype, shape, is_opaque, parts in opened.tensors():
             if is_opaque:
@@ -98,7 +111,7 @@ class StorageReader(_StorageReader):
             ]
             properties = TensorProperties(dtype=getattr(torch, pairs.get(name) or torch_name(dtype)))
             entries[name] = TensorStorageMetadata(properties, _size(dtype, shape[kept]), chunks)
-        encoded = notes.get(PLANNER_DATA) if isinstance(notes, dict) else None
+        encoded = notes.get(PLANNER_DATA)
         planner_data = None if encoded is None else _planner_data(encoded)
         meta = StorageMeta(checkpoint_id=self.checkpoint_id, save_id=details.get("save_id"), load_id=self.load_id)
         metadata = Metadata(entries, planner_data=planner_data, storage_data={}, storage_meta=meta)
@@ -129,16 +142,18 @@ class StorageReader(_StorageReader):
             # Planners without that attribute convert everything.
             cast = bool(getattr(planner, "allow_unsafe_types", True))
         filling = Filling(opened, cast)
+        pairs = _pairs(opened)
         resolved: list[tuple[ReadItem, torch.Tensor]] = []
         byte_items: list[ReadItem] = []
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
                 byte_items.append(item)
                 continue
-            target = writable(item.storage_index.fqn, planner.resolve_tensor(item))
+            name = item.storage_index.fqn
+            target = writable(name, planner.resolve_tensor(item))
             begin = item.storage_index.offset or (0,) * len(item.lengths)
             start = tuple(a + b for a, b in zip(begin, item.storage_offsets))
-            filling.add(item.storage_index.fqn, Part(target, start, tuple(target.shape)))
+            filling.add(name, Part(target, start, tuple(target.shape)), has_pairs=name in pairs)
             resolved.append((item, target))
         if self._cast is None and filling.narrowed:
             _warn_narrowed(filling.narrowed)
@@ -167,7 +182,7 @@ class StorageReader(_StorageReader):
     def _open(self) -> Checkpoint:
         if self._opened is None:
             folder, step = self._location
-            self._opened = Store(folder).open(step)
+            self._opened = Store(folder, storage_options=self._storage_options).open(step)
         return self._opened
 
 
@@ -180,6 +195,19 @@ def _warn_narrowed(narrowed: dict[str, tuple[str, str]]) -> None:
         "hint: StorageReader(path, cast=True) silences this warning, cast=False makes it an error",
         stacklevel=2,
     )
+
+
+def _notes(opened: Checkpoint) -> dict[str, Any]:
+    """The metadata of a step, if it is a dictionary, as that of ``StorageWriter`` is."""
+    notes = json.loads(opened.metadata)
+    return notes if isinstance(notes, dict) else {}
+
+
+def _pairs(opened: Checkpoint) -> dict[str, str]:
+    """The tensors whose complex numbers are stored as pairs, with their PyTorch dtype."""
+    details = _notes(opened).get(DETAILS)
+    pairs: dict[str, str] = details.get("complex", {}) if isinstance(details, dict) else {}
+    return pairs
 
 
 def _planner_data(encoded: Any) -> Any:

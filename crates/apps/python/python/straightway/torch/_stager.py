@@ -81,6 +81,10 @@ class Stager(AsyncStager):
         self._lock = threading.Lock()
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        with self._lock:
+            return f"<Stager: {sum(arena.nbytes for arena in self._free)} bytes free for the next copy>"
+
     @property
     def should_synchronize_after_execute(self) -> bool:
         """``stage`` returns when the copy is complete."""

@@ -26,11 +26,14 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from .. import _metadata, _parts
+from .._arguments import Compression, StorageOptions
 from .._checkpointer import check_bounds
+from .._errors import CheckpointExistsError
 from .._memory import readable
-from .._saving import TYPE_NAMES, synchronize
+from .._saving import TYPE_NAMES, check_text, synchronize
 from .._straightway import Saver, Store, fresh_run, has_store, is_local
 from .._tree import leaf
+from ._harmless import refusal
 from ._location import METADATA, Location
 from ._stager import Stager
 
@@ -45,6 +48,9 @@ VERSION = "1.0.0"
 
 #: The number of seconds that a save may wait for its own rank.
 _TIMEOUT_S = 600.0
+
+#: The formats of ``FileSystemWriter``. The first is its default.
+_FORMATS = ("torch_save", "safetensors")
 
 #: The file that PyTorch's own reader looks for in a step, and does not find. Its error shows this name.
 _HINT = "saved by straightway, load it with storage_reader=straightway.torch.StorageReader"
@@ -106,10 +112,11 @@ class StorageWriter(_StorageWriter, AsyncStager):
             saved one are removed, except those with a tag. ``False`` raises before anything is written if the path has
             a checkpoint, as ``FileSystemWriter`` does. ``None`` writes the next step of a folder; an existing step of
             the same number is an error.
-        _extensions, serialization_format: options of ``FileSystemWriter`` that are refused: a step has shards in the
-            format of safetensors.
+        serialization_format: an option of ``FileSystemWriter``. It has no effect: the shards of a step are safetensors.
+        _extensions: an option of ``FileSystemWriter`` that is refused: a step is compressed by ``compression``.
         incremental, compression, parity, memory_bytes_max, rate_bytes_per_s: as for ``Checkpointer``.
         metadata: a dictionary that ``Checkpointer.metadata(step)`` returns.
+        storage_options: settings of the store of a URI, as for ``straightway.load_file``.
     """
 
     def __init__(
@@ -125,22 +132,25 @@ class StorageWriter(_StorageWriter, AsyncStager):
         serialization_format: Any = None,
         *,
         incremental: bool = False,
-        compression: str | None = None,
+        compression: Compression | None = None,
         parity: int = 0,
         metadata: dict[str, Any] | None = None,
         memory_bytes_max: int | None = None,
         rate_bytes_per_s: float | None = None,
+        storage_options: StorageOptions | None = None,
     ) -> None:
         super().__init__()
         check_bounds(parity, memory_bytes_max, rate_bytes_per_s=rate_bytes_per_s)
-        Saver.check(compression=compression, timeout_s=_TIMEOUT_S, busy="wait")
+        Saver.check(compression=compression, timeout_s=_TIMEOUT_S, busy="wait", storage_options=storage_options)
         if _extensions:
             raise ValueError("_extensions is not supported\nhint: compression= compresses a step")
-        if getattr(serialization_format, "value", serialization_format) not in (None, "safetensors"):
+        if getattr(serialization_format, "value", serialization_format) not in (None, *_FORMATS):
             raise ValueError(
                 f"serialization_format={serialization_format} is not supported: the shards of a step are safetensors"
             )
         self._location = Location.of(path)
+        storage_options = dict(storage_options or {})
+        self._storage_options = storage_options
         self._options = {
             "incremental": incremental,
             "compression": compression,
@@ -149,6 +159,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
             "timeout_s": _TIMEOUT_S,
             "busy": "wait",
             "rate_bytes_per_s": rate_bytes_per_s,
+            "storage_options": storage_options,
         }
         self._parity = parity
         self._overwrite = overwrite
@@ -161,6 +172,11 @@ class StorageWriter(_StorageWriter, AsyncStager):
         self._saver: tuple[tuple[Any, ...], Saver] | None = None
         self._is_saving = False
         self._run: str | None = None
+        #: The values that were examined for whether loading them needs trust.
+        self._examined: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<StorageWriter {self.checkpoint_id!r}>"
 
     def __getstate__(self) -> dict[str, Any]:
         # A process that unpickles it takes locks and memory of its own.
@@ -184,7 +200,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
         """Returns the plan unchanged. Raises if a checkpoint exists that must not be overwritten."""
         _CURRENT.assignment = None
         if self._overwrite is False and self._exists():
-            raise RuntimeError(f"Checkpoint already exists and self.overwrite=False: {self.checkpoint_id}")
+            raise CheckpointExistsError(f"Checkpoint already exists and self.overwrite=False: {self.checkpoint_id}")
         return plan
 
     def _exists(self) -> bool:
@@ -193,19 +209,22 @@ class StorageWriter(_StorageWriter, AsyncStager):
         if is_local(folder) and os.path.exists(os.path.join(self._location.path, METADATA)):
             return True
         try:
-            steps = Store(folder).steps()
+            steps = self._store().steps()
         except FileNotFoundError:
             return False
         return bool(steps) if step is None else step in steps
+
+    def _store(self, create: bool = False) -> Store:
+        return Store(self._location.folder, create=create, storage_options=self._storage_options)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """On the coordinator: adds each rank's assignment to its plan."""
         step = self._location.step
         if step is None:
-            known = Store(self._location.folder, create=True).steps()
+            known = self._store(create=True).steps()
             step = max(known, default=0) + 1
         elif self._overwrite:
-            store = Store(self._location.folder, create=True)
+            store = self._store(create=True)
             if step in store.steps():
                 store.remove(step)
         self._step = step
@@ -221,7 +240,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
         try:
             self._is_saving = True
             saver = self._open_saver(assignment)
-            given = [_given(item, planner) for item in plan.items]
+            given = [self._given(item, planner) for item in plan.items]
             for device in {tensor[0][5] for tensor in given} - {"host:"}:
                 synchronize(device)
             saver.write_shard(assignment.step, given)
@@ -243,7 +262,7 @@ class StorageWriter(_StorageWriter, AsyncStager):
         try:
             details = {"version": VERSION, "save_id": self.save_id, "complex": _complex_names(metadata)}
             notes = self._metadata | {PLANNER_DATA: leaf(metadata.planner_data), DETAILS: details}
-            store = Store(self._location.folder)
+            store = self._store()
             store.commit([part for part, _ in reports], json.dumps(notes), self._parity)
             self._write_metadata(metadata)
             if self._overwrite and self._location.step is None and self._step is not None:
@@ -313,6 +332,32 @@ class StorageWriter(_StorageWriter, AsyncStager):
             except OSError as error:
                 warnings.warn(f"step {self._step} is saved, but its {METADATA} is not: {error}", stacklevel=2)
 
+    def _given(self, item: WriteItem, planner: SavePlanner) -> _parts.Given:
+        """The data of an item, as the saver takes it."""
+        name = item.index.fqn
+        check_text(name, f"the name {name!r}")
+        data: Any = planner.resolve_data(item)
+        if item.type == WriteItemType.BYTE_IO:
+            value = data.getvalue()
+            self._warn_of_pickle(name, value)
+            return _parts.opaque(name, value)
+        assert item.tensor_data is not None, "an item is bytes or a tensor"
+        chunk, size = item.tensor_data.chunk, item.tensor_data.size
+        return _parts.given(name, _parts.Part(readable(name, data), tuple(chunk.offsets), tuple(size)))
+
+    def _warn_of_pickle(self, name: str, data: bytes) -> None:
+        """Warns if ``StorageReader`` will load a value only with trust. Each name is examined once."""
+        if name in self._examined:
+            return
+        self._examined.add(name)
+        why = refusal(data)
+        if why is not None:
+            warnings.warn(
+                f"{name!r} is saved as a pickle and loaded only with trust=True: {why}\n"
+                "hint: StorageReader(path, trust=True), if it is meant to; or save its plain values",
+                stacklevel=2,
+            )
+
     def _open_saver(self, assignment: Assignment) -> Saver:
         """The saver of this run. A saver of another run is closed first, which unlocks the folder."""
         key = (self._location.folder, assignment.rank, assignment.world, assignment.run)
@@ -344,16 +389,6 @@ def _with(plan: SavePlan, assignment: Assignment) -> SavePlan:
     if plan.usable:
         return dataclasses.replace(plan, storage_data=assignment)
     return _UnchangedPlan([], storage_data=assignment, usable=False)
-
-
-def _given(item: WriteItem, planner: SavePlanner) -> _parts.Given:
-    """The data of an item, as the saver takes it."""
-    data: Any = planner.resolve_data(item)
-    if item.type == WriteItemType.BYTE_IO:
-        return _parts.opaque(item.index.fqn, data.getvalue())
-    assert item.tensor_data is not None, "an item is bytes or a tensor"
-    chunk, size = item.tensor_data.chunk, item.tensor_data.size
-    return _parts.given(item.index.fqn, _parts.Part(readable(item.index.fqn, data), tuple(chunk.offsets), tuple(size)))
 
 
 def _replace(path: str, data: bytes) -> None:
