@@ -7,10 +7,9 @@
 //! Names in an error may come from untrusted files. Every text is therefore escaped when the error is
 //! made (see [`text`](crate::text)), so that an error is one line that is safe to print on a terminal.
 
-use std::{borrow::Cow, error, fmt, io};
+use std::{borrow::Cow, error, fmt, io, ops::Range};
 
 use crate::{
-    extent::Extent,
     hint::{Hint, Setting},
     text::shown,
 };
@@ -114,9 +113,9 @@ impl Error {
 
     /// Adds to its message which bytes of the object it is about.
     #[must_use]
-    pub fn in_bytes(mut self, extent: Extent) -> Self {
-        if !extent.is_empty() {
-            let (first, last) = (extent.offset, extent.end() - 1);
+    pub fn in_bytes(mut self, bytes: Range<u64>) -> Self {
+        if !bytes.is_empty() {
+            let (first, last) = (bytes.start, bytes.end - 1);
             self.message = format!("{}, in bytes {first} to {last}", self.message);
         }
         self
@@ -187,9 +186,9 @@ mod tests {
     #[test]
     fn an_error_names_the_bytes_that_it_is_about() {
         let error = || Error::os("read", "x", io::Error::from_raw_os_error(5));
-        let text = error().in_bytes(Extent::new(4096, 8192)).to_string();
+        let text = error().in_bytes(4096..12_288).to_string();
         assert!(text.ends_with("(os error 5), in bytes 4096 to 12287"), "{text}");
-        assert_eq!(error().in_bytes(Extent::new(7, 0)).to_string(), error().to_string());
+        assert_eq!(error().in_bytes(7..7).to_string(), error().to_string());
     }
 
     #[test]

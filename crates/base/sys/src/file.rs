@@ -315,8 +315,8 @@ impl File {
                 Ok(read) => filled += read,
                 Err(Errno::INTR) => {}
                 Err(errno) => {
-                    let rest = Extent::new(offset + filled as u64, (bytes.len() - filled) as u64);
-                    return Err(self.error("read", errno.into()).in_bytes(rest));
+                    let (start, end) = (offset + filled as u64, offset.saturating_add(bytes.len() as u64));
+                    return Err(self.error("read", errno.into()).in_bytes(start..end));
                 }
             }
         }

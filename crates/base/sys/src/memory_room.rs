@@ -4,9 +4,10 @@
 //! control group of the process may use. Memory that was allocated and not yet used counts as used here, because it
 //! will be.
 //!
-//! A check reads a few files of the kernel, about 0.1 ms. It is made for every 32 MiB that are allocated.
+//! A check reads a few files of the kernel, about 0.1 ms. It is made for every 32 MiB that are allocated, and in a group
+//! with a limit for every MiB.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use straightway_core::{Bytes, Error, ErrorKind, Result};
 
@@ -15,8 +16,10 @@ use crate::{free_memory::FreeMemory, root::Root};
 /// The available memory of the machine is checked from this size on.
 const MACHINE_BYTES_MIN: u64 = 1 << 30;
 
-/// The limits of control groups are checked whenever this much was allocated since the last check.
+/// The limits of control groups are checked whenever this much was allocated since the last check: if there was no limit,
+/// and if there was one.
 const STEP_BYTES: u64 = 32 << 20;
+const LIMITED_STEP_BYTES: u64 = 1 << 20;
 
 /// Memory of a control group that is left for page tables, threads and queues.
 const SPARE_BYTES: u64 = 8 << 20;
@@ -26,6 +29,9 @@ static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 
 /// The least that `ALLOCATED` was since the last check.
 static CHECKED: AtomicU64 = AtomicU64::new(0);
+
+/// Whether there was a limit at the last check.
+static IS_LIMITED: AtomicBool = AtomicBool::new(false);
 
 /// Counts `bytes` of host memory as allocated, until [`release`]. Returns an error if there is not enough memory.
 pub(crate) fn reserve(bytes: u64) -> Result<()> {
@@ -37,10 +43,14 @@ pub(crate) fn reserve(bytes: u64) -> Result<()> {
     let before = ALLOCATED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     let before = before.map_err(|_| refused(bytes, "it exceeds the address space".to_owned()))?;
     let after = before + bytes;
-    if after < CHECKED.load(Ordering::Relaxed).saturating_add(STEP_BYTES) {
+    let is_limited = IS_LIMITED.load(Ordering::Relaxed);
+    let step = if is_limited { LIMITED_STEP_BYTES } else { STEP_BYTES };
+    if after < CHECKED.load(Ordering::Relaxed).saturating_add(step) {
         return Ok(());
     }
-    if let Some(free) = FreeMemory::in_groups() {
+    let free = FreeMemory::in_groups();
+    IS_LIMITED.store(free.is_some(), Ordering::Relaxed);
+    if let Some(free) = free {
         // Pages are resident from their first use on.
         let promised = before.saturating_sub(resident_bytes());
         check_group(bytes, promised, &free).inspect_err(|_| release(bytes))?;

@@ -2,9 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use straightway_core::{
-    Chunk, Direction, Error, ErrorKind, Extent, Leg, Object, Piece, Reason, Result, Route, extent::down,
-};
+use straightway_core::{Chunk, Direction, Error, ErrorKind, Leg, Object, Piece, Reason, Result, Route, extent::down};
 use straightway_sys::{
     Buf, File, IoPath, Op, Slot, Window,
     cuda::{RegionSpan, Span},
@@ -372,7 +370,8 @@ impl Flight {
                 // A store that explains an error knows better what it is about.
                 let is_plain = source.raw_os_error().is_some();
                 let bytes = if is_plain { io.bytes as u64 } else { 0 };
-                object.error("read", source).in_bytes(Extent::new(io.offset, bytes))
+                let end = io.offset.saturating_add(bytes);
+                object.error("read", source).in_bytes(io.offset..end)
             }
             (Err(source), Op::Write) => object.error("write", source),
             (Ok(moved), Op::Read) => object.check_unchanged().err().unwrap_or_else(|| {
