@@ -102,7 +102,7 @@ impl Error {
     pub fn in_bytes(mut self, bytes: Range<u64>) -> Self {
         if !bytes.is_empty() {
             let (first, last) = (bytes.start, bytes.end - 1);
-            self.message.push_str(&format!(", in bytes {first} to {last}"));
+            self.message = format!("{}, in bytes {first} to {last}", self.message);
         }
         self
     }
