@@ -4,8 +4,10 @@
 //! Both are open from the start because one transfer may use both: resident pages are read through the
 //! page cache, other pages around it.
 
+mod cached;
+mod unchanged;
+
 use std::{
-    cmp::Ordering::{Equal, Greater, Less},
     fmt, fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     os::unix::fs::FileExt,
@@ -348,28 +350,6 @@ impl File {
         self.target.get_or_init(map).as_ref()
     }
 
-    /// Its mapping for questions about the page cache. `None` if the kernel does not tell which of its pages are
-    /// cached.
-    pub(crate) fn page_map(&self) -> Option<&PageMap> {
-        let map = || PageMap::of(&self.buffered, self.bytes);
-        self.page_map.get_or_init(map).as_ref()
-    }
-
-    /// Whether it is on an overlay, so that its pages are cached by the file system below.
-    pub(crate) fn is_overlaid(&self) -> bool {
-        self.direct_io.is_overlaid
-    }
-
-    /// Whether a read that does not wait shows which bytes are in the page cache, as far as is known.
-    pub(crate) fn reads_nowait(&self) -> bool {
-        !self.refuses_nowait.load(Ordering::Relaxed)
-    }
-
-    /// Notes that its file system does not support reads that do not wait.
-    pub(crate) fn note_no_nowait(&self) {
-        self.refuses_nowait.store(true, Ordering::Relaxed);
-    }
-
     /// Whether its file system is in memory (tmpfs).
     pub fn is_in_memory(&self) -> bool {
         is_memory(&self.buffered)
@@ -397,47 +377,6 @@ impl File {
             at = end;
         }
         Ok(extents)
-    }
-
-    /// Returns an error if it was written to since it was opened, as far as its length and timestamps show
-    /// (see [`identity`](crate::identity) for the limits).
-    pub fn check_unchanged(&self) -> Result<()> {
-        let Some(opened) = self.opened else {
-            return Ok(());
-        };
-        let now = self.check_descriptors()?;
-        if now == opened {
-            return Ok(());
-        }
-        let (was, is) = (opened.bytes, now.bytes);
-        let message = match is.cmp(&was) {
-            Less => format!("it shrank from {was} to {is} bytes while it was read"),
-            Greater => format!("it grew from {was} to {is} bytes while it was read"),
-            Equal => "it was written to, or its attributes changed, while it was read".to_owned(),
-        };
-        Err(changed(&self.path, message))
-    }
-
-    /// Its identity now. Returns an error if other code in this process closed one of its descriptors: the number may
-    /// belong to another file, to which or from which bytes were moved.
-    pub(crate) fn check_descriptors(&self) -> Result<Identity> {
-        let examine = |descriptor: BorrowedFd<'_>| {
-            let stat = fstat(descriptor).map_err(|e| self.error("examine", e.into()))?;
-            let now = Identity::of(&stat);
-            let is_own = self.first.is_same_file(&now);
-            is_own.then_some(now).ok_or_else(|| self.closed("examine"))
-        };
-        if let Some(direct) = &self.direct {
-            examine(direct.as_fd())?;
-        }
-        examine(self.buffered.as_fd())
-    }
-
-    /// The error for a file whose descriptor was closed.
-    fn closed(&self, operation: &'static str) -> Error {
-        let message = "other code in this process closed its descriptor";
-        Error::new(ErrorKind::Transient, operation, self.path.display(), message)
-            .with_hint("close only descriptors that you opened (not by `os.closerange` or `closefrom`), and try again")
     }
 
     /// Truncates it to `bytes`, because an aligned tail was written past its end. Does nothing for a device.

@@ -268,15 +268,10 @@ fn a_lane_whose_engine_broke_fails_its_job_at_once_and_is_replaced() {
     let mut supervisor = LaneSupervisor::new(0, &board(), make).unwrap();
     let start = Instant::now();
     for _ in 0..3 {
-        let (job, mut region) = job(folder.path(), 1);
+        let (job, _) = job(folder.path(), 1);
         let (job, _) = run(&mut supervisor, job);
         let error = job.outcome().unwrap_err();
         assert!(error.to_string().contains("for a test"), "{error}");
-        drop(job);
-        assert!(
-            Arc::get_mut(&mut region).is_none(),
-            "the I/Os that never came back keep it"
-        );
     }
     assert!(
         start.elapsed() < Duration::from_secs(20),
