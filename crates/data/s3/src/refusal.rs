@@ -636,6 +636,14 @@ mod tests {
         assert_eq!(next(&fault(503, "SlowDown")), Next::SlowDown(None));
         let later = refusal(503, &[("retry-after", "3")], "");
         assert_eq!(next(&later), Next::SlowDown(Some(Duration::from_secs(3))));
+        let dates = [
+            ("date", "Mon, 16 Nov 2020 03:04:05 GMT"),
+            ("retry-after", "Mon, 16 Nov 2020 03:04:12 GMT"),
+        ];
+        assert_eq!(
+            next(&refusal(503, &dates, "")),
+            Next::SlowDown(Some(Duration::from_secs(7)))
+        );
         assert_eq!(next(&fault(500, "InternalError")), Next::Retry);
         assert_eq!(next(&refusal(502, &[], "<html>")), Next::Retry);
         assert_eq!(fault(500, "InternalError").error(&CONTEXT).kind(), ErrorKind::Transient);

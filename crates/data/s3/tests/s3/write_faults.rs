@@ -150,6 +150,29 @@ fn a_completion_with_a_lost_response_succeeds() {
 }
 
 #[test]
+fn a_start_with_a_lost_response_leaves_no_upload() {
+    let Some(weed) = S3Server::shared() else {
+        return;
+    };
+    let proxy = FaultProxy::start(&weed.address(), ProxyFaults::default()).unwrap();
+    let through = behind(&proxy);
+    let bytes = content(11, PART + 3);
+    proxy.set(ProxyFaults {
+        seed: 2,
+        shares: vec![(ProxyFault::LoseAnswer, 4500)],
+        only: Some("uploads=".to_owned()),
+        after: 0,
+    });
+    for number in 0..4 {
+        upload(&through, &format!("starts/{number}"), &bytes).unwrap();
+    }
+    assert!(proxy.counts().faults > 0);
+    let plain = store(&access(&weed.url()));
+    let inside = plain.below(OsStr::new("starts"), Missing::Refuse).unwrap();
+    assert_eq!(open_uploads(&*inside), [""; 0]);
+}
+
+#[test]
 fn an_upload_that_fails_for_good_leaves_nothing() {
     let Some(weed) = S3Server::shared() else {
         return;
