@@ -403,7 +403,7 @@ def test_saves_and_restores_wait_for_all_streams_of_cupy(monkeypatch, tmp_path):
     # Only the wait for a device covers all of its streams, so the stand-in has no other.
     device = lambda number: SimpleNamespace(synchronize=lambda: events.append(f"wait for {number}"))
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(Device=device)))
-    monkeypatch.setattr(_saving, "save", lambda *given: events.append("save"))
+    monkeypatch.setattr(_saving, "save", lambda *given, **options: events.append("save"))
     _saving.save_file({"a": CupyArray(numpy.ones(3, "float32"), events)}, tmp_path / "a.safetensors")
     assert events == ["wait for 0", "save"]
 
@@ -420,5 +420,5 @@ def test_saves_and_restores_wait_for_all_streams_of_cupy(monkeypatch, tmp_path):
     # The second one is not contiguous: its values are read into host memory first, and CuPy copies them.
     for values, more in [(numpy.ones(3, "float32"), []), (numpy.ones(6, "float32")[::2], ["assign"])]:
         events.clear()
-        _restoring.filler(Opened(), [("a", CupyArray(values, events))])()
+        _restoring.filler(Opened(), [("a", CupyArray(values, events), False)])()
         assert events == ["wait for 0", "read", *more]

@@ -294,10 +294,10 @@ def test_all_writers_take_storage_options(
     spec = straightway.TensorSpec(
         dtype="float64", shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
     )
-    straightway.save_file({"a": array}, "s3://lab/writers/1", storage_options=options)
-    straightway.serialize_file({"a": spec}, "s3://lab/writers/2", storage_options=options)
+    straightway.save_file({"a": array}, "s3://lab/writers/1.safetensors", storage_options=options)
+    straightway.serialize_file({"a": spec}, "s3://lab/writers/2.safetensors", storage_options=options)
     for number in (1, 2):
-        loaded = straightway.load_file(f"s3://lab/writers/{number}", framework="np", storage_options=options)
+        loaded = straightway.load_file(f"s3://lab/writers/{number}.safetensors", framework="np", storage_options=options)
         np.testing.assert_array_equal(loaded["a"], array)
     checkpointer = straightway.Checkpointer("s3://lab/writers/run", keep_last=1, storage_options=options)
     for step in (1, 2):
@@ -311,8 +311,8 @@ def test_all_writers_take_storage_options(
     dcp = pytest.importorskip("torch.distributed.checkpoint")
     from straightway.torch import StorageReader, StorageWriter, load_file, save_file
 
-    save_file({"w": torch.ones(3)}, "s3://lab/writers/3", storage_options=options)
-    assert load_file("s3://lab/writers/3", storage_options=options)["w"].all()
+    save_file({"w": torch.ones(3)}, "s3://lab/writers/3.safetensors", storage_options=options)
+    assert load_file("s3://lab/writers/3.safetensors", storage_options=options)["w"].all()
     writer = StorageWriter("s3://lab/writers/dcp", storage_options=options)
     found = {"w": torch.zeros(9)}
     dcp.save({"w": torch.ones(9)}, storage_writer=writer, no_dist=True)

@@ -3,7 +3,7 @@
 //! A caller that copies tensors into existing parameters needs no second copy of the model: at most two batches are in
 //! memory, one in use and one loading. With [`Loader::stream_in_turns`] they take turns in the same two regions of host
 //! memory, if the caller drops each batch when it has the next one. Each page of a fresh region would be faulted in and
-//! zeroed: a stream of 64 MiB batches from the page cache took 1.8 times as long.
+//! zeroed: a stream of 64 MiB batches from the page cache took 1.5 times as long, or more.
 
 use std::{
     collections::VecDeque,
