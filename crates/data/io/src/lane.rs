@@ -9,6 +9,7 @@
 
 mod inspecting;
 mod jobs;
+mod leaving;
 mod ring;
 mod taking;
 
@@ -35,6 +36,7 @@ use crate::{
     track::Track,
 };
 use jobs::Jobs;
+pub(crate) use leaving::Settle;
 pub(crate) use ring::Ring;
 
 /// The longest wait before a lane checks again whether a job was stopped.
@@ -57,15 +59,6 @@ pub(crate) struct Parts {
     pub(crate) ring: Ring,
     /// How long it waits for the I/Os of a stopped job.
     pub(crate) settle: Settle,
-}
-
-/// How long a lane waits for the I/Os of a stopped job.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settle {
-    /// As a rule.
-    pub(crate) usual: Duration,
-    /// If the user cancelled the job and its I/Os can harm nobody.
-    pub(crate) hurried: Duration,
 }
 
 /// One thread's engine, stage, slots and tallies.
@@ -188,37 +181,6 @@ impl Lane {
     pub(crate) fn fail_jobs(&self, error: &Error) {
         for joined in self.jobs.live() {
             joined.posted.job.fail(error.again());
-        }
-    }
-
-    /// Leaves jobs that are finished, and stopped jobs whose I/Os did not complete in time, and sends their tallies.
-    fn leave_jobs(&mut self) {
-        for number in self.jobs.numbers() {
-            let Some(joined) = self.jobs.get(number) else {
-                continue;
-            };
-            let is_through = joined.chunks == 0 && joined.posted.job.is_over(self.track);
-            let is_lost = self.broken.is_some() && joined.posted.job.is_stopped();
-            let settle_max = if joined.posted.job.can_leave_ios() {
-                self.settle.hurried
-            } else {
-                self.settle.usual
-            };
-            if !is_through && !is_lost && !joined.has_stop_timed_out(settle_max) {
-                continue;
-            }
-            self.alone = None;
-            let (engine, ring) = (&mut self.engine, &self.ring);
-            self.jobs.leave(number, |tally| {
-                let seen = engine.sockets().into_iter();
-                seen.for_each(|seen| tally.watch(seen));
-                engine.names().into_iter().for_each(|name| tally.name(name));
-                if let Some(warning) = engine.warning() {
-                    tally.warn(warning);
-                }
-                ring.book(tally);
-            });
-            self.set_depth();
         }
     }
 

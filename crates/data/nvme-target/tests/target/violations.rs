@@ -1,7 +1,7 @@
 //! Hosts that violate the protocol: each gets an error or is disconnected, and the target continues.
 
 use std::{
-    io::{Read, Write},
+    io::Write,
     net::SocketAddr,
     thread,
     time::{Duration, Instant},
