@@ -11,6 +11,7 @@ use std::{
     fmt,
     path::{Component, Path, PathBuf},
     sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use straightway_core::Bytes;
@@ -51,10 +52,7 @@ impl FreeMemory {
     /// The memory that is left by the machine of a root and by the control groups of this process there. `None` if the
     /// machine does not report it.
     pub fn of(root: &Root) -> Option<Self> {
-        let machine = Self {
-            bytes: machine_bytes(root)?,
-            limit: None,
-        };
+        let machine = Self::of_machine(root)?;
         let groups = Groups::of(root).unwrap_or_default();
         let limited = groups.least(root);
         Some(match limited {
@@ -63,21 +61,45 @@ impl FreeMemory {
         })
     }
 
-    /// The memory that the control groups of this process leave it. `None` if none has a limit.
+    /// What the machine of a root has available, whatever control groups allow. `None` if it does not report it.
+    pub(crate) fn of_machine(root: &Root) -> Option<Self> {
+        let bytes = machine_bytes(root)?;
+        Some(Self { bytes, limit: None })
+    }
+
+    /// The memory that the control groups of this process leave it. `None` if none has a limit, or had one a moment ago.
     pub fn in_groups() -> Option<Self> {
-        // Finding the groups takes longer than reading their limits. They are found again if the process was moved.
-        static KNOWN: Mutex<Option<Groups>> = Mutex::new(None);
+        static KNOWN: Mutex<Known> = Mutex::new(Known {
+            groups: None,
+            unlimited_since: None,
+        });
         let root = Root::machine();
-        let text = root.text(MEMBERSHIP)?;
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.as_ref().is_none_or(|groups| groups.membership != text) {
-            *known = Groups::of(&root);
+        let is_recent = |since: Instant| since.elapsed() < UNLIMITED_TIME;
+        if known.unlimited_since.is_some_and(is_recent) {
+            return None;
         }
-        let groups = known.clone()?;
-        drop(known);
-        groups.least(&root)
+        // Finding the groups takes longer than reading their limits. They are found again if the process was moved.
+        let text = root.text(MEMBERSHIP)?;
+        if known.groups.as_ref().is_none_or(|groups| groups.membership != text) {
+            known.groups = Groups::of(&root);
+        }
+        let least = known.groups.as_ref()?.least(&root);
+        known.unlimited_since = least.is_none().then(Instant::now);
+        least
     }
 }
+
+/// What is known about the control groups of this process.
+struct Known {
+    groups: Option<Groups>,
+    /// When they were found to have no limit.
+    unlimited_since: Option<Instant>,
+}
+
+/// The time for which groups without a limit are not asked again. A small load makes several checks in a few
+/// milliseconds.
+const UNLIMITED_TIME: Duration = Duration::from_millis(100);
 
 /// Available memory and free swap.
 fn machine_bytes(root: &Root) -> Option<u64> {

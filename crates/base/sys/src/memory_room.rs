@@ -66,8 +66,8 @@ pub(crate) fn release(bytes: u64) {
 }
 
 fn check_machine(bytes: u64) -> Result<()> {
-    match FreeMemory::of(&Root::machine()) {
-        Some(free) if free.limit.is_none() && bytes > free.bytes => {
+    match FreeMemory::of_machine(&Root::machine()) {
+        Some(free) if bytes > free.bytes => {
             Err(refused(bytes, format!("{} are available", Bytes(free.bytes)))
                 .with_hint("ask for less, or free memory"))
         }
