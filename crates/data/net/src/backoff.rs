@@ -86,10 +86,22 @@ impl Backoff {
     pub fn note_bytes(&mut self, bytes: usize) {
         self.progress_bytes = self.progress_bytes.saturating_add(bytes);
         if self.progress_bytes >= self.progress_bytes_min {
-            self.attempts = 0;
-            self.failing_since = None;
-            self.progress_bytes = 0;
+            self.start_again();
         }
+    }
+
+    /// Notes that an attempt for `asked` bytes failed after `got` of them. A quarter counts as progress, however few bytes
+    /// it is: the missing bytes get fewer by that share, so the number of attempts is bounded.
+    pub(crate) fn note_attempt(&mut self, got: usize, asked: usize) {
+        if got > 0 && got >= asked / 4 {
+            self.start_again();
+        }
+    }
+
+    fn start_again(&mut self) {
+        self.attempts = 0;
+        self.failing_since = None;
+        self.progress_bytes = 0;
     }
 }
 
@@ -120,6 +132,13 @@ mod tests {
         backoff.note_bytes(settings.progress_bytes_min - 1);
         assert_eq!(backoff.next_wait(now), None);
         backoff.note_bytes(1);
+        assert!(backoff.next_wait(now).is_some_and(|wait| wait <= FIRST));
+        // A quarter of the missing bytes is enough.
+        while backoff.next_wait(now).is_some() {}
+        backoff.note_attempt(249, 1000);
+        backoff.note_attempt(0, 1);
+        assert_eq!(backoff.next_wait(now), None);
+        backoff.note_attempt(250, 1000);
         assert!(backoff.next_wait(now).is_some_and(|wait| wait <= FIRST));
     }
 

@@ -30,7 +30,7 @@ const BODY_BYTES_MAX: u64 = 16 << 20;
 /// may take some minutes. A listing page needs 28 KB/s at most.
 const BODY_STALLS_MAX: u32 = 30;
 
-/// The longest head.
+/// The longest head. A head that follows an interim response may be as long as ureq's buffer, 128 KiB.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// The most idle connections that are kept.
@@ -125,12 +125,21 @@ impl Client {
                 .timeout_recv_body(body_time_max);
             agent.run(request.build())
         } else {
-            let request = agent.configure_request(request.map(|_| ()));
-            let request = request
-                .timeout_per_read(Some(read_max))
-                .timeout_recv_response(Some(read_max))
-                .timeout_recv_body(body_time_max);
-            agent.run(request.build())
+            let request = request.map(|_| ());
+            let run = |head_bytes_max: usize| {
+                let request = agent.configure_request(request.clone());
+                let request = request
+                    .max_response_header_size(head_bytes_max)
+                    .timeout_per_read(Some(read_max))
+                    .timeout_recv_response(Some(read_max))
+                    .timeout_recv_body(body_time_max);
+                agent.run(request.build())
+            };
+            match run(HEAD_BYTES_MAX) {
+                // ureq counts the bytes after an interim response (103) to its head.
+                Err(error @ ureq::Error::LargeResponseHeader(..)) => run(usize::MAX).map_err(|_| error),
+                response => response,
+            }
         };
         response.map_err(|error| request_error(&url, error))
     }

@@ -49,7 +49,7 @@ pub use network::{Network, NetworkSettings};
 pub use origin::{Origin, Site};
 pub use pace::Pace;
 pub use proxy::{NoProxy, Proxies, ProxyUrl};
-pub use remote::{FirstResponse, Remote};
+pub use remote::{FirstResponse, OBJECT_BYTES_MAX, Remote};
 pub use response::{BadHeader, ContentRange, HttpResponse, RETRY_AFTER_MAX};
 pub use roots::{Roots, tls_config};
 pub use service::{Head, Judgement, Next, Service, judge_status, overlong_wait};

@@ -29,6 +29,9 @@ pub(crate) const ERROR_BYTES_MAX: usize = 16 << 10;
 /// The timeout for the body of an error.
 pub(crate) const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 
+/// The longest object: the largest file offset of Linux.
+pub const OBJECT_BYTES_MAX: u64 = i64::MAX as u64;
+
 /// The most renewals of credentials for one request.
 pub(crate) const RENEWALS_MAX: u32 = 2;
 

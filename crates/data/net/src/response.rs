@@ -43,7 +43,7 @@ impl<'a> HttpResponse<'a> {
         str::from_utf8(value).ok().filter(|text| text.is_ascii())
     }
 
-    fn all(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
+    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         let named = self
             .headers
             .iter()

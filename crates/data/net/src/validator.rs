@@ -67,11 +67,13 @@ impl Validator {
     /// each range (RFC 9110, section 15.3.7), so a response without one may come from another server. A response without
     /// a date has passed the request's condition on it; without a condition it is refused.
     pub(crate) fn doubt(&self, response: &HttpResponse<'_>) -> Option<&'static str> {
-        let stated = response.header(match self {
+        let name = match self {
             Self::Tag(_) => "etag",
             Self::Modified(_) | Self::Recent(_) => "last-modified",
-        });
-        match stated {
+        };
+        let mut others = response.all(name).filter(|stated| *stated != self.text().as_bytes());
+        // A response may state two versions.
+        match others.next().or(response.header(name)) {
             Some(stated) if stated == self.text().as_bytes() => None,
             Some(_) => Some("it was replaced while it was read"),
             None if matches!(self, Self::Modified(_)) => None,
@@ -141,6 +143,14 @@ mod tests {
             let changed = [("ETag", "\"2\""), other];
             let changed = with(&changed, |response| validator.doubt(response));
             assert!(changed.is_some_and(|why| why.contains("replaced")));
+            let both = [
+                ("ETag", validator.text()),
+                ("ETag", "\"2\""),
+                ("Last-Modified", validator.text()),
+                other,
+            ];
+            let both = with(&both, |response| validator.doubt(response));
+            assert!(both.is_some_and(|why| why.contains("replaced")), "two versions");
             let same = [("ETag", validator.text()), ("Last-Modified", validator.text())];
             assert_eq!(with(&same, |response| validator.doubt(response)), None);
         }

@@ -99,6 +99,25 @@ fn heads_and_bodies_are_bounded() {
 }
 
 #[test]
+fn interim_responses_before_a_long_body_are_read_over() {
+    let body = vec![b'a'; 300_000];
+    let sent = body.clone();
+    let server = Server::start(move |_| {
+        let hints = head("103 Early Hints", &[("Link", "</style.css>; rel=preload")]);
+        let mut response = hints.repeat(5);
+        response.extend(head("200 OK", &[("Content-Length", "300000")]));
+        response.extend(&sent);
+        vec![ServerStep::Bytes(response)]
+    });
+    let client = client(NetworkSettings::default());
+    for _ in 0..4 {
+        let response = client.send(get(&server.url("/"))).unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(*response.body() == body);
+    }
+}
+
+#[test]
 fn a_stall_is_an_error_and_slow_progress_is_not() {
     let server = Server::start(|request| {
         let text = head("200 OK", &[("Content-Length", "12")]);

@@ -17,7 +17,8 @@ use straightway_io::{
     },
 };
 use straightway_net::{
-    FAMILY, FirstResponse, Network, Origin, Remote, Site, TUNING, Upload, Validator, engine, run_parallel,
+    FAMILY, FirstResponse, Network, OBJECT_BYTES_MAX, Origin, Remote, Site, TUNING, Upload, Validator, engine,
+    run_parallel,
 };
 
 use crate::{
@@ -50,9 +51,9 @@ pub(crate) const PROBE: &str = ".straightway-probe-";
 const VERSION_MARK: &str = "?versionId=";
 
 /// Whether an object can be opened without a request: its length and its version are known. A length of 0 is not believed:
-/// nothing would be requested of the object, so a wrong one would never be noticed.
+/// nothing would be requested of the object, so a wrong one would never be noticed. Nor is an impossible one.
 fn is_known(named: &Named) -> bool {
-    named.bytes.is_some_and(|bytes| bytes > 0) && named.tag.is_some()
+    named.bytes.is_some_and(|bytes| (1..=OBJECT_BYTES_MAX).contains(&bytes)) && named.tag.is_some()
 }
 
 /// Whether a text can be a tag, which is sent in a header.

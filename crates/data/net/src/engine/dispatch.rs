@@ -139,7 +139,7 @@ impl HttpEngine {
     /// Sends the request for the missing range of an I/O.
     fn ask(&mut self, number: u32, key: u32, now: Instant) {
         let request = &mut self.requests[number];
-        request.sent = now;
+        request.note_sent(now);
         let connection = &mut self.connections[key];
         let written = request.write_head(&mut connection.out);
         connection.phase = Phase::SendingHead(number);

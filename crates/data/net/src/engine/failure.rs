@@ -127,6 +127,7 @@ impl HttpEngine {
             // The last bytes arrived while the connection was being closed.
             return self.settle(number, now);
         }
+        request.note_failure();
         let wait = match next {
             Next::Renew if request.renewals < RENEWALS_MAX => {
                 request.state = State::Renewing;

@@ -30,6 +30,8 @@ pub(super) struct Request {
     end: u64,
     /// The number of its bytes that were transferred.
     pub(super) got: usize,
+    /// `got` when its last request was sent.
+    got_before: usize,
     pub(super) state: State,
     /// When its last request was sent; before the first one, when the I/O was accepted.
     pub(super) sent: Instant,
@@ -72,6 +74,7 @@ impl Request {
             remote,
             sending: None,
             got: 0,
+            got_before: 0,
             state: State::Waiting(now),
             sent: now,
             needs_new: false,
@@ -91,6 +94,21 @@ impl Request {
     /// The length of the missing range.
     pub(super) fn missing(&self) -> usize {
         usize::try_from(self.end - self.start).expect("an I/O fits into memory") - self.got
+    }
+
+    /// Notes that a request for its missing range is sent.
+    pub(super) fn note_sent(&mut self, now: Instant) {
+        self.sent = now;
+        self.got_before = self.got;
+    }
+
+    /// Notes that the last request of a read failed.
+    pub(super) fn note_failure(&mut self) {
+        if self.sending.is_none() {
+            let got = self.got.saturating_sub(self.got_before);
+            self.backoff.note_attempt(got, self.missing() + got);
+            self.got_before = self.got;
+        }
     }
 
     /// Compares its complete bytes with their checksum. After a mismatch they are read again.

@@ -4,7 +4,7 @@ use std::{io::Read, ops::Range, sync::Arc, thread::sleep, time::Instant};
 
 use straightway_core::{ErrorKind, Result};
 
-use super::{ERROR_BYTES_MAX, ERROR_PATIENCE, RENEWALS_MAX, Remote};
+use super::{ERROR_BYTES_MAX, ERROR_PATIENCE, OBJECT_BYTES_MAX, RENEWALS_MAX, Remote};
 use crate::{
     backoff::Backoff,
     checksum::{Checksum, MISMATCHES_MAX, Running},
@@ -56,13 +56,15 @@ impl Remote {
         // Bytes that arrive again are no progress.
         let mut received_max = 0;
         let (first, _) = self.persist(|backoff| {
+            let before = begun.as_ref().map_or(0, |broken| broken.front.len());
             let asked = match begun.take() {
                 None => self.ask_first(front_bytes, &mut begun),
                 Some(broken) => self.ask_rest(broken, &mut begun),
             };
-            let received = begun.as_ref().map_or(0, |broken| broken.front.len());
-            if received > received_max {
+            if let Some(broken) = begun.as_ref().filter(|broken| broken.front.len() > received_max) {
+                let received = broken.front.len();
                 backoff.note_bytes(received - received_max);
+                backoff.note_attempt(received - before, broken.front_bytes - before);
                 received_max = received;
             }
             asked
@@ -85,14 +87,19 @@ impl Remote {
                 sum = stated.map(Checksum::begin).or(sum.take());
             }
             let missing = usize::try_from(rest.end - rest.start).expect("it fits into memory");
-            self.receive(&mut body, missing, &mut buffer, |bytes| {
+            let before = got;
+            let received = self.receive(&mut body, missing, &mut buffer, |bytes| {
                 take(got, bytes);
                 if let Some(sum) = &mut sum {
                     sum.add(bytes);
                 }
                 backoff.note_bytes(bytes.len());
                 got += bytes.len();
-            })?;
+            });
+            if received.is_err() {
+                backoff.note_attempt(got - before, missing);
+            }
+            received?;
             if sum.take().is_none_or(Running::fits) {
                 return Ok(());
             }
@@ -205,6 +212,11 @@ impl Remote {
             }
         };
         drop(headers);
+        if bytes > OBJECT_BYTES_MAX {
+            let why = format!("the server says that it has {bytes} bytes, more than a file can have");
+            let hint = "the server or a proxy in front of it is faulty";
+            return Err(Judgement::fail(self.failed(ErrorKind::Corrupt, &why, hint)));
+        }
         let front_bytes = usize::try_from(front_bytes).expect("it fits into 32 bits");
         let broken = BrokenFront {
             bytes,

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use straightway_io::Handle;
-use straightway_net::Remote;
-use straightway_webserver::{ReceivedRequest, Server, ServerStep};
+use straightway_io::{Handle, engine::Engine};
+use straightway_net::{Remote, threads};
+use straightway_webserver::{ReceivedRequest, Server, ServerStep, head};
 
-use super::fixture::{Lab, content, impatient};
+use super::fixture::{Lab, content, impatient, read_all};
 
 const BYTES: usize = 3_000_000;
 const FRONT_BYTES: usize = 1 << 20;
@@ -94,4 +94,41 @@ fn a_first_response_without_a_version_begins_again() {
     assert!(front(&remote) == object[..FRONT_BYTES]);
     let asked = asked.lock().unwrap();
     assert_eq!(asked[0], asked[1]);
+}
+
+#[test]
+fn a_length_that_no_file_can_have_is_refused() {
+    for (total, is_possible) in [(u64::MAX, false), (1 << 63, false), (i64::MAX as u64, true)] {
+        let server = Server::start(move |_| {
+            let range = format!("bytes 0-{}/{total}", FRONT_BYTES - 1);
+            let length = FRONT_BYTES.to_string();
+            let headers = [
+                ("Content-Range", range.as_str()),
+                ("Content-Length", &length),
+                ("ETag", "\"1\""),
+            ];
+            let mut response = head("206 Partial Content", &headers);
+            response.resize(response.len() + FRONT_BYTES, 7);
+            vec![ServerStep::Bytes(response)]
+        });
+        let opened = open(&server);
+        assert_eq!(opened.is_ok(), is_possible, "{total}: {opened:?}");
+    }
+}
+
+#[test]
+fn an_object_whose_responses_break_off_after_a_third_is_opened_and_read() {
+    let object = content(BYTES, 1);
+    let copy = object.clone();
+    let server = Server::start(move |request: &ReceivedRequest| {
+        let length = request.range(BYTES).map_or(BYTES, |range| range.len());
+        cut(&request.response_bytes(&copy, "\"1\""), length.div_ceil(3))
+    });
+    let lab = Lab::new(&server, impatient());
+    let remote = Arc::new(lab.open_front("/object", u32::try_from(FRONT_BYTES).unwrap()).unwrap());
+    assert!(front(&remote) == object[..FRONT_BYTES]);
+    for engine in [&mut lab.engine(2) as &mut dyn Engine, &mut threads(2).unwrap()] {
+        let got = read_all(engine, &remote, BYTES, 1 << 20).unwrap();
+        assert!(got.bytes == object);
+    }
 }

@@ -47,6 +47,7 @@ fn an_object_that_a_listing_calls_empty_is_asked_for() {
         // Another length needs no request: each range that is read is compared with it.
         store.open(&[listed(5)]).unwrap();
         assert_eq!(server.requests(), 1);
+        assert!(store.open(&[listed(u64::MAX)]).is_err(), "no object is so long");
     }
 }
 
