@@ -25,7 +25,8 @@ const BYTES: usize = 8 * WINDOW;
 /// The bytes of each window that are cached, from its start.
 const CACHED: usize = 640 * KIB;
 
-/// Evicts a file and caches a part of each window. Returns how much is cached, if the kernel tells.
+/// Evicts a file and caches a part of each window. Returns how much is cached. Prints the reason and returns `None` if
+/// that is not possible.
 fn cache_in_part(file: &File, path: &Path) -> Option<u64> {
     file.evict().unwrap();
     let own = fs::File::open(path).unwrap();
@@ -36,11 +37,13 @@ fn cache_in_part(file: &File, path: &Path) -> Option<u64> {
         own.read_exact_at(&mut vec![0; CACHED], start as u64).unwrap();
     }
     let is_so = |bytes: &u64| *bytes == (BYTES / WINDOW * CACHED) as u64;
-    let cached = resident_bytes(file).filter(is_so);
+    let cached = resident_bytes(file)
+        .filter(is_so)
+        .filter(|_| file.alignment().is_some());
     if cached.is_none() {
-        eprintln!("skipped: files are not evicted here, or the kernel does not tell what is cached");
+        eprintln!("skipped: no O_DIRECT here, or files are not evicted, or the kernel does not tell what is cached");
     }
-    cached.filter(|_| file.alignment().is_some())
+    cached
 }
 
 fn because(receipt: &Receipt, reason: Reason) -> u64 {
