@@ -17,10 +17,9 @@ use straightway_core::{Error, ErrorKind, Object, Result};
 use straightway_io::{
     Handle,
     engine::{
-        Capabilities, Engine,
+        Capabilities, Engine, EngineReport,
         pool::{Pool, Run},
     },
-    gauge::SocketTally,
     request::{Done, Io, Op},
 };
 use straightway_sys::Tries;
@@ -327,18 +326,11 @@ impl Engine for CacheEngine {
         }
     }
 
-    fn names(&self) -> Vec<&'static str> {
-        let mut names = self.inner.names();
-        names.extend(self.is_used.then_some("cache"));
-        names
-    }
-
-    fn warning(&self) -> Option<&str> {
-        self.note.as_deref().or_else(|| self.inner.warning())
-    }
-
-    fn sockets(&mut self) -> Vec<SocketTally> {
-        self.inner.sockets()
+    fn report(&mut self) -> EngineReport {
+        let mut report = self.inner.report();
+        report.names.extend(self.is_used.then_some("cache"));
+        report.warning = self.note.clone().or(report.warning);
+        report
     }
 
     fn rest(&mut self) {

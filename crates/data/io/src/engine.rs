@@ -3,10 +3,11 @@
 //! An engine has two main operations. [`submit`](Engine::submit) accepts an I/O, or returns it if the queue is full;
 //! [`poll`](Engine::poll) returns completed ones. An I/O owns its buffer throughout, so an engine cannot outlive or
 //! lose it. [`cancel`](Engine::cancel) aborts the I/Os of a stopped job. What an engine can do is data
-//! ([`Capabilities`]). Behaviour common to all engines (faults, traces) is in wrappers.
+//! ([`Capabilities`]), and so is what it has done ([`EngineReport`]). Behaviour common to all engines (faults, traces) is
+//! in wrappers.
 
 pub mod cached;
-pub mod gds;
+pub mod cufile;
 pub mod mixed;
 pub mod pool;
 pub mod ring;
@@ -32,19 +33,9 @@ pub trait Engine: fmt::Debug + Send {
     /// Its capabilities.
     fn capabilities(&self) -> Capabilities;
 
-    /// The names of the engines that took part since the last rest, as shown in receipts.
-    fn names(&self) -> Vec<&'static str> {
-        vec![self.capabilities().name]
-    }
-
-    /// A warning about a fallback, and the reason for it.
-    fn warning(&self) -> Option<&str> {
-        None
-    }
-
-    /// The measurements of its connections since the last rest.
-    fn sockets(&mut self) -> Vec<SocketTally> {
-        Vec::new()
+    /// What it adds to the receipts of jobs since the last rest. An engine that wraps another passes its report on.
+    fn report(&mut self) -> EngineReport {
+        EngineReport::of(self.capabilities().name)
     }
 
     /// Aborts the I/Os whose tags are unwanted, because their job was stopped. Each still completes through
@@ -67,4 +58,32 @@ pub struct Capabilities {
     pub name: &'static str,
     /// The most I/Os in flight.
     pub depth: usize,
+}
+
+/// What an engine adds to a receipt.
+#[derive(Clone, Debug, Default)]
+pub struct EngineReport {
+    /// The names of the engines that took part.
+    pub names: Vec<&'static str>,
+    /// A warning about a fallback, and the reason for it.
+    pub warning: Option<String>,
+    /// The measurements of its connections.
+    pub sockets: Vec<SocketTally>,
+}
+
+impl EngineReport {
+    /// The report of one engine.
+    pub fn of(name: &'static str) -> Self {
+        Self {
+            names: vec![name],
+            ..Self::default()
+        }
+    }
+
+    /// Adds the report of another engine behind the same queue. The first warning is kept.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.names.extend(other.names);
+        self.sockets.extend(other.sockets);
+        self.warning = self.warning.take().or(other.warning);
+    }
 }

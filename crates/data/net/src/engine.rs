@@ -41,8 +41,8 @@ use straightway_core::{
 };
 use straightway_io::{
     Handle,
-    engine::{Capabilities, Engine},
-    gauge::{Gauge, SocketTally, Watched},
+    engine::{Capabilities, Engine, EngineReport},
+    gauge::{Gauge, Watched},
     request::{Done, Io, Op},
     store::{LaneSpec, Tuning},
 };
@@ -280,9 +280,12 @@ impl Engine for HttpEngine {
         }
     }
 
-    fn sockets(&mut self) -> Vec<SocketTally> {
+    fn report(&mut self) -> EngineReport {
         let open = watched(&self.connections);
-        self.gauge.tally(Instant::now(), open).into_iter().collect()
+        EngineReport {
+            sockets: self.gauge.tally(Instant::now(), open).into_iter().collect(),
+            ..EngineReport::of(self.capabilities().name)
+        }
     }
 
     fn capabilities(&self) -> Capabilities {

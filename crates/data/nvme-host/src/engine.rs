@@ -37,8 +37,8 @@ use std::{
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     Handle,
-    engine::{Capabilities, Engine},
-    gauge::{Gauge, SocketTally, Watched},
+    engine::{Capabilities, Engine, EngineReport},
+    gauge::{Gauge, Watched},
     request::{Done, Io},
     slab::Slab,
 };
@@ -242,9 +242,12 @@ impl Engine for NvmeEngine {
         self.gauge.rest();
     }
 
-    fn sockets(&mut self) -> Vec<SocketTally> {
+    fn report(&mut self) -> EngineReport {
         let open = watched(&self.queues);
-        self.gauge.tally(Instant::now(), open).into_iter().collect()
+        EngineReport {
+            sockets: self.gauge.tally(Instant::now(), open).into_iter().collect(),
+            ..EngineReport::of(self.capabilities().name)
+        }
     }
 
     fn capabilities(&self) -> Capabilities {

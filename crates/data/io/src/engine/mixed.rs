@@ -6,6 +6,9 @@
 //!
 //! For copies between stores of two families: one engine reads, the other writes.
 //!
+//! For files and GPU memory: cuFile runs direct I/Os, the drive's engine the staged ones. One transfer has both: the
+//! aligned interior of an extent is direct, and its edges are staged.
+//!
 //! An engine is made when the first I/O needs it.
 
 use std::{
@@ -13,12 +16,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::Result;
-use straightway_sys::{IoPath, Op};
+use straightway_core::{Place, Result};
+use straightway_sys::{Buf, IoPath, Op};
 
-use super::{Capabilities, Engine, cached::Cached};
+use super::{Capabilities, Engine, EngineReport, cached::Cached, cufile::CuFileCalls};
 use crate::{
-    gauge::SocketTally,
+    gds::Gds,
     request::{Done, Io},
 };
 
@@ -43,8 +46,10 @@ struct Side {
     make: Make,
     engine: Option<Box<dyn Engine>>,
     in_flight: usize,
-    /// Whether it was used since the last rest.
+    /// Whether it was used since the last rest. Receipts name the engines that were.
     is_used: bool,
+    /// Whether receipts name it even if it was not used.
+    is_always_named: bool,
 }
 
 impl Mixed {
@@ -59,13 +64,26 @@ impl Mixed {
     /// Reads with one engine and writes with the other.
     pub fn of_legs(read: Box<dyn Engine>, write: Box<dyn Engine>) -> Self {
         let [reads, writes] = [&read, &write].map(|engine| engine.capabilities());
-        let made = |engine| Side {
-            engine: Some(engine),
-            ..Side::new(Box::new(|| unreachable!("it is there")))
-        };
         let choose = |io: &Io| usize::from(io.op == Op::Write);
         let depth = reads.depth.min(writes.depth);
-        Self::of(reads.name, depth, [made(read), made(write)], choose)
+        Self::of(reads.name, depth, [Side::made(read), Side::made(write)], choose)
+    }
+
+    /// Runs I/Os with GPU memory by up to `calls_max` concurrent calls of cuFile, and all others with `engine`.
+    pub fn with_cufile(engine: Box<dyn Engine>, gds: Gds, calls_max: u32) -> Self {
+        let Capabilities { name, depth } = engine.capabilities();
+        let engine = Side {
+            is_always_named: true,
+            ..Side::made(engine)
+        };
+        let cufile = Side::new(Box::new(move || Ok(Box::new(CuFileCalls::new(&gds, calls_max)?))));
+        Self::of(name, depth + calls_max as usize, [engine, cufile], |io| {
+            let is_direct = match &io.buf {
+                Buf::Window(window) => matches!(window.region().place(), Place::Gpu(_)),
+                Buf::Slot(_) | Buf::File(_) => false,
+            };
+            usize::from(is_direct)
+        })
     }
 
     fn of(name: &'static str, depth: usize, sides: [Side; 2], choose: fn(&Io) -> usize) -> Self {
@@ -90,6 +108,14 @@ impl Side {
             engine: None,
             in_flight: 0,
             is_used: false,
+            is_always_named: false,
+        }
+    }
+
+    fn made(engine: Box<dyn Engine>) -> Self {
+        Self {
+            engine: Some(engine),
+            ..Self::new(Box::new(|| unreachable!("it is there")))
         }
     }
 
@@ -129,7 +155,7 @@ impl Engine for Mixed {
         let is_shared = self.sides.iter().all(|side| side.in_flight > 0);
         let mut wait = if is_shared { Duration::ZERO } else { timeout };
         loop {
-            // The page cache before the drive, and writes before reads: that frees slots.
+            // The page cache and cuFile before the drive, and writes before reads: that frees slots.
             for side in self.sides.iter_mut().rev().filter(|side| side.in_flight > 0) {
                 let count = side.engine()?.poll(done, wait)?;
                 side.in_flight -= count;
@@ -150,21 +176,17 @@ impl Engine for Mixed {
         Capabilities { name, depth }
     }
 
-    fn names(&self) -> Vec<&'static str> {
-        let used = self.sides.iter().filter(|side| side.is_used);
-        let engines = used.filter_map(|side| side.engine.as_ref());
-        engines.flat_map(|engine| engine.names()).collect()
-    }
-
-    fn warning(&self) -> Option<&str> {
-        let engines = self.sides.iter().filter_map(|side| side.engine.as_ref());
-        engines.into_iter().find_map(|engine| engine.warning())
-    }
-
-    fn sockets(&mut self) -> Vec<SocketTally> {
-        let sides = self.sides.iter_mut();
-        let engines = sides.filter_map(|side| side.engine.as_mut());
-        engines.flat_map(|engine| engine.sockets()).collect()
+    fn report(&mut self) -> EngineReport {
+        let mut report = EngineReport::default();
+        for side in &mut self.sides {
+            let Some(engine) = &mut side.engine else { continue };
+            let mut of_side = engine.report();
+            if !side.is_used && !side.is_always_named {
+                of_side.names.clear();
+            }
+            report.add(of_side);
+        }
+        report
     }
 
     fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {

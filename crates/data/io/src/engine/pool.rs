@@ -15,7 +15,7 @@ use std::{
 use straightway_core::{Error, Result};
 use straightway_sys::blocking;
 
-use super::{Capabilities, Engine};
+use super::{Capabilities, Engine, EngineReport};
 use crate::request::{Done, Io, run_on_file};
 
 /// The most threads of a pool. More cost stacks and context switches and make nothing faster.
@@ -131,8 +131,11 @@ impl Engine for Pool {
         }
     }
 
-    fn warning(&self) -> Option<&str> {
-        self.warning.as_deref()
+    fn report(&mut self) -> EngineReport {
+        EngineReport {
+            warning: self.warning.clone(),
+            ..EngineReport::of(self.name)
+        }
     }
 }
 

@@ -33,10 +33,10 @@ impl Lane {
             self.alone = None;
             let (engine, ring) = (&mut self.engine, &self.ring);
             self.jobs.leave(number, |tally| {
-                let seen = engine.sockets().into_iter();
-                seen.for_each(|seen| tally.watch(seen));
-                engine.names().into_iter().for_each(|name| tally.name(name));
-                if let Some(warning) = engine.warning() {
+                let report = engine.report();
+                report.sockets.into_iter().for_each(|seen| tally.watch(seen));
+                report.names.into_iter().for_each(|name| tally.name(name));
+                if let Some(warning) = &report.warning {
                     tally.warn(warning);
                 }
                 ring.book(tally);

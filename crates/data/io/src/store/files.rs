@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     draft::{FileDraft, is_draft, place, sweep},
-    engine::{Engine, cached::Cached, gds::Direct, mixed::Mixed, pool::Pool, ring::Ring},
+    engine::{Engine, cached::Cached, mixed::Mixed, pool::Pool, ring::Ring},
     gds::GdsUse,
     settings::{DriveEngine, Settings},
     track::Track,
@@ -112,7 +112,7 @@ impl Store for Files {
         Ok(match (lane.track, lane.place) {
             (Track::Drive, Place::Gpu(_)) if settings.gds.when() != GdsUse::Off => {
                 let (gds, depth) = (settings.gds.clone(), settings.depth);
-                Box::new(Direct::new(drive_engine(settings, lane.depth())?, gds, depth))
+                Box::new(Mixed::with_cufile(drive_engine(settings, lane.depth())?, gds, depth))
             }
             (Track::Drive, _) => drive_engine(settings, lane.depth())?,
             (Track::Cached, _) => Box::new(Cached::default()),

@@ -9,9 +9,9 @@ use straightway_core::{
     random::{Rng, Seed},
 };
 
+use super::{Around, Wrapped};
 use crate::{
-    engine::{Capabilities, Engine},
-    gauge::SocketTally,
+    engine::Engine,
     request::{Done, Io, block_bytes, usize_of},
 };
 
@@ -30,10 +30,12 @@ pub struct Faults {
     pub late_per_mille: u32,
 }
 
-/// Wraps an engine and makes it fail.
+/// An engine that fails.
+pub type Faulty = Wrapped<Failing>;
+
+/// Makes an engine fail.
 #[derive(Debug)]
-pub struct Faulty {
-    engine: Box<dyn Engine>,
+pub struct Failing {
     faults: Faults,
     rng: Rng,
     /// Completions held back.
@@ -45,23 +47,25 @@ pub struct Faulty {
 impl Faulty {
     /// Makes `engine` fail according to `faults`.
     pub fn new(engine: Box<dyn Engine>, faults: Faults) -> Self {
-        Self {
-            engine,
+        let around = Failing {
             faults,
             rng: Seed(faults.seed).rng(),
             held: Vec::new(),
             shortened: Vec::new(),
-        }
+        };
+        Self { engine, around }
     }
+}
 
+impl Failing {
     /// Returns true with a probability of `per_mille` in 1000.
     fn chance(&mut self, per_mille: u32) -> bool {
         self.rng.below(1000) < u64::from(per_mille)
     }
 }
 
-impl Engine for Faulty {
-    fn submit(&mut self, mut io: Io) -> Result<(), Io> {
+impl Around for Failing {
+    fn submit(&mut self, engine: &mut dyn Engine, mut io: Io) -> Result<(), Io> {
         if self.chance(self.faults.error_per_mille) {
             let result = Err(io::Error::from_raw_os_error(self.faults.error_code));
             self.held.push(Done::new(io, result));
@@ -76,7 +80,7 @@ impl Engine for Faulty {
         if short {
             io.bytes = (1 + self.rng.index(blocks - 1)) * block;
         }
-        match self.engine.submit(io) {
+        match engine.submit(io) {
             Ok(()) => {
                 if short {
                     self.shortened.push((tag, whole));
@@ -87,12 +91,12 @@ impl Engine for Faulty {
         }
     }
 
-    fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
+    fn poll(&mut self, engine: &mut dyn Engine, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
         let before = done.len();
         let mut fresh = std::mem::take(&mut self.held);
         let timeout = if fresh.is_empty() { timeout } else { Duration::ZERO };
         let ready = fresh.len();
-        self.engine.poll(&mut fresh, timeout)?;
+        engine.poll(&mut fresh, timeout)?;
         for (i, mut completion) in fresh.into_iter().enumerate() {
             let tag = completion.io.tag;
             if let Some(at) = self.shortened.iter().position(|(t, _)| *t == tag) {
@@ -109,29 +113,5 @@ impl Engine for Faulty {
             self.rng.shuffle(&mut done[before..]);
         }
         Ok(done.len() - before)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.engine.capabilities()
-    }
-
-    fn names(&self) -> Vec<&'static str> {
-        self.engine.names()
-    }
-
-    fn warning(&self) -> Option<&str> {
-        self.engine.warning()
-    }
-
-    fn sockets(&mut self) -> Vec<SocketTally> {
-        self.engine.sockets()
-    }
-
-    fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {
-        self.engine.cancel(is_unwanted);
-    }
-
-    fn rest(&mut self) {
-        self.engine.rest();
     }
 }

@@ -8,9 +8,9 @@ use std::{
 use straightway_core::Result;
 use straightway_sys::{IoPath, Op};
 
+use super::{Around, Wrapped};
 use crate::{
-    engine::{Capabilities, Engine},
-    gauge::SocketTally,
+    engine::Engine,
     request::{Done, Io},
 };
 
@@ -61,10 +61,12 @@ impl Trace {
     }
 }
 
-/// Wraps an engine and traces it.
+/// An engine whose I/Os are recorded.
+pub type Traced = Wrapped<Tracing>;
+
+/// Records the I/Os of an engine.
 #[derive(Debug)]
-pub struct Traced {
-    engine: Box<dyn Engine>,
+pub struct Tracing {
     trace: Trace,
     /// When each I/O in flight was submitted, by tag.
     submitted: Vec<(u32, Instant)>,
@@ -73,13 +75,15 @@ pub struct Traced {
 impl Traced {
     /// Adds what `engine` does to `trace`.
     pub fn new(engine: Box<dyn Engine>, trace: Trace) -> Self {
-        Self {
-            engine,
+        let around = Tracing {
             trace,
             submitted: Vec::new(),
-        }
+        };
+        Self { engine, around }
     }
+}
 
+impl Tracing {
     fn event(&mut self, done: &Done) -> TraceEvent {
         let now = Instant::now();
         let io = &done.io;
@@ -98,45 +102,21 @@ impl Traced {
     }
 }
 
-impl Engine for Traced {
-    fn submit(&mut self, io: Io) -> Result<(), Io> {
+impl Around for Tracing {
+    fn submit(&mut self, engine: &mut dyn Engine, io: Io) -> Result<(), Io> {
         let tag = io.tag;
-        self.engine.submit(io)?;
+        engine.submit(io)?;
         self.submitted.push((tag, Instant::now()));
         Ok(())
     }
 
-    fn poll(&mut self, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
+    fn poll(&mut self, engine: &mut dyn Engine, done: &mut Vec<Done>, timeout: Duration) -> Result<usize> {
         let before = done.len();
-        let count = self.engine.poll(done, timeout)?;
+        let count = engine.poll(done, timeout)?;
         let events: Vec<_> = done[before..].iter().map(|d| self.event(d)).collect();
         let mut kept = self.trace.events.lock().unwrap_or_else(PoisonError::into_inner);
         let room = EVENTS_MAX.saturating_sub(kept.len());
         kept.extend(events.into_iter().take(room));
         Ok(count)
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.engine.capabilities()
-    }
-
-    fn names(&self) -> Vec<&'static str> {
-        self.engine.names()
-    }
-
-    fn warning(&self) -> Option<&str> {
-        self.engine.warning()
-    }
-
-    fn sockets(&mut self) -> Vec<SocketTally> {
-        self.engine.sockets()
-    }
-
-    fn cancel(&mut self, is_unwanted: &dyn Fn(u32) -> bool) {
-        self.engine.cancel(is_unwanted);
-    }
-
-    fn rest(&mut self) {
-        self.engine.rest();
     }
 }

@@ -2,12 +2,17 @@
 
 use std::{
     collections::HashSet,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
+use straightway_core::Result;
 use straightway_io::{
-    engine::{Engine, cached::Cached, mixed::Mixed, pool::Pool, ring::Ring},
+    Gds,
+    engine::{Capabilities, Engine, EngineReport, cached::Cached, mixed::Mixed, pool::Pool, ring::Ring},
     request::{Done, Io},
     store::{Handle, Like, Store},
     wrapper::{
@@ -230,6 +235,76 @@ fn an_engine_that_reads_and_one_that_writes_conform_together() {
     let pool = || Box::new(Pool::new(4).unwrap());
     conforms(&mut Mixed::of_legs(pool(), pool()));
     conforms(&mut Mixed::of_legs(pool(), Box::new(Cached::default())));
+}
+
+#[test]
+fn the_drive_and_cufile_behind_one_queue_conform() {
+    conforms(&mut Mixed::with_cufile(
+        Box::new(Pool::new(4).unwrap()),
+        Gds::default(),
+        4,
+    ));
+}
+
+/// An engine that counts what reaches it.
+#[derive(Debug)]
+struct Counting(Arc<AtomicUsize>);
+
+impl Engine for Counting {
+    fn submit(&mut self, io: Io) -> Result<(), Io> {
+        Err(io)
+    }
+
+    fn poll(&mut self, _: &mut Vec<Done>, _: Duration) -> Result<usize> {
+        Ok(0)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            name: "counting",
+            depth: 1,
+        }
+    }
+
+    fn report(&mut self) -> EngineReport {
+        EngineReport {
+            warning: Some("it counts".to_owned()),
+            ..EngineReport::default()
+        }
+    }
+
+    fn cancel(&mut self, _: &dyn Fn(u32) -> bool) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn rest(&mut self) {
+        self.0.fetch_add(100, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn an_engine_around_another_passes_everything_on() {
+    type Wrap = fn(Box<dyn Engine>) -> Box<dyn Engine>;
+    let wraps: [(&str, Wrap); 5] = [
+        ("faulty", |inner| Box::new(Faulty::new(inner, Faults::default()))),
+        ("traced", |inner| Box::new(Traced::new(inner, Trace::default()))),
+        ("reads", |inner| {
+            Box::new(Mixed::of_legs(inner, Box::new(Cached::default())))
+        }),
+        ("writes", |inner| {
+            Box::new(Mixed::of_legs(Box::new(Cached::default()), inner))
+        }),
+        ("cuFile", |inner| Box::new(Mixed::with_cufile(inner, Gds::default(), 1))),
+    ];
+    for (name, wrap) in wraps {
+        let reached = Arc::new(AtomicUsize::new(0));
+        let mut engine = wrap(Box::new(Counting(Arc::clone(&reached))));
+        engine.cancel(&|_| true);
+        assert_eq!(reached.load(Ordering::Relaxed), 1, "{name}: cancellation");
+        engine.rest();
+        assert_eq!(reached.load(Ordering::Relaxed), 101, "{name}: rest");
+        assert_eq!(engine.report().warning.as_deref(), Some("it counts"), "{name}: report");
+    }
 }
 
 #[test]
