@@ -2,8 +2,10 @@
 
 use std::{
     process,
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{MutexGuard, OnceLock},
 };
+
+use straightway_core::Lock;
 
 /// A value of this process, behind a lock.
 ///
@@ -15,7 +17,7 @@ pub(crate) struct PerProcess<T>(OnceLock<Box<Owned<T>>>);
 /// The value of one process.
 struct Owned<T> {
     process: u32,
-    value: Mutex<T>,
+    value: Lock<T>,
     /// The value of a forked child.
     child: PerProcess<T>,
 }
@@ -32,7 +34,7 @@ impl<T: Default> PerProcess<T> {
         let fresh = || {
             Box::new(Owned {
                 process,
-                value: Mutex::default(),
+                value: Lock::default(),
                 child: Self::new(),
             })
         };
@@ -40,6 +42,6 @@ impl<T: Default> PerProcess<T> {
         while owned.process != process {
             owned = owned.child.0.get_or_init(fresh);
         }
-        owned.value.lock().unwrap_or_else(PoisonError::into_inner)
+        owned.value.lock()
     }
 }

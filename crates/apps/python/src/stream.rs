@@ -1,18 +1,13 @@
 //! Loads batch by batch: the next batch loads while the current one is used.
 
-use std::{
-    collections::VecDeque,
-    mem::ManuallyDrop,
-    process,
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{collections::VecDeque, mem::ManuallyDrop, process, sync::Arc, time::Instant};
 
 use pyo3::{
     exceptions::{PyRuntimeError, PyTimeoutError},
     prelude::*,
     types::PyDict,
 };
+use straightway_core::Lock;
 use straightway_io::Progress;
 use straightway_sys::cuda::Context;
 use straightway_weights::{self as weights, Loader, Selection};
@@ -46,7 +41,7 @@ pub(crate) struct Stream {
 enum Batches {
     /// A thread that loads each batch into memory of its own. The lock is there only because Python objects may be
     /// shared between threads.
-    Own(Mutex<weights::BatchStream>),
+    Own(Lock<weights::BatchStream>),
     /// Loads into memory of a library, which is allocated when the previous batch is returned.
     Library(LibraryBatches),
 }
@@ -98,7 +93,7 @@ impl Stream {
             })
         } else {
             let stream = loader.stream_in_turns(&opened.0, &selection, place, batch_bytes);
-            Batches::Own(Mutex::new(stream.or_raise()?))
+            Batches::Own(Lock::new(stream.or_raise()?))
         };
         Ok(Self {
             batches: ManuallyDrop::new(batches),
@@ -129,7 +124,7 @@ impl Stream {
         }
         let batch = match &mut *self.batches {
             Batches::Own(batches) => {
-                let batches = batches.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let batches = batches.get_mut();
                 let poll = |py: Python<'py>| {
                     let next = py.detach(|| batches.next_within(SIGNAL_CHECK_INTERVAL));
                     py.check_signals()?;

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         mpsc::{Receiver, RecvTimeoutError, channel},
     },
     thread,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use pyo3::prelude::*;
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Lock, Result};
 use straightway_io::Progress;
 
 use crate::{error::OrRaise, log};
@@ -25,7 +25,7 @@ const STOP_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Work<T> {
     /// The lock is there only because Python objects may be shared between threads.
-    outcome: Mutex<Receiver<Result<T>>>,
+    outcome: Lock<Receiver<Result<T>>>,
     progress: Arc<Progress>,
 }
 
@@ -42,7 +42,7 @@ impl<T: Send + 'static> Work<T> {
             .spawn(run)
             .map_err(|e| Error::os("start", "a thread", e))?;
         Ok(Self {
-            outcome: Mutex::new(outcome),
+            outcome: Lock::new(outcome),
             progress: Arc::clone(progress),
         })
     }
@@ -94,8 +94,7 @@ impl<T: Send + 'static> Work<T> {
     }
 
     fn listen(&self, timeout: Duration) -> std::result::Result<Result<T>, RecvTimeoutError> {
-        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        outcome.recv_timeout(timeout)
+        self.outcome.lock().recv_timeout(timeout)
     }
 }
 

@@ -1,19 +1,19 @@
 //! The basic types of Straightway and the transfer planner ([`Plan`]).
 //!
-//! Everything here is pure: no unsafe code, no I/O, no clock, no threads. So property tests can run the
-//! transfer planner. The cluster planner (crate `planner`) and the simulators use the quantities, and the model of
+//! No unsafe code, no I/O, no clock, no threads. So property tests can run the transfer planner. The cluster planner (crate `planner`) and the simulators use the quantities, and the model of
 //! a shared store schedules its tenants by the same [`share`] as the lanes; they have no transfers and no plans.
 //!
 //! Data flows one way. An [`Object`] and its [`Extent`]s become a [`Transfer`]. The transfer becomes
 //! a [`Plan`] of chunks, each with a [`Route`] and a [`Reason`]. Lanes run the plan and return a
 //! [`Receipt`].
 //!
-//! [`random`] has the seeded generator of simulators, injected faults and tests.
+//! [`random`] has the seeded generator of simulators, injected faults and tests. [`lock`] has the locks of all crates.
 
 pub mod compare;
 pub mod error;
 pub mod extent;
 pub mod hint;
+pub mod lock;
 pub mod object;
 pub mod pci;
 pub mod plan;
@@ -30,6 +30,7 @@ pub mod uri;
 
 pub use error::{Error, ErrorDetail, ErrorKind, Result};
 pub use extent::Extent;
+pub use lock::{Lock, SharedLock, Signal};
 pub use object::Object;
 pub use pci::PciAddress;
 pub use plan::{Chunk, Delivery, Piece, Plan, Portion};

@@ -14,12 +14,12 @@
 //! Elsewhere each file is synced, several at a time: a file system with a journal commits once for all that wait.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc,
     atomic::{AtomicUsize, Ordering},
 };
 
 use rustix::fs::{fstat, ioctl_getflags, syncfs};
-use straightway_core::Result;
+use straightway_core::{Lock, Result};
 
 use crate::{
     direct::EXTENTS,
@@ -75,11 +75,11 @@ fn syncs_together(file: &File) -> bool {
 /// Syncs each file. Of several errors, one is returned.
 fn sync_each(files: &[Arc<File>]) -> Result<()> {
     let next = AtomicUsize::new(0);
-    let outcome = Mutex::new(Ok(()));
+    let outcome = Lock::new(Ok(()));
     let run = || {
         while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(error) = file.sync() {
-                *outcome.lock().unwrap_or_else(PoisonError::into_inner) = Err(error);
+                *outcome.lock() = Err(error);
             }
         }
     };
@@ -87,5 +87,5 @@ fn sync_each(files: &[Arc<File>]) -> Result<()> {
         (1..THREADS_MAX.min(files.len())).for_each(|_| drop(scope.spawn(run)));
         run();
     });
-    outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
+    outcome.into_inner()
 }

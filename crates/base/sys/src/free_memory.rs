@@ -10,11 +10,10 @@
 use std::{
     fmt,
     path::{Component, Path, PathBuf},
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use straightway_core::Bytes;
+use straightway_core::{Bytes, Lock};
 
 use crate::{
     mount::{Mount, Mounts},
@@ -69,12 +68,12 @@ impl FreeMemory {
 
     /// The memory that the control groups of this process leave it. `None` if none has a limit, or had one a moment ago.
     pub fn in_groups() -> Option<Self> {
-        static KNOWN: Mutex<Known> = Mutex::new(Known {
+        static KNOWN: Lock<Known> = Lock::new(Known {
             groups: None,
             unlimited_since: None,
         });
         let root = Root::machine();
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         let is_recent = |since: Instant| since.elapsed() < UNLIMITED_TIME;
         if known.unlimited_since.is_some_and(is_recent) {
             return None;

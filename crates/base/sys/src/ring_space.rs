@@ -11,12 +11,12 @@ use std::{
     cmp::Reverse,
     ptr::NonNull,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
-use straightway_core::{Place, Result};
+use straightway_core::{Lock, Place, Result};
 
 use crate::{
     memory::{HUGE_BYTES, HostMemory, Mapped},
@@ -33,7 +33,7 @@ const PART_BYTES_MAX: usize = 64 << 20;
 pub struct RingSpace {
     whole: Option<Whole>,
     /// Pinned slots that no lane uses, in the order of their last use.
-    idle: Mutex<Vec<Slot>>,
+    idle: Lock<Vec<Slot>>,
     /// Whether memory could not be pinned once. The second slot of a lane could then be missing as another's first.
     is_scarce: AtomicBool,
 }
@@ -119,7 +119,7 @@ impl RingSpace {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Slot>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 
     /// Fresh memory with all pages faulted in: the next part, or a mapping of its own.

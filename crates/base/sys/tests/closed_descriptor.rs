@@ -7,15 +7,15 @@ use std::{
     fs,
     os::fd::{AsRawFd, RawFd},
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use straightway_core::Error;
+use straightway_core::{Error, Lock};
 use straightway_sys::{Buf, Done, File, Io, IoPath, Op, Slot, Uring};
 
 /// One test at a time: numbers that one closes are not taken by another.
-static ALONE: Mutex<()> = Mutex::new(());
+static ALONE: Lock<()> = Lock::new(());
 
 /// Closes a descriptor behind the back of its owner.
 fn close(number: RawFd) {
@@ -68,7 +68,7 @@ fn assert_names_the_cause(text: &str) {
 
 #[test]
 fn a_ring_that_was_closed_between_transfers_is_an_error_once_and_then_works() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     let Ok(mut uring) = Uring::new(8).inspect_err(|error| eprintln!("skipped: {error}")) else {
         return;
     };
@@ -97,7 +97,7 @@ fn a_ring_that_was_closed_between_transfers_is_an_error_once_and_then_works() {
 
 #[test]
 fn a_ring_that_was_closed_during_a_transfer_is_an_error_at_once() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     for taken_by in ["nothing", "a file", "a ring"] {
         let Ok(mut uring) = Uring::new(8).inspect_err(|error| eprintln!("skipped: {error}")) else {
             return;
@@ -123,7 +123,7 @@ fn a_ring_that_was_closed_during_a_transfer_is_an_error_at_once() {
 
 #[test]
 fn a_file_that_was_closed_is_an_error_even_if_another_has_its_number() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     for by in [IoPath::PageCache, IoPath::Direct] {
         let file = page(folder.path(), 3);

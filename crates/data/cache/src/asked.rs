@@ -4,9 +4,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
+
+use straightway_core::Lock;
 
 use crate::entry::Key;
 
@@ -19,19 +20,19 @@ const VERSIONS_MAX: usize = 100_000;
 
 /// The versions of objects that the server was asked for, and when.
 #[derive(Debug, Default)]
-pub(crate) struct AskedVersions(Mutex<BTreeMap<Key, Instant>>);
+pub(crate) struct AskedVersions(Lock<BTreeMap<Key, Instant>>);
 
 impl AskedVersions {
     /// Whether the server was asked for a version a short time before `now`.
     pub(crate) fn has(&self, key: &Key, now: Instant) -> bool {
-        let asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = self.0.lock();
         let at = asked.get(key);
         at.is_some_and(|at| now.saturating_duration_since(*at) < FRESH)
     }
 
     /// Records that the server was asked for a version.
     pub(crate) fn add(&self, key: Key, now: Instant) {
-        let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.0.lock();
         if asked.len() >= VERSIONS_MAX {
             asked.clear();
         }
@@ -60,6 +61,6 @@ mod tests {
             key[..8].copy_from_slice(&number.to_le_bytes());
             asked.add(key, now);
         }
-        assert_eq!(asked.0.lock().unwrap().len(), 1);
+        assert_eq!(asked.0.lock().len(), 1);
     }
 }

@@ -7,10 +7,7 @@ use std::{
         unix::fs::{DirBuilderExt, MetadataExt},
     },
     path::{Path, PathBuf},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -19,7 +16,7 @@ use rustix::{
     io::Errno,
     process::geteuid,
 };
-use straightway_core::{Bytes, Error, ErrorKind, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Lock, Result};
 
 use crate::eviction;
 
@@ -49,7 +46,7 @@ pub struct Cache {
     /// The bytes that this process added since its last eviction.
     unswept: AtomicU64,
     /// The time and the message of the last failed write.
-    failed: Mutex<Option<(Instant, String)>>,
+    failed: Lock<Option<(Instant, String)>>,
 }
 
 impl Cache {
@@ -87,7 +84,7 @@ impl Cache {
             bytes_max,
             // The first added entry triggers an eviction, which removes drafts of killed processes.
             unswept: AtomicU64::new(bytes_max),
-            failed: Mutex::default(),
+            failed: Lock::default(),
         };
         cache.make_shards()?;
         Ok(cache)
@@ -133,7 +130,7 @@ impl Cache {
 
     /// Whether an entry of that length can be added now.
     pub(crate) fn accepts(&self, bytes: u64) -> bool {
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = self.failed.lock();
         let is_paused = failed.as_ref().is_some_and(|(when, _)| when.elapsed() < PAUSE);
         !is_paused && bytes <= self.bytes_max / ENTRY_SHARE
     }
@@ -143,13 +140,13 @@ impl Cache {
         let path = self.path.display();
         let note = format!("not everything was kept in the cache {path}: {error}");
         tracing::warn!("{note}");
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = self.failed.lock();
         *failed = Some((Instant::now(), note));
     }
 
     /// The message of a recent failure.
     pub(crate) fn recent_note(&self) -> Option<String> {
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = self.failed.lock();
         let recent = failed.as_ref().filter(|(when, _)| when.elapsed() < PAUSE);
         recent.map(|(_, note)| note.clone())
     }

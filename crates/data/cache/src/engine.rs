@@ -9,11 +9,11 @@ use std::{
     any::Any,
     collections::{HashMap, VecDeque},
     fmt, io, mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, ErrorKind, Object, Result};
+use straightway_core::{Error, ErrorKind, Lock, Object, Result};
 use straightway_io::{
     Handle,
     engine::{
@@ -65,7 +65,7 @@ pub(crate) struct CacheEngine {
 struct Task {
     object: Arc<CachedObject>,
     since: Instant,
-    step: Mutex<Step>,
+    step: Lock<Step>,
 }
 
 #[derive(Debug, Default)]
@@ -271,7 +271,7 @@ impl Engine for CacheEngine {
                 let task = Arc::new(Task {
                     object,
                     since: Instant::now(),
-                    step: Mutex::default(),
+                    step: Lock::default(),
                 });
                 self.to_threads.push_back(io.map(|_| task as _));
             }
@@ -347,7 +347,7 @@ impl Task {
     }
 
     fn step(&self) -> MutexGuard<'_, Step> {
-        self.step.lock().unwrap_or_else(PoisonError::into_inner)
+        self.step.lock()
     }
 }
 

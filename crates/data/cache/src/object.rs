@@ -1,14 +1,10 @@
 //! An open object whose reads go through a cache.
 
-use std::{
-    any::Any,
-    io,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{any::Any, io, sync::Arc};
 
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use sha2::{Digest, Sha256};
-use straightway_core::{Error, Extent, Object, Result};
+use straightway_core::{Error, Extent, Lock, Object, Result};
 use straightway_io::{
     request::Io,
     store::{Handle, Tag},
@@ -38,7 +34,7 @@ pub(crate) struct CachedObject {
     bytes: u64,
     /// The sorted ranges that were in the cache when the object was first read, or were added since. Some may have been
     /// evicted.
-    known: Mutex<Option<Vec<Extent>>>,
+    known: Lock<Option<Vec<Extent>>>,
 }
 
 /// The location of an I/O's bytes.
@@ -73,7 +69,7 @@ impl CachedObject {
             cache: Arc::clone(cache),
             key: hash.finalize().into(),
             bytes,
-            known: Mutex::default(),
+            known: Lock::default(),
         })
     }
 
@@ -191,7 +187,7 @@ impl CachedObject {
     }
 
     fn with_known<T>(&self, ask: impl FnOnce(&mut Vec<Extent>) -> T) -> T {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         ask(known.get_or_insert_with(|| self.list().unwrap_or_default()))
     }
 

@@ -1,11 +1,8 @@
 //! Checks each chunk of a checkpoint after it was read: unpacks it and compares its checksum.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use straightway_core::Error;
+use straightway_core::{Error, Lock};
 use straightway_io::{Image, Inspect};
 
 use super::{codec::Codec, opened::Checkpoint};
@@ -29,7 +26,7 @@ pub(crate) struct Inspector {
     /// Whether reading continues after a bad chunk.
     continue_on_error: bool,
     good: AtomicU64,
-    bad: Mutex<Vec<BadChunk>>,
+    bad: Lock<Vec<BadChunk>>,
 }
 
 impl Inspector {
@@ -39,7 +36,7 @@ impl Inspector {
             targets,
             continue_on_error,
             good: AtomicU64::new(0),
-            bad: Mutex::default(),
+            bad: Lock::default(),
         }
     }
 
@@ -50,7 +47,7 @@ impl Inspector {
 
     /// The bad chunks in list order, so that the first error is always the same.
     pub(crate) fn take_bad(&self) -> Vec<BadChunk> {
-        let mut bad = std::mem::take(&mut *self.bad.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut bad = std::mem::take(&mut *self.bad.lock());
         bad.sort_by_key(|(number, _)| *number);
         bad
     }
@@ -78,7 +75,7 @@ impl Inspect for Inspector {
     }
 
     fn refuse(&self, number: usize, error: Error) -> bool {
-        let mut bad = self.bad.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bad = self.bad.lock();
         bad.push((number, error));
         self.continue_on_error
     }

@@ -1,12 +1,9 @@
 //! An open checkpoint: its manifest, and the files that hold its chunks.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{path::PathBuf, sync::Arc};
 
 use hashbrown::HashMap;
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Lock, Result};
 use straightway_io::{
     Handle, Store,
     store::{Location, Missing, Named, Tag, open_one},
@@ -30,7 +27,7 @@ pub struct Checkpoint {
     store: Steps,
     /// The folder of its own files: that of the step, or before the commit that of the attempt.
     own: String,
-    files: Arc<Mutex<Opened>>,
+    files: Arc<Lock<Opened>>,
 }
 
 impl Steps {
@@ -95,7 +92,7 @@ impl Checkpoint {
 
     /// An object that holds some of its chunks. Each is opened once.
     pub(crate) fn handle(&self, step: u64, name: &str) -> Result<Arc<dyn Handle>> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.lock();
         let key = (step, name.to_owned());
         if let Some(file) = files.get(&key) {
             return Ok(Arc::clone(file));

@@ -10,11 +10,11 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
+use straightway_core::{Error, ErrorDetail, ErrorKind, Lock, Result};
 use straightway_io::{
     Progress,
     store::{Durability, Missing, Store},
@@ -62,17 +62,17 @@ impl WaitLimit {
 
 /// The nonce of the coordinator that a rank belongs to, known after the first commit.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TrustedCoordinator(Arc<Mutex<Option<String>>>);
+pub(crate) struct TrustedCoordinator(Arc<Lock<Option<String>>>);
 
 impl TrustedCoordinator {
     fn allows(&self, coordinator: &str) -> bool {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         known.as_ref().is_none_or(|known| known == coordinator)
     }
 
     /// Sets it after a commit, if the rank reported to only one coordinator.
     fn settle(&self, answered: BTreeSet<String>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if answered.len() == 1 {
             *known = answered.into_iter().next();
         }

@@ -1,11 +1,8 @@
 //! One object: its address, the final address after redirects, and its token.
 
-use std::{
-    fmt,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{fmt, sync::Arc};
 
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Result, SharedLock};
 use straightway_net::{
     Client, FirstResponse, Head, HttpResponse, Judgement, Next, Remote, Service, Site, judge_status,
 };
@@ -43,7 +40,7 @@ struct PageService {
     /// request that resolves an address is never repeated this way, or it would resolve itself without end.
     is_renewable: bool,
     /// The head of a request. It changes only at a renewal, so readers do not wait.
-    head: RwLock<Vec<u8>>,
+    head: SharedLock<Vec<u8>>,
 }
 
 impl Page {
@@ -92,7 +89,7 @@ impl Page {
             client: client.clone(),
             name: name.to_owned(),
             place,
-            head: RwLock::new(head),
+            head: SharedLock::new(head),
         };
         let service: Arc<dyn Service> = Arc::new(service);
         Ok(Remote::known(name.to_owned(), 0, None, &origin, service, client))
@@ -132,7 +129,7 @@ fn too_many(name: &str) -> Error {
 
 impl Service for PageService {
     fn head(&self, out: &mut Vec<u8>) -> Result<Head> {
-        let head = self.head.read().unwrap_or_else(PoisonError::into_inner);
+        let head = self.head.read();
         out.extend_from_slice(&head);
         Ok(Head::Ready)
     }
@@ -157,7 +154,7 @@ impl Service for PageService {
             return Err(Error::new(ErrorKind::Transient, "read", &self.name, why).with_hint("open it again"));
         }
         let head = self.page.head(&place);
-        *self.head.write().unwrap_or_else(PoisonError::into_inner) = head;
+        *self.head.write() = head;
         Ok(())
     }
 }

@@ -8,7 +8,7 @@
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicU64, Ordering},
         mpsc::Sender,
     },
@@ -16,7 +16,7 @@ use std::{
 };
 
 use straightway_core::{
-    Chunk, Class, Direction, Error, Result,
+    Chunk, Class, Direction, Error, Lock, Result, Signal,
     share::{Tags, Turn, after, choose, next_due_s},
 };
 
@@ -62,8 +62,8 @@ impl Posted {
 pub(crate) struct Board {
     track: Track,
     traffic: Arc<Traffic>,
-    state: Mutex<State>,
-    changed: Condvar,
+    state: Lock<State>,
+    changed: Signal,
     /// The number of changes: jobs posted or removed, and rings requested.
     changes: AtomicU64,
 }
@@ -151,8 +151,8 @@ impl Board {
         Self {
             track,
             traffic: Arc::clone(traffic),
-            state: Mutex::default(),
-            changed: Condvar::new(),
+            state: Lock::default(),
+            changed: Signal::new(),
             changes: AtomicU64::new(0),
         }
     }
@@ -195,7 +195,7 @@ impl Board {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The next chunk for lane `number`.
@@ -315,14 +315,13 @@ impl Board {
                 return Wake::End;
             }
             state = match deadline {
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self.changed.wait(state),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return Wake::Nothing;
                     }
-                    let waited = self.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    self.changed.wait_timeout(state, left)
                 }
             };
         }
@@ -332,7 +331,7 @@ impl Board {
     pub(crate) fn wait_for_change(&self, seen: u64, timeout: Duration) {
         let state = self.lock();
         if self.changes() == seen {
-            let _ = self.changed.wait_timeout(state, timeout);
+            drop(self.changed.wait_timeout(state, timeout));
         }
     }
 

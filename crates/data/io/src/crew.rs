@@ -9,14 +9,14 @@ mod supervisor;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         mpsc::{Receiver, Sender, channel},
     },
     thread::{Builder, JoinHandle},
     time::Duration,
 };
 
-use straightway_core::{Error, ErrorKind, Place, Result};
+use straightway_core::{Error, ErrorKind, Lock, Place, Result};
 use straightway_sys::{RingSpace, cuda::Context};
 
 use crate::{
@@ -64,7 +64,7 @@ struct CrewSpec {
 pub(crate) struct Crew {
     spec: CrewSpec,
     /// The threads, by lane number.
-    lanes: Mutex<HashMap<usize, JoinHandle<()>>>,
+    lanes: Lock<HashMap<usize, JoinHandle<()>>>,
 }
 
 /// Receives whether a new lane could be made.
@@ -92,7 +92,7 @@ impl Crew {
                 settings: settings.clone(),
                 board: Arc::new(Board::new(track, traffic)),
             },
-            lanes: Mutex::default(),
+            lanes: Lock::default(),
         }
     }
 
@@ -144,7 +144,7 @@ impl Crew {
 
     /// Starts the missing lanes among the first `wanted`, in parallel, because making one takes time.
     fn grow(&self, wanted: usize) -> Result<()> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.lock();
         lanes.retain(|_, lane| !lane.is_finished());
         let missing = (0..wanted).filter(|number| !lanes.contains_key(number));
         let starting: Vec<_> = missing
@@ -172,7 +172,7 @@ impl Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         self.spec.board.close();
-        let lanes = self.lanes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let lanes = self.lanes.get_mut();
         for (_, lane) in lanes.drain() {
             // A lane that panicked has failed its jobs already.
             let _ = lane.join();

@@ -5,11 +5,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, mpsc::channel},
+    sync::{Arc, mpsc::channel},
     time::Instant,
 };
 
-use straightway_core::{Choice, Class, Direction, Extent, Move, Place, Plan, Result, Share};
+use straightway_core::{Choice, Class, Direction, Extent, Lock, Move, Place, Plan, Result, Share};
 use straightway_sys::{Region, cuda::Context};
 
 use crate::{
@@ -51,7 +51,7 @@ type CrewKey = (&'static str, Track, Place, bool);
 #[derive(Debug)]
 struct Lanes {
     settings: Settings,
-    crews: Mutex<Crews>,
+    crews: Lock<Crews>,
     traffic: Arc<Traffic>,
     reservations: Arc<Reservations>,
 }
@@ -78,7 +78,7 @@ impl Executor {
             learning: settings.learning.clone(),
             lanes: Arc::new(Lanes {
                 settings,
-                crews: Mutex::default(),
+                crews: Lock::default(),
                 traffic: Arc::default(),
                 reservations,
             }),
@@ -300,7 +300,7 @@ impl Executor {
             context.check_alive()?;
         }
         let key = (store.family(), track, place, self.tenant.class() == Class::Now);
-        let mut crews = crews.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut crews = crews.lock();
         let Crews { by_key, spaces } = &mut *crews;
         // A reset of the GPU's context destroyed the streams and slots of its lanes.
         let is_lost = by_key.get(&key).is_some_and(|crew| !crew.is_on(context));

@@ -14,13 +14,9 @@
 mod proof;
 mod session;
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-use straightway_core::{Alignment, Choice, Error, ErrorKind, Extent, Leg, Place, Result, Route, Survey};
+use straightway_core::{Alignment, Choice, Error, ErrorKind, Extent, Leg, Lock, Place, Result, Route, Survey};
 use straightway_sys::{
     Buf, Done, File, Io, Region,
     cuda::Context,
@@ -52,8 +48,8 @@ pub enum GdsUse {
 #[derive(Clone, Debug, Default)]
 pub struct Gds {
     when: GdsUse,
-    sessions: Arc<Mutex<Sessions>>,
-    proven: Arc<Mutex<ProvenDevices>>,
+    sessions: Arc<Lock<Sessions>>,
+    proven: Arc<Lock<ProvenDevices>>,
 }
 
 /// The session of each GPU that cuFile was opened for; `None` if that failed.
@@ -125,7 +121,7 @@ impl Gds {
             return Ok(false);
         };
         let device = (context.device().ordinal(), file.device()?);
-        let known = lock(&self.proven).get(&device).copied();
+        let known = self.proven.lock().get(&device).copied();
         if let Some(is_direct) = known {
             return Ok(is_direct);
         }
@@ -136,7 +132,7 @@ impl Gds {
         let proof = proof?;
         // Not if the path is unknown: other transfers of the process may have disturbed the counters.
         if proof != Proof::Unknown {
-            lock(&self.proven).insert(device, proof.is_direct());
+            self.proven.lock().insert(device, proof.is_direct());
         }
         Ok(proof.is_direct())
     }
@@ -257,7 +253,7 @@ impl Gds {
     /// The session of the context's GPU, opened on first use.
     fn session(&self, context: &Context) -> Result<Arc<Session>> {
         let ordinal = context.device().ordinal();
-        let mut sessions = lock(&self.sessions);
+        let mut sessions = self.sessions.lock();
         if let Some(Some(session)) = sessions.get(&ordinal) {
             return Ok(Arc::clone(session));
         }
@@ -269,7 +265,7 @@ impl Gds {
     /// Whether to use it without a demand: an open session costs nothing, a failed attempt would fail again, and
     /// opening has to pay off.
     fn is_worthwhile(&self, ordinal: u32, bytes: u64) -> bool {
-        match lock(&self.sessions).get(&ordinal) {
+        match self.sessions.lock().get(&ordinal) {
             Some(attempt) => attempt.is_some(),
             None => bytes >= WORTHWHILE_BYTES && is_possible(),
         }
@@ -295,14 +291,14 @@ impl Gds {
         let registered = window.region().registration().get();
         let registered = registered.ok_or_else(|| missing("the region"))?;
         let ordinal = registered.memory().context().device().ordinal();
-        let session = lock(&self.sessions).get(&ordinal).cloned().flatten();
+        let session = self.sessions.lock().get(&ordinal).cloned().flatten();
         let session = session.ok_or_else(|| missing("the GPU"))?;
         session.transfer(io, window, &registered)
     }
 
     /// Closes the files of the last transfer.
     pub(crate) fn forget_files(&self) {
-        for session in lock(&self.sessions).values().flatten() {
+        for session in self.sessions.lock().values().flatten() {
             session.forget_files();
         }
     }
@@ -330,8 +326,4 @@ fn first_block(file: &File, alignment: Alignment) -> Option<Extent> {
 fn is_possible() -> bool {
     let has_nvme = std::fs::read_dir("/sys/class/nvme").is_ok_and(|mut all| all.next().is_some());
     Path::new("/dev/nvidia-fs0").exists() || has_nvme
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

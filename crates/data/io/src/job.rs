@@ -3,12 +3,12 @@
 pub(crate) mod planning;
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc,
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use straightway_core::{
-    Choice, Chunk, Direction, Error, ErrorKind, Leg, PciAddress, Place, Plan, Reason, Result, Route,
+    Choice, Chunk, Direction, Error, ErrorKind, Leg, Lock, PciAddress, Place, Plan, Reason, Result, Route,
 };
 use straightway_sys::Region;
 
@@ -56,7 +56,7 @@ pub(crate) struct Job {
     taken: [AtomicUsize; 3],
     failed: AtomicBool,
     cancelled: AtomicBool,
-    error: Mutex<Option<Error>>,
+    error: Lock<Option<Error>>,
 }
 
 impl Job {
@@ -79,7 +79,7 @@ impl Job {
             taken: Default::default(),
             failed: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
-            error: Mutex::new(None),
+            error: Lock::new(None),
         }
     }
 
@@ -318,16 +318,13 @@ impl Job {
 
     /// Stops the job with an error. Only the first error is kept.
     pub(crate) fn fail(&self, error: Error) {
-        self.error
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get_or_insert(error);
+        self.error.lock().get_or_insert(error);
         self.failed.store(true, Ordering::Relaxed);
     }
 
     /// The error that stopped it, if any.
     pub(crate) fn outcome(&self) -> Result<()> {
-        if let Some(error) = self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(error) = self.error.lock().take() {
             return Err(error);
         }
         if self.is_cancelled() {

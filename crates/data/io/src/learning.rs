@@ -8,10 +8,10 @@ use std::{
     collections::BTreeMap,
     fmt,
     str::FromStr,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
 
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Lock, Result};
 
 /// A kind of work that can be done by two methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -69,7 +69,7 @@ pub struct Learning {
 struct Known {
     load: Load,
     keep: Keep,
-    lessons: OnceLock<Mutex<Lessons>>,
+    lessons: OnceLock<Lock<Lessons>>,
 }
 
 impl Learning {
@@ -103,8 +103,7 @@ impl Learning {
 
     /// The faster method, if it is known.
     pub fn known(&self, work: WorkKind) -> Option<Method> {
-        let lessons = self.lessons().lock();
-        let known = lessons.unwrap_or_else(PoisonError::into_inner);
+        let known = self.lessons().lock();
         // A loaded file may hold anything: a method that does not belong to this kind of work is ignored.
         let method = known.get(&work).copied();
         method.filter(|method| work.methods().contains(method))
@@ -112,14 +111,13 @@ impl Learning {
 
     /// Records the faster method.
     pub fn learn(&self, work: WorkKind, method: Method) {
-        let lessons = self.lessons().lock();
-        lessons.unwrap_or_else(PoisonError::into_inner).insert(work, method);
+        self.lessons().lock().insert(work, method);
         (self.known.keep)(work, method);
     }
 
-    fn lessons(&self) -> &Mutex<Lessons> {
+    fn lessons(&self) -> &Lock<Lessons> {
         let known = &self.known;
-        known.lessons.get_or_init(|| Mutex::new((known.load)()))
+        known.lessons.get_or_init(|| Lock::new((known.load)()))
     }
 }
 
@@ -181,11 +179,11 @@ mod tests {
 
     #[test]
     fn lessons_are_loaded_once_and_new_ones_are_kept() {
-        let kept: Arc<Mutex<Vec<_>>> = Arc::default();
+        let kept: Arc<Lock<Vec<_>>> = Arc::default();
         let sink = Arc::clone(&kept);
         let learning = Learning::new(
             || Lessons::from([(WorkKind::Read, Method::Mapping), (WorkKind::Copy, Method::Mapping)]),
-            move |work, method| sink.lock().unwrap().push((work, method)),
+            move |work, method| sink.lock().push((work, method)),
         );
         assert_eq!(
             learning.known(WorkKind::Read),
@@ -195,7 +193,7 @@ mod tests {
         assert_eq!(learning.known(WorkKind::Copy), Some(Method::Mapping));
         learning.clone().learn(WorkKind::Read, Method::Ring);
         assert_eq!(learning.known(WorkKind::Read), Some(Method::Ring));
-        assert_eq!(*kept.lock().unwrap(), [(WorkKind::Read, Method::Ring)]);
+        assert_eq!(*kept.lock(), [(WorkKind::Read, Method::Ring)]);
     }
 
     #[test]

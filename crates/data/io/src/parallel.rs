@@ -1,9 +1,8 @@
 //! Runs work on many items on several threads.
 
-use std::{
-    num::NonZero,
-    sync::{Mutex, OnceLock, PoisonError},
-};
+use std::{num::NonZero, sync::OnceLock};
+
+use straightway_core::Lock;
 
 /// Runs `work` on every item, on up to `threads` threads including the caller's, and returns the results in order.
 pub fn each<I, T>(items: I, threads: usize, work: impl Fn(usize, I::Item) -> T + Sync) -> Vec<T>
@@ -13,9 +12,9 @@ where
     T: Send,
 {
     let threads = threads.min(items.len());
-    let items = Mutex::new(items.enumerate());
+    let items = Lock::new(items.enumerate());
     let run = || {
-        let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let next = || items.lock().next();
         let done = |(number, item)| (number, work(number, item));
         std::iter::from_fn(next).map(done).collect::<Vec<_>>()
     };

@@ -14,10 +14,12 @@ mod refusal;
 
 use std::{
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
-use straightway_core::{Choice, Error, ErrorKind, Extent, Leg, PciAddress, Place, Result, Route, Survey, extent::down};
+use straightway_core::{
+    Choice, Error, ErrorKind, Extent, Leg, Lock, PciAddress, Place, Result, Route, Survey, extent::down,
+};
 use straightway_sys::{Buf, File, Io, IoPath, Op, Region, Slot, Window, blocking, nonce::nonce, root::Root};
 
 use crate::request::usize_of;
@@ -30,7 +32,7 @@ pub use straightway_sys::kernel::major_minor;
 /// A handle to the proofs of peer-to-peer DMA. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Peers {
-    proofs: Arc<Mutex<ProofCache>>,
+    proofs: Arc<Lock<ProofCache>>,
 }
 
 /// The first extent that a transfer moves of a file, if any. For GPU memory and for writes from a region, the first
@@ -42,7 +44,7 @@ impl Peers {
     /// be read or written is ignored.
     pub fn kept_in(path: PathBuf) -> Self {
         Self {
-            proofs: Arc::new(Mutex::new(ProofCache::at(path))),
+            proofs: Arc::new(Lock::new(ProofCache::at(path))),
         }
     }
 
@@ -132,7 +134,7 @@ impl Peers {
     }
 
     fn lock(&self) -> MutexGuard<'_, ProofCache> {
-        self.proofs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.proofs.lock()
     }
 }
 

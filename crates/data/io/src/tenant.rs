@@ -4,14 +4,14 @@
 
 use std::{
     sync::{
-        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
+        Arc, LazyLock, MutexGuard,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use straightway_core::{
-    Class, Error, ErrorKind, Rate, Result, Share,
+    Class, Error, ErrorKind, Lock, Rate, Result, Share,
     share::{Turn, after},
 };
 
@@ -39,7 +39,7 @@ pub(crate) fn now_s() -> f64 {
 pub(crate) struct Tenant {
     share: Share,
     class: Class,
-    account: Mutex<Account>,
+    account: Lock<Account>,
     /// Its reservation of the executor's rate, released on drop.
     _reserved: Option<Reserved>,
 }
@@ -60,7 +60,7 @@ impl Tenant {
         Ok(Self {
             share,
             class,
-            account: Mutex::new(Account {
+            account: Lock::new(Account {
                 reservation_s: f64::NEG_INFINITY,
                 limiter: share.limit.map(RateLimiter::new),
             }),
@@ -120,7 +120,7 @@ impl Tenant {
     }
 
     fn lock(&self) -> MutexGuard<'_, Account> {
-        self.account.lock().unwrap_or_else(PoisonError::into_inner)
+        self.account.lock()
     }
 }
 
@@ -128,7 +128,7 @@ impl Tenant {
 #[derive(Debug)]
 pub(crate) struct Reservations {
     measured: Option<Rate>,
-    taken: Mutex<f64>,
+    taken: Lock<f64>,
 }
 
 /// A reserved part of the rate, released on drop.
@@ -142,7 +142,7 @@ impl Reservations {
     pub(crate) fn new(measured: Option<Rate>) -> Self {
         Self {
             measured,
-            taken: Mutex::new(0.0),
+            taken: Lock::new(0.0),
         }
     }
 
@@ -155,7 +155,7 @@ impl Reservations {
             let message = "no rate has been measured to reserve from".to_owned();
             return refuse(message, "measure the drive with `straightway bench`");
         };
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         if *taken + rate.0 > measured.0 {
             let left = Rate(measured.0 - *taken);
             let message = format!("{left} of the measured {measured} are left");
@@ -171,7 +171,7 @@ impl Reservations {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        let mut taken = self.of.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.of.taken.lock();
         *taken -= self.rate.0;
     }
 }

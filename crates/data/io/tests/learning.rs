@@ -14,11 +14,11 @@ use std::{
     fs,
     os::unix::fs::FileExt,
     path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
 use files::{bytes_of, folder, write_file};
-use straightway_core::{Choice, ErrorKind, Extent, Leg, Move, Reason, Receipt, Result, Route};
+use straightway_core::{Choice, ErrorKind, Extent, Leg, Lock, Move, Reason, Receipt, Result, Route};
 use straightway_io::{
     Executor, File, FileDraft, Learning, Region, Settings,
     learning::{Lessons, Method, WorkKind},
@@ -29,20 +29,20 @@ use straightway_io::{
 const LEARNS_BYTES: u64 = 16 << 20;
 
 /// A transfer learns only if no other of the process runs, so these tests run one at a time.
-static TURN: Mutex<()> = Mutex::new(());
+static TURN: Lock<()> = Lock::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    TURN.lock()
 }
 
-type Kept = Arc<Mutex<Vec<(WorkKind, Method)>>>;
+type Kept = Arc<Lock<Vec<(WorkKind, Method)>>>;
 
 /// A `Learning` with known lessons, and the list of those it learns.
 fn learning(known: &[(WorkKind, Method)]) -> (Learning, Kept) {
     let kept = Kept::default();
     let sink = Arc::clone(&kept);
     let lessons: Lessons = known.iter().copied().collect();
-    let keep = move |work, method| sink.lock().unwrap().push((work, method));
+    let keep = move |work, method| sink.lock().push((work, method));
     let learning = Learning::new(move || lessons.clone(), keep);
     (learning.from_bytes(LEARNS_BYTES), kept)
 }
@@ -97,7 +97,7 @@ fn the_first_large_read_tries_both_methods_and_the_next_one_uses_the_faster() {
         assert!(seen == bytes_of(bytes), "turn {turn}");
         let direct = bytes_by(&receipt, Leg::Read, Route::Direct, Reason::Aligned);
         let ring = bytes_by(&receipt, Leg::Read, Route::Staged, Reason::RingFaster);
-        let learnt = kept.lock().unwrap().clone();
+        let learnt = kept.lock().clone();
         assert_eq!(learnt.len(), 1, "once");
         if turn == 0 {
             assert!(direct > 0 && ring > 0, "both methods were tried: {receipt}");
@@ -131,7 +131,7 @@ fn a_short_read_a_read_with_a_route_and_a_concurrent_read_learn_nothing() {
     let concurrent = read(1 << 20, Choice::Auto).unwrap();
     read(17 << 20, Choice::Auto).unwrap().wait().unwrap();
     drop(concurrent);
-    assert!(kept.lock().unwrap().is_empty());
+    assert!(kept.lock().is_empty());
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_failed_trial_is_an_error_and_learns_nothing() {
     let job = executor.read(vec![file], whole(17 << 20), &region, Choice::Auto);
     let error = job.and_then(straightway_io::Ticket::wait).unwrap_err();
     assert!(error.to_string().contains("read"), "{error}");
-    assert!(kept.lock().unwrap().is_empty());
+    assert!(kept.lock().is_empty());
 }
 
 /// A folder in memory. Prints the reason and returns `None` if there is none.
@@ -232,7 +232,7 @@ fn copies_in_memory_are_whole_by_either_method_and_the_receipt_names_it() {
             let parts = sparse(&from, 5_000_001);
             relay(&executor, &from, &to, parts).unwrap();
             assert!(fs::read(&to).unwrap() == fs::read(&from).unwrap(), "{method}");
-            assert!(kept.lock().unwrap().is_empty(), "it was known");
+            assert!(kept.lock().is_empty(), "it was known");
         }
     }
 }
@@ -252,7 +252,7 @@ fn the_first_large_copy_in_memory_tries_both_methods() {
         assert_eq!(receipt.bytes, bytes as u64);
         assert!(fs::read(&to).unwrap() == bytes_of(bytes));
     }
-    assert_eq!(kept.lock().unwrap().len(), 1);
+    assert_eq!(kept.lock().len(), 1);
 }
 
 #[test]

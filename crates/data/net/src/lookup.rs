@@ -6,11 +6,11 @@
 
 use std::{
     net::{IpAddr, SocketAddr, ToSocketAddrs},
-    sync::{Arc, Mutex, TryLockError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, ErrorKind};
+use straightway_core::{Error, ErrorKind, Lock};
 
 /// How long addresses are used before they are looked up again. S3 changes its own every few seconds.
 const FRESH: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ const ADDRESSES_MAX: usize = 64;
 pub(crate) struct Lookup {
     host: String,
     port: u16,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Lock<Known>>,
 }
 
 #[derive(Debug, Default)]
@@ -62,17 +62,15 @@ impl Lookup {
         Self {
             host: host.to_owned(),
             port,
-            known: Arc::new(Mutex::new(known)),
+            known: Arc::new(Lock::new(known)),
         }
     }
 
     /// The next address.
     pub(crate) fn next(&self, now: Instant) -> Resolution {
-        let mut known = match self.known.try_lock() {
-            Ok(known) => known,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        let Some(mut known) = self.known.try_lock() else {
             // Another thread holds it briefly, or held it when this process was forked.
-            Err(TryLockError::WouldBlock) => return self.look_up_here(),
+            return self.look_up_here();
         };
         if self.host.parse::<IpAddr>().is_ok() {
             return Resolution::Address(known.addresses[0]);
@@ -99,7 +97,7 @@ impl Lookup {
 
     /// Marks the addresses as old after a failed connection, so that they are looked up again.
     pub(crate) fn expire(&self) {
-        if let Ok(mut known) = self.known.try_lock() {
+        if let Some(mut known) = self.known.try_lock() {
             let long_ago = Instant::now().checked_sub(FRESH * 2);
             known.found = known.found.and(long_ago);
         }
@@ -110,10 +108,7 @@ impl Lookup {
         let (host, port, known) = (self.host.clone(), self.port, Arc::clone(&self.known));
         let ask = move || {
             let found = look_up(&host, port);
-            let mut known = match known.lock() {
-                Ok(known) => known,
-                Err(poisoned) => poisoned.into_inner(),
-            };
+            let mut known = known.lock();
             known.asked_by = None;
             match found {
                 Ok(addresses) => {

@@ -3,11 +3,11 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
-use straightway_core::Result;
+use straightway_core::{Lock, Result};
 
 use crate::{
     origin::{Origin, Site},
@@ -68,7 +68,7 @@ impl NetworkSettings {
 pub struct Network {
     settings: NetworkSettings,
     tls: OnceLock<Tls>,
-    origins: Mutex<BTreeMap<Site, Weak<Origin>>>,
+    origins: Lock<BTreeMap<Site, Weak<Origin>>>,
     waits: Waits,
 }
 
@@ -78,7 +78,7 @@ impl Network {
         Arc::new(Self {
             settings,
             tls: OnceLock::new(),
-            origins: Mutex::default(),
+            origins: Lock::default(),
             waits: Waits::default(),
         })
     }
@@ -95,7 +95,7 @@ impl Network {
 
     /// The origin of a site. All callers share one origin per site, and so its pace.
     pub fn origin(self: &Arc<Self>, site: &Site) -> Result<Arc<Origin>> {
-        let mut origins = self.origins.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut origins = self.origins.lock();
         if let Some(origin) = origins.get(site).and_then(Weak::upgrade) {
             return Ok(origin);
         }

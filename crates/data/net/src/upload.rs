@@ -14,10 +14,10 @@ use std::{
     collections::BTreeMap,
     fmt,
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, MutexGuard, OnceLock},
 };
 
-use straightway_core::{ErrorKind, Object, Result, Survey};
+use straightway_core::{ErrorKind, Lock, Object, Result, Survey};
 use straightway_io::{Handle, request::Io};
 
 use crate::{client::Client, origin::Origin, remote::Remote, service::Service};
@@ -56,7 +56,7 @@ pub struct Upload {
     part_bytes: u64,
     /// The parts on the server. Empty if the whole object is buffered here.
     stored: Vec<OnceLock<StoredPart>>,
-    buffers: Mutex<BTreeMap<u32, PartBuffer>>,
+    buffers: Lock<BTreeMap<u32, PartBuffer>>,
 }
 
 /// The buffer of a part that is not complete.
@@ -103,7 +103,7 @@ impl Upload {
             bytes,
             part_bytes,
             stored: (0..parts).map(|_| OnceLock::new()).collect(),
-            buffers: Mutex::default(),
+            buffers: Lock::default(),
         }
     }
 
@@ -267,7 +267,7 @@ impl Upload {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, PartBuffer>> {
-        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.buffers.lock()
     }
 }
 

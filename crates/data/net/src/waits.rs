@@ -5,11 +5,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use straightway_core::Error;
+use straightway_core::{Error, Lock};
 
 use crate::backoff::Backoff;
 
@@ -39,7 +38,7 @@ pub struct Retry<'a> {
 
 /// The servers whose waits were shown, each with the time until which no other wait for it is shown.
 #[derive(Debug, Default)]
-pub struct Waits(Mutex<BTreeMap<String, Instant>>);
+pub struct Waits(Lock<BTreeMap<String, Instant>>);
 
 impl Waits {
     /// Shows a wait that begins now, if it is long enough.
@@ -59,7 +58,7 @@ impl Waits {
         if retry.wait < WAIT_SHOWN_MIN && failing < FAILING_SHOWN_MIN {
             return false;
         }
-        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = self.0.lock();
         shown.retain(|_, until| *until > now);
         if shown.contains_key(retry.server) {
             return false;

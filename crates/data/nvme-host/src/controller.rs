@@ -4,13 +4,14 @@ use std::{
     collections::{BTreeMap, VecDeque},
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
     time::{Duration, Instant},
 };
 
+use straightway_core::Lock;
 use straightway_nvme::{
     Nqn, Sqe, TRANSFER_BYTES_MAX,
     admin::Admin,
@@ -94,17 +95,17 @@ pub(crate) struct Controller {
     pub(crate) is_further: bool,
     subsystem: Nqn,
     id: u16,
-    queue_ids: Mutex<VecDeque<u16>>,
+    queue_ids: Lock<VecDeque<u16>>,
     ended: OnceLock<String>,
-    asks: Mutex<mpsc::Sender<AdminRequest>>,
+    asks: Lock<mpsc::Sender<AdminRequest>>,
     /// Increases with use. A controller is idle if it does not change for a while.
     activity: AtomicU64,
     /// Whether it ever had an I/O queue.
     has_served: AtomicBool,
-    ana: Mutex<Option<AnaLog>>,
+    ana: Lock<Option<AnaLog>>,
     wants_ana: AtomicBool,
     /// The times since which I/O has waited for inaccessible namespaces.
-    waits: Mutex<BTreeMap<u32, Instant>>,
+    waits: Lock<BTreeMap<u32, Instant>>,
     pub(crate) verdicts: Arc<Verdicts>,
     pub(crate) index: IndexCache,
     /// The boot of the target's machine, as of the last verification; 0 if it is not known. Lanes read it, and must not
@@ -121,12 +122,8 @@ pub(crate) struct QueueId {
 
 impl Drop for QueueId {
     fn drop(&mut self) {
-        lock(&self.controller.queue_ids).push_back(self.id);
+        self.controller.queue_ids.lock().push_back(self.id);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Controller {
@@ -158,14 +155,14 @@ impl Controller {
             is_further,
             subsystem: subsystem.clone(),
             id: admin.id,
-            queue_ids: Mutex::new((1..=queues).collect()),
+            queue_ids: Lock::new((1..=queues).collect()),
             ended: OnceLock::new(),
-            asks: Mutex::new(asks),
+            asks: Lock::new(asks),
             activity: AtomicU64::new(0),
             has_served: AtomicBool::new(false),
-            ana: Mutex::new(ana),
+            ana: Lock::new(ana),
             wants_ana: AtomicBool::new(false),
-            waits: Mutex::default(),
+            waits: Lock::default(),
             verdicts: Arc::default(),
             index: IndexCache::default(),
             boot: AtomicU64::new(0),
@@ -215,7 +212,7 @@ impl Controller {
 
     /// The ANA state of a namespace; optimized if the controller does not report ANA states.
     pub(crate) fn state_of(&self, nsid: u32) -> AnaState {
-        let ana = lock(&self.ana);
+        let ana = self.ana.lock();
         ana.as_ref().map_or(AnaState::Optimized, |log| {
             log.state_of(nsid).unwrap_or(AnaState::Inaccessible)
         })
@@ -232,9 +229,9 @@ impl Controller {
 
     /// Takes over new ANA states. A namespace that is or was accessible is waited for from the start next time.
     pub(crate) fn set_ana(&self, log: AnaLog) {
-        let mut ana = lock(&self.ana);
+        let mut ana = self.ana.lock();
         let is_usable = |log: &AnaLog, nsid: u32| log.state_of(nsid).is_some_and(AnaState::is_usable);
-        lock(&self.waits).retain(|nsid, _| {
+        self.waits.lock().retain(|nsid, _| {
             let was_usable = ana.as_ref().is_some_and(|before| is_usable(before, *nsid));
             !was_usable && !is_usable(&log, *nsid)
         });
@@ -243,13 +240,13 @@ impl Controller {
 
     /// Whether an inaccessible namespace has been waited for longer than a change of its state may take.
     pub(crate) fn is_overdue(&self, nsid: u32, now: Instant) -> bool {
-        let since = *lock(&self.waits).entry(nsid).or_insert(now);
+        let since = *self.waits.lock().entry(nsid).or_insert(now);
         now.saturating_duration_since(since) > self.limits.transition
     }
 
     /// Lets inaccessible namespaces be waited for again.
     pub(crate) fn restart_waits(&self) {
-        lock(&self.waits).clear();
+        self.waits.lock().clear();
     }
 
     /// Runs an admin command on the control thread and returns its data.
@@ -264,7 +261,7 @@ impl Controller {
             answer,
         };
         let gone = || LinkError::Broken(self.ended().unwrap_or("its thread ended").to_owned());
-        lock(&self.asks).send(ask).map_err(|_| gone())?;
+        self.asks.lock().send(ask).map_err(|_| gone())?;
         match answered.recv_timeout(wait_max + CONTROL_SLACK) {
             Ok(answer) => answer,
             Err(_) => Err(gone()),
@@ -306,7 +303,7 @@ impl Controller {
     /// Connects an I/O queue; `None` if all granted queues are in use.
     fn queue(self: &Arc<Self>) -> Result<Option<(Link, QueueId)>, Refusal> {
         self.touch();
-        let id = lock(&self.queue_ids).pop_front();
+        let id = self.queue_ids.lock().pop_front();
         let Some(id) = id else {
             return Ok(None);
         };

@@ -18,10 +18,12 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, MutexGuard, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
+
+use straightway_core::Lock;
 
 use crate::{controller::Controller, verdicts::Verdicts};
 
@@ -31,17 +33,17 @@ pub(crate) struct History {
     /// The number of the opening, which no other in this process has.
     pub(crate) opening: u64,
     /// The addresses of controllers.
-    addresses: Mutex<BTreeMap<SocketAddr, Confirmed>>,
+    addresses: Lock<BTreeMap<SocketAddr, Confirmed>>,
     /// The tables of connected controllers that may have a result for this opening.
-    tables: Mutex<Vec<Weak<Verdicts>>>,
+    tables: Lock<Vec<Weak<Verdicts>>>,
     /// Further associations that may have been used.
-    further: Mutex<Vec<Weak<Controller>>>,
+    further: Lock<Vec<Weak<Controller>>>,
     /// Increases at the begin and at the end of each write.
     writes: AtomicU64,
     /// `writes` before the last flush that succeeded.
     flushed: AtomicU64,
     /// The boot of the machine that has the last writes; 0 if it is not known.
-    writer_boot: Mutex<u64>,
+    writer_boot: Lock<u64>,
     /// The process that opened it.
     process: u32,
 }
@@ -60,18 +62,18 @@ impl History {
         static OPENINGS: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             opening: OPENINGS.fetch_add(1, Ordering::Relaxed),
-            addresses: Mutex::default(),
-            tables: Mutex::default(),
-            further: Mutex::default(),
+            addresses: Lock::default(),
+            tables: Lock::default(),
+            further: Lock::default(),
             writes: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
-            writer_boot: Mutex::default(),
+            writer_boot: Lock::default(),
             process: std::process::id(),
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, Confirmed>> {
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+        self.addresses.lock()
     }
 
     /// Records that an address confirmed the namespace. It may then be used for I/O. `version` is the one that the
@@ -155,25 +157,25 @@ impl History {
     }
 
     fn lock_writer_boot(&self) -> MutexGuard<'_, u64> {
-        self.writer_boot.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writer_boot.lock()
     }
 
     /// Records a further association that may be used.
     pub(crate) fn note_further(&self, controller: &Arc<Controller>) {
-        let mut further = self.further.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut further = self.further.lock();
         add_once(&mut further, controller);
     }
 
     /// The further associations that are connected.
     pub(crate) fn further(&self) -> Vec<Arc<Controller>> {
-        let further = self.further.lock().unwrap_or_else(PoisonError::into_inner);
+        let further = self.further.lock();
         let connected = further.iter().filter_map(Weak::upgrade);
         connected.filter(|known| known.ended().is_none()).collect()
     }
 
     /// Records that a table has a result for this opening.
     pub(crate) fn note_table(&self, table: &Arc<Verdicts>) {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = self.tables.lock();
         add_once(&mut tables, table);
     }
 }
@@ -189,7 +191,7 @@ fn add_once<T>(list: &mut Vec<Weak<T>>, new: &Arc<T>) {
 impl Drop for History {
     /// Removes the results for this opening.
     fn drop(&mut self) {
-        let tables = self.tables.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let tables = self.tables.get_mut();
         // In a forked child, a table may be locked for ever: by a thread that only its parent has.
         if tables.is_empty() || self.process != std::process::id() {
             return;
@@ -251,7 +253,7 @@ mod tests {
         }
         history.note_table(&last);
         history.note_table(&last);
-        assert_eq!(history.tables.lock().unwrap().len(), 1);
+        assert_eq!(history.tables.lock().len(), 1);
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Lock, Result};
 use straightway_nvme::{
     admin::{Admin, GetLog, Identify},
     identify::{IDENTIFY_BYTES, LIST_MAX, decode_list, page},
@@ -33,7 +33,7 @@ const NAMESPACES_MAX: usize = 1 << 16;
 
 /// The last index of a controller. It shows where the entry of a name is. The lengths and versions in it may be old.
 #[derive(Debug, Default)]
-pub(crate) struct IndexCache(Mutex<Option<CachedIndex>>);
+pub(crate) struct IndexCache(Lock<Option<CachedIndex>>);
 
 /// An index with its header as it was read. The header has the generation, which changes when the place of an entry or
 /// its namespace changes.
@@ -45,7 +45,7 @@ struct CachedIndex {
 
 impl IndexCache {
     fn lock(&self) -> MutexGuard<'_, Option<CachedIndex>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The boot of the target's machine, at the last read of the whole index; 0 if it is not known.

@@ -2,11 +2,11 @@
 
 use std::{
     fmt::Write as _,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Instant,
 };
 
-use straightway_core::{Error, ErrorKind};
+use straightway_core::{Error, ErrorKind, Lock};
 use straightway_nvme::Nqn;
 
 use crate::{control::IDLE, controller::Controller, portal::Portal, refusal::Refusal, settings::HostSettings};
@@ -17,7 +17,7 @@ pub(crate) struct Path {
     pub(crate) portal: Portal,
     subsystem: Nqn,
     settings: Arc<HostSettings>,
-    state: Mutex<State>,
+    state: Lock<State>,
 }
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Path {
             portal,
             subsystem: subsystem.clone(),
             settings: Arc::clone(settings),
-            state: Mutex::new(State {
+            state: Lock::new(State {
                 controller: None,
                 is_connecting: false,
                 attempts: 0,
@@ -61,7 +61,7 @@ impl Path {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Returns its state. If an attempt is due, starts a thread for it.

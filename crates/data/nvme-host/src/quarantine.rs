@@ -10,13 +10,11 @@
 
 use std::{
     ops::Range,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Instant,
 };
 
+use straightway_core::Lock;
 use straightway_nvme::Nqn;
 
 /// The maximum number of ranges. Beyond it, all writes to a subsystem wait for the latest time.
@@ -29,7 +27,7 @@ pub(crate) static QUARANTINE: Quarantine = Quarantine::new();
 #[derive(Debug)]
 pub(crate) struct Quarantine {
     is_used: AtomicBool,
-    held: Mutex<Held>,
+    held: Lock<Held>,
 }
 
 #[derive(Debug)]
@@ -52,7 +50,7 @@ impl Quarantine {
     const fn new() -> Self {
         Self {
             is_used: AtomicBool::new(false),
-            held: Mutex::new(Held {
+            held: Lock::new(Held {
                 ranges: Vec::new(),
                 subsystems: Vec::new(),
             }),
@@ -61,7 +59,7 @@ impl Quarantine {
 
     /// Holds a byte range of a namespace until a time.
     pub(crate) fn add(&self, subsystem: &Nqn, nsid: u32, bytes: Range<u64>, until: Instant) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         if held.ranges.len() >= RANGES_MAX {
             held.add_all(subsystem, until);
         } else {
@@ -77,7 +75,7 @@ impl Quarantine {
 
     /// Holds all blocks of a subsystem until a time.
     pub(crate) fn add_all(&self, subsystem: &Nqn, until: Instant) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         held.add_all(subsystem, until);
         self.is_used.store(true, Ordering::Release);
     }
@@ -87,7 +85,7 @@ impl Quarantine {
         if !self.is_used.load(Ordering::Acquire) {
             return None;
         }
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         held.ranges.retain(|range| range.until > now);
         held.subsystems.retain(|(_, until)| *until > now);
         if held.ranges.is_empty() && held.subsystems.is_empty() {

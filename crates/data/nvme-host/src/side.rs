@@ -1,10 +1,8 @@
 //! Side queues: single commands of any thread, for headers, small writes and flushes.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
+use straightway_core::Lock;
 use straightway_nvme::{Cqe, Sgl, Sqe, Status, nvm::Nvm};
 
 use crate::{
@@ -16,7 +14,7 @@ use crate::{
 
 /// The side queues of a subsystem: at most one for each controller.
 #[derive(Debug, Default)]
-pub(crate) struct SideQueues(Mutex<Vec<Arc<Side>>>);
+pub(crate) struct SideQueues(Lock<Vec<Arc<Side>>>);
 
 /// The side queue of a controller. Its lock is held while a command runs: a long flush delays no other path.
 #[derive(Debug)]
@@ -24,7 +22,7 @@ struct Side {
     /// The requested controller.
     controller: Arc<Controller>,
     /// `None` while it is not connected.
-    queue: Mutex<Option<SideQueue>>,
+    queue: Lock<Option<SideQueue>>,
 }
 
 #[derive(Debug)]
@@ -51,7 +49,7 @@ pub(crate) enum SideFailure {
 impl SideQueues {
     /// The side queue of a controller. Forgets those of controllers that have ended.
     fn of(&self, controller: &Arc<Controller>) -> Arc<Side> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|side| side.controller.ended().is_none());
         let known = all.iter().find(|s| s.controller.number == controller.number);
         if let Some(side) = known {
@@ -59,7 +57,7 @@ impl SideQueues {
         }
         let side = Arc::new(Side {
             controller: Arc::clone(controller),
-            queue: Mutex::new(None),
+            queue: Lock::new(None),
         });
         all.push(Arc::clone(&side));
         side
@@ -75,7 +73,7 @@ impl SideQueues {
         into: &mut [u8],
     ) -> Result<Cqe, SideFailure> {
         let side = self.of(controller);
-        let mut slot = side.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = side.queue.lock();
         let known = slot.take().filter(|queue| queue.controller.ended().is_none());
         let known = match known {
             Some(queue) => queue,

@@ -3,10 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
-use straightway_core::{Direction, Error, ErrorKind, Extent, Reason, Result, Survey};
+use straightway_core::{Direction, Error, ErrorKind, Extent, Lock, Reason, Result, Survey};
 use straightway_io::{
     Handle, Store,
     engine::Engine,
@@ -43,7 +43,7 @@ const SUBSYSTEMS_MAX: usize = 256;
 pub struct NvmeTcp {
     portal: Portal,
     settings: Arc<HostSettings>,
-    subsystems: Arc<Mutex<BTreeMap<Nqn, Arc<Subsystem>>>>,
+    subsystems: Arc<Lock<BTreeMap<Nqn, Arc<Subsystem>>>>,
     /// The prefix of all names: empty, or path components that end with `/`.
     prefix: String,
 }
@@ -93,7 +93,7 @@ impl NvmeTcp {
         let full = format!("{}{}", self.prefix, text(self, name)?);
         let (nqn, rest) = full.split_once('/').unwrap_or((&full, ""));
         let nqn = Nqn::new(nqn).map_err(|error| refuse(error.0))?;
-        let mut all = self.subsystems.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.subsystems.lock();
         let known = all.get(&nqn).filter(|known| known.is_own());
         let subsystem = if let Some(known) = known {
             Arc::clone(known)

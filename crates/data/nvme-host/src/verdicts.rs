@@ -5,8 +5,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
+
+use straightway_core::Lock;
 
 /// The maximum number of results per controller. Beyond it, all results but pending ones are forgotten: they can be
 /// found out again.
@@ -25,7 +27,7 @@ pub(crate) enum Verdict {
 
 /// The verification results of a controller.
 #[derive(Debug, Default)]
-pub(crate) struct Verdicts(Mutex<Known>);
+pub(crate) struct Verdicts(Lock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -37,7 +39,7 @@ struct Known {
 
 impl Verdicts {
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Clears all results after a change. Results of verifications that began before are ignored.

@@ -5,15 +5,17 @@
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
+
+use straightway_core::Lock;
 
 /// The open connections.
 #[derive(Debug)]
 pub(crate) struct Connections {
     total_max: usize,
     address_max: usize,
-    open: Mutex<BTreeMap<IpAddr, usize>>,
+    open: Lock<BTreeMap<IpAddr, usize>>,
 }
 
 /// The limit that refuses a connection.
@@ -38,12 +40,12 @@ impl Connections {
         Arc::new(Self {
             total_max,
             address_max,
-            open: Mutex::default(),
+            open: Lock::default(),
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, usize>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     /// Counts a connection from an address, unless a limit is reached.

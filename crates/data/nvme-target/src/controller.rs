@@ -5,13 +5,14 @@ use std::{
     net::TcpStream,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use rustix::event::{EventfdFlags, eventfd};
+use straightway_core::Lock;
 use straightway_nvme::{
     Status,
     admin::{AsyncEvent, EventMask},
@@ -51,8 +52,8 @@ pub(crate) struct Controller {
     start: Instant,
     /// The time when the host last sent anything, in ms since the start.
     seen_ms: AtomicU64,
-    queues: Mutex<Queues>,
-    events: Mutex<Events>,
+    queues: Lock<Queues>,
+    events: Lock<Events>,
     wakeup: OwnedFd,
 }
 
@@ -101,8 +102,8 @@ impl Controller {
             config: AtomicU64::new(0),
             start: Instant::now(),
             seen_ms: AtomicU64::new(0),
-            queues: Mutex::default(),
-            events: Mutex::default(),
+            queues: Lock::default(),
+            events: Lock::default(),
             wakeup: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
@@ -165,7 +166,7 @@ impl Controller {
     /// Both are checked under the lock: a queue is added before [`Controller::close_queues`], which closes it, or not
     /// at all.
     pub(crate) fn add_queue(&self, number: u16, socket: &Arc<TcpStream>) -> Result<Arc<Fence>, Refusal> {
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         if number > 0 && !self.is_trusted() {
             return Err((Status::AUTH_REQUIRED.dnr(), 0));
         }
@@ -182,7 +183,7 @@ impl Controller {
 
     /// Removes a queue that has ended. Its number may belong to another queue already.
     pub(crate) fn remove_queue(&self, number: u16, fence: &Arc<Fence>) {
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         let known = queues.open.get(&number);
         if known.is_some_and(|known| Arc::ptr_eq(known, fence)) {
             queues.open.remove(&number);
@@ -191,7 +192,7 @@ impl Controller {
 
     /// Ends all queues from `first` on. When it returns, none of them changes data any more.
     pub(crate) fn close_queues(&self, first: u16) {
-        let closed = lock(&self.queues).open.split_off(&first);
+        let closed = self.queues.lock().open.split_off(&first);
         // All sockets are closed before the first wait.
         for fence in closed.values() {
             fence.shut_down();
@@ -203,7 +204,7 @@ impl Controller {
 
     /// Ends the controller and its queues.
     pub(crate) fn end(&self) {
-        lock(&self.queues).is_ended = true;
+        self.queues.lock().is_ended = true;
         self.close_queues(0);
     }
 
@@ -223,7 +224,7 @@ impl Controller {
 
     /// Reports that namespaces were added, removed or changed.
     pub(crate) fn notify_namespaces(&self, changed: &BTreeSet<u32>) {
-        let mut events = lock(&self.events);
+        let mut events = self.events.lock();
         events.changed.extend(changed);
         if events.changed.len() > CHANGED_MAX {
             events.changed.clear();
@@ -236,24 +237,24 @@ impl Controller {
 
     /// Reports that ANA states changed.
     pub(crate) fn notify_ana(&self) {
-        lock(&self.events).pending |= EventMask::ANA;
+        self.events.lock().pending |= EventMask::ANA;
         self.wake();
     }
 
     /// The enabled events.
     pub(crate) fn event_mask(&self) -> u32 {
-        lock(&self.events).mask
+        self.events.lock().mask
     }
 
     /// Sets the enabled events. Pending ones are then reported.
     pub(crate) fn set_event_mask(&self, mask: u32) {
-        lock(&self.events).mask = mask;
+        self.events.lock().mask = mask;
         self.wake();
     }
 
     /// The next event to report, if there is one.
     pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
-        let mut events = lock(&self.events);
+        let mut events = self.events.lock();
         let due = events.pending & events.mask & !events.reported;
         let (event, bit) = EVENTS.into_iter().find(|(_, bit)| due & bit != 0)?;
         events.pending &= !bit;
@@ -265,7 +266,7 @@ impl Controller {
     pub(crate) fn rearm(&self, page: u8) {
         for (event, bit) in EVENTS {
             if event.log == page {
-                lock(&self.events).reported &= !bit;
+                self.events.lock().reported &= !bit;
             }
         }
         self.wake();
@@ -273,7 +274,7 @@ impl Controller {
 
     /// Takes the list of changed namespaces; `None` if there were too many.
     pub(crate) fn take_changed(&self, is_kept: bool) -> Option<Vec<u32>> {
-        let mut events = lock(&self.events);
+        let mut events = self.events.lock();
         let list = (!events.has_too_many).then(|| events.changed.iter().copied().collect());
         if !is_kept {
             events.changed.clear();
@@ -281,8 +282,4 @@ impl Controller {
         }
         list
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,8 +6,10 @@
 
 use std::{
     net::{Shutdown, TcpStream},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
+
+use straightway_core::Lock;
 
 use crate::connection::End;
 
@@ -15,19 +17,19 @@ use crate::connection::End;
 #[derive(Debug)]
 pub(crate) struct Fence {
     socket: Arc<TcpStream>,
-    is_closed: Mutex<bool>,
+    is_closed: Lock<bool>,
 }
 
 impl Fence {
     pub(crate) fn new(socket: Arc<TcpStream>) -> Self {
         Self {
             socket,
-            is_closed: Mutex::new(false),
+            is_closed: Lock::new(false),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
-        self.is_closed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.is_closed.lock()
     }
 
     /// Permits one change of data. The queue does not end before the guard is dropped. Fails if it has ended.

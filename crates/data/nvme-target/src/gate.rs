@@ -9,11 +9,11 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Condvar, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use straightway_core::share::{Share, Tags, Turn, after, choose, next_due_s};
+use straightway_core::{Lock, Signal};
 
 /// The time by which a host may be late and still get its full rate.
 const SLACK_S: f64 = 0.01;
@@ -34,8 +34,8 @@ const WAIT_MAX: Duration = Duration::from_millis(100);
 pub(crate) struct Gate {
     start: Instant,
     slots: usize,
-    state: Mutex<State>,
-    changed: Condvar,
+    state: Lock<State>,
+    changed: Signal,
 }
 
 #[derive(Debug, Default)]
@@ -68,14 +68,14 @@ impl Gate {
         Self {
             start: Instant::now(),
             slots: slots.max(1),
-            state: Mutex::default(),
-            changed: Condvar::new(),
+            state: Lock::default(),
+            changed: Signal::new(),
         }
     }
 
     /// Waits until a command of `host` that transfers `bytes` may be served.
     pub(crate) fn enter(&self, host: usize, share: &Share, bytes: u64) -> Pass<'_> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let ticket = state.next_ticket;
         state.next_ticket += 1;
         state.arrive(host, share, ticket, self.now_s());
@@ -95,8 +95,7 @@ impl Gate {
                 Some(_) => state.slot_wait(now_s),
                 None => state.wait(now_s),
             };
-            let waited = self.changed.wait_timeout(state, wait);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(state, wait);
         }
     }
 
@@ -107,8 +106,7 @@ impl Gate {
 
 impl Drop for Pass<'_> {
     fn drop(&mut self) {
-        let state = self.gate.state.lock();
-        let mut state = state.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.gate.state.lock();
         state.leave(self.ticket);
         drop(state);
         self.gate.changed.notify_all();

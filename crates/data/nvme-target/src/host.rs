@@ -5,13 +5,13 @@ use std::{
     fs,
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Error, ErrorKind, Result, quantity::Rate, share::Share};
+use straightway_core::{Error, ErrorKind, Lock, Result, quantity::Rate, share::Share};
 use straightway_nvme::{
     Nqn,
     auth::{AuthKeys, Secret},
@@ -234,7 +234,7 @@ pub(crate) struct Hosts {
     /// The hosts with a rule. They exist from the start, so that other hosts cannot take their places.
     configured: BTreeMap<Nqn, Arc<Host>>,
     /// The hosts without a rule that have connected. A closed policy has none.
-    guests: Mutex<BTreeMap<Nqn, Arc<Host>>>,
+    guests: Lock<BTreeMap<Nqn, Arc<Host>>>,
     /// The hosts without a rule beyond the limit: any host could fill the memory with names.
     further: Arc<Host>,
     /// The connections of hosts without a rule to a closed policy. Their names are not kept.
@@ -255,7 +255,7 @@ impl Hosts {
         Self {
             is_closed: policy.is_closed,
             configured,
-            guests: Mutex::default(),
+            guests: Lock::default(),
             further: Arc::new(Host::new(FURTHER_HOSTS, usize::MAX, None, gate.as_ref())),
             refused: AtomicU64::new(0),
             gate,
@@ -271,7 +271,7 @@ impl Hosts {
             add(&self.refused, 1);
             return None;
         }
-        let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guests = self.guests.lock();
         if let Some(host) = guests.get(nqn) {
             return Some(Arc::clone(host));
         }
@@ -286,7 +286,7 @@ impl Hosts {
 
     /// The receipts of all hosts that have connected, sorted by name. The receipts of several hosts follow.
     pub(crate) fn receipts(&self) -> Vec<HostReceipt> {
-        let guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        let guests = self.guests.lock();
         let single = self.configured.values().chain(guests.values());
         let mut receipts: Vec<_> = single.filter_map(|host| host.receipt()).collect();
         drop(guests);
@@ -370,7 +370,7 @@ mod tests {
         for number in 0..3 {
             assert!(hosts.admit(&nqn(&format!("nqn.{number}"))).is_none());
         }
-        assert!(hosts.guests.lock().expect("no panic").is_empty());
+        assert!(hosts.guests.lock().is_empty());
         let receipts = hosts.receipts();
         assert_eq!(receipts.len(), 1, "{receipts:?}");
         assert_eq!((receipts[0].host.as_str(), receipts[0].refused), (REFUSED_HOSTS, 3));

@@ -10,10 +10,12 @@ use std::{
     collections::{BTreeMap, btree_map::Entry},
     convert::Infallible,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
+
+use straightway_core::Lock;
 
 use crate::{table::Served, version::STAMP_TICK};
 
@@ -26,14 +28,14 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The threads that look at files, by file system.
 #[derive(Debug, Default)]
-pub(crate) struct Refresh(Mutex<BTreeMap<u64, Looker>>);
+pub(crate) struct Refresh(Lock<BTreeMap<u64, Looker>>);
 
 /// The thread of a file system. It ends with the target, or when its last call returns.
 #[derive(Debug)]
 struct Looker {
     jobs: mpsc::Sender<Job>,
     /// The time when its current job began.
-    busy_since: Arc<Mutex<Option<Instant>>>,
+    busy_since: Arc<Lock<Option<Instant>>>,
 }
 
 impl Refresh {
@@ -74,12 +76,12 @@ impl Refresh {
 
     /// Sends a job to the thread of a file system. A file system that hangs gets no more jobs, and is not waited for.
     fn send(&self, system: u64, job: Job, now: Instant) -> io::Result<()> {
-        let mut lookers = lock(&self.0);
+        let mut lookers = self.0.lock();
         let looker = match lookers.entry(system) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(Looker::start()?),
         };
-        let since = *lock(&looker.busy_since);
+        let since = *looker.busy_since.lock();
         if since.is_none_or(|since| now.saturating_duration_since(since) < WAIT_MAX) {
             let _ = looker.jobs.send(job);
         }
@@ -90,14 +92,14 @@ impl Refresh {
 impl Looker {
     fn start() -> io::Result<Self> {
         let (jobs, queue) = mpsc::channel::<Job>();
-        let busy_since = Arc::new(Mutex::new(None));
+        let busy_since = Arc::new(Lock::new(None));
         let since = Arc::clone(&busy_since);
         let thread = thread::Builder::new().name("nvme-files".to_owned());
         thread.spawn(move || {
             for job in queue {
-                *lock(&since) = Some(Instant::now());
+                *since.lock() = Some(Instant::now());
                 job();
-                *lock(&since) = None;
+                *since.lock() = None;
             }
         })?;
         Ok(Self { jobs, busy_since })
@@ -115,10 +117,6 @@ fn look_at(files: &[Arc<Served>], since: Instant) {
     for file in new {
         file.look(since);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

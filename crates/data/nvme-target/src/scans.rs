@@ -4,20 +4,18 @@
 //! the names of new files. The scan runs on a thread of its own, because a file system may hang. Requests that wait at
 //! the same time share a scan.
 
-use std::{
-    io,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::{io, sync::MutexGuard, time::Instant};
+
+use straightway_core::{Lock, Signal};
 
 use crate::refresh::WAIT_MAX;
 
 /// The scans that requests wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Scans {
-    state: Mutex<State>,
+    state: Lock<State>,
     /// Signalled when a scan has ended.
-    ended: Condvar,
+    ended: Signal,
 }
 
 #[derive(Debug, Default)]
@@ -32,7 +30,7 @@ struct State {
 
 impl Scans {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Waits for the end of a scan that began at `since` or later. `start` starts a thread that calls [`Scans::run`].
@@ -57,8 +55,7 @@ impl Scans {
             } else if state.running.is_some_and(|begun| begun < since) {
                 state.is_wanted = true;
             }
-            let waited = self.ended.wait_timeout(state, deadline - now);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = self.ended.wait_timeout(state, deadline - now);
         }
     }
 
@@ -102,13 +99,13 @@ mod tests {
     fn requests_that_wait_at_the_same_time_share_a_scan_that_began_after_them() {
         let (scans, count) = (Arc::new(Scans::default()), Arc::new(AtomicUsize::new(0)));
         let (go, may_go) = mpsc::channel::<()>();
-        let may_go = Arc::new(Mutex::new(may_go));
+        let may_go = Arc::new(Lock::new(may_go));
         let start = || {
             let (scans, count, may_go) = (Arc::clone(&scans), Arc::clone(&count), Arc::clone(&may_go));
             thread::spawn(move || {
                 scans.run(|| {
                     count.fetch_add(1, Ordering::SeqCst);
-                    let _ = may_go.lock().unwrap().recv();
+                    let _ = may_go.lock().recv();
                 });
             });
             Ok(())

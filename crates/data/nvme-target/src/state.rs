@@ -5,14 +5,14 @@ use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use straightway_core::Result;
+use straightway_core::{Lock, Result, SharedLock};
 use straightway_nvme::{Nqn, log::AnaState};
 use straightway_sys::nonce::nonce;
 
@@ -38,13 +38,13 @@ pub(crate) struct Port {
     pub(crate) id: u16,
     pub(crate) address: SocketAddr,
     /// The ANA state of each group on this port, from group 1 on.
-    states: Mutex<Vec<AnaState>>,
+    states: Lock<Vec<AnaState>>,
 }
 
 impl Port {
     /// The ANA state of a group on this port.
     pub(crate) fn state(&self, group: u32) -> AnaState {
-        lock(&self.states)[group as usize - 1]
+        self.states.lock()[group as usize - 1]
     }
 }
 
@@ -65,14 +65,14 @@ pub(crate) struct Shared {
     pub(crate) stall_timeout: Duration,
     pub(crate) connections: Arc<Connections>,
     pub(crate) is_over: AtomicBool,
-    catalog: Mutex<Catalog>,
-    table: RwLock<Arc<Table>>,
+    catalog: Lock<Catalog>,
+    table: SharedLock<Arc<Table>>,
     revision: AtomicU64,
     pub(crate) refresh: Refresh,
     scans: Scans,
     /// This state, for threads that scan.
     own: Weak<Self>,
-    controllers: Mutex<BTreeMap<u16, Arc<Controller>>>,
+    controllers: Lock<BTreeMap<u16, Arc<Controller>>>,
     /// The last controller identifier. The first one is random: an I/O queue that reaches another target of this NQN
     /// must not find a controller with its identifier there.
     last_controller: AtomicU32,
@@ -91,7 +91,7 @@ impl Shared {
         let ports = ports.map(|((listen, address), id)| Port {
             id,
             address: *address,
-            states: Mutex::new((1..=groups).map(|group| listen.state_of(group)).collect()),
+            states: Lock::new((1..=groups).map(|group| listen.state_of(group)).collect()),
         });
         Ok(Arc::new_cyclic(|own| Self {
             groups,
@@ -109,9 +109,9 @@ impl Shared {
             refresh: Refresh::default(),
             scans: Scans::default(),
             own: Weak::clone(own),
-            catalog: Mutex::new(catalog),
-            table: RwLock::new(Arc::new(table)),
-            controllers: Mutex::default(),
+            catalog: Lock::new(catalog),
+            table: SharedLock::new(Arc::new(table)),
+            controllers: Lock::default(),
             last_controller: AtomicU32::new(u32::from_le_bytes(
                 *nonce().to_le_bytes().first_chunk().expect("8 bytes"),
             )),
@@ -122,7 +122,7 @@ impl Shared {
 
     /// The current namespaces.
     pub(crate) fn table(&self) -> Arc<Table> {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.table.read().clone()
     }
 
     /// Whether `table` is the current one.
@@ -132,12 +132,12 @@ impl Shared {
 
     /// Scans the sources again and notifies hosts of changes.
     pub(crate) fn rescan(&self) -> Result<BTreeSet<u32>> {
-        let mut catalog = lock(&self.catalog);
+        let mut catalog = self.catalog.lock();
         let changed = catalog.scan()?;
         let revision = catalog.revision;
         if revision != self.revision.load(Ordering::Acquire) {
             let table = Arc::new(catalog.table()?);
-            *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+            *self.table.write() = table;
             self.revision.store(revision, Ordering::Release);
         }
         drop(catalog);
@@ -174,7 +174,7 @@ impl Shared {
 
     /// Sets the ANA state of a group, or of all groups, on a port, and notifies the hosts that use it.
     pub(crate) fn set_state(&self, port: usize, group: Option<u32>, state: AnaState) {
-        for (number, known) in (1..).zip(lock(&self.ports[port].states).iter_mut()) {
+        for (number, known) in (1..).zip(self.ports[port].states.lock().iter_mut()) {
             if group.is_none_or(|group| group == number) {
                 *known = state;
             }
@@ -187,17 +187,17 @@ impl Shared {
 
     /// All controllers.
     pub(crate) fn controllers(&self) -> Vec<Arc<Controller>> {
-        lock(&self.controllers).values().cloned().collect()
+        self.controllers.lock().values().cloned().collect()
     }
 
     /// The controller with this identifier.
     pub(crate) fn controller(&self, id: u16) -> Option<Arc<Controller>> {
-        lock(&self.controllers).get(&id).cloned()
+        self.controllers.lock().get(&id).cloned()
     }
 
     /// Makes a controller; `None` if no identifier is left.
     pub(crate) fn associate(&self, with: Association) -> io::Result<Option<Arc<Controller>>> {
-        let mut controllers = lock(&self.controllers);
+        let mut controllers = self.controllers.lock();
         let last = self.last_controller.load(Ordering::Relaxed);
         let Some(id) = next_id(last, |id| controllers.contains_key(&id)) else {
             return Ok(None);
@@ -210,13 +210,9 @@ impl Shared {
 
     /// Ends a controller and its queues.
     pub(crate) fn end_controller(&self, controller: &Controller) {
-        lock(&self.controllers).remove(&controller.id);
+        self.controllers.lock().remove(&controller.id);
         controller.end();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The next controller identifier that is not in use.

@@ -21,9 +21,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::MutexGuard,
     time::{Duration, Instant},
 };
+
+use straightway_core::{Lock, Signal};
 
 use crate::{
     backing::{Stamp, stamp_clock_ns},
@@ -46,9 +48,9 @@ const UNSETTLED: u64 = 1 << 63;
 /// The version of a namespace's content.
 #[derive(Debug)]
 pub(crate) struct Version {
-    state: Mutex<State>,
+    state: Lock<State>,
     /// Signalled when a sync has ended.
-    sync_ended: Condvar,
+    sync_ended: Signal,
 }
 
 #[derive(Debug)]
@@ -249,13 +251,13 @@ impl Version {
             syncs: Syncs::default(),
         };
         Self {
-            state: Mutex::new(state),
-            sync_ended: Condvar::new(),
+            state: Lock::new(state),
+            sync_ended: Signal::new(),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The file system of the file; `None` if there is nothing to look at.
@@ -338,8 +340,7 @@ impl Version {
             let first = state.syncs.running.first();
             first.is_some_and(|first| *first < end)
         };
-        let waited = self.sync_ended.wait_while(state, is_earlier);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.sync_ended.wait_while(state, is_earlier);
         state.syncs.synced = state.syncs.synced.max(covered);
         match state.failure_of(host) {
             0 => Ok(()),

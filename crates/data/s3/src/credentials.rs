@@ -16,7 +16,7 @@ use std::{
     fmt,
     future::Future,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{Arc, MutexGuard},
     task::{Context as Task, Poll, Wake, Waker},
     thread::{self, Thread},
     time::{Duration, Instant},
@@ -27,7 +27,7 @@ use reqsign_aws_v4::{
     SSOCredentialProvider, StaticCredentialProvider,
 };
 use reqsign_core::{Context, ProvideCredentialDyn, SigningCredential, time::Timestamp};
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Lock, Result, SharedLock};
 
 use crate::access::{CredentialSource, S3Access};
 
@@ -85,9 +85,9 @@ pub(crate) struct Credentials {
     context: Context,
     providers: Vec<(&'static str, Provider)>,
     profile: String,
-    latest: RwLock<Latest>,
+    latest: SharedLock<Latest>,
     /// Held while providers are called, which may take a minute.
-    asking: Mutex<()>,
+    asking: Lock<()>,
     /// The process that it was made in. A forked child does not wait for `asking`.
     process: u32,
 }
@@ -114,8 +114,8 @@ impl Credentials {
             providers: providers(access, &context),
             profile: access.profile().to_owned(),
             context,
-            latest: RwLock::default(),
-            asking: Mutex::new(()),
+            latest: SharedLock::default(),
+            asking: Lock::new(()),
             process: std::process::id(),
         }
     }
@@ -158,7 +158,7 @@ impl Credentials {
         // A provider may return a cached token until shortly before it expires. That token is used meanwhile, and the
         // provider is not called for every request.
         let pause_until = (!known.lasts(MARGIN)).then(|| Instant::now() + PAUSE);
-        let mut latest = self.latest.write().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.latest.write();
         *latest = Latest {
             known: Some(Arc::clone(&known)),
             pause_until,
@@ -178,15 +178,13 @@ impl Credentials {
     /// only tries it. Without the lock several of its threads may call the providers, which is harmless.
     fn lock_asking(&self) -> Option<MutexGuard<'_, ()>> {
         if self.process == std::process::id() {
-            let asking = self.asking.lock();
-            return Some(asking.unwrap_or_else(PoisonError::into_inner));
+            return Some(self.asking.lock());
         }
-        self.asking.try_lock().ok()
+        self.asking.try_lock()
     }
 
     fn latest(&self) -> Latest {
-        let latest = self.latest.read().unwrap_or_else(PoisonError::into_inner);
-        latest.clone()
+        self.latest.read().clone()
     }
 
     fn find(&self, generation: u64) -> Result<KnownCredentials> {
@@ -336,7 +334,7 @@ mod tests {
 
     /// Ends the pause between renewals.
     fn end_pause(credentials: &Credentials) {
-        credentials.latest.write().unwrap().pause_until = None;
+        credentials.latest.write().pause_until = None;
     }
 
     #[test]
@@ -380,7 +378,7 @@ mod tests {
         let (mut credentials, asked) = failing(Duration::from_hours(1));
         // No process has this id, so this one counts as a child.
         credentials.process = 0;
-        let _held = credentials.asking.lock().unwrap();
+        let _held = credentials.asking.lock();
         credentials.get().unwrap();
         assert_eq!(asked.load(Ordering::Relaxed), 1);
     }

@@ -19,13 +19,13 @@ use std::{
     cell::Cell,
     collections::BTreeMap,
     ffi::OsStr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::{Duration, Instant, SystemTime},
 };
 
 use http::Method;
 use reqsign_core::time::Timestamp;
-use straightway_core::Result;
+use straightway_core::{Lock, Result};
 
 use crate::{
     bucket::{Bucket, BucketRequest, PAGE_BYTES_MAX, RequestContent},
@@ -40,7 +40,7 @@ const CLOCK_ERROR: Duration = Duration::from_secs(2);
 
 /// The uploads of this process to a bucket.
 #[derive(Debug, Default)]
-pub(crate) struct OwnUploads(Mutex<Known>);
+pub(crate) struct OwnUploads(Lock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -52,7 +52,7 @@ struct Known {
 
 impl OwnUploads {
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn begin(&self, key: &str) {

@@ -3,15 +3,11 @@
 //! Each part is sent with its CRC-64/NVME, computed from memory. The completion is sent with the CRC of the whole
 //! object, combined from those of the parts. So the service stores exactly the bytes that were in memory, or no object.
 
-use std::{
-    ffi::OsStr,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{ffi::OsStr, fmt, sync::Arc};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::Method;
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Lock, Result};
 use straightway_io::store::{Condition, Draft, Handle, Store, own_draft};
 use straightway_net::{
     Head, HttpResponse, Judgement, Next, PartTag, Service, StoredPart, Upload, UploadPart, run_parallel,
@@ -234,9 +230,9 @@ pub(crate) fn commit_in_order(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
 /// Commits drafts in parallel.
 pub(crate) fn commit_each(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
     let drafts = own(drafts)?.into_iter();
-    let drafts: Vec<_> = drafts.map(|draft| Mutex::new(Some(draft))).collect();
+    let drafts: Vec<_> = drafts.map(|draft| Lock::new(Some(draft))).collect();
     let committed = run_parallel(&drafts, COMMITTERS_MAX, |draft| {
-        let draft = draft.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let draft = draft.lock().take();
         draft.map_or(Ok(()), UploadDraft::complete)
     });
     committed.map(drop)

@@ -6,7 +6,7 @@ use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -14,7 +14,7 @@ use std::{
 };
 
 use rustix::net::sockopt::set_socket_linger;
-use straightway_core::random::Seed;
+use straightway_core::{Lock, random::Seed};
 
 use crate::{
     fault::{ProxyFault, ProxyFaults},
@@ -35,7 +35,7 @@ pub struct Counts {
 #[derive(Debug)]
 struct Shared {
     upstream: String,
-    faults: Mutex<ProxyFaults>,
+    faults: Lock<ProxyFaults>,
     requests: AtomicU64,
     injected: AtomicU64,
     connections: AtomicU64,
@@ -60,7 +60,7 @@ impl FaultProxy {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             upstream: upstream.to_owned(),
-            faults: Mutex::new(faults),
+            faults: Lock::new(faults),
             requests: AtomicU64::new(0),
             injected: AtomicU64::new(0),
             connections: AtomicU64::new(0),
@@ -90,7 +90,7 @@ impl FaultProxy {
 
     /// Injects other faults from now on. Restarts the count of requests.
     pub fn set(&self, faults: ProxyFaults) {
-        *self.shared.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults;
+        *self.shared.faults.lock() = faults;
         for counter in [&self.shared.requests, &self.shared.injected, &self.shared.connections] {
             counter.store(0, Ordering::Relaxed);
         }
@@ -135,7 +135,7 @@ impl Shared {
         while let Some(mut request) = requests.head()? {
             let number = self.requests.fetch_add(1, Ordering::Relaxed);
             let (fault, seed) = {
-                let faults = self.faults.lock().unwrap_or_else(PoisonError::into_inner);
+                let faults = self.faults.lock();
                 (faults.of(number, &request), faults.seed)
             };
             if fault.is_some() {

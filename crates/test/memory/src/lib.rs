@@ -7,13 +7,13 @@ mod object;
 use std::{
     ffi::OsStr,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::SystemTime,
 };
 
-use straightway_core::{Direction, Error, ErrorKind, Extent, Reason, Result, Survey};
+use straightway_core::{Direction, Error, ErrorKind, Extent, Lock, Reason, Result, Survey};
 use straightway_io::{
     engine::Engine,
     store::{
@@ -42,7 +42,7 @@ impl Memory {
     pub fn new(name: &str) -> Self {
         let shared = Shared {
             name: name.to_owned(),
-            objects: Mutex::default(),
+            objects: Lock::default(),
         };
         Self {
             shared: Arc::new(shared),

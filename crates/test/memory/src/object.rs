@@ -2,11 +2,11 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{Arc, MutexGuard},
     time::SystemTime,
 };
 
-use straightway_core::{Error, ErrorKind, Object, Result};
+use straightway_core::{Error, ErrorKind, Lock, Object, Result, SharedLock};
 use straightway_io::{Handle, store::Tag};
 
 /// Objects by name.
@@ -16,12 +16,12 @@ pub(super) type Objects = BTreeMap<String, Arc<MemoryObject>>;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) name: String,
-    pub(super) objects: Mutex<Objects>,
+    pub(super) objects: Lock<Objects>,
 }
 
 impl Shared {
     pub(super) fn lock(&self) -> MutexGuard<'_, Objects> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        self.objects.lock()
     }
 }
 
@@ -77,23 +77,23 @@ impl Handle for MemoryObject {
 
 /// Bytes that are read and written in place. A write beyond the end extends them.
 #[derive(Debug, Default)]
-pub(super) struct Content(RwLock<Vec<u8>>);
+pub(super) struct Content(SharedLock<Vec<u8>>);
 
 impl Content {
     pub(super) fn new(bytes: Vec<u8>) -> Self {
-        Self(RwLock::new(bytes))
+        Self(SharedLock::new(bytes))
     }
 
     /// Calls `take` with the bytes from `offset` to the end.
     pub(super) fn read_at<T>(&self, offset: u64, take: impl FnOnce(&[u8]) -> T) -> T {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.read();
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
         take(all.get(offset..).unwrap_or_default())
     }
 
     /// Calls `fill` with `bytes` bytes at `offset`.
     pub(super) fn write_at(&self, offset: u64, bytes: usize, fill: impl FnOnce(&mut [u8])) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.write();
         let offset = usize::try_from(offset).expect("a test's object fits into memory");
         let end = offset + bytes;
         if all.len() < end {

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::env;
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, MutexGuard};
+
+use straightway_core::{Lock, Signal};
 
 use crate::cufile::state::Cufile;
 use crate::device::Allocation;
@@ -50,10 +52,10 @@ pub(crate) struct World {
     last_handle: usize,
 }
 
-static WORLD: LazyLock<Mutex<World>> = LazyLock::new(|| {
+static WORLD: LazyLock<Lock<World>> = LazyLock::new(|| {
     let plan = env::var(PLAN_VARIABLE).unwrap_or_default();
     let plan = Plan::parse(&plan).unwrap_or_else(|wrong| panic!("{PLAN_VARIABLE}: {wrong}"));
-    Mutex::new(World {
+    Lock::new(World {
         random: plan.seed,
         plan,
         ..World::default()
@@ -61,7 +63,7 @@ static WORLD: LazyLock<Mutex<World>> = LazyLock::new(|| {
 });
 
 /// Signalled whenever the world changes.
-static CHANGED: Condvar = Condvar::new();
+static CHANGED: Signal = Signal::new();
 
 thread_local! {
     /// The contexts pushed on this thread, by device.
@@ -69,12 +71,12 @@ thread_local! {
 }
 
 pub(crate) fn world() -> MutexGuard<'static, World> {
-    WORLD.lock().unwrap_or_else(PoisonError::into_inner)
+    WORLD.lock()
 }
 
 /// Unlocks the world until something changes in it.
 pub(crate) fn wait_for_change(world: MutexGuard<'static, World>) -> MutexGuard<'static, World> {
-    CHANGED.wait(world).unwrap_or_else(PoisonError::into_inner)
+    CHANGED.wait(world)
 }
 
 pub(crate) fn changed() {

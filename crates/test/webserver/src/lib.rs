@@ -11,12 +11,14 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     ops::Range,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
 };
+
+use straightway_core::Lock;
 
 pub use certificate::Certificate;
 
@@ -148,7 +150,7 @@ struct Shared {
     /// The highest value of `open`.
     open_max: AtomicUsize,
     is_over: AtomicBool,
-    streams: Mutex<Vec<TcpStream>>,
+    streams: Lock<Vec<TcpStream>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -178,7 +180,7 @@ impl Server {
             open: AtomicUsize::new(0),
             open_max: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
-            streams: Mutex::default(),
+            streams: Lock::default(),
         });
         let config = certificate.as_ref().map(Certificate::server_config);
         let serving = Arc::clone(&shared);
@@ -235,7 +237,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
-        let streams = self.shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let streams = self.shared.streams.lock();
         for stream in &*streams {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
@@ -259,7 +261,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>, tls: Option<&Arc<rustls:
         let open = shared.open.fetch_add(1, Ordering::Relaxed) + 1;
         shared.open_max.fetch_max(open, Ordering::Relaxed);
         if let Ok(clone) = stream.try_clone() {
-            let mut streams = shared.streams.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut streams = shared.streams.lock();
             streams.push(clone);
         }
         let (shared, tls) = (Arc::clone(shared), tls.cloned());

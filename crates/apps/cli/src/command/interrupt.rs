@@ -6,13 +6,14 @@
 
 use std::{
     sync::{
-        Mutex, MutexGuard, Once, PoisonError,
+        MutexGuard, Once,
         atomic::{AtomicBool, Ordering},
     },
     thread,
     time::Duration,
 };
 
+use straightway_core::Lock;
 use straightway_sys::{ending::end_now, signal::Ignored};
 
 use super::output::say;
@@ -27,7 +28,7 @@ pub(crate) const INTERRUPTED: u8 = 130;
 static IS_LOCAL: AtomicBool = AtomicBool::new(false);
 
 /// What a signal stops: transfers, simulations, a server.
-static STOPS: Stops = Stops(Mutex::new(Stopping {
+static STOPS: Stops = Stops(Lock::new(Stopping {
     stops: Vec::new(),
     has_fired: false,
 }));
@@ -71,7 +72,7 @@ fn end() -> ! {
 type Stop = Box<dyn FnMut() + Send>;
 
 /// Functions that are called together.
-struct Stops(Mutex<Stopping>);
+struct Stops(Lock<Stopping>);
 
 #[derive(Default)]
 struct Stopping {
@@ -100,7 +101,7 @@ impl Stops {
     }
 
     fn lock(&self) -> MutexGuard<'_, Stopping> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_signal_stops_everything_that_asked_for_it() {
-        let stops = Stops(Mutex::default());
+        let stops = Stops(Lock::default());
         let stopped = Arc::new(AtomicUsize::new(0));
         let add = || {
             let stopped = Arc::clone(&stopped);

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     process,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::MutexGuard,
     thread,
     time::{Duration, Instant},
 };
@@ -15,7 +15,7 @@ use pyo3::{
     types::PyDict,
 };
 use straightway_checkpoint::{self as checkpoint, Busy, Codec, Committed, Rank, SaveSource, SaverOptions};
-use straightway_core::{Class, Rate, Result, Share};
+use straightway_core::{Class, Lock, Rate, Result, Share};
 use straightway_io::store::Missing;
 use straightway_weights::{Rectangle, Shape};
 
@@ -41,7 +41,7 @@ type Given = (Described, bool, Option<(Vec<u64>, Vec<u64>)>, Option<String>);
 #[derive(Debug)]
 pub(crate) struct Saver {
     /// `None` when it is closed. Locked only while the interpreter's lock is not held.
-    inside: Mutex<Option<Inside>>,
+    inside: Lock<Option<Inside>>,
     waits: bool,
     /// The process that has its threads and its lock.
     process: u32,
@@ -112,7 +112,7 @@ impl Saver {
             ended: BTreeMap::new(),
         };
         Ok(Self {
-            inside: Mutex::new(Some(inside)),
+            inside: Lock::new(Some(inside)),
             waits,
             process: process::id(),
         })
@@ -300,7 +300,7 @@ impl Saver {
     }
 
     fn locked(&self) -> MutexGuard<'_, Option<Inside>> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inside.lock()
     }
 }
 
@@ -308,8 +308,7 @@ impl Drop for Saver {
     fn drop(&mut self) {
         if !self.is_own() {
             // Its threads do not exist in this process. Dropping it would wait for them forever.
-            let inside = self.inside.get_mut();
-            std::mem::forget(inside.unwrap_or_else(PoisonError::into_inner).take());
+            std::mem::forget(self.inside.get_mut().take());
         }
     }
 }

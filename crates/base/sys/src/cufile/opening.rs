@@ -9,11 +9,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use straightway_core::{Error, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Lock, Result};
 
 use super::code::{OpCode, Status};
 use super::library::Library;
@@ -24,8 +24,8 @@ static HUNG: AtomicBool = AtomicBool::new(false);
 
 /// Opens the driver. Returns `false` if it was already open, so that it must not be closed here.
 pub(super) fn open(library: Arc<Library>, context: Context, deadline: Duration) -> Result<bool> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    static ONE_AT_A_TIME: Lock<()> = Lock::new(());
+    let _turn = ONE_AT_A_TIME.lock();
     if HUNG.load(Ordering::Relaxed) {
         return Err(failed("an earlier call has not returned yet".into()));
     }

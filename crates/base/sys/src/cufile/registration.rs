@@ -1,15 +1,15 @@
 //! The registration of a region with cuFile, at most one at a time.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
-use straightway_core::Result;
+use straightway_core::{Lock, Result};
 
 use super::registered_memory::RegisteredMemory;
 
 /// A region's registration with cuFile, if it has one.
 #[derive(Debug, Default)]
 pub struct CufileRegistration {
-    known: Mutex<Option<Arc<RegisteredMemory>>>,
+    known: Lock<Option<Arc<RegisteredMemory>>>,
 }
 
 impl CufileRegistration {
@@ -43,6 +43,6 @@ impl CufileRegistration {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Arc<RegisteredMemory>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }

@@ -2,11 +2,11 @@
 
 use std::{
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, OnceLock, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
-use straightway_core::{Bytes, Error, ErrorKind, Extent, Leg, Result};
+use straightway_core::{Bytes, Error, ErrorKind, Extent, Leg, Lock, Result};
 use straightway_sys::{
     File, Io, IoPath, Op, Region, Window,
     cuda::{Context, DeviceMemory},
@@ -15,7 +15,7 @@ use straightway_sys::{
     },
 };
 
-use super::{Proof, lock};
+use super::Proof;
 use crate::request::usize_of;
 
 /// The longest wait for cuFile to open. Half a second is usual.
@@ -43,10 +43,10 @@ pub(crate) struct Session {
     opened: Opened,
     uuid: [u8; 16],
     /// GPU memory for proofs, one at a time.
-    scratch: Mutex<RegisteredMemory>,
-    files: Mutex<Vec<Known>>,
+    scratch: Lock<RegisteredMemory>,
+    files: Lock<Vec<Known>>,
     /// The registered regions, oldest first.
-    registrations: Mutex<Vec<Weak<CufileRegistration>>>,
+    registrations: Lock<Vec<Weak<CufileRegistration>>>,
     registered_bytes_max: u64,
 }
 
@@ -72,9 +72,9 @@ impl Session {
         Ok(Self {
             uuid: context.device().uuid()?,
             opened,
-            scratch: Mutex::new(scratch),
-            files: Mutex::default(),
-            registrations: Mutex::default(),
+            scratch: Lock::new(scratch),
+            files: Lock::default(),
+            registrations: Lock::default(),
             registered_bytes_max: pinned_max.min(bar1),
         })
     }
@@ -98,7 +98,7 @@ impl Session {
 
     /// The cuFile handle of a file, registered on first use.
     pub(crate) fn handle(&self, file: &File) -> Result<Arc<FileHandle>> {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         if let Some(known) = files.iter().find(|known| known.id == file.id()) {
             return Ok(Arc::clone(&known.handle));
         }
@@ -133,7 +133,7 @@ impl Session {
         let Some(block) = block else {
             return Ok(Proof::Unknown);
         };
-        let scratch = lock(&self.scratch);
+        let scratch = self.scratch.lock();
         let request = CufileRequest {
             file_offset: block.offset,
             memory_offset: 0,
@@ -161,7 +161,7 @@ impl Session {
     }
 
     fn with_known<T>(&self, file: &File, call: impl FnOnce(&mut Known) -> T) -> Option<T> {
-        let mut files = lock(&self.files);
+        let mut files = self.files.lock();
         files.iter_mut().find(|k| k.id == file.id()).map(call)
     }
 
@@ -170,7 +170,7 @@ impl Session {
     /// BAR1 and cuFile's own limit bound the registered bytes: regions that no transfer uses are evicted, the oldest
     /// first.
     pub(crate) fn register(&self, region: &Arc<Region>) -> Result<(Arc<RegisteredMemory>, Option<f64>)> {
-        let mut registrations = lock(&self.registrations);
+        let mut registrations = self.registrations.lock();
         if let Some(known) = region.registration().get() {
             return Ok((known, None));
         }
@@ -204,15 +204,15 @@ impl Session {
 
     /// Closes all files: a handle keeps its file open.
     pub(crate) fn forget_files(&self) {
-        lock(&self.files).clear();
+        self.files.lock().clear();
     }
 }
 
 impl Opened {
     fn get(context: &Context, allow_compat: bool) -> Result<Self> {
         static PROCESS: OnceLock<Opened> = OnceLock::new();
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _turn = lock(&ONE_AT_A_TIME);
+        static ONE_AT_A_TIME: Lock<()> = Lock::new(());
+        let _turn = ONE_AT_A_TIME.lock();
         if let Some(opened) = PROCESS.get() {
             return Ok(opened.clone());
         }

@@ -1,12 +1,8 @@
 //! Two stores of different families, joined for lanes that copy from one to the other.
 
-use std::{
-    collections::BTreeMap,
-    ffi::OsStr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, ffi::OsStr, sync::Arc};
 
-use straightway_core::Result;
+use straightway_core::{Lock, Result};
 
 use super::{Handle, LaneSpec, Named, Store, Verbs};
 use crate::engine::{Engine, mixed::Mixed};
@@ -53,9 +49,9 @@ impl Store for Pair {
 
     fn family(&self) -> &'static str {
         /// The names of pairs. They are leaked; there are few families.
-        static NAMES: Mutex<BTreeMap<(&str, &str), &str>> = Mutex::new(BTreeMap::new());
+        static NAMES: Lock<BTreeMap<(&str, &str), &str>> = Lock::new(BTreeMap::new());
         let pair = (self.from.family(), self.to.family());
-        let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = NAMES.lock();
         names
             .entry(pair)
             .or_insert_with(|| Box::leak(format!("{} to {}", pair.0, pair.1).into_boxed_str()))

@@ -4,10 +4,10 @@ use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
-use straightway_core::{Error, ErrorKind, Result, Scheme, Uri};
+use straightway_core::{Error, ErrorKind, Lock, Result, Scheme, Uri};
 
 use super::{Files, Location, Store};
 
@@ -17,7 +17,7 @@ type Maker = Box<dyn Fn(&str) -> Result<Arc<dyn Store>> + Send + Sync>;
 /// Stores by scheme and authority. Each is made once.
 pub struct Registry {
     makers: BTreeMap<Scheme, Maker>,
-    made: Mutex<BTreeMap<(Scheme, String), Arc<dyn Store>>>,
+    made: Lock<BTreeMap<(Scheme, String), Arc<dyn Store>>>,
 }
 
 impl Default for Registry {
@@ -25,7 +25,7 @@ impl Default for Registry {
     fn default() -> Self {
         let empty = Self {
             makers: BTreeMap::new(),
-            made: Mutex::default(),
+            made: Lock::default(),
         };
         empty.with(Scheme::Path, |_| Ok(Arc::new(Files::default())))
     }
@@ -46,7 +46,7 @@ impl Registry {
     /// The store of a URI, and the object's name in it.
     pub fn find(&self, uri: &Uri) -> Result<(Arc<dyn Store>, OsString)> {
         let key = (uri.scheme(), uri.authority().to_owned());
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         if let Some(store) = made.get(&key) {
             return Ok((Arc::clone(store), uri.name().to_owned()));
         }

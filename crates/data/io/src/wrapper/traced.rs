@@ -1,11 +1,11 @@
 //! An engine that records its I/Os.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use straightway_core::Result;
+use straightway_core::{Lock, Result};
 use straightway_sys::{IoPath, Op};
 
 use super::{Around, Wrapped};
@@ -42,7 +42,7 @@ pub struct TraceEvent {
 #[derive(Clone, Debug)]
 pub struct Trace {
     start: Instant,
-    events: Arc<Mutex<Vec<TraceEvent>>>,
+    events: Arc<Lock<Vec<TraceEvent>>>,
 }
 
 impl Default for Trace {
@@ -57,7 +57,7 @@ impl Default for Trace {
 impl Trace {
     /// Removes and returns all events recorded so far.
     pub fn take(&self) -> Vec<TraceEvent> {
-        std::mem::take(&mut self.events.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.events.lock())
     }
 }
 
@@ -114,7 +114,7 @@ impl Around for Tracing {
         let before = done.len();
         let count = engine.poll(done, timeout)?;
         let events: Vec<_> = done[before..].iter().map(|d| self.event(d)).collect();
-        let mut kept = self.trace.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.trace.events.lock();
         let room = EVENTS_MAX.saturating_sub(kept.len());
         kept.extend(events.into_iter().take(room));
         Ok(count)

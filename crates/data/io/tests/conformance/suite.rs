@@ -7,12 +7,12 @@ use std::{
     io::{BufRead, BufReader},
     panic::{AssertUnwindSafe, catch_unwind},
     process::{Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use rustix::process::{Resource, geteuid, getrlimit, setrlimit};
-use straightway_core::random::Seed;
+use straightway_core::{Lock, random::Seed};
 
 use crate::{
     case::Case,
@@ -208,15 +208,15 @@ fn objects_max() -> u64 {
 }
 
 /// Ends the process if a case hangs.
-struct Watchdog(Arc<Mutex<Option<(Instant, String)>>>);
+struct Watchdog(Arc<Lock<Option<(Instant, String)>>>);
 
 impl Watchdog {
     fn start() -> Self {
-        let shared: Arc<Mutex<Option<(Instant, String)>>> = Arc::default();
+        let shared: Arc<Lock<Option<(Instant, String)>>> = Arc::default();
         let watched = Arc::downgrade(&shared);
         std::thread::spawn(move || {
             while let Some(shared) = watched.upgrade() {
-                let now = shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let now = shared.lock().clone();
                 drop(shared);
                 if let Some((since, case)) = now
                     && since.elapsed() > CASE_MAX
@@ -231,7 +231,7 @@ impl Watchdog {
     }
 
     fn begin(&self, case: &Case) {
-        let mut now = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.0.lock();
         *now = Some((Instant::now(), case.to_string()));
     }
 }

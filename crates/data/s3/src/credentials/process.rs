@@ -7,7 +7,7 @@ use std::{
     fmt,
     io::{self, Read},
     process::{Command, ExitStatus, Stdio},
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -15,6 +15,7 @@ use std::{
 use reqsign_aws_v4::Credential;
 use reqsign_core::{Context, Error, ProvideCredential};
 use serde_json::{Map, Value};
+use straightway_core::Lock;
 
 use super::{
     context::{TEXT_BYTES_MAX, raw_config_value},
@@ -31,16 +32,16 @@ const STDERR_SHOWN_MAX: usize = 300;
 
 /// Why a process failed the last time. A provider that uses its credentials shows it: reqsign's own errors do not.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LastFailure(Arc<Mutex<Option<String>>>);
+pub(super) struct LastFailure(Arc<Lock<Option<String>>>);
 
 impl LastFailure {
     /// The last failure, if the last run failed.
     pub(super) fn get(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     fn set(&self, failure: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = failure;
+        *self.0.lock() = failure;
     }
 }
 
