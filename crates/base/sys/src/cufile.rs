@@ -20,14 +20,16 @@ mod counters;
 mod file_handle;
 mod library;
 mod opening;
+mod paths;
 mod registered_memory;
 mod registration;
 mod session;
 
 pub use code::OpCode;
-pub use counters::{Counters, Paths, Watch};
+pub use counters::{Counters, Watch};
 pub use file_handle::{CufileRequest, FileHandle};
 pub use library::{Library, Parameter};
+pub use paths::Paths;
 pub use registered_memory::RegisteredMemory;
 pub use registration::CufileRegistration;
 pub use session::CuFile;

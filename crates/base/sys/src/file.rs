@@ -34,9 +34,11 @@ use crate::{
     mapping::Mapping,
     mount::DeviceNumber,
     page_map::PageMap,
-    reservation::ALL_RESERVED,
     status::Status,
 };
+
+/// The end of the reserved space of a file whose space is reserved, or need not be.
+pub(crate) const ALL_RESERVED: u64 = u64::MAX;
 
 /// The id of the next file.
 static IDS: AtomicU64 = AtomicU64::new(1);

@@ -13,15 +13,12 @@ use rustix::{
 use straightway_core::{Bytes, Error, ErrorKind, Result, extent::up};
 
 use crate::{
-    file::{File, IoPath},
+    file::{ALL_RESERVED, File, IoPath},
     file_system::{BTRFS, EXT, TMPFS, XFS, file_system_and_free},
 };
 
 /// The space that is reserved at a time: few calls, and little to give back if the claim was wrong.
 const STEP_BYTES: u64 = 256 << 20;
-
-/// A file whose space is reserved, or need not be.
-pub(crate) const ALL_RESERVED: u64 = u64::MAX;
 
 impl File {
     /// Reserves its space, so that a full disk is an error before any byte is written.

@@ -19,9 +19,10 @@ use std::{
 use straightway_core::{Lock, Place, Result};
 
 use crate::{
+    cuda::Context,
     memory::{HUGE_BYTES, HostMemory, Mapped},
     memory_room,
-    slot::Slot,
+    slot::{Slot, size_of_slots},
 };
 
 /// Memory of this length and more is not a part.
@@ -75,14 +76,68 @@ impl RingSpace {
         }
     }
 
-    /// Takes back slots that [`Slot::pinned`] or [`Slot::pinned_ring`] made in this space.
+    /// A pinned ring for copies with a GPU. Each slot has its event. All expensive set-up happens here, not in the
+    /// copies. A ring of one slot is an idle one, if there is one.
+    ///
+    /// Pinned memory is scarce in some containers. If `count` slots cannot be pinned, the ring has fewer. If not even
+    /// one can, the error says what that requires.
+    pub fn pinned_ring(&self, context: &Context, count: usize, bytes: usize) -> Result<Vec<Slot>> {
+        if count == 1
+            && let Some(slot) = self.reuse(bytes)
+        {
+            return Ok(vec![slot]);
+        }
+        let mut attempt = count.max(1);
+        let memory = loop {
+            match self.pinned_memory(context, size_of_slots(attempt, bytes)) {
+                Ok(memory) => break memory,
+                Err(error) if attempt == 1 => {
+                    self.note_scarcity();
+                    return Err(error);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "trying with half the ring");
+                    attempt /= 2;
+                }
+            }
+        };
+        let mut slots = Slot::cut(&memory, attempt, bytes);
+        for slot in &mut slots {
+            slot.event_on(context)?;
+        }
+        Ok(slots)
+    }
+
+    /// One more slot for a pinned ring; `None` if no more memory can be pinned. An idle slot is then left to a lane
+    /// that has none.
+    pub fn pinned_slot(&self, context: &Context, bytes: usize) -> Result<Option<Slot>> {
+        if self.is_scarce() {
+            return Ok(None);
+        }
+        if let Some(slot) = self.reuse(bytes) {
+            return Ok(Some(slot));
+        }
+        let memory = match self.pinned_memory(context, bytes as u64) {
+            Ok(memory) => memory,
+            Err(error) => {
+                tracing::warn!(%error, "the ring does not grow");
+                self.note_scarcity();
+                return Ok(None);
+            }
+        };
+        let mut slot = Slot::part(&memory, 0, bytes);
+        slot.event_on(context)?;
+        Ok(Some(slot))
+    }
+
+    /// Takes back slots that were made in this space.
     pub fn keep(&self, slots: impl IntoIterator<Item = Slot>) {
         self.idle().extend(slots);
     }
 
     /// The shortest idle slot of at least `bytes`, of several the one that was used last. If all are shorter, frees as
     /// much of their memory as the caller will allocate, so that slots of many lengths do not add up.
-    pub(crate) fn reuse(&self, bytes: usize) -> Option<Slot> {
+    fn reuse(&self, bytes: usize) -> Option<Slot> {
         let mut idle = self.idle();
         let fitting = idle.iter().enumerate().filter(|(_, slot)| slot.bytes() >= bytes);
         if let Some((best, _)) = fitting.min_by_key(|(at, slot)| (slot.bytes(), Reverse(*at))) {
@@ -114,7 +169,7 @@ impl RingSpace {
     }
 
     /// Notes that memory could not be pinned.
-    pub(crate) fn note_scarcity(&self) {
+    fn note_scarcity(&self) {
         self.is_scarce.store(true, Ordering::Relaxed);
     }
 
@@ -122,8 +177,14 @@ impl RingSpace {
         self.idle.lock()
     }
 
+    fn pinned_memory(&self, context: &Context, bytes: u64) -> Result<Arc<HostMemory>> {
+        let memory = self.faulted_in(bytes)?;
+        memory.pin(context)?;
+        Ok(Arc::new(memory))
+    }
+
     /// Fresh memory with all pages faulted in: the next part, or a mapping of its own.
-    pub(crate) fn faulted_in(&self, bytes: u64) -> Result<HostMemory> {
+    fn faulted_in(&self, bytes: u64) -> Result<HostMemory> {
         memory_room::reserve(bytes)?;
         let part = self.whole.as_ref().and_then(|whole| whole.take(bytes));
         if let Some(mut memory) = part {

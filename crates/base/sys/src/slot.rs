@@ -19,7 +19,6 @@ use straightway_core::{Bytes, PciAddress, Result};
 use crate::{
     cuda::{Context, Event},
     memory::HostMemory,
-    ring_space::RingSpace,
 };
 
 /// One buffer of a ring. It owns its bytes: the holder of the slot may read and write them, and an
@@ -73,65 +72,8 @@ impl Slot {
         }
     }
 
-    /// A pinned ring in `space` for copies with a GPU. Each slot has its event. All expensive set-up happens here, not
-    /// in the copies. A ring of one slot is an idle one of the space, if there is one.
-    ///
-    /// Pinned memory is scarce in some containers. If `count` slots cannot be pinned, the ring has fewer. If
-    /// not even one can, the error says what that requires.
-    pub fn pinned_ring(space: &RingSpace, context: &Context, count: usize, bytes: usize) -> Result<Vec<Self>> {
-        if count == 1
-            && let Some(slot) = space.reuse(bytes)
-        {
-            return Ok(vec![slot]);
-        }
-        let mut attempt = count.max(1);
-        let memory = loop {
-            let memory = space.faulted_in(size_of_slots(attempt, bytes));
-            let pinned = memory.and_then(|memory| memory.pin(context).map(|()| memory));
-            match pinned {
-                Ok(memory) => break Arc::new(memory),
-                Err(error) if attempt == 1 => {
-                    space.note_scarcity();
-                    return Err(error);
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "trying with half the ring");
-                    attempt /= 2;
-                }
-            }
-        };
-        let mut slots = Self::cut(&memory, attempt, bytes);
-        for slot in &mut slots {
-            slot.event_on(context)?;
-        }
-        Ok(slots)
-    }
-
-    /// One more slot for a pinned ring; `None` if no more memory can be pinned. An idle slot of the space is then left
-    /// to a lane that has none.
-    pub fn pinned(space: &RingSpace, context: &Context, bytes: usize) -> Result<Option<Self>> {
-        if space.is_scarce() {
-            return Ok(None);
-        }
-        if let Some(slot) = space.reuse(bytes) {
-            return Ok(Some(slot));
-        }
-        let memory = space.faulted_in(bytes as u64);
-        let memory = match memory.and_then(|memory| memory.pin(context).map(|()| memory)) {
-            Ok(memory) => memory,
-            Err(error) => {
-                tracing::warn!(%error, "the ring does not grow");
-                space.note_scarcity();
-                return Ok(None);
-            }
-        };
-        let mut slot = Self::part(&Arc::new(memory), 0, bytes);
-        slot.event_on(context)?;
-        Ok(Some(slot))
-    }
-
     /// Cuts `memory`, which has no other user, into `count` slots of `bytes` each.
-    fn cut(memory: &Arc<HostMemory>, count: usize, bytes: usize) -> Vec<Self> {
+    pub(crate) fn cut(memory: &Arc<HostMemory>, count: usize, bytes: usize) -> Vec<Self> {
         (0..count).map(|i| Self::part(memory, i * bytes, bytes)).collect()
     }
 
@@ -197,7 +139,7 @@ impl Slot {
 
 /// The size of `count` slots of `bytes` each. A product that overflows is refused like any other size that is not
 /// available.
-fn size_of_slots(count: usize, bytes: usize) -> u64 {
+pub(crate) fn size_of_slots(count: usize, bytes: usize) -> u64 {
     (count as u64).saturating_mul(bytes as u64)
 }
 

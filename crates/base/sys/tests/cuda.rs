@@ -17,7 +17,7 @@ fn context() -> Context {
 }
 
 fn ring(context: &Context, slots: usize) -> Result<Vec<Slot>> {
-    Slot::pinned_ring(&RingSpace::default(), context, slots, SLOT_BYTES)
+    RingSpace::default().pinned_ring(context, slots, SLOT_BYTES)
 }
 
 fn whole(memory_offset: usize) -> Span {

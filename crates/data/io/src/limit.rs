@@ -20,7 +20,7 @@ pub fn pinned_copy(region: &Region, direction: CopyDirection, chunk_bytes: usize
         return Err(Error::new(ErrorKind::Invalid, "measure", "the region", message));
     };
     let chunks = memory.bytes() / chunk_bytes;
-    let mut slots = Slot::pinned_ring(&RingSpace::default(), memory.context(), COPIES, chunk_bytes)?;
+    let mut slots = RingSpace::default().pinned_ring(memory.context(), COPIES, chunk_bytes)?;
     let stream = CudaStream::new(memory.context())?;
     let mut rates = Vec::new();
     for _ in 0..rounds {

@@ -17,7 +17,7 @@ use straightway_io::{Ask, Executor, Progress, Region, Scattered, ScatteredPart};
 use straightway_standin::Standin;
 use straightway_sys::{
     RingSpace, Slot,
-    cuda::{Context, CopyDirection, CudaStream, DeviceMemory, Fence, Span},
+    cuda::{Context, CopyDirection, CudaStream, DeviceMemory, Span},
 };
 
 const BYTES: u64 = 300_001;
@@ -116,7 +116,7 @@ fn a_read_whose_memory_is_never_allocated_can_be_cancelled() {
 
 /// Work of a library that fills memory again and again.
 fn busy(context: &Context, memory: &Arc<DeviceMemory>, stream: &CudaStream) -> Vec<Slot> {
-    let mut slots = Slot::pinned_ring(&RingSpace::default(), context, 40, 4096).unwrap();
+    let mut slots = RingSpace::default().pinned_ring(context, 40, 4096).unwrap();
     for slot in &mut slots {
         slot.as_mut_slice().fill(0xEE);
     }
@@ -154,7 +154,7 @@ fn read_during_work(standin: &Standin, is_fenced: bool) -> Vec<u8> {
     }
     let mut lent = memory.part(0, 4096).unwrap();
     if is_fenced {
-        lent = lent.after(&Arc::new(Fence::behind(&stream).unwrap()));
+        lent = lent.after(&Arc::new(stream.fence().unwrap()));
     }
     let part = ScatteredPart {
         from: 0,

@@ -97,7 +97,8 @@ impl CudaStream {
         let mut last = None;
         for fence in memories.filter_map(|memory| memory.fence()) {
             if !last.is_some_and(|last| Arc::ptr_eq(last, fence)) {
-                fence.hold(self)?;
+                // SAFETY: the stream is live.
+                unsafe { fence.hold(self.raw()) }?;
             }
             last = Some(fence);
         }

@@ -57,10 +57,10 @@ impl Event {
         unsafe { (self.context.api().event_record)(self.raw, stream) }.ok()
     }
 
-    /// Makes later work in `stream` wait until the event has passed.
+    /// Makes later work in `stream` wait until the event has passed. The driver lets a stream of another device wait too.
     ///
     /// # Safety
-    /// `stream` is a live stream of this event's context, which is current.
+    /// `stream` is a live stream, and this event's context is current.
     pub(crate) unsafe fn hold(&self, stream: CUstream) -> Result<(), Code> {
         // SAFETY: the event is live, and the caller guarantees the stream.
         unsafe { (self.context.api().stream_wait_event)(stream, self.raw, 0) }.ok()

@@ -12,7 +12,6 @@ use straightway_core::Result;
 use super::code::Code;
 use super::context::Context;
 use super::event::Event;
-use super::stream::CudaStream;
 
 /// An event in another library's stream.
 #[derive(Debug)]
@@ -41,12 +40,6 @@ impl Fence {
         })
     }
 
-    /// Records a fence after all work now in one of our streams.
-    pub fn behind(stream: &CudaStream) -> Result<Self> {
-        // SAFETY: the stream is live, and of that context.
-        unsafe { Self::record(stream.context(), stream.raw() as u64) }
-    }
-
     /// Blocks until the fence has passed.
     pub fn wait(&self) -> Result<()> {
         let waited = self.event.wait();
@@ -54,12 +47,19 @@ impl Fence {
     }
 
     /// Makes later work in `stream` wait, unless the fence has already passed.
-    pub(super) fn hold(&self, stream: &CudaStream) -> Result<()> {
-        let held = self.hold_unless_passed(stream);
-        held.map_err(|code| stream.context().error(code, "wait for a stream of"))
+    ///
+    /// # Safety
+    ///
+    /// The stream is live. It may be of another device.
+    pub(super) unsafe fn hold(&self, stream: CUstream) -> Result<()> {
+        // SAFETY: the caller guarantees it.
+        let held = unsafe { self.hold_unless_passed(stream) };
+        held.map_err(|code| self.event.context().error(code, "wait for a stream of"))
     }
 
-    fn hold_unless_passed(&self, stream: &CudaStream) -> Result<(), Code> {
+    /// # Safety
+    /// As in `hold`.
+    unsafe fn hold_unless_passed(&self, stream: CUstream) -> Result<(), Code> {
         if self.is_passed.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -69,7 +69,7 @@ impl Fence {
         }
         let entered = self.event.context().enter();
         let _entered = entered.map_err(|_| Code::INVALID_VALUE)?;
-        // SAFETY: the stream is live, of the event's device, and a context of that is current.
-        unsafe { self.event.hold(stream.raw()) }
+        // SAFETY: the caller guarantees the stream, and the event's context is current.
+        unsafe { self.event.hold(stream) }
     }
 }

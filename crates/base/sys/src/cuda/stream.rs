@@ -10,6 +10,7 @@ use straightway_core::{Error, ErrorKind, Result};
 use super::code::Code;
 use super::context::Context;
 use super::device_memory::DeviceMemory;
+use super::fence::Fence;
 use crate::slot::Slot;
 
 /// `CU_STREAM_NON_BLOCKING`: our copies and work on the null stream do not wait for each other.
@@ -92,6 +93,12 @@ impl CudaStream {
     /// The driver's handle.
     pub(super) fn raw(&self) -> CUstream {
         self.0.raw
+    }
+
+    /// Records a fence after all work now in the stream.
+    pub fn fence(&self) -> Result<Fence> {
+        // SAFETY: the stream is live, and of that context.
+        unsafe { Fence::record(self.context(), self.raw() as u64) }
     }
 
     /// Blocks until all work in the stream is done.

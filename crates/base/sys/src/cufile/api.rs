@@ -7,7 +7,7 @@ use straightway_core::{Error, ErrorKind, Result};
 
 use super::{
     code::{OpCode, Status},
-    counters::Paths,
+    paths::Paths,
 };
 
 pub(super) type RawHandle = *mut c_void;

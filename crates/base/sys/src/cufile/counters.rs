@@ -8,6 +8,7 @@
 use straightway_core::{Error, ErrorKind, Result};
 
 use super::api::GpuCounters;
+use super::paths::Paths;
 use super::session::CuFile;
 use crate::cuda::Version;
 
@@ -19,22 +20,6 @@ const GPUS_MAX: usize = 16;
 
 /// The length of the buffer in words: 5112 bytes in cuFile 1.19, and as much again to grow.
 const ANSWER_WORDS: usize = 1280;
-
-/// The number of requests of one direction by path, as cuFile counts them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct Paths {
-    /// All requests.
-    pub total: u64,
-    /// Direct, by peer-to-peer DMA of the kernel.
-    pub p2p: u64,
-    /// Direct, by nvidia-fs.
-    pub nvfs: u64,
-    /// Through host memory: compat mode.
-    pub posix: u64,
-    /// Through cuFile's cache on the GPU, because they were not aligned.
-    pub unaligned: u64,
-}
 
 /// The counters of one GPU at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,18 +115,6 @@ impl Counters {
             writes: self.writes.since(earlier.writes),
             read_bytes: self.read_bytes.saturating_sub(earlier.read_bytes),
             write_bytes: self.write_bytes.saturating_sub(earlier.write_bytes),
-        }
-    }
-}
-
-impl Paths {
-    fn since(self, earlier: Self) -> Self {
-        Self {
-            total: self.total.saturating_sub(earlier.total),
-            p2p: self.p2p.saturating_sub(earlier.p2p),
-            nvfs: self.nvfs.saturating_sub(earlier.nvfs),
-            posix: self.posix.saturating_sub(earlier.posix),
-            unaligned: self.unaligned.saturating_sub(earlier.unaligned),
         }
     }
 }

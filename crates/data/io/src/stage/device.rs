@@ -85,11 +85,11 @@ impl DeviceStage {
 
 impl Stage for DeviceStage {
     fn ring(&self, count: usize, bytes: usize) -> Result<Vec<Slot>> {
-        Slot::pinned_ring(&self.space, &self.context, count, bytes)
+        self.space.pinned_ring(&self.context, count, bytes)
     }
 
     fn slot(&self, bytes: usize) -> Result<Option<Slot>> {
-        Slot::pinned(&self.space, &self.context, bytes)
+        self.space.pinned_slot(&self.context, bytes)
     }
 
     fn is_short(&self) -> bool {
