@@ -6,6 +6,7 @@
 
 mod limits;
 mod outcome;
+mod pinned_copy;
 mod rounds;
 mod stage;
 mod work;
@@ -13,8 +14,12 @@ mod work;
 use std::{path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Alignment, Place, Receipt, Result, Route};
+use straightway_core::{Alignment, Bytes, Place, Receipt, Result, Route};
 use straightway_io::{File, FileDraft, Progress, draft};
+use straightway_sys::root::Root;
+
+use self::{limits::Limits, outcome::knees, rounds::Rounds, work::Bench};
+use crate::backing::Backing;
 
 pub use limits::BenchLimit;
 pub use outcome::{BenchOutcome, Knee};
@@ -137,5 +142,22 @@ pub fn possible(spec: &Spec) -> Result<Vec<BenchSeries>> {
 /// Measures all points of `spec`. Calls `begins` before each with its index, the total and its name. An error, or the
 /// cancellation of `progress`, discards all results.
 pub fn run(spec: &Spec, progress: &Arc<Progress>, begins: &mut dyn FnMut(usize, usize, &str)) -> Result<BenchOutcome> {
-    work::Bench::new(spec, progress)?.run(begins)
+    let bench = Bench::new(spec, progress)?;
+    let points = bench.points();
+    let mut samples = Vec::new();
+    // An odd number, so that the median is one of the rounds.
+    let rounds = spec.runs.max(1) * 2 + 1;
+    let all = points.len() + rounds as usize;
+    for (number, &(series, block, depth)) in points.iter().enumerate() {
+        let name = format!("{} {} × {depth}", series.name(), Bytes(block));
+        begins(number, all, &name);
+        samples.push(bench.point(series, block, depth)?);
+    }
+    let stages = Rounds::new(&bench, &knees(&spec.series, &samples))?.run(rounds, &mut |round, name| {
+        begins(points.len() + round as usize, all, name);
+    })?;
+    let limits = Limits::measure(spec, &bench.file)?;
+    let backing = Backing::of(&Root::machine(), &bench.path)?;
+    let outcome = BenchOutcome::new(spec, &backing, bench.file.bytes(), samples, &limits);
+    Ok(BenchOutcome { stages, ..outcome })
 }

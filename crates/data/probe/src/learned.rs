@@ -6,21 +6,20 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    io::Read,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Error, Result};
+use straightway_core::Result;
 use straightway_io::{
-    ReportFile,
+    StateFile,
     learning::{Learning, Lessons, Method, WorkKind},
 };
-use straightway_sys::{plain_file::open_plain, root::Root};
+use straightway_sys::root::Root;
 
 use crate::{
     backing::Backing,
+    drive_tuning::DriveTuning,
     machine::Machine,
     profile::{self, Profile},
 };
@@ -65,7 +64,7 @@ impl Learned {
                 Some(key) => Self::read(&at).lessons(&key),
                 None => Lessons::new(),
             };
-            if let Ok(Some(tuning)) = profile::DriveTuning::of(&path) {
+            if let Ok(Some(tuning)) = DriveTuning::of(&path) {
                 let way = if tuning.ring_first {
                     Method::Ring
                 } else {
@@ -87,7 +86,8 @@ impl Learned {
     /// Reads the lessons at `path`. They are empty if the file is missing, invalid or of another machine.
     pub fn read(path: &Path) -> Self {
         let here = Machine::here();
-        let kept = text_of(path).and_then(|text| toml::from_str::<Self>(&text).ok());
+        let kept = file_at(path).read().ok();
+        let kept = kept.and_then(|text| toml::from_str::<Self>(&text).ok());
         let kept = kept.filter(|kept| kept.schema == SCHEMA && kept.machine.is_like(&here));
         kept.unwrap_or(Self {
             schema: SCHEMA.to_owned(),
@@ -111,19 +111,13 @@ impl Learned {
         }
         let drive = learned.drives.entry(key.to_owned()).or_default();
         drive.insert(work.to_string(), way.to_string());
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(|e| Error::os("write", path.display(), e))?;
-        }
         let text = toml::to_string_pretty(&learned).expect("lessons are plain data");
-        ReportFile::begin(path, MARK)?.finish(&text)
+        file_at(path).replace(&text)
     }
 }
 
-fn text_of(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    let file = open_plain(path).ok()?;
-    file.take(BYTES_MAX + 1).read_to_string(&mut text).ok()?;
-    (text.len() as u64 <= BYTES_MAX).then_some(text)
+fn file_at(path: &Path) -> StateFile {
+    StateFile::new(path.to_owned(), MARK, BYTES_MAX)
 }
 
 /// The key of the drives behind a path.
@@ -135,6 +129,8 @@ fn key_of(path: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

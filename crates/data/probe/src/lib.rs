@@ -4,6 +4,7 @@ pub mod backing;
 pub mod bench;
 pub mod doctor;
 pub mod drive;
+mod drive_tuning;
 pub mod learned;
 pub mod machine;
 pub mod profile;

@@ -2,15 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
-    io::{self, Read},
+    env, io,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
-use straightway_core::{Alignment, Error, ErrorKind, Rate, Result, extent::down};
-use straightway_io::{ReportFile, Settings};
-use straightway_sys::{FreeMemory, plain_file::open_plain, root::Root};
+use straightway_core::{Error, ErrorKind, Result};
+use straightway_io::StateFile;
+use straightway_sys::{FreeMemory, root::Root};
 
 use crate::{
     backing::Backing,
@@ -18,14 +17,13 @@ use crate::{
     machine::Machine,
 };
 
+pub use crate::drive_tuning::DriveTuning;
+
 /// The name and version of the file format. Fields may be added: earlier versions ignore them.
 const SCHEMA: &str = "straightway.profile/1";
 
 /// The first bytes of every profile.
 const PROFILE_MARK: &str = "schema = ";
-
-/// Chunks are whole pages.
-const PAGE_BYTES: u64 = Alignment::PAGE_BYTES;
 
 /// The maximum length of a profile.
 const BYTES_MAX: u64 = 1 << 20;
@@ -58,21 +56,6 @@ pub struct DriveProfile {
     pub writeback_start_bytes: Option<u64>,
 }
 
-/// The best settings for a drive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct DriveTuning {
-    /// The largest I/O.
-    pub chunk_bytes: u64,
-    /// I/Os in flight.
-    pub depth: u32,
-    /// Whether the ring is faster than DMA into host memory.
-    #[serde(default)]
-    pub ring_first: bool,
-    /// The rate measured with these settings; shares of it can be reserved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate_bytes_per_s: Option<u64>,
-}
-
 impl DriveTuning {
     /// Returns the settings for the drives behind `path`, if they were measured on this machine.
     pub fn of(path: &Path) -> Result<Option<Self>> {
@@ -101,29 +84,6 @@ impl DriveTuning {
         }
         Ok(tuning)
     }
-
-    /// Returns the settings for a drive, or the defaults if it was not measured.
-    pub fn settings(known: Option<Self>) -> Settings {
-        let plain = Settings::default();
-        match known {
-            Some(tuning) => tuning.applied_to(plain),
-            None => plain,
-        }
-    }
-
-    /// Returns `settings` with the values for the drive.
-    fn applied_to(self, settings: Settings) -> Settings {
-        // Each lane's ring must hold at least one chunk.
-        let lanes = settings.drive_lanes.max(settings.ring_lanes);
-        let room = down(settings.staging_bytes / u64::from(lanes.max(1)), PAGE_BYTES);
-        Settings {
-            chunk_bytes: self.chunk_bytes.min(room),
-            depth: self.depth,
-            ring_first: self.ring_first,
-            rate_measured: self.rate_bytes_per_s.map(|rate| Rate(rate as f64)),
-            ..settings
-        }
-    }
 }
 
 impl Profile {
@@ -138,17 +98,13 @@ impl Profile {
     /// Reads a profile. A missing one is empty.
     pub fn read(path: &Path) -> Result<Self> {
         let broken = |message: String| broken(path, message);
-        let failed = |e| Error::os("read", path.display(), e);
-        let file = match open_plain(path) {
+        let text = match file_at(path).read() {
             // A path out of reach counts as no profile.
             Err(e) if is_out_of_reach(e.kind()) => return Ok(Self::empty()),
-            Err(e) if e.kind() == io::ErrorKind::InvalidInput => return Err(broken(e.to_string())),
-            other => other.map_err(failed)?,
-        };
-        let mut text = String::new();
-        match file.take(BYTES_MAX + 1).read_to_string(&mut text) {
-            Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(broken(e.to_string())),
-            other => other.map_err(failed)?,
+            Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => {
+                return Err(broken(e.to_string()));
+            }
+            other => other.map_err(|e| Error::os("read", path.display(), e))?,
         };
         Self::parse(&text).map_err(broken)
     }
@@ -203,13 +159,13 @@ impl Profile {
 
     /// Writes the profile to a temporary file and renames it to `path`.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let failed = |e| Error::os("write", path.display(), e);
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(failed)?;
-        }
         let text = toml::to_string_pretty(self).expect("a profile is plain data");
-        ReportFile::begin(path, PROFILE_MARK)?.finish(&text)
+        file_at(path).replace(&text)
     }
+}
+
+fn file_at(path: &Path) -> StateFile {
+    StateFile::new(path.to_owned(), PROFILE_MARK, BYTES_MAX)
 }
 
 /// Whether an error means that this user has no profile.
@@ -246,6 +202,8 @@ pub(crate) fn key(file_system: &str, drives: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

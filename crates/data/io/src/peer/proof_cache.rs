@@ -2,20 +2,19 @@
 //!
 //! The file has one line per proof. Proofs of another boot or kernel are dropped when the next proof is added.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, path::PathBuf};
 
 use straightway_core::{Leg, PciAddress};
 use straightway_sys::root::Root;
 
 use super::drive::Drive;
+use crate::StateFile;
 
 /// The most proofs that are kept; further lines of a file are ignored.
 const PROOFS_MAX: usize = 4096;
+
+/// The maximum length of the file: as many proofs of 256 bytes, which is more than twice their usual length.
+const BYTES_MAX: u64 = (PROOFS_MAX * 256) as u64;
 
 /// The scope of a proof.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,17 +48,19 @@ impl Key {
 #[derive(Debug, Default)]
 pub(super) struct ProofCache {
     lines: BTreeSet<String>,
-    path: Option<PathBuf>,
+    file: Option<StateFile>,
 }
 
 impl ProofCache {
     /// The proofs in a file, to which new ones are added.
     pub(super) fn at(path: PathBuf) -> Self {
-        let text = fs::read_to_string(&path).unwrap_or_default();
+        // The lines have no mark: an older file begins with the identity of a boot.
+        let file = StateFile::new(path, "", BYTES_MAX);
+        let text = file.read().unwrap_or_default();
         let lines = text.lines().take(PROOFS_MAX).map(str::to_owned).collect();
         Self {
             lines,
-            path: Some(path),
+            file: Some(file),
         }
     }
 
@@ -74,32 +75,13 @@ impl ProofCache {
         if self.lines.len() < PROOFS_MAX {
             self.lines.insert(key.line());
         }
-        if let Some(path) = &self.path
-            && let Err(error) = write(path, &self.lines)
+        let text: String = self.lines.iter().flat_map(|line| [line, "\n"]).collect();
+        if let Some(file) = &self.file
+            && let Err(error) = file.replace(&text)
         {
-            tracing::debug!(%error, path = %path.display(), "proofs of peer-to-peer DMA are not kept");
+            tracing::debug!(%error, "proofs of peer-to-peer DMA are not kept");
         }
     }
-}
-
-/// Replaces the file atomically.
-fn write(path: &Path, lines: &BTreeSet<String>) -> std::io::Result<()> {
-    let folder = path.parent().ok_or(std::io::ErrorKind::InvalidInput)?;
-    fs::create_dir_all(folder)?;
-    let mut file = tempfile(folder)?;
-    for line in lines {
-        writeln!(file.1, "{line}")?;
-    }
-    fs::rename(&file.0, path)
-}
-
-/// Creates a private temporary file in a folder.
-fn tempfile(folder: &Path) -> std::io::Result<(PathBuf, fs::File)> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let path = folder.join(format!(".{:016x}", straightway_sys::nonce::nonce()));
-    let mut options = fs::OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(&path)?;
-    Ok((path, file))
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use straightway_core::{Choice, Extent, Place, Result, Route};
-use straightway_io::{Executor, File, FileDraft, Region, Settings, limit::pinned_copy};
+use straightway_io::{Executor, File, FileDraft, Region, Settings};
 use straightway_sys::cuda::CopyDirection;
 
-use super::{BenchSeries, CacheState, Spec, Workload};
+use super::{BenchSeries, CacheState, Spec, Workload, pinned_copy::pinned_copy};
 
 /// The length of a copy over the bus. At 64 MiB the cost of the launch is negligible.
 const COPY_BYTES: usize = 64 << 20;

@@ -6,7 +6,7 @@ use straightway_core::{Bytes, Rate, Route, Seconds};
 use straightway_report::{Axis, Cell, Chart, Column, Page, Series, Table, Tone, Unit};
 
 use super::{BenchLimit, BenchSeries, Sample, Spec, StageRates, Workload, limits::Limits};
-use crate::{machine::Machine, profile::DriveTuning};
+use crate::{drive_tuning::DriveTuning, machine::Machine};
 
 /// A point with at least this share of the best rate of its curve counts as good as the best.
 const KNEE_SHARE: f64 = 0.95;

@@ -8,10 +8,7 @@ use straightway_core::{
 use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, draft};
 use straightway_sys::{Folder, FreeMemory, root::Root};
 
-use super::{
-    BenchOutcome, BenchSeries, CacheState, Sample, Spec, Workload, limits::Limits, outcome::knees, rounds::Rounds,
-};
-use crate::backing::Backing;
+use super::{BenchSeries, CacheState, Sample, Spec, Workload};
 
 /// The minimum number of bytes of a point.
 const POINT_BYTES_MIN: u64 = 16 << 20;
@@ -36,7 +33,7 @@ pub(super) struct Bench<'a> {
     pub(super) progress: &'a Arc<Progress>,
     pub(super) path: PathBuf,
     /// The file that the bench created, removed at the end.
-    made: Option<FileDraft>,
+    _made: Option<FileDraft>,
     pub(super) file: Arc<File>,
     /// The source of writes: the file's bytes, read on first use.
     source: OnceCell<Arc<Region>>,
@@ -60,37 +57,14 @@ impl<'a> Bench<'a> {
             spec,
             progress,
             path,
-            made,
+            _made: made,
             file,
             source: OnceCell::new(),
         })
     }
 
-    pub(super) fn run(self, begins: &mut dyn FnMut(usize, usize, &str)) -> Result<BenchOutcome> {
-        let points = self.points();
-        let mut samples = Vec::new();
-        // An odd number, so that the median is one of the rounds.
-        let rounds = self.spec.runs.max(1) * 2 + 1;
-        let all = points.len() + rounds as usize;
-        for (number, &(series, block, depth)) in points.iter().enumerate() {
-            let name = format!("{} {} × {depth}", series.name(), Bytes(block));
-            begins(number, all, &name);
-            samples.push(self.point(series, block, depth)?);
-        }
-        let knees = knees(&self.spec.series, &samples);
-        let stages = Rounds::new(&self, &knees)?.run(rounds, &mut |round, name| {
-            begins(points.len() + round as usize, all, name);
-        })?;
-        let limits = Limits::measure(self.spec, &self.file)?;
-        let backing = Backing::of(&Root::machine(), &self.path)?;
-        drop(self.made);
-        let bytes = self.file.bytes();
-        let outcome = BenchOutcome::new(self.spec, &backing, bytes, samples, &limits);
-        Ok(BenchOutcome { stages, ..outcome })
-    }
-
     /// All points, in order. Buffered routes have no queue depth: they are measured once, with a lane per core.
-    fn points(&self) -> Vec<(BenchSeries, u64, u32)> {
+    pub(super) fn points(&self) -> Vec<(BenchSeries, u64, u32)> {
         let cores = Settings::default().cached_lanes;
         let mut points = Vec::new();
         for &series in &self.spec.series {
@@ -134,7 +108,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Runs one point `runs` times and keeps the median.
-    fn point(&self, series: BenchSeries, block_bytes: u64, depth: u32) -> Result<Sample> {
+    pub(super) fn point(&self, series: BenchSeries, block_bytes: u64, depth: u32) -> Result<Sample> {
         let executor = Executor::new(self.settings(series, block_bytes, depth))?;
         let mut receipts = Vec::new();
         for run in 0..self.spec.runs.max(1) {

@@ -14,7 +14,12 @@ const COPIES: usize = 4;
 
 /// Measures the rate of pinned copies of `chunk_bytes` over a whole GPU region, in bytes per second, once for each of
 /// `rounds`.
-pub fn pinned_copy(region: &Region, direction: CopyDirection, chunk_bytes: usize, rounds: usize) -> Result<Vec<f64>> {
+pub(super) fn pinned_copy(
+    region: &Region,
+    direction: CopyDirection,
+    chunk_bytes: usize,
+    rounds: usize,
+) -> Result<Vec<f64>> {
     let Some(memory) = region.device_memory() else {
         let message = "it is in host memory, not in GPU memory";
         return Err(Error::new(ErrorKind::Invalid, "measure", "the region", message));
