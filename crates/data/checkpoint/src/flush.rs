@@ -8,18 +8,18 @@ use std::{
 use straightway_core::{Receipt, Result};
 use straightway_io::{
     Region,
-    store::{Durability, Missing, Store},
+    store::{Missing, Store},
 };
 
 use super::{
+    coordination::Home,
     image::Image,
-    manifest::Manifest,
-    name::{Attempt, writer_file},
+    name::Attempt,
     rendezvous::{Rendezvous, TrustedCoordinator, WaitLimit, announce, gather},
-    shard::{Rank, ShardWriter, Written},
+    shard::{ShardWriter, Written},
     shard_report::ShardReport,
     snapshot::Segment,
-    steps::{Steps, put},
+    steps::Steps,
 };
 
 /// A committed step, as one rank sees it.
@@ -59,7 +59,6 @@ pub(crate) enum Gathering {
 #[derive(Debug)]
 pub(crate) struct Flush {
     pub(crate) store: Steps,
-    pub(crate) rank: Rank,
     pub(crate) attempt: Attempt,
     /// The nonce of this saver, which identifies its files.
     pub(crate) nonce: String,
@@ -67,7 +66,6 @@ pub(crate) struct Flush {
     /// Attempts of the same run that the coordinator found at its start: left by dead ranks, or begun by its own.
     pub(crate) leftovers: Vec<Attempt>,
     pub(crate) writer: ShardWriter,
-    pub(crate) parent: Option<Manifest>,
     pub(crate) gathering: Gathering,
     pub(crate) parity: usize,
     pub(crate) wait: WaitLimit,
@@ -75,15 +73,24 @@ pub(crate) struct Flush {
 
 impl Flush {
     /// Runs the flush, and returns the memory of the snapshot with the result.
-    pub(crate) fn run(&self, image: &Image, segments: impl Iterator<Item = Segment>) -> (Vec<Region>, Result<Flushed>) {
-        let mut regions = Vec::new();
-        let outcome = self.flush(&mut regions, image, segments);
+    pub(crate) fn run(
+        &self,
+        image: &Image,
+        mut segments: impl Iterator<Item = Segment>,
+    ) -> (Vec<Region>, Result<Flushed>) {
+        let mut used = Vec::new();
+        let outcome = self.flush(image, &mut segments, &mut used);
         if outcome.is_err() {
-            match self.rank.rank {
-                0 => self.store.give_up(&self.attempt, &self.nonce),
-                _ => self.store.withdraw(&self.attempt, &self.nonce),
-            }
+            let coordination = self.store.coordination();
+            // Leftovers are never read again, and a sweep removes them later.
+            let _ = match self.writer.rank.rank {
+                0 => coordination.give_up(&self.attempt, &self.nonce),
+                _ => coordination.withdraw(&self.attempt, &self.nonce),
+            };
         }
+        // After an error, the snapshot's other segments are not written, but their memory is used again.
+        let unused = segments.map(|segment| segment.region);
+        let regions = unused.chain(used.into_iter().filter_map(Arc::into_inner)).collect();
         (regions, outcome)
     }
 
@@ -91,7 +98,7 @@ impl Flush {
         Rendezvous {
             store: &self.store,
             attempt: &self.attempt,
-            rank: self.rank.rank,
+            rank: self.writer.rank.rank,
             trusted: &self.trusted,
             wait: &self.wait,
         }
@@ -99,26 +106,25 @@ impl Flush {
 
     fn flush(
         &self,
-        regions: &mut Vec<Region>,
         image: &Image,
-        segments: impl Iterator<Item = Segment>,
+        segments: &mut impl Iterator<Item = Segment>,
+        used: &mut Vec<Arc<Region>>,
     ) -> Result<Flushed> {
         let start = Instant::now();
-        let (rank, step, bytes) = (self.rank, self.attempt.step, image.bytes());
-        let (records, written) = self
-            .write(bytes, segments)
-            .map_err(|error| match (&self.gathering, rank.rank) {
-                (Gathering::Files(_), 1..) => self.rendezvous().decline(error),
-                _ => error,
-            })?;
-        *regions = written.regions;
+        let (rank, step, bytes) = (self.writer.rank, self.attempt.step, image.bytes());
+        let (home, written) =
+            self.write(bytes, segments, used)
+                .map_err(|error| match (&self.gathering, rank.rank) {
+                    (Gathering::Files(_), 1..) => self.rendezvous().decline(error),
+                    _ => error,
+                })?;
         let record = written.record;
         let written_bytes = record.written_bytes(step);
         let report = ShardReport {
             attempt: self.attempt.clone(),
             world: rank.world,
             chunk_bytes: self.writer.chunk_bytes,
-            parent: self.parent.as_ref().map(|parent| parent.step),
+            parent: self.writer.parent.as_ref().map(|parent| parent.step),
             writer: self.nonce.clone(),
             tensors: image.tensors.clone(),
             identities: image.identities.clone(),
@@ -126,7 +132,7 @@ impl Flush {
         };
         if let Gathering::Files(metadata) = &self.gathering {
             if rank.rank == 0 {
-                let reports = gather(&*records, report.clone(), &self.wait)?;
+                let reports = gather(&*self.records()?, report.clone(), &self.wait)?;
                 self.store.commit(reports, metadata, self.parity)?;
                 // All ranks have reached this save, so no rank uses an older attempt any more.
                 let is_over = |old: &&Attempt| old.sequence < self.attempt.sequence;
@@ -136,8 +142,8 @@ impl Flush {
             } else {
                 self.rendezvous().attend(&report)?;
             }
-        } else if let Some(folder) = records.folder() {
-            folder.sync()?;
+        } else {
+            self.store.coordination().sync(&home)?;
         }
         let committed = Committed {
             step,
@@ -150,23 +156,27 @@ impl Flush {
         Ok(Flushed { committed, report })
     }
 
-    /// Writes the shard and makes it durable. Returns the store of the attempt's records too.
-    fn write(&self, bytes: u64, segments: impl Iterator<Item = Segment>) -> Result<(Arc<dyn Store>, Written)> {
+    /// The store of the attempt's records.
+    fn records(&self) -> Result<Arc<dyn Store>> {
         let folder = self.attempt.folder();
-        let records = self.store.root().below(folder.as_ref(), Missing::Refuse)?;
-        let rank = self.rank;
+        self.store.root().below(folder.as_ref(), Missing::Refuse)
+    }
+
+    /// Writes the shard and makes it durable. Returns the place of the attempt's objects too.
+    fn write(
+        &self,
+        bytes: u64,
+        segments: &mut impl Iterator<Item = Segment>,
+        used: &mut Vec<Arc<Region>>,
+    ) -> Result<(Home, Written)> {
+        let rank = self.writer.rank;
         if matches!(self.gathering, Gathering::Files(_)) && rank.rank == 0 && rank.world > 1 {
             // Announced first, because ranks that are done wait for it.
-            announce(&*records, &self.nonce)?;
+            announce(&*self.records()?, &self.nonce)?;
         }
-        let home = self.store.home(&self.attempt, &self.nonce)?;
-        if home.mark.is_some() {
-            // This record finds the objects again if the attempt is abandoned.
-            let name = writer_file(&self.nonce);
-            put(&*records, &name, "", Durability::Unsynced)?;
-        }
-        let (step, parent) = (self.attempt.step, self.parent.as_ref());
-        let written = self.writer.write(&home, rank, step, bytes, segments, parent)?;
-        Ok((records, written))
+        let coordination = self.store.coordination();
+        let home = coordination.home(&self.attempt, &self.nonce)?;
+        let written = self.writer.write(coordination, &home, bytes, segments, used)?;
+        Ok((home, written))
     }
 }

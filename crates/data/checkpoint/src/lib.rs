@@ -10,18 +10,18 @@
 
 mod codec;
 mod commit;
+mod coordination;
 mod diff;
 mod export;
 mod flush;
-mod home;
 mod image;
 mod inspector;
-mod lock;
 mod manifest;
 mod name;
 mod opened;
 mod parity;
 mod plain;
+mod records;
 mod removal;
 mod rendezvous;
 mod restorer;
@@ -59,5 +59,4 @@ pub use shard_report::ShardReport;
 pub use source::SaveSource;
 pub use steps::Steps;
 pub use sum::{Digest, Sum};
-pub use tags::parse_tags;
 pub use verify::VerifyReport;

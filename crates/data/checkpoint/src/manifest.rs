@@ -213,6 +213,12 @@ impl Manifest {
         bytes.fold(0, u64::saturating_add)
     }
 
+    /// The names of its own files: shards and parity.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &str> {
+        let shards = self.shards.iter().map(|shard| shard.file.as_str());
+        shards.chain(self.parity.iter().map(|parity| parity.file.as_str()))
+    }
+
     /// The other steps that hold some of its chunks, in order.
     pub fn referenced(&self) -> Vec<u64> {
         let stored = self.shards.iter().filter_map(|s| s.stored.as_ref());

@@ -13,11 +13,11 @@ const RUN_CHARS_MAX: usize = 64;
 /// The file that makes a folder a checkpoint.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
-/// The single tag file of a step that version 0.1.0 wrote. It is still read, but no longer written.
+/// The single tag file of a step that version 0.1.0 wrote. It is refused.
 pub(crate) const TAGS: &str = "tags.json";
 
-/// The prefix of steps that version 0.1.0 was removing: `.trash-STEP-RUN`.
-const TRASH: &str = ".trash-";
+/// The prefix of steps that version 0.1.0 was removing: `.trash-STEP-RUN`. They are refused.
+pub(crate) const TRASH: &str = ".trash-";
 
 /// The maximum length of a tag.
 const TAG_CHARS_MAX: usize = 64;
@@ -147,12 +147,6 @@ pub(crate) fn check_tag(tag: &str) -> Result<()> {
     let target = format!("{:?}", tag.chars().take(TAG_CHARS_MAX).collect::<String>());
     let message = format!("a tag is 1 to {TAG_CHARS_MAX} letters, digits, `_`, `-` and `.`");
     Err(Error::new(ErrorKind::Invalid, "tag with", target, message))
-}
-
-/// The step that version 0.1.0 had renamed to this name to remove it.
-pub(crate) fn trashed(name: &str) -> Option<u64> {
-    let (step, _) = name.strip_prefix(TRASH)?.split_once('-')?;
-    step.parse().ok().filter(|step| *step < STEP_MAX)
 }
 
 /// A removal of a step, under way or left by a dead process.
@@ -328,8 +322,6 @@ mod tests {
         let hold = Hold { step: 7, attempt };
         assert_eq!(Hold::of(&hold.name()).unwrap(), hold);
         assert_eq!(Hold::of(".hold-7"), None);
-        assert_eq!(trashed(".trash-12-0a"), Some(12));
-        assert_eq!((trashed(".trash-x"), trashed("trash-1-a")), (None, None));
         assert_eq!(tag_of(&tag_file("v1.0")), Some("v1.0"));
         assert!(check_tag("../x").is_err() && check_tag("").is_err());
     }

@@ -8,7 +8,7 @@ use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::Like;
 
 use super::{
-    home::Home,
+    coordination::Home,
     manifest::{Manifest, PARITY_MAX, ParityRecord},
     name::parity_file,
     opened::Checkpoint,

@@ -17,14 +17,15 @@ use std::{
 use straightway_core::{Error, ErrorDetail, ErrorKind, Lock, Result};
 use straightway_io::{
     Progress,
-    store::{Durability, Missing, Store},
+    store::{Durability, Store},
 };
 
 use super::{
     manifest::MANIFEST_BYTES_MAX,
-    name::{Attempt, BEGUN, announced, announcement, failure_file, part_file},
+    name::{Attempt, announced, announcement, failure_file, part_file},
+    records::{if_there, names, put},
     shard_report::ShardReport,
-    steps::{Steps, if_there, names, put},
+    steps::Steps,
 };
 
 /// The interval of polls of the folder. It starts short, because ranks mostly finish together.
@@ -98,27 +99,27 @@ impl Rendezvous<'_> {
         let mut is_taken = false;
         let mut is_left_out = false;
         let committed = self.wait.until(|| {
-            let Some(folder) = self.folder()? else {
+            let Some(records) = self.store.coordination().records(self.attempt)? else {
                 return Ok(match self.find_step(report)? {
                     Found::Unknown => None,
                     found => Some(found == Found::With),
                 });
             };
-            // If the commit is not a rename, the step may exist before the records are removed, and a late rank may put
-            // new records. Once the step exists, no other step with its number is committed.
-            if folder.folder().is_none() {
+            // A late rank may put new records after the commit. Once the step exists, no other step with its number is
+            // committed.
+            if records.may_be_committed {
                 let found = self.find_step(report)?;
                 is_left_out = found == Found::Without;
                 if is_left_out || found == Found::With {
                     return Ok(Some(!is_left_out));
                 }
             }
-            for coordinator in self.coordinators(&*folder)? {
+            for coordinator in self.coordinators(&*records.store)? {
                 if answered.contains(&coordinator) {
                     continue;
                 }
                 let name = part_file(self.rank, &coordinator);
-                match put(&*folder, &name, &text, Durability::Synced) {
+                match put(&*records.store, &name, &text, Durability::Synced) {
                     Ok(is_new) => is_taken |= !is_new,
                     // The coordinator is done, which the next poll shows.
                     Err(error) if error.kind() == ErrorKind::NotFound => break,
@@ -154,13 +155,13 @@ impl Rendezvous<'_> {
     pub(crate) fn decline(&self, error: Error) -> Error {
         let text = error.to_string();
         let told = self.wait.until(|| {
-            let Some(folder) = self.folder()? else {
+            let Some(records) = self.store.coordination().records(self.attempt)? else {
                 return Ok(Some(false));
             };
-            let coordinators = self.coordinators(&*folder)?;
+            let coordinators = self.coordinators(&*records.store)?;
             for coordinator in &coordinators {
                 let name = failure_file(self.rank, coordinator);
-                put(&*folder, &name, &text, Durability::Unsynced)?;
+                put(&*records.store, &name, &text, Durability::Unsynced)?;
             }
             Ok((!coordinators.is_empty()).then_some(true))
         });
@@ -170,21 +171,6 @@ impl Rendezvous<'_> {
             // If the coordinator cannot be told, its timeout expires.
             _ => error,
         }
-    }
-
-    /// The records of the attempt; `None` if they are gone. In a store without folders they exist as long as the record
-    /// that each rank puts first: later records of a slow rank do not bring the attempt back.
-    fn folder(&self) -> Result<Option<Arc<dyn Store>>> {
-        let root = self.store.root();
-        let found = if_there(root.below(self.attempt.folder().as_ref(), Missing::Refuse))?;
-        let is_over = |found: &Arc<dyn Store>| {
-            let names = names(&**found)?;
-            Ok::<_, Error>(!names.iter().any(|name| name == BEGUN))
-        };
-        Ok(match found {
-            Some(found) if found.folder().is_none() && is_over(&found)? => None,
-            found => found,
-        })
     }
 
     /// The announced coordinators that this rank may report to.

@@ -10,11 +10,11 @@ use std::{collections::BTreeSet, time::Duration};
 use straightway_core::{Error, ErrorKind, Result};
 
 use super::{
-    lock::Lock,
     manifest::Manifest,
     name::{fresh_nonce, is_plain_shard},
+    records::names,
     removal::{self, Outcome},
-    steps::{Steps, names},
+    steps::Steps,
 };
 
 /// The rule for which steps are kept. Tagged steps are always kept, and so are steps that a kept one references.
@@ -81,12 +81,12 @@ impl Steps {
     /// Removes the steps that need not be kept. If no job saves here, also removes the leftovers of crashed jobs.
     pub fn prune(&self, retention: &Retention) -> Result<Pruned> {
         let mut swept = Vec::new();
-        // Swept first, because the sweep releases steps that a crashed save held, and restores steps that 0.1.0 had
-        // renamed.
-        if let Ok(lock) = Lock::take(self.root(), "prune", Duration::ZERO)
+        // Swept first, because the sweep releases steps that a crashed save held.
+        if let Ok(lock) = self.coordination().lock("prune", Duration::ZERO)
             && lock.is_held()
         {
-            swept = self.sweep(None)?;
+            swept = self.sweep(&lock, None, Duration::ZERO)?;
+            self.coordination().sweep_drafts(Duration::ZERO)?;
         }
         let (mut pruned, manifests) = self.divide(retention)?;
         pruned.swept = swept;

@@ -3,7 +3,7 @@
 use std::{
     sync::{Arc, mpsc::channel},
     thread::{Builder, JoinHandle},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use straightway_core::{Error, ErrorDetail, ErrorKind, Extent, Result};
@@ -13,9 +13,9 @@ use straightway_weights::Holding;
 
 use super::{
     codec::Codec,
+    coordination::{LEFT_AFTER, Lock},
     flush::{Committed, Flush, Flushed, Gathering},
     image::Image,
-    lock::Lock,
     manifest::{CHUNK_BYTES, Manifest, check_chunk_bytes},
     name::{Attempt, check_run, check_step, fresh_nonce, shard_file},
     rendezvous::{TrustedCoordinator, WaitLimit},
@@ -23,7 +23,7 @@ use super::{
     shard_report::{ShardReport, check_metadata},
     snapshot::{Preparing, SnapshotPool, check_memory, segments},
     source::SaveSource,
-    steps::{LEFT_AFTER, Steps},
+    steps::Steps,
 };
 
 /// The time that a coordinator waits for the lock: longer than a prune holds it.
@@ -88,15 +88,17 @@ pub struct CheckpointSaver {
     trusted: TrustedCoordinator,
     leftovers: Vec<Attempt>,
     options: SaverOptions,
-    writer: ShardWriter,
+    executor: Arc<Executor>,
     pool: SnapshotPool,
     /// Memory that is being prepared for the pool.
     preparing: Option<Preparing>,
     /// Counts saves, so that no two use the same folder. All ranks count alike.
     sequence: u64,
     in_flight: Option<JoinHandle<(Vec<Region>, Result<Flushed>)>>,
-    /// The progress that all saves share; `None` if each has its own.
-    shared: Option<Arc<Progress>>,
+    /// The progress of the save under way.
+    progress: Arc<Progress>,
+    /// Whether all saves share their progress.
+    is_shared: bool,
     /// The coordinator's lock on the folder.
     _lock: Option<Lock>,
 }
@@ -112,26 +114,24 @@ impl CheckpointSaver {
         check_chunk_bytes(options.chunk_bytes)
             .map_err(|why| Error::new(ErrorKind::Invalid, "save in", "chunks", why))?;
         let lock = match rank.rank {
-            0 => Some(Lock::take(store.root(), run, LOCK_TIMEOUT)?),
+            0 => Some(store.coordination().lock(run, LOCK_TIMEOUT)?),
             _ => None,
         };
         let mut leftovers = Vec::new();
-        if lock.as_ref().is_some_and(Lock::is_held) {
-            store.sweep(Some(run))?;
-            leftovers = store.attempts(run)?;
-        } else if lock.is_some() && store.root().folder().is_none() {
-            store.sweep_aged(SystemTime::now(), LEFT_AFTER)?;
-            // Unfinished uploads below a folder of checkpoints are those of killed savers. Best effort: credentials
-            // that may write need not be allowed to list uploads.
-            let _ = store.root().sweep_drafts(LEFT_AFTER);
+        if let Some(lock) = &lock {
+            match store.sweep(lock, Some(run), LEFT_AFTER) {
+                // Nothing tells what is left over.
+                Err(error) if error.kind() == ErrorKind::Unsupported => {}
+                swept => {
+                    swept?;
+                    // Best effort: credentials that may write need not be allowed to list uploads.
+                    let _ = store.coordination().sweep_drafts(LEFT_AFTER);
+                }
+            }
+            if lock.is_held() {
+                leftovers = store.attempts(run)?;
+            }
         }
-        let writer = ShardWriter {
-            executor,
-            progress: Arc::default(),
-            chunk_bytes: options.chunk_bytes,
-            codec: options.codec,
-            digests: options.incremental,
-        };
         Ok(Self {
             store,
             rank,
@@ -140,12 +140,13 @@ impl CheckpointSaver {
             trusted: TrustedCoordinator::default(),
             leftovers,
             options,
-            writer,
+            executor,
             pool: SnapshotPool::default(),
             preparing: None,
             sequence: 0,
             in_flight: None,
-            shared: None,
+            progress: Arc::default(),
+            is_shared: false,
             _lock: lock,
         })
     }
@@ -201,12 +202,13 @@ impl CheckpointSaver {
 
     /// The progress of the save under way, in bytes of this rank. Cancelling it makes the save fail.
     pub fn progress(&self) -> &Arc<Progress> {
-        &self.writer.progress
+        &self.progress
     }
 
     /// Makes all later saves use `progress`. Cancelling it makes them fail.
     pub fn share_progress(&mut self, progress: &Arc<Progress>) {
-        self.shared = Some(Arc::clone(progress));
+        self.progress = Arc::clone(progress);
+        self.is_shared = true;
     }
 
     /// Allocates memory for states like this one on a background thread, so that the first save need not. For tensors
@@ -222,15 +224,15 @@ impl CheckpointSaver {
             Holding::Host(_) | Holding::Lent(_) => None,
         };
         let context = sources.iter().find_map(on_gpu);
-        let segments = self.segment_extents(image.bytes(), None);
+        let segments = self.segment_extents(image.bytes(), &self.writer(None));
         let lengths = segments.into_iter().map(|segment| segment.bytes).collect();
         self.preparing = Some(SnapshotPool::prepare(lengths, context)?);
         Ok(())
     }
 
     /// The extents of an image's segments.
-    fn segment_extents(&self, bytes: u64, parent: Option<&Manifest>) -> Vec<Extent> {
-        if self.writer.is_plain(parent) {
+    fn segment_extents(&self, bytes: u64, writer: &ShardWriter) -> Vec<Extent> {
+        if writer.is_plain() {
             segments(bytes, self.options.chunk_bytes).collect()
         } else {
             vec![Extent::new(0, bytes)]
@@ -257,31 +259,44 @@ impl CheckpointSaver {
         let path = self.store.folder().join(attempt.folder()).join(shard);
         let image = Image::new(&path, sources)?;
         check_memory(image.bytes(), self.options.memory_bytes_max)?;
-        self.store.begin(&attempt)?;
-        self.writer.progress = self.shared.clone().unwrap_or_default();
+        self.store.coordination().begin(&attempt)?;
+        if !self.is_shared {
+            self.progress = Arc::default();
+        }
         let flush = Flush {
             store: self.store.clone(),
-            rank: self.rank,
             attempt,
             nonce: self.nonce.clone(),
             trusted: self.trusted.clone(),
             leftovers: self.leftovers.clone(),
-            writer: self.writer.clone(),
-            parent,
+            writer: self.writer(parent),
             gathering,
             parity: self.options.parity,
             wait: WaitLimit {
                 timeout: self.options.timeout,
-                progress: Arc::clone(&self.writer.progress),
+                progress: Arc::clone(&self.progress),
             },
         };
         self.take(flush, image, sources)
     }
 
+    /// The writer of the next shard.
+    fn writer(&self, parent: Option<Manifest>) -> ShardWriter {
+        ShardWriter {
+            executor: Arc::clone(&self.executor),
+            progress: Arc::clone(&self.progress),
+            rank: self.rank,
+            parent,
+            chunk_bytes: self.options.chunk_bytes,
+            codec: self.options.codec,
+            digests: self.options.incremental,
+        }
+    }
+
     /// Takes the snapshot. Each segment is flushed while the next is taken.
     fn take(&mut self, flush: Flush, image: Image, sources: &[SaveSource<'_>]) -> Result<()> {
         let chunk_bytes = self.options.chunk_bytes;
-        let segments = self.segment_extents(image.bytes(), flush.parent.as_ref());
+        let segments = self.segment_extents(image.bytes(), &flush.writer);
         if let Some(preparing) = self.preparing.take() {
             self.pool.adopt(preparing);
         }
@@ -295,7 +310,7 @@ impl CheckpointSaver {
         self.in_flight = Some(thread);
         for extent in segments {
             match self.pool.take(&image, sources, extent, chunk_bytes) {
-                // A flush that failed no longer receives; `finish` returns its error.
+                // A flush that panicked no longer receives; `finish` returns its error.
                 Ok(segment) => drop(sender.send(segment)),
                 Err(error) => {
                     drop(sender);
@@ -358,4 +373,37 @@ impl Drop for CheckpointSaver {
 /// A unique name for a run, made of 64 random bits.
 pub fn fresh_run() -> String {
     fresh_nonce()
+}
+
+#[cfg(test)]
+mod tests {
+    use straightway_io::Settings;
+    use straightway_weights::{Dtype, Shape};
+
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_snapshot_is_used_again_after_a_save_that_failed() {
+        for codec in [Codec::Raw, Codec::Zstd] {
+            let folder = tempfile::tempdir().unwrap();
+            let store = Steps::create(folder.path()).unwrap();
+            let executor = Arc::new(Executor::new(Settings::default()).unwrap());
+            let (alone, options) = (Rank { rank: 0, world: 1 }, SaverOptions::default());
+            let options = SaverOptions { codec, ..options };
+            let mut saver = CheckpointSaver::new(store, alone, "run", executor, options).unwrap();
+            let content = vec![7; 3 << 20];
+            let shape = Shape::from(&[content.len() as u64][..]);
+            let sources = [SaveSource::whole("w", Dtype::U8, shape, &content)];
+            saver.share_progress(&Arc::default());
+            saver.progress().cancel();
+            // The first fails in its write, the second before it: something else has the name of its file.
+            let file = format!(".step-1.run-2/.shard-00000-{}", saver.nonce);
+            std::fs::create_dir_all(folder.path().join(file)).unwrap();
+            for step in 0..2 {
+                saver.save(step, &sources, "null").unwrap();
+                saver.wait().unwrap_err();
+                assert!(saver.pool.has_memory(), "{codec:?}, step {step}");
+            }
+        }
+    }
 }

@@ -8,17 +8,14 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use straightway_core::{Choice, Error, ErrorKind, Extent, Receipt, Result};
-use straightway_io::{
-    Ask, Books, Executor, File, Objects, Progress, Region, Ticket,
-    store::{Draft, Like},
-};
+use straightway_io::{Ask, Books, Executor, Objects, Progress, Region, Ticket};
 use straightway_sys::{Slot, Window};
 
 use super::{
     codec::Codec,
-    home::Home,
+    coordination::{Coordination, Home},
     manifest::{ChunkLocation, Manifest, ShardRecord},
-    name::{shard_draft, shard_file},
+    name::shard_file,
     snapshot::{Segment, each_chunk, threads},
     sum::{Digest, Sum},
 };
@@ -30,11 +27,14 @@ const SUM_BYTES: usize = 256 << 10;
 const SAMPLE_BYTES: usize = 64 << 10;
 const SAMPLES: usize = 16;
 
-/// Writes shards.
-#[derive(Clone, Debug)]
+/// Writes the shard of one rank in one save.
+#[derive(Debug)]
 pub(crate) struct ShardWriter {
     pub(crate) executor: Arc<Executor>,
     pub(crate) progress: Arc<Progress>,
+    pub(crate) rank: Rank,
+    /// The checkpoint whose chunks it may reference.
+    pub(crate) parent: Option<Manifest>,
     pub(crate) chunk_bytes: u64,
     pub(crate) codec: Codec,
     /// Whether chunks get digests, so that a later save can be compared with this one.
@@ -50,38 +50,10 @@ pub struct Rank {
     pub world: u32,
 }
 
-/// A shard that is being written.
-struct ShardDraft {
-    object: Objects,
-    /// The draft to commit once the shard is written; `None` if the commit of the step does it.
-    draft: Option<Box<dyn Draft>>,
-}
-
 impl Home {
     /// The name of a shard in its step.
     fn shard_name(&self, rank: Rank, is_plain: bool) -> String {
         shard_file(rank.rank, rank.world, is_plain, self.mark.as_deref())
-    }
-
-    /// Creates the shard `name`. In the folder of an attempt no reader looks for it, so it needs no draft.
-    fn create_shard(&self, rank: Rank, name: &str, bytes: u64) -> Result<ShardDraft> {
-        if let Some(folder) = self.store.folder() {
-            let file = File::create_in(folder, &shard_draft(rank.rank, &self.writer), name, bytes)?;
-            return Ok(ShardDraft {
-                object: vec![Arc::new(file)].into(),
-                draft: None,
-            });
-        }
-        let draft = self.store.create(name.as_ref(), bytes, &Like::Replaced)?;
-        Ok(ShardDraft {
-            object: Objects::new(Arc::clone(&self.store), vec![draft.handle()]),
-            draft: Some(draft),
-        })
-    }
-
-    /// Commits the draft, if there is one.
-    fn finish_shard(&self, draft: Option<Box<dyn Draft>>) -> Result<()> {
-        draft.map_or(Ok(()), |draft| self.store.commit(vec![draft]))
     }
 }
 
@@ -92,55 +64,53 @@ pub(crate) struct Written {
     pub(crate) receipt: Receipt,
     /// The estimated ratio of compressed to original size, from a sample.
     pub(crate) estimate: f64,
-    /// The memory of the snapshot, for the next one.
-    pub(crate) regions: Vec<Region>,
 }
 
 impl ShardWriter {
     /// Whether the shard's file is exactly its image, which can be written in segments.
-    pub(crate) fn is_plain(&self, parent: Option<&Manifest>) -> bool {
-        parent.is_none() && self.codec == Codec::Raw && !self.digests
+    pub(crate) fn is_plain(&self) -> bool {
+        self.parent.is_none() && self.codec == Codec::Raw && !self.digests
     }
 
-    /// Writes the segments of an image to `home` as they arrive, and makes them durable.
+    /// Writes the segments of an image of `bytes` bytes to `home` as they arrive, and makes them durable. The memory of
+    /// each is added to `used`, even if the write fails.
     pub(crate) fn write(
         &self,
+        coordination: &dyn Coordination,
         home: &Home,
-        rank: Rank,
-        step: u64,
         bytes: u64,
-        mut segments: impl Iterator<Item = Segment>,
-        parent: Option<&Manifest>,
+        segments: &mut impl Iterator<Item = Segment>,
+        used: &mut Vec<Arc<Region>>,
     ) -> Result<Written> {
-        if self.is_plain(parent) {
-            return self.write_plain(home, rank, bytes, segments);
+        if self.is_plain() {
+            return self.write_plain(coordination, home, bytes, segments, used);
         }
         let whole = segments.next().filter(|s| s.extent.bytes == bytes);
         let whole = whole.ok_or_else(not_taken)?;
-        self.write_packed(home, rank, step, whole, parent)
+        self.write_packed(coordination, home, whole, used)
     }
 
     fn write_plain(
         &self,
+        coordination: &dyn Coordination,
         home: &Home,
-        rank: Rank,
         bytes: u64,
-        segments: impl Iterator<Item = Segment>,
+        segments: &mut impl Iterator<Item = Segment>,
+        used: &mut Vec<Arc<Region>>,
     ) -> Result<Written> {
-        let name = home.shard_name(rank, true);
-        let ShardDraft { object, draft } = home.create_shard(rank, &name, bytes)?;
+        let name = home.shard_name(self.rank, true);
+        let shard = coordination.create_shard(home, self.rank.rank, &name, bytes)?;
         let mut ratio = None;
-        let mut written = Vec::new();
         let (receipt, chunks) = std::thread::scope(|scope| {
             let (mut sums, mut books) = (Vec::new(), Books::default());
             for mut segment in segments {
                 ratio.get_or_insert_with(|| estimate(image(&mut segment)));
                 let (extent, known) = (segment.extent, segment.sums);
                 let region = Arc::new(segment.region);
-                written.push(Arc::clone(&region));
+                used.push(Arc::clone(&region));
                 // The file is synced once, with its last segment.
                 let is_last = extent.end() >= bytes;
-                let ticket = self.start(&object, extent, &region, is_last)?;
+                let ticket = self.start(&shard.object, extent, &region, is_last)?;
                 sums.push(scope.spawn(move || self.sum_missing(&region, extent.bytes, known)));
                 ticket.enter(&mut books)?;
             }
@@ -151,13 +121,12 @@ impl ShardWriter {
         if receipt.bytes != bytes {
             return Err(not_taken());
         }
-        home.finish_shard(draft)?;
+        shard.finish(home)?;
         let chunks = chunks.into_iter().collect::<Result<Vec<_>>>()?;
-        let regions = written.into_iter().filter_map(Arc::into_inner);
         Ok(Written {
             record: ShardRecord {
                 file: name,
-                rank: rank.rank,
+                rank: self.rank.rank,
                 bytes,
                 chunks: chunks.concat(),
                 digests: Vec::new(),
@@ -165,7 +134,6 @@ impl ShardWriter {
             },
             receipt,
             estimate: ratio.unwrap_or(1.0),
-            regions: regions.collect(),
         })
     }
 
@@ -197,29 +165,27 @@ impl ShardWriter {
 
     fn write_packed(
         &self,
+        coordination: &dyn Coordination,
         home: &Home,
-        rank: Rank,
-        step: u64,
         mut segment: Segment,
-        parent: Option<&Manifest>,
+        used: &mut Vec<Arc<Region>>,
     ) -> Result<Written> {
-        let bytes = segment.extent.bytes;
+        let (bytes, step) = (segment.extent.bytes, home.attempt.step);
         let known = std::mem::take(&mut segment.sums);
         let image = image(&mut segment);
         let estimate = estimate(image);
-        let digests = self.digests || parent.is_some();
         let marks = each_chunk(image, self.chunk_bytes, |number, chunk| {
             let sum = known[number].unwrap_or_else(|| Sum::of(chunk));
-            let digest = digests.then(|| Digest::of(chunk));
+            let digest = self.digests.then(|| Digest::of(chunk));
             (sum, digest.unwrap_or_default())
         });
         let (chunks, digests): (Vec<_>, Vec<_>) = marks.into_iter().unzip();
-        let known_chunks = parent.map(places).unwrap_or_default();
-        let is_plain = self.codec == Codec::Raw && parent.is_none();
-        let name = home.shard_name(rank, is_plain);
+        let known_chunks = self.parent.as_ref().map(places).unwrap_or_default();
+        let is_plain = self.codec == Codec::Raw && self.parent.is_none();
+        let name = home.shard_name(self.rank, is_plain);
         let mut record = ShardRecord {
             file: name.clone(),
-            rank: rank.rank,
+            rank: self.rank.rank,
             bytes,
             chunks,
             digests,
@@ -237,15 +203,15 @@ impl ShardWriter {
             record.digests.clear();
         }
         let region = Arc::new(segment.region);
+        used.push(Arc::clone(&region));
         let whole = Extent::new(0, record.file_bytes(step));
-        let ShardDraft { object, draft } = home.create_shard(rank, &name, whole.bytes)?;
-        let receipt = self.start(&object, whole, &region, true)?.wait()?;
-        home.finish_shard(draft)?;
+        let shard = coordination.create_shard(home, self.rank.rank, &name, whole.bytes)?;
+        let receipt = self.start(&shard.object, whole, &region, true)?.wait()?;
+        shard.finish(home)?;
         Ok(Written {
             record,
             receipt,
             estimate,
-            regions: Arc::into_inner(region).into_iter().collect(),
         })
     }
 

@@ -92,6 +92,10 @@ impl SnapshotPool {
         let mut region = self.region_of(extent.bytes)?;
         let on_devices: Vec<_> = image.on_devices(sources, extent).collect();
         if !on_devices.is_empty() {
+            if let Err(error) = region.pin(on_devices[0].0.context()) {
+                self.give_back(region);
+                return Err(error);
+            }
             region = self.copy_from_devices(region, extent, &on_devices)?;
         }
         let used = usize::try_from(extent.bytes).expect("it is in memory");
@@ -164,14 +168,13 @@ impl SnapshotPool {
         Region::at(Place::Host, up(bytes.max(1), GRAIN_BYTES))
     }
 
-    /// Copies tensors of GPUs to their places. All copies run at once.
+    /// Copies tensors of GPUs to their places. All copies run at once. After an error the memory is in the pool.
     fn copy_from_devices(
         &mut self,
         region: Region,
         window: Extent,
         places: &[(&Arc<DeviceMemory>, Extent)],
     ) -> Result<Region> {
-        region.pin(places[0].0.context())?;
         let part = |(_, extent): &(_, Extent)| {
             let shared = extent.intersection(window);
             Extent::new(shared.offset - window.offset, shared.bytes)
@@ -195,9 +198,14 @@ impl SnapshotPool {
             let landed = copying.wait().map(drop).map_err(|refused| refused.error);
             outcome = outcome.and(landed);
         }
-        let region = divided.unite();
-        outcome?;
-        region
+        let region = divided.unite()?;
+        match outcome {
+            Ok(()) => Ok(region),
+            Err(error) => {
+                self.give_back(region);
+                Err(error)
+            }
+        }
     }
 
     /// Starts a copy of GPU memory from `from` on into a slot, which is filled.

@@ -2,19 +2,17 @@
 //!
 //! Each tag is a file in its step. Two processes that tag one step at once put two files, so no tag is lost.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::{Durability, Store};
 
 use super::{
     name::{TAGS, check_tag, fresh_nonce, tag_file, tag_of},
+    records::{if_there, names, put},
     removal,
-    steps::{Steps, if_there, names, put},
+    steps::Steps,
 };
-
-/// The maximum length of a tag file of version 0.1.0.
-const TAGS_BYTES_MAX: u64 = 1 << 20;
 
 impl Steps {
     /// Adds a tag to a step, which protects it from removal. The tag is durable on return.
@@ -34,13 +32,6 @@ impl Steps {
     pub fn untag(&self, step: u64, tag: &str) -> Result<()> {
         check_tag(tag)?;
         let held = self.step(step)?;
-        let old = old_tags(&*held)?;
-        if old.iter().any(|known| known == tag) {
-            for other in old.iter().filter(|known| *known != tag) {
-                put_tag(&*held, other)?;
-            }
-            held.remove(TAGS.as_ref(), Durability::Unsynced)?;
-        }
         held.remove(tag_file(tag).as_ref(), Durability::Synced)
     }
 
@@ -55,9 +46,20 @@ impl Steps {
     /// The tags in a step's folder.
     pub(crate) fn tags_in(held: &dyn Store) -> Result<Vec<String>> {
         let names = names(held)?;
-        let own = names.iter().filter_map(|name| tag_of(name)).map(str::to_owned);
-        let tags: BTreeSet<_> = own.chain(old_tags(held)?).collect();
-        Ok(tags.into_iter().collect())
+        if names.iter().any(|name| name == TAGS) {
+            let message = "version 0.1.0 wrote it, which kept all tags of a step in one file";
+            return Err(
+                Error::new(ErrorKind::Unsupported, "read", held.describe(TAGS.as_ref()), message)
+                    .with_hint("tag the step with the names in it (`straightway checkpoint tag`), and delete it"),
+            );
+        }
+        let mut tags: Vec<_> = names
+            .iter()
+            .filter_map(|name| tag_of(name))
+            .map(str::to_owned)
+            .collect();
+        tags.sort_unstable();
+        Ok(tags)
     }
 }
 
@@ -66,24 +68,4 @@ fn put_tag(held: &dyn Store, tag: &str) -> Result<()> {
     // the bytes.
     let text = format!("{tag}\n{}\n", fresh_nonce());
     put(held, &tag_file(tag), &text, Durability::Synced).map(drop)
-}
-
-/// The tags that version 0.1.0 wrote.
-fn old_tags(held: &dyn Store) -> Result<Vec<String>> {
-    match if_there(held.get(TAGS.as_ref(), TAGS_BYTES_MAX))? {
-        None => Ok(Vec::new()),
-        Some(text) => parse_tags(&held.describe(TAGS.as_ref()), &text),
-    }
-}
-
-/// Parses a tag file of version 0.1.0. Errors call it `name`.
-pub fn parse_tags(name: &str, text: &[u8]) -> Result<Vec<String>> {
-    let corrupt = |why: String| {
-        Error::new(ErrorKind::Corrupt, "read", name, why).with_hint("delete that file if the tags in it are not needed")
-    };
-    let tags: Vec<String> = serde_json::from_slice(text).map_err(|e| corrupt(e.to_string()))?;
-    match tags.iter().find_map(|tag| check_tag(tag).err()) {
-        Some(error) => Err(corrupt(error.to_string())),
-        None => Ok(tags),
-    }
 }

@@ -8,7 +8,7 @@ use straightway_core::Result;
 use straightway_io::store::{Handle, Named, Tag};
 
 use super::{
-    home::Home,
+    coordination::Home,
     manifest::{Manifest, ObjectVersion, Versions},
     steps::Steps,
 };

@@ -3,7 +3,7 @@
 use std::path::{Component, Path};
 
 use safetensors::SafeTensors;
-use straightway_checkpoint::{Manifest, ShardReport, Sum, canonical, parse_tags};
+use straightway_checkpoint::{Manifest, ShardReport, Sum, canonical};
 use straightway_weights::{Header, WeightIndex};
 
 use crate::assert_harmless;
@@ -95,20 +95,8 @@ fn sealed(text: &[u8]) {
     }
 }
 
-/// Any bytes as a tags file, and as names in a store. Tags are refused with an error or can be set again. A parsed name
-/// converts back to the same name.
+/// Any bytes as names in a store. A parsed name converts back to the same name.
 pub(crate) fn tags(data: &[u8]) {
-    match parse_tags("the tags", data) {
-        Err(error) => assert_harmless(&error.to_string()),
-        Ok(tags) => {
-            for tag in &tags {
-                assert_eq!(
-                    canonical(&format!("tag-{tag}")).as_deref(),
-                    Some(format!("tag-{tag}").as_str())
-                );
-            }
-        }
-    }
     for name in String::from_utf8_lossy(data).split(['/', '\n']) {
         if let Some(written) = canonical(name) {
             assert_eq!(written, name);

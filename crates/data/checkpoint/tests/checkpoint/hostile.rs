@@ -59,7 +59,7 @@ fn a_lock_that_is_a_link_or_a_pipe_is_refused_and_what_it_points_to_stays() {
 }
 
 #[test]
-fn links_under_the_names_of_steps_attempts_and_trash_are_never_followed() {
+fn links_under_the_names_of_steps_and_attempts_are_never_followed() {
     let home = prepared();
     let run = home.path().join("run");
     let (outside, store) = (home.path().join("outside"), Steps::open(&run).unwrap());
@@ -69,7 +69,7 @@ fn links_under_the_names_of_steps_attempts_and_trash_are_never_followed() {
     assert!(store.checkpoint(1).is_err() && store.tag(1, "best").is_err());
     assert!(store.remove(1).is_err());
     assert!(home.path().join("elsewhere/manifest.json").exists());
-    for name in [".step-5.gone-1", ".trash-5-0", ".hold-1.step-5.gone-1"] {
+    for name in [".step-5.gone-1", ".hold-1.step-5.gone-1"] {
         symlink(&outside, run.join(name)).unwrap();
     }
     let draft = outside.join(".x.0.straightway-part");
@@ -82,7 +82,7 @@ fn links_under_the_names_of_steps_attempts_and_trash_are_never_followed() {
     assert!(draft.exists() && run.join("step-7.0.straightway-part").exists());
     fs::remove_file(&draft).unwrap();
     assert_untouched(home.path());
-    assert!(!run.join(".step-5.gone-1").is_symlink() && !run.join(".trash-5-0").is_symlink());
+    assert!(!run.join(".step-5.gone-1").is_symlink());
     save(&mut saver, 2, &State::small(2)).unwrap();
     assert_holds(&run, 2, &State::small(2));
     assert_untouched(home.path());

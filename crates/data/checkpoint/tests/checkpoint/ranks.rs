@@ -100,8 +100,6 @@ fn leave_half(store: &Steps, run: &str, state: &State) {
     let dead = "00000000deadbeef";
     fs::write(attempt.join(format!("coordinator-{dead}")), "").unwrap();
     fs::write(attempt.join(format!("part-00001-{dead}.json")), part.text()).unwrap();
-    // Version 0.1.0 did the same.
-    fs::write(attempt.join("part-00001.json"), part.text()).unwrap();
     fs::write(attempt.join("rank-00001-of-00002.safetensors"), "half").unwrap();
     fs::write(attempt.join(format!("failed-00001-{dead}.txt")), "it died").unwrap();
 }
@@ -160,7 +158,6 @@ fn leftovers_of_an_earlier_run_are_swept_and_never_used() {
     let store = Steps::create(folder.path()).unwrap();
     let (old, new) = (State::small(1), State::small(2));
     leave_half(&store, "crashed", &old);
-    fs::create_dir(folder.path().join(".trash-3-x")).unwrap();
     let ranks: Vec<_> = (0..2).map(|rank| new.cut(0, rank, 2)).collect();
     for outcome in save_ranks(folder.path(), 5, &ranks, &options()) {
         outcome.unwrap();

@@ -1,7 +1,12 @@
-//! Removals on a real file system: refused ones, interrupted ones, and leftovers of version 0.1.0.
+//! Removals on a real file system: refused ones and interrupted ones, and what version 0.1.0 left, which is refused.
 //! `src/checkpoint/removal/tests.rs` tests all orders and crashes.
 
-use std::{fs, path::Path, sync::atomic::AtomicBool, sync::atomic::Ordering};
+use std::{
+    fs,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use straightway_checkpoint::{Retention, SaverOptions, Steps};
 use straightway_core::ErrorKind;
@@ -154,43 +159,51 @@ fn a_tag_that_was_given_keeps_its_step_from_a_prune_that_is_under_way() {
 }
 
 #[test]
-fn concurrent_tags_all_survive_and_those_of_0_1_0_are_read() {
+fn concurrent_tags_all_survive() {
     let folder = tempfile::tempdir().unwrap();
     let store = two(folder.path());
-    fs::write(folder.path().join("step-2/tags.json"), "[\"old\",\"older\"]").unwrap();
     std::thread::scope(|scope| {
         for tag in ["a", "b", "c", "d"] {
             let store = store.clone();
             scope.spawn(move || store.tag(2, tag).unwrap());
         }
     });
-    assert_eq!(store.tags(2).unwrap(), ["a", "b", "c", "d", "old", "older"]);
-    for tag in ["old", "a", "b", "c", "d"] {
+    assert_eq!(store.tags(2).unwrap(), ["a", "b", "c", "d"]);
+    for tag in ["a", "b", "c"] {
         store.untag(2, tag).unwrap();
     }
-    assert_eq!(store.tags(2).unwrap(), ["older"]);
     assert!(store.remove(2).is_err());
-    store.untag(2, "older").unwrap();
+    store.untag(2, "d").unwrap();
     store.remove(2).unwrap();
 }
 
 #[test]
-fn steps_in_the_trash_of_0_1_0_are_restored_if_they_are_needed_or_tagged() {
+fn tag_files_and_trash_of_version_0_1_0_are_refused_by_name_and_lose_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let store = two(folder.path());
-    let mut other = saver(folder.path(), options()).unwrap();
-    for step in [3, 4] {
-        save(&mut other, step, &state(step)).unwrap();
+    let tags = folder.path().join("step-2/tags.json");
+    fs::write(&tags, "[\"old\"]").unwrap();
+    for error in [store.tags(2).unwrap_err(), store.remove(2).unwrap_err()] {
+        let hint = error.hint().unwrap();
+        assert!(error.to_string().contains("step-2/tags.json"), "{error}");
+        assert!(hint.contains("straightway checkpoint tag"), "{hint}");
     }
-    drop(other);
-    fs::write(folder.path().join("step-3/tags.json"), "[\"best\"]").unwrap();
-    for step in [1, 3, 4] {
-        let trash = format!(".trash-{step}-00ff");
-        fs::rename(folder.path().join(format!("step-{step}")), folder.path().join(trash)).unwrap();
+    store.tag(2, "old").unwrap();
+    fs::remove_file(&tags).unwrap();
+    assert_eq!(store.tags(2).unwrap(), ["old"]);
+
+    let (step, trash) = (folder.path().join("step-1"), folder.path().join(".trash-1-00ff"));
+    fs::rename(&step, &trash).unwrap();
+    let refused = [
+        saver(folder.path(), options()).map(drop).unwrap_err(),
+        store.prune(&Retention::default()).map(drop).unwrap_err(),
+        store.sweep_left(Duration::ZERO).map(drop).unwrap_err(),
+    ];
+    for error in refused {
+        assert!(error.to_string().contains(".trash-1-00ff"), "{error}");
+        assert!(error.hint().unwrap().contains("rename it to `step-N`"), "{error:?}");
     }
-    drop(saver(folder.path(), options()).unwrap());
-    assert_eq!(store.steps().unwrap(), [1, 2, 3]);
-    assert_eq!(hidden(folder.path()), [""; 0]);
+    fs::rename(&trash, &step).unwrap();
     assert_holds(folder.path(), 2, &state(2));
 }
 

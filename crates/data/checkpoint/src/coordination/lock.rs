@@ -15,10 +15,9 @@ use rustix::{
     io::Errno,
 };
 use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
-use straightway_io::store::Store;
-use straightway_sys::folder::Access;
+use straightway_sys::{Folder, folder::Access};
 
-use super::name::LOCK;
+use crate::name::LOCK;
 
 /// The interval between attempts to take a lock that is held.
 const RETRY: Duration = Duration::from_millis(20);
@@ -32,11 +31,16 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock on a store for `run`, within `timeout`. The error names the holder.
-    pub(crate) fn take(store: &dyn Store, run: &str, timeout: Duration) -> Result<Self> {
+    /// A lock that is not held, of a store without locks.
+    pub(crate) fn none() -> Self {
+        Self { held: None }
+    }
+
+    /// Takes the lock on a folder for `run`, within `timeout`. The error names the holder.
+    pub(crate) fn take(folder: &Folder, run: &str, timeout: Duration) -> Result<Self> {
         let start = Instant::now();
         loop {
-            match Self::try_take(store, run)? {
+            match Self::try_take(folder, run)? {
                 Ok(lock) => return Ok(lock),
                 Err(_) if start.elapsed() < timeout => std::thread::sleep(RETRY),
                 Err(busy) => return Err(busy),
@@ -50,10 +54,7 @@ impl Lock {
     }
 
     /// Tries to take the lock. The inner error names the holder.
-    fn try_take(store: &dyn Store, run: &str) -> Result<Result<Self>> {
-        let Some(folder) = store.folder() else {
-            return Ok(Ok(Self { held: None }));
-        };
+    fn try_take(folder: &Folder, run: &str) -> Result<Result<Self>> {
         // Links, and everything but a regular file, are refused.
         let mut file = folder.open_file(LOCK, Access::Keep)?;
         Ok(match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -78,7 +79,7 @@ impl Lock {
                     .with_detail(ErrorDetail::Busy)
                     .with_hint("wait for it to end, or save to another folder"))
             }
-            Err(_) => Ok(Self { held: None }),
+            Err(_) => Ok(Self::none()),
         })
     }
 }

@@ -7,18 +7,25 @@ use std::{
     sync::{Mutex, atomic::AtomicBool},
 };
 
-use straightway_io::{Executor, Settings, store::Like};
+use straightway_io::{Executor, Settings, store::Condition};
 use straightway_memory::Memory;
 use straightway_weights::{Dtype, Shape};
 
-use super::{super::*, *};
+use super::*;
 use crate::{
-    name::{part_file, shard_draft, shard_file, tag_file, writer_file},
+    CheckpointSaver, Rank, Retention, SaveSource, SaverOptions, ShardReport, Steps,
+    name::{Removal, part_file, shard_draft, shard_file, tag_file},
+    removal::{self, Ledger},
     rendezvous::{Rendezvous, TrustedCoordinator, WaitLimit, announce, gather},
 };
 
 fn memory() -> Steps {
     Steps::in_store(Arc::new(Memory::new("run")))
+}
+
+fn objects(steps: &Steps) -> ObjectCoordination {
+    let root = Arc::clone(steps.shared());
+    ObjectCoordination { root }
 }
 
 fn all(steps: &Steps) -> Vec<String> {
@@ -42,10 +49,10 @@ fn write(steps: &Steps, attempt: &Attempt, rank: Rank, content: &[u8]) -> ShardR
     let bytes = fs::read(folder.path().join(part.attempt.folder()).join(draft)).unwrap();
     part.attempt = attempt.clone();
     (part.world, part.shard.rank) = (rank.world, rank.rank);
-    steps.begin(attempt).unwrap();
+    steps.coordination().begin(attempt).unwrap();
     let records = steps.root().below(attempt.folder().as_ref(), Missing::Refuse).unwrap();
     put(&*records, &writer_file(&part.writer), "", Durability::Unsynced).unwrap();
-    let home = steps.home(attempt, &part.writer).unwrap();
+    let home = steps.coordination().home(attempt, &part.writer).unwrap();
     part.shard.file = shard_file(rank.rank, rank.world, true, home.mark.as_deref());
     let draft = home
         .store
@@ -128,7 +135,7 @@ fn shards_outlive_a_commit_whose_manifest_may_still_appear() {
     let records = steps.root().below(late.folder().as_ref(), Missing::Refuse);
     let records = records.unwrap();
     put(&*records, &writer_file(&part.writer), "", Durability::Unsynced).unwrap();
-    steps.note_undecided(&late);
+    objects(&steps).note_undecided(&late);
     steps.abandon(&late);
     // The request of the first attempt is carried out now.
     steps.commit(vec![part], "null", 0).unwrap();
@@ -139,7 +146,7 @@ fn shards_outlive_a_commit_whose_manifest_may_still_appear() {
     let part = write(&steps, &lost, rank, b"lost");
     let records = steps.root().below(lost.folder().as_ref(), Missing::Refuse);
     put(&*records.unwrap(), &writer_file(&part.writer), "", Durability::Unsynced).unwrap();
-    steps.note_undecided(&lost);
+    objects(&steps).note_undecided(&lost);
     steps.abandon(&lost);
     assert!(all(&steps).contains(&"step-3".to_owned()));
     steps.sweep_left(Duration::ZERO).unwrap();
@@ -152,7 +159,7 @@ fn shards_outlive_an_attempt_whose_records_cannot_be_listed() {
     let steps = Steps::in_store(Arc::clone(&store));
     let late = attempt(1, 2);
     let part = write(&steps, &late, Rank { rank: 0, world: 1 }, b"content");
-    steps.note_undecided(&late);
+    objects(&steps).note_undecided(&late);
     let failing = stalled::Stalled {
         inner: store,
         name: String::new(),
@@ -179,10 +186,10 @@ fn the_shard_of_a_rank_that_comes_after_the_coordinator_gave_up_goes() {
         names(&*step.unwrap()).unwrap().len()
     };
     // While the coordinator may commit it, a rank that gives up must not remove its shard.
-    steps.withdraw(&given_up, &late.writer);
+    objects(&steps).withdraw(&given_up, &late.writer).unwrap();
     assert_eq!(shards(), 2);
     for is_killed in [true, false] {
-        steps.give_up(&given_up, &coordinator);
+        objects(&steps).give_up(&given_up, &coordinator).unwrap();
         assert_eq!(shards(), 0);
         // The shard of the slow rank becomes visible only now. If the rank is killed, a sweep finds the shard.
         let step = steps.root().below("step-3".as_ref(), Missing::Refuse);
@@ -194,7 +201,7 @@ fn the_shard_of_a_rank_that_comes_after_the_coordinator_gave_up_goes() {
         if is_killed {
             steps.sweep_left(Duration::ZERO).unwrap();
         } else {
-            steps.withdraw(&given_up, &late.writer);
+            objects(&steps).withdraw(&given_up, &late.writer).unwrap();
         }
         assert_eq!(all(&steps), Vec::<String>::new());
         coordinator = write(&steps, &given_up, rank(0), b"again").writer;
@@ -224,7 +231,8 @@ fn the_record_of_a_rank_that_begins_while_the_coordinator_gives_up_stays() {
         has_condition: true,
         fails_to_list: Arc::default(),
     };
-    Steps::in_store(Arc::new(stalled)).give_up(&given_up, &own.writer);
+    let root = Arc::new(stalled);
+    ObjectCoordination { root }.give_up(&given_up, &own.writer).unwrap();
     // A sweep finds the shard of that rank by its record.
     assert_eq!(names(&*records).unwrap(), [late]);
     assert_eq!(names(&*below("step-3").unwrap()).unwrap(), [""; 0]);
@@ -316,18 +324,23 @@ fn ranks_meet_in_a_store_without_folders() {
     assert!(error.is_none(), "a rank that comes late finds the step: {error:?}");
 }
 
+/// Leaves what a remover leaves that dies after its decision. Returns the step.
+fn decide_removal(steps: &Steps, step: u64) -> Arc<dyn Store> {
+    let held = Ledger::open(steps, step).unwrap().unwrap();
+    let identity = steps.identity(&held).unwrap();
+    let nonce = "0123456789abcdef".to_owned();
+    let removal = Removal { step, nonce };
+    Ledger::put(steps, &removal.intent(), "", Durability::Synced).unwrap();
+    let text = format!("remove {identity}");
+    Ledger::put(steps, &removal.decision(), &text, Durability::Synced).unwrap();
+    held
+}
+
 #[test]
 fn an_interrupted_removal_is_finished_by_the_next_save_of_that_step() {
     let steps = memory();
     save(&steps, 5).unwrap();
-    // A remover that died after its decision.
-    let held = Ledger::open(&steps, 5).unwrap().unwrap();
-    let identity = steps.identity(&held).unwrap();
-    let nonce = "0123456789abcdef".to_owned();
-    let removal = crate::name::Removal { step: 5, nonce };
-    Ledger::put(&steps, &removal.intent(), "", Durability::Synced).unwrap();
-    let text = format!("remove {identity}");
-    Ledger::put(&steps, &removal.decision(), &text, Durability::Synced).unwrap();
+    decide_removal(&steps, 5);
     assert!(steps.steps().unwrap().is_empty() && steps.manifest(5).is_err());
     steps.abandon(&attempt(5, 6));
     save(&steps, 5).unwrap();
@@ -343,13 +356,7 @@ fn new_step_survives(name: &str, has_condition: bool) -> (bool, bool) {
     let store: Arc<dyn Store> = Arc::new(Memory::new("run"));
     let others = Steps::in_store(Arc::clone(&store));
     save(&others, 5).unwrap();
-    let held = Ledger::open(&others, 5).unwrap().unwrap();
-    let identity = others.identity(&held).unwrap();
-    let nonce = "0123456789abcdef".to_owned();
-    let removal = crate::name::Removal { step: 5, nonce };
-    Ledger::put(&others, &removal.intent(), "", Durability::Synced).unwrap();
-    let text = format!("remove {identity}");
-    Ledger::put(&others, &removal.decision(), &text, Durability::Synced).unwrap();
+    let held = decide_removal(&others, 5);
     // A tag that was put too late.
     assert!(put(&*held, &tag_file("best"), "best\n", Durability::Synced).unwrap());
     let meanwhile = {
@@ -397,9 +404,9 @@ fn old_leftovers_of_killed_saves_are_swept_in_a_store_without_locks() {
     let before = all(&steps);
     // An attempt that may be alive is kept, with its hold.
     let now = SystemTime::now();
-    steps.sweep_aged(now + LEFT_AFTER / 2, LEFT_AFTER).unwrap();
+    objects(&steps).clear_aged(now + LEFT_AFTER / 2, LEFT_AFTER).unwrap();
     assert_eq!(all(&steps), before);
-    steps.sweep_aged(now + LEFT_AFTER * 2, LEFT_AFTER).unwrap();
+    objects(&steps).clear_aged(now + LEFT_AFTER * 2, LEFT_AFTER).unwrap();
     assert_eq!(all(&steps), ["step-3"], "with the shards and the hold");
     assert_eq!(steps.steps().unwrap(), [3]);
 }
