@@ -318,6 +318,15 @@ def test_an_untrusted_checkpoint_of_file_system_writer_runs_no_code(tmp_path, mo
     assert (tmp_path / "harm").exists()
 
 
+def test_the_pickled_planner_data_of_version_0_1_0_is_refused_by_name(tmp_path):
+    from straightway.torch._writer import PLANNER_DATA
+
+    with straightway.Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(1, {"w": torch.ones(2)}, metadata={PLANNER_DATA: "gAR9lC4="}, async_=False)
+    with pytest.raises(ValueError, match=r"0\.1\.0[\s\S]*checkpoint export"):
+        StorageReader(tmp_path / "step-1").read_metadata()
+
+
 class Progress:
     """State as trainers store it: numbers as tensors, and a list as the bytes of ``torch.save``."""
 

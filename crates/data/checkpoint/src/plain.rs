@@ -2,9 +2,9 @@
 //! process.
 //!
 //! A state has sets, dates, shapes and scalars besides its tensors. Python would pickle them, and unpickling runs code
-//! from the file. Here they are a closed list of types. [`Plain::decode`] reads the current encoding.
-//! [`Plain::unpickle`] reads the pickles of version 0.1.0, with an interpreter that knows only the types of that list
-//! and calls nothing. Both are pure functions from bytes to a [`Plain`]. The code that makes Python objects from one
+//! from the file. Here they are a closed list of types. [`Plain::decode`] reads the encoding of checkpoints.
+//! [`Plain::unpickle`] reads the pickles of PyTorch, with an interpreter that knows only the types of that list and
+//! calls nothing. Both are pure functions from bytes to a [`Plain`]. The code that makes Python objects from one
 //! only looks up names from the tables of this module.
 //!
 //! The encoding is JSON. `null`, booleans, strings and integers of 64 bits are written as they are. Everything else is

@@ -1,4 +1,4 @@
-//! Values that are not tensors: the current encoding, and the pickles of 0.1.0.
+//! Values that are not tensors: the encoding of checkpoints, and pickles.
 
 use straightway_checkpoint::{DEPTH_MAX, Plain};
 use straightway_core::Result;

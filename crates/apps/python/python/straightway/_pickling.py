@@ -1,7 +1,7 @@
 """Pickles values that are neither tensors nor plain data, and unpickles them if their writer is trusted.
 
 Unpickling can run any code. Without trust an interpreter in Rust reads the pickle. It knows only the types of plain
-data and calls nothing. It exists because version 0.1.0 pickled plain data too.
+data and calls nothing. It also reads the values of checkpoints of ``torch.distributed.checkpoint``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ A node is a list. Its first member is its kind:
     ["l", [node, …]]          a list; ["t", …] a tuple
     ["v", value]              None, a bool, a number or a string without surrogates, which JSON would change
     ["e", text]               a value of other types that are plain data; see ``_plain``
-    ["p", text]               anything else, pickled; 0.1.0 pickled plain data as well
+    ["p", text]               anything else, pickled
     ["x", name, library]      a tensor: ``pt`` or ``np``; with ``-complex`` behind it, the last dimension holds the
                               two halves of a complex number
     ["m", data, mask, more]   a masked array of NumPy: two nodes (the mask may be null), and a leaf with its fill value

@@ -25,7 +25,6 @@ from torch.futures import Future
 from .._arguments import StorageOptions
 from .._memory import writable
 from .._parts import Part
-from .._pickling import unpickled
 from .._restoring import Filling
 from .._saving import torch_name
 from .._straightway import Checkpoint, Store, has_store
@@ -211,10 +210,13 @@ def _pairs(opened: Checkpoint) -> dict[str, str]:
 
 
 def _planner_data(encoded: Any) -> Any:
-    """The data of the save planner. It must be plain data, even with ``trust``; version 0.1.0 pickled it."""
+    """The data of the save planner. It must be plain data, even with ``trust``."""
     match encoded:
         case str():
-            return unpickled(encoded, trust=False)
+            raise ValueError(
+                f"the manifest's {PLANNER_DATA!r} is a pickle, as version 0.1.0 wrote it\n"
+                "hint: `straightway checkpoint export` writes its tensors as safetensors files"
+            )
         case ["e" | "p", str()]:
             return leaf_value(encoded, trust=False)
     raise ValueError(f"the manifest's {PLANNER_DATA!r} is neither plain data nor a pickle")
