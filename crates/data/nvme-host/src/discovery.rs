@@ -12,7 +12,7 @@ use straightway_nvme::{
     },
 };
 
-use crate::{opening::Opening, portal::Portal, settings::HostSettings};
+use crate::{portal::Portal, session::opening::Opening, settings::HostSettings};
 
 /// The maximum number of entries of one log.
 const ENTRIES_MAX: u64 = 4096;

@@ -7,17 +7,8 @@
 //! |---|---|
 //! | [`NvmeTcp`] | the store of one portal |
 //! | [`HostSettings`] | host NQN and identifier, digests, timeouts, additional addresses |
-//! | `subsystem` | a subsystem and its paths; the choice of controllers for a namespace |
-//! | `side` | side queues, for headers and flushes |
-//! | `path` | one address: connects, reconnects, and reports its state |
-//! | `controller` | an association: limits, queue identifiers, ANA states |
-//! | `opening` | the setup of an association |
-//! | `control` | the thread of an association: keep-alive and asynchronous events, while the controller is in use |
-//! | `link` | one blocking connection: the admin queue, and every I/O queue until it is connected |
-//! | `verify`, `verdicts` | checks that a namespace is the same one on each controller; the results |
-//! | `history` | the addresses that confirmed one opening of a namespace |
-//! | `index` | names and versions of files on Straightway targets |
-//! | `unchanged` | the check after a transfer that no namespace changed |
+//! | `identity` | names and versions; the proof that each controller has the namespace that was opened |
+//! | `session` | paths, associations, queues and their control threads; knows nothing of `identity` |
 //! | `quarantine` | blocks of lost writes, in the whole process |
 //! | [`NvmeEngine`] | the data path of a lane |
 //!
@@ -29,27 +20,15 @@
 //! has no operation on them. A write that may still be executed after a connection loss is repeated unchanged. Other
 //! data for the same blocks waits until the old controller is certainly gone.
 
-mod control;
-mod controller;
 mod discovery;
 mod engine;
-mod history;
-mod index;
-mod link;
-mod login;
+mod identity;
 mod namespace;
-mod opening;
-mod path;
 mod portal;
 mod quarantine;
-mod refusal;
+mod session;
 mod settings;
-mod side;
 mod store;
-mod subsystem;
-mod unchanged;
-mod verdicts;
-mod verify;
 
 pub use discovery::{DiscoveredSubsystem, discover};
 pub use engine::NvmeEngine;

@@ -17,12 +17,14 @@ use straightway_nvme::{Nqn, index::NameIndex};
 use crate::{
     discovery::discover,
     engine::NvmeEngine,
-    index::{self, EntryKey, Lookup},
-    namespace::{InPlace, Namespace, changed},
+    identity::{
+        catalog::{Catalog, EntryKey, Lookup, has_folder},
+        opened::changed,
+        unchanged,
+    },
+    namespace::{InPlace, Namespace},
     portal::Portal,
     settings::HostSettings,
-    subsystem::Subsystem,
-    unchanged,
 };
 
 /// The store family: stores whose lanes can share this engine.
@@ -43,14 +45,14 @@ const SUBSYSTEMS_MAX: usize = 256;
 pub struct NvmeTcp {
     portal: Portal,
     settings: Arc<HostSettings>,
-    subsystems: Arc<Lock<BTreeMap<Nqn, Arc<Subsystem>>>>,
+    catalogs: Arc<Lock<BTreeMap<Nqn, Arc<Catalog>>>>,
     /// The prefix of all names: empty, or path components that end with `/`.
     prefix: String,
 }
 
 /// A parsed object name.
 struct Place {
-    subsystem: Arc<Subsystem>,
+    catalog: Arc<Catalog>,
     /// The part of the name after the NQN.
     rest: String,
 }
@@ -82,7 +84,7 @@ impl NvmeTcp {
         Self {
             portal,
             settings: Arc::new(settings),
-            subsystems: Arc::default(),
+            catalogs: Arc::default(),
             prefix: String::new(),
         }
     }
@@ -93,46 +95,46 @@ impl NvmeTcp {
         let full = format!("{}{}", self.prefix, text(self, name)?);
         let (nqn, rest) = full.split_once('/').unwrap_or((&full, ""));
         let nqn = Nqn::new(nqn).map_err(|error| refuse(error.0))?;
-        let mut all = self.subsystems.lock();
-        let known = all.get(&nqn).filter(|known| known.is_own());
-        let subsystem = if let Some(known) = known {
+        let mut all = self.catalogs.lock();
+        let known = all.get(&nqn).filter(|known| known.subsystem.is_own());
+        let catalog = if let Some(known) = known {
             Arc::clone(known)
         } else {
             if all.len() >= SUBSYSTEMS_MAX {
                 all.clear();
             }
-            let made = Subsystem::new(&self.portal, nqn.clone(), &self.settings);
+            let made = Catalog::new(&self.portal, nqn.clone(), &self.settings);
             all.insert(nqn, Arc::clone(&made));
             made
         };
-        subsystem.allow_retries();
+        catalog.subsystem.allow_retries();
         let rest = rest.to_owned();
-        Ok(Place { subsystem, rest })
+        Ok(Place { catalog, rest })
     }
 
     fn namespace(&self, name: &OsStr) -> Result<Namespace> {
         let place = self.find(name)?;
         let shown = self.describe(name);
-        let Place { subsystem, rest } = &place;
-        let index = match index::lookup(subsystem, EntryKey::Name(rest.as_bytes()))? {
-            Lookup::Found(entry) => return Namespace::open_entry(subsystem, entry, shown),
+        let Place { catalog, rest } = &place;
+        let index = match catalog.lookup(EntryKey::Name(rest.as_bytes()))? {
+            Lookup::Found(entry) => return Namespace::open_entry(catalog, entry, shown),
             Lookup::Missing(index) => index,
         };
         let has_index = index.is_some();
         let index = index.unwrap_or_default();
         let missing = |why: &str| Error::new(ErrorKind::NotFound, "open", &shown, why);
-        if index::has_folder(&index, rest) {
+        if has_folder(&index, rest) {
             return Err(missing("it is a folder").with_hint("name a file in it"));
         }
         if let Some(nsid) = place.nsid() {
             // The entry shows when the file of the namespace is replaced. It is read anew: that in the index may have
             // an old version.
             let entry = if index.entries.iter().any(|entry| entry.nsid == nsid) {
-                index::lookup(subsystem, EntryKey::Namespace(nsid))?.into_entry()
+                catalog.lookup(EntryKey::Namespace(nsid))?.into_entry()
             } else {
                 None
             };
-            return Namespace::open(subsystem, nsid, entry, shown);
+            return Namespace::open(catalog, nsid, entry, shown);
         }
         Err(if place.is_number() {
             let why = "a namespace is 1 to 4294967294";
@@ -146,9 +148,9 @@ impl NvmeTcp {
 
     /// The objects and folders directly below a place, with the known properties of the objects.
     fn names(place: &Place) -> Result<BTreeMap<String, Named>> {
-        let Some(index) = index::read(&place.subsystem)? else {
+        let Some(index) = place.catalog.read()? else {
             let numbers = match place.folder().as_str() {
-                "" => index::numbers(&place.subsystem)?,
+                "" => place.catalog.numbers()?,
                 _ => Vec::new(),
             };
             let named = |nsid: u32| (nsid.to_string(), Named::new(nsid.to_string()));
@@ -216,9 +218,9 @@ impl Store for NvmeTcp {
         let mut flushed: Vec<&str> = Vec::new();
         let own: Vec<_> = written.iter().filter_map(Namespace::of).collect();
         for namespace in &own {
-            if !flushed.contains(&namespace.name.as_str()) {
-                namespace.flush()?;
-                flushed.push(&namespace.name);
+            if !flushed.contains(&namespace.name()) {
+                namespace.opened.flush()?;
+                flushed.push(namespace.name());
             }
         }
         Ok(())
@@ -230,7 +232,7 @@ impl Store for NvmeTcp {
         let mut own = Vec::new();
         for object in objects {
             match Namespace::of(object) {
-                Some(namespace) => own.push(namespace),
+                Some(namespace) => own.push(Arc::clone(&namespace.opened)),
                 None => object.check_unchanged()?,
             }
         }
@@ -264,13 +266,13 @@ impl Store for NvmeTcp {
     /// A number is a folder only if the target has names below it.
     fn below(&self, folder: &OsStr, _: Missing) -> Result<Arc<dyn Store>> {
         let place = self.find(folder)?;
-        let is_folder = |index: Arc<NameIndex>| index::has_folder(&index, &place.rest);
-        if place.nsid().is_some() && !index::current(&place.subsystem)?.is_some_and(is_folder) {
+        let is_folder = |index: Arc<NameIndex>| has_folder(&index, &place.rest);
+        if place.nsid().is_some() && !place.catalog.current()?.is_some_and(is_folder) {
             let why = "it is a namespace, not a folder";
             let error = Error::new(ErrorKind::Invalid, "list", self.describe(folder), why);
             return Err(error.with_hint("name a folder that the target serves, or `ls` its NQN"));
         }
-        let prefix = format!("{}/{}", place.subsystem.nqn, place.folder());
+        let prefix = format!("{}/{}", place.catalog.subsystem.nqn, place.folder());
         Ok(Arc::new(Self { prefix, ..self.clone() }))
     }
 
@@ -293,7 +295,7 @@ impl Store for NvmeTcp {
     fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
         let own = drafts.into_iter().map(own_draft::<InPlace>);
         for InPlace { namespace } in own.collect::<Result<Vec<_>>>()? {
-            namespace.flush()?;
+            namespace.opened.flush()?;
         }
         Ok(())
     }

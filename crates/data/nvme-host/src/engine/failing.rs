@@ -11,7 +11,7 @@ use straightway_nvme::Status;
 use super::{NvmeEngine, UNWANTED_MAX};
 use crate::{
     quarantine::QUARANTINE,
-    subsystem::{kind_of, remedy},
+    session::failure::{kind_of, remedy},
 };
 
 impl NvmeEngine {
@@ -21,7 +21,7 @@ impl NvmeEngine {
         let Some(status) = request.refused else {
             let bytes = request.result_bytes;
             if request.is_write() {
-                request.namespace.print.history.end_write();
+                request.namespace.opened.history.end_write();
             }
             return self.finish(index, Ok(bytes));
         };
@@ -29,7 +29,7 @@ impl NvmeEngine {
         queue.backlog.retain(|bound| *bound != index);
         let controller = &queue.controller;
         if status.is_ana() {
-            controller.request_ana_refresh();
+            controller.association.request_ana_refresh();
             self.reaches.clear();
         }
         request.failures += 1;
@@ -50,7 +50,7 @@ impl NvmeEngine {
     fn refused(&mut self, index: u32, status: Status) {
         let request = &self.requests[index];
         let operation = if request.is_write() { "write to" } else { "read" };
-        let (name, offset) = (&request.namespace.name, request.offset);
+        let (name, offset) = (request.namespace.name(), request.offset);
         let why = format!("at byte {offset}: {status}");
         let error = Error::new(kind_of(status), operation, name, why).with_hint(remedy(status));
         self.finish(index, Err(io::Error::other(error)));
@@ -89,7 +89,7 @@ impl NvmeEngine {
             let request = &mut self.requests[index];
             if request.is_write() && request.issued > 0 {
                 let bytes = request.offset..request.offset + request.bytes as u64;
-                let (nqn, nsid) = (&request.namespace.subsystem.nqn, request.namespace.nsid);
+                let (nqn, nsid) = (&request.namespace.opened.subsystem().nqn, request.namespace.nsid());
                 QUARANTINE.add(nqn, nsid, bytes, held_until);
                 request.is_repeat = true;
             }
@@ -98,7 +98,7 @@ impl NvmeEngine {
             request.failures += u32::from(open > 0);
             request.tries.retries += u32::from(open > 0);
             if request.failures > settings.retries_max {
-                let (name, tries) = (&request.namespace.name, request.failures);
+                let (name, tries) = (request.namespace.name(), request.failures);
                 let why = format!("the connection was lost {tries} times: {why}");
                 let error = Error::new(ErrorKind::Transient, "transfer", name, why)
                     .with_hint("check the network and the target");

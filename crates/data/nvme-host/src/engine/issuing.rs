@@ -19,13 +19,10 @@ use super::{
     request::Request,
 };
 use crate::{
-    controller::Controller,
+    identity::{reach::Choice, verdicts::Verdict, verify::VERIFY_INTERVAL},
     namespace::Namespace,
     quarantine::QUARANTINE,
-    refusal::Refusal,
-    subsystem::Choice,
-    verdicts::Verdict,
-    verify::{VERIFY_INTERVAL, other_machine, verdict},
+    session::{controller::Controller, failure::Refusal},
 };
 
 /// The time for which a choice of controllers is cached. An ended controller is noticed immediately.
@@ -60,16 +57,19 @@ impl NvmeEngine {
             // Only idle engines survive a fork: the threads that use others do not exist in the child.
             self.process = std::process::id();
         }
-        if !namespace.subsystem.is_of(self.process) {
+        if !namespace.opened.subsystem().is_of(self.process) {
             let why = "it was opened before this process was forked: open it again";
             return self.refuse(io, ErrorKind::Invalid, why);
         }
         let (end, left) = (
             io.offset.saturating_add(io.bytes as u64),
-            namespace.bytes.saturating_sub(io.offset),
+            namespace.bytes().saturating_sub(io.offset),
         );
-        if io.op == Op::Write && end > namespace.bytes {
-            let why = format!("it is written up to byte {end}, beyond its end at {}", namespace.bytes);
+        if io.op == Op::Write && end > namespace.bytes() {
+            let why = format!(
+                "it is written up to byte {end}, beyond its end at {}",
+                namespace.bytes()
+            );
             return self.refuse(io, ErrorKind::Invalid, &why);
         }
         // Bytes beyond the end do not exist.
@@ -112,7 +112,7 @@ impl NvmeEngine {
             return BindResult::Failed(Error::new(
                 ErrorKind::Cancelled,
                 "transfer",
-                &namespace.name,
+                namespace.name(),
                 "its job was stopped",
             ));
         }
@@ -121,8 +121,8 @@ impl NvmeEngine {
         }
         if request.is_write() && !request.is_repeat {
             let bytes = request.offset..request.offset + request.bytes as u64;
-            let nqn = &namespace.subsystem.nqn;
-            if let Some(until) = QUARANTINE.until(nqn, namespace.nsid, &bytes, now) {
+            let nqn = &namespace.opened.subsystem().nqn;
+            if let Some(until) = QUARANTINE.until(nqn, namespace.nsid(), &bytes, now) {
                 return BindResult::Until(until);
             }
         }
@@ -143,7 +143,7 @@ impl NvmeEngine {
         let serves = |queue: &Queue| queue.serves == controller.number && queue.ending.is_none();
         let joined = self.queues.iter().find(|(_, queue)| serves(queue));
         let Some(queue) = joined.map(|(queue, _)| queue) else {
-            return self.connect_for(&namespace.name, &controller, now);
+            return self.connect_for(namespace.name(), &controller, now);
         };
         if self.queues[queue].controller.number != controller.number
             && let Err(result) = self.confirm(number, queue, now)
@@ -151,15 +151,10 @@ impl NvmeEngine {
             return result;
         }
         let request = &mut self.requests[number];
-        if request.is_write()
-            && !namespace
-                .print
-                .history
-                .begin_write(self.queues[queue].controller.boot())
-        {
+        let history = &namespace.opened.history;
+        if request.is_write() && !history.begin_write_on(&self.queues[queue].controller.association) {
             // Another lane has just written to another machine. The next choice leaves this one out.
-            self.reaches
-                .retain(|reach| reach.opening != namespace.print.history.opening);
+            self.reaches.retain(|reach| reach.opening != history.opening);
             return BindResult::Until(now + VERIFY_INTERVAL);
         }
         request.queue = Some(queue);
@@ -175,15 +170,9 @@ impl NvmeEngine {
         let own = &self.queues[queue].controller;
         let request = &mut self.requests[number];
         let namespace = &request.namespace;
-        match verdict(own, &namespace.print) {
-            Verdict::Same if !namespace.print.history.permits_boot(own.boot()) => {
-                let why = other_machine(own.address);
-                return Err(BindResult::Failed(namespace.subsystem.replaced(&why)));
-            }
+        match namespace.opened.verdict(own) {
             Verdict::Same => return Ok(()),
-            Verdict::Other(why) => {
-                return Err(BindResult::Failed(namespace.subsystem.replaced(&why)));
-            }
+            Verdict::Other(why) => return Err(BindResult::Failed(namespace.opened.replaced(&why))),
             Verdict::Pending => {}
         }
         // An association that ends before it answers is replaced, but not endlessly.
@@ -193,7 +182,7 @@ impl NvmeEngine {
         }
         if request.failures > own.settings.retries_max {
             let why = format!("{} does not confirm the namespace", own.address);
-            let error = Error::new(ErrorKind::Transient, "transfer", &namespace.name, why)
+            let error = Error::new(ErrorKind::Transient, "transfer", namespace.name(), why)
                 .with_hint("check the network and the target");
             return Err(BindResult::Failed(error));
         }
@@ -202,7 +191,7 @@ impl NvmeEngine {
 
     /// The index of the cached controllers for a namespace. Chooses again when the cache entry is old.
     fn reach(&mut self, namespace: &Namespace, now: Instant) -> Result<usize, BindResult> {
-        let opening = namespace.print.history.opening;
+        let opening = namespace.opened.history.opening;
         let known = self.reaches.iter().position(|r| r.opening == opening);
         if let Some(known) = known {
             let reach = &self.reaches[known];
@@ -212,7 +201,7 @@ impl NvmeEngine {
             }
             self.reaches.swap_remove(known);
         }
-        match namespace.subsystem.choose(&namespace.print, now) {
+        match namespace.opened.choose(now) {
             Choice::Use(controllers) => {
                 for controller in &controllers {
                     controller.touch();
@@ -345,7 +334,7 @@ impl NvmeEngine {
             return false;
         }
         let limits = queue.controller.limits;
-        let block = 1_usize << request.namespace.block_shift;
+        let block = 1_usize << request.namespace.opened.print.block_shift;
         let most = (limits.transfer_bytes as usize).min(block << 16) / block * block;
         let start = request.issued;
         let bytes = (request.bytes - start).min(most);
@@ -370,7 +359,7 @@ impl NvmeEngine {
         let range = request.namespace.range(request.offset + start as u64, bytes as u64);
         let length = u32::try_from(bytes).expect("commands are short");
         let cid = queue.commands[slot].cid;
-        let nsid = request.namespace.nsid;
+        let nsid = request.namespace.nsid();
         if !request.is_write() {
             queue.long_reads += usize::from(bytes > COPIED_BYTES_MAX);
             let sqe = Nvm::Read(range).sqe(nsid).with_cid(cid);

@@ -10,9 +10,9 @@ use straightway_io::slab::Slab;
 use straightway_nvme::{Cqe, Framing, pdu::HEAD_BYTES_MAX};
 use straightway_sys::{Socket, uring::sockets::Operation};
 
-use crate::{
+use crate::session::{
     controller::{Controller, QueueId},
-    refusal::Refusal,
+    failure::Refusal,
 };
 
 /// The size of the buffer for headers and for payloads that arrive with them.

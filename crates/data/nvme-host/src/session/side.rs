@@ -5,11 +5,10 @@ use std::{sync::Arc, time::Instant};
 use straightway_core::Lock;
 use straightway_nvme::{Cqe, Sgl, Sqe, Status, nvm::Nvm};
 
-use crate::{
+use super::{
     controller::{Controller, QueueId},
-    link::{Link, LinkError},
-    verdicts::Verdict,
-    verify::{Fingerprint, VERIFY_INTERVAL, other_machine, verdict},
+    failure::LinkError,
+    link::Link,
 };
 
 /// The side queues of a subsystem: at most one for each controller.
@@ -42,8 +41,8 @@ pub(crate) enum SideFailure {
     Lost(String),
     /// The target failed the command.
     Refused(Status),
-    /// The association of the queue has another namespace, or is with another machine. The command was not sent.
-    Other(Arc<str>),
+    /// The association of the queue must not get the command. It was not sent.
+    Forbidden(Arc<str>),
 }
 
 impl SideQueues {
@@ -63,11 +62,12 @@ impl SideQueues {
         side
     }
 
-    /// Runs a command for a namespace on a controller. Connects the queue if there is none.
+    /// Runs a command on a controller. Connects the queue if there is none. `permit` is asked before the command is
+    /// sent, with the association of the queue: it may be another one than the requested, with another target.
     pub(crate) fn run(
         &self,
         controller: &Arc<Controller>,
-        print: &Fingerprint,
+        permit: impl FnOnce(&Arc<Controller>) -> Result<(), SideFailure>,
         sqe: Sqe,
         out: &[u8],
         into: &mut [u8],
@@ -80,18 +80,7 @@ impl SideQueues {
             None => SideQueue::connect(controller)?,
         };
         let queue = slot.insert(known);
-        if queue.controller.number != controller.number {
-            confirm(&queue.controller, print)?;
-        }
-        // A flush must reach the machine that has the writes, and all writes go to one machine.
-        let (boot, history) = (queue.controller.boot(), &print.history);
-        let is_permitted = match out.len() {
-            0 => history.permits_boot(boot),
-            _ => history.begin_write(boot),
-        };
-        if !is_permitted {
-            return Err(SideFailure::Other(other_machine(queue.controller.address).into()));
-        }
+        permit(&queue.controller)?;
         controller.touch();
         queue.controller.touch();
         let capsule = queue.controller.limits.capsule_bytes as usize;
@@ -125,28 +114,11 @@ impl SideQueue {
     fn connect(controller: &Arc<Controller>) -> Result<Self, SideFailure> {
         let queue = controller.any_queue();
         let (own, mut link, id) = queue.map_err(|refusal| SideFailure::Connect(refusal.why))?;
-        link.set_owner(&own);
+        link.set_owner(&own.association);
         Ok(Self {
             link,
             controller: own,
             _id: id,
         })
-    }
-}
-
-/// Waits until an association confirms a namespace. Another association than the requested one may be with another
-/// target.
-fn confirm(own: &Arc<Controller>, print: &Fingerprint) -> Result<(), SideFailure> {
-    loop {
-        match verdict(own, print) {
-            Verdict::Same => return Ok(()),
-            Verdict::Other(why) => return Err(SideFailure::Other(why)),
-            Verdict::Pending => {
-                if let Some(why) = own.ended() {
-                    return Err(SideFailure::Connect(why.to_owned()));
-                }
-                std::thread::sleep(VERIFY_INTERVAL);
-            }
-        }
     }
 }

@@ -9,11 +9,11 @@ use straightway_nvme::{
 };
 use straightway_sys::nonce::fill_random;
 
-use crate::{
-    link::{Link, LinkError},
-    refusal::Refusal,
-    settings::HostSettings,
+use super::{
+    failure::{LinkError, Refusal},
+    link::Link,
 };
+use crate::settings::HostSettings;
 
 /// The buffer for a message of the controller, the same size as in Linux.
 const RECEIVE_BYTES: u32 = 4096;

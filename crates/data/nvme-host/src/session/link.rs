@@ -20,31 +20,16 @@ use straightway_nvme::{
 };
 use straightway_sys::Socket;
 
-use crate::{controller::Controller, refusal::Refusal};
+use super::{
+    association::Association,
+    failure::{LinkError, Refusal},
+};
 
 /// The command identifier of the Asynchronous Event Request. Other commands count up from 0.
 const EVENT_CID: u16 = 0xf000;
 
-/// The interval at which a waiting command looks at the controller of its queue.
+/// The interval at which a waiting command looks at the association of its queue.
 const OWNER_INTERVAL: Duration = Duration::from_millis(50);
-
-/// The cause of a failed command.
-#[derive(Debug)]
-pub(crate) enum LinkError {
-    /// The connection is no longer usable.
-    Broken(String),
-    /// The target failed the command with a status. The second field is the result.
-    Refused(Status, u64),
-}
-
-impl std::fmt::Display for LinkError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Broken(why) => f.write_str(why),
-            Self::Refused(status, _) => write!(f, "{status}"),
-        }
-    }
-}
 
 type Result<T> = std::result::Result<T, LinkError>;
 
@@ -61,8 +46,8 @@ pub(crate) struct Link {
     next_cid: u16,
     has_event_request: bool,
     events: VecDeque<AsyncEvent>,
-    /// The controller of an I/O queue. It is in use while a command waits, and the command ends with it.
-    owner: Option<Arc<Controller>>,
+    /// The association of an I/O queue. It is in use while a command waits, and the command ends with it.
+    owner: Option<Arc<Association>>,
 }
 
 impl Link {
@@ -113,8 +98,8 @@ impl Link {
         Ok(self.run(sqe, &data.encode(), &mut [], deadline)?.result)
     }
 
-    /// Sets the controller of an I/O queue.
-    pub(crate) fn set_owner(&mut self, owner: &Arc<Controller>) {
+    /// Sets the association of an I/O queue.
+    pub(crate) fn set_owner(&mut self, owner: &Arc<Association>) {
         self.owner = Some(Arc::clone(owner));
     }
 
@@ -336,14 +321,14 @@ impl Link {
         Ok(())
     }
 
-    /// The time of the next wait: until the deadline, or until the controller is looked at.
+    /// The time of the next wait: until the deadline, or until the association is looked at.
     fn wait_time(&self, deadline: Instant) -> Result<Duration> {
         let left = remaining(deadline)?;
         let most = self.owner.as_ref().map_or(left, |_| OWNER_INTERVAL);
         Ok(left.min(most))
     }
 
-    /// Marks the controller of an I/O queue as in use. Fails if it has ended: its control thread noticed that the
+    /// Marks the association of an I/O queue as in use. Fails if it has ended: its control thread noticed that the
     /// target is silent, or the target has dropped the queue.
     fn check_owner(&self) -> Result<()> {
         let Some(owner) = &self.owner else {

@@ -9,7 +9,8 @@ use std::{
 use straightway_core::{Error, ErrorKind, Lock};
 use straightway_nvme::Nqn;
 
-use crate::{control::IDLE, controller::Controller, portal::Portal, refusal::Refusal, settings::HostSettings};
+use super::{control::IDLE, controller::Controller, failure::Refusal};
+use crate::{portal::Portal, settings::HostSettings};
 
 /// One address of a subsystem.
 #[derive(Debug)]
@@ -232,7 +233,7 @@ impl Path {
         state.next = Instant::now();
         state.failure = None;
         if let Some(controller) = &state.controller {
-            controller.restart_waits();
+            controller.association.restart_waits();
         }
     }
 }

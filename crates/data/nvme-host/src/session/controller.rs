@@ -1,10 +1,10 @@
-//! An association with a controller: its limits, its queue identifiers, and its end.
+//! An association with a controller: its limits, its queue identifiers, and its admin commands.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     net::SocketAddr,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
@@ -17,19 +17,17 @@ use straightway_nvme::{
     admin::Admin,
     fabrics::{Connect, Connected},
     identify,
-    log::{AnaLog, AnaState},
 };
 
-use crate::{
+use super::{
+    association::Association,
     control::{self, AdminRequest},
-    index::IndexCache,
-    link::{Link, LinkError},
+    failure::{LinkError, Refusal},
+    link::Link,
     login,
     opening::{Opening, connect_data, read_ana},
-    refusal::Refusal,
-    settings::HostSettings,
-    verdicts::Verdicts,
 };
+use crate::settings::HostSettings;
 
 /// The time that the control thread may take in addition to the timeout of a command.
 const CONTROL_SLACK: Duration = Duration::from_secs(1);
@@ -52,7 +50,7 @@ pub(crate) struct Limits {
     /// Command retry delays 1 to 3, in units of 100 ms.
     pub(crate) retry_delays: [u16; 3],
     /// The time that a namespace may stay inaccessible before its I/O fails: ANATT.
-    transition: Duration,
+    pub(crate) transition: Duration,
     /// The granularity of the keep-alive timeout: KAS.
     keep_alive_step: Duration,
 }
@@ -89,6 +87,8 @@ pub(crate) struct Controller {
     /// A number that is unique in this process.
     pub(crate) number: u64,
     pub(crate) limits: Limits,
+    /// The state that its control thread and its queues share.
+    pub(crate) association: Arc<Association>,
     pub(crate) settings: Arc<HostSettings>,
     pub(crate) address: SocketAddr,
     /// Whether it was made for one queue, because the path's controller grants no more.
@@ -96,21 +96,9 @@ pub(crate) struct Controller {
     subsystem: Nqn,
     id: u16,
     queue_ids: Lock<VecDeque<u16>>,
-    ended: OnceLock<String>,
     asks: Lock<mpsc::Sender<AdminRequest>>,
-    /// Increases with use. A controller is idle if it does not change for a while.
-    activity: AtomicU64,
     /// Whether it ever had an I/O queue.
     has_served: AtomicBool,
-    ana: Lock<Option<AnaLog>>,
-    wants_ana: AtomicBool,
-    /// The times since which I/O has waited for inaccessible namespaces.
-    waits: Lock<BTreeMap<u32, Instant>>,
-    pub(crate) verdicts: Arc<Verdicts>,
-    pub(crate) index: IndexCache,
-    /// The boot of the target's machine, as of the last verification; 0 if it is not known. Lanes read it, and must not
-    /// wait for the index.
-    boot: AtomicU64,
 }
 
 /// The identifier of an I/O queue. It is released on drop.
@@ -138,48 +126,40 @@ impl Controller {
         let mut admin = Opening::new(address, subsystem, settings)?;
         let page = admin.identify()?;
         admin.check(&page)?;
-        let ana = if page.has_ana() {
-            Some(read_ana(&mut admin.link, &page, admin.deadline)?)
-        } else {
-            None
-        };
+        let association = Arc::new(Association::default());
+        if page.has_ana() {
+            association.set_ana(read_ana(&mut admin.link, &page, admin.deadline)?);
+        }
         let queues = admin.ask_for_queues()?;
         admin.ask_for_events(page.events)?;
         let entries = u32::from(admin.capabilities.size_max()) + 1;
         let (asks, asked) = mpsc::channel();
-        let controller = Arc::new(Self {
+        let limits = Limits::new(&page, entries, settings);
+        let started = control::start(&association, settings, admin.link, page, asked);
+        started.map_err(|error| Refusal::transient(format!("no control thread: {error}")))?;
+        Ok(Arc::new(Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            limits: Limits::new(&page, entries, settings),
+            limits,
+            association,
             settings: Arc::clone(settings),
             address,
             is_further,
             subsystem: subsystem.clone(),
             id: admin.id,
             queue_ids: Lock::new((1..=queues).collect()),
-            ended: OnceLock::new(),
             asks: Lock::new(asks),
-            activity: AtomicU64::new(0),
             has_served: AtomicBool::new(false),
-            ana: Lock::new(ana),
-            wants_ana: AtomicBool::new(false),
-            waits: Lock::default(),
-            verdicts: Arc::default(),
-            index: IndexCache::default(),
-            boot: AtomicU64::new(0),
-        });
-        let started = control::start(&controller, admin.link, page, asked);
-        started.map_err(|error| Refusal::transient(format!("no control thread: {error}")))?;
-        Ok(controller)
+        }))
     }
 
     /// The cause of its end; `None` while it is usable.
     pub(crate) fn ended(&self) -> Option<&str> {
-        self.ended.get().map(String::as_str)
+        self.association.ended()
     }
 
     /// Ends the association. Only the first cause is kept.
     pub(crate) fn end(&self, why: impl Into<String>) {
-        let _ = self.ended.set(why.into());
+        self.association.end(why);
     }
 
     /// The time for which it may still execute commands after its connections were lost.
@@ -192,61 +172,9 @@ impl Controller {
         self.has_served.load(Ordering::Relaxed)
     }
 
-    /// The boot of the target's machine; 0 if it is not known.
-    pub(crate) fn boot(&self) -> u64 {
-        self.boot.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_boot(&self, boot: u64) {
-        self.boot.store(boot, Ordering::Release);
-    }
-
     /// Marks it as in use.
     pub(crate) fn touch(&self) {
-        self.activity.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn activity(&self) -> u64 {
-        self.activity.load(Ordering::Relaxed)
-    }
-
-    /// The ANA state of a namespace; optimized if the controller does not report ANA states.
-    pub(crate) fn state_of(&self, nsid: u32) -> AnaState {
-        let ana = self.ana.lock();
-        ana.as_ref().map_or(AnaState::Optimized, |log| {
-            log.state_of(nsid).unwrap_or(AnaState::Inaccessible)
-        })
-    }
-
-    /// Requests that the control thread reads the ANA log again.
-    pub(crate) fn request_ana_refresh(&self) {
-        self.wants_ana.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn take_ana_request(&self) -> bool {
-        self.wants_ana.swap(false, Ordering::Relaxed)
-    }
-
-    /// Takes over new ANA states. A namespace that is or was accessible is waited for from the start next time.
-    pub(crate) fn set_ana(&self, log: AnaLog) {
-        let mut ana = self.ana.lock();
-        let is_usable = |log: &AnaLog, nsid: u32| log.state_of(nsid).is_some_and(AnaState::is_usable);
-        self.waits.lock().retain(|nsid, _| {
-            let was_usable = ana.as_ref().is_some_and(|before| is_usable(before, *nsid));
-            !was_usable && !is_usable(&log, *nsid)
-        });
-        *ana = Some(log);
-    }
-
-    /// Whether an inaccessible namespace has been waited for longer than a change of its state may take.
-    pub(crate) fn is_overdue(&self, nsid: u32, now: Instant) -> bool {
-        let since = *self.waits.lock().entry(nsid).or_insert(now);
-        now.saturating_duration_since(since) > self.limits.transition
-    }
-
-    /// Lets inaccessible namespaces be waited for again.
-    pub(crate) fn restart_waits(&self) {
-        self.waits.lock().clear();
+        self.association.touch();
     }
 
     /// Runs an admin command on the control thread and returns its data.
@@ -269,7 +197,7 @@ impl Controller {
     }
 
     /// Runs admin commands. Runs them again if the target refuses one and permits a retry, as often as an I/O.
-    pub(crate) fn retry<T>(&self, run: impl Fn(&Self) -> Result<T, LinkError>) -> Result<T, LinkError> {
+    pub(crate) fn retry<T>(self: &Arc<Self>, run: impl Fn(&Arc<Self>) -> Result<T, LinkError>) -> Result<T, LinkError> {
         let mut tries = 0;
         loop {
             match run(self) {

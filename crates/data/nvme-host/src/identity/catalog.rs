@@ -1,19 +1,24 @@
-//! The name index of a subsystem, which Straightway targets have, and the list of namespaces.
+//! The names of a subsystem: its name index, which Straightway targets have, or the list of its namespaces.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
-    sync::{Arc, MutexGuard},
+    sync::{Arc, Weak},
 };
 
 use straightway_core::{Error, ErrorKind, Lock, Result};
 use straightway_nvme::{
+    Nqn,
     admin::{Admin, GetLog, Identify},
     identify::{IDENTIFY_BYTES, LIST_MAX, decode_list, page},
     index::{INDEX_HEADER_BYTES, INDEX_PAGE, INDEX_SCANS, IndexEntry, IndexHeader, NameIndex},
 };
 
-use crate::{controller::Controller, link::LinkError, subsystem::Subsystem};
+use crate::{
+    portal::Portal,
+    session::{controller::Controller, failure::LinkError, subsystem::Subsystem},
+    settings::HostSettings,
+};
 
 /// The maximum number of bytes of the index that one command reads.
 const READ_BYTES_MAX: usize = 64 << 10;
@@ -31,9 +36,17 @@ const UNSTABLE: &str = "its index changes faster than it can be read";
 /// The maximum number of namespaces that are listed without an index.
 const NAMESPACES_MAX: usize = 1 << 16;
 
+/// A subsystem and its name index.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    pub(crate) subsystem: Subsystem,
+    /// The last index of each connected controller.
+    caches: Lock<Vec<(Weak<Controller>, Arc<IndexCache>)>>,
+}
+
 /// The last index of a controller. It shows where the entry of a name is. The lengths and versions in it may be old.
-#[derive(Debug, Default)]
-pub(crate) struct IndexCache(Lock<Option<CachedIndex>>);
+/// The lock is held while the index is read, so that threads that verify namespaces at once read the whole of it once.
+type IndexCache = Lock<Option<CachedIndex>>;
 
 /// An index with its header as it was read. The header has the generation, which changes when the place of an entry or
 /// its namespace changes.
@@ -41,17 +54,6 @@ pub(crate) struct IndexCache(Lock<Option<CachedIndex>>);
 struct CachedIndex {
     header: Vec<u8>,
     index: Arc<NameIndex>,
-}
-
-impl IndexCache {
-    fn lock(&self) -> MutexGuard<'_, Option<CachedIndex>> {
-        self.0.lock()
-    }
-
-    /// The boot of the target's machine, at the last read of the whole index; 0 if it is not known.
-    pub(crate) fn boot(&self) -> u64 {
-        self.lock().as_ref().map_or(0, |known| known.index.boot)
-    }
 }
 
 /// The property by which an entry is looked up.
@@ -113,79 +115,141 @@ impl Lookup {
 /// The answer of a controller. The error is the reason why its index is invalid.
 type Answer<T> = Result<Result<T, String>, LinkError>;
 
-/// Reads the whole index of a subsystem; `None` if it has none.
-pub(crate) fn read(subsystem: &Subsystem) -> Result<Option<Arc<NameIndex>>> {
-    ask(subsystem, |controller| {
-        read_into(controller, &mut controller.index.lock())
-    })
-}
+impl Catalog {
+    pub(crate) fn new(portal: &Portal, nqn: Nqn, settings: &Arc<HostSettings>) -> Arc<Self> {
+        Arc::new(Self {
+            subsystem: Subsystem::new(portal, nqn, settings),
+            caches: Lock::default(),
+        })
+    }
 
-/// The current index of a subsystem; `None` if it has none. The lengths and versions in it may be old.
-pub(crate) fn current(subsystem: &Subsystem) -> Result<Option<Arc<NameIndex>>> {
-    ask(subsystem, |controller| {
-        current_on(controller, &mut controller.index.lock(), INDEX_SCANS)
-    })
-}
+    /// Reads the whole index; `None` if there is none.
+    pub(crate) fn read(&self) -> Result<Option<Arc<NameIndex>>> {
+        self.ask(|controller| read_into(controller, &mut self.cache(controller).lock()))
+    }
 
-/// Looks up an entry in the index of a subsystem.
-pub(crate) fn lookup(subsystem: &Subsystem, key: EntryKey<'_>) -> Result<Lookup> {
-    ask(subsystem, |controller| lookup_on(controller, key))
-}
+    /// The current index; `None` if there is none. The lengths and versions in it may be old.
+    pub(crate) fn current(&self) -> Result<Option<Arc<NameIndex>>> {
+        self.ask(|controller| current_on(controller, &mut self.cache(controller).lock(), INDEX_SCANS))
+    }
 
-fn ask<T>(subsystem: &Subsystem, run: impl Fn(&Controller) -> Answer<T>) -> Result<T> {
-    let answer = subsystem.attempt(run).map_err(|(_, error)| error)?;
-    answer.map_err(|why| Error::new(ErrorKind::Corrupt, "list", &subsystem.nqn, why))
-}
+    /// Looks up an entry.
+    pub(crate) fn lookup(&self, key: EntryKey<'_>) -> Result<Lookup> {
+        self.ask(|controller| self.lookup_on(controller, key))
+    }
 
-/// Looks up an entry in the index of a controller. Only the entry is read, unless it is not where it was at the last
-/// read of the whole index.
-pub(crate) fn lookup_on(controller: &Controller, key: EntryKey<'_>) -> Answer<Lookup> {
-    // The lock is held while the index is read, so that threads that verify namespaces at once read the whole of it
-    // once.
-    let mut cached = controller.index.lock();
-    for _ in 0..READS_MAX {
-        let range = cached.as_ref().and_then(|known| key.range_in(&known.index));
-        if let Some(range) = range
-            && let Some(bytes) = part(controller, range.start, range.len(), 0)?
-            && let Ok((entry, _)) = IndexEntry::decode(&bytes)
-            && key.is_of(&entry)
-        {
-            return Ok(Ok(Lookup::Found(entry)));
+    fn ask<T>(&self, run: impl Fn(&Arc<Controller>) -> Answer<T>) -> Result<T> {
+        let answer = self.subsystem.attempt(run).map_err(|(_, error)| error)?;
+        answer.map_err(|why| Error::new(ErrorKind::Corrupt, "list", &self.subsystem.nqn, why))
+    }
+
+    /// The cache of a controller.
+    fn cache(&self, controller: &Arc<Controller>) -> Arc<IndexCache> {
+        let mut caches = self.caches.lock();
+        caches.retain(|(known, _)| known.strong_count() > 0);
+        let known = caches
+            .iter()
+            .find(|(known, _)| known.as_ptr() == Arc::as_ptr(controller));
+        if let Some((_, cache)) = known {
+            return Arc::clone(cache);
         }
-        match current_on(controller, &mut cached, INDEX_SCANS)? {
-            // The entry is read alone: only then does the target refuse a version that it does not know yet.
-            Ok(Some(index)) if key.range_in(&index).is_some() => {}
-            Ok(index) => return Ok(Ok(Lookup::Missing(index))),
+        let cache = Arc::default();
+        caches.push((Arc::downgrade(controller), Arc::clone(&cache)));
+        cache
+    }
+
+    /// The boot of a controller's machine, at the last read of the whole index; 0 if it is not known.
+    pub(crate) fn boot(&self, controller: &Arc<Controller>) -> u64 {
+        self.cache(controller)
+            .lock()
+            .as_ref()
+            .map_or(0, |known| known.index.boot)
+    }
+
+    /// Looks up an entry in the index of a controller. Only the entry is read, unless it is not where it was at the
+    /// last read of the whole index.
+    pub(crate) fn lookup_on(&self, controller: &Arc<Controller>, key: EntryKey<'_>) -> Answer<Lookup> {
+        let cache = self.cache(controller);
+        let mut cached = cache.lock();
+        for _ in 0..READS_MAX {
+            let range = cached.as_ref().and_then(|known| key.range_in(&known.index));
+            if let Some(range) = range
+                && let Some(bytes) = part(controller, range.start, range.len(), 0)?
+                && let Ok((entry, _)) = IndexEntry::decode(&bytes)
+                && key.is_of(&entry)
+            {
+                return Ok(Ok(Lookup::Found(entry)));
+            }
+            match current_on(controller, &mut cached, INDEX_SCANS)? {
+                // The entry is read alone: only then does the target refuse a version that it does not know yet.
+                Ok(Some(index)) if key.range_in(&index).is_some() => {}
+                Ok(index) => return Ok(Ok(Lookup::Missing(index))),
+                Err(why) => return Ok(Err(why)),
+            }
+        }
+        Ok(Err(UNSTABLE.to_owned()))
+    }
+
+    /// Reads the entries of several names of a controller together, by name. A name without an entry is not in the
+    /// result.
+    ///
+    /// The lengths and versions are newer than the call. But a version that the target does not know yet differs from
+    /// all others: if an entry is not the expected one, only [`Catalog::lookup_on`] shows whether it changed.
+    pub(crate) fn read_entries(
+        &self,
+        controller: &Arc<Controller>,
+        names: &BTreeSet<&[u8]>,
+    ) -> Answer<BTreeMap<Vec<u8>, IndexEntry>> {
+        let cache = self.cache(controller);
+        let mut cached = cache.lock();
+        let mut found = BTreeMap::new();
+        let index = match current_on(controller, &mut cached, 0)? {
+            Ok(Some(index)) => index,
+            Ok(None) => return Ok(Ok(found)),
             Err(why) => return Ok(Err(why)),
-        }
-    }
-    Ok(Err(UNSTABLE.to_owned()))
-}
-
-/// Reads the entries of several names of a controller together, by name. A name without an entry is not in the result.
-///
-/// The lengths and versions are newer than the call. But a version that the target does not know yet differs from all
-/// others: if an entry is not the expected one, only [`lookup_on`] shows whether it changed.
-pub(crate) fn read_entries(controller: &Controller, names: &BTreeSet<&[u8]>) -> Answer<BTreeMap<Vec<u8>, IndexEntry>> {
-    let mut cached = controller.index.lock();
-    let mut found = BTreeMap::new();
-    let index = match current_on(controller, &mut cached, 0)? {
-        Ok(Some(index)) => index,
-        Ok(None) => return Ok(Ok(found)),
-        Err(why) => return Ok(Err(why)),
-    };
-    for range in parts_of(&index, names) {
-        let Some(bytes) = part(controller, range.start, range.len(), 0)? else {
-            // The index became shorter.
-            break;
         };
-        let mut rest = bytes.as_slice();
-        while let Ok((entry, behind)) = IndexEntry::decode(rest) {
-            found.insert(entry.name.clone(), entry);
-            rest = behind;
+        for range in parts_of(&index, names) {
+            let Some(bytes) = part(controller, range.start, range.len(), 0)? else {
+                // The index became shorter.
+                break;
+            };
+            let mut rest = bytes.as_slice();
+            while let Ok((entry, behind)) = IndexEntry::decode(rest) {
+                found.insert(entry.name.clone(), entry);
+                rest = behind;
+            }
+        }
+        Ok(Ok(found))
+    }
+
+    /// The identifiers of all active namespaces.
+    pub(crate) fn numbers(&self) -> Result<Vec<u32>> {
+        let subsystem = &self.subsystem;
+        let failed = |why: String| Error::new(ErrorKind::Corrupt, "list", &subsystem.nqn, why);
+        let mut all: Vec<u32> = Vec::new();
+        loop {
+            let sqe = Admin::Identify(Identify {
+                page: page::NAMESPACES,
+                nsid: all.last().copied().unwrap_or(0),
+                controller: 0,
+                command_set: 0,
+            });
+            let list = subsystem.ask(sqe.sqe(), IDENTIFY_BYTES);
+            let list = list.map_err(|(_, error)| error)?;
+            let list = decode_list(&list).map_err(|error| failed(error.to_string()))?;
+            if list.first().zip(all.last()).is_some_and(|(first, last)| first <= last) {
+                return Err(failed("its list of namespaces does not advance".to_owned()));
+            }
+            let is_last = list.len() < LIST_MAX;
+            all.extend(list);
+            if all.len() > NAMESPACES_MAX {
+                return Err(failed(format!("it has more than {NAMESPACES_MAX} namespaces")));
+            }
+            if is_last {
+                return Ok(all);
+            }
         }
     }
-    Ok(Ok(found))
 }
 
 /// The parts of an encoded index that have the entries of these names. Entries that are close together share a part.
@@ -290,36 +354,8 @@ fn part(controller: &Controller, offset: usize, bytes: usize, specific: u8) -> R
     });
     match controller.ask(sqe.sqe(), bytes) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(LinkError::Refused(status, _)) if !status.is_retryable() => Ok(None),
+        Err(error) if error.is_final() => Ok(None),
         Err(error) => Err(error),
-    }
-}
-
-/// The identifiers of all active namespaces.
-pub(crate) fn numbers(subsystem: &Subsystem) -> Result<Vec<u32>> {
-    let failed = |why: String| Error::new(ErrorKind::Corrupt, "list", &subsystem.nqn, why);
-    let mut all: Vec<u32> = Vec::new();
-    loop {
-        let sqe = Admin::Identify(Identify {
-            page: page::NAMESPACES,
-            nsid: all.last().copied().unwrap_or(0),
-            controller: 0,
-            command_set: 0,
-        });
-        let list = subsystem.ask(sqe.sqe(), IDENTIFY_BYTES);
-        let list = list.map_err(|(_, error)| error)?;
-        let list = decode_list(&list).map_err(|error| failed(error.to_string()))?;
-        if list.first().zip(all.last()).is_some_and(|(first, last)| first <= last) {
-            return Err(failed("its list of namespaces does not advance".to_owned()));
-        }
-        let is_last = list.len() < LIST_MAX;
-        all.extend(list);
-        if all.len() > NAMESPACES_MAX {
-            return Err(failed(format!("it has more than {NAMESPACES_MAX} namespaces")));
-        }
-        if is_last {
-            return Ok(all);
-        }
     }
 }
 

@@ -16,12 +16,12 @@ use straightway_nvme::{
     log::{self, AnaLog},
 };
 
-use crate::{
-    link::{Link, LinkError, get_log},
+use super::{
+    failure::{LinkError, Refusal},
+    link::{Link, get_log},
     login,
-    refusal::Refusal,
-    settings::HostSettings,
 };
+use crate::settings::HostSettings;
 
 /// The number of I/O queues to request: more than a machine has lanes.
 const QUEUES_MAX: u16 = 64;

@@ -1,10 +1,10 @@
 //! The control thread of a controller: it owns the admin queue, sends keep-alives, and receives asynchronous events.
 //!
-//! It ends when the controller ends, or is unused for [`HostSettings::idle`](crate::HostSettings::idle).
+//! It ends when the controller ends, or is unused for [`HostSettings::idle`].
 
 use std::{
     io,
-    sync::{Arc, Weak, mpsc},
+    sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 
@@ -15,11 +15,13 @@ use straightway_nvme::{
     log::{self, CHANGED_BYTES},
 };
 
-use crate::{
-    controller::Controller,
-    link::{Link, LinkError, get_log},
+use super::{
+    association::Association,
+    failure::LinkError,
+    link::{Link, get_log},
     opening::read_ana,
 };
+use crate::settings::HostSettings;
 
 /// The polling interval of the admin queue.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -32,17 +34,17 @@ const EVENTS_PAUSE: Duration = Duration::from_secs(1);
 
 /// An admin command of another thread.
 #[derive(Debug)]
-pub(crate) struct AdminRequest {
-    pub(crate) sqe: Sqe,
+pub(super) struct AdminRequest {
+    pub(super) sqe: Sqe,
     /// The number of data bytes that the command returns.
-    pub(crate) bytes: usize,
-    pub(crate) wait_max: Duration,
-    pub(crate) answer: mpsc::Sender<Result<Vec<u8>, LinkError>>,
+    pub(super) bytes: usize,
+    pub(super) wait_max: Duration,
+    pub(super) answer: mpsc::Sender<Result<Vec<u8>, LinkError>>,
 }
 
 struct Control {
     link: Link,
-    controller: Weak<Controller>,
+    association: Arc<Association>,
     page: identify::Controller,
     keep_alive: Duration,
     idle: Duration,
@@ -56,9 +58,10 @@ struct Control {
     used: (Instant, u64),
 }
 
-/// Starts the thread.
-pub(crate) fn start(
-    controller: &Arc<Controller>,
+/// Starts the thread. It ends when the sender of `asks` is dropped.
+pub(super) fn start(
+    association: &Arc<Association>,
+    settings: &HostSettings,
     link: Link,
     page: identify::Controller,
     asks: mpsc::Receiver<AdminRequest>,
@@ -67,20 +70,18 @@ pub(crate) fn start(
     let mut control = Control {
         link,
         page,
-        keep_alive: controller.settings.keep_alive,
-        idle: controller.settings.idle,
+        keep_alive: settings.keep_alive,
+        idle: settings.idle,
         kept_alive: now,
         events: (0, now),
         events_from: now,
         used: (now, 0),
-        controller: Arc::downgrade(controller),
+        association: Arc::clone(association),
     };
     let thread = std::thread::Builder::new().name("straightway-nvme".to_owned());
     thread.spawn(move || {
         let why = control.run(&asks);
-        if let Some(controller) = control.controller.upgrade() {
-            controller.end(why);
-        }
+        control.association.end(why);
     })?;
     Ok(())
 }
@@ -98,13 +99,10 @@ impl Control {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => return "it is unused".to_owned(),
             }
-            let Some(controller) = self.controller.upgrade() else {
-                return "it is unused".to_owned();
-            };
-            if let Some(why) = controller.ended() {
+            if let Some(why) = self.association.ended() {
                 return why.to_owned();
             }
-            if let Err(why) = self.look(&controller) {
+            if let Err(why) = self.look() {
                 return why;
             }
         }
@@ -130,15 +128,15 @@ impl Control {
     }
 
     /// Receives events, sends keep-alives, and ends an idle controller.
-    fn look(&mut self, controller: &Controller) -> Result<(), String> {
+    fn look(&mut self) -> Result<(), String> {
         let now = Instant::now();
-        let has_ana = self.take_events(controller, now)?;
-        let wants_ana = controller.take_ana_request() || has_ana;
+        let has_ana = self.take_events(now)?;
+        let wants_ana = self.association.take_ana_request() || has_ana;
         if wants_ana && self.page.has_ana() {
             let log = read_ana(&mut self.link, &self.page, now + self.keep_alive);
-            controller.set_ana(log.map_err(|refusal| refusal.why)?);
+            self.association.set_ana(log.map_err(|refusal| refusal.why)?);
         }
-        let activity = controller.activity();
+        let activity = self.association.activity();
         if activity != self.used.1 {
             self.used = (now, activity);
         }
@@ -149,7 +147,7 @@ impl Control {
     }
 
     /// Receives events, unless there were too many. Returns whether ANA states changed.
-    fn take_events(&mut self, controller: &Controller, now: Instant) -> Result<bool, String> {
+    fn take_events(&mut self, now: Instant) -> Result<bool, String> {
         let failed = |error: LinkError| error.to_string();
         let (mut has_ana, mut has_namespaces) = (false, false);
         while now >= self.events_from {
@@ -163,10 +161,10 @@ impl Control {
             again.map_err(failed)?;
         }
         if has_namespaces {
-            controller.verdicts.clear();
+            self.association.count_namespace_change();
             self.read_changed()?;
             // Linux sends no further event for a change between the event and the read.
-            controller.verdicts.clear();
+            self.association.count_namespace_change();
         }
         Ok(has_ana)
     }

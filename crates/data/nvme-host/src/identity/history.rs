@@ -12,7 +12,6 @@
 //! them.
 //!
 //! Each opening has its own history: a mismatch fails the transfers of the handles that were open, and no later ones.
-//! Its handles and the threads that verify it share the history. The last of them removes the verification results.
 
 use std::{
     collections::BTreeMap,
@@ -25,7 +24,8 @@ use std::{
 
 use straightway_core::Lock;
 
-use crate::{controller::Controller, verdicts::Verdicts};
+use super::verdicts::Verdicts;
+use crate::session::{association::Association, controller::Controller};
 
 /// The addresses that confirmed one opening of a namespace.
 #[derive(Debug)]
@@ -34,8 +34,8 @@ pub(crate) struct History {
     pub(crate) opening: u64,
     /// The addresses of controllers.
     addresses: Lock<BTreeMap<SocketAddr, Confirmed>>,
-    /// The tables of connected controllers that may have a result for this opening.
-    tables: Lock<Vec<Weak<Verdicts>>>,
+    /// The verification results of connected controllers.
+    verdicts: Lock<Verdicts>,
     /// Further associations that may have been used.
     further: Lock<Vec<Weak<Controller>>>,
     /// Increases at the begin and at the end of each write.
@@ -44,8 +44,6 @@ pub(crate) struct History {
     flushed: AtomicU64,
     /// The boot of the machine that has the last writes; 0 if it is not known.
     writer_boot: Lock<u64>,
-    /// The process that opened it.
-    process: u32,
 }
 
 /// An address that confirmed the namespace.
@@ -58,18 +56,29 @@ struct Confirmed {
 }
 
 impl History {
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Self {
         static OPENINGS: AtomicU64 = AtomicU64::new(1);
-        Arc::new(Self {
+        Self {
             opening: OPENINGS.fetch_add(1, Ordering::Relaxed),
             addresses: Lock::default(),
-            tables: Lock::default(),
+            verdicts: Lock::default(),
             further: Lock::default(),
             writes: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
             writer_boot: Lock::default(),
-            process: std::process::id(),
-        })
+        }
+    }
+
+    /// The verification results.
+    pub(crate) fn verdicts(&self) -> MutexGuard<'_, Verdicts> {
+        self.verdicts.lock()
+    }
+
+    /// Records that a write begins on an association. Returns false, and records nothing, if another machine has writes
+    /// that are not flushed: the write must not be sent.
+    pub(crate) fn begin_write_on(&self, association: &Arc<Association>) -> bool {
+        let boot = self.verdicts().boot(association);
+        self.begin_write(boot)
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, Confirmed>> {
@@ -113,9 +122,8 @@ impl History {
         changed.map(|(address, _)| *address)
     }
 
-    /// Records that a write begins on the machine with this boot; 0 if that is not known. Returns false, and records
-    /// nothing, if another machine has writes that are not flushed: the write must not be sent.
-    pub(crate) fn begin_write(&self, boot: u64) -> bool {
+    /// The same on the machine with this boot; 0 if that is not known.
+    fn begin_write(&self, boot: u64) -> bool {
         let mut writer_boot = self.lock_writer_boot();
         if !self.is_permitted(boot, *writer_boot) {
             return false;
@@ -163,7 +171,11 @@ impl History {
     /// Records a further association that may be used.
     pub(crate) fn note_further(&self, controller: &Arc<Controller>) {
         let mut further = self.further.lock();
-        add_once(&mut further, controller);
+        // Each reconnect brings new ones.
+        further.retain(|known| known.strong_count() > 0);
+        if !further.iter().any(|known| known.as_ptr() == Arc::as_ptr(controller)) {
+            further.push(Arc::downgrade(controller));
+        }
     }
 
     /// The further associations that are connected.
@@ -172,89 +184,11 @@ impl History {
         let connected = further.iter().filter_map(Weak::upgrade);
         connected.filter(|known| known.ended().is_none()).collect()
     }
-
-    /// Records that a table has a result for this opening.
-    pub(crate) fn note_table(&self, table: &Arc<Verdicts>) {
-        let mut tables = self.tables.lock();
-        add_once(&mut tables, table);
-    }
-}
-
-/// Adds a reference unless the list has it. Removes those whose values are gone: each reconnect brings new ones.
-fn add_once<T>(list: &mut Vec<Weak<T>>, new: &Arc<T>) {
-    list.retain(|known| known.strong_count() > 0);
-    if !list.iter().any(|known| known.as_ptr() == Arc::as_ptr(new)) {
-        list.push(Arc::downgrade(new));
-    }
-}
-
-impl Drop for History {
-    /// Removes the results for this opening.
-    fn drop(&mut self) {
-        let tables = self.tables.get_mut();
-        // In a forked child, a table may be locked for ever: by a thread that only its parent has.
-        if tables.is_empty() || self.process != std::process::id() {
-            return;
-        }
-        for table in tables.iter().filter_map(Weak::upgrade) {
-            table.remove(self.opening);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdicts::Verdict;
-
-    #[test]
-    fn a_closed_handle_removes_its_results_and_no_others() {
-        let tables = [Arc::new(Verdicts::default()), Arc::new(Verdicts::default())];
-        let verify = |history: &History| {
-            for table in &tables {
-                let changes = table.get(history.opening).unwrap_err();
-                history.note_table(table);
-                table.set(history.opening, Verdict::Same, changes);
-            }
-        };
-        // Two openings of the same namespace.
-        let (closed, open) = (History::new(), History::new());
-        verify(&closed);
-        verify(&open);
-        let opening = closed.opening;
-        drop(closed);
-        for table in &tables {
-            assert_eq!(table.get(open.opening), Ok(Verdict::Same));
-            assert!(table.get(opening).is_err(), "it is still known");
-        }
-    }
-
-    #[test]
-    fn a_handle_that_is_closed_while_it_is_verified_leaves_no_result() {
-        let table = Arc::new(Verdicts::default());
-        let handle = History::new();
-        let opening = handle.opening;
-        let changes = table.get(opening).unwrap_err();
-        handle.note_table(&table);
-        // The thread that verifies it has its own reference.
-        let verifying = Arc::clone(&handle);
-        drop(handle);
-        assert_eq!(table.get(opening), Ok(Verdict::Pending));
-        table.set(opening, Verdict::Same, changes);
-        drop(verifying);
-        assert!(table.get(opening).is_err(), "it is still known");
-    }
-
-    #[test]
-    fn tables_of_ended_controllers_are_forgotten() {
-        let (history, last) = (History::new(), Arc::new(Verdicts::default()));
-        for _ in 0..100 {
-            history.note_table(&Arc::new(Verdicts::default()));
-        }
-        history.note_table(&last);
-        history.note_table(&last);
-        assert_eq!(history.tables.lock().len(), 1);
-    }
 
     #[test]
     fn a_change_is_remembered_where_the_namespace_was_confirmed_and_only_for_that_opening() {
