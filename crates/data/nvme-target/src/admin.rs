@@ -14,8 +14,9 @@ use straightway_nvme::{
 
 use crate::{
     authentication::{Authentication, is_authentication},
-    connection::{Arrived, Connection, End, sequence},
+    connection::{Arrived, Connection, sequence},
     controller::Controller,
+    end::End,
     login::{Login, QUEUE_SIZE_MAX},
     page,
     state::Shared,

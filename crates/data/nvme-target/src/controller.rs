@@ -20,9 +20,9 @@ use straightway_nvme::{
 };
 
 use crate::{
+    connect_refusal::{QUEUE_AT, Refusal, in_command},
     fence::Fence,
     host::{Host, HostIdentity},
-    login::{QUEUE_AT, Refusal, in_command},
 };
 
 /// The maximum number of namespaces in the Changed Namespace List.

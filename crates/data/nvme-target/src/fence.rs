@@ -11,7 +11,7 @@ use std::{
 
 use straightway_core::Lock;
 
-use crate::connection::End;
+use crate::end::End;
 
 /// The socket of a queue, and whether the queue may still change data.
 #[derive(Debug)]

@@ -19,9 +19,10 @@ use straightway_nvme::{
 use crate::{
     admin::QueueHead,
     authentication::{Authentication, is_authentication},
-    connection::{Arrived, Connection, End, HOST_DATA_BYTES_MAX, sequence},
+    connection::{Arrived, Connection, HOST_DATA_BYTES_MAX, sequence},
     controller::Controller,
     durability::Reports,
+    end::End,
     fence::Fence,
     host::add,
     login::Login,

@@ -9,8 +9,10 @@ use straightway_nvme::{
 };
 
 use crate::{
-    connection::{Connection, End, sequence},
+    connect_refusal::{CONTROLLER_AT, HOST_AT, QUEUE_AT, Refusal, SIZE_AT, SUBSYSTEM_AT, in_command, in_data},
+    connection::{Connection, sequence},
     controller::{Association, Controller},
+    end::End,
     fence::Fence,
     host::{HostIdentity, add},
     state::Shared,
@@ -18,13 +20,6 @@ use crate::{
 
 /// MQES: the maximum queue size in entries, less one.
 pub(crate) const QUEUE_SIZE_MAX: u16 = 1023;
-
-/// Offsets of Connect fields in errors.
-pub(crate) const QUEUE_AT: u16 = 42;
-const SIZE_AT: u16 = 44;
-const CONTROLLER_AT: u16 = 16;
-const SUBSYSTEM_AT: u16 = 256;
-const HOST_AT: u16 = 512;
 
 /// A connection that has become a queue.
 #[derive(Debug)]
@@ -36,9 +31,6 @@ pub(crate) struct Login {
     pub(crate) sqe: Sqe,
     pub(crate) answer: Connected,
 }
-
-/// The status and dword 0 of a refused Connect.
-pub(crate) type Refusal = (Status, u64);
 
 /// Waits for `ICReq` and Connect, which must both arrive within the login timeout. Completes Connect if it is refused.
 pub(crate) fn login(shared: &Shared, port: usize, connection: &mut Connection) -> Result<Login, End> {
@@ -96,16 +88,6 @@ pub(crate) fn login(shared: &Shared, port: usize, connection: &mut Connection) -
         }
         Err((status, result)) => Err(connection.refuse(&sqe, status, result)),
     }
-}
-
-fn in_data(offset: u16) -> Refusal {
-    let status = Status::CONNECT_INVALID_PARAM.dnr();
-    (status, invalid_parameter(offset, true))
-}
-
-pub(crate) fn in_command(offset: u16) -> Refusal {
-    let status = Status::CONNECT_INVALID_PARAM.dnr();
-    (status, invalid_parameter(offset, false))
 }
 
 fn admin(shared: &Shared, port: usize, connect: Connect, data: &ConnectData) -> Result<Arc<Controller>, Refusal> {

@@ -14,7 +14,7 @@ use rustix::{
     net::{RecvFlags, recv},
 };
 
-use crate::connection::{End, transfer_time_max};
+use crate::end::{End, transfer_time_max};
 
 /// The buffer size: several hundred commands, or one with the maximum in-capsule data.
 const BUFFER_BYTES: usize = 64 << 10;

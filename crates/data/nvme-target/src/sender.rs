@@ -19,7 +19,7 @@ use straightway_nvme::{
 
 use crate::{
     backing::Backing,
-    connection::{End, transfer_time_max},
+    end::{End, transfer_time_max},
 };
 
 /// Reads up to this size are copied into the batch. Their own `send` and `sendfile` calls would cost more.

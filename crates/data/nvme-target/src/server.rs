@@ -20,9 +20,10 @@ use straightway_nvme::log::AnaState;
 use crate::{
     admin::AdminQueue,
     config::Config,
-    connection::{Connection, End},
+    connection::Connection,
     connections::Limit,
     controller::Controller,
+    end::End,
     host::{HostReceipt, add},
     io_queue::IoQueue,
     login::login,
