@@ -24,6 +24,7 @@ pub mod identity;
 pub mod kernel;
 pub mod lent;
 pub mod limit;
+pub mod lookup;
 mod mapping;
 pub mod memory;
 mod memory_room;

@@ -1,25 +1,23 @@
 //! Looks up the addresses of a host without blocking lanes.
 //!
-//! `getaddrinfo` blocks, for seconds if a name server is down. So a short-lived thread calls it, at most one per host.
-//! Meanwhile lanes use the addresses already known. All addresses of a host are used in turn, which spreads connections
-//! over the servers behind a name.
+//! A short-lived thread looks up a name ([`straightway_sys::lookup`]), at most one per host. Meanwhile lanes use the
+//! addresses already known. All addresses of a host are used in turn, which spreads connections over the servers behind
+//! a name.
 
 use std::{
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, ErrorKind, Lock};
+use straightway_core::{Error, Lock};
+use straightway_sys::lookup::{look_up, start_lookup};
 
 /// How long addresses are used before they are looked up again. S3 changes its own every few seconds.
 const FRESH: Duration = Duration::from_secs(30);
 
 /// How long addresses are used if a newer lookup has not succeeded.
 const STALE: Duration = Duration::from_mins(10);
-
-/// The most addresses kept per host.
-const ADDRESSES_MAX: usize = 64;
 
 /// The known addresses of a host.
 #[derive(Debug)]
@@ -105,9 +103,8 @@ impl Lookup {
 
     /// Starts a lookup on a thread. Returns whether the thread could be started.
     fn start(&self) -> bool {
-        let (host, port, known) = (self.host.clone(), self.port, Arc::clone(&self.known));
-        let ask = move || {
-            let found = look_up(&host, port);
+        let known = Arc::clone(&self.known);
+        let done = move |found: Result<Vec<SocketAddr>, Error>| {
             let mut known = known.lock();
             known.asked_by = None;
             match found {
@@ -119,8 +116,7 @@ impl Lookup {
                 Err(error) => known.error = Some(error),
             }
         };
-        let thread = std::thread::Builder::new().name("straightway-dns".to_owned());
-        thread.spawn(ask).is_ok()
+        start_lookup(&self.host, self.port, done).is_ok()
     }
 
     fn look_up_here(&self) -> Resolution {
@@ -129,20 +125,6 @@ impl Lookup {
             Err(error) => Resolution::Failed(error),
         }
     }
-}
-
-fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, Error> {
-    let failed = |why: String| {
-        Error::new(ErrorKind::Transient, "find", format!("the host {host}"), why)
-            .with_hint("check the host's name, and the name servers of this machine")
-    };
-    let found = (host, port).to_socket_addrs();
-    let found = found.map_err(|error| failed(error.to_string()))?;
-    let addresses: Vec<_> = found.take(ADDRESSES_MAX).collect();
-    if addresses.is_empty() {
-        return Err(failed("it has no address".to_owned()));
-    }
-    Ok(addresses)
 }
 
 #[cfg(test)]
