@@ -191,7 +191,9 @@ def _copied(name: str, module: str) -> Framework:
 
 
 def from_numpy(name: str, array: Any) -> Any:
-    """A tensor of TensorFlow, PaddlePaddle or MLX with the values of an array."""
+    """A tensor of JAX, TensorFlow, PaddlePaddle or MLX with the values of an array."""
+    if name == "jax":
+        return _need("jax.numpy", "jax").asarray(array)
     if name == "tf":
         return _need("tensorflow", "tf").convert_to_tensor(array)
     if name == "mlx":
@@ -209,7 +211,9 @@ def from_numpy(name: str, array: Any) -> Any:
 
 
 def to_numpy(name: str, tensor: Any) -> Any:
-    """An array with the values of a tensor of TensorFlow, PaddlePaddle or MLX."""
+    """An array with the values of a tensor of TensorFlow, PaddlePaddle or MLX. Arrays of JAX are saved as they are."""
+    if name == "jax":
+        return tensor
     numpy = _need("numpy", name)
     if name == "tf":
         return tensor.numpy()

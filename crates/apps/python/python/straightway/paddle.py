@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from . import _weights, numpy
+from . import _weights
 from ._arguments import Backend, StorageOptions, StrPath
-from ._framework import from_numpy, to_numpy
+from ._drop_in import DropIn
 from ._handle import route_of
-from ._straightway import Receipt
 from ._weights import Weights
 
 __all__ = ["load", "load_file", "save", "save_file"]
+
+_functions = DropIn("paddle")
+save, save_file = _functions.save, _functions.save_file
 
 
 def load_file(
@@ -23,28 +24,8 @@ def load_file(
     return _weights.load_file(filename, device, framework="paddle", route=route, storage_options=storage_options)
 
 
-def save_file(
-    tensors: Mapping[str, Any],
-    filename: StrPath,
-    metadata: Mapping[str, str] | None = None,
-    *,
-    storage_options: StorageOptions | None = None,
-) -> Receipt:
-    """Saves tensors of PaddlePaddle to a safetensors file, which appears when it is complete and durable."""
-    return numpy.save_file(_arrays(tensors), filename, metadata, storage_options=storage_options)
-
-
 def load(data: bytes, device: str = "cpu") -> Weights[Any]:
     """Loads the bytes of a safetensors file into tensors of PaddlePaddle in host memory."""
     if device != "cpu":
         raise ValueError(f"tensors of PaddlePaddle are loaded to the CPU, not to {device}\nhint: tensor.to(device)")
-    return Weights((name, from_numpy("paddle", array)) for name, array in numpy.load(data).items())
-
-
-def save(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The bytes of a safetensors file with these tensors."""
-    return numpy.save(_arrays(tensors), metadata)
-
-
-def _arrays(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: to_numpy("paddle", tensor) for name, tensor in tensors.items()}
+    return _functions.load(data)
