@@ -1,7 +1,7 @@
 //! Settings: changing a parameter by its path, as in `cluster.gpus=2048`.
 //!
-//! The scenario is serialised with all its defaults, the value is replaced, and the result is parsed and checked again.
-//! Any parameter of any topic can be set this way, and every range is checked.
+//! The scenario is serialised with all its defaults, the values are replaced, and the result is parsed and checked again,
+//! once for all settings. Any parameter of any topic can be set this way, and every range is checked.
 
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
@@ -31,6 +31,10 @@ impl ParameterSetting {
             _ => Err(Refusals::one("setting", text, "path=value, such as cluster.gpus=2048")),
         }
     }
+
+    fn refuse(&self, allowed: String) -> Refusals {
+        Refusals::one(self.path.clone(), self.value.clone(), allowed)
+    }
 }
 
 /// Applies all `settings` to `input`. Their paths start at its root.
@@ -38,19 +42,26 @@ pub fn set<T>(input: T, settings: &[ParameterSetting]) -> Result<T, Refusals>
 where
     T: Serialize + DeserializeOwned + Checkable,
 {
-    let one = |input: T, setting: &ParameterSetting| set_one(&input, setting, &setting.path);
-    // Applying all at once is fast. If that fails, applying one by one finds the wrong setting.
-    let changed = match set_all(&input, settings) {
-        Some(changed) => changed,
-        None => settings.iter().try_fold(input, one)?,
+    let Some(first) = settings.first() else {
+        check::checked(&input)?;
+        return Ok(input);
     };
+    let mut table = Table::try_from(&input).map_err(|e| first.refuse(e.to_string()))?;
+    let mut changed = input;
+    if let Some(all) = fit_all(table.clone(), settings) {
+        changed = all;
+    } else {
+        // One after the other, to try another type of number and to find the wrong setting.
+        for setting in settings {
+            (table, changed) = fit_one(&table, setting)?;
+        }
+    }
     check::checked(&changed)?;
     Ok(changed)
 }
 
-/// Applies all settings at once; `None` if a value does not fit its parameter as typed.
-fn set_all<T: Serialize + DeserializeOwned>(input: &T, settings: &[ParameterSetting]) -> Option<T> {
-    let mut table = Table::try_from(input).ok()?;
+/// Puts all values into the table as typed and parses it once; `None` if one does not fit its parameter.
+fn fit_all<T: DeserializeOwned>(mut table: Table, settings: &[ParameterSetting]) -> Option<T> {
     for setting in settings {
         put(&mut table, &setting.path, typed(&setting.value)).ok()?;
     }
@@ -70,25 +81,26 @@ where
     takes(Value::Integer(1)) && !takes(Value::Float(0.5))
 }
 
-fn set_one<T>(input: &T, setting: &ParameterSetting, path: &str) -> Result<T, Refusals>
+/// The table with one more value, and what it holds.
+fn fit_one<T>(table: &Table, setting: &ParameterSetting) -> Result<(Table, T), Refusals>
 where
-    T: Serialize + DeserializeOwned + Checkable,
+    T: DeserializeOwned + Checkable,
 {
-    let refuse = |allowed| Refusals::one(setting.path.clone(), setting.value.clone(), allowed);
-    let written = Table::try_from(input).map_err(|e| refuse(e.to_string()))?;
+    let path = &setting.path;
     let with = |value: Value| {
-        let mut table = written.clone();
-        put(&mut table, path, value).map_err(refuse)?;
-        check::fit(&table).map_err(refuse)
+        let mut table = table.clone();
+        put(&mut table, path, value).map_err(|allowed| setting.refuse(allowed))?;
+        let input = check::fit(&table).map_err(|allowed| setting.refuse(allowed))?;
+        Ok((table, input))
     };
     let value = typed(&setting.value);
-    with(value.clone()).or_else(|refused| match value {
+    with(value.clone()).or_else(|refused: Refusals| match value {
         // `1e3` is a whole number too. `1.4` is not, and is not rounded.
         Value::Float(number) => {
             let held = whole(number).and_then(|count| with(Value::Integer(count)).ok());
             held.ok_or_else(|| {
-                let most = LARGEST.iter().find_map(|n| Some((n, with(Value::Integer(*n)).ok()?)));
-                most.map_or(refused, |(n, input)| refuse(counts(&input, path, *n)))
+                let most = LARGEST.iter().find_map(|n| Some((n, with(Value::Integer(*n)).ok()?.1)));
+                most.map_or(refused, |(n, input)| setting.refuse(counts::<T>(&input, path, *n)))
             })
         }
         _ => Err(refused),
@@ -106,7 +118,7 @@ fn whole(number: f64) -> Option<i64> {
 }
 
 /// The counts allowed at `path`, taken from the refusal of the largest value, which `input` holds there.
-fn counts(input: &impl Checkable, path: &str, largest: i64) -> String {
+fn counts<T: Checkable>(input: &T, path: &str, largest: i64) -> String {
     let refusals = check::checked(input).err().map_or(Vec::new(), |r| r.0);
     let mut of_path = refusals.into_iter().filter(|refusal| refusal.field == path);
     of_path.next().map_or_else(

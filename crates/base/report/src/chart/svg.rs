@@ -131,13 +131,8 @@ impl<'a> Layout<'a> {
 
     /// Converts a place to pixels.
     fn at(&self, (x, y): Place) -> (f64, f64) {
-        let Area {
-            left,
-            top,
-            width,
-            height,
-        } = self.plot;
-        (left + x * width, top + (1.0 - y) * height)
+        let plot = &self.plot;
+        (plot.left + x * plot.width, plot.top + (1.0 - y) * plot.height)
     }
 
     fn axes(&self, svg: &mut String) {

@@ -139,14 +139,28 @@ unsafe extern "C" fn cuMemcpyBatchAsync(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreate(stream: *mut *mut c_void, _flags: c_uint) -> u32 {
-    let mut world = begin_work!("cuStreamCreate");
+    let world = begin_work!("cuStreamCreate");
+    let insert = |world: &mut World, handle| drop(world.streams.insert(handle, Queue::default()));
+    // SAFETY: the caller gives a valid pointer.
+    unsafe { create(world, stream, insert) }
+}
+
+/// Answers with a new handle for what `insert` makes in the current device.
+///
+/// # Safety
+/// The pointer is valid.
+unsafe fn create(
+    mut world: MutexGuard<'static, World>,
+    place: *mut *mut c_void,
+    insert: impl FnOnce(&mut World, usize),
+) -> u32 {
     if current_device().is_none() {
         return INVALID_CONTEXT;
     }
     let handle = world.handle();
-    world.streams.insert(handle, Queue::default());
-    // SAFETY: the caller gives a valid pointer.
-    unsafe { answer(stream, handle as *mut c_void) }
+    insert(&mut world, handle);
+    // SAFETY: the caller guarantees it.
+    unsafe { answer(place, handle as *mut c_void) }
 }
 
 #[unsafe(no_mangle)]
@@ -189,14 +203,10 @@ fn wait_until_empty(mut world: MutexGuard<'static, World>, stream: usize) -> u32
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _flags: c_uint) -> u32 {
-    let mut world = begin_work!("cuEventCreate");
-    if current_device().is_none() {
-        return INVALID_CONTEXT;
-    }
-    let handle = world.handle();
-    world.events.insert(handle, Mark::default());
+    let world = begin_work!("cuEventCreate");
+    let insert = |world: &mut World, handle| drop(world.events.insert(handle, Mark::default()));
     // SAFETY: the caller gives a valid pointer.
-    unsafe { answer(event, handle as *mut c_void) }
+    unsafe { create(world, event, insert) }
 }
 
 #[unsafe(no_mangle)]

@@ -3,12 +3,12 @@
 use std::{ops::ControlFlow, process::ExitCode};
 
 use serde_json::Value;
-use straightway_core::{Result, random::Seed};
+use straightway_core::Result;
 use straightway_fabric::{FabricOutcome, FabricScenario, SimulationProgress, simulate};
 use straightway_view as view;
 
 use super::{
-    simulator::{Simulated, SimulationArgs},
+    simulator::{Case, Simulated, SimulationArgs},
     stopwatch::{Elapsed, Stopwatch},
 };
 use crate::command::{bar::Bar, library::Runner, output::say};
@@ -37,16 +37,8 @@ impl Simulated for FabricScenario {
         ("ledger.dropped_packets", "lost"),
     ];
 
-    fn reseed(&mut self, seed: Seed) {
-        self.seed = seed;
-    }
-
-    fn title_mut(&mut self) -> &mut String {
-        &mut self.title
-    }
-
-    fn forget_claims(&mut self) {
-        self.claims.clear();
+    fn case(&mut self) -> Case<'_> {
+        Case::of(&mut self.title, &mut self.seed, &mut self.claims)
     }
 
     /// The outcome without its queues over time, which are most of its size: a sweep has a thousand outcomes.
@@ -57,15 +49,13 @@ impl Simulated for FabricScenario {
     }
 }
 
-/// Runs the simulation, or lists the scenarios.
+/// Runs the simulation or the sweep, or lists the scenarios.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Some(scenario) = args.ask.scenario::<FabricScenario>()? else {
-        return args.ask.list::<FabricScenario>();
+    let scenario: FabricScenario = match args.ask.scenario_or_list()? {
+        ControlFlow::Continue(scenario) => scenario,
+        ControlFlow::Break(code) => return Ok(code),
     };
     let ask = &args.ask.ask;
-    if ask.sweep.is_asked() {
-        return args.ask.sweep(scenario);
-    }
     let watch = Stopwatch::begin();
     let mut outcome = watched(&scenario)?;
     let origins = args.ask.origins::<FabricScenario>()?;

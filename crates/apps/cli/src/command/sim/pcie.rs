@@ -3,12 +3,12 @@
 use std::{ops::ControlFlow, process::ExitCode};
 
 use serde_json::Value;
-use straightway_core::{Result, random::Seed};
+use straightway_core::Result;
 use straightway_pcie::{self as pcie, PcieOutcome, PcieScenario};
 use straightway_view::{self as view, pcie::More};
 
 use super::{
-    simulator::{Simulated, SimulationArgs},
+    simulator::{Case, Simulated, SimulationArgs},
     stopwatch::{Elapsed, Stopwatch},
 };
 use crate::command::{bar::Bar, library::Runner, output::say};
@@ -43,16 +43,8 @@ impl Simulated for PcieScenario {
         ("bottleneck.what", "bound by"),
     ];
 
-    fn reseed(&mut self, seed: Seed) {
-        self.seed = seed;
-    }
-
-    fn title_mut(&mut self) -> &mut String {
-        &mut self.title
-    }
-
-    fn forget_claims(&mut self) {
-        self.claims.clear();
+    fn case(&mut self) -> Case<'_> {
+        Case::of(&mut self.title, &mut self.seed, &mut self.claims)
     }
 
     fn outcome(&self, check: &dyn Fn() -> ControlFlow<()>) -> Result<Value> {
@@ -61,15 +53,13 @@ impl Simulated for PcieScenario {
     }
 }
 
-/// Runs the simulation, or lists the scenarios.
+/// Runs the simulation or the sweep, or lists the scenarios.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Some(scenario) = args.ask.scenario::<PcieScenario>()? else {
-        return args.ask.list::<PcieScenario>();
+    let scenario: PcieScenario = match args.ask.scenario_or_list()? {
+        ControlFlow::Continue(scenario) => scenario,
+        ControlFlow::Break(code) => return Ok(code),
     };
     let ask = &args.ask.ask;
-    if ask.sweep.is_asked() {
-        return args.ask.sweep(scenario);
-    }
     let bar = Bar::begin();
     let watch = Stopwatch::begin();
     let mut outcome = pcie::simulate(&scenario, |done| bar.show(done, "simulating"))?;

@@ -10,6 +10,7 @@ use straightway_planner::scenario::Topic;
 use straightway_report::{Block, Page};
 use straightway_scenario::{
     check::{self, Checkable, Refusals},
+    claim::Claim,
     origin::Origins,
     setting::{self, ParameterSetting},
     sweep::SIMULATIONS_MAX,
@@ -30,17 +31,26 @@ pub(super) trait Simulated: Serialize + DeserializeOwned + Checkable + Clone + S
     /// The default figures of a sweep: path and label.
     const USUAL: &'static [(&'static str, &'static str)];
 
-    /// Sets the random seed.
-    fn reseed(&mut self, seed: Seed);
-
-    /// Its title.
-    fn title_mut(&mut self) -> &mut String;
-
-    /// Removes the claims, which apply only to the unchanged case.
-    fn forget_claims(&mut self);
+    /// What all simulators' scenarios have.
+    fn case(&mut self) -> Case<'_>;
 
     /// Simulates it as one point of a sweep. `check` can stop it.
     fn outcome(&self, check: &dyn Fn() -> ControlFlow<()>) -> Result<Value>;
+}
+
+/// What the scenarios of all simulators have.
+pub(super) struct Case<'a> {
+    title: &'a mut String,
+    seed: &'a mut Seed,
+    /// Claims apply only to the unchanged case.
+    claims: &'a mut Vec<Claim>,
+}
+
+impl<'a> Case<'a> {
+    /// These parts of a scenario.
+    pub(super) fn of(title: &'a mut String, seed: &'a mut Seed, claims: &'a mut Vec<Claim>) -> Self {
+        Self { title, seed, claims }
+    }
 }
 
 /// The arguments of a simulation
@@ -55,8 +65,18 @@ pub(super) struct SimulationArgs {
 }
 
 impl SimulationArgs {
+    /// The scenario of a single simulation. Without a scenario, lists those that come with the program; with a sweep,
+    /// simulates its points.
+    pub(super) fn scenario_or_list<S: Simulated>(&self) -> anyhow::Result<ControlFlow<ExitCode, S>> {
+        Ok(match self.scenario::<S>()? {
+            None => ControlFlow::Break(self.list::<S>()?),
+            Some(scenario) if self.ask.sweep.is_asked() => ControlFlow::Break(self.sweep(scenario)?),
+            Some(scenario) => ControlFlow::Continue(scenario),
+        })
+    }
+
     /// The requested scenario with the changes of the command line; `None` if no scenario is named.
-    pub(super) fn scenario<S: Simulated>(&self) -> anyhow::Result<Option<S>> {
+    fn scenario<S: Simulated>(&self) -> anyhow::Result<Option<S>> {
         let Some(asked) = &self.ask.scenario else {
             return Ok(None);
         };
@@ -65,17 +85,17 @@ impl SimulationArgs {
             .map_err(|refused| elsewhere(asked, refused))
             .with_context(|| format!("scenario {asked}"))?;
         if let Some(seed) = self.seed {
-            scenario.reseed(Seed(seed));
+            *scenario.case().seed = Seed(seed);
         }
         let settings = self.ask.settings()?;
         if settings.is_empty() {
             return Ok(Some(scenario));
         }
-        scenario.forget_claims();
+        scenario.case().claims.clear();
         let mut changed = setting::set(scenario, &settings)?;
         // The title shows that the case differs from its file.
         let set: Vec<String> = settings.iter().map(|s| format!("{} = {}", s.path, s.value)).collect();
-        let title = changed.title_mut();
+        let title = changed.case().title;
         *title = format!("{title}, but {}", set.join(", "));
         Ok(Some(changed))
     }
@@ -93,7 +113,7 @@ impl SimulationArgs {
     }
 
     /// Lists the available scenarios.
-    pub(super) fn list<S: Simulated>(&self) -> anyhow::Result<ExitCode> {
+    fn list<S: Simulated>(&self) -> anyhow::Result<ExitCode> {
         let table = library::table_of(S::RUNNER)?;
         let json = table.to_json();
         let hint = "Run one with --scenario NAME.".to_owned();
@@ -104,8 +124,8 @@ impl SimulationArgs {
     }
 
     /// Simulates every point of the sweep.
-    pub(super) fn sweep<S: Simulated>(&self, mut scenario: S) -> anyhow::Result<ExitCode> {
-        scenario.forget_claims();
+    fn sweep<S: Simulated>(&self, mut scenario: S) -> anyhow::Result<ExitCode> {
+        scenario.case().claims.clear();
         let (sweep, output) = (&self.ask.sweep, &self.ask.output);
         let is_count = |path: &str| setting::is_count(&scenario, path);
         let grid = sweep.answer(S::NAME, S::USUAL, SIMULATIONS_MAX, is_count, |settings, bar| {
