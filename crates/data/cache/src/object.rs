@@ -4,7 +4,7 @@ use std::{any::Any, io, sync::Arc};
 
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use sha2::{Digest, Sha256};
-use straightway_core::{Error, Extent, Lock, Object, Result};
+use straightway_core::{Direction, Error, Extent, Lock, Object, Result, Survey};
 use straightway_io::{
     request::Io,
     store::{Handle, Tag},
@@ -221,6 +221,10 @@ impl Handle for CachedObject {
 
     fn read_exact_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.remote.read_exact_at(offset, bytes)
+    }
+
+    fn survey(&self, hull: Option<Extent>, direction: Direction) -> Result<Survey> {
+        self.remote.survey(hull, direction)
     }
 
     fn check_unchanged(&self) -> Result<()> {

@@ -2,10 +2,10 @@
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::Arc, time::Instant};
 
-use straightway_core::{Direction, Extent, Result, Survey};
+use straightway_core::Result;
 use straightway_io::{
     engine::Engine,
-    store::{Handle, LaneSpec, ListPage, Listing, Missing, Named, Store, Tuning, Verb, Verbs},
+    store::{Facts, Handle, LaneSpec, ListPage, Listing, Local, Missing, Named, Store, Verb, Verbs},
 };
 use straightway_net::run_parallel;
 
@@ -31,7 +31,7 @@ impl CachedStore {
     /// A store on web servers through a cache. `site` distinguishes stores whose objects have the same names.
     pub fn new(inner: Arc<dyn Store>, cache: &Arc<Cache>, site: &str) -> Self {
         assert_eq!(
-            inner.family(),
+            inner.facts().family,
             straightway_net::FAMILY,
             "lanes are shared by the family"
         );
@@ -87,8 +87,13 @@ impl Store for CachedStore {
         self.inner.describe(name)
     }
 
-    fn address(&self) -> String {
-        self.inner.address()
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            family: FAMILY,
+            kept_bytes_max: 0,
+            local: Local::No,
+            ..self.inner.facts()
+        }
     }
 
     fn verbs(&self) -> Verbs {
@@ -106,28 +111,6 @@ impl Store for CachedStore {
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
         Ok(Box::new(CacheEngine::new(self.inner.engine(lane)?)?))
-    }
-
-    fn family(&self) -> &'static str {
-        FAMILY
-    }
-
-    fn survey(
-        &self,
-        objects: &[Arc<dyn Handle>],
-        hulls: &[Option<Extent>],
-        direction: Direction,
-    ) -> Result<Vec<Survey>> {
-        let remote = |handle: &Arc<dyn Handle>| match CachedObject::of(handle) {
-            Some(object) => Arc::clone(&object.remote),
-            None => Arc::clone(handle),
-        };
-        let remotes: Vec<_> = objects.iter().map(remote).collect();
-        self.inner.survey(&remotes, hulls, direction)
-    }
-
-    fn tuning(&self) -> Tuning {
-        self.inner.tuning()
     }
 
     fn list(&self, page: &ListPage) -> Result<Listing> {

@@ -10,6 +10,7 @@ use std::ffi::OsStr;
 
 use hashbrown::{HashMap, HashSet};
 use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
+use straightway_io::StoreExt;
 
 use super::{
     coordination::{Home, ShardNames},

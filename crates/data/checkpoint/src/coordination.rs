@@ -15,7 +15,7 @@ use hashbrown::HashSet;
 use straightway_core::Result;
 use straightway_io::{
     Objects,
-    store::{Draft, Store},
+    store::{CommitMode, Draft, Store, StoreExt},
 };
 
 use self::{folder::FolderCoordination, objects::ObjectCoordination};
@@ -136,6 +136,7 @@ pub(crate) struct ShardDraft {
 impl ShardDraft {
     /// Commits the draft, if there is one.
     pub(crate) fn finish(self, home: &Home) -> Result<()> {
-        self.draft.map_or(Ok(()), |draft| home.store.commit(vec![draft]))
+        self.draft
+            .map_or(Ok(()), |draft| home.store.commit(vec![draft], CommitMode::InOrder))
     }
 }

@@ -13,7 +13,7 @@ use std::{path::Path, sync::Arc};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use straightway_core::{Error, ErrorKind, Extent, Result};
-use straightway_io::store::Store;
+use straightway_io::store::{Store, StoreExt};
 use straightway_sys::Folder;
 use straightway_weights::{Dtype, Rectangle, Shape};
 

@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 use straightway_core::{Error, ErrorKind, Lock, Result};
 use straightway_io::{
     Handle, Store,
-    store::{Location, Missing, Named, Tag, open_one},
+    store::{Location, Missing, Named, StoreExt, Tag, open_one},
 };
 use straightway_weights::quoted;
 

@@ -5,7 +5,7 @@
 //! earlier steps are protected like any other, and so are the referenced chunks.
 
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_io::store::Like;
+use straightway_io::store::{CommitMode, Like};
 
 use super::{
     coordination::Home,
@@ -49,7 +49,7 @@ pub(crate) fn protect(store: &Steps, home: &Home, manifest: &Manifest, count: us
             record.chunks.push(Sum::of(&chunk));
         }
     }
-    home.store.commit(drafts)?;
+    home.store.commit(drafts, CommitMode::InOrder)?;
     Ok(records)
 }
 

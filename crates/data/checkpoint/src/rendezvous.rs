@@ -17,7 +17,7 @@ use std::{
 use straightway_core::{Error, ErrorDetail, ErrorKind, Lock, Result};
 use straightway_io::{
     Progress,
-    store::{Durability, Store},
+    store::{Durability, Store, StoreExt},
 };
 
 use super::{

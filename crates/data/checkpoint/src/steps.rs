@@ -11,7 +11,7 @@ use std::{
 };
 
 use straightway_core::{Error, ErrorKind, Result, Scheme, Uri};
-use straightway_io::store::{Durability, Files, Location, Missing, Registry, Store};
+use straightway_io::store::{Durability, Files, Location, Missing, Registry, Store, StoreExt};
 
 use super::{
     coordination::{self, Coordination, Lock},

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_io::store::{Durability, Store};
+use straightway_io::store::{Durability, Store, StoreExt};
 
 use super::{
     name::{TAGS, check_tag, fresh_nonce, tag_file, tag_of},

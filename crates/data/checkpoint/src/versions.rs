@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use straightway_core::Result;
-use straightway_io::store::{Handle, Named, Tag};
+use straightway_io::store::{Handle, Named, StoreExt, Tag};
 
 use super::{
     coordination::Home,

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use straightway_core::{Choice, Error, ErrorKind, Extent, Receipt, Result};
 use straightway_io::{
     Ask, Books, Executor, Objects, Progress, Store, Ticket, draft,
-    store::{Draft, Like, Location, Missing},
+    store::{CommitMode, Draft, Like, Location, Missing, StoreExt, Sweep},
 };
 use straightway_sys::limit;
 
@@ -53,13 +53,12 @@ impl Copier<'_> {
         // A source that is the draft of a killed writer must not be swept away.
         let rescues = job.pairs.iter().any(|p| draft::is_draft(&p.source.name));
         if !rescues && tree.store.folder().is_none() {
-            tree.store.sweep();
+            let _ = tree.store.sweep(Sweep::Dead);
         } else if !rescues {
             // A folder that does not exist yet has nothing to sweep.
-            let folders = tree.folders_of(targets).into_iter();
-            folders
-                .filter_map(|folder| folder.below(Missing::Refuse).ok())
-                .for_each(|f| f.sweep());
+            for folder in tree.folders_of(targets) {
+                let _ = folder.below(Missing::Refuse).and_then(|f| f.sweep(Sweep::Dead));
+            }
         }
         let of_one_store = |a: &Pair, b: &Pair| Arc::ptr_eq(&a.source.store, &b.source.store);
         let files_max = FILES_PER_JOB * JOBS_AT_ONCE.min(job.pairs.len().div_ceil(FILES_PER_JOB));
@@ -68,7 +67,7 @@ impl Copier<'_> {
         // A low descriptor limit means fewer jobs.
         let jobs_max = (at_once / per_job).max(1);
         let batches = job.pairs.chunk_by(of_one_store);
-        let kept_max = tree.store.kept_bytes_max();
+        let kept_max = tree.store.facts().kept_bytes_max;
         let batches = batches.flat_map(|pairs| Batches {
             pairs,
             files_max: per_job,
@@ -200,7 +199,7 @@ fn finish(tree: &Tree, running: &mut VecDeque<Batch>, books: &mut Books) -> Resu
         return Ok(());
     };
     ticket.enter(books)?;
-    tree.store.commit_each(drafts)
+    tree.store.commit(drafts, CommitMode::Each)
 }
 
 /// The tree below the target that the user named. In a file system it is accessed through folder descriptors, so that

@@ -18,7 +18,7 @@ use straightway_core::{Error, ErrorKind, Result, text::shell_word};
 use straightway_io::{
     draft,
     store::{
-        Listing, Location, Missing, NAMES_MAX, Named, Registry, Tag, file_identity, is_same_file, list_all,
+        Listing, Location, Missing, NAMES_MAX, Named, Registry, StoreExt, Tag, file_identity, is_same_file, list_all,
         too_many_names,
     },
 };

@@ -34,10 +34,10 @@ pub fn verify(executor: &Executor, job: &CopyJob, progress: &Arc<Progress>) -> R
         if bytes != length(&target) {
             return Err(differs(bytes.min(length(&target))));
         }
-        let survey = copy.store.survey(target.handles(), &[None], Direction::In)?;
-        let around = match survey[0].usable() {
+        let survey = target.handles()[0].survey(None, Direction::In)?;
+        let around = match survey.usable() {
             // A socket has no page cache to bypass.
-            Ok(_) if survey[0].socket.is_none() => Choice::Only(Route::Direct),
+            Ok(_) if survey.socket.is_none() => Choice::Only(Route::Direct),
             _ => {
                 if let Some(file) = target.handles()[0].file() {
                     cached.evict(file)?;

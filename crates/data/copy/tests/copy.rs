@@ -15,7 +15,7 @@ use straightway_copy::{Copier, CopyJob, verify::verify};
 use straightway_core::{Choice, ErrorKind, Extent, Result, Scheme, random::Seed};
 use straightway_io::{
     Executor, FileDraft, Objects, Settings, Store,
-    store::{Condition, Durability, Like, Location, Missing, Named, Registry, list_all},
+    store::{Condition, Durability, Like, Location, Missing, Named, Registry, StoreExt, list_all},
     wrapper::faulty::Faults,
 };
 use straightway_memory::Memory;

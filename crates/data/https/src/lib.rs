@@ -14,10 +14,10 @@ mod token;
 
 use std::{ffi::OsStr, sync::Arc};
 
-use straightway_core::{Direction, Error, ErrorDetail, ErrorKind, Extent, Result, Survey};
+use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
 use straightway_io::{
     engine::Engine,
-    store::{Handle, LaneSpec, Named, Store, Tag, Tuning, Verbs, text},
+    store::{Facts, Handle, LaneSpec, Named, Store, Tag, Verbs, text},
 };
 use straightway_net::{Client, FAMILY, Network, Remote, Site, TUNING, engine, run_parallel};
 
@@ -96,6 +96,13 @@ impl Store for Https {
         format!("{}/{path}", self.site)
     }
 
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            tuning: Some(TUNING),
+            ..Facts::of(FAMILY)
+        }
+    }
+
     fn verbs(&self) -> Verbs {
         Verbs::default()
     }
@@ -114,19 +121,5 @@ impl Store for Https {
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
         engine(self.client.network(), lane)
-    }
-
-    fn family(&self) -> &'static str {
-        FAMILY
-    }
-
-    fn survey(&self, objects: &[Arc<dyn Handle>], _hulls: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
-        let other = self.site.survey();
-        let survey = |handle: &Arc<dyn Handle>| Remote::of(handle).map_or(other.clone(), |r| r.survey());
-        Ok(objects.iter().map(survey).collect())
-    }
-
-    fn tuning(&self) -> Tuning {
-        TUNING
     }
 }

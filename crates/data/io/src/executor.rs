@@ -299,7 +299,7 @@ impl Executor {
             settings.check_gpu()?;
             context.check_alive()?;
         }
-        let key = (store.family(), track, place, self.tenant.class() == Class::Now);
+        let key = (store.facts().family, track, place, self.tenant.class() == Class::Now);
         let mut crews = crews.lock();
         let Crews { by_key, spaces } = &mut *crews;
         // A reset of the GPU's context destroyed the streams and slots of its lanes.

@@ -2,7 +2,7 @@
 
 use std::{any::Any, fmt, io, sync::Arc};
 
-use straightway_core::{Error, ErrorKind, Extent, Object, Result};
+use straightway_core::{Direction, Error, ErrorKind, Extent, Object, Result, Survey};
 use straightway_sys::{File, identity::Identity};
 
 /// An open object. Engines downcast it to their own type by [`Any`].
@@ -20,6 +20,12 @@ pub trait Handle: Any + fmt::Debug + Send + Sync {
 
     /// Returns an error if the object has changed since it was opened.
     fn check_unchanged(&self) -> Result<()>;
+
+    /// Returns what is known of it before a transfer is planned. Where a hull is given, the survey also says which of its
+    /// bytes are in a cache that is faster than the store.
+    fn survey(&self, _hull: Option<Extent>, _: Direction) -> Result<Survey> {
+        Ok(Survey::default())
+    }
 
     /// Whether the store refuses reads once the object has changed: then no check is needed after a transfer.
     fn pins_reads(&self) -> bool {

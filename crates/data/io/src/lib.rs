@@ -54,7 +54,7 @@ pub use report_file::ReportFile;
 pub use scattered::{Scattered, ScatteredPart};
 pub use settings::Settings;
 pub use state_file::StateFile;
-pub use store::{Handle, Store};
+pub use store::{Handle, Store, StoreExt};
 pub use straightway_sys::{File, Region, nonce::nonce};
 pub use tally::Tally;
 pub use ticket::Ticket;

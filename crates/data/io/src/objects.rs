@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use straightway_core::{Object, Result};
+use straightway_core::{Direction, Extent, Object, Result, Survey};
 use straightway_sys::File;
 
 use crate::{
@@ -37,6 +37,12 @@ impl Objects {
     /// The names and lengths of the objects.
     pub(crate) fn list(&self) -> Vec<Object> {
         self.handles.iter().map(|handle| handle.object()).collect()
+    }
+
+    /// The surveys of the objects, each with the hull of its moves.
+    pub(crate) fn survey(&self, hulls: &[Option<Extent>], direction: Direction) -> Result<Vec<Survey>> {
+        let surveyed = self.handles.iter().zip(hulls);
+        surveyed.map(|(handle, hull)| handle.survey(*hull, direction)).collect()
     }
 
     /// The name in messages: that of the first object.

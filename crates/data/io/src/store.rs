@@ -8,12 +8,16 @@
 //! store of all names under one prefix: a folder of a file system, or a key prefix. Programs coordinate by `put` with
 //! [`Condition::IfAbsent`], `list` and `remove`, which file systems and object stores both have.
 
+mod ext;
+mod facts;
 pub mod files;
+mod listing;
 mod location;
 mod medium;
 mod pages;
 pub(crate) mod pair;
 mod registry;
+mod removal;
 mod tuning;
 mod verb;
 
@@ -22,42 +26,36 @@ use std::{
     ffi::{OsStr, OsString},
     fmt,
     os::unix::ffi::OsStrExt,
-    path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use straightway_core::{Direction, Error, ErrorKind, Extent, Place, Result, Survey};
+use straightway_core::{Error, ErrorKind, Place, Result};
 pub use straightway_sys::{Folder, folder::Durability};
 
-use crate::{engine::Engine, settings::Settings, track::Track};
+use crate::{engine::Engine, request::Op, settings::Settings, track::Track};
 
 pub use crate::handle::{Handle, Tag, file};
 
+pub use ext::{StoreExt, open_one, read_whole};
+pub use facts::{Facts, Local};
 pub use files::Files;
+pub use listing::{ListPage, Listing};
 pub use location::{Location, file_identity, is_same_file};
 pub use medium::Medium;
-pub use pages::pages;
+pub use pages::{NAMES_MAX, list_all, pages, too_many_names};
 pub use registry::Registry;
+pub use removal::{Removal, clear_below};
 pub use tuning::Tuning;
 pub use verb::{Verb, Verbs};
 
-/// The most names that [`list_all`] lists, and that a tree may have which is copied or removed. More are refused, not
-/// read in part.
-pub const NAMES_MAX: usize = straightway_sys::folder::NAMES_MAX;
-
-/// The deepest nesting of folders that [`Store::clear`] accepts.
-const DEPTH_MAX: usize = 64;
-
-/// A kind of store.
+/// A kind of store. [`StoreExt`] has the conveniences that follow from these methods.
 pub trait Store: Any + fmt::Debug + Send + Sync {
     /// The name of an object of this store in messages; with an empty name, that of the store.
     fn describe(&self, name: &OsStr) -> String;
 
-    /// An address that no other store has. It includes the service's address where `describe` omits it.
-    fn address(&self) -> String {
-        self.describe(OsStr::new(""))
-    }
+    /// What does not change about it.
+    fn facts(&self) -> Facts<'_>;
 
     /// The operations that it supports.
     fn verbs(&self) -> Verbs;
@@ -68,121 +66,59 @@ pub trait Store: Any + fmt::Debug + Send + Sync {
     /// Makes the engine of one lane. Called on the lane's thread.
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>>;
 
-    /// The family of stores whose engines can serve it. Stores of one family share their lanes.
-    fn family(&self) -> &'static str;
-
-    /// Returns what is known of each object before a transfer is planned. Where a hull is given, the survey also says
-    /// which of its bytes are in a cache that is faster than the store.
-    fn survey(&self, objects: &[Arc<dyn Handle>], _hulls: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
-        Ok(vec![Survey::default(); objects.len()])
-    }
-
-    /// Waits until the bytes written to objects are durable. Objects that are committed later need no further sync.
-    fn sync(&self, _written: &[Arc<dyn Handle>]) -> Result<()> {
-        Ok(())
-    }
-
-    /// Returns an error if one of these open objects has changed since it was opened. A store that can ask for several
-    /// objects at once overrides it.
-    fn check_unchanged(&self, objects: &[Arc<dyn Handle>]) -> Result<()> {
-        let mut objects = objects.iter();
-        objects.try_for_each(|object| object.check_unchanged())
-    }
-
-    /// The chunk size and queue depth that suit it. Not used for local files: their drives are measured ([`Medium`]).
-    fn tuning(&self) -> Tuning {
-        Tuning::default()
-    }
-
-    /// Objects up to this length stay in memory from creation to commit.
-    fn kept_bytes_max(&self) -> u64 {
-        0
-    }
-
-    /// Reads a whole small object of at most `bytes_max` bytes.
-    fn get(&self, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
-        get_whole(self, name, bytes_max)
+    /// Ends a transfer with these open objects. After reads: returns an error if one of them has changed since it was
+    /// opened. After writes: waits until the bytes are durable; objects that are committed later need no further call.
+    fn settle(&self, after: Op, objects: &[Arc<dyn Handle>]) -> Result<()> {
+        match after {
+            Op::Read => check_each(objects),
+            Op::Write => Ok(()),
+        }
     }
 
     /// Lists one page of names, in byte order. A name that exists throughout the listing is listed.
     fn list(&self, _: &ListPage) -> Result<Listing> {
-        Err(self.lacks(Verb::List))
+        Err(Verb::List.missing_in(self.describe(OsStr::new(""))))
     }
 
     /// The store of all objects whose names begin with `folder/`. Where folders exist on their own, a missing one is
     /// created, or is an error.
     fn below(&self, _folder: &OsStr, _missing: Missing) -> Result<Arc<dyn Store>> {
-        Err(self.lacks(Verb::List))
+        Err(Verb::List.missing_in(self.describe(OsStr::new(""))))
     }
 
     /// Begins an object of `bytes` bytes, which is not visible until it is committed.
     fn create(&self, _name: &OsStr, _bytes: u64, _: &Like<'_>) -> Result<Box<dyn Draft>> {
-        Err(self.lacks(Verb::Create))
+        Err(Verb::Create.missing_in(self.describe(OsStr::new(""))))
     }
 
-    /// Makes objects visible and durable, in this order, replacing those of the same names. The last one is the commit
-    /// point: a reader that sees it sees all. After an error, no new name is visible.
-    fn commit(&self, _: Vec<Box<dyn Draft>>) -> Result<()> {
-        Err(self.lacks(Verb::Create))
+    /// Makes objects visible and durable, replacing those of the same names.
+    fn commit(&self, _: Vec<Box<dyn Draft>>, _: CommitMode) -> Result<()> {
+        Err(Verb::Create.missing_in(self.describe(OsStr::new(""))))
     }
 
-    /// Makes independent objects visible and durable. After an error some may be visible.
-    fn commit_each(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
-        let mut drafts = drafts.into_iter();
-        drafts.try_for_each(|draft| self.commit(vec![draft]))
+    /// Writes a small object at once, if the condition holds. Returns whether it was written.
+    fn put(&self, _name: &OsStr, _bytes: &[u8], on: &Condition, _: Durability) -> Result<bool> {
+        Err(on.verb().missing_in(self.describe(OsStr::new(""))))
+    }
+
+    /// Removes objects in this order. Returns for each whether its condition held. After an error some may be removed.
+    fn remove_all(&self, removals: &[Removal<'_>], _: Durability) -> Result<Vec<bool>> {
+        match removals.first() {
+            None => Ok(Vec::new()),
+            Some(first) => Err(first.verb().missing_in(self.describe(OsStr::new("")))),
+        }
+    }
+
+    /// Removes drafts below this store that nobody will commit. Returns their names. Stores whose drafts end with their
+    /// writers have none.
+    fn sweep(&self, _: Sweep) -> Result<Vec<String>> {
+        Ok(Vec::new())
     }
 
     /// Copies objects of `from` to names in this store without moving their bytes through this machine, replacing
     /// objects of those names. Returns `false`, with nothing copied, where that is not possible.
     fn copy_within(&self, _from: &dyn Store, _objects: &[(Named, OsString)]) -> Result<bool> {
         Ok(false)
-    }
-
-    /// Removes drafts directly below this store whose writers were killed, where that can be determined.
-    fn sweep(&self) {}
-
-    /// Removes all drafts below this store that are older than `age`, whether or not their writers are alive. Returns
-    /// their names. Stores whose drafts end with their writers have none.
-    fn sweep_drafts(&self, _age: Duration) -> Result<Vec<String>> {
-        Ok(Vec::new())
-    }
-
-    /// Writes a small object at once, if the condition holds. Returns whether it was written.
-    fn put(&self, _name: &OsStr, _bytes: &[u8], on: &Condition, _: Durability) -> Result<bool> {
-        Err(self.lacks(on.verb()))
-    }
-
-    /// Removes an object, or an empty folder where folders exist. A missing object is not an error.
-    fn remove(&self, _name: &OsStr, _: Durability) -> Result<()> {
-        Err(self.lacks(Verb::Remove))
-    }
-
-    /// Removes an object if its version is still this one. Returns whether it was removed.
-    fn remove_if_match(&self, _name: &OsStr, _: &Tag, _: Durability) -> Result<bool> {
-        Err(self.lacks(Verb::RemoveIfMatch))
-    }
-
-    /// Removes all objects whose names begin with `folder/`, and the folder.
-    fn clear(&self, folder: &OsStr) -> Result<()> {
-        clear_below(self, folder, DEPTH_MAX)
-    }
-
-    /// The path of an object that is a local file.
-    fn path(&self, _name: &OsStr) -> Option<PathBuf> {
-        None
-    }
-
-    /// The local folder behind this store. Folders have safeguards that object stores lack: locks that end with their
-    /// process, a unique number, and rename.
-    fn folder(&self) -> Option<&Folder> {
-        None
-    }
-
-    /// The error for a verb that is not declared.
-    fn lacks(&self, verb: Verb) -> Error {
-        let store = self.describe(OsStr::new(""));
-        let message = "this kind of store does not support it";
-        Error::new(ErrorKind::Unsupported, verb.name(), store, message)
     }
 }
 
@@ -264,6 +200,25 @@ impl Condition {
     }
 }
 
+/// How several drafts are committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitMode {
+    /// In their order. The last one is the commit point: a reader that sees it sees all. After an error, no new name is
+    /// visible.
+    InOrder,
+    /// Each on its own. After an error some may be visible.
+    Each,
+}
+
+/// The drafts that a sweep removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sweep {
+    /// Those directly below the store whose writers were killed, where that can be determined.
+    Dead,
+    /// All that are older, whether or not their writers are alive.
+    OlderThan(Duration),
+}
+
 /// How a missing folder is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
@@ -271,45 +226,6 @@ pub enum Missing {
     Create,
     /// It is an error.
     Refuse,
-}
-
-/// A request for one page of a listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListPage {
-    /// [`Listing::next`] of the previous page.
-    pub after: Option<OsString>,
-    /// The most names to list. A store may list fewer.
-    pub names_max: usize,
-}
-
-/// One page of names.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
-    /// Objects whose names have one part.
-    pub objects: Vec<Named>,
-    /// The first parts of all other names.
-    pub folders: Vec<OsString>,
-    /// The start of the next page; `None` at the end.
-    pub next: Option<OsString>,
-}
-
-impl Listing {
-    /// Cuts one page out of all `names`. Names of folders end with a slash, as in an object store.
-    pub fn of(mut names: Vec<String>, page: &ListPage) -> Self {
-        let after = page.after.as_deref();
-        names.retain(|name| after.is_none_or(|after| OsStr::new(name) > after));
-        names.sort_unstable();
-        let is_more = names.len() > page.names_max;
-        names.truncate(page.names_max);
-        let next = names.last().filter(|_| is_more).map(OsString::from);
-        let (folders, objects): (Vec<_>, Vec<_>) = names.into_iter().partition(|n| n.ends_with('/'));
-        let folder = |name: String| name.trim_end_matches('/').into();
-        Self {
-            objects: objects.into_iter().map(Named::new).collect(),
-            folders: folders.into_iter().map(folder).collect(),
-            next,
-        }
-    }
 }
 
 /// What an engine has to serve.
@@ -333,63 +249,9 @@ impl LaneSpec<'_> {
     }
 }
 
-/// Opens one object for reading.
-pub fn open_one<S: Store + ?Sized>(store: &S, name: &OsStr) -> Result<Arc<dyn Handle>> {
-    let mut opened = store.open(&[Named::new(name)])?;
-    Ok(opened.pop().expect("one handle for each name"))
-}
-
-/// The default of [`Store::get`].
-fn get_whole<S: Store + ?Sized>(store: &S, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
-    read_whole(store, &*open_one(store, name)?, name, bytes_max)
-}
-
-/// Reads a whole open object of at most `bytes_max` bytes.
-pub fn read_whole<S: Store + ?Sized>(store: &S, handle: &dyn Handle, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
-    let bytes = handle.object().bytes;
-    if bytes > bytes_max {
-        let message = format!("it is longer than {bytes_max} bytes");
-        return Err(Error::new(ErrorKind::Corrupt, "read", store.describe(name), message));
-    }
-    let mut content = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
-    handle.read_exact_at(0, &mut content)?;
-    Ok(content)
-}
-
-/// Lists all names in a store, page by page. Pages that do not advance, or too many names, are an error.
-pub fn list_all<S: Store + ?Sized>(store: &S) -> Result<Listing> {
-    let mut all = Listing::default();
-    for page in pages(store, NAMES_MAX) {
-        let page = page?;
-        all.objects.extend(page.objects);
-        all.folders.extend(page.folders);
-        if all.objects.len() + all.folders.len() > NAMES_MAX {
-            return Err(too_many_names(store.describe(OsStr::new("")), NAMES_MAX));
-        }
-    }
-    Ok(all)
-}
-
-/// The error of a listing of `store` with more than `names_max` names. A faulty service may list names forever.
-pub fn too_many_names(store: String, names_max: usize) -> Error {
-    let message = format!("it has more than {names_max} names below it, or its service lists names without end");
-    Error::new(ErrorKind::Invalid, "list", store, message).with_hint("name a longer prefix or a folder below it")
-}
-
-fn clear_below<S: Store + ?Sized>(store: &S, folder: &OsStr, depth: usize) -> Result<()> {
-    if depth == 0 {
-        let message = format!("its folders are nested more than {DEPTH_MAX} deep");
-        return Err(Error::new(ErrorKind::Invalid, "clear", store.describe(folder), message));
-    }
-    let inside = store.below(folder, Missing::Refuse)?;
-    let listing = list_all(&*inside)?;
-    for object in listing.objects {
-        inside.remove(&object.name, Durability::Unsynced)?;
-    }
-    for below in listing.folders {
-        clear_below(&*inside, &below, depth - 1)?;
-    }
-    store.remove(folder, Durability::Unsynced)
+/// Returns an error if one of these open objects has changed, asking each of them.
+pub fn check_each(objects: &[Arc<dyn Handle>]) -> Result<()> {
+    objects.iter().try_for_each(|object| object.check_unchanged())
 }
 
 /// Converts a draft back to the type of the store that commits it.

@@ -14,6 +14,7 @@ use straightway_sys::cufile::Counters;
 use crate::{
     books::{Books, Running},
     job::Job,
+    request::Op,
     tally::Tally,
 };
 
@@ -128,10 +129,10 @@ fn settle(job: &Job) -> Result<()> {
     if job.direction() != Direction::Out {
         let read = job.objects.handles().iter();
         let checked: Vec<_> = read.filter(|object| !object.pins_reads()).cloned().collect();
-        job.objects.store().check_unchanged(&checked)?;
+        job.objects.store().settle(Op::Read, &checked)?;
     }
     match job.written().filter(|_| job.ask.syncs) {
-        Some(written) => written.store().sync(written.handles()),
+        Some(written) => written.store().settle(Op::Write, written.handles()),
         None => Ok(()),
     }
 }

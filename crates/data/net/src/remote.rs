@@ -8,7 +8,7 @@ mod blocking;
 
 use std::{any::Any, fmt, ops::Range, sync::Arc, time::Duration};
 
-use straightway_core::{Error, ErrorDetail, ErrorKind, Object, Result, Survey};
+use straightway_core::{Direction, Error, ErrorDetail, ErrorKind, Extent, Object, Result, Survey};
 use straightway_io::{Handle, store::Tag};
 
 use crate::{
@@ -268,6 +268,10 @@ impl Remote {
 }
 
 impl Handle for Remote {
+    fn survey(&self, _: Option<Extent>, _: Direction) -> Result<Survey> {
+        Ok(self.origin.site().survey())
+    }
+
     fn object(&self) -> Object {
         Object::new(self.name.clone(), self.bytes)
     }
@@ -330,11 +334,6 @@ impl Remote {
     pub fn of(handle: &Arc<dyn Handle>) -> Option<Arc<Self>> {
         let any: Arc<dyn Any + Send + Sync> = Arc::clone(handle) as _;
         any.downcast().ok()
-    }
-
-    /// The facts about it that the transfer planner needs.
-    pub fn survey(&self) -> Survey {
-        self.origin.site().survey()
     }
 }
 

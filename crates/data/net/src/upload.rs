@@ -17,7 +17,7 @@ use std::{
     sync::{Arc, MutexGuard, OnceLock},
 };
 
-use straightway_core::{ErrorKind, Lock, Object, Result, Survey};
+use straightway_core::{Direction, ErrorKind, Extent, Lock, Object, Result, Survey};
 use straightway_io::{Handle, request::Io};
 
 use crate::{client::Client, origin::Origin, remote::Remote, service::Service};
@@ -126,14 +126,6 @@ impl Upload {
     /// Whether the whole object is buffered until its commit.
     pub fn is_buffered(&self) -> bool {
         self.stored.is_empty()
-    }
-
-    /// The facts about it that the transfer planner needs. Chunks that are exactly one part are sent without a copy.
-    pub fn survey(&self) -> Survey {
-        Survey {
-            part_bytes: (!self.is_buffered()).then_some(self.part_bytes),
-            ..self.remote.survey()
-        }
     }
 
     /// Writes bytes at `offset`, such as a header. Sends the parts that they complete, and returns once these are
@@ -291,6 +283,14 @@ impl PartBuffer {
 }
 
 impl Handle for Upload {
+    /// Chunks that are exactly one part are sent without a copy.
+    fn survey(&self, hull: Option<Extent>, direction: Direction) -> Result<Survey> {
+        Ok(Survey {
+            part_bytes: (!self.is_buffered()).then_some(self.part_bytes),
+            ..self.remote.survey(hull, direction)?
+        })
+    }
+
     fn object(&self) -> Object {
         Object::new(self.name().to_owned(), self.bytes)
     }

@@ -2,7 +2,7 @@
 
 use std::{any::Any, sync::Arc, time::Instant};
 
-use straightway_core::{Error, ErrorKind, Object, Result, extent::down};
+use straightway_core::{Direction, Error, ErrorKind, Extent, Object, Reason, Result, Survey, extent::down};
 use straightway_io::{
     Handle,
     store::{Draft, Tag},
@@ -119,6 +119,10 @@ impl Namespace {
 }
 
 impl Handle for Namespace {
+    fn survey(&self, _: Option<Extent>, _: Direction) -> Result<Survey> {
+        Ok(Survey::block_socket(Reason::Tcp, self.block_bytes()))
+    }
+
     fn object(&self) -> Object {
         Object::new(self.opened.name.clone(), self.length)
     }

@@ -6,11 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Direction, Error, ErrorKind, Extent, Lock, Reason, Result, Survey};
+use straightway_core::{Error, ErrorKind, Lock, Result};
 use straightway_io::{
     Handle, Store,
     engine::Engine,
-    store::{Draft, LaneSpec, Like, ListPage, Listing, Missing, Named, Tag, Tuning, Verb, Verbs, own_draft, text},
+    request::Op,
+    store::{
+        CommitMode, Draft, Facts, LaneSpec, Like, ListPage, Listing, Missing, Named, StoreExt, Tag, Tuning, Verb,
+        Verbs, own_draft, text,
+    },
 };
 use straightway_nvme::{Nqn, index::NameIndex};
 
@@ -182,6 +186,13 @@ impl Store for NvmeTcp {
         format!("nvme-tcp://{portal}/{prefix}{}", name.display())
     }
 
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            tuning: Some(TUNING),
+            ..Facts::of(FAMILY)
+        }
+    }
+
     fn verbs(&self) -> Verbs {
         Verbs::of(&[Verb::List])
     }
@@ -205,42 +216,11 @@ impl Store for NvmeTcp {
         Ok(Box::new(NvmeEngine::new(lane.depth())?))
     }
 
-    fn family(&self) -> &'static str {
-        FAMILY
-    }
-
-    fn survey(&self, objects: &[Arc<dyn Handle>], _hulls: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
-        let survey = |handle: &Arc<dyn Handle>| Survey::block_socket(Reason::Tcp, handle.block_bytes());
-        Ok(objects.iter().map(survey).collect())
-    }
-
-    fn sync(&self, written: &[Arc<dyn Handle>]) -> Result<()> {
-        let mut flushed: Vec<&str> = Vec::new();
-        let own: Vec<_> = written.iter().filter_map(Namespace::of).collect();
-        for namespace in &own {
-            if !flushed.contains(&namespace.name()) {
-                namespace.opened.flush()?;
-                flushed.push(namespace.name());
-            }
+    fn settle(&self, after: Op, objects: &[Arc<dyn Handle>]) -> Result<()> {
+        match after {
+            Op::Read => check_unchanged(objects),
+            Op::Write => flush(objects),
         }
-        Ok(())
-    }
-
-    /// Reads the versions of all files of a subsystem together. One command for each file and path would take a round
-    /// trip each.
-    fn check_unchanged(&self, objects: &[Arc<dyn Handle>]) -> Result<()> {
-        let mut own = Vec::new();
-        for object in objects {
-            match Namespace::of(object) {
-                Some(namespace) => own.push(Arc::clone(&namespace.opened)),
-                None => object.check_unchanged()?,
-            }
-        }
-        unchanged::check_all(&own)
-    }
-
-    fn tuning(&self) -> Tuning {
-        TUNING
     }
 
     /// Lists the subsystems of the discovery controller at the portal as folders, or the names in a subsystem.
@@ -292,11 +272,37 @@ impl Store for NvmeTcp {
         }
     }
 
-    fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+    fn commit(&self, drafts: Vec<Box<dyn Draft>>, _: CommitMode) -> Result<()> {
         let own = drafts.into_iter().map(own_draft::<InPlace>);
         for InPlace { namespace } in own.collect::<Result<Vec<_>>>()? {
             namespace.opened.flush()?;
         }
         Ok(())
     }
+}
+
+/// Flushes the namespaces of objects, each once.
+fn flush(written: &[Arc<dyn Handle>]) -> Result<()> {
+    let mut flushed: Vec<&str> = Vec::new();
+    let own: Vec<_> = written.iter().filter_map(Namespace::of).collect();
+    for namespace in &own {
+        if !flushed.contains(&namespace.name()) {
+            namespace.opened.flush()?;
+            flushed.push(namespace.name());
+        }
+    }
+    Ok(())
+}
+
+/// Reads the versions of all files of a subsystem together. One command for each file and path would take a round trip
+/// each.
+fn check_unchanged(objects: &[Arc<dyn Handle>]) -> Result<()> {
+    let mut own = Vec::new();
+    for object in objects {
+        match Namespace::of(object) {
+            Some(namespace) => own.push(Arc::clone(&namespace.opened)),
+            None => object.check_unchanged()?,
+        }
+    }
+    unchanged::check_all(&own)
 }

@@ -24,7 +24,10 @@ use std::{
 };
 
 use straightway_core::{Choice, Extent};
-use straightway_io::{Executor, Objects, Region, Settings, Store, store::Like};
+use straightway_io::{
+    Executor, Objects, Region, Settings, Store,
+    store::{CommitMode, Like},
+};
 use straightway_net::{Network, suited};
 use straightway_s3::{S3, S3Access};
 use straightway_sys::CpuTime;
@@ -94,7 +97,7 @@ fn ours(bucket: &str, key: &str, mib: u64, rounds: usize) {
         let whole = vec![Extent::new(0, bytes).into()];
         let ticket = executor.write(&region, objects, whole, Choice::Auto).unwrap();
         ticket.wait().unwrap();
-        store.commit(vec![draft]).unwrap();
+        store.commit(vec![draft], CommitMode::InOrder).unwrap();
     });
 }
 

@@ -7,7 +7,7 @@ use http::{HeaderName, Method, StatusCode, header::IF_MATCH};
 use md5::{Digest, Md5};
 use reqsign_core::time::Timestamp;
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_io::store::{Condition, Store};
+use straightway_io::store::{Condition, Removal, Store, Tag};
 
 use crate::{
     bucket::{BucketRequest, PAGE_BYTES_MAX, RequestContent},
@@ -115,6 +115,36 @@ impl S3 {
             return Ok(true);
         }
         Ok(status.is_success())
+    }
+
+    /// Removes objects and trees in order. Consecutive objects share a request.
+    pub(crate) fn remove_in_order(&self, removals: &[Removal<'_>]) -> Result<Vec<bool>> {
+        let mut done = Vec::with_capacity(removals.len());
+        let is_plain = |removal: &Removal<'_>| matches!(removal, Removal::Object(_));
+        for run in removals.chunk_by(|one, next| is_plain(one) && is_plain(next)) {
+            let name = run[0].name();
+            done.push(match &run[0] {
+                Removal::Object(_) if run.len() == 1 => {
+                    self.remove_key(&self.own_key(name)?, &self.describe(name))?;
+                    true
+                }
+                Removal::Object(_) => {
+                    let keys = run.iter().map(|one| self.own_key(one.name()));
+                    self.remove_keys(&keys.collect::<Result<Vec<_>>>()?)?;
+                    true
+                }
+                Removal::Version(_, Tag::Text(tag)) => {
+                    self.remove_version(&self.own_key(name)?, &self.describe(name), tag)?
+                }
+                Removal::Version(_, Tag::File(_)) => false,
+                Removal::Tree(_) => {
+                    self.remove_below(&format!("{}/", self.own_key(name)?))?;
+                    true
+                }
+            });
+            done.resize(done.len() + run.len() - 1, true);
+        }
+        Ok(done)
     }
 
     /// Removes all keys that begin with `prefix`, a page at a time.

@@ -8,17 +8,16 @@ use std::{
 
 use http::{Method, header::RANGE};
 use reqsign_core::time::Timestamp;
-use straightway_core::{Direction, Error, ErrorKind, Extent, Result, Survey};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Tuning,
-        Verb, Verbs, parts, text,
+        CommitMode, Condition, Draft, Durability, Facts, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
+        Removal, Store, Sweep, Tag, Verb, Verbs, parts, text,
     },
 };
 use straightway_net::{
-    FAMILY, FirstResponse, Network, OBJECT_BYTES_MAX, Origin, Remote, Site, TUNING, Upload, Validator, engine,
-    run_parallel,
+    FAMILY, FirstResponse, Network, OBJECT_BYTES_MAX, Origin, Remote, Site, TUNING, Validator, engine, run_parallel,
 };
 
 use crate::{
@@ -314,8 +313,13 @@ impl Store for S3 {
         self.bucket.describe(&format!("{}{}", self.prefix, name.display()))
     }
 
-    fn address(&self) -> String {
-        format!("{} at {}", self.describe(OsStr::new("")), self.endpoint())
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            service: Some(self.endpoint()),
+            tuning: Some(TUNING),
+            kept_bytes_max: PART_BYTES,
+            ..Facts::of(FAMILY)
+        }
     }
 
     fn verbs(&self) -> Verbs {
@@ -340,26 +344,6 @@ impl Store for S3 {
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
         engine(self.bucket.client.network(), lane)
-    }
-
-    fn family(&self) -> &'static str {
-        FAMILY
-    }
-
-    fn survey(&self, objects: &[Arc<dyn Handle>], _hulls: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
-        let survey = |handle: &Arc<dyn Handle>| match Upload::of(handle) {
-            Some(upload) => upload.survey(),
-            None => self.origin.site().survey(),
-        };
-        Ok(objects.iter().map(survey).collect())
-    }
-
-    fn tuning(&self) -> Tuning {
-        TUNING
-    }
-
-    fn kept_bytes_max(&self) -> u64 {
-        PART_BYTES
     }
 
     fn list(&self, page: &ListPage) -> Result<Listing> {
@@ -388,12 +372,11 @@ impl Store for S3 {
         Ok(Box::new(self.begin_upload(name, bytes)?))
     }
 
-    fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
-        commit_in_order(drafts)
-    }
-
-    fn commit_each(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
-        commit_each(drafts)
+    fn commit(&self, drafts: Vec<Box<dyn Draft>>, mode: CommitMode) -> Result<()> {
+        match mode {
+            CommitMode::InOrder => commit_in_order(drafts),
+            CommitMode::Each => commit_each(drafts),
+        }
     }
 
     fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, _: Durability) -> Result<bool> {
@@ -404,34 +387,19 @@ impl Store for S3 {
         self.put_object(&key, &self.describe(name), bytes, on)
     }
 
-    fn remove(&self, name: &OsStr, _: Durability) -> Result<()> {
-        let key = self.own_key(name)?;
-        self.remove_key(&key, &self.describe(name))
-    }
-
-    fn remove_if_match(&self, name: &OsStr, tag: &Tag, _: Durability) -> Result<bool> {
-        let Tag::Text(tag) = tag else {
-            return Ok(false);
-        };
-        self.remove_version(&self.own_key(name)?, &self.describe(name), tag)
-    }
-
-    fn clear(&self, folder: &OsStr) -> Result<()> {
-        let key = self.own_key(folder)?;
-        self.remove_below(&format!("{key}/"))
+    fn remove_all(&self, removals: &[Removal<'_>], _: Durability) -> Result<Vec<bool>> {
+        self.remove_in_order(removals)
     }
 
     fn copy_within(&self, from: &dyn Store, objects: &[(Named, OsString)]) -> Result<bool> {
         self.copy_objects(from, objects)
     }
 
-    fn sweep(&self) {
-        // Only our own probes: an old upload below the prefix may belong to another program that will resume it.
-        // Best effort: credentials that may write need not be allowed to list.
-        let _ = self.sweep_probes(STALE_AFTER);
-    }
-
-    fn sweep_drafts(&self, age: Duration) -> Result<Vec<String>> {
+    fn sweep(&self, which: Sweep) -> Result<Vec<String>> {
+        let Sweep::OlderThan(age) = which else {
+            // Only our own probes: an old upload below the prefix may belong to another program that will resume it.
+            return self.sweep_probes(STALE_AFTER);
+        };
         let mut swept = self.sweep_uploads(age)?;
         swept.extend(self.sweep_probes(age)?);
         Ok(swept)

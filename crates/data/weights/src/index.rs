@@ -13,7 +13,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_io::{Store, draft};
+use straightway_io::{Store, StoreExt, draft};
 
 use super::{
     header::{HEADER_BYTES_MAX, NAME_BYTES_MAX, TENSORS_MAX},

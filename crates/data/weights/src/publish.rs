@@ -22,7 +22,7 @@ use std::{
 
 use regex::Regex;
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_io::store::{Draft, Durability, Listing, Location};
+use straightway_io::store::{CommitMode, Draft, Durability, Listing, Location, StoreExt};
 use straightway_sys::nonce::nonce;
 
 use super::{
@@ -124,12 +124,14 @@ impl Publication {
         let remove = |name: &Path| store.remove(name.as_os_str(), Durability::Unsynced);
         if self.index_last {
             files.push(index);
-            store.commit(files)?;
+            store.commit(files, CommitMode::InOrder)?;
         } else {
-            store.commit(vec![index])?;
+            store.commit(vec![index], CommitMode::InOrder)?;
             // On failure, the index is removed after the new files: until then readers must see it.
             let index = self.folder.name.join(INDEX_NAME);
-            store.commit(files).inspect_err(|_| drop(remove(&index)))?;
+            store
+                .commit(files, CommitMode::InOrder)
+                .inspect_err(|_| drop(remove(&index)))?;
         }
         let displaced = self.displaced.iter().map(|(_, old)| old);
         let (hiding, old): (Vec<_>, Vec<_>) = displaced

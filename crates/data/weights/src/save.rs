@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ffi::OsStr, sync::Arc};
 use straightway_core::{Choice, ErrorKind, Extent, Move, Receipt, Result};
 use straightway_io::{
     Ask, Books, Executor, Objects, Progress, Region, Scattered, ScatteredPart, Ticket,
-    store::{Draft, Like, Location, Missing},
+    store::{CommitMode, Draft, Like, Location, Missing, Sweep},
 };
 use straightway_sys::{LentBytes, cuda::DeviceMemory};
 
@@ -108,7 +108,7 @@ impl FileSaver {
         let at = |number: usize| tensors[number].at;
         let ticket = self.write(region, &target, &*draft, moves(&outline, at))?;
         let receipt = ticket.wait()?;
-        target.store.commit(vec![draft])?;
+        target.store.commit(vec![draft], CommitMode::InOrder)?;
         Ok(receipt)
     }
 
@@ -137,7 +137,7 @@ impl FileSaver {
             let (objects, ask) = self.draft_and_options(&target, &*draft);
             let ticket = self.executor.write_scattered(&whole, objects, vec![all], ask)?;
             let receipt = ticket.wait()?;
-            target.store.commit(vec![draft])?;
+            target.store.commit(vec![draft], CommitMode::InOrder)?;
             return Ok(receipt);
         }
         let mut region = Arc::new(Region::host(WINDOW_BYTES.min(outline.data().bytes))?);
@@ -149,7 +149,7 @@ impl FileSaver {
             ticket.enter(&mut books)?;
         }
         let receipt = books.close();
-        target.store.commit(vec![draft])?;
+        target.store.commit(vec![draft], CommitMode::InOrder)?;
         Ok(receipt)
     }
 
@@ -203,7 +203,8 @@ fn on_one_gpu(outline: &Outline, tensors: &[Held<'_>]) -> Result<Option<Arc<Scat
 /// name, it gets that object's permissions.
 pub(crate) fn begin(target: &Location, outline: &Outline, replaced: Option<&OsStr>) -> Result<Box<dyn Draft>> {
     // Best effort: a missing folder is reported by `create` below.
-    let _ = target.parent().below(Missing::Refuse).map(|folder| folder.sweep());
+    let folder = target.parent().below(Missing::Refuse);
+    let _ = folder.and_then(|folder| folder.sweep(Sweep::Dead));
     let like = replaced.map_or(Like::Replaced, Like::InsteadOf);
     let draft = target.create(outline.bytes, &like)?;
     draft.write_all_at(0, &outline.header)?;

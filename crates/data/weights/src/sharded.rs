@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use straightway_core::{Error, ErrorKind, Receipt, Result};
 use straightway_io::{
     Region,
-    store::{Draft, Like, Listing, Location},
+    store::{CommitMode, Draft, Like, Listing, Location},
 };
 
 use super::{
@@ -112,7 +112,7 @@ impl<T> ModelDraft<T> {
         let files: Vec<_> = self.files.into_iter().map(|file| file.draft).collect();
         let Some((publication, text)) = self.index else {
             // A single file appears by a single rename.
-            self.target.store.commit(files)?;
+            self.target.store.commit(files, CommitMode::InOrder)?;
             return Ok(Vec::new());
         };
         let index = self.target.join(INDEX_NAME);

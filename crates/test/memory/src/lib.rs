@@ -13,12 +13,12 @@ use std::{
     time::SystemTime,
 };
 
-use straightway_core::{Direction, Error, ErrorKind, Extent, Lock, Reason, Result, Survey};
+use straightway_core::{Error, ErrorKind, Lock, Result};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb,
-        Verbs, own_draft, parts, text,
+        CommitMode, Condition, Draft, Durability, Facts, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
+        Removal, Store, Verb, Verbs, own_draft, parts, text,
     },
 };
 
@@ -97,16 +97,8 @@ impl Store for Memory {
         Ok(Box::new(MemoryEngine::new(lane.depth())))
     }
 
-    fn family(&self) -> &'static str {
-        "memory"
-    }
-
-    fn survey(&self, objects: &[Arc<dyn Handle>], _hulls: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
-        let survey = Survey {
-            doubt: Some(Reason::StoreInMemory),
-            ..Survey::default()
-        };
-        Ok(vec![survey; objects.len()])
+    fn facts(&self) -> Facts<'_> {
+        Facts::of("memory")
     }
 
     fn list(&self, page: &ListPage) -> Result<Listing> {
@@ -144,7 +136,7 @@ impl Store for Memory {
         Ok(Box::new(MemoryDraft { object }))
     }
 
-    fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+    fn commit(&self, drafts: Vec<Box<dyn Draft>>, _: CommitMode) -> Result<()> {
         let own = drafts.into_iter().map(own_draft::<MemoryDraft>);
         for MemoryDraft { object } in own.collect::<Result<Vec<_>>>()? {
             let key = object.key.clone();
@@ -168,20 +160,22 @@ impl Store for Memory {
         Ok(holds)
     }
 
-    fn remove(&self, name: &OsStr, _: Durability) -> Result<()> {
-        let key = self.key(name)?;
-        self.shared.lock().remove(&key);
-        Ok(())
-    }
-
-    fn remove_if_match(&self, name: &OsStr, tag: &Tag, _: Durability) -> Result<bool> {
-        let key = self.key(name)?;
-        let mut all = self.shared.lock();
-        let holds = all.get(&key).is_some_and(|there| there.own_tag() == *tag);
-        if holds {
-            all.remove(&key);
-        }
-        Ok(holds)
+    fn remove_all(&self, removals: &[Removal<'_>], _: Durability) -> Result<Vec<bool>> {
+        let one = |removal: &Removal<'_>| {
+            let key = self.key(removal.name())?;
+            let mut all = self.shared.lock();
+            let holds = match removal {
+                Removal::Version(_, tag) => all.get(&key).is_some_and(|there| there.own_tag() == **tag),
+                Removal::Object(_) | Removal::Tree(_) => true,
+            };
+            match removal {
+                Removal::Tree(_) => all.retain(|name, _| !name.starts_with(&format!("{key}/"))),
+                _ if holds => drop(all.remove(&key)),
+                _ => {}
+            }
+            Ok(holds)
+        };
+        removals.iter().map(one).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     time::SystemTime,
 };
 
-use straightway_core::{Error, ErrorKind, Lock, Object, Result, SharedLock};
+use straightway_core::{Direction, Error, ErrorKind, Extent, Lock, Object, Reason, Result, SharedLock, Survey};
 use straightway_io::{Handle, store::Tag};
 
 /// Objects by name.
@@ -63,6 +63,13 @@ impl Handle for MemoryObject {
         }
         let message = format!("it ends at byte {}", offset + read as u64);
         Err(Error::new(ErrorKind::Corrupt, "read", self.object().name, message))
+    }
+
+    fn survey(&self, _: Option<Extent>, _: Direction) -> Result<Survey> {
+        Ok(Survey {
+            doubt: Some(Reason::StoreInMemory),
+            ..Survey::default()
+        })
     }
 
     fn check_unchanged(&self) -> Result<()> {

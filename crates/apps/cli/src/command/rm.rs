@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 use straightway_core::{Bytes, Error, ErrorKind, Scheme, Seconds, Uri, text::shown};
 use straightway_io::{
     Store,
-    store::{Durability, Location, Missing, NAMES_MAX, Verb, list_all, too_many_names},
+    store::{Durability, Location, Missing, NAMES_MAX, StoreExt, Sweep, Verb, list_all, too_many_names},
 };
 
 use super::{output::print, stores::StoreArgs};
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for at in &places {
         if args.uploads {
             let age = Duration::from_secs_f64(args.older_than.0.max(0.0));
-            for name in at.below(Missing::Refuse)?.sweep_drafts(age)? {
+            for name in at.below(Missing::Refuse)?.sweep(Sweep::OlderThan(age))? {
                 print(&format!("aborted the upload of {}\n", shown(&name)))?;
             }
         } else if args.recursive {

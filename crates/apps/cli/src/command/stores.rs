@@ -3,10 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use straightway_core::{Bytes, Result};
-use straightway_io::{
-    Store,
-    store::{Files, Registry},
-};
+use straightway_io::store::{Files, Registry, StoreExt};
 use straightway_s3::S3;
 
 use crate::stores;

@@ -10,11 +10,11 @@ use std::{
 };
 
 use straightway_cache::CachedStore;
-use straightway_core::{Choice, Direction, ErrorKind, Extent, Move, Receipt, Result, Survey};
+use straightway_core::{Choice, ErrorKind, Extent, Move, Receipt, Result};
 use straightway_io::{
     Executor, Objects, Region, Settings,
     engine::Engine,
-    store::{Handle, LaneSpec, Named, Store, Tag, Tuning, Verbs},
+    store::{Facts, Handle, LaneSpec, Named, Store, Tag, Verbs},
 };
 use straightway_net::{
     Client, FAMILY, Head, Network, NetworkSettings, Origin, Remote, Service, Site, TUNING, Validator, engine, suited,
@@ -91,16 +91,11 @@ impl Store for Listed {
         engine(self.client.network(), lane)
     }
 
-    fn family(&self) -> &'static str {
-        FAMILY
-    }
-
-    fn survey(&self, objects: &[Arc<dyn Handle>], _: &[Option<Extent>], _: Direction) -> Result<Vec<Survey>> {
-        Ok(vec![self.origin.site().survey(); objects.len()])
-    }
-
-    fn tuning(&self) -> Tuning {
-        TUNING
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            tuning: Some(TUNING),
+            ..Facts::of(FAMILY)
+        }
     }
 }
 

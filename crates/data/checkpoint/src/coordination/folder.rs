@@ -10,7 +10,7 @@ use hashbrown::HashSet;
 use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
 use straightway_io::{
     File,
-    store::{Durability, Folder, Missing, Store},
+    store::{Durability, Folder, Missing, Store, StoreExt, Sweep},
 };
 
 use super::{Coordination, Home, Lock, Records, ShardDraft, ShardNames};
@@ -79,7 +79,7 @@ impl Coordination for FolderCoordination {
         let steps = names(&*self.root)?.into_iter().filter_map(|name| step_of(&name));
         let steps = steps.filter_map(|step| self.open(step).ok());
         for store in steps.chain([Arc::clone(&self.root)]) {
-            store.sweep();
+            store.sweep(Sweep::Dead)?;
         }
         Ok(Vec::new())
     }

@@ -13,7 +13,7 @@ use hashbrown::HashSet;
 use straightway_core::{ErrorKind, Result};
 use straightway_io::{
     Objects,
-    store::{Durability, Handle, Like, Missing, Store, Verb, list_all, open_one, read_whole},
+    store::{Durability, Handle, Like, Missing, Store, StoreExt, Sweep, Verb, list_all, open_one, read_whole},
 };
 
 use super::{Coordination, Home, Lock, Records, ShardDraft, ShardNames};
@@ -54,7 +54,7 @@ impl Coordination for ObjectCoordination {
 
     /// Unfinished uploads below a folder of checkpoints are those of killed savers.
     fn sweep_drafts(&self, age: Duration) -> Result<Vec<String>> {
-        self.root.sweep_drafts(age)
+        self.root.sweep(Sweep::OlderThan(age))
     }
 
     /// A folder exists only as the prefix of an object.

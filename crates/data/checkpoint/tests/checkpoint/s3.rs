@@ -12,7 +12,7 @@ use straightway_checkpoint::{CheckpointSaver, Codec, Rank, Restorer, Retention, 
 use straightway_core::Route;
 use straightway_io::{
     Store,
-    store::{Missing, list_all},
+    store::{Missing, Sweep, list_all},
 };
 use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_net::Network;
@@ -111,7 +111,7 @@ fn steps_in_a_bucket_are_tagged_pruned_and_removed_and_leave_nothing() {
     steps.remove(2).unwrap();
     steps.remove(4).unwrap();
     assert_eq!(objects(&*store), [""; 0], "nothing is left");
-    assert!(store.sweep_drafts(Duration::ZERO).unwrap().is_empty());
+    assert!(store.sweep(Sweep::OlderThan(Duration::ZERO)).unwrap().is_empty());
 }
 
 #[test]

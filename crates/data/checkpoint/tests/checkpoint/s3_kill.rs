@@ -18,7 +18,7 @@ use std::{
 };
 
 use straightway_checkpoint::{CheckpointSaver, Codec, Rank, Retention, SaverOptions, Steps, fresh_run};
-use straightway_io::store::{Missing, Store};
+use straightway_io::store::{Missing, Store, Sweep};
 use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_weights::Dtype;
 
@@ -320,5 +320,5 @@ fn assert_only_steps(store: &Arc<dyn Store>, steps: &Steps) {
         let there: Vec<_> = all.iter().filter(|name| name.contains(&folder)).collect();
         assert_eq!(there.len(), named + tags, "{there:?}");
     }
-    assert!(store.sweep_drafts(Duration::ZERO).unwrap().is_empty());
+    assert!(store.sweep(Sweep::OlderThan(Duration::ZERO)).unwrap().is_empty());
 }

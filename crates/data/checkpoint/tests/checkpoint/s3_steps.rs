@@ -11,7 +11,7 @@ use straightway_checkpoint::{
 use straightway_core::{ErrorKind, Result};
 use straightway_io::{
     Store,
-    store::{Condition, Durability, Location, Missing, list_all},
+    store::{Condition, Durability, Location, Missing, StoreExt, list_all},
 };
 use straightway_lab::S3Server;
 use straightway_weights as weights;

@@ -96,8 +96,7 @@ impl Job {
                 widen(hull, portion.extent);
             }
         }
-        let store = objects.store();
-        let surveys = store.survey(objects.handles(), &hulls, Direction::In)?;
+        let surveys = objects.survey(&hulls, Direction::In)?;
         let bytes: Vec<_> = checked.to.iter().map(|r| r.bytes()).collect();
         let list = objects.list();
         let plan = Plan::of_portions(&list, &surveys, portions, checked.deliveries, &bytes)?;
@@ -273,14 +272,13 @@ fn survey(objects: &Objects, transfer: &Transfer, choice: Choice) -> Result<Vec<
             widen(&mut hulls[m.object as usize], m.extent);
         }
     }
-    let (store, direction) = (objects.store(), transfer.direction());
-    store.survey(objects.handles(), &hulls, direction)
+    objects.survey(&hulls, transfer.direction())
 }
 
 /// The surveys of objects that are only written.
 fn unread(objects: &Objects) -> Result<Vec<Survey>> {
     let hulls = vec![None; objects.handles().len()];
-    objects.store().survey(objects.handles(), &hulls, Direction::Out)
+    objects.survey(&hulls, Direction::Out)
 }
 
 /// Extends a hull to include an extent.

@@ -8,25 +8,21 @@
 //! listed and can be removed, but not opened. The tag of a file opened by path is its inode with its size and
 //! timestamps. Files below a root have no tags, because checksums cover what is read there. No file system supports a
 //! conditional replace.
-use std::{
-    ffi::OsStr,
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{ffi::OsStr, fs, io, path::Path, sync::Arc};
 
 use rustix::fs::FileType;
 use straightway_core::{Alignment, Direction, Error, ErrorDetail, ErrorKind, Extent, Object, Place, Result, Survey};
 use straightway_sys::{File, Folder, folder::Durability, residency};
 
 use super::{
-    Condition, Draft, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb, Verbs, file,
-    get_whole, own_draft, parts, text,
+    CommitMode, Condition, Draft, Facts, Handle, LaneSpec, Like, ListPage, Listing, Local, Missing, Named, Removal,
+    Store, StoreExt, Sweep, Tag, Verb, Verbs, check_each, file, own_draft, parts, text,
 };
 use crate::{
     draft::{FileDraft, is_draft, place, sweep},
     engine::{Engine, cached::Cached, mixed::Mixed, pool::Pool, ring::Ring},
     gds::GdsUse,
+    request::Op,
     settings::{DriveEngine, Settings},
     track::Track,
 };
@@ -62,6 +58,33 @@ impl Files {
         let (folder, name) = self.at(name, missing)?;
         Ok((folder, text(self, name)?))
     }
+
+    fn remove_one(&self, removal: &Removal<'_>, how: Durability) -> Result<()> {
+        let found = self.at_text(removal.name(), Missing::Refuse);
+        let folder = match removal {
+            Removal::Object(_) => {
+                let (folder, name) = match found {
+                    Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+                    found => found?,
+                };
+                match folder.kind(name)? {
+                    Some(FileType::Directory) => drop(folder.remove_empty(name)?),
+                    _ => folder.remove(name)?,
+                }
+                folder
+            }
+            Removal::Tree(_) => {
+                let (folder, name) = found?;
+                folder.remove_tree(name)?;
+                folder
+            }
+            Removal::Version(..) => return Err(self.lacks(removal.verb())),
+        };
+        match how {
+            Durability::Synced => folder.sync(),
+            Durability::Unsynced => Ok(()),
+        }
+    }
 }
 
 /// The folder at the end of a chain of nested names.
@@ -80,6 +103,13 @@ impl Store for Files {
     fn describe(&self, name: &OsStr) -> String {
         let path = self.path(name);
         path.expect("a file has one").display().to_string()
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            local: self.root.as_deref().map_or(Local::Paths, Local::Below),
+            ..Facts::of("files")
+        }
     }
 
     fn verbs(&self) -> Verbs {
@@ -123,44 +153,14 @@ impl Store for Files {
         })
     }
 
-    fn family(&self) -> &'static str {
-        "files"
-    }
-
-    fn survey(
-        &self,
-        objects: &[Arc<dyn Handle>],
-        hulls: &[Option<Extent>],
-        direction: Direction,
-    ) -> Result<Vec<Survey>> {
-        let one = |(object, hull): (&Arc<dyn Handle>, &Option<Extent>)| {
-            let file = file(object)?;
-            let mut survey = file.survey();
-            if let (Ok(_), Some(hull)) = (survey.usable(), hull) {
-                survey.resident = match direction {
-                    // A read reports bytes that were not resident after all; across, the kernel does the read.
-                    Direction::In => residency::resident_by_sample(&file, *hull),
-                    Direction::Out | Direction::Across => residency::resident(&file, *hull),
-                };
-            }
-            Ok(survey)
-        };
-        objects.iter().zip(hulls).map(one).collect()
-    }
-
-    fn sync(&self, written: &[Arc<dyn Handle>]) -> Result<()> {
-        let files = written.iter().map(file).collect::<Result<Vec<_>>>()?;
+    fn settle(&self, after: Op, objects: &[Arc<dyn Handle>]) -> Result<()> {
+        if after == Op::Read {
+            return check_each(objects);
+        }
+        let files = objects.iter().map(file).collect::<Result<Vec<_>>>()?;
         // Writes in whole blocks reach past the end.
         files.iter().try_for_each(|f| f.truncate(f.bytes()))?;
         File::sync_all(&files)
-    }
-
-    fn get(&self, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
-        if self.root.is_none() {
-            return get_whole(self, name, bytes_max);
-        }
-        let (folder, name) = self.at_text(name, Missing::Refuse)?;
-        folder.read(name, bytes_max)
     }
 
     fn list(&self, page: &ListPage) -> Result<Listing> {
@@ -192,20 +192,21 @@ impl Store for Files {
         Ok(Box::new(FileDraft::create(&folder, name, bytes, like)?))
     }
 
-    fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+    fn commit(&self, drafts: Vec<Box<dyn Draft>>, mode: CommitMode) -> Result<()> {
         let own = drafts.into_iter().map(own_draft::<FileDraft>);
-        FileDraft::commit_in_order(own.collect::<Result<_>>()?)
+        let own = own.collect::<Result<_>>()?;
+        match mode {
+            CommitMode::InOrder => FileDraft::commit_in_order(own),
+            CommitMode::Each => FileDraft::commit_all(own),
+        }
     }
 
-    fn commit_each(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
-        let own = drafts.into_iter().map(own_draft::<FileDraft>);
-        FileDraft::commit_all(own.collect::<Result<_>>()?)
-    }
-
-    fn sweep(&self) {
-        if let Some(root) = &self.root {
+    /// A file's draft is locked while its writer lives, so its age says nothing.
+    fn sweep(&self, which: Sweep) -> Result<Vec<String>> {
+        if let (Sweep::Dead, Some(root)) = (which, &self.root) {
             sweep(root);
         }
+        Ok(Vec::new())
     }
 
     fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, how: Durability) -> Result<bool> {
@@ -213,7 +214,7 @@ impl Store for Files {
             Condition::Always => {
                 let draft = self.create(name, bytes.len() as u64, &Like::Replaced)?;
                 draft.write_all_at(0, bytes)?;
-                self.commit(vec![draft]).map(|()| true)
+                self.commit(vec![draft], CommitMode::InOrder).map(|()| true)
             }
             Condition::IfAbsent => {
                 let (folder, name) = self.at_text(name, Missing::Create)?;
@@ -223,36 +224,9 @@ impl Store for Files {
         }
     }
 
-    fn remove(&self, name: &OsStr, how: Durability) -> Result<()> {
-        let (folder, name) = match self.at_text(name, Missing::Refuse) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            found => found?,
-        };
-        match folder.kind(name)? {
-            Some(FileType::Directory) => drop(folder.remove_empty(name)?),
-            _ => folder.remove(name)?,
-        }
-        match how {
-            Durability::Synced => folder.sync(),
-            Durability::Unsynced => Ok(()),
-        }
-    }
-
-    fn clear(&self, folder: &OsStr) -> Result<()> {
-        let (parent, name) = self.at_text(folder, Missing::Refuse)?;
-        parent.remove_tree(name)
-    }
-
-    fn path(&self, name: &OsStr) -> Option<PathBuf> {
-        Some(match &self.root {
-            Some(root) if name.is_empty() => root.path().to_owned(),
-            Some(root) => root.join(name),
-            None => name.into(),
-        })
-    }
-
-    fn folder(&self) -> Option<&Folder> {
-        self.root.as_deref()
+    fn remove_all(&self, removals: &[Removal<'_>], how: Durability) -> Result<Vec<bool>> {
+        let one = |removal: &Removal<'_>| self.remove_one(removal, how).map(|()| true);
+        removals.iter().map(one).collect()
     }
 }
 
@@ -287,6 +261,18 @@ impl Handle for File {
 
     fn check_unchanged(&self) -> Result<()> {
         Self::check_unchanged(self)
+    }
+
+    fn survey(&self, hull: Option<Extent>, direction: Direction) -> Result<Survey> {
+        let mut survey = Self::survey(self);
+        if let (Ok(_), Some(hull)) = (survey.usable(), hull) {
+            survey.resident = match direction {
+                // A read reports bytes that were not resident after all; across, the kernel does the read.
+                Direction::In => residency::resident_by_sample(self, hull),
+                Direction::Out | Direction::Across => residency::resident(self, hull),
+            };
+        }
+        Ok(survey)
     }
 
     fn data_extents(&self) -> Result<Vec<Extent>> {

@@ -10,7 +10,7 @@ use std::{
 
 use straightway_core::{Error, ErrorKind, Result};
 
-use super::{Draft, Files, Handle, Like, Missing, Named, Store};
+use super::{Draft, Files, Handle, Like, Missing, Named, Store, StoreExt};
 use crate::draft::folder_of;
 
 /// A store and a name in it. A plain path is a name in the store of local files.

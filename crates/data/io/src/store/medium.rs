@@ -26,7 +26,7 @@ impl Medium {
         for end in ends {
             match end.path() {
                 Some(path) => drive = drive.or(Some(path)),
-                None => network = network.max(Some(end.store.tuning())),
+                None => network = network.max(Some(end.store.facts().tuning.unwrap_or_default())),
             }
         }
         match network {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use crate::{
         engine::Engine,
-        store::{Handle, LaneSpec, Named, Store, Verb, Verbs},
+        store::{Facts, Handle, LaneSpec, Named, Store, StoreExt, Verb, Verbs},
     };
 
     const WEB: Tuning = Tuning {
@@ -90,12 +90,11 @@ mod tests {
             Err(self.lacks(Verb::List))
         }
 
-        fn family(&self) -> &'static str {
-            "web"
-        }
-
-        fn tuning(&self) -> Tuning {
-            self.0
+        fn facts(&self) -> Facts<'_> {
+            Facts {
+                tuning: Some(self.0),
+                ..Facts::of("web")
+            }
         }
     }
 

@@ -6,6 +6,10 @@ use straightway_core::{Error, ErrorKind, Result};
 
 use super::{ListPage, Listing, Store};
 
+/// The most names that [`list_all`] lists, and that a tree may have which is copied or removed. More are refused, not
+/// read in part.
+pub const NAMES_MAX: usize = straightway_sys::folder::NAMES_MAX;
+
 /// The most pages without a name in a row. A service may send some, for example while it skips removed objects.
 const EMPTY_PAGES_MAX: u32 = 1000;
 
@@ -19,6 +23,26 @@ pub fn pages<S: Store + ?Sized>(store: &S, names_max: usize) -> impl Iterator<It
         empty: 0,
         is_over: false,
     }
+}
+
+/// Lists all names in a store, page by page. Pages that do not advance, or too many names, are an error.
+pub fn list_all<S: Store + ?Sized>(store: &S) -> Result<Listing> {
+    let mut all = Listing::default();
+    for page in pages(store, NAMES_MAX) {
+        let page = page?;
+        all.objects.extend(page.objects);
+        all.folders.extend(page.folders);
+        if all.objects.len() + all.folders.len() > NAMES_MAX {
+            return Err(too_many_names(store.describe(OsStr::new("")), NAMES_MAX));
+        }
+    }
+    Ok(all)
+}
+
+/// The error of a listing of `store` with more than `names_max` names. A faulty service may list names forever.
+pub fn too_many_names(store: String, names_max: usize) -> Error {
+    let message = format!("it has more than {names_max} names below it, or its service lists names without end");
+    Error::new(ErrorKind::Invalid, "list", store, message).with_hint("name a longer prefix or a folder below it")
 }
 
 struct Pages<'a, S: ?Sized> {
@@ -81,7 +105,7 @@ mod tests {
     use super::*;
     use crate::{
         engine::Engine,
-        store::{Handle, LaneSpec, Named, Verb, Verbs, list_all},
+        store::{Facts, Handle, LaneSpec, Named, Verb, Verbs},
     };
 
     /// A store whose page number `n` is made by a function. The start of a page is its number.
@@ -105,8 +129,8 @@ mod tests {
             unreachable!("nothing is read")
         }
 
-        fn family(&self) -> &'static str {
-            "scripted"
+        fn facts(&self) -> Facts<'_> {
+            Facts::of("scripted")
         }
 
         fn list(&self, page: &ListPage) -> Result<Listing> {

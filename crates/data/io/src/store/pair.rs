@@ -4,8 +4,11 @@ use std::{collections::BTreeMap, ffi::OsStr, sync::Arc};
 
 use straightway_core::{Lock, Result};
 
-use super::{Handle, LaneSpec, Named, Store, Verbs};
-use crate::engine::{Engine, mixed::Mixed};
+use super::{Facts, Handle, LaneSpec, Named, Store, Verbs};
+use crate::{
+    engine::{Engine, mixed::Mixed},
+    request::Op,
+};
 
 /// The source of a copy, with lanes that write to another store.
 #[derive(Debug)]
@@ -17,7 +20,7 @@ pub(crate) struct Pair {
 impl Pair {
     /// The store whose lanes copy between these two: the source itself where both are of one family.
     pub(crate) fn of(from: &Arc<dyn Store>, to: &Arc<dyn Store>) -> Arc<dyn Store> {
-        if from.family() == to.family() {
+        if from.facts().family == to.facts().family {
             return Arc::clone(from);
         }
         let (from, to) = (Arc::clone(from), Arc::clone(to));
@@ -38,8 +41,11 @@ impl Store for Pair {
         self.from.open(objects)
     }
 
-    fn check_unchanged(&self, objects: &[Arc<dyn Handle>]) -> Result<()> {
-        self.from.check_unchanged(objects)
+    fn settle(&self, after: Op, objects: &[Arc<dyn Handle>]) -> Result<()> {
+        match after {
+            Op::Read => self.from.settle(after, objects),
+            Op::Write => self.to.settle(after, objects),
+        }
     }
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
@@ -47,14 +53,15 @@ impl Store for Pair {
         Ok(Box::new(Mixed::of_legs(read, write)))
     }
 
-    fn family(&self) -> &'static str {
+    fn facts(&self) -> Facts<'_> {
         /// The names of pairs. They are leaked; there are few families.
         static NAMES: Lock<BTreeMap<(&str, &str), &str>> = Lock::new(BTreeMap::new());
-        let pair = (self.from.family(), self.to.family());
+        let pair = (self.from.facts().family, self.to.facts().family);
         let mut names = NAMES.lock();
-        names
+        let family = names
             .entry(pair)
-            .or_insert_with(|| Box::leak(format!("{} to {}", pair.0, pair.1).into_boxed_str()))
+            .or_insert_with(|| Box::leak(format!("{} to {}", pair.0, pair.1).into_boxed_str()));
+        Facts::of(family)
     }
 }
 
@@ -63,7 +70,7 @@ mod tests {
     use straightway_core::{Error, ErrorKind};
 
     use super::*;
-    use crate::store::Verb;
+    use crate::store::{StoreExt, Verb};
 
     /// A store that knows whether its objects have changed.
     #[derive(Debug)]
@@ -85,7 +92,7 @@ mod tests {
             Ok(Vec::new())
         }
 
-        fn check_unchanged(&self, _: &[Arc<dyn Handle>]) -> Result<()> {
+        fn settle(&self, _: Op, _: &[Arc<dyn Handle>]) -> Result<()> {
             if self.is_changed {
                 let why = "it changed";
                 return Err(Error::new(ErrorKind::Corrupt, "read", self.family, why));
@@ -97,8 +104,8 @@ mod tests {
             Err(self.lacks(Verb::List))
         }
 
-        fn family(&self) -> &'static str {
-            self.family
+        fn facts(&self) -> Facts<'_> {
+            Facts::of(self.family)
         }
     }
 

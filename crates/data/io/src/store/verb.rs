@@ -1,5 +1,7 @@
 //! The operations of a store, as data.
 
+use straightway_core::{Error, ErrorKind};
+
 /// An optional operation of a store. Opening objects is not optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -13,9 +15,9 @@ pub enum Verb {
     PutIfAbsent,
     /// `put` with [`Condition::IfMatch`](super::Condition::IfMatch); its handles have tags.
     PutIfMatch,
-    /// `remove`.
+    /// `remove_all` of objects and trees.
     Remove,
-    /// `remove_if_match`; its handles have tags.
+    /// `remove_all` of versions; its handles have tags.
     RemoveIfMatch,
 }
 
@@ -42,6 +44,12 @@ impl Verb {
             Self::Remove => "remove objects from",
             Self::RemoveIfMatch => "remove-if-match from",
         }
+    }
+
+    /// The error for a verb that a store does not declare.
+    pub fn missing_in(self, store: String) -> Error {
+        let message = "this kind of store does not support it";
+        Error::new(ErrorKind::Unsupported, self.name(), store, message)
     }
 }
 

@@ -9,8 +9,8 @@ use straightway_core::{Object, Result};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb,
-        Verbs, open_one,
+        CommitMode, Condition, Draft, Durability, Facts, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
+        Removal, Store, StoreExt, Tag, Verb, Verbs,
     },
 };
 
@@ -53,8 +53,8 @@ pub(crate) enum Defect {
     DecodesNames,
     /// A read past the end returns zeros.
     FillsUp,
-    /// `get` ignores the limit.
-    Unbounded,
+    /// A batch of removals leaves its last object.
+    RemovesAllButLast,
     /// Objects that cannot be opened are left out.
     OpensSome,
     /// The store below a folder is the whole store.
@@ -95,7 +95,7 @@ impl Defect {
         Self::ClearsHalf,
         Self::DecodesNames,
         Self::FillsUp,
-        Self::Unbounded,
+        Self::RemovesAllButLast,
         Self::OpensSome,
         Self::BelowIsAll,
         Self::NoticesNothing,
@@ -134,8 +134,8 @@ impl Store for DefectiveStore {
         self.inner.describe(name)
     }
 
-    fn family(&self) -> &'static str {
-        self.inner.family()
+    fn facts(&self) -> Facts<'_> {
+        self.inner.facts()
     }
 
     fn verbs(&self) -> Verbs {
@@ -163,15 +163,6 @@ impl Store for DefectiveStore {
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
         self.inner.engine(lane)
-    }
-
-    fn get(&self, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
-        let bytes_max = if self.defect == Defect::Unbounded {
-            u64::MAX
-        } else {
-            bytes_max
-        };
-        self.inner.get(&self.name(name), bytes_max)
     }
 
     fn list(&self, page: &ListPage) -> Result<Listing> {
@@ -208,19 +199,22 @@ impl Store for DefectiveStore {
         self.inner.create(&name, bytes, like)
     }
 
-    fn commit(&self, mut drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+    fn commit(&self, mut drafts: Vec<Box<dyn Draft>>, mode: CommitMode) -> Result<()> {
         self.check(Verb::Create)?;
         match self.defect {
-            Defect::PartialCommit => drafts.into_iter().try_for_each(|draft| self.inner.commit(vec![draft])),
+            Defect::PartialCommit => {
+                let mut drafts = drafts.into_iter();
+                drafts.try_for_each(|draft| self.inner.commit(vec![draft], mode))
+            }
             Defect::LastFirst => {
                 drafts.reverse();
                 for draft in drafts {
-                    self.inner.commit(vec![draft])?;
+                    self.inner.commit(vec![draft], mode)?;
                     std::thread::sleep(std::time::Duration::from_millis(2));
                 }
                 Ok(())
             }
-            _ => self.inner.commit(drafts),
+            _ => self.inner.commit(drafts, mode),
         }
     }
 
@@ -241,31 +235,31 @@ impl Store for DefectiveStore {
         self.inner.put(&name, bytes, on, how)
     }
 
-    fn remove(&self, name: &OsStr, how: Durability) -> Result<()> {
-        self.check(Verb::Remove)?;
-        match self.defect {
-            Defect::RemovesNothing => Ok(()),
-            _ => self.inner.remove(&self.name(name), how),
-        }
-    }
-
-    fn remove_if_match(&self, name: &OsStr, tag: &Tag, how: Durability) -> Result<bool> {
-        self.check(Verb::RemoveIfMatch)?;
-        match self.defect {
-            Defect::RemovesAnyVersion => self.inner.remove(&self.name(name), how).map(|()| true),
-            _ => self.inner.remove_if_match(&self.name(name), tag, how),
-        }
-    }
-
-    fn clear(&self, folder: &OsStr) -> Result<()> {
-        match self.defect {
-            Defect::ClearsHalf => {
-                let below = self.inner.below(folder, Missing::Refuse)?;
-                open_one(&*below, OsStr::new("y")).map(drop)?;
-                below.remove(OsStr::new("y"), Durability::Synced)
+    fn remove_all(&self, removals: &[Removal<'_>], how: Durability) -> Result<Vec<bool>> {
+        let mut done = Vec::new();
+        for (number, removal) in removals.iter().enumerate() {
+            self.check(removal.verb())?;
+            let name = self.name(removal.name());
+            let is_last = removals.len() > 1 && number + 1 == removals.len();
+            let removal = match *removal {
+                Removal::Object(_) if self.defect == Defect::RemovesNothing => None,
+                Removal::Object(_) if self.defect == Defect::RemovesAllButLast && is_last => None,
+                Removal::Version(..) if self.defect == Defect::RemovesAnyVersion => Some(Removal::Object(&name)),
+                Removal::Tree(_) if self.defect == Defect::ClearsHalf => {
+                    let below = self.inner.below(&name, Missing::Refuse)?;
+                    below.remove(OsStr::new("y"), how)?;
+                    None
+                }
+                Removal::Object(_) => Some(Removal::Object(&name)),
+                Removal::Version(_, tag) => Some(Removal::Version(&name, tag)),
+                Removal::Tree(_) => Some(Removal::Tree(&name)),
+            };
+            match removal {
+                Some(removal) => done.extend(self.inner.remove_all(&[removal], how)?),
+                None => done.push(true),
             }
-            _ => self.inner.clear(&self.name(folder)),
         }
+        Ok(done)
     }
 }
 

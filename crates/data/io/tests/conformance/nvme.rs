@@ -10,13 +10,14 @@ use std::{
     time::Duration,
 };
 
-use straightway_core::{Direction, Extent, Result, Survey};
+use straightway_core::Result;
 use straightway_io::{
     Handle,
     engine::Engine,
+    request::Op,
     store::{
-        Condition, Draft, Durability, Files, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Tuning,
-        Verb, Verbs, open_one,
+        CommitMode, Condition, Draft, Durability, Facts, Files, LaneSpec, Like, ListPage, Listing, Missing, Named,
+        Removal, Store, Verb, Verbs, open_one,
     },
     wrapper::faulty::{Faults, Faulty},
 };
@@ -146,12 +147,8 @@ impl Store for Served {
         Verbs::of(&Verb::ALL.into_iter().filter(has).collect::<Vec<_>>())
     }
 
-    fn family(&self) -> &'static str {
-        self.store.family()
-    }
-
-    fn tuning(&self) -> Tuning {
-        self.store.tuning()
+    fn facts(&self) -> Facts<'_> {
+        self.store.facts()
     }
 
     fn open(&self, objects: &[Named]) -> Result<Vec<Arc<dyn Handle>>> {
@@ -162,21 +159,8 @@ impl Store for Served {
         self.store.engine(lane)
     }
 
-    fn survey(
-        &self,
-        objects: &[Arc<dyn Handle>],
-        hulls: &[Option<Extent>],
-        direction: Direction,
-    ) -> Result<Vec<Survey>> {
-        self.store.survey(objects, hulls, direction)
-    }
-
-    fn check_unchanged(&self, objects: &[Arc<dyn Handle>]) -> Result<()> {
-        self.store.check_unchanged(objects)
-    }
-
-    fn get(&self, name: &OsStr, bytes_max: u64) -> Result<Vec<u8>> {
-        self.seen()?.get(name, bytes_max)
+    fn settle(&self, after: Op, objects: &[Arc<dyn Handle>]) -> Result<()> {
+        self.store.settle(after, objects)
     }
 
     fn list(&self, page: &ListPage) -> Result<Listing> {
@@ -195,8 +179,8 @@ impl Store for Served {
         self.seen()?.create(name, bytes, like)
     }
 
-    fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
-        self.store.commit(drafts)
+    fn commit(&self, drafts: Vec<Box<dyn Draft>>, mode: CommitMode) -> Result<()> {
+        self.store.commit(drafts, mode)
     }
 
     fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, how: Durability) -> Result<bool> {
@@ -207,12 +191,8 @@ impl Store for Served {
         self.files.put(name, bytes, on, how)
     }
 
-    fn remove(&self, name: &OsStr, how: Durability) -> Result<()> {
-        self.store.remove(name, how)
-    }
-
-    fn remove_if_match(&self, name: &OsStr, tag: &Tag, how: Durability) -> Result<bool> {
-        self.store.remove_if_match(name, tag, how)
+    fn remove_all(&self, removals: &[Removal<'_>], how: Durability) -> Result<Vec<bool>> {
+        self.store.remove_all(removals, how)
     }
 }
 
@@ -227,7 +207,6 @@ fn a_served_folder_with_one_defect_fails() {
         Defect::Skips(Verb::List),
         Defect::Hides(Verb::List),
         Defect::LosesName,
-        Defect::Unbounded,
         Defect::OpensSome,
         Defect::BelowIsAll,
         Defect::DecodesNames,

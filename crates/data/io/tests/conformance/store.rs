@@ -15,8 +15,8 @@ use straightway_core::{ErrorKind, Place};
 use straightway_io::{
     Settings,
     store::{
-        Condition, Draft, Durability, Files, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb,
-        list_all, open_one,
+        CommitMode, Condition, Draft, Durability, Files, LaneSpec, Like, ListPage, Listing, Missing, Named, Removal,
+        Store, StoreExt, Tag, Verb, list_all, open_one,
     },
     track::Track,
 };
@@ -75,7 +75,7 @@ fn add(store: &dyn Store, object: &str, bytes: &[u8]) -> Checked {
         (true, _) => Condition::Always,
         _ => {
             let draft = draft(store, object, bytes)?;
-            return err_to_string(store.commit(vec![draft]));
+            return err_to_string(store.commit(vec![draft], CommitMode::InOrder));
         }
     };
     check(
@@ -92,7 +92,7 @@ fn call(store: &dyn Store, verb: Verb) -> straightway_core::Result<()> {
         Verb::List => list_all(store).map(drop),
         Verb::Create => store
             .create(object, 1, &Like::Replaced)
-            .and_then(|draft| store.commit(vec![draft])),
+            .and_then(|draft| store.commit(vec![draft], CommitMode::InOrder)),
         Verb::Put => put(&Condition::Always),
         Verb::PutIfAbsent => put(&Condition::IfAbsent),
         Verb::PutIfMatch => put(&Condition::IfMatch(Tag::Text("none".to_owned()))),
@@ -283,7 +283,7 @@ fn nothing_is_visible_before_its_commit(store: &dyn Store) -> Checked {
     )?;
     let begun = draft(store, "draft", b"kept")?;
     check(begun.handle().object().bytes == 4, "a draft knows its length")?;
-    err_to_string(store.commit(vec![begun]))?;
+    err_to_string(store.commit(vec![begun], CommitMode::InOrder))?;
     check(
         get(store, "draft") == Some(b"kept".into()),
         "a committed draft is there, whole",
@@ -293,8 +293,12 @@ fn nothing_is_visible_before_its_commit(store: &dyn Store) -> Checked {
         get(store, "draft") == Some(b"kept".into()),
         "the old one is there until the commit",
     )?;
-    err_to_string(store.commit(vec![begun]))?;
-    check(get(store, "draft") == Some(b"again".into()), "a commit replaces")
+    err_to_string(store.commit(vec![begun], CommitMode::InOrder))?;
+    check(get(store, "draft") == Some(b"again".into()), "a commit replaces")?;
+    let both = vec![draft(store, "draft", b"one")?, draft(store, "draft-2", b"two")?];
+    err_to_string(store.commit(both, CommitMode::Each))?;
+    let is_there = get(store, "draft") == Some(b"one".into()) && get(store, "draft-2") == Some(b"two".into());
+    check(is_there, "independent drafts are committed together")
 }
 
 fn a_reader_that_sees_the_last_sees_all(store: &dyn Store) -> Checked {
@@ -311,7 +315,7 @@ fn a_reader_that_sees_the_last_sees_all(store: &dyn Store) -> Checked {
             }
             objects.iter().all(|object| is_there(store, object))
         });
-        let committed = err_to_string(store.commit(drafts));
+        let committed = err_to_string(store.commit(drafts, CommitMode::InOrder));
         is_over.store(true, Ordering::Relaxed);
         let saw_all = watch.join().unwrap();
         committed.and_then(|()| check(saw_all, "a reader that sees the last sees all"))
@@ -327,7 +331,7 @@ fn a_failed_commit_leaves_nothing(store: &dyn Store) -> Checked {
     for (number, other) in others.into_iter().enumerate() {
         let own = |n: usize| draft(store, &format!("failed-{number}-{n}"), b"x");
         let foreign = draft(other, "foreign", b"x")?;
-        let committed = store.commit(vec![own(0)?, own(1)?, foreign, own(2)?]);
+        let committed = store.commit(vec![own(0)?, own(1)?, foreign, own(2)?], CommitMode::InOrder);
         let there = (0..3).filter(|n| is_there(store, &format!("failed-{number}-{n}")));
         let expected = if committed.is_ok() { 3 } else { 0 };
         check(there.count() == expected, "a commit is whole, or leaves nothing")?;
@@ -398,6 +402,15 @@ fn what_is_removed_is_gone(store: &dyn Store) -> Checked {
         check(!is_there(store, "gone"), "what is removed is gone")?;
     }
     err_to_string(store.remove(name("no/such/object"), NOW))?;
+    let several = ["one", "two", "in/three"];
+    several.into_iter().try_for_each(|object| add(store, object, b"x"))?;
+    let removals = ["one", "missing", "two", "in/three"].map(|object| Removal::Object(name(object)));
+    let removed = err_to_string(store.remove_all(&removals, NOW))?;
+    check(removed == [true; 4], "there is one result for each name")?;
+    check(
+        !several.into_iter().any(|object| is_there(store, object)),
+        "several names are removed at once",
+    )?;
     check(is_there(store, "stays"), "nothing else is gone")
 }
 
@@ -513,7 +526,7 @@ fn the_engines_of_every_store_conform() {
                 settings: &settings,
             };
             let mut made = store.engine(&lane).unwrap();
-            match store.family() {
+            match store.facts().family {
                 "memory" => engine::conforms_in_memory(&mut *made),
                 _ => engine::conforms(&mut *made),
             }
@@ -528,7 +541,7 @@ fn a_failed_commit_of_files_leaves_what_was_there() {
     let drafts: Vec<_> = ["a", "b", "c"].map(|n| draft(&store, n, b"x").unwrap()).into();
     // A rename onto a folder fails.
     std::fs::create_dir(folder.path().join("b")).unwrap();
-    store.commit(drafts).unwrap_err();
+    store.commit(drafts, CommitMode::InOrder).unwrap_err();
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
     assert_eq!(left.len(), 1, "{left:?}");
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_io::{Handle, Store as _, engine::Engine as _, request::Op, store::open_one};
+use straightway_io::{Handle, StoreExt as _, engine::Engine as _, request::Op, store::open_one};
 use straightway_nvme::{Digests, Nqn};
 use straightway_nvme_host::{HostSettings, NvmeEngine, NvmeTcp, Portal};
 use straightway_nvme_target::{Config, NamespaceSource, Target};

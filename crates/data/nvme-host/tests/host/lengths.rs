@@ -17,7 +17,7 @@ use std::{
 use straightway_core::{ErrorKind, Result, random::Seed};
 use straightway_io::{
     Handle, Store as _,
-    store::{Missing, Tag, list_all, open_one},
+    store::{Missing, StoreExt, Tag, list_all, open_one},
 };
 use straightway_nvme::{Digests, Nqn};
 use straightway_nvme_host::{NvmeTcp, Portal};

@@ -6,7 +6,7 @@ use straightway_core::{ErrorKind, random::Seed};
 use straightway_io::{
     Handle, Store,
     request::Op,
-    store::{Missing, list_all, open_one},
+    store::{Missing, StoreExt, list_all, open_one},
 };
 use straightway_nvme::{Digests, Nqn, auth::AuthKeys};
 use straightway_nvme_host::{HostSettings, NvmeTcp, Portal};

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_io::{Store as _, engine::Engine as _, request::Op};
+use straightway_io::{StoreExt as _, engine::Engine as _, request::Op};
 use straightway_nvme::{
     Digests, Status,
     log::{AnaState, SubsystemKind},

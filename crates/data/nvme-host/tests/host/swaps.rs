@@ -8,7 +8,7 @@ use std::{
 };
 
 use straightway_io::{
-    Handle, Store as _,
+    Handle, StoreExt as _,
     request::{Io, Op},
 };
 use straightway_nvme::{

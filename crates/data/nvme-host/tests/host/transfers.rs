@@ -6,7 +6,7 @@ use straightway_core::{ErrorKind, random::Seed};
 use straightway_io::{
     Store,
     request::Op,
-    store::{Like, open_one},
+    store::{CommitMode, Like, StoreExt, open_one},
 };
 use straightway_nvme::Digests;
 
@@ -144,7 +144,7 @@ fn headers_are_read_at_any_offset_and_drafts_are_written_in_place() {
     draft.write_all_at(512, &[7; 1024]).unwrap();
     let error = draft.write_all_at(512, &[7; 10]).unwrap_err();
     assert!(error.to_string().contains("whole blocks of 512"), "{error}");
-    store.commit(vec![draft]).unwrap();
+    store.commit(vec![draft], CommitMode::InOrder).unwrap();
     assert_eq!(target.shared.bytes.lock().unwrap()[512..1536], [7; 1024]);
     let error = create(BYTES as u64 + 1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -10,7 +10,7 @@ use straightway_core::{Choice, ErrorKind, Extent, Move};
 use straightway_io::{
     Executor, Handle, Objects, Region, Settings, Store as _,
     request::Op,
-    store::{Named, Tag, open_one},
+    store::{Named, StoreExt, Tag, open_one},
 };
 use straightway_nvme::{
     Digests,

@@ -14,10 +14,10 @@ use std::{
 
 use straightway_core::random::{Rng, Seed};
 use straightway_io::{
-    Handle, Store as _,
+    Handle,
     engine::Engine as _,
     request::{Io, Op},
-    store::open_one,
+    store::{StoreExt, open_one},
 };
 use straightway_nvme_host::{HostSettings, NvmeEngine, NvmeTcp, Portal};
 use straightway_sys::{Buf, IoPath, Slot};

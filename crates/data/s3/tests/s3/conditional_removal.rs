@@ -6,10 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use straightway_io::{
-    Store,
-    store::{Durability, Tag},
-};
+use straightway_io::store::{Durability, StoreExt, Tag};
 use straightway_s3::doctor::{CheckState, examine};
 use straightway_webserver::ReceivedRequest;
 

@@ -11,7 +11,7 @@ use md5::Digest as _;
 use straightway_core::{Error, ErrorKind};
 use straightway_io::{
     Settings, Store,
-    store::{Condition, Durability, Like, Missing, Tag},
+    store::{CommitMode, Condition, Durability, Like, Missing, Tag},
 };
 use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_net::{Network, suited};
@@ -144,7 +144,7 @@ fn a_completion_with_a_lost_response_succeeds() {
         only: Some("uploadId=".to_owned()),
         after: 0,
     });
-    through.commit(vec![draft]).unwrap();
+    through.commit(vec![draft], CommitMode::InOrder).unwrap();
     let plain = store(&access(&weed.url()));
     assert!(read(&plain, "done/object").unwrap() == bytes);
 }

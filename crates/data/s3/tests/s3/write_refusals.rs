@@ -12,7 +12,7 @@ use std::{
 use straightway_core::{Choice, ErrorKind, Extent};
 use straightway_io::{
     Ask, Executor, Objects, Progress, Region, Settings, Store,
-    store::{Condition, Durability, Like, Missing, Tag, list_all},
+    store::{Condition, Durability, Like, Missing, StoreExt, Tag, list_all},
 };
 use straightway_lab::{FaultProxy, ProxyFault, ProxyFaults, S3Server};
 use straightway_net::{Network, suited};

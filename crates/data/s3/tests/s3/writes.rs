@@ -5,7 +5,7 @@ use std::{ffi::OsStr, sync::Arc, time::Duration};
 use straightway_core::{Choice, ErrorKind, Extent, Move, Receipt, Result, Route};
 use straightway_io::{
     Executor, Objects, Region, Settings, Store,
-    store::{Condition, Draft, Durability, Like, Missing, Named, Tag, list_all},
+    store::{CommitMode, Condition, Draft, Durability, Like, Missing, Named, StoreExt, Sweep, Tag, list_all},
 };
 use straightway_lab::S3Server;
 use straightway_net::suited;
@@ -53,12 +53,12 @@ pub(crate) fn read_by_lanes(store: &S3, name: &str, settings: Settings) -> Resul
 pub(crate) fn upload(store: &S3, name: &str, bytes: &[u8]) -> Result<()> {
     let draft = store.create(OsStr::new(name), bytes.len() as u64, &Like::Replaced)?;
     write(store, &*draft, bytes, 0, suited(Settings::default()))?;
-    store.commit(vec![draft])
+    store.commit(vec![draft], CommitMode::InOrder)
 }
 
 /// The names of open uploads below a prefix.
 pub(crate) fn open_uploads(store: &dyn Store) -> Vec<String> {
-    store.sweep_drafts(Duration::ZERO).unwrap()
+    store.sweep(Sweep::OlderThan(Duration::ZERO)).unwrap()
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn whole_parts_are_sent_straight_from_memory() {
     assert_eq!(receipt.staging_bytes_peak, 0, "{receipt}");
     let is_socket = |row: &straightway_core::receipt::RouteBytes| row.route == Route::Socket;
     assert!(receipt.routes.iter().all(is_socket), "{receipt}");
-    store.commit(vec![draft]).unwrap();
+    store.commit(vec![draft], CommitMode::InOrder).unwrap();
     assert!(read(&store, "straight").unwrap() == bytes);
 }
 
@@ -114,7 +114,7 @@ fn chunks_that_are_smaller_than_a_part_or_not_aligned_to_parts_are_combined() {
         ..Settings::default()
     };
     write(&store, &*draft, &bytes, header, settings).unwrap();
-    store.commit(vec![draft]).unwrap();
+    store.commit(vec![draft], CommitMode::InOrder).unwrap();
     assert!(read(&store, "pieces").unwrap() == bytes);
 }
 
@@ -127,7 +127,7 @@ fn unwritten_bytes_are_zero() {
     let length = 2 * PART + 7;
     let draft = store.create(OsStr::new("gaps"), length, &Like::Replaced).unwrap();
     draft.write_all_at(5, b"here").unwrap();
-    store.commit(vec![draft]).unwrap();
+    store.commit(vec![draft], CommitMode::InOrder).unwrap();
     let mut wanted = vec![0; length as usize];
     wanted[5..9].copy_from_slice(b"here");
     assert!(read(&store, "gaps").unwrap() == wanted);
@@ -142,14 +142,14 @@ fn a_dropped_upload_leaves_nothing_and_a_killed_one_is_swept() {
     let inside = store.below(OsStr::new("left"), Missing::Create).unwrap();
     let begin = || inside.create(OsStr::new("object"), 3 * PART, &Like::Replaced).unwrap();
     drop(begin());
-    assert!(inside.sweep_drafts(Duration::ZERO).unwrap().is_empty());
+    assert!(inside.sweep(Sweep::OlderThan(Duration::ZERO)).unwrap().is_empty());
     // Like a killed process.
     std::mem::forget(begin());
-    let young = inside.sweep_drafts(Duration::from_hours(1)).unwrap();
+    let young = inside.sweep(Sweep::OlderThan(Duration::from_hours(1))).unwrap();
     assert!(young.is_empty(), "{young:?}");
-    let swept = inside.sweep_drafts(Duration::ZERO).unwrap();
+    let swept = inside.sweep(Sweep::OlderThan(Duration::ZERO)).unwrap();
     assert_eq!(swept, ["s3://lab/left/object"]);
-    assert!(inside.sweep_drafts(Duration::ZERO).unwrap().is_empty());
+    assert!(inside.sweep(Sweep::OlderThan(Duration::ZERO)).unwrap().is_empty());
     let error = open(&store, "left/object").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
@@ -164,11 +164,11 @@ fn a_sweep_removes_probes_of_killed_processes_and_no_other_object() {
     for name in [".straightway-probe-1", "object", "deeper/.straightway-probe-2"] {
         weed.put(&format!("probed/{name}"), "x");
     }
-    let young = inside.sweep_drafts(Duration::from_hours(1)).unwrap();
+    let young = inside.sweep(Sweep::OlderThan(Duration::from_hours(1))).unwrap();
     assert!(young.is_empty(), "{young:?}");
-    let swept = inside.sweep_drafts(Duration::ZERO).unwrap();
+    let swept = inside.sweep(Sweep::OlderThan(Duration::ZERO)).unwrap();
     assert_eq!(swept, ["s3://lab/probed/.straightway-probe-1"]);
-    assert!(inside.sweep_drafts(Duration::ZERO).unwrap().is_empty());
+    assert!(inside.sweep(Sweep::OlderThan(Duration::ZERO)).unwrap().is_empty());
     for name in ["object", "deeper/.straightway-probe-2"] {
         assert!(open(&*inside, name).is_ok(), "{name}");
     }
@@ -182,8 +182,8 @@ fn an_upload_aborted_by_a_sweep_is_an_error_without_an_object() {
     let store = store(&access(&weed.url()));
     let inside = store.below(OsStr::new("ended"), Missing::Create).unwrap();
     let draft = inside.create(OsStr::new("object"), 2 * PART, &Like::Replaced).unwrap();
-    inside.sweep_drafts(Duration::ZERO).unwrap();
-    let error = inside.commit(vec![draft]).unwrap_err();
+    inside.sweep(Sweep::OlderThan(Duration::ZERO)).unwrap();
+    let error = inside.commit(vec![draft], CommitMode::InOrder).unwrap_err();
     assert!(error.to_string().contains("s3://lab/ended/object"), "{error}");
     assert!(open(&store, "ended/object").is_err());
 }

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsStr,
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -16,7 +16,8 @@ use straightway_core::{ErrorKind, Place};
 use straightway_io::{
     Executor, Settings, Store,
     engine::Engine,
-    store::{Draft, Durability, Files, LaneSpec, Like, Named, Verbs},
+    request::Op,
+    store::{CommitMode, Draft, Durability, Facts, Files, LaneSpec, Like, Named, Removal, Verbs},
 };
 
 use super::*;
@@ -125,12 +126,12 @@ impl Store for Dying {
         self.files.engine(lane)
     }
 
-    fn family(&self) -> &'static str {
-        self.files.family()
+    fn facts(&self) -> Facts<'_> {
+        self.files.facts()
     }
 
-    fn sync(&self, written: &[Arc<dyn Handle>]) -> Result<()> {
-        self.files.sync(written)
+    fn settle(&self, after: Op, objects: &[Arc<dyn Handle>]) -> Result<()> {
+        self.files.settle(after, objects)
     }
 
     fn below(&self, folder: &OsStr, missing: Missing) -> Result<Arc<dyn Store>> {
@@ -142,11 +143,11 @@ impl Store for Dying {
     }
 
     /// Commits drafts one after the other, and does not undo any.
-    fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
+    fn commit(&self, drafts: Vec<Box<dyn Draft>>, mode: CommitMode) -> Result<()> {
         let mut drafts = drafts.into_iter();
         let committed = drafts.try_for_each(|draft| {
             let mut draft = Some(draft);
-            let done = self.change(|| self.files.commit(draft.take().into_iter().collect()));
+            let done = self.change(|| self.files.commit(draft.take().into_iter().collect(), mode));
             // A killed process does not remove its drafts.
             std::mem::forget(draft);
             done
@@ -155,12 +156,11 @@ impl Store for Dying {
         committed
     }
 
-    fn remove(&self, name: &OsStr, how: Durability) -> Result<()> {
-        self.change(|| self.files.remove(name, how))
-    }
-
-    fn path(&self, name: &OsStr) -> Option<PathBuf> {
-        self.files.path(name)
+    fn remove_all(&self, removals: &[Removal<'_>], how: Durability) -> Result<Vec<bool>> {
+        for one in removals {
+            self.change(|| self.files.remove_all(&[*one], how).map(drop))?;
+        }
+        Ok(vec![true; removals.len()])
     }
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ffi::OsStr, path::Path, sync::Arc};
 use straightway_core::{ErrorKind, Place, Reason, Result, Scheme, Uri};
 use straightway_io::{
     Executor, Settings,
-    store::{Condition, Durability, ListPage, Location, Registry, Store},
+    store::{Condition, Durability, ListPage, Location, Registry, Store, StoreExt},
     wrapper::faulty::Faults,
 };
 use straightway_memory::Memory;

@@ -69,7 +69,11 @@ fn measure(
     bytes: u64,
     (chunk_bytes, depth): (u64, u32),
 ) -> anyhow::Result<Receipt> {
-    let usual = store.tuning().applied_to(Settings::default(), []);
+    let usual = store
+        .facts()
+        .tuning
+        .unwrap_or_default()
+        .applied_to(Settings::default(), []);
     let lanes = args.lanes.unwrap_or(usual.drive_lanes);
     let settings = Settings {
         chunk_bytes,

@@ -137,7 +137,7 @@ fn latency(object: &Arc<dyn Handle>) -> Result<StoreCheck> {
 }
 
 fn read(store: &Arc<dyn Store>, object: &Arc<dyn Handle>, bytes: u64) -> Result<Receipt> {
-    let tuning = store.tuning();
+    let tuning = store.facts().tuning.unwrap_or_default();
     let executor = Executor::new(Settings {
         chunk_bytes: (bytes / 16).clamp(1 << 20, tuning.chunk_bytes) & !0xfff,
         ..tuning.applied_to(Settings::default(), [])

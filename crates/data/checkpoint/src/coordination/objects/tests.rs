@@ -7,7 +7,10 @@ use std::{
     sync::{Mutex, atomic::AtomicBool},
 };
 
-use straightway_io::{Executor, Settings, store::Condition};
+use straightway_io::{
+    Executor, Settings,
+    store::{CommitMode, Condition},
+};
 use straightway_memory::Memory;
 use straightway_weights::{Dtype, Shape};
 
@@ -59,7 +62,7 @@ fn write(steps: &Steps, attempt: &Attempt, rank: Rank, content: &[u8]) -> ShardR
         .create(part.shard.file.as_ref(), bytes.len() as u64, &Like::Replaced)
         .unwrap();
     draft.write_all_at(0, &bytes).unwrap();
-    home.store.commit(vec![draft]).unwrap();
+    home.store.commit(vec![draft], CommitMode::InOrder).unwrap();
     part
 }
 

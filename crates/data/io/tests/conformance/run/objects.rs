@@ -11,7 +11,7 @@ use std::{
 use straightway_core::Result;
 use straightway_io::{
     File, Handle, Objects, Store,
-    store::{Condition, Draft, Durability, Like, Named},
+    store::{CommitMode, Condition, Draft, Durability, Like, Named, StoreExt},
 };
 use straightway_memory::Memory;
 
@@ -122,7 +122,7 @@ impl JobRun<'_> {
     pub(super) fn compare(&self, targets: Targets, expected: &[Vec<u8>]) -> Result<(), String> {
         let Targets { drafts, store, .. } = targets;
         if let Some(store) = &store {
-            store.commit(drafts).map_err(|e| e.to_string())?;
+            store.commit(drafts, CommitMode::InOrder).map_err(|e| e.to_string())?;
         }
         for (number, bytes) in expected.iter().enumerate() {
             let seen = match &store {

@@ -13,8 +13,8 @@ use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     engine::Engine,
     store::{
-        Condition, Draft, Durability, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named, Store, Tag, Verb,
-        Verbs,
+        CommitMode, Condition, Draft, Durability, Facts, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
+        Removal, Store, Verb, Verbs, clear_below,
     },
 };
 
@@ -67,8 +67,8 @@ impl Store for Stalled {
         self.inner.engine(lane)
     }
 
-    fn family(&self) -> &'static str {
-        self.inner.family()
+    fn facts(&self) -> Facts<'_> {
+        self.inner.facts()
     }
 
     fn list(&self, page: &ListPage) -> Result<Listing> {
@@ -89,21 +89,25 @@ impl Store for Stalled {
         self.inner.create(name, bytes, like)
     }
 
-    fn commit(&self, drafts: Vec<Box<dyn Draft>>) -> Result<()> {
-        self.inner.commit(drafts)
+    fn commit(&self, drafts: Vec<Box<dyn Draft>>, mode: CommitMode) -> Result<()> {
+        self.inner.commit(drafts, mode)
     }
 
     fn put(&self, name: &OsStr, bytes: &[u8], on: &Condition, how: Durability) -> Result<bool> {
         self.inner.put(name, bytes, on, how)
     }
 
-    fn remove(&self, name: &OsStr, how: Durability) -> Result<()> {
-        self.stall(name);
-        self.inner.remove(name, how)
-    }
-
-    fn remove_if_match(&self, name: &OsStr, tag: &Tag, how: Durability) -> Result<bool> {
-        self.stall(name);
-        self.inner.remove_if_match(name, tag, how)
+    fn remove_all(&self, removals: &[Removal<'_>], how: Durability) -> Result<Vec<bool>> {
+        let mut done = Vec::new();
+        for one in removals {
+            if let Removal::Tree(folder) = one {
+                clear_below(self, folder)?;
+                done.push(true);
+            } else {
+                self.stall(one.name());
+                done.extend(self.inner.remove_all(&[*one], how)?);
+            }
+        }
+        Ok(done)
     }
 }
