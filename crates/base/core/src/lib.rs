@@ -7,13 +7,15 @@
 //! a [`Plan`] of chunks, each with a [`Route`] and a [`Reason`]. Lanes run the plan and return a
 //! [`Receipt`].
 //!
-//! [`random`] has the seeded generator of simulators, injected faults and tests. [`lock`] has the locks of all crates.
+//! [`random`] has the seeded generator of simulators, injected faults and tests. [`lock`] has the locks of all crates,
+//! and [`lru`] the bounded map of caches.
 
 pub mod compare;
 pub mod error;
 pub mod extent;
 pub mod hint;
 pub mod lock;
+pub mod lru;
 pub mod object;
 pub mod pci;
 pub mod plan;
