@@ -3,10 +3,10 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -14,6 +14,7 @@ use std::{
 
 use rustix::net::sockopt::set_socket_linger;
 use straightway_core::random::Seed;
+use straightway_webserver::Acceptor;
 
 /// The maximum number of bytes from the server before a connection breaks. A handshake has a few thousand.
 const PLACE_MAX: u64 = 400_000;
@@ -37,7 +38,7 @@ enum Break {
 /// A relay on loopback. It ends when it is dropped.
 #[derive(Debug)]
 pub struct ByteRelay {
-    address: SocketAddr,
+    acceptor: Acceptor,
     shared: Arc<Shared>,
 }
 
@@ -49,55 +50,32 @@ struct Shared {
     broken_percent: u64,
     connections: AtomicU64,
     broken: AtomicU64,
-    is_over: AtomicBool,
 }
 
 impl ByteRelay {
     /// Starts a relay that breaks `broken_percent` of the connections to `upstream`. The seed and the number of a
     /// connection determine whether, how and where it breaks.
     pub fn start(upstream: SocketAddr, seed: u64, broken_percent: u64) -> io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             upstream,
             seed,
             broken_percent,
             connections: AtomicU64::new(0),
             broken: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
         });
-        let accepting = Arc::clone(&shared);
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                if accepting.is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                let shared = Arc::clone(&accepting);
-                thread::spawn(move || {
-                    // A closed side ends this connection only.
-                    let _ = stream.and_then(|client| shared.relay(&client));
-                });
-            }
-        });
-        Ok(Self { address, shared })
+        let relaying = Arc::clone(&shared);
+        let acceptor = Acceptor::start("127.0.0.1:0", move |client| relaying.relay(&client))?;
+        Ok(Self { acceptor, shared })
     }
 
     /// Its address.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.acceptor.address()
     }
 
     /// The number of connections that it broke.
     pub fn broken(&self) -> u64 {
         self.shared.broken.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for ByteRelay {
-    fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
-        let _ = TcpStream::connect(self.address);
     }
 }
 

@@ -3,8 +3,7 @@
 use std::{str::FromStr, time::Duration};
 
 use straightway_core::random::Seed;
-
-use crate::head::Head;
+use straightway_webserver::message::Head;
 
 /// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@
 use std::{
     fmt,
     io::{self, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, TcpStream},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -15,11 +15,12 @@ use std::{
 
 use rustix::net::sockopt::set_socket_linger;
 use straightway_core::{Lock, random::Seed};
-
-use crate::{
-    fault::{ProxyFault, ProxyFaults},
-    head::{Head, Reader},
+use straightway_webserver::{
+    Acceptor,
+    message::{Head, Reader},
 };
+
+use crate::fault::{ProxyFault, ProxyFaults};
 
 /// Counters of a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,12 +40,11 @@ struct Shared {
     requests: AtomicU64,
     injected: AtomicU64,
     connections: AtomicU64,
-    is_over: AtomicBool,
 }
 
 /// A proxy on loopback. It ends when it is dropped.
 pub struct FaultProxy {
-    address: SocketAddr,
+    acceptor: Acceptor,
     shared: Arc<Shared>,
 }
 
@@ -56,36 +56,21 @@ impl FaultProxy {
 
     /// Starts a proxy at an address.
     pub fn start_at(address: &str, upstream: &str, faults: ProxyFaults) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
-        let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             upstream: upstream.to_owned(),
             faults: Lock::new(faults),
             requests: AtomicU64::new(0),
             injected: AtomicU64::new(0),
             connections: AtomicU64::new(0),
-            is_over: AtomicBool::new(false),
         });
-        let accepting = Arc::clone(&shared);
-        thread::spawn(move || {
-            for stream in listener.incoming() {
-                if accepting.is_over.load(Ordering::Relaxed) {
-                    return;
-                }
-                let shared = Arc::clone(&accepting);
-                shared.connections.fetch_add(1, Ordering::Relaxed);
-                thread::spawn(move || {
-                    // A closed client or server ends this connection only.
-                    let _ = stream.and_then(|stream| shared.serve(&stream));
-                });
-            }
-        });
-        Ok(Self { address, shared })
+        let serving = Arc::clone(&shared);
+        let acceptor = Acceptor::start(address, move |client| serving.serve(&client))?;
+        Ok(Self { acceptor, shared })
     }
 
     /// Its URL.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("http://{}", self.acceptor.address())
     }
 
     /// Injects other faults from now on. Restarts the count of requests.
@@ -106,16 +91,9 @@ impl FaultProxy {
     }
 }
 
-impl Drop for FaultProxy {
-    fn drop(&mut self) {
-        self.shared.is_over.store(true, Ordering::Relaxed);
-        let _ = TcpStream::connect_timeout(&self.address, Duration::from_secs(1));
-    }
-}
-
 impl fmt::Debug for FaultProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FaultProxy({} to {})", self.address, self.shared.upstream)
+        write!(f, "FaultProxy({} to {})", self.acceptor.address(), self.shared.upstream)
     }
 }
 
@@ -128,7 +106,7 @@ enum After {
 
 impl Shared {
     fn serve(&self, client: &TcpStream) -> io::Result<()> {
-        client.set_nodelay(true)?;
+        self.connections.fetch_add(1, Ordering::Relaxed);
         let server = TcpStream::connect(&self.upstream)?;
         server.set_nodelay(true)?;
         let (mut requests, mut answers) = (Reader::new(client), Reader::new(&server));
@@ -332,8 +310,8 @@ impl Work<'_, '_> {
                 }
             }
             Some(ProxyFault::Twice) => {
-                let mut body = Vec::new();
-                collect(self.answers, &mut body, self.body_bytes)?;
+                let mut body = vec![0; usize::try_from(self.body_bytes).unwrap_or(0)];
+                self.answers.body_exact(&mut body)?;
                 client.write_all(&body)?;
                 client.write_all(&answer.to_bytes())?;
                 client.write_all(&body)?;
@@ -360,18 +338,6 @@ fn pass<R: Read>(from: &mut Reader<R>, mut to: impl Write, bytes: u64) -> io::Re
                 to.write_all(&buffer[..read])?;
                 left -= read as u64;
             }
-        }
-    }
-    Ok(())
-}
-
-fn collect<R: Read>(from: &mut Reader<R>, into: &mut Vec<u8>, bytes: u64) -> io::Result<()> {
-    into.resize(usize::try_from(bytes).unwrap_or(0), 0);
-    let mut at = 0;
-    while at < into.len() {
-        match from.body(&mut into[at..])? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            read => at += read,
         }
     }
     Ok(())

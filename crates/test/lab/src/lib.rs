@@ -14,7 +14,6 @@ mod fault;
 mod fault_proxy;
 mod fuse;
 pub mod guest;
-mod head;
 mod s3_server;
 mod tls;
 

@@ -2,57 +2,36 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::Arc,
 };
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustls::{ServerConfig, ServerConnection};
-use straightway_webserver::Certificate;
+use straightway_webserver::{Acceptor, Certificate};
 
 /// A TLS server on loopback that forwards everything to another server. It ends when it is dropped.
 #[derive(Debug)]
 pub struct TlsFront {
-    address: SocketAddr,
+    acceptor: Acceptor,
     certificate: Certificate,
-    is_over: Arc<AtomicBool>,
 }
 
 impl TlsFront {
     /// Starts a TLS server in front of `upstream`, a host and port.
     pub fn start(upstream: &str) -> io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let address = listener.local_addr()?;
         let certificate = Certificate::new();
-        let config = certificate.server_config();
-        let is_over = Arc::new(AtomicBool::new(false));
-        let (upstream, ends) = (upstream.to_owned(), Arc::clone(&is_over));
-        thread::spawn(move || {
-            for client in listener.incoming() {
-                if ends.load(Ordering::Relaxed) {
-                    return;
-                }
-                let (upstream, config) = (upstream.clone(), Arc::clone(&config));
-                thread::spawn(move || {
-                    // A closed side ends this connection only.
-                    let _ = client.and_then(|client| relay(&client, &upstream, config));
-                });
-            }
-        });
+        let (upstream, config) = (upstream.to_owned(), certificate.server_config());
+        let relay = move |client: TcpStream| relay(&client, &upstream, Arc::clone(&config));
         Ok(Self {
-            address,
+            acceptor: Acceptor::start("127.0.0.1:0", relay)?,
             certificate,
-            is_over,
         })
     }
 
     /// Its address.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.acceptor.address()
     }
 
     /// Its certificate, which clients must trust.
@@ -61,18 +40,9 @@ impl TlsFront {
     }
 }
 
-impl Drop for TlsFront {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
-        let _ = TcpStream::connect(self.address);
-    }
-}
-
 /// Forwards bytes between a client with TLS and a server without.
 fn relay(mut client: &TcpStream, upstream: &str, config: Arc<ServerConfig>) -> io::Result<()> {
     let mut server = TcpStream::connect(upstream)?;
-    client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let mut session = ServerConnection::new(config).map_err(io::Error::other)?;
     let mut buffer = vec![0; 64 << 10];

@@ -3,23 +3,28 @@
 //! A handler gets each request and returns [`ServerStep`]s: bytes to send, pauses, and the end of the connection. So a
 //! test can imitate any fault of a server, a proxy or a network. [`ReceivedRequest::response`] is the correct response
 //! to a request for an object.
+//!
+//! [`Acceptor`] and [`message`] serve the proxies of `lab` too.
 
+mod acceptor;
 mod certificate;
+pub mod message;
 
 use std::{
-    io::{self, BufRead, BufReader, Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
     ops::Range,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
+use message::Reader;
 use straightway_core::Lock;
 
+pub use acceptor::Acceptor;
 pub use certificate::Certificate;
 
 /// A request that the server received.
@@ -133,9 +138,8 @@ pub fn short(status: &str, body: &str) -> Vec<ServerStep> {
 /// A running server. It stops when it is dropped.
 #[derive(Debug)]
 pub struct Server {
-    address: SocketAddr,
+    acceptor: Acceptor,
     shared: Arc<Shared>,
-    accepting: Option<JoinHandle<()>>,
     certificate: Option<Certificate>,
 }
 
@@ -171,8 +175,6 @@ impl Server {
     }
 
     fn run(handler: Box<Handler>, certificate: Option<Certificate>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
-        let address = listener.local_addr().expect("it is bound");
         let shared = Arc::new(Shared {
             handler,
             requests: AtomicUsize::new(0),
@@ -184,24 +186,23 @@ impl Server {
         });
         let config = certificate.as_ref().map(Certificate::server_config);
         let serving = Arc::clone(&shared);
-        let accepting = std::thread::spawn(move || accept(&listener, &serving, config.as_ref()));
+        let acceptor = Acceptor::start("127.0.0.1:0", move |stream| serving.accept(stream, config.as_ref()));
         Self {
-            address,
+            acceptor: acceptor.expect("loopback has ports"),
             shared,
-            accepting: Some(accepting),
             certificate,
         }
     }
 
     /// The address it listens on.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.acceptor.address()
     }
 
     /// The URL of a path on it.
     pub fn url(&self, path: &str) -> String {
         let scheme = if self.certificate.is_some() { "https" } else { "http" };
-        format!("{scheme}://{}{path}", self.address)
+        format!("{scheme}://{}{path}", self.address())
     }
 
     /// Its certificate.
@@ -241,54 +242,38 @@ impl Drop for Server {
         for stream in &*streams {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
-        drop(streams);
-        // Wakes the thread that accepts.
-        let _ = TcpStream::connect(self.address);
-        if let Some(accepting) = self.accepting.take() {
-            let _ = accepting.join();
-        }
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>, tls: Option<&Arc<rustls::ServerConfig>>) {
-    for stream in listener.incoming() {
-        if shared.is_over.load(Ordering::Relaxed) {
-            return;
-        }
-        let Ok(stream) = stream else { continue };
-        let _ = stream.set_nodelay(true);
-        let number = shared.connections.fetch_add(1, Ordering::Relaxed);
-        let open = shared.open.fetch_add(1, Ordering::Relaxed) + 1;
-        shared.open_max.fetch_max(open, Ordering::Relaxed);
-        if let Ok(clone) = stream.try_clone() {
-            let mut streams = shared.streams.lock();
-            streams.push(clone);
-        }
-        let (shared, tls) = (Arc::clone(shared), tls.cloned());
-        std::thread::spawn(move || {
-            // A client that disconnects is not an error of the server.
-            let _ = match tls {
-                None => serve(stream, &shared, number),
-                Some(config) => rustls::ServerConnection::new(config)
-                    .map_err(io::Error::other)
-                    .and_then(|session| serve(rustls::StreamOwned::new(session, stream), &shared, number)),
-            };
-            shared.open.fetch_sub(1, Ordering::Relaxed);
-        });
+impl Shared {
+    fn accept(&self, stream: TcpStream, tls: Option<&Arc<rustls::ServerConfig>>) -> io::Result<()> {
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
+        let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open_max.fetch_max(open, Ordering::Relaxed);
+        let clone = stream.try_clone()?;
+        self.streams.lock().push(clone);
+        let served = match tls {
+            None => serve(stream, self, number),
+            Some(config) => rustls::ServerConnection::new(Arc::clone(config))
+                .map_err(io::Error::other)
+                .and_then(|session| serve(rustls::StreamOwned::new(session, stream), self, number)),
+        };
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        served
     }
 }
 
 /// Serves one connection. It shuts the socket down at the end, since `streams` keeps a clone of it.
 fn serve<S: Read + Write + Ends>(stream: S, shared: &Shared, connection: usize) -> io::Result<()> {
-    let mut stream = BufReader::new(stream);
-    let served = serve_all(&mut stream, shared, connection);
-    stream.get_mut().end();
+    let mut requests = Reader::new(stream);
+    let served = serve_all(&mut requests, shared, connection);
+    requests.stream().end();
     served
 }
 
-fn serve_all<S: Read + Write>(stream: &mut BufReader<S>, shared: &Shared, connection: usize) -> io::Result<()> {
+fn serve_all<S: Read + Write>(requests: &mut Reader<S>, shared: &Shared, connection: usize) -> io::Result<()> {
     for nth in 0.. {
-        let Some(mut request) = read(stream)? else {
+        let Some(mut request) = read(requests)? else {
             return Ok(());
         };
         request.number = shared.requests.fetch_add(1, Ordering::Relaxed);
@@ -296,8 +281,8 @@ fn serve_all<S: Read + Write>(stream: &mut BufReader<S>, shared: &Shared, connec
         for step in (shared.handler)(&request) {
             match step {
                 ServerStep::Bytes(bytes) => {
-                    stream.get_mut().write_all(&bytes)?;
-                    stream.get_mut().flush()?;
+                    requests.stream().write_all(&bytes)?;
+                    requests.stream().flush()?;
                 }
                 ServerStep::Wait(time) => std::thread::sleep(time),
                 ServerStep::Close => return Ok(()),
@@ -327,38 +312,24 @@ impl Ends for rustls::StreamOwned<rustls::ServerConnection, TcpStream> {
     }
 }
 
-fn read<S: Read>(stream: &mut BufReader<S>) -> io::Result<Option<ReceivedRequest>> {
-    let mut lines = Vec::new();
-    loop {
-        let mut line = String::new();
-        if stream.read_line(&mut line)? == 0 {
-            return Ok(None);
-        }
-        let line = line.trim_end();
-        if line.is_empty() {
-            break;
-        }
-        lines.push(line.to_owned());
-    }
-    let mut words = lines.first().map(|line| line.split(' ')).into_iter().flatten();
-    let (Some(method), Some(target)) = (words.next(), words.next()) else {
+fn read<S: Read>(requests: &mut Reader<S>) -> io::Result<Option<ReceivedRequest>> {
+    let Some(mut head) = requests.head()?.filter(|head| !head.target().is_empty()) else {
         return Ok(None);
     };
-    let headers = lines[1..].iter().filter_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        Some((name.to_ascii_lowercase(), value.trim().to_owned()))
-    });
-    let mut request = ReceivedRequest {
-        method: method.to_owned(),
-        target: target.to_owned(),
-        headers: headers.collect(),
-        body: Vec::new(),
+    requests.tell_length(&mut head)?;
+    let length = usize::try_from(head.content_length()).map_err(io::Error::other)?;
+    let mut body = vec![0; length];
+    requests.body_exact(&mut body)?;
+    let headers = head.headers.iter();
+    Ok(Some(ReceivedRequest {
+        method: head.method().to_owned(),
+        target: head.target().to_owned(),
+        headers: headers
+            .map(|(name, value)| (name.to_ascii_lowercase(), value.clone()))
+            .collect(),
+        body,
         number: 0,
         connection: 0,
         nth: 0,
-    };
-    let length = request.header("content-length").and_then(|length| length.parse().ok());
-    request.body = vec![0; length.unwrap_or(0)];
-    stream.read_exact(&mut request.body)?;
-    Ok(Some(request))
+    }))
 }

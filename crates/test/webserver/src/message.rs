@@ -1,4 +1,4 @@
-//! Heads of HTTP requests and responses, read from a socket.
+//! HTTP requests and responses, read from a socket.
 
 use std::io::{self, Read};
 
@@ -10,40 +10,40 @@ const UNTOLD_BYTES_MAX: usize = 64 << 20;
 
 /// A head: its first line and its headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub struct Head {
     /// The first line, without its line end.
-    pub(crate) line: String,
+    pub line: String,
     /// Names and values, in order.
-    pub(crate) headers: Vec<(String, String)>,
+    pub headers: Vec<(String, String)>,
 }
 
 impl Head {
     /// The value of a header.
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+    pub fn get(&self, name: &str) -> Option<&str> {
         let found = self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
 
     /// Sets or adds a header.
-    pub(crate) fn set(&mut self, name: &str, value: impl Into<String>) {
+    pub fn set(&mut self, name: &str, value: impl Into<String>) {
         self.remove(name);
         self.headers.push((name.to_owned(), value.into()));
     }
 
     /// Removes a header.
-    pub(crate) fn remove(&mut self, name: &str) {
+    pub fn remove(&mut self, name: &str) {
         self.headers.retain(|(own, _)| !own.eq_ignore_ascii_case(name));
     }
 
     /// The length of the body that follows.
-    pub(crate) fn content_length(&self) -> u64 {
+    pub fn content_length(&self) -> u64 {
         self.get("content-length")
             .and_then(|text| text.parse().ok())
             .unwrap_or(0)
     }
 
     /// The status of a response.
-    pub(crate) fn status(&self) -> u16 {
+    pub fn status(&self) -> u16 {
         let status = self.line.split(' ').nth(1);
         status.and_then(|status| status.parse().ok()).unwrap_or(0)
     }
@@ -64,23 +64,23 @@ impl Head {
     }
 
     /// The method of a request.
-    pub(crate) fn method(&self) -> &str {
+    pub fn method(&self) -> &str {
         self.line.split(' ').next().unwrap_or_default()
     }
 
     /// The target of a request: its path and query.
-    pub(crate) fn target(&self) -> &str {
+    pub fn target(&self) -> &str {
         self.line.split(' ').nth(1).unwrap_or_default()
     }
 
     /// The range of a request: its first and last byte, which may lie past the end.
-    pub(crate) fn range(&self) -> Option<(u64, u64)> {
+    pub fn range(&self) -> Option<(u64, u64)> {
         let (first, last) = self.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some((first.parse().ok()?, last.parse().unwrap_or(u64::MAX)))
     }
 
     /// The encoded head.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let headers = self.headers.iter();
         let headers: Vec<_> = headers.map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         format!("{}\r\n{}\r\n", self.line, headers.concat()).into_bytes()
@@ -89,22 +89,27 @@ impl Head {
 
 /// Reads heads and bodies from a stream.
 #[derive(Debug)]
-pub(crate) struct Reader<R> {
+pub struct Reader<R> {
     stream: R,
     buffer: Vec<u8>,
 }
 
 impl<R: Read> Reader<R> {
     /// A reader of a stream.
-    pub(crate) fn new(stream: R) -> Self {
+    pub fn new(stream: R) -> Self {
         Self {
             stream,
             buffer: Vec::new(),
         }
     }
 
+    /// The stream, for responses.
+    pub fn stream(&mut self) -> &mut R {
+        &mut self.stream
+    }
+
     /// The next head; `None` at the end of the stream.
-    pub(crate) fn head(&mut self) -> io::Result<Option<Head>> {
+    pub fn head(&mut self) -> io::Result<Option<Head>> {
         loop {
             if let Some(end) = self.buffer.windows(4).position(|four| four == b"\r\n\r\n") {
                 let rest = self.buffer.split_off(end + 4);
@@ -122,7 +127,7 @@ impl<R: Read> Reader<R> {
 
     /// The head of the next response; `None` at the end of the stream. Interim responses (1xx) are skipped. A body
     /// without a content length is read completely, so that it can be forwarded with one.
-    pub(crate) fn answer(&mut self, has_body: bool) -> io::Result<Option<Head>> {
+    pub fn answer(&mut self, has_body: bool) -> io::Result<Option<Head>> {
         let mut head = loop {
             match self.head()? {
                 Some(head) if (100..200).contains(&head.status()) => {}
@@ -137,7 +142,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Adds the content length to a head without one: for a chunked body, or one that ends with the connection.
-    pub(crate) fn tell_length(&mut self, head: &mut Head) -> io::Result<()> {
+    pub fn tell_length(&mut self, head: &mut Head) -> io::Result<()> {
         let body = if head.is_chunked() {
             self.chunks()?
         } else if head.ends_with_connection() {
@@ -204,7 +209,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next bytes of a body, at most as many as fit; none at the end.
-    pub(crate) fn body(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    pub fn body(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.buffer.is_empty() {
             return self.stream.read(into);
         }
@@ -212,6 +217,18 @@ impl<R: Read> Reader<R> {
         into[..taken].copy_from_slice(&self.buffer[..taken]);
         self.buffer.drain(..taken);
         Ok(taken)
+    }
+
+    /// Fills `into` with the next bytes of a body.
+    pub fn body_exact(&mut self, into: &mut [u8]) -> io::Result<()> {
+        let mut at = 0;
+        while at < into.len() {
+            match self.body(&mut into[at..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => at += read,
+            }
+        }
+        Ok(())
     }
 }
 
