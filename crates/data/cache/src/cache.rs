@@ -18,8 +18,6 @@ use rustix::{
 };
 use straightway_core::{Bytes, Error, ErrorKind, Lock, Result};
 
-use crate::eviction;
-
 /// The default size limit.
 pub const BYTES_DEFAULT: u64 = 100 << 30;
 
@@ -151,15 +149,14 @@ impl Cache {
         recent.map(|(_, note)| note.clone())
     }
 
-    /// Counts an added entry. Evicts old entries from time to time.
-    pub(crate) fn added(&self, bytes: u64) {
+    /// Counts an added entry. Returns whether it is time to evict.
+    pub(crate) fn is_sweep_due(&self, bytes: u64) -> bool {
         let unswept = self.unswept.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if unswept >= self.bytes_max / SWEEP_SHARE {
+        let is_due = unswept >= self.bytes_max / SWEEP_SHARE;
+        if is_due {
             self.unswept.store(0, Ordering::Relaxed);
-            if let Err(error) = eviction::sweep(self) {
-                self.note(&error);
-            }
         }
+        is_due
     }
 
     /// Opens an entry or a draft. Links are not followed.

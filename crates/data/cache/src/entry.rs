@@ -4,7 +4,6 @@
 //! CRC-64/NVME of each piece and of itself. A read checks each piece that it needs before it copies it.
 
 use std::{
-    fmt::Write as _,
     fs,
     io::{self, Read, Seek, SeekFrom, Write},
     os::unix::fs::FileExt,
@@ -18,13 +17,11 @@ use straightway_core::Extent;
 use straightway_io::request::Io;
 use straightway_sys::folder::claim;
 
-use crate::cache::{Cache, is_own_file};
-
-/// The hash that identifies a version of an object.
-pub(crate) type Key = [u8; 32];
-
-/// The suffix of drafts.
-pub(crate) const DRAFT_SUFFIX: &str = ".part";
+use crate::{
+    cache::{Cache, is_own_file},
+    entry_name::{DRAFT_SUFFIX, Key, name},
+    eviction,
+};
 
 const MAGIC: &[u8; 8] = b"SWCACHE1";
 const HEADER_BYTES: usize = 4096;
@@ -37,29 +34,6 @@ const PIECE_BYTES_MIN: u64 = 64 << 10;
 
 /// The interval at which a read updates an entry's time of use, so that not every read causes a write.
 const TOUCH_AFTER: Duration = Duration::from_mins(1);
-
-/// The name of the entry with a range of an object.
-pub(crate) fn name(key: &Key, extent: Extent) -> String {
-    let mut hex = String::with_capacity(2 * key.len());
-    for byte in key {
-        write!(hex, "{byte:02x}").expect("memory takes all");
-    }
-    let (start, end) = (extent.offset, extent.end());
-    format!("{}/{}.{start:016x}-{end:016x}", &hex[..2], &hex[2..])
-}
-
-/// Parses an entry's name without its shard: the rest of the key, and the range.
-pub(crate) fn parse(name: &str) -> Option<(&str, Extent)> {
-    let (key, range) = name.split_once('.')?;
-    let (start, end) = range.split_once('-')?;
-    let is_hex = |text: &str| text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    if (key.len(), start.len(), end.len()) != (62, 16, 16) || ![key, start, end].map(is_hex).iter().all(|is| *is) {
-        return None;
-    }
-    let number = |text| u64::from_str_radix(text, 16).ok();
-    let (start, end) = (number(start)?, number(end)?);
-    (start < end).then(|| (key, Extent::between(start, end)))
-}
 
 /// An open entry with a valid header.
 #[derive(Debug)]
@@ -215,7 +189,7 @@ impl Claim {
     /// Stores the front of an I/O's memory, which is the whole range.
     pub(crate) fn store(mut self, io: &Io) {
         match self.write(io) {
-            Ok(()) => self.cache.added(HEADER_BYTES as u64 + self.extent.bytes),
+            Ok(()) => eviction::note_added(&self.cache, HEADER_BYTES as u64 + self.extent.bytes),
             Err(error) => self.cache.note(&error),
         }
     }
@@ -295,25 +269,6 @@ fn usize_of(bytes: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_names_of_entries_are_parsed() {
-        let (key, extent) = ([0xab; 32], Extent::between(3, 1 << 40));
-        let name = name(&key, extent);
-        let (shard, rest) = name.split_once('/').unwrap();
-        assert_eq!((shard, parse(rest).unwrap().1), ("ab", extent));
-        for bad in [
-            "",
-            "a.b-c",
-            &rest[1..],
-            &format!("{rest}{DRAFT_SUFFIX}"),
-            &rest.to_uppercase(),
-        ] {
-            assert_eq!(parse(bad), None, "{bad}");
-        }
-        let empty = rest.replace(&rest[63..], "0000000000000005-0000000000000005");
-        assert_eq!(parse(&empty), None);
-    }
 
     #[test]
     fn the_checksums_of_every_length_fit_into_a_header() {

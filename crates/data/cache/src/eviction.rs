@@ -10,7 +10,7 @@ use straightway_sys::folder::claim;
 
 use crate::{
     cache::{Cache, SHARDS, shard_name},
-    entry::{DRAFT_SUFFIX, parse},
+    entry_name::{DRAFT_SUFFIX, parse},
 };
 
 /// If the cache holds more than `FULL` of its limit, entries are evicted down to `EMPTIED`. The margin is needed
@@ -36,8 +36,17 @@ struct Candidate {
     name: String,
 }
 
+/// Counts an added entry. Evicts old entries from time to time.
+pub(crate) fn note_added(cache: &Cache, bytes: u64) {
+    if cache.is_sweep_due(bytes)
+        && let Err(error) = sweep(cache)
+    {
+        cache.note(&error);
+    }
+}
+
 /// Evicts entries beyond the limits. Does nothing if another process is evicting.
-pub(crate) fn sweep(cache: &Cache) -> io::Result<()> {
+fn sweep(cache: &Cache) -> io::Result<()> {
     let lock = cache.open_file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
     // On a file system without locks two processes may evict the same entries.
     if flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {

@@ -27,6 +27,7 @@ mod asked;
 mod cache;
 mod engine;
 mod entry;
+mod entry_name;
 mod eviction;
 mod object;
 mod store;

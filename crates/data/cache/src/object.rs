@@ -12,7 +12,8 @@ use straightway_io::{
 
 use crate::{
     cache::Cache,
-    entry::{self, Claim, ClaimResult, Entry, Key},
+    entry::{Claim, ClaimResult, Entry},
+    entry_name::{self, Key},
 };
 
 /// Objects up to this length usually take one request, and their entries are looked up by name only. This avoids a
@@ -140,7 +141,7 @@ impl CachedObject {
         let entry = Entry::open(&self.cache, &self.key, extent)?;
         let part = Extent::between(wanted.offset, wanted.end().min(entry.end()));
         if entry.read(io, part).is_err() {
-            let name = entry::name(&self.key, extent);
+            let name = entry_name::name(&self.key, extent);
             tracing::warn!(name, "an entry of the cache is damaged, and its range is fetched again");
             self.cache.remove(&name);
             return None;
@@ -169,7 +170,9 @@ impl CachedObject {
             let after = &known[known.partition_point(|extent| extent.offset <= wanted.offset)..];
             let inside = after.iter().take_while(|extent| extent.offset < wanted.end());
             let mut worthy = inside.filter(|e| e.end().min(wanted.end()) - e.offset >= CUT_BYTES_MIN);
-            worthy.find(|e| self.cache.has(&entry::name(&self.key, **e))).copied()
+            worthy
+                .find(|e| self.cache.has(&entry_name::name(&self.key, **e)))
+                .copied()
         });
         next.map_or(wanted, |next| Extent::between(wanted.offset, next.offset))
     }
@@ -193,7 +196,7 @@ impl CachedObject {
 
     /// The sorted ranges in the cache.
     fn list(&self) -> io::Result<Vec<Extent>> {
-        let name = entry::name(&self.key, Extent::new(0, 1));
+        let name = entry_name::name(&self.key, Extent::new(0, 1));
         let (shard, rest) = name.split_once('/').expect("a name has a shard");
         let own = rest.split_once('.').expect("a name has a range").0;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -201,7 +204,7 @@ impl CachedObject {
         let mut found = Vec::new();
         for entry in Dir::read_from(folder)? {
             let entry = entry?;
-            let parsed = entry.file_name().to_str().ok().and_then(entry::parse);
+            let parsed = entry.file_name().to_str().ok().and_then(entry_name::parse);
             let is_inside = |extent: &Extent| extent.end() <= self.bytes;
             found.extend(parsed.filter(|(key, _)| *key == own).map(|(_, e)| e).filter(is_inside));
         }

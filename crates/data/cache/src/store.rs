@@ -5,9 +5,9 @@ use std::{ffi::OsStr, os::unix::ffi::OsStrExt, sync::Arc, time::Instant};
 use straightway_core::Result;
 use straightway_io::{
     engine::Engine,
+    parallel,
     store::{Facts, Handle, LaneSpec, ListPage, Listing, Local, Missing, Named, Store, Verb, Verbs},
 };
-use straightway_net::run_parallel;
 
 use crate::{asked::AskedVersions, cache::Cache, engine::CacheEngine, object::CachedObject};
 
@@ -73,12 +73,12 @@ impl CachedStore {
                 unasked.push(object);
             }
         }
-        run_parallel(&unasked, ASKED_MAX, |object| {
+        parallel::try_each(unasked.into_iter(), ASKED_MAX, |object| {
             object.remote.check_unchanged()?;
             self.asked.add(*object.key(), now);
             Ok(())
-        })?;
-        Ok(())
+        })
+        .map(drop)
     }
 }
 

@@ -17,9 +17,10 @@ use std::{ffi::OsStr, sync::Arc};
 use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
 use straightway_io::{
     engine::Engine,
+    parallel,
     store::{Facts, Handle, LaneSpec, Named, Store, Tag, Verbs, text},
 };
-use straightway_net::{Client, FAMILY, Network, Remote, Site, TUNING, engine, run_parallel};
+use straightway_net::{Client, FAMILY, Network, Remote, Site, TUNING, engine};
 
 use page::{FrontLimits, Page};
 
@@ -114,7 +115,7 @@ impl Store for Https {
             bytes: FRONT_BYTES.min(most).max(1),
             unversioned_bytes: UNVERSIONED_BYTES_MAX.min(most).max(1),
         };
-        run_parallel(objects, OPENERS_MAX, |named| {
+        parallel::try_each(objects.iter(), OPENERS_MAX, |named| {
             Ok(Arc::new(self.open_one(named, limits)?) as Arc<dyn Handle>)
         })
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use straightway_core::random::{Rng, Seed};
 use straightway_sys::nonce::nonce;
 
-use crate::network::NetworkSettings;
+use crate::settings::NetworkSettings;
 
 /// Exponential back-off with full jitter: a wait is random between zero and a bound that doubles up to a maximum, so
 /// that clients that failed together do not retry together.

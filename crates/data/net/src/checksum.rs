@@ -4,13 +4,14 @@ use crc_fast::{CrcAlgorithm, Digest};
 use md5::Digest as _;
 use straightway_sys::{Buf, Io};
 
-use crate::upload::Md5;
-
 /// The size of one copy from memory that others may write to.
 const PIECE_BYTES: usize = 16 << 10;
 
 /// The most reads with a wrong checksum before the error is final.
 pub(crate) const MISMATCHES_MAX: u32 = 4;
+
+/// An MD5 digest.
+pub type Md5 = [u8; 16];
 
 /// A checksum of a whole object, or of a stored part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,7 @@
 
 use std::{
     fmt, io,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -21,7 +18,7 @@ use ureq::{
     tls::{Certificate, RootCerts, TlsConfig, TlsProvider},
 };
 
-use crate::{network::Network, origin::Site, proxy::ProxyUrl};
+use crate::{facilities::Facilities, network::Network, proxy::ProxyUrl, site::Site};
 
 /// The longest body that [`Client::send`] accepts. An S3 listing page of 1,000 names is under 2 MiB.
 const BODY_BYTES_MAX: u64 = 16 << 20;
@@ -164,7 +161,7 @@ impl Client {
     fn agents(&self, is_tls: bool) -> Result<Agents> {
         // Certificates are loaded only if they are needed.
         if is_tls {
-            self.shared.network.tls()?;
+            self.shared.network.facilities().tls()?;
         }
         let process = std::process::id();
         match self.shared.agents.try_lock() {
@@ -172,18 +169,18 @@ impl Client {
                 let made = agents.as_ref();
                 let fits = made.is_some_and(|made| made.process == process && (!is_tls || made.direct_has_roots()));
                 if !fits {
-                    *agents = Some(Agents::new(&self.shared.network, process)?);
+                    *agents = Some(Agents::new(self.shared.network.facilities(), process)?);
                 }
                 Ok(agents.clone().expect("just made"))
             }
             // The lock is held briefly by another thread, or forever by a thread of the parent: use new connections.
-            Err(_) => Agents::new(&self.shared.network, process),
+            Err(_) => Agents::new(self.shared.network.facilities(), process),
         }
     }
 }
 
 impl Agents {
-    fn new(network: &Network, process: u32) -> Result<Self> {
+    fn new(network: &Facilities, process: u32) -> Result<Self> {
         let proxies = &network.settings().proxies;
         let through = |proxy: &Option<ProxyUrl>| {
             let proxy = proxy.as_ref().map(|proxy| agent(network, Some(proxy)));
@@ -204,7 +201,7 @@ impl Agents {
     }
 }
 
-fn agent(network: &Network, proxy: Option<&ProxyUrl>) -> Result<Agent> {
+fn agent(network: &Facilities, proxy: Option<&ProxyUrl>) -> Result<Agent> {
     let settings = network.settings();
     let mut tls = TlsConfig::builder().provider(TlsProvider::Rustls);
     // Before the first use of TLS no certificate is trusted.
@@ -330,45 +327,4 @@ impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Client").field(&self.shared.network).finish()
     }
-}
-
-/// Runs `work` on all items with up to `threads_max` threads, which end before this returns. After an error no further
-/// item is started. Returns the results in order, or the error of the first item that failed.
-pub fn run_parallel<T: Sync, R: Send>(
-    items: &[T],
-    threads_max: usize,
-    work: impl Fn(&T) -> Result<R> + Sync,
-) -> Result<Vec<R>> {
-    if items.len() <= 1 || threads_max <= 1 {
-        return items.iter().map(work).collect();
-    }
-    let next = AtomicUsize::new(0);
-    let run = || {
-        let mut done = Vec::new();
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(at) else {
-                return done;
-            };
-            let result = work(item);
-            if result.is_err() {
-                next.store(items.len(), Ordering::Relaxed);
-            }
-            done.push((at, result));
-        }
-    };
-    let mut all: Vec<_> = std::thread::scope(|scope| {
-        let others = (1..threads_max.min(items.len())).map(|_| {
-            // If a thread cannot be started, the others do its work.
-            std::thread::Builder::new().spawn_scoped(scope, run).ok()
-        });
-        let others: Vec<_> = others.collect();
-        let mut all = run();
-        for other in others.into_iter().flatten() {
-            all.extend(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-        }
-        all
-    });
-    all.sort_unstable_by_key(|(at, _)| *at);
-    all.into_iter().map(|(_, result)| result).collect()
 }

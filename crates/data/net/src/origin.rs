@@ -1,101 +1,24 @@
-//! A server: its address, how to connect to it, and its state that all lanes share.
+//! A server: its site, how to connect to it, and its state that all lanes share.
 
 use std::{
     fmt,
     sync::Arc,
+    thread::sleep,
     time::{Duration, Instant},
 };
 
 use rustls_pki_types::ServerName;
-use straightway_core::{Error, ErrorKind, Reason, Result, Survey};
+use straightway_core::{Error, ErrorKind, Result};
 
-use crate::{backoff::Backoff, lookup::Lookup, network::Network, pace::Pace, proxy::ProxyUrl, waits::Retry};
-
-/// A scheme, a host and a port.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Site {
-    /// Whether connections are encrypted.
-    pub is_tls: bool,
-    /// The host: a name or an address. An IPv6 address is in brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-}
-
-impl Site {
-    /// The facts about its objects that the transfer planner needs.
-    pub fn survey(&self) -> Survey {
-        Survey::socket(if self.is_tls { Reason::Tls } else { Reason::Tcp })
-    }
-
-    /// The site of an absolute `http:` or `https:` URL.
-    pub fn of(url: &http::Uri) -> Result<Self> {
-        let refuse = |why: &str| {
-            let host = url.host().unwrap_or_default();
-            Error::new(ErrorKind::Invalid, "connect to", format!("{host:?}"), why)
-        };
-        let is_tls = match url.scheme_str() {
-            Some("https") => true,
-            Some("http") => false,
-            _ => return Err(refuse("a URL begins with https:// or http://")),
-        };
-        let authority = url.authority().ok_or_else(|| refuse("there is no host"))?;
-        if authority.as_str().contains('@') {
-            return Err(refuse("credentials are not accepted in a URL"));
-        }
-        if authority.host().is_empty() {
-            return Err(refuse("there is no host"));
-        }
-        let default = if is_tls { 443 } else { 80 };
-        Ok(Self {
-            is_tls,
-            host: authority.host().to_ascii_lowercase(),
-            port: authority.port_u16().unwrap_or(default),
-        })
-    }
-
-    /// The site of an authority, `HOST[:PORT]`.
-    pub fn new(is_tls: bool, authority: &str) -> Result<Self> {
-        let scheme = if is_tls { "https" } else { "http" };
-        let url = format!("{scheme}://{authority}/").parse();
-        let url = url.map_err(|_| {
-            let why = "a site is HOST[:PORT]";
-            Error::new(ErrorKind::Invalid, "connect to", format!("{authority:?}"), why)
-        })?;
-        Self::of(&url)
-    }
-
-    /// The host in the form of a `Host` header: with its port, unless that is the scheme's default.
-    pub fn authority(&self) -> String {
-        let default = if self.is_tls { 443 } else { 80 };
-        if self.port == default {
-            self.host.clone()
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
-    }
-
-    /// The scheme.
-    pub fn scheme(&self) -> &'static str {
-        if self.is_tls { "https" } else { "http" }
-    }
-
-    /// The host without the brackets of an IPv6 address.
-    pub(crate) fn bare_host(&self) -> &str {
-        self.host.trim_matches(['[', ']'])
-    }
-}
-
-impl fmt::Display for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.scheme(), self.authority())
-    }
-}
+use crate::{
+    backoff::Backoff, facilities::Facilities, lookup::Lookup, pace::Pace, proxy::ProxyUrl, settings::NetworkSettings,
+    site::Site, waits::Retry,
+};
 
 /// A server that lanes connect to.
 pub struct Origin {
     site: Site,
-    network: Arc<Network>,
+    facilities: Arc<Facilities>,
     proxy: Option<ProxyUrl>,
     /// The name that the server's certificate must have; `None` without TLS.
     server_name: Option<ServerName<'static>>,
@@ -105,11 +28,11 @@ pub struct Origin {
 }
 
 impl Origin {
-    pub(crate) fn new(network: &Arc<Network>, site: Site) -> Result<Self> {
-        let proxy = network.settings().proxies.of(&site).cloned();
+    pub(crate) fn new(facilities: &Arc<Facilities>, site: Site) -> Result<Self> {
+        let proxy = facilities.settings().proxies.of(&site).cloned();
         let server_name = if site.is_tls {
             // Fails here, before any request, if the trusted certificates cannot be loaded.
-            network.tls()?;
+            facilities.tls()?;
             let name = ServerName::try_from(site.bare_host().to_owned());
             let name =
                 name.map_err(|_| Error::new(ErrorKind::Invalid, "connect to", &site, "it is not a valid host name"))?;
@@ -123,7 +46,7 @@ impl Origin {
         };
         Ok(Self {
             site,
-            network: Arc::clone(network),
+            facilities: Arc::clone(facilities),
             proxy,
             server_name,
             lookup,
@@ -136,9 +59,14 @@ impl Origin {
         &self.site
     }
 
-    /// Its network.
-    pub fn network(&self) -> &Arc<Network> {
-        &self.network
+    /// The settings of its network.
+    pub fn settings(&self) -> &NetworkSettings {
+        self.facilities.settings()
+    }
+
+    /// The settings and certificates of its network.
+    pub(crate) fn facilities(&self) -> &Facilities {
+        &self.facilities
     }
 
     /// The request that opens a tunnel to it, if there is a proxy.
@@ -162,9 +90,16 @@ impl Origin {
         &self.pace
     }
 
+    /// Waits on the caller's thread until its pace permits a request.
+    pub fn wait_turn(&self) {
+        while let Err(at) = self.pace.admit(Instant::now()) {
+            sleep(at.saturating_duration_since(Instant::now()));
+        }
+    }
+
     /// Shows the wait before a request to it is sent again, if the wait is long. The last attempt began at `since`.
     pub(crate) fn show_wait(&self, error: &Error, since: Instant, wait: Duration, backoff: &Backoff) {
-        self.network.waits().show(&Retry {
+        self.facilities.waits().show(&Retry {
             server: &self.site.to_string(),
             error,
             since,
@@ -181,31 +116,5 @@ impl fmt::Debug for Origin {
             .field("site", &format_args!("{site}"))
             .field("proxy", proxy)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_site_is_parsed_from_a_url_and_omits_the_default_port() {
-        for (url, authority, shown) in [
-            ("https://S3.Example/x?y", "s3.example", "https://s3.example"),
-            ("http://h:8333/", "h:8333", "http://h:8333"),
-            ("https://[::1]:443/", "[::1]", "https://[::1]"),
-        ] {
-            let site = Site::of(&url.parse().unwrap()).unwrap();
-            assert_eq!(site.authority(), authority);
-            assert_eq!(site.to_string(), shown);
-        }
-    }
-
-    #[test]
-    fn a_url_with_credentials_or_without_a_host_is_refused_and_not_repeated() {
-        for url in ["https://user:secret@host/", "/path", "ftp://host/"] {
-            let error = Site::of(&url.parse().unwrap()).unwrap_err();
-            assert!(!error.to_string().contains("secret"), "{error}");
-        }
     }
 }

@@ -99,7 +99,7 @@ impl Pace {
     }
 
     /// Counts a good response: it shortens the interval.
-    pub(crate) fn note_good(&self) {
+    pub fn note_good(&self) {
         let interval = self.interval_ns.load(Relaxed);
         if interval > 0 {
             let less = interval - (interval >> RECOVERY_SHIFT).max(1);

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use straightway_core::Bytes;
 
-use crate::network::NetworkSettings;
+use crate::settings::NetworkSettings;
 
 /// The current window of a body.
 #[derive(Clone, Copy, Debug)]

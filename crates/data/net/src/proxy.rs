@@ -3,12 +3,13 @@
 //! A proxy is always used as a tunnel (`CONNECT`), for `http:` too. So the data path is the same with and without one,
 //! and with TLS a proxy sees no request.
 
-use std::{fmt, net::IpAddr};
+use std::{borrow::Cow, fmt, net::IpAddr};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use percent_encoding::percent_decode_str;
 use straightway_core::{Error, ErrorKind, Result};
 
-use crate::origin::Site;
+use crate::site::Site;
 
 /// The proxies, by scheme, and their exceptions.
 #[derive(Clone, Debug, Default)]
@@ -86,14 +87,14 @@ impl ProxyUrl {
         let authority: http::uri::Authority = authority
             .parse()
             .map_err(|_| refuse("its host or port cannot be read"))?;
-        let credentials = credentials.map(percent_decoded);
-        if credentials.as_ref().is_some_and(Option::is_none) {
-            return Err(refuse("its user or password cannot be read"));
-        }
+        let decoded = credentials
+            .map(|text| percent_decode_str(text).decode_utf8())
+            .transpose();
+        let credentials = decoded.map_err(|_| refuse("its user or password is not UTF-8"))?;
         Ok(Self {
             host: authority.host().to_owned(),
             port: authority.port_u16().unwrap_or(8080),
-            credentials: credentials.flatten(),
+            credentials: credentials.map(Cow::into_owned),
         })
     }
 
@@ -116,24 +117,6 @@ impl fmt::Debug for ProxyUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "http://{}:{}", self.host, self.port)
     }
-}
-
-/// Decodes percent-encoded text; `None` if an escape is malformed or the result is not UTF-8.
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        if *first == b'%' {
-            let (code, after) = rest.split_at_checked(2)?;
-            let code = str::from_utf8(code).ok()?;
-            bytes.push(u8::from_str_radix(code, 16).ok()?);
-            rest = after;
-        } else {
-            bytes.push(*first);
-        }
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// Hosts that are reached without a proxy.
@@ -262,7 +245,7 @@ mod tests {
         for url in [
             "socks5://user:secret@host:1",
             "http://user:secret@ho st",
-            "http://%zz:secret@h",
+            "http://%ff:secret@h",
         ] {
             let error = ProxyUrl::parse(url).unwrap_err();
             assert!(!format!("{error:?}").contains("secret"));

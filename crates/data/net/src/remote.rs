@@ -21,7 +21,6 @@ use crate::{
 };
 
 pub use blocking::FirstResponse;
-pub(crate) use blocking::headers;
 
 /// The most bytes of an error's body that are read for [`Service::judge`].
 pub(crate) const ERROR_BYTES_MAX: usize = 16 << 10;
@@ -31,9 +30,6 @@ pub(crate) const ERROR_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The longest object: the largest file offset of Linux.
 pub const OBJECT_BYTES_MAX: u64 = i64::MAX as u64;
-
-/// The most renewals of credentials for one request.
-pub(crate) const RENEWALS_MAX: u32 = 2;
 
 /// An open object.
 pub struct Remote {

@@ -1,17 +1,29 @@
 //! The head of a response, and the headers that reads depend on.
 
-use std::{ops::Range, time::Duration};
+use std::{
+    ops::Range,
+    time::{Duration, SystemTime},
+};
 
-use crate::date::seconds_of;
+use http::{HeaderMap, HeaderValue};
 
 /// A response's head, and for an error the beginning of its body.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpResponse<'a> {
     /// The status.
     pub status: u16,
-    pub(crate) headers: &'a [httparse::Header<'a>],
+    headers: Headers<'a>,
     /// The body of an error, cut to a few KiB; empty if a payload follows.
     pub body: &'a [u8],
+}
+
+/// The headers of a response, by the part that received it.
+#[derive(Clone, Copy, Debug)]
+enum Headers<'a> {
+    /// A lane.
+    Parsed(&'a [httparse::Header<'a>]),
+    /// The client.
+    Map(&'a HeaderMap),
 }
 
 /// A parsed `Content-Range` header.
@@ -29,7 +41,22 @@ pub const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 impl<'a> HttpResponse<'a> {
     /// A response with these headers.
     pub fn new(status: u16, headers: &'a [httparse::Header<'a>], body: &'a [u8]) -> Self {
+        let headers = Headers::Parsed(headers);
         Self { status, headers, body }
+    }
+
+    /// The head of a response to the client, with the beginning of its body if that was read.
+    pub(crate) fn with_body<B>(response: &'a http::Response<B>, body: &'a [u8]) -> Self {
+        Self {
+            status: response.status().as_u16(),
+            headers: Headers::Map(response.headers()),
+            body,
+        }
+    }
+
+    /// A response that [`Client::send`](crate::Client::send) returned.
+    pub fn of(response: &'a http::Response<Vec<u8>>) -> Self {
+        Self::with_body(response, response.body())
     }
 
     /// The value of the first header with this name, without surrounding blanks.
@@ -44,11 +71,16 @@ impl<'a> HttpResponse<'a> {
     }
 
     pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
-        let named = self
-            .headers
+        let (parsed, map) = match self.headers {
+            Headers::Parsed(parsed) => (parsed, None),
+            Headers::Map(map) => (&[][..], Some(map.get_all(name))),
+        };
+        let parsed = parsed
             .iter()
             .filter(move |header| header.name.eq_ignore_ascii_case(name));
-        named.map(|header| header.value.trim_ascii())
+        let parsed = parsed.map(|header| header.value);
+        let mapped = map.into_iter().flatten().map(HeaderValue::as_bytes);
+        parsed.chain(mapped).map(<[u8]>::trim_ascii)
     }
 
     /// The length of the body. `Err` if it is not a number, or if repeated headers differ.
@@ -96,14 +128,16 @@ impl<'a> HttpResponse<'a> {
     /// The time to wait before the next request, if the server states it in seconds or as a date. A date is compared with
     /// the server's own clock.
     pub fn retry_after(&self) -> Option<Duration> {
-        let until = || Some(self.date("retry-after")?.saturating_sub(self.date("date")?));
-        let seconds = decimal(self.header("retry-after")?).or_else(until)?;
-        Some(Duration::from_secs(seconds))
+        let seconds = decimal(self.header("retry-after")?).map(Duration::from_secs);
+        seconds.or_else(|| {
+            let (until, now) = (self.date("retry-after")?, self.date("date")?);
+            Some(until.duration_since(now).unwrap_or_default())
+        })
     }
 
-    /// The seconds since 1970 of a header with a date.
-    pub(crate) fn date(&self, name: &str) -> Option<u64> {
-        self.text(name).and_then(seconds_of)
+    /// The time in a header with a date.
+    pub fn date(&self, name: &str) -> Option<SystemTime> {
+        self.text(name).and_then(|text| httpdate::parse_http_date(text).ok())
     }
 }
 
@@ -239,17 +273,30 @@ mod tests {
 
     #[test]
     fn a_retry_after_date_is_compared_with_the_clock_of_the_server() {
-        let wait = |until: &str, date: &str| {
-            let headers = [header("Retry-After", until), header("Date", date)];
-            HttpResponse::new(503, &headers, b"").retry_after()
-        };
         let now = "Sun, 06 Nov 1994 08:49:37 GMT";
         let soon = "Sun, 06 Nov 1994 08:49:44 GMT";
-        assert_eq!(wait(soon, now), Some(Duration::from_secs(7)));
-        assert_eq!(wait(now, soon), Some(Duration::ZERO));
-        let tomorrow = "Mon, 07 Nov 1994 08:49:37 GMT";
-        assert_eq!(wait(tomorrow, now), Some(Duration::from_hours(24)));
-        assert_eq!(wait(soon, "today"), None);
-        assert_eq!(wait("later", now), None);
+        for (until, date, wait) in [
+            (soon, now, Some(Duration::from_secs(7))),
+            (now, soon, Some(Duration::ZERO)),
+            ("Mon, 07 Nov 1994 08:49:37 GMT", now, Some(Duration::from_hours(24))),
+            // Recipients must accept the two obsolete forms (RFC 9110, section 5.6.7).
+            ("Sunday, 06-Nov-94 08:49:40 GMT", now, Some(Duration::from_secs(3))),
+            (soon, "Sun Nov  6 08:49:37 1994", Some(Duration::from_secs(7))),
+            (soon, "today", None),
+            (soon, "", None),
+            ("later", now, None),
+            ("-7", now, None),
+            ("Sun, 06 Nov 1994 24:00:00 GMT", now, None),
+            ("Wed, 31 Dec 1969 23:59:59 GMT", now, None),
+        ] {
+            let headers = [header("Retry-After", until), header("Date", date)];
+            let lane = HttpResponse::new(503, &headers, b"").retry_after();
+            let response = http::Response::builder()
+                .header("retry-after", until)
+                .header("date", date);
+            let response = response.body(Vec::new()).unwrap();
+            let client = HttpResponse::of(&response).retry_after();
+            assert_eq!((lane, client), (wait, wait), "{until}, {date}");
+        }
     }
 }

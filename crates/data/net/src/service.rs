@@ -6,8 +6,8 @@ use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
 
 use crate::{
     checksum::Checksum,
+    part::{PartTag, UploadPart},
     response::{HttpResponse, RETRY_AFTER_MAX},
-    upload::{PartTag, UploadPart},
 };
 
 /// The requests for one object, and the meaning of the responses.

@@ -7,7 +7,6 @@
 //! visible before.
 
 mod blocking;
-mod tag;
 
 use std::{
     any::Any,
@@ -18,36 +17,9 @@ use std::{
 };
 
 use straightway_core::{Direction, ErrorKind, Extent, Lock, Object, Result, Survey};
-use straightway_io::{Handle, request::Io};
+use straightway_io::{Handle, parallel, request::Io};
 
-use crate::{client::Client, origin::Origin, remote::Remote, service::Service};
-
-pub use tag::PartTag;
-
-/// A part of an upload, as its request describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UploadPart {
-    /// Its number, from 0.
-    pub number: u32,
-    /// Its length.
-    pub bytes: u64,
-    /// Its CRC-64/NVME.
-    pub sum: u64,
-    /// Its MD5, if the service needs it ([`Service::wants_digest`]).
-    pub digest: Option<Md5>,
-}
-
-/// An MD5 digest.
-pub type Md5 = [u8; 16];
-
-/// A part that the server has stored.
-#[derive(Clone, Copy, Debug)]
-pub struct StoredPart {
-    /// The part.
-    pub part: UploadPart,
-    /// Its `ETag`.
-    pub tag: PartTag,
-}
+use crate::{client::Client, origin::Origin, part::StoredPart, remote::Remote, service::Service};
 
 /// An object being written.
 pub struct Upload {
@@ -164,10 +136,10 @@ impl Upload {
             .filter(|(_, stored)| stored.get().is_none())
             .map(|(number, _)| number)
             .collect();
-        crate::run_parallel(&missing, FINISHERS_MAX, |number| {
-            let buffer = self.lock().remove(number).map(|buffer| buffer.bytes);
-            let bytes = buffer.unwrap_or_else(|| vec![0; self.part_length(*number)]);
-            self.send(*number, &bytes).map(drop)
+        parallel::try_each(missing.into_iter(), FINISHERS_MAX, |number| {
+            let buffer = self.lock().remove(&number).map(|buffer| buffer.bytes);
+            let bytes = buffer.unwrap_or_else(|| vec![0; self.part_length(number)]);
+            self.send(number, &bytes).map(drop)
         })?;
         let all = self.stored.iter().map(|stored| stored.get().copied());
         all.collect::<Option<_>>().ok_or_else(|| {

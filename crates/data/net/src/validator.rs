@@ -1,10 +1,12 @@
 //! Identifies the version of an object.
 
+use std::time::Duration;
+
 use crate::response::HttpResponse;
 
 /// A `Last-Modified` that is older than its response by this much identifies a version: a later one has another date. A
 /// second would suffice if both came from the same clock (RFC 9110, section 8.8.2.2).
-const STRONG_AGE_S: u64 = 60;
+const STRONG_AGE: Duration = Duration::from_mins(1);
 
 /// The identifier of a version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +28,7 @@ impl Validator {
         }
         let text = response.text("last-modified").filter(|t| !t.is_empty())?;
         let dates = response.date("last-modified").zip(response.date("date"));
-        let is_old = dates.is_some_and(|(modified, date)| date >= modified + STRONG_AGE_S);
+        let is_old = dates.is_some_and(|(modified, date)| date >= modified + STRONG_AGE);
         let validator = if is_old { Self::Modified } else { Self::Recent };
         Some(validator(text.to_owned()))
     }

@@ -23,26 +23,26 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 /// A request that is about to be sent again.
 #[derive(Clone, Copy, Debug)]
-pub struct Retry<'a> {
+pub(crate) struct Retry<'a> {
     /// The server, for example `https://host`.
-    pub server: &'a str,
+    pub(crate) server: &'a str,
     /// The failure of the last attempt.
-    pub error: &'a Error,
+    pub(crate) error: &'a Error,
     /// When the last attempt began.
-    pub since: Instant,
+    pub(crate) since: Instant,
     /// The wait before the next attempt.
-    pub wait: Duration,
+    pub(crate) wait: Duration,
     /// The retries so far.
-    pub backoff: &'a Backoff,
+    pub(crate) backoff: &'a Backoff,
 }
 
 /// The servers whose waits were shown, each with the time until which no other wait for it is shown.
 #[derive(Debug, Default)]
-pub struct Waits(Lock<BTreeMap<String, Instant>>);
+pub(crate) struct Waits(Lock<BTreeMap<String, Instant>>);
 
 impl Waits {
     /// Shows a wait that begins now, if it is long enough.
-    pub fn show(&self, retry: &Retry<'_>) {
+    pub(crate) fn show(&self, retry: &Retry<'_>) {
         let now = Instant::now();
         if self.is_shown(retry, now) {
             let Retry { error, wait, .. } = retry;
@@ -73,7 +73,7 @@ mod tests {
     use straightway_core::{ErrorKind, random::Seed};
 
     use super::*;
-    use crate::network::NetworkSettings;
+    use crate::settings::NetworkSettings;
 
     #[test]
     fn long_waits_and_lasting_failures_are_shown_once_for_each_server() {

@@ -1,39 +1,21 @@
 //! A bucket: its endpoint, its credentials, and requests to it.
-//!
-//! A request is signed without `Range` and `If-Match`, which `SigV4` does not require. So all ranges of an object share
-//! one signature for some minutes, and a range costs no hash.
 
-use std::{
-    cell::Cell,
-    fmt,
-    sync::{Arc, RwLock},
-    time::{Duration, Instant},
-};
+use std::{cell::Cell, fmt, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, request::Parts};
 use reqsign_aws_v4::RequestSigner;
 use reqsign_core::{Context, SignRequest};
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_net::{
-    Backoff, Checksum, Client, Head, HttpResponse, Judgement, Network, Next, Retry, Service, WorkTime,
-};
+use straightway_net::{Client, HttpResponse, Judgement, Network, Next, Origin, Site, WorkTime, persist};
 
 use crate::{
     access::{REGION_DEFAULT, S3Access},
     credentials::{Credentials, Http, KnownCredentials, block_on, config_value, context},
     endpoint::Endpoint,
-    part_sum::part_checksum,
+    own_uploads::OwnUploads,
     refusal::{Refusal, RequestContext},
-    starting::OwnUploads,
-    sum::checksum,
     write_support::WriteSupport,
 };
-
-/// The longest page of a listing: 1,000 keys of 1,024 bytes, each of which may be escaped, and their metadata.
-pub(crate) const PAGE_BYTES_MAX: u64 = 16 << 20;
-
-/// How long a signature is used. Services accept one for 15 minutes, and clocks differ.
-const SIGNATURE_TIME: Duration = Duration::from_mins(5);
 
 /// A bucket.
 pub(crate) struct Bucket {
@@ -41,6 +23,8 @@ pub(crate) struct Bucket {
     pub(crate) endpoint: Endpoint,
     pub(crate) region: String,
     pub(crate) client: Client,
+    /// The server that requests go to.
+    pub(crate) origin: Arc<Origin>,
     pub(crate) credentials: Credentials,
     signer: RequestSigner,
     /// The headers of every request.
@@ -62,6 +46,11 @@ impl Bucket {
         let region = region.unwrap_or_else(|| REGION_DEFAULT.to_owned());
         let service = access.endpoint.clone().or_else(|| configured("endpoint_url"));
         let endpoint = Endpoint::new(service.as_deref(), &region, name, access.addressing)?;
+        let url = endpoint.origin.parse().map_err(|_| {
+            let message = "it is not a URL";
+            Error::new(ErrorKind::Invalid, "use the endpoint", &endpoint.origin, message)
+        })?;
+        let origin = network.origin(&Site::of(&url)?)?;
         let client = Client::new(network);
         let sender = client.clone();
         let http: Http = Arc::new(move |request| sender.send(request));
@@ -73,6 +62,7 @@ impl Bucket {
             endpoint,
             region,
             client,
+            origin,
             common,
             object,
             write_support: WriteSupport::default(),
@@ -101,53 +91,21 @@ impl Bucket {
     /// Requests a page of a listing of the bucket. Errors call it `name`.
     pub(crate) fn list_page(&self, name: &str, query: &[(&str, &str)]) -> Result<Response<Vec<u8>>> {
         self.request(&BucketRequest {
-            method: Method::GET,
-            operation: "list",
-            name,
-            key: "",
             query,
-            unsigned: &[],
-            expected: &[200],
-            body_bytes_max: PAGE_BYTES_MAX,
+            ..BucketRequest::new(Method::GET, "list", name, "")
         })
     }
 
     /// As [`request`](Self::request), with a body and additional signed headers.
     pub(crate) fn send(&self, request: &BucketRequest<'_>, content: &RequestContent<'_>) -> Result<Response<Vec<u8>>> {
-        let mut backoff = Backoff::unique(self.client.network().settings());
-        let mut renewed = false;
-        loop {
-            let known = self.credentials.get()?;
-            let since = Instant::now();
-            let Judgement { next, error } = match self.send_once(request, content, &known) {
-                Ok(response) => return Ok(response),
-                Err(judgement) => judgement,
-            };
-            let wait = match next {
-                Next::Renew if !renewed => {
-                    renewed = true;
-                    self.credentials.renew(Some(known.generation))?;
-                    continue;
-                }
-                Next::Renew | Next::Fail => return Err(error),
-                Next::Retry => backoff.next_wait(Instant::now()),
-                Next::SlowDown(least) => {
-                    let wait = backoff.next_asked_wait();
-                    wait.map(|wait| wait.max(least.unwrap_or_default()))
-                }
-            };
-            let Some(wait) = wait else {
-                return Err(error);
-            };
-            self.client.network().waits().show(&Retry {
-                server: &self.endpoint.origin,
-                error: &error,
-                since,
-                wait,
-                backoff: &backoff,
-            });
-            std::thread::sleep(wait);
-        }
+        let generation = Cell::new(None);
+        let renew = || self.credentials.renew(generation.get()).map(drop);
+        let attempt = |_: &mut _| {
+            let known = self.credentials.get().map_err(Judgement::fail)?;
+            generation.set(Some(known.generation));
+            self.send_once(request, content, &known)
+        };
+        persist(&self.origin, renew, attempt).map(|(response, _)| response)
     }
 
     fn send_once(
@@ -159,11 +117,13 @@ impl Bucket {
         let parts = self.signed(request, content.headers, known);
         let mut sent = Request::from_parts(parts.map_err(Judgement::of)?, content.body.to_vec());
         sent.extensions_mut().insert(WorkTime(content.work_time));
-        match self.client.send_bounded(sent, request.body_bytes_max) {
+        self.origin.wait_turn();
+        match self.client.send(sent) {
             Ok(response) => {
-                let refusal = Refusal::of_response(&response);
+                let refusal = Refusal::of(&HttpResponse::of(&response));
                 // A service may send the status early to keep the connection alive, and an error after it.
                 if request.expected.contains(&response.status().as_u16()) && !refusal.is_late() {
+                    self.origin.pace().note_good();
                     return Ok(response);
                 }
                 let asked = self.request_context(request.operation, request.name, known.source);
@@ -175,9 +135,7 @@ impl Bucket {
             }
             Err(error) => {
                 content.note_unanswered();
-                let is_transient = error.kind() == ErrorKind::Transient;
-                let next = if is_transient { Next::Retry } else { Next::Fail };
-                Err(Judgement::new(next, unreachable(request, &error)))
+                Err(Judgement::of(unreachable(request, &error)))
             }
         }
     }
@@ -313,7 +271,21 @@ pub(crate) struct BucketRequest<'a> {
     pub(crate) unsigned: &'a [(HeaderName, &'a str)],
     /// The statuses that are not errors.
     pub(crate) expected: &'a [u16],
-    pub(crate) body_bytes_max: u64,
+}
+
+impl<'a> BucketRequest<'a> {
+    /// A request without a query, whose only good status is 200.
+    pub(crate) fn new(method: Method, operation: &'static str, name: &'a str, key: &'a str) -> Self {
+        Self {
+            method,
+            operation,
+            name,
+            key,
+            query: &[],
+            unsigned: &[],
+            expected: &[200],
+        }
+    }
 }
 
 /// Turns an error of the connection into one of the object.
@@ -351,121 +323,4 @@ fn headers(access: &S3Access) -> Result<(HeaderMap, HeaderMap)> {
         object.insert("x-amz-server-side-encryption-customer-key-md5", secret(&key.digest)?);
     }
     Ok((common, object))
-}
-
-/// The service of lanes that read one object.
-pub(crate) struct KeyService {
-    pub(crate) bucket: Arc<Bucket>,
-    pub(crate) key: String,
-    pub(crate) version: Option<String>,
-    signed: RwLock<Option<SignedHead>>,
-}
-
-/// A signed request head.
-struct SignedHead {
-    head: Vec<u8>,
-    generation: u64,
-    until: Instant,
-}
-
-impl KeyService {
-    pub(crate) fn new(bucket: &Arc<Bucket>, key: String, version: Option<String>) -> Self {
-        Self {
-            bucket: Arc::clone(bucket),
-            key,
-            version,
-            signed: RwLock::new(None),
-        }
-    }
-
-    /// The query that selects its version.
-    pub(crate) fn query(&self) -> Vec<(&str, &str)> {
-        self.version.iter().map(|id| ("versionId", id.as_str())).collect()
-    }
-
-    fn sign(&self, known: &KnownCredentials) -> Result<SignedHead> {
-        let name = self.bucket.describe(&self.key);
-        let request = BucketRequest {
-            method: Method::GET,
-            operation: "read",
-            name: &name,
-            key: &self.key,
-            query: &self.query(),
-            unsigned: &[],
-            expected: &[],
-            body_bytes_max: 0,
-        };
-        let parts = self.bucket.signed(&request, &[], known)?;
-        let mut head = Vec::with_capacity(1024);
-        self.bucket.write_head(&parts, &mut head);
-        Ok(SignedHead {
-            head,
-            generation: known.generation,
-            until: Instant::now() + SIGNATURE_TIME,
-        })
-    }
-}
-
-impl Service for KeyService {
-    fn head(&self, out: &mut Vec<u8>) -> Result<Head> {
-        let Some(known) = self.bucket.credentials.ready() else {
-            return Ok(Head::Renew);
-        };
-        let fits = |signed: &&SignedHead| signed.generation == known.generation && signed.until > Instant::now();
-        // A lane never blocks: if another one holds the lock, it signs by itself.
-        if let Ok(signed) = self.signed.try_read()
-            && let Some(signed) = signed.as_ref().filter(fits)
-        {
-            out.extend_from_slice(&signed.head);
-            return Ok(Head::Ready);
-        }
-        let made = self.sign(&known)?;
-        out.extend_from_slice(&made.head);
-        if let Ok(mut signed) = self.signed.try_write() {
-            *signed = Some(made);
-        }
-        Ok(Head::Ready)
-    }
-
-    fn judge(&self, name: &str, response: &HttpResponse<'_>) -> Judgement {
-        let source = self.bucket.credentials.source();
-        let context = self.bucket.request_context("read", name, source);
-        Refusal::of_lane_response(response).judge(&context)
-    }
-
-    fn asks_whole(&self) -> bool {
-        true
-    }
-
-    fn checksum(&self, response: &HttpResponse<'_>) -> Option<Checksum> {
-        checksum(response)
-    }
-
-    fn part_checksum(&self, response: &HttpResponse<'_>) -> Option<Checksum> {
-        part_checksum(response)
-    }
-
-    /// The header is metadata of the object: S3 never encodes a response.
-    fn stores_encoded(&self) -> bool {
-        true
-    }
-
-    fn renew(&self) -> Result<()> {
-        // If the current credentials have not expired, the service has rejected them.
-        let known = self.bucket.credentials.ready();
-        let signed = self.signed.read().ok();
-        let signed = signed.as_deref().and_then(Option::as_ref);
-        let refused = known.and(signed).map(|signed| signed.generation);
-        self.bucket.credentials.renew(refused).map(drop)
-    }
-}
-
-impl fmt::Debug for KeyService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyService")
-            .field("bucket", &self.bucket)
-            .field("key", &self.key)
-            .field("version", &self.version)
-            .finish_non_exhaustive()
-    }
 }

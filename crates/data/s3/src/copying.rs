@@ -7,15 +7,16 @@ use std::{any::Any, ffi::OsString, time::Duration};
 
 use http::Method;
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_io::store::{Named, Store, Tag};
-use straightway_net::run_parallel;
+use straightway_io::{
+    parallel,
+    store::{Named, Store, Tag},
+};
 
 use crate::{
     bucket::{BucketRequest, RequestContent},
     endpoint::in_path,
-    store::S3,
+    s3::{S3, fresh_nonce},
     upload::{Completion, PART_STEP_BYTES, PARTS_MAX},
-    writing::{RESPONSE_BYTES_MAX, fresh_nonce},
     xml::{CopyPart, escaped, parse},
 };
 
@@ -46,7 +47,8 @@ impl S3 {
         if !is_one || !self.copies_versions(from, objects)? {
             return Ok(false);
         }
-        run_parallel(objects, COPIERS_MAX, |(named, to)| self.copy_object(from, named, to))?;
+        let copy = |(named, to): &(Named, OsString)| self.copy_object(from, named, to);
+        parallel::try_each(objects.iter(), COPIERS_MAX, copy)?;
         Ok(true)
     }
 
@@ -62,15 +64,10 @@ impl S3 {
             let source = from.copy_source(named)?;
             let key = self.probe_key();
             let full_name = self.bucket().describe(&key);
+            let source_name = from.describe(&named.name);
             let request = BucketRequest {
-                method: Method::PUT,
-                operation: "copy",
-                name: &from.describe(&named.name),
-                key: &key,
-                query: &[],
-                unsigned: &[],
                 expected: &[200, 412],
-                body_bytes_max: RESPONSE_BYTES_MAX,
+                ..BucketRequest::new(Method::PUT, "copy", &source_name, &key)
             };
             let content = RequestContent {
                 headers: &[
@@ -146,14 +143,9 @@ impl S3 {
         ];
         headers.extend(range.map(|range| ("x-amz-copy-source-range", range)));
         let request = BucketRequest {
-            method: Method::PUT,
-            operation: "copy",
-            name: copied.name,
-            key: copied.key,
             query,
-            unsigned: &[],
             expected: &[200, 412],
-            body_bytes_max: RESPONSE_BYTES_MAX,
+            ..BucketRequest::new(Method::PUT, "copy", copied.name, copied.key)
         };
         let content = RequestContent {
             headers: &headers,
@@ -180,12 +172,11 @@ impl S3 {
         let nonce = fresh_nonce();
         let started = self.initiate(copied.key, copied.name, &nonce, false)?;
         let part_bytes = copy_part_bytes(bytes);
-        let starts: Vec<_> = (0..bytes.div_ceil(part_bytes))
-            .map(|number| number * part_bytes)
-            .collect();
-        let tags = run_parallel(&starts, COPIERS_MAX, |start| {
+        let parts = 0..usize::try_from(bytes.div_ceil(part_bytes)).expect("at most 10,000 parts");
+        let tags = parallel::try_each(parts, COPIERS_MAX, |number| {
+            let start = number as u64 * part_bytes;
             let range = format!("bytes={start}-{}", bytes.min(start + part_bytes) - 1);
-            let number = (start / part_bytes + 1).to_string();
+            let number = (number + 1).to_string();
             let query = [("partNumber", number.as_str()), ("uploadId", &started.id)];
             self.copy_part(copied, &query, Some(&range), part_bytes)
         });

@@ -21,13 +21,9 @@ use straightway_io::{
     Executor, Handle, Objects, Region, Settings, Store,
     store::{ListPage, Named},
 };
-use straightway_net::suited;
+use straightway_net::{HttpResponse, suited};
 
-use crate::{
-    bucket::BucketRequest,
-    refusal::{Skew, clock, header},
-    store::S3,
-};
+use crate::{bucket::BucketRequest, refusal::Skew, s3::S3};
 
 /// The requests of one byte whose median is the latency.
 const LATENCY_REQUESTS: usize = 7;
@@ -201,14 +197,9 @@ impl Doctor<'_> {
         let key = name.strip_prefix(&bucket.describe("")).unwrap_or_default();
         let key = key.split("?versionId=").next().unwrap_or_default();
         let request = |method, unsigned| BucketRequest {
-            method,
-            operation: "read",
-            name: &name,
-            key,
-            query: &[],
             unsigned,
             expected: &[200, 206, 416],
-            body_bytes_max: 1 << 20,
+            ..BucketRequest::new(method, "read", &name, key)
         };
         let mut times = Vec::new();
         let mut date = None;
@@ -220,7 +211,7 @@ impl Doctor<'_> {
             if number > 0 {
                 times.push(start.elapsed());
             }
-            date = header(response.headers(), "date").and_then(clock);
+            date = HttpResponse::of(&response).date("date");
         }
         times.sort_unstable();
         let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);

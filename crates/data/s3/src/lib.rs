@@ -20,9 +20,12 @@ mod copying;
 mod credentials;
 pub mod doctor;
 mod endpoint;
+mod key_service;
+mod own_uploads;
 mod part_sum;
 mod refusal;
 mod removing;
+mod s3;
 mod starting;
 mod store;
 mod sum;
@@ -33,4 +36,4 @@ mod writing;
 mod xml;
 
 pub use access::{AccessKeys, Addressing, CredentialSource, CustomerKey, Environment, REGION_DEFAULT, S3Access};
-pub use store::S3;
+pub use s3::S3;

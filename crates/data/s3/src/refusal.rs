@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
-use reqsign_core::time::Timestamp;
 use straightway_core::{Error, ErrorDetail, ErrorKind};
 use straightway_net::{HttpResponse, Judgement, Next, overlong_wait};
 
@@ -54,36 +53,16 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// The refusal in a response to a lane.
-    pub(crate) fn of_lane_response(response: &HttpResponse<'_>) -> Self {
+    /// The refusal in a response.
+    pub(crate) fn of(response: &HttpResponse<'_>) -> Self {
         Self {
             status: response.status,
             fault: Fault::parse(response.body),
             has_body: !response.body.trim_ascii().is_empty(),
             region: response.text("x-amz-bucket-region").map(str::to_owned),
             is_s3: response.text("x-amz-request-id").is_some(),
-            date: response.text("date").and_then(clock),
+            date: response.date("date"),
             retry_after: response.retry_after(),
-        }
-    }
-
-    /// The refusal in a response to the control plane.
-    pub(crate) fn of_response(response: &http::Response<Vec<u8>>) -> Self {
-        let text = |name: &str| header(response.headers(), name);
-        let seconds = text("retry-after").and_then(|text| text.parse().ok());
-        // A date is compared with the service's own clock.
-        let until = || {
-            let (until, now) = (clock(text("retry-after")?)?, clock(text("date")?)?);
-            Some(until.duration_since(now).unwrap_or_default())
-        };
-        Self {
-            status: response.status().as_u16(),
-            fault: Fault::parse(response.body()),
-            has_body: !response.body().trim_ascii().is_empty(),
-            region: text("x-amz-bucket-region").map(str::to_owned),
-            is_s3: text("x-amz-request-id").is_some(),
-            date: text("date").and_then(clock),
-            retry_after: seconds.map(Duration::from_secs).or_else(until),
         }
     }
 
@@ -474,11 +453,6 @@ impl std::fmt::Display for Skew {
     }
 }
 
-/// The time of a `Date` header.
-pub(crate) fn clock(text: &str) -> Option<SystemTime> {
-    Timestamp::parse_rfc2822(text).ok().map(Timestamp::as_system_time)
-}
-
 /// A header as text.
 pub(crate) fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok().map(str::trim)
@@ -503,7 +477,8 @@ mod tests {
         for (name, value) in headers {
             response = response.header(*name, *value);
         }
-        Refusal::of_response(&response.body(body.as_bytes().to_vec()).unwrap())
+        let response = response.body(body.as_bytes().to_vec()).unwrap();
+        Refusal::of(&HttpResponse::of(&response))
     }
 
     fn fault(status: u16, code: &str) -> Refusal {
@@ -524,12 +499,17 @@ mod tests {
     #[test]
     fn a_wait_of_more_than_a_minute_is_an_error_that_says_so() {
         let slow = "<Error><Code>SlowDown</Code></Error>";
-        let judged = |seconds: &str| refusal(503, &[("retry-after", seconds)], slow).judge(&CONTEXT);
-        assert_eq!(judged("60").next, Next::SlowDown(Some(Duration::from_mins(1))));
-        let refused = judged("3600");
-        assert_eq!(refused.next, Next::Fail);
-        let said = refused.error.to_string();
-        assert!(said.contains("it asks to retry after 3600 s, more than 60 s"), "{said}");
+        let date = ("date", "Sun, 06 Nov 1994 08:00:00 GMT");
+        let judged = |after: &str| refusal(503, &[("retry-after", after), date], slow).judge(&CONTEXT);
+        for minute in ["60", "Sun, 06 Nov 1994 08:01:00 GMT"] {
+            assert_eq!(judged(minute).next, Next::SlowDown(Some(Duration::from_mins(1))));
+        }
+        for hour in ["3600", "Sun, 06 Nov 1994 09:00:00 GMT"] {
+            let refused = judged(hour);
+            assert_eq!(refused.next, Next::Fail);
+            let said = refused.error.to_string();
+            assert!(said.contains("it asks to retry after 3600 s, more than 60 s"), "{said}");
+        }
     }
 
     #[test]

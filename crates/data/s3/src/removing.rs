@@ -7,13 +7,12 @@ use http::{HeaderName, Method, StatusCode, header::IF_MATCH};
 use md5::{Digest, Md5};
 use reqsign_core::time::Timestamp;
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_io::store::{Condition, Removal, Store, Tag};
+use straightway_io::store::{Condition, Removal, Tag};
 
 use crate::{
-    bucket::{BucketRequest, PAGE_BYTES_MAX, RequestContent},
+    bucket::{BucketRequest, RequestContent},
     refusal::header,
-    store::{PROBE, S3},
-    writing::RESPONSE_BYTES_MAX,
+    s3::{PROBE, S3},
     xml::{Contents, Deleted, ListBucketResult, OpenUpload, Uploads, escaped, parse},
 };
 
@@ -61,14 +60,9 @@ impl S3 {
         expected: &[u16],
     ) -> Result<StatusCode> {
         let response = self.bucket().request(&BucketRequest {
-            method: Method::DELETE,
-            operation: "remove",
-            name,
-            key,
-            query: &[],
             unsigned: condition,
             expected,
-            body_bytes_max: RESPONSE_BYTES_MAX,
+            ..BucketRequest::new(Method::DELETE, "remove", name, key)
         })?;
         Ok(response.status())
     }
@@ -97,14 +91,9 @@ impl S3 {
     /// doctor names such services.
     pub(crate) fn remove_version(&self, key: &str, name: &str, tag: &str) -> Result<bool> {
         let response = self.bucket().request(&BucketRequest {
-            method: Method::HEAD,
-            operation: "check",
-            name,
-            key,
-            query: &[],
             unsigned: &[(IF_MATCH, tag)],
             expected: &[200, 404, 412],
-            body_bytes_max: RESPONSE_BYTES_MAX,
+            ..BucketRequest::new(Method::HEAD, "check", name, key)
         })?;
         if response.status() != 200 || header(response.headers(), "etag") != Some(tag) {
             return Ok(false);
@@ -182,16 +171,7 @@ impl S3 {
         if !prefix.is_empty() {
             query.push(("prefix", prefix));
         }
-        let response = self.bucket().request(&BucketRequest {
-            method: Method::GET,
-            operation: "list",
-            name,
-            key: "",
-            query: &query,
-            unsigned: &[],
-            expected: &[200],
-            body_bytes_max: PAGE_BYTES_MAX,
-        })?;
+        let response = self.bucket().list_page(name, &query)?;
         let page = ListBucketResult::parse(response.body());
         let page = page.map_err(|_| self.not_s3("list", OsStr::new("")))?;
         Ok(page.contents)
@@ -209,14 +189,8 @@ impl S3 {
             let body = format!("<Delete><Quiet>true</Quiet>{objects}</Delete>");
             let digest = BASE64_STANDARD.encode(Md5::digest(&body));
             let request = BucketRequest {
-                method: Method::POST,
-                operation: "remove",
-                name: &name,
-                key: "",
                 query: &[("delete", "")],
-                unsigned: &[],
-                expected: &[200],
-                body_bytes_max: PAGE_BYTES_MAX,
+                ..BucketRequest::new(Method::POST, "remove", &name, "")
             };
             let content = RequestContent {
                 headers: &[("content-md5", &digest)],
@@ -296,14 +270,9 @@ impl S3 {
     pub(crate) fn abort(&self, key: &str, id: &str) -> Result<()> {
         let name = self.bucket().describe(key);
         let response = self.bucket().request(&BucketRequest {
-            method: Method::DELETE,
-            operation: "abort the upload of",
-            name: &name,
-            key,
             query: &[("uploadId", id)],
-            unsigned: &[],
             expected: &[200, 204, 404],
-            body_bytes_max: RESPONSE_BYTES_MAX,
+            ..BucketRequest::new(Method::DELETE, "abort the upload of", &name, key)
         });
         response.map(drop)
     }

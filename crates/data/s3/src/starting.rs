@@ -17,64 +17,25 @@
 
 use std::{
     cell::Cell,
-    collections::BTreeMap,
     ffi::OsStr,
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
 use http::Method;
 use reqsign_core::time::Timestamp;
-use straightway_core::{Lock, Result};
+use straightway_core::Result;
+use straightway_net::HttpResponse;
 
 use crate::{
-    bucket::{Bucket, BucketRequest, PAGE_BYTES_MAX, RequestContent},
-    refusal::{clock, header},
-    store::S3,
-    writing::{NONCE, RESPONSE_BYTES_MAX},
+    bucket::{Bucket, BucketRequest, RequestContent},
+    s3::S3,
+    writing::NONCE,
     xml::{Initiated, OpenUpload, Parts, Uploads, parse},
 };
 
 /// The error of a service's clock in a comparison of two of its times. Both may be cut to seconds.
 const CLOCK_ERROR: Duration = Duration::from_secs(2);
-
-/// The uploads of this process to a bucket.
-#[derive(Debug, Default)]
-pub(crate) struct OwnUploads(Lock<Known>);
-
-#[derive(Debug, Default)]
-struct Known {
-    /// The ids of the uploads in use.
-    ids: Vec<String>,
-    /// The keys whose uploads are being begun, and how many of each.
-    starting: BTreeMap<String, u32>,
-}
-
-impl OwnUploads {
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock()
-    }
-
-    fn begin(&self, key: &str) {
-        *self.lock().starting.entry(key.to_owned()).or_default() += 1;
-    }
-
-    /// Ends a start, which gave the upload `id` unless it failed.
-    fn end(&self, key: &str, id: Option<&str>) {
-        let mut known = self.lock();
-        if let Some(count) = known.starting.get_mut(key) {
-            *count -= 1;
-        }
-        known.starting.retain(|_, count| *count > 0);
-        known.ids.extend(id.map(str::to_owned));
-    }
-
-    /// Whether an upload may belong to another writer of this process.
-    fn may_have(&self, upload: &OpenUpload) -> bool {
-        let known = self.lock();
-        known.starting.contains_key(&upload.key) || known.ids.contains(&upload.upload_id)
-    }
-}
 
 /// An upload that was begun.
 #[derive(Debug)]
@@ -86,8 +47,7 @@ pub(crate) struct StartedUpload {
 
 impl Drop for StartedUpload {
     fn drop(&mut self) {
-        let mut known = self.bucket.own_uploads.lock();
-        known.ids.retain(|id| *id != self.id);
+        self.bucket.own_uploads.forget(&self.id);
     }
 }
 
@@ -152,14 +112,9 @@ impl S3 {
         ];
         let initiate_with = |expected: &[u16], has_sums: bool| {
             let request = BucketRequest {
-                method: Method::POST,
-                operation: "write",
-                name,
-                key,
                 query: &[("uploads", "")],
-                unsigned: &[],
                 expected,
-                body_bytes_max: RESPONSE_BYTES_MAX,
+                ..BucketRequest::new(Method::POST, "write", name, key)
             };
             let content = RequestContent {
                 headers: &headers[..if has_sums { 3 } else { 1 }],
@@ -214,14 +169,8 @@ impl S3 {
     /// The uploads of a key that may have been begun by attempts whose responses were lost.
     fn lost_uploads(&self, key: &str, name: &str, own: Option<&str>, lost: &LostStarts) -> Result<Vec<OpenUpload>> {
         let request = BucketRequest {
-            method: Method::GET,
-            operation: "list",
-            name,
-            key: "",
             query: &[("max-uploads", "1000"), ("prefix", key), ("uploads", "")],
-            unsigned: &[],
-            expected: &[200],
-            body_bytes_max: PAGE_BYTES_MAX,
+            ..BucketRequest::new(Method::GET, "list", name, "")
         };
         // Without an upload of its own the writer has failed, and does not try this for long.
         let response = match own {
@@ -229,7 +178,7 @@ impl S3 {
             None => self.bucket().request_once(&request)?,
         };
         let now = Instant::now();
-        let there = header(response.headers(), "date").and_then(clock);
+        let there = HttpResponse::of(&response).date("date");
         let page: Option<Uploads> = parse(response.body(), "ListMultipartUploadsResult");
         let (Some(there), Some(page)) = (there, page) else {
             return Ok(Vec::new());
@@ -255,15 +204,11 @@ impl S3 {
 
     /// Whether an upload has a part. One that does not exist any more counts as one that has.
     fn has_parts(&self, upload: &OpenUpload) -> Result<bool> {
+        let name = self.bucket().describe(&upload.key);
         let response = self.bucket().request(&BucketRequest {
-            method: Method::GET,
-            operation: "list the parts of",
-            name: &self.bucket().describe(&upload.key),
-            key: &upload.key,
             query: &[("max-parts", "1"), ("uploadId", &upload.upload_id)],
-            unsigned: &[],
             expected: &[200, 404],
-            body_bytes_max: RESPONSE_BYTES_MAX,
+            ..BucketRequest::new(Method::GET, "list the parts of", &name, &upload.key)
         })?;
         let parts: Option<Parts> = parse(response.body(), "ListPartsResult");
         Ok(parts.is_none_or(|parts| !parts.parts.is_empty()))

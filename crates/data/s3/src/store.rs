@@ -11,20 +11,19 @@ use reqsign_core::time::Timestamp;
 use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     engine::Engine,
+    parallel,
     store::{
         CommitMode, Condition, Draft, Durability, Facts, Handle, LaneSpec, Like, ListPage, Listing, Missing, Named,
-        Removal, Store, Sweep, Tag, Verb, Verbs, parts, text,
+        Removal, Store, Sweep, Tag, Verb, Verbs,
     },
 };
-use straightway_net::{
-    FAMILY, FirstResponse, Network, OBJECT_BYTES_MAX, Origin, Remote, Site, TUNING, Validator, engine, run_parallel,
-};
+use straightway_net::{FAMILY, FirstResponse, OBJECT_BYTES_MAX, Remote, TUNING, Validator, engine};
 
 use crate::{
-    access::S3Access,
-    bucket::{Bucket, BucketRequest, KeyService, PAGE_BYTES_MAX},
+    bucket::BucketRequest,
+    key_service::KeyService,
+    s3::S3,
     upload::{PART_BYTES, commit_each, commit_in_order},
-    writing::fresh_nonce,
     xml::{Contents, ListBucketResult},
 };
 
@@ -43,12 +42,6 @@ const FRONTS_BYTES_MAX: usize = 64 << 20;
 /// The age at which an upload or a probe counts as left behind by a killed writer.
 pub(crate) const STALE_AFTER: Duration = Duration::from_hours(7 * 24);
 
-/// The prefix of the names of probes.
-pub(crate) const PROBE: &str = ".straightway-probe-";
-
-/// The separator between a key and its version id.
-const VERSION_MARK: &str = "?versionId=";
-
 /// Whether an object can be opened without a request: its length and its version are known. A length of 0 is not believed:
 /// nothing would be requested of the object, so a wrong one would never be noticed. Nor is an impossible one.
 fn is_known(named: &Named) -> bool {
@@ -60,119 +53,16 @@ fn is_tag(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// A bucket, or a prefix in it.
-#[derive(Clone, Debug)]
-pub struct S3 {
-    bucket: Arc<Bucket>,
-    origin: Arc<Origin>,
-    /// The prefix of all keys: empty, or ending with `/`.
-    prefix: String,
-    /// The prefix of the outermost store that this one was derived from. Probes are put there.
-    outermost: String,
-}
-
 impl S3 {
-    /// A bucket with these settings. No request is sent yet.
-    pub fn new(bucket: &str, access: &S3Access, network: &Arc<Network>) -> Result<Self> {
-        let bucket = Bucket::new(bucket, access, network)?;
-        let url = bucket.endpoint.origin.parse().map_err(|_| {
-            let message = "it is not a URL";
-            Error::new(ErrorKind::Invalid, "use the endpoint", &bucket.endpoint.origin, message)
-        })?;
-        let origin = network.origin(&Site::of(&url)?)?;
-        Ok(Self {
-            bucket: Arc::new(bucket),
-            origin,
-            prefix: String::new(),
-            outermost: String::new(),
-        })
-    }
-
-    /// The URL of its service.
-    pub fn endpoint(&self) -> &str {
-        &self.bucket.endpoint.service
-    }
-
-    /// The bucket.
-    pub(crate) fn bucket(&self) -> &Arc<Bucket> {
-        &self.bucket
-    }
-
-    /// Its server.
-    pub(crate) fn origin(&self) -> &Arc<Origin> {
-        &self.origin
-    }
-
-    /// The prefix of all keys.
-    pub(crate) fn prefix(&self) -> &str {
-        &self.prefix
-    }
-
-    /// The store of the objects below a name.
-    pub(crate) fn inside(&self, folder: &OsStr) -> Result<Self> {
-        let (key, version) = self.key(folder)?;
-        if version.is_some() {
-            return Err(self.refuse(folder, "a prefix has no version"));
-        }
-        let prefix = match key.as_str() {
-            "" => String::new(),
-            key if key.ends_with('/') => key.to_owned(),
-            key => format!("{key}/"),
-        };
-        let outermost = match self.prefix.as_str() {
-            "" => prefix.clone(),
-            _ => self.outermost.clone(),
-        };
-        Ok(Self {
-            prefix,
-            outermost,
-            ..self.clone()
-        })
-    }
-
-    /// The key of an object to write or remove.
-    pub(crate) fn own_key(&self, name: &OsStr) -> Result<String> {
-        parts(self, name)?;
-        let (key, version) = self.key(name)?;
-        if version.is_some() {
-            return Err(self.refuse(name, "a version of an object cannot be written or removed"));
-        }
-        Ok(key)
-    }
-
-    /// The key of an object that probes a feature of the service. Probes of killed processes are swept.
-    pub(crate) fn probe_key(&self) -> String {
-        format!("{}{PROBE}{}", self.outermost, fresh_nonce())
-    }
-
-    /// The key and the version of a name.
-    pub(crate) fn key(&self, name: &OsStr) -> Result<(String, Option<String>)> {
-        let name_text = text(self, name)?;
-        let (name_text, version) = match name_text.rsplit_once(VERSION_MARK) {
-            Some((key, version)) if !version.is_empty() => (key, Some(version.to_owned())),
-            _ => (name_text, None),
-        };
-        let key = format!("{}{name_text}", self.prefix);
-        // Clients and servers resolve such parts in the path of a URL.
-        if key.split('/').any(|part| matches!(part, "." | "..")) {
-            return Err(self.refuse(name, "a key with a part `.` or `..` cannot be requested"));
-        }
-        Ok((key, version))
-    }
-
-    fn refuse(&self, name: &OsStr, why: &str) -> Error {
-        Error::new(ErrorKind::Invalid, "use the name", self.describe(name), why)
-    }
-
     fn open_one(&self, named: &Named, front_bytes: u32) -> Result<Arc<dyn Handle>> {
         let (key, version) = self.key(&named.name)?;
-        if key.is_empty() || key.len() == self.prefix.len() {
+        if key.is_empty() || key.len() == self.prefix().len() {
             let error = self.refuse(&named.name, "it is a bucket or a prefix, not an object");
             return Err(error.with_hint("name an object in it"));
         }
         let name = self.describe(&named.name);
-        let service = Arc::new(KeyService::new(&self.bucket, key, version));
-        let (origin, client) = (&self.origin, &self.bucket.client);
+        let service = Arc::new(KeyService::new(self.bucket(), key, version));
+        let (origin, client) = (self.origin(), &self.bucket().client);
         let validator = match &named.tag {
             Some(Tag::Text(tag)) if is_tag(tag) => Some(Validator::Tag(tag.clone())),
             Some(Tag::Text(_)) => {
@@ -206,25 +96,13 @@ impl S3 {
         }
     }
 
-    /// The error of a service that is not S3.
-    pub(crate) fn not_s3(&self, operation: &'static str, name: &OsStr) -> Error {
-        let service = &self.bucket.endpoint.service;
-        let message = format!("{service} does not respond like an S3 service");
-        Error::new(ErrorKind::Unsupported, operation, self.describe(name), message)
-            .with_hint("check ⟦endpoint⟧ or AWS_ENDPOINT_URL_S3: it must be the address of an S3 service")
-    }
-
     /// The error of a redirected bucket, from a second request whose response names the location.
     fn redirected(&self, service: &KeyService, name: &str) -> Error {
-        let response = self.bucket.request(&BucketRequest {
-            method: Method::GET,
-            operation: "open",
-            name,
-            key: &service.key,
+        let response = self.bucket().request(&BucketRequest {
             query: &service.query(),
             unsigned: &[(RANGE, "bytes=0-0")],
             expected: &[200, 206],
-            body_bytes_max: PAGE_BYTES_MAX,
+            ..BucketRequest::new(Method::GET, "open", name, &service.key)
         });
         response.err().unwrap_or_else(|| {
             let message = "the service redirected one request but not the next";
@@ -238,14 +116,14 @@ impl S3 {
         let after = page.after.as_ref().map(|after| after.to_string_lossy().into_owned());
         let token = after.as_deref().and_then(|after| after.split_once(' '));
         let mut query = vec![("delimiter", "/"), ("list-type", "2"), ("max-keys", names_max.as_str())];
-        if !self.prefix.is_empty() {
-            query.push(("prefix", &self.prefix));
+        if !self.prefix().is_empty() {
+            query.push(("prefix", self.prefix()));
         }
         if let Some((_, token)) = token {
             query.push(("continuation-token", token));
         }
         let name = self.describe(OsStr::new(""));
-        let response = self.bucket.list_page(&name, &query)?;
+        let response = self.bucket().list_page(&name, &query)?;
         ListBucketResult::parse(response.body()).map_err(|_| self.not_s3("list", OsStr::new("")))
     }
 
@@ -274,10 +152,10 @@ impl S3 {
     /// The name of a listed key; `None` for the folder itself.
     fn listed<'a>(&self, key: &'a str) -> Result<Option<&'a str>> {
         let refuse = |why: &str| {
-            let name = self.bucket.describe(key);
+            let name = self.bucket().describe(key);
             Err(Error::new(ErrorKind::Invalid, "list", name, why).with_hint("open it by its full name"))
         };
-        let Some(name) = key.strip_prefix(&self.prefix) else {
+        let Some(name) = key.strip_prefix(self.prefix()) else {
             return refuse("the service listed it under the wrong prefix");
         };
         let part = name.strip_suffix('/').unwrap_or(name);
@@ -310,7 +188,7 @@ impl S3 {
 
 impl Store for S3 {
     fn describe(&self, name: &OsStr) -> String {
-        self.bucket.describe(&format!("{}{}", self.prefix, name.display()))
+        Self::describe(self, name)
     }
 
     fn facts(&self) -> Facts<'_> {
@@ -339,11 +217,11 @@ impl Store for S3 {
         let front = u32::try_from(front).expect("it is at most a MiB");
         // Objects known from a listing need no request and no thread.
         let openers = if objects.iter().all(is_known) { 1 } else { OPENERS_MAX };
-        run_parallel(objects, openers, |named| self.open_one(named, front))
+        parallel::try_each(objects.iter(), openers, |named| self.open_one(named, front))
     }
 
     fn engine(&self, lane: &LaneSpec<'_>) -> Result<Box<dyn Engine>> {
-        engine(self.bucket.client.network(), lane)
+        engine(self.bucket().client.network(), lane)
     }
 
     fn list(&self, page: &ListPage) -> Result<Listing> {
@@ -403,26 +281,5 @@ impl Store for S3 {
         let mut swept = self.sweep_uploads(age)?;
         swept.extend(self.sweep_probes(age)?);
         Ok(swept)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn probes_are_put_under_the_prefix_of_the_outermost_store() {
-        let network = Network::new(straightway_net::NetworkSettings::default());
-        let mut access = S3Access::default();
-        access.set("endpoint_url", "http://127.0.0.1:9").unwrap();
-        access.set("anonymous", "true").unwrap();
-        let bucket = S3::new("lab", &access, &network).unwrap();
-        assert!(bucket.probe_key().starts_with(PROBE));
-        let job = bucket.inside("runs/one".as_ref()).unwrap();
-        let step = job.inside("step-1".as_ref()).unwrap();
-        for store in [job, step] {
-            let key = store.probe_key();
-            assert!(key.starts_with("runs/one/.straightway-probe-"), "{key}");
-        }
     }
 }

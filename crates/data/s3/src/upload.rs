@@ -7,19 +7,20 @@ use std::{ffi::OsStr, fmt, sync::Arc};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use http::Method;
-use straightway_core::{Error, ErrorKind, Lock, Result};
-use straightway_io::store::{Condition, Draft, Handle, Store, own_draft};
-use straightway_net::{
-    Head, HttpResponse, Judgement, Next, PartTag, Service, StoredPart, Upload, UploadPart, run_parallel,
+use straightway_core::{Error, ErrorKind, Result};
+use straightway_io::{
+    parallel,
+    store::{Condition, Draft, Handle, own_draft},
 };
+use straightway_net::{Head, HttpResponse, Judgement, Next, PartTag, Service, StoredPart, Upload, UploadPart};
 
 use crate::{
     bucket::{Bucket, BucketRequest, RequestContent},
     refusal::Refusal,
+    s3::{S3, fresh_nonce},
     starting::StartedUpload,
-    store::S3,
     whole_sum::whole_sum,
-    writing::{DIGEST, RESPONSE_BYTES_MAX, SUM, encoded, fresh_nonce},
+    writing::{DIGEST, SUM, encoded},
     xml::escaped,
 };
 
@@ -104,17 +105,8 @@ impl UploadDraft {
 
     /// Whether no object with its name exists.
     fn is_new(&self) -> Result<bool> {
-        let response = self.store.bucket().request(&BucketRequest {
-            method: Method::HEAD,
-            operation: "check",
-            name: self.name(),
-            key: &self.key,
-            query: &[],
-            unsigned: &[],
-            expected: &[200, 404],
-            body_bytes_max: RESPONSE_BYTES_MAX,
-        })?;
-        Ok(response.status() == 404)
+        let headers = self.store.headers_of(&self.key, self.name())?;
+        Ok(headers.is_none())
     }
 
     /// Completes the object, which makes it visible.
@@ -170,15 +162,10 @@ impl S3 {
             done.parts
         );
         let request = BucketRequest {
-            method: Method::POST,
-            operation: "write",
-            name: done.name,
-            key: done.key,
             query: &[("uploadId", done.id)],
-            unsigned: &[],
             // A missing upload may have been completed by an earlier attempt whose response was lost.
             expected: &[200, 404],
-            body_bytes_max: RESPONSE_BYTES_MAX,
+            ..BucketRequest::new(Method::POST, "write", done.name, done.key)
         };
         let content = RequestContent {
             headers,
@@ -198,7 +185,7 @@ impl S3 {
         }
         let known = self.bucket().credentials.get()?;
         let request = self.bucket().request_context("write", done.name, known.source);
-        Err(Refusal::of_response(&response).error(&request))
+        Err(Refusal::of(&HttpResponse::of(&response)).error(&request))
     }
 }
 
@@ -208,7 +195,7 @@ pub(crate) fn commit_in_order(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
     let mut is_new = vec![false; drafts.len()];
     if drafts.len() > 1 {
         // The last one is never removed: once it is visible, nothing has failed.
-        let looked = run_parallel(&drafts[..drafts.len() - 1], COMMITTERS_MAX, UploadDraft::is_new)?;
+        let looked = parallel::try_each(drafts[..drafts.len() - 1].iter(), COMMITTERS_MAX, UploadDraft::is_new)?;
         is_new[..looked.len()].copy_from_slice(&looked);
     }
     let mut new: Vec<(S3, String, String)> = Vec::new();
@@ -230,12 +217,7 @@ pub(crate) fn commit_in_order(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
 /// Commits drafts in parallel.
 pub(crate) fn commit_each(drafts: Vec<Box<dyn Draft>>) -> Result<()> {
     let drafts = own(drafts)?.into_iter();
-    let drafts: Vec<_> = drafts.map(|draft| Lock::new(Some(draft))).collect();
-    let committed = run_parallel(&drafts, COMMITTERS_MAX, |draft| {
-        let draft = draft.lock().take();
-        draft.map_or(Ok(()), UploadDraft::complete)
-    });
-    committed.map(drop)
+    parallel::try_each(drafts, COMMITTERS_MAX, UploadDraft::complete).map(drop)
 }
 
 fn own(drafts: Vec<Box<dyn Draft>>) -> Result<Vec<UploadDraft>> {
@@ -305,14 +287,8 @@ impl Service for PartService {
         };
         let (name, number) = (self.bucket.describe(&self.key), (part.number + 1).to_string());
         let request = BucketRequest {
-            method: Method::PUT,
-            operation: "write",
-            name: &name,
-            key: &self.key,
             query: &[("partNumber", &number), ("uploadId", &self.id)],
-            unsigned: &[],
-            expected: &[],
-            body_bytes_max: 0,
+            ..BucketRequest::new(Method::PUT, "write", &name, &self.key)
         };
         let sum = encoded(part.sum);
         let digest = part.digest.map(|digest| BASE64_STANDARD.encode(digest));
@@ -344,7 +320,7 @@ impl Service for PartService {
 
     fn judge(&self, name: &str, response: &HttpResponse<'_>) -> Judgement {
         let source = self.bucket.credentials.source();
-        let refusal = Refusal::of_lane_response(response);
+        let refusal = Refusal::of(response);
         let Judgement { next, error } = refusal.judge(&self.bucket.request_context("write", name, source));
         if refusal.is_unimplemented() && self.bucket.write_support.takes_sums() {
             self.bucket.write_support.refuse_sums();

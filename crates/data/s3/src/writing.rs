@@ -13,13 +13,16 @@ use http::{
 };
 use md5::{Digest as _, Md5};
 use straightway_core::{Error, ErrorKind, Result};
-use straightway_io::store::{Condition, Store, Tag};
-use straightway_net::run_parallel;
+use straightway_io::{
+    parallel,
+    store::{Condition, Tag},
+};
+use straightway_net::HttpResponse;
 
 use crate::{
     bucket::{BucketRequest, RequestContent},
     refusal::{Refusal, header},
-    store::S3,
+    s3::{S3, fresh_nonce},
 };
 
 /// The header of the checksum.
@@ -31,19 +34,11 @@ pub(crate) const DIGEST: &str = "content-md5";
 /// The metadata header of the nonce.
 pub(crate) const NONCE: &str = "x-amz-meta-straightway-nonce";
 
-/// The longest response to a write.
-pub(crate) const RESPONSE_BYTES_MAX: u64 = 1 << 20;
-
 /// The number of concurrent puts of the probe.
 pub(crate) const RACERS: usize = 4;
 
 /// The status of a service that does not implement a header.
 const NOT_IMPLEMENTED: u16 = 501;
-
-/// A new unique nonce.
-pub(crate) fn fresh_nonce() -> String {
-    format!("{:016x}", straightway_io::nonce())
-}
 
 /// A checksum in the form of a header value.
 pub(crate) fn encoded(sum: u64) -> String {
@@ -119,14 +114,9 @@ impl S3 {
             headers.extend(digest.as_ref().map(|digest| (DIGEST, digest.as_str())));
             headers.extend(has_sum.then_some((SUM, sum.as_str())));
             let request = BucketRequest {
-                method: Method::PUT,
-                operation: "write",
-                name: put.name,
-                key: put.key,
-                query: &[],
                 unsigned: condition.map_or(&[], std::slice::from_ref),
                 expected,
-                body_bytes_max: RESPONSE_BYTES_MAX,
+                ..BucketRequest::new(Method::PUT, "write", put.name, put.key)
             };
             let content = RequestContent {
                 headers: &headers,
@@ -153,14 +143,8 @@ impl S3 {
         let key = self.probe_key();
         let full_name = self.bucket().describe(&key);
         let request = BucketRequest {
-            method: Method::PUT,
-            operation: "write",
-            name: &full_name,
-            key: &key,
-            query: &[],
-            unsigned: &[],
             expected: &[200, 400, NOT_IMPLEMENTED],
-            body_bytes_max: RESPONSE_BYTES_MAX,
+            ..BucketRequest::new(Method::PUT, "write", &full_name, &key)
         };
         let sum = sum_of(b"another");
         let content = RequestContent {
@@ -174,7 +158,7 @@ impl S3 {
         } else if response.status() == NOT_IMPLEMENTED {
             self.bucket().write_support.refuse_sums();
         }
-        Ok(Refusal::of_response(&response).is_damage())
+        Ok(Refusal::of(&HttpResponse::of(&response)).is_damage())
     }
 
     /// Sends a request with checksums. If the service does not implement them, this request and all later ones are sent
@@ -205,16 +189,10 @@ impl S3 {
     }
 
     /// The headers of an object, if it exists.
-    fn headers_of(&self, key: &str, name: &str) -> Result<Option<HeaderMap>> {
+    pub(crate) fn headers_of(&self, key: &str, name: &str) -> Result<Option<HeaderMap>> {
         let response = self.bucket().request(&BucketRequest {
-            method: Method::HEAD,
-            operation: "check",
-            name,
-            key,
-            query: &[],
-            unsigned: &[],
             expected: &[200, 404],
-            body_bytes_max: RESPONSE_BYTES_MAX,
+            ..BucketRequest::new(Method::HEAD, "check", name, key)
         })?;
         Ok((response.status() == 200).then(|| response.into_parts().0.headers))
     }
@@ -254,10 +232,9 @@ impl S3 {
     fn race_once(&self, racers: usize) -> Result<(usize, bool)> {
         let key = self.probe_key();
         let full_name = self.bucket().describe(&key);
-        let put = |_: &usize| self.put_object(&key, &full_name, b"probe", &Condition::IfAbsent);
-        let numbers: Vec<_> = (0..racers).collect();
-        let raced = run_parallel(&numbers, racers, put).and_then(|won| {
-            let late = put(&racers)?;
+        let put = |_| self.put_object(&key, &full_name, b"probe", &Condition::IfAbsent);
+        let raced = parallel::try_each(0..racers, racers, put).and_then(|won| {
+            let late = put(racers)?;
             Ok((won.into_iter().filter(|won| *won).count(), late))
         });
         let removed = self.remove_key(&key, &full_name);

@@ -129,7 +129,7 @@ impl HttpEngine {
             connection.since = now;
             return;
         };
-        let network = connection.origin.network();
+        let network = connection.origin.facilities();
         let config = network.known_tls().map(|tls| &tls.config);
         let config = config.expect("an origin with TLS has read the certificates");
         match Session::new(config, name) {
@@ -176,7 +176,7 @@ impl HttpEngine {
         let connection = &mut self.connections[key];
         if let Some(operation) = connection.operation {
             connection.watch.is_checking = true;
-            let stall_max = connection.origin.network().settings().stall_max;
+            let stall_max = connection.origin.settings().stall_max;
             connection.expect_within(stall_max, now);
             self.ring.cancel(operation);
         }

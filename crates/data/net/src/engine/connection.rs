@@ -112,7 +112,7 @@ impl Phase {
 
 impl Connection {
     pub(super) fn new(origin: &Arc<Origin>, socket: Socket, now: Instant) -> Self {
-        let settings = origin.network().settings();
+        let settings = origin.settings();
         Self {
             origin: Arc::clone(origin),
             socket: Arc::new(socket),
@@ -233,7 +233,7 @@ impl Connection {
 
     /// Begins to measure the progress of a body, of which `got` of `end` bytes have arrived.
     pub(super) fn expect_body(&mut self, got: usize, end: usize, now: Instant) {
-        let settings = self.origin.network().settings();
+        let settings = self.origin.settings();
         self.watch = Watch {
             is_checking: false,
             progress: Progress::begin(settings, got, end, now),
@@ -243,7 +243,7 @@ impl Connection {
 
     /// Notes that `got` of the `end` bytes of the body have arrived. Returns whether the body comes too slowly.
     pub(super) fn is_too_slow(&mut self, got: usize, end: usize, now: Instant) -> bool {
-        let settings = self.origin.network().settings();
+        let settings = self.origin.settings();
         let is_too_slow = self.watch.progress.is_too_slow(settings, got, end, now);
         self.set_body_deadline(now);
         is_too_slow
@@ -256,7 +256,7 @@ impl Connection {
         self.deadline = if self.origin.site().is_tls {
             until
         } else {
-            until.min(now + self.origin.network().settings().stall_max / 2)
+            until.min(now + self.origin.settings().stall_max / 2)
         };
     }
 

@@ -146,7 +146,7 @@ impl HttpEngine {
         connection.since = now;
         connection.is_reusable = false;
         connection.clear_scratch();
-        let stall_max = connection.origin.network().settings().stall_max;
+        let stall_max = connection.origin.settings().stall_max;
         connection.expect_within(stall_max, now);
         let refused = match written {
             Ok(Head::Ready) => None,
@@ -211,7 +211,7 @@ impl HttpEngine {
             if connection.phase != Phase::Awaiting(number)
                 || request.sending.is_some()
                 || connection.ending.is_some()
-                || !origin.network().settings().hedges
+                || !origin.settings().hedges
             {
                 continue;
             }

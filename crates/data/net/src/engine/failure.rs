@@ -16,7 +16,7 @@ use super::{
 use crate::{
     client::untrusted,
     progress::too_slow,
-    remote::RENEWALS_MAX,
+    retry::RetryStep,
     service::{Judgement, Next, Service},
 };
 
@@ -128,24 +128,16 @@ impl HttpEngine {
             return self.settle(number, now);
         }
         request.note_failure();
-        let wait = match next {
-            Next::Renew if request.renewals < RENEWALS_MAX => {
+        let origin = request.remote.origin();
+        let wait = match request.retries.decide(next, origin.pace(), now) {
+            RetryStep::Wait(wait) => wait,
+            RetryStep::Renew => {
                 request.state = State::Renewing;
                 return self.renew(now);
             }
-            Next::Fail | Next::Renew => None,
-            Next::Retry => request.backoff.next_wait(now),
-            Next::SlowDown(asked) => {
-                request.remote.origin().pace().slow_down(now, asked);
-                let wait = request.backoff.next_asked_wait();
-                wait.map(|wait| wait.max(asked.unwrap_or_default()))
-            }
+            RetryStep::Fail => return self.finish(number, Err(io::Error::other(error))),
         };
-        let Some(wait) = wait else {
-            return self.finish(number, Err(io::Error::other(error)));
-        };
-        let origin = request.remote.origin();
-        origin.show_wait(&error, request.sent, wait, &request.backoff);
+        origin.show_wait(&error, request.sent, wait, &request.retries.backoff);
         request.tries.retries += 1;
         request.needs_new = true;
         request.state = State::Waiting(now + wait);
@@ -217,7 +209,9 @@ impl HttpEngine {
                 }
                 // Other requests may share the credentials: their service checks them again.
                 _ => {
-                    request.renewals += u32::from(is_own);
+                    if is_own {
+                        request.retries.note_renewal();
+                    }
                     request.state = State::Waiting(now);
                     self.waiting.push_back(number);
                 }
@@ -228,7 +222,7 @@ impl HttpEngine {
     /// Fails a connection whose deadline has passed.
     pub(super) fn give_up_waiting(&mut self, key: u32, now: Instant) {
         let connection = &self.connections[key];
-        let settings = connection.origin.network().settings();
+        let settings = connection.origin.settings();
         let why = match connection.phase {
             // The ring has the buffer with the error. It is judged when the operation has ended.
             Phase::ReceivingError(..) if connection.lends_scratch() => return self.check_progress(key, now),

@@ -10,6 +10,7 @@ use crate::{
     backoff::Backoff,
     checksum::{Checksum, MISMATCHES_MAX},
     remote::Remote,
+    retry::Retries,
     service::{Judgement, Next},
 };
 
@@ -37,8 +38,7 @@ pub(super) struct Request {
     pub(super) sent: Instant,
     /// Whether it needs a new connection, after a failure.
     pub(super) needs_new: bool,
-    pub(super) backoff: Backoff,
-    pub(super) renewals: u32,
+    pub(super) retries: Retries,
     pub(super) tries: Tries,
     /// The checksum of all its bytes, if the response to the request for all of them stated it.
     pub(super) sum: Option<Checksum>,
@@ -65,7 +65,7 @@ pub(super) enum State {
 impl Request {
     /// An I/O of `remote` that ends at `end` in the object.
     pub(super) fn new(io: Io, remote: Arc<Remote>, end: u64, seed: Seed, now: Instant) -> Self {
-        let backoff = Backoff::new(remote.origin().network().settings(), seed);
+        let backoff = Backoff::new(remote.origin().settings(), seed);
         Self {
             start: io.offset,
             end,
@@ -78,8 +78,7 @@ impl Request {
             state: State::Waiting(now),
             sent: now,
             needs_new: false,
-            backoff,
-            renewals: 0,
+            retries: Retries::new(backoff),
             tries: Tries::default(),
             sum: None,
             mismatches: 0,
@@ -106,7 +105,7 @@ impl Request {
     pub(super) fn note_failure(&mut self) {
         if self.sending.is_none() {
             let got = self.got.saturating_sub(self.got_before);
-            self.backoff.note_attempt(got, self.missing() + got);
+            self.retries.backoff.note_attempt(got, self.missing() + got);
             self.got_before = self.got;
         }
     }
@@ -139,6 +138,6 @@ impl Request {
     /// Notes that bytes of the body arrived.
     pub(super) fn note_got(&mut self, bytes: usize) {
         self.got += bytes;
-        self.backoff.note_bytes(bytes);
+        self.retries.backoff.note_bytes(bytes);
     }
 }

@@ -9,10 +9,9 @@ use super::{
 use crate::{
     checksum::Checksum,
     head::{self, Parsed},
+    part::PartTag,
     remote::{ERROR_BYTES_MAX, ERROR_PATIENCE},
-    response::HttpResponse,
     service::Judgement,
-    upload::PartTag,
 };
 
 /// The verdict on the head of a response.
@@ -108,10 +107,8 @@ impl HttpEngine {
             _ => scratch.len(),
         };
         let judged = head::parse(scratch, |response, _| {
-            let response = HttpResponse {
-                body: bodies(length),
-                ..*response
-            };
+            let mut response = *response;
+            response.body = bodies(length);
             remote.service().judge(remote.name(), &response)
         });
         let judgement = match judged {

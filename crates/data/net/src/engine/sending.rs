@@ -16,9 +16,10 @@ use super::{
 };
 use crate::{
     checksum::{crc64nvme, crc64nvme_of_io, md5_of, md5_of_io},
+    part::{PartTag, StoredPart, UploadPart},
     response::HttpResponse,
     service::{Head, Judgement},
-    upload::{Admitted, PartTag, StoredPart, Upload, UploadPart},
+    upload::{Admitted, Upload},
 };
 
 /// The bytes encrypted at a time.
@@ -130,7 +131,7 @@ impl HttpEngine {
     /// Sends the rest of a request. If nothing is left, waits for its response.
     pub(super) fn send_rest(&mut self, key: u32, number: u32, now: Instant) {
         let connection = &mut self.connections[key];
-        let settings = connection.origin.network().settings();
+        let settings = connection.origin.settings();
         let (stall_max, stored_max) = (settings.stall_max, settings.stored_max());
         connection.expect_within(stall_max, now);
         let request = &mut self.requests[number];

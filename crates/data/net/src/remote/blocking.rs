@@ -1,16 +1,17 @@
 //! Requests on the caller's thread: the first request for an object, and reads of headers and manifests.
 
-use std::{io::Read, ops::Range, sync::Arc, thread::sleep, time::Instant};
+use std::{io::Read, ops::Range, sync::Arc, time::Instant};
 
 use straightway_core::{ErrorKind, Result};
 
-use super::{ERROR_BYTES_MAX, ERROR_PATIENCE, OBJECT_BYTES_MAX, RENEWALS_MAX, Remote};
+use super::{ERROR_BYTES_MAX, ERROR_PATIENCE, OBJECT_BYTES_MAX, Remote};
 use crate::{
     backoff::Backoff,
     checksum::{Checksum, MISMATCHES_MAX, Running},
     client::WorkTime,
     progress::{Progress, too_slow},
     response::HttpResponse,
+    retry::persist,
     service::{Head, Judgement, Next},
     validator::Validator,
 };
@@ -119,7 +120,7 @@ impl Remote {
         buffer: &mut [u8],
         mut take: impl FnMut(&[u8]),
     ) -> Result<(), Judgement> {
-        let settings = self.origin.network().settings();
+        let settings = self.origin.settings();
         let mut progress = Progress::begin(settings, 0, missing, Instant::now());
         let mut got = 0;
         while got < missing {
@@ -147,15 +148,12 @@ impl Remote {
     /// Requests a range once and checks the response. A checksum may come with it.
     fn ask_for(&self, range: &Range<u64>) -> Result<SummedBody, Judgement> {
         let response = self.ask(range)?;
-        let headers = headers(&response);
-        let head = HttpResponse::new(response.status().as_u16(), &headers, b"");
+        let head = HttpResponse::with_body(&response, b"");
         if !matches!(head.status, 200 | 206) {
-            drop(headers);
             return Err(self.judge_body(response));
         }
         self.check(&head, range)?;
         let sum = self.checksum(&head, range);
-        drop(headers);
         Ok((response.into_body().into_reader(), sum))
     }
 
@@ -163,8 +161,7 @@ impl Remote {
     /// arrived.
     fn ask_first(&self, front_bytes: u64, begun: &mut Option<BrokenFront>) -> Result<FirstResponse, Judgement> {
         let mut response = self.ask(&(0..front_bytes))?;
-        let headers = headers(&response);
-        let head = HttpResponse::new(response.status().as_u16(), &headers, b"");
+        let head = HttpResponse::with_body(&response, b"");
         let range = head.content_range();
         let range = range.map_err(|_| self.broken("its Content-Range cannot be read"))?;
         let validator = Validator::of(&head).or_else(|| self.validator.clone());
@@ -197,7 +194,6 @@ impl Remote {
             },
             (416, Some(stated)) if stated.total == Some(0) => (0, 0),
             (416, None) => {
-                drop(headers);
                 return self.ask_empty(response);
             }
             (300..=399, _) => {
@@ -207,11 +203,9 @@ impl Remote {
                 return Err(self.service.judge(&self.name, &head));
             }
             _ => {
-                drop(headers);
                 return Err(self.judge_body(response));
             }
         };
-        drop(headers);
         if bytes > OBJECT_BYTES_MAX {
             let why = format!("the server says that it has {bytes} bytes, more than a file can have");
             let hint = "the server or a proxy in front of it is faulty";
@@ -279,8 +273,7 @@ impl Remote {
     fn ask_empty(&self, refusal: http::Response<ureq::Body>) -> Result<FirstResponse, Judgement> {
         // An empty range sends no `Range` header.
         let response = self.ask(&(0..0))?;
-        let headers = headers(&response);
-        let head = HttpResponse::new(response.status().as_u16(), &headers, b"");
+        let head = HttpResponse::with_body(&response, b"");
         if (head.status, head.content_length()) != (200, Ok(Some(0))) {
             return Err(self.judge_body(refusal));
         }
@@ -308,18 +301,15 @@ impl Remote {
             Judgement::fail(self.failed(ErrorKind::Invalid, why, "check the name"))
         })?;
         if !request.body().is_empty() {
-            let settings = self.origin.network().settings();
+            let settings = self.origin.settings();
             let more = settings.stored_max().saturating_sub(settings.stall_max);
             request.extensions_mut().insert(WorkTime(more));
         }
-        let pace = self.origin.pace();
-        while let Err(at) = pace.admit(Instant::now()) {
-            sleep(at.saturating_duration_since(Instant::now()));
-        }
+        self.origin.wait_turn();
         let response = self.client.run(request).map_err(Judgement::of)?;
         // The time to the first byte may include that of a new connection, so it is not noted.
         if matches!(response.status().as_u16(), 200 | 206) {
-            pace.note_good();
+            self.origin.pace().note_good();
         }
         Ok(response)
     }
@@ -353,59 +343,17 @@ impl Remote {
         }
         drop(reader);
         body.truncate(filled);
-        let headers = headers(&response);
-        let response = HttpResponse::new(response.status().as_u16(), &headers, &body);
-        self.service.judge(&self.name, &response)
+        self.service
+            .judge(&self.name, &HttpResponse::with_body(&response, &body))
     }
 
-    /// Repeats `attempt` until it succeeds, fails for good, or the retries are used up. Returns its value and the
-    /// number of retries.
-    pub(crate) fn persist<T>(&self, mut attempt: impl FnMut(&mut Backoff) -> Result<T, Judgement>) -> Result<(T, u32)> {
-        let mut backoff = Backoff::unique(self.origin.network().settings());
-        let (mut renewals, mut retries) = (0, 0);
-        loop {
-            let since = Instant::now();
-            let Judgement { next, error } = match attempt(&mut backoff) {
-                Ok(done) => return Ok((done, retries)),
-                Err(judgement) => judgement,
-            };
-            let mut wait = match next {
-                Next::Fail => None,
-                Next::Renew if renewals == RENEWALS_MAX => None,
-                Next::SlowDown(_) => backoff.next_asked_wait(),
-                Next::Renew | Next::Retry => backoff.next_wait(Instant::now()),
-            };
-            match next {
-                Next::Renew if wait.is_some() => {
-                    renewals += 1;
-                    self.service.renew()?;
-                }
-                Next::SlowDown(asked) => {
-                    self.origin.pace().slow_down(Instant::now(), asked);
-                    wait = wait.map(|wait| wait.max(asked.unwrap_or_default()));
-                }
-                _ => {}
-            }
-            let Some(wait) = wait else { return Err(error) };
-            retries += 1;
-            self.origin.show_wait(&error, since, wait, &backoff);
-            sleep(wait);
-        }
+    /// Repeats an attempt as [`persist`] does.
+    pub(crate) fn persist<T>(&self, attempt: impl FnMut(&mut Backoff) -> Result<T, Judgement>) -> Result<(T, u32)> {
+        persist(&self.origin, || self.service.renew(), attempt)
     }
 
     fn broken(&self, why: &str) -> Judgement {
         let hint = "check the network and the server";
         Judgement::new(Next::Retry, self.failed(ErrorKind::Transient, why, hint))
     }
-}
-
-pub(crate) fn headers<B>(response: &http::Response<B>) -> Vec<httparse::Header<'_>> {
-    response
-        .headers()
-        .iter()
-        .map(|(name, value)| httparse::Header {
-            name: name.as_str(),
-            value: value.as_bytes(),
-        })
-        .collect()
 }

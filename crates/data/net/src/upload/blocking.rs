@@ -2,10 +2,10 @@
 
 use straightway_core::{ErrorKind, Result};
 
-use super::{StoredPart, Upload, UploadPart};
+use super::Upload;
 use crate::{
     checksum::{crc64nvme, md5_of},
-    remote::headers,
+    part::{StoredPart, UploadPart},
     response::HttpResponse,
     service::{Head, Judgement, Next},
 };
@@ -31,8 +31,7 @@ impl Upload {
             if response.status() != 200 {
                 return Err(self.remote.judge_body(response));
             }
-            let headers = headers(&response);
-            let head = HttpResponse::new(200, &headers, b"");
+            let head = HttpResponse::with_body(&response, b"");
             self.remote.service().stored(self.name(), &part, &head)
         })?;
         self.note(StoredPart { part, tag });

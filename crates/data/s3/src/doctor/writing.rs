@@ -9,8 +9,9 @@ use straightway_core::Result;
 use super::{CheckState, Doctor};
 use crate::{
     bucket::BucketRequest,
-    store::{S3, STALE_AFTER},
-    writing::{RACERS, RESPONSE_BYTES_MAX, fresh_nonce},
+    s3::{S3, fresh_nonce},
+    store::STALE_AFTER,
+    writing::RACERS,
 };
 
 impl Doctor<'_> {
@@ -88,14 +89,9 @@ impl Doctor<'_> {
     fn look_for_lock(&mut self) {
         let bucket = self.store.bucket();
         let response = bucket.request(&BucketRequest {
-            method: Method::GET,
-            operation: "check",
-            name: &bucket.describe(""),
-            key: "",
             query: &[("object-lock", "")],
-            unsigned: &[],
             expected: &[200, 400, 403, 404, 405, 501],
-            body_bytes_max: RESPONSE_BYTES_MAX,
+            ..BucketRequest::new(Method::GET, "check", &bucket.describe(""), "")
         });
         let is_locked = response.is_ok_and(|response| {
             let body = String::from_utf8_lossy(response.body()).into_owned();

@@ -10,6 +10,7 @@ mod lengths;
 mod lost_starts;
 mod objects;
 mod part_checksums;
+mod retry_after;
 mod server;
 mod tls;
 mod write_faults;

@@ -1,6 +1,30 @@
-//! The tag of a stored part.
+//! A part of an upload, and the tag that the server gives it.
 
 use std::fmt;
+
+use crate::checksum::Md5;
+
+/// A part of an upload, as its request describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UploadPart {
+    /// Its number, from 0.
+    pub number: u32,
+    /// Its length.
+    pub bytes: u64,
+    /// Its CRC-64/NVME.
+    pub sum: u64,
+    /// Its MD5, if the service needs it ([`Service::wants_digest`](crate::Service::wants_digest)).
+    pub digest: Option<Md5>,
+}
+
+/// A part that the server has stored.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredPart {
+    /// The part.
+    pub part: UploadPart,
+    /// Its `ETag`.
+    pub tag: PartTag,
+}
 
 /// The longest tag. Tags of S3 have 34 bytes, with their quotes.
 const TAG_BYTES_MAX: usize = 78;
