@@ -86,13 +86,11 @@ fn read_paths(catalog: &Catalog, opened: &[Arc<Opened>], own: &[usize], shown: &
 }
 
 fn check_known(opened: &Opened, shown: &[u64]) -> Result<()> {
-    match &opened.entry {
-        Some(entry) => check_entry(opened, EntryKey::Name(&entry.name), shown),
-        None => {
-            let now = Opened::open(&opened.catalog, opened.print.nsid, None, opened.name.clone())?;
-            opened.check_same(&now)
-        }
-    }
+    let Some(entry) = &opened.entry else {
+        let now = Opened::open(&opened.catalog, opened.print.nsid, None, opened.name.clone())?;
+        return opened.check_same(&now);
+    };
+    check_entry(opened, EntryKey::Name(&entry.name), shown)
 }
 
 /// Returns an error if an address that was used for a namespace shows another version of it. The controllers in `shown`

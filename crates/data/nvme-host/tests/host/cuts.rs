@@ -10,14 +10,12 @@ use std::{
 };
 
 use straightway_io::{Handle, StoreExt as _, engine::Engine as _, request::Op, store::open_one};
+use straightway_lab::{PduRelay, RelayMode};
 use straightway_nvme::{Digests, Nqn};
 use straightway_nvme_host::{HostSettings, NvmeEngine, NvmeTcp, Portal};
 use straightway_nvme_target::{Config, NamespaceSource, Target};
 
-use crate::{
-    relay::{Mode, Relay},
-    rig::{bytes_of, content, engine, io, run, settings},
-};
+use crate::rig::{bytes_of, content, engine, io, run, settings};
 
 const NQN: &str = "nqn.2026-11.org.example:cuts";
 const PIECE: usize = 64 << 10;
@@ -149,8 +147,8 @@ fn one_of_four_paths_is_cut_under_load_and_nothing_is_lost() {
     let mut config = Config::new(Nqn::new(NQN).unwrap(), address, sources);
     config.is_writable = true;
     let target = Target::start(&config).unwrap();
-    let relays: Vec<_> = (0..4).map(|_| Relay::new(target.addresses()[0])).collect();
-    let portal = |relay: &Relay| Portal::new("127.0.0.1", relay.address.port());
+    let relays: Vec<_> = (0..4).map(|_| PduRelay::start(target.addresses()[0])).collect();
+    let portal = |relay: &PduRelay| Portal::new("127.0.0.1", relay.address().port());
     let settings = HostSettings {
         keep_alive: KEEP_ALIVE,
         // Only the keep-alive may detect a path that stops responding.
@@ -183,21 +181,21 @@ fn one_of_four_paths_is_cut_under_load_and_nothing_is_lost() {
     for cut in 0..cuts {
         let relay = &relays[cut / 2 % 4];
         let (mode, bound) = if cut % 2 == 0 {
-            (Mode::Reset, Duration::from_secs(1))
+            (RelayMode::Reset, Duration::from_secs(1))
         } else {
-            (Mode::Blackhole, KEEP_ALIVE + Duration::from_secs(1))
+            (RelayMode::Blackhole, KEEP_ALIVE + Duration::from_secs(1))
         };
         // Other load may stall the machine for most of a second. The path is then cut again.
         let is_short = (0..5).any(|_| {
             load.stall = Duration::ZERO;
             let before = load.count;
-            relay.set(mode);
+            relay.set_mode(mode);
             load.go_on(bound + Duration::from_millis(300));
             let open = load.open.values().map(|(_, _, since)| since.elapsed());
             let stall = open.fold(load.stall, Duration::max);
             let count = load.count - before;
             eprintln!("cut {cut}: {mode:?}, stall {} ms, {count} I/Os", stall.as_millis());
-            relay.set(Mode::Pass);
+            relay.set_mode(RelayMode::Pass);
             load.go_on(Duration::from_millis(500));
             stall <= bound
         });

@@ -128,9 +128,10 @@ fn faults_of_writes_end_in_the_right_bytes_or_an_error() {
         InjectedFault::Interrupted,
         InjectedFault::Protected,
     ] {
-        let target = Target::new(vec![0; BYTES], Script::default());
+        let nqn = format!("{NQN}-{fault:?}");
+        let target = Target::named(&nqn, vec![0; BYTES], Script::default());
         let store = store(&target, settings(Digests::default()));
-        let object = open_as(&store, &format!("{NQN}-{fault:?}")).unwrap();
+        let object = open_as(&store, &nqn).unwrap();
         let Some(mut engine) = engine(8) else { return };
         target.inject(fault, 1);
         let expected = content(BYTES);
@@ -141,7 +142,7 @@ fn faults_of_writes_end_in_the_right_bytes_or_an_error() {
             io
         });
         let done = run(&mut engine, ios.collect());
-        let there = target.shared.bytes.lock().unwrap();
+        let there = target.content();
         let mut failed = 0;
         for done in done {
             let at = done.io.offset as usize;
@@ -162,11 +163,12 @@ fn faults_of_writes_end_in_the_right_bytes_or_an_error() {
 fn other_data_for_blocks_of_a_lost_write_waits_for_the_end_of_the_old_controller() {
     // Twice the keep-alive timeout plus one second.
     const WAIT: Duration = Duration::from_secs(5);
-    let target = Target::new(vec![0; BYTES], Script::default());
+    let nqn = format!("{NQN}-quarantine");
+    let target = Target::named(&nqn, vec![0; BYTES], Script::default());
     let mut settings = settings(Digests::default());
     settings.keep_alive = Duration::from_secs(2);
     let store = store(&target, settings);
-    let object = open_as(&store, &format!("{NQN}-quarantine")).unwrap();
+    let object = open_as(&store, &nqn).unwrap();
     let Some(mut engine) = engine(8) else { return };
     let write = |offset: u64, byte: u8, tag| {
         let mut io = io(Op::Write, &object, offset, 65536, tag);
@@ -188,15 +190,15 @@ fn other_data_for_blocks_of_a_lost_write_waits_for_the_end_of_the_old_controller
     assert_eq!([done[0].io.tag, done[1].io.tag], [1, 0], "other blocks do not wait");
     assert!(start.elapsed() >= WAIT, "{:?}", start.elapsed());
     assert!(done.iter().all(|done| done.result.is_ok()));
-    assert_eq!(target.shared.bytes.lock().unwrap()[4096], 3);
+    assert_eq!(target.content()[4096], 3);
 }
 
 #[test]
 fn other_data_of_another_store_waits_for_the_end_of_the_old_controller_too() {
-    let target = Target::new(vec![0; BYTES], Script::default());
+    let nqn = format!("{NQN}-stores");
+    let target = Target::named(&nqn, vec![0; BYTES], Script::default());
     let mut settings = settings(Digests::default());
     settings.keep_alive = Duration::from_secs(1);
-    let nqn = format!("{NQN}-stores");
     let opened = || open_as(&store(&target, settings.clone()), &nqn).unwrap();
     let Some(mut engine) = engine(8) else { return };
     let mut write = |object: &Arc<dyn Handle>, byte: u8| {
@@ -213,22 +215,22 @@ fn other_data_of_another_store_waits_for_the_end_of_the_old_controller_too() {
     // Twice the keep-alive timeout plus one second.
     let waited = start.elapsed();
     assert!(waited >= Duration::from_secs(3), "{waited:?}");
-    assert_eq!(target.shared.bytes.lock().unwrap()[0], 2);
+    assert_eq!(target.content()[0], 2);
 }
 
 #[test]
 fn a_header_whose_data_was_not_requested_is_written_again() {
     for fault in [InjectedFault::WriteWithoutData, InjectedFault::HalfWrite] {
-        let target = Target::new(vec![0; BYTES], Script::default());
+        let nqn = format!("{NQN}-header-{fault:?}");
+        let target = Target::named(&nqn, vec![0; BYTES], Script::default());
         let store = store(&target, settings(Digests::default()));
-        let name = format!("{NQN}-header-{fault:?}/1");
-        let draft = store.create(OsStr::new(&name), BYTES as u64, &Like::Replaced);
+        let draft = store.create(OsStr::new(&format!("{nqn}/1")), BYTES as u64, &Like::Replaced);
         let draft = draft.unwrap();
         let expected = content(65536);
         target.inject(fault, 1);
         draft.write_all_at(4096, &expected).unwrap();
         assert_eq!(target.shared.injected.load(Ordering::SeqCst), 1);
-        let there = target.shared.bytes.lock().unwrap();
+        let there = target.content();
         assert!(there[4096..4096 + 65536] == expected, "{fault:?}");
     }
 }
@@ -246,7 +248,7 @@ fn a_storm_of_events_stops_neither_reads_nor_keep_alives() {
     let Some(mut engine) = engine(8) else { return };
     // One is sent when the queue is connected, and the next ones after a third of the timeout each.
     let start = Instant::now();
-    while target.shared.keep_alives.load(Ordering::SeqCst) < 4 {
+    while target.keep_alives() < 4 {
         assert!(start.elapsed() < Duration::from_secs(20), "no keep-alives are sent");
         let ios = (0..16).map(|tag| io(Op::Read, &object, u64::from(tag) * 65536, 65536, tag));
         for done in run(&mut engine, ios.collect()) {

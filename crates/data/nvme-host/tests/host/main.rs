@@ -1,4 +1,5 @@
-//! The host against a test target: correct responses, injected faults, connection losses, several paths, and discovery.
+//! The host against the target of this project, directly and through a relay that changes and forges PDUs: correct
+//! responses, injected faults, connection losses, several paths, and discovery.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,7 +14,6 @@ mod lengths;
 mod nodes;
 mod ours;
 mod paths;
-mod relay;
 mod rig;
 mod swaps;
 mod target;

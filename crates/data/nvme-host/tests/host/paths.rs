@@ -1,20 +1,20 @@
 //! Connection losses, reconnects, several paths, and discovery.
 
 use std::{
-    sync::{Arc, atomic::Ordering, mpsc},
+    net::SocketAddr,
+    sync::{Arc, OnceLock, mpsc},
     time::{Duration, Instant},
 };
 
 use straightway_io::{StoreExt as _, engine::Engine as _, request::Op};
-use straightway_nvme::{
-    Digests, Status,
-    log::{AnaState, SubsystemKind},
-};
-use straightway_nvme_host::discover;
+use straightway_lab::{PduRelay, Upstream};
+use straightway_nvme::{Digests, Nqn, Status, log::AnaState};
+use straightway_nvme_host::{Portal, discover};
+use straightway_nvme_target::{Config, NamespaceSource};
 
 use crate::{
     rig::{bytes_of, content, engine, error_of, io, open, portal, run, settings, store},
-    target::{NQN, Script, Shared, Target},
+    target::{NQN, Script, Served, Target},
 };
 
 const BYTES: usize = 1 << 20;
@@ -28,19 +28,15 @@ fn a_restarted_target_is_reconnected() {
     let Some(mut engine) = engine(8) else { return };
     for round in 0..10 {
         target.cut(round % 3 == 0);
-        let shared = Arc::clone(&target.shared);
-        let up = std::thread::spawn(move || {
-            // The time for which the target is down.
-            std::thread::sleep(Duration::from_millis(60));
-            drop(shared);
-        });
+        // The time for which the target is down.
+        let up = Instant::now() + Duration::from_millis(60);
         let ios = (0..8).map(|tag| io(Op::Read, &object, u64::from(tag) * 65536, 65536, tag));
         for one in ios {
             engine.submit(one).unwrap();
         }
         let mut done = Vec::new();
         engine.poll(&mut done, Duration::from_millis(50)).unwrap();
-        up.join().unwrap();
+        std::thread::sleep(up.saturating_duration_since(Instant::now()));
         target.up();
         let deadline = Instant::now() + Duration::from_secs(10);
         while done.len() < 8 {
@@ -71,22 +67,9 @@ fn an_unreachable_target_is_an_error_with_the_number_of_attempts() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
-/// Targets with one namespace and a port each.
-fn ports(count: usize, states: &[AnaState]) -> Vec<Target> {
-    let first = Target::new(content(BYTES), script(states.first()));
-    let mut all = vec![first];
-    for index in 1..count {
-        let shared = Shared::new(content(BYTES), script(states.get(index)));
-        all.push(Target::sharing(Arc::new(shared)));
-    }
-    all
-}
-
-fn script(state: Option<&AnaState>) -> Script {
-    Script {
-        ana: state.copied(),
-        ..Script::default()
-    }
+/// The ports of a target with one namespace.
+fn ports(states: &[AnaState]) -> Vec<Target> {
+    Target::ports(content(BYTES), states, &Script::default())
 }
 
 fn read_all(engine: &mut straightway_nvme_host::NvmeEngine, object: &Arc<dyn straightway_io::Handle>) {
@@ -102,7 +85,7 @@ fn read_all(engine: &mut straightway_nvme_host::NvmeEngine, object: &Arc<dyn str
 #[test]
 fn optimized_paths_share_the_load_and_others_are_used_after_their_loss() {
     let states = [AnaState::Optimized, AnaState::Optimized, AnaState::NonOptimized];
-    let targets = ports(3, &states);
+    let targets = ports(&states);
     let mut settings = settings(Digests::default());
     // No timeout helps to detect the loss.
     settings.command_max = Duration::from_mins(1);
@@ -111,7 +94,7 @@ fn optimized_paths_share_the_load_and_others_are_used_after_their_loss() {
     let store = store(&targets[0], settings);
     let object = open(&store).unwrap();
     let Some(mut engine) = engine(8) else { return };
-    let reads = |index: usize| targets[index].shared.reads.load(Ordering::SeqCst);
+    let reads = |index: usize| targets[index].reads();
     let deadline = Instant::now() + Duration::from_secs(5);
     while reads(1) == 0 && Instant::now() < deadline {
         read_all(&mut engine, &object);
@@ -135,7 +118,7 @@ fn optimized_paths_share_the_load_and_others_are_used_after_their_loss() {
 
 #[test]
 fn a_path_that_stops_responding_is_left_within_the_keep_alive_timeout() {
-    let targets = ports(2, &[]);
+    let targets = ports(&[AnaState::Optimized; 2]);
     let mut settings = settings(Digests::default());
     settings.paths = targets[1..].iter().map(portal).collect();
     // Only the keep-alive can detect it.
@@ -143,12 +126,12 @@ fn a_path_that_stops_responding_is_left_within_the_keep_alive_timeout() {
     let store = store(&targets[0], settings);
     let object = open(&store).unwrap();
     let Some(mut engine) = engine(8) else { return };
-    let is_used = |target: &Target| target.shared.reads.load(Ordering::SeqCst) > 0;
+    let is_used = |target: &Target| target.reads() > 0;
     let deadline = Instant::now() + Duration::from_secs(20);
     while !targets.iter().all(is_used) && Instant::now() < deadline {
         read_all(&mut engine, &object);
     }
-    targets[0].shared.is_frozen.store(true, Ordering::SeqCst);
+    targets[0].freeze();
     let start = Instant::now();
     // A waiting admin command does not prevent the control thread from detecting it.
     let asked = Arc::clone(&object);
@@ -161,7 +144,7 @@ fn a_path_that_stops_responding_is_left_within_the_keep_alive_timeout() {
 
 #[test]
 fn a_header_is_read_by_another_path_within_the_keep_alive_timeout() {
-    let targets = ports(2, &[]);
+    let targets = ports(&[AnaState::Optimized; 2]);
     let mut settings = settings(Digests::default());
     settings.paths = vec![portal(&targets[1])];
     // Only the keep-alive can detect it.
@@ -170,7 +153,7 @@ fn a_header_is_read_by_another_path_within_the_keep_alive_timeout() {
     let object = open(&store).unwrap();
     let mut header = [0; 8];
     object.read_exact_at(0, &mut header).unwrap();
-    targets[0].shared.is_frozen.store(true, Ordering::SeqCst);
+    targets[0].freeze();
     let start = Instant::now();
     object.read_exact_at(100, &mut header).unwrap();
     assert_eq!(header[..], content(BYTES)[100..108]);
@@ -193,22 +176,22 @@ fn a_flush_that_takes_longer_than_the_idle_time_keeps_its_controller() {
     store.sync(&[Arc::clone(&object)]).unwrap();
     object.check_unchanged().unwrap();
     // The admin queue and one I/O queue.
-    assert_eq!(target.shared.connections.load(Ordering::SeqCst), 2);
+    assert_eq!(target.connections(), 2);
 }
 
 #[test]
 fn a_failed_flush_is_followed_by_a_command_on_the_same_queue() {
     let script = Script {
-        flush_status: Status::WRITE_FAULT.dnr(),
+        flush_status: Some(Status::WRITE_FAULT.dnr()),
         ..Script::default()
     };
     let target = Target::new(content(BYTES), script);
     let store = store(&target, settings(Digests::default()));
     let object = open(&store).unwrap();
     assert!(store.sync(&[object]).is_err());
-    assert_eq!(target.shared.flushes.load(Ordering::SeqCst), 2);
+    assert_eq!(target.flushes(), 2);
     // The admin queue and one I/O queue.
-    assert_eq!(target.shared.connections.load(Ordering::SeqCst), 2);
+    assert_eq!(target.connections(), 2);
 }
 
 #[test]
@@ -223,13 +206,13 @@ fn a_target_that_cuts_every_queue_is_given_up() {
     let done = run(&mut engine, vec![io(Op::Read, &object, 0, 65536, 0)]);
     let error = error_of(done);
     assert!(error.contains("; 4 attempts failed"), "{error}");
-    let made = target.shared.connections.load(Ordering::SeqCst);
+    let made = target.connections();
     assert!(made < 20, "{made} connections");
 }
 
 #[test]
 fn a_namespace_that_becomes_accessible_again_is_waited_for() {
-    let targets = ports(1, &[AnaState::Inaccessible]);
+    let targets = ports(&[AnaState::Inaccessible]);
     let store = store(&targets[0], settings(Digests::default()));
     let object = open(&store).unwrap();
     let Some(mut engine) = engine(8) else { return };
@@ -237,7 +220,7 @@ fn a_namespace_that_becomes_accessible_again_is_waited_for() {
     let mut done = Vec::new();
     engine.poll(&mut done, Duration::from_millis(300)).unwrap();
     assert!(done.is_empty());
-    targets[0].shared.script.lock().unwrap().ana = Some(AnaState::Optimized);
+    targets[0].set_state(AnaState::Optimized);
     let start = Instant::now();
     while done.is_empty() {
         engine.poll(&mut done, Duration::from_millis(100)).unwrap();
@@ -250,10 +233,10 @@ fn a_namespace_that_becomes_accessible_again_is_waited_for() {
 fn a_namespace_that_stays_inaccessible_is_an_error_after_the_transition_time() {
     for state in [AnaState::Inaccessible, AnaState::Change] {
         let script = Script {
-            transition_s: 1,
-            ..script(Some(&state))
+            transition_s: Some(1),
+            ..Script::default()
         };
-        let target = Target::new(content(BYTES), script);
+        let target = Target::ports(content(BYTES), &[state], &script).remove(0);
         let store = store(&target, settings(Digests::default()));
         let object = open(&store).unwrap();
         let Some(mut engine) = engine(8) else { return };
@@ -266,14 +249,14 @@ fn a_namespace_that_stays_inaccessible_is_an_error_after_the_transition_time() {
         assert!(error.to_string().contains(state.name()), "{error}");
         // Once it is opened again, it is waited for again.
         let object = open(&store).unwrap();
-        target.shared.script.lock().unwrap().ana = Some(AnaState::Optimized);
+        target.set_state(AnaState::Optimized);
         read_all(&mut engine, &object);
     }
 }
 
 #[test]
 fn headers_and_flushes_use_an_accessible_path() {
-    let targets = ports(2, &[AnaState::Inaccessible, AnaState::Optimized]);
+    let targets = ports(&[AnaState::Inaccessible, AnaState::Optimized]);
     let mut settings = settings(Digests::default());
     settings.paths = vec![portal(&targets[1])];
     let store = store(&targets[0], settings);
@@ -282,7 +265,7 @@ fn headers_and_flushes_use_an_accessible_path() {
     object.read_exact_at(100, &mut bytes).unwrap();
     assert!(bytes == content(BYTES)[100..300_100]);
     store.sync(&[object]).unwrap();
-    let flushes = |index: usize| targets[index].shared.flushes.load(Ordering::SeqCst);
+    let flushes = |index: usize| targets[index].flushes();
     assert_eq!((flushes(0), flushes(1)), (0, 1));
 }
 
@@ -311,11 +294,9 @@ fn a_target_that_stops_identifying_its_namespaces_is_given_up() {
 #[test]
 fn a_path_to_another_namespace_is_never_used() {
     let right = Target::new(content(BYTES), Script::default());
-    let other = Script {
-        uuid: [8; 16],
-        ..Script::default()
-    };
-    let wrong = Target::new(vec![0xBA; BYTES], other);
+    // Identifiers follow from the NQN and the name of the file.
+    let other = Served::file("other", vec![0xBA; BYTES]);
+    let wrong = Target::serving(NQN, &other, Script::default());
     let mut settings = settings(Digests::default());
     settings.paths = vec![portal(&wrong)];
     let store = store(&right, settings);
@@ -324,9 +305,9 @@ fn a_path_to_another_namespace_is_never_used() {
     for _ in 0..5 {
         read_all(&mut engine, &object);
     }
-    assert_eq!(wrong.shared.reads.load(Ordering::SeqCst), 0);
+    assert_eq!(wrong.reads(), 0);
     // A target that comes back with another namespace is refused.
-    right.shared.script.lock().unwrap().uuid = [7; 16];
+    right.shared.script.lock().unwrap().uuid = Some([7; 16]);
     right.cut(false);
     let done = run(&mut engine, vec![io(Op::Read, &object, 0, 4096, 0)]);
     let error = error_of(done);
@@ -343,45 +324,50 @@ fn an_idle_controller_ends_and_is_connected_again() {
     let object = open(&store).unwrap();
     let Some(mut engine) = engine(8) else { return };
     read_all(&mut engine, &object);
-    let before = target.shared.connections.load(Ordering::SeqCst);
+    let before = target.connections();
     engine.rest();
     // The engine closes its queue when it runs again.
     target.wait_until_open(1);
     read_all(&mut engine, &object);
-    assert!(target.shared.connections.load(Ordering::SeqCst) > before);
+    assert!(target.connections() > before);
 }
 
 #[test]
 fn discovery_follows_referrals_once_each() {
-    let io_target = Target::new(content(BYTES), Script::default());
-    let other = Target::new(content(BYTES), Script::default());
-    let at = |target: &Target| target.address;
+    let target = |referrals: Vec<SocketAddr>| {
+        let memory = NamespaceSource::Memory {
+            name: "memory".to_owned(),
+            bytes: 4096,
+        };
+        let address = "127.0.0.1:0".parse().unwrap();
+        let mut config = Config::new(Nqn::new(NQN).unwrap(), address, vec![memory]);
+        config.referrals = referrals;
+        straightway_nvme_target::Target::start(&config).unwrap()
+    };
+    // The second refers back to the first, which has no address yet: a cycle.
+    let first_address = Arc::new(OnceLock::new());
+    let known = Arc::clone(&first_address);
+    let back = PduRelay::with_pick(move |_| {
+        known.get().map(|address| Upstream {
+            address: *address,
+            is_restart: false,
+        })
+    });
+    let second = target(vec![back.address()]);
     let gone = "127.0.0.1:9".parse().unwrap();
-    let second = Target::new(Vec::new(), Script::default());
-    let first = Target::new(
-        Vec::new(),
-        Script {
-            listed: vec![
-                (SubsystemKind::NVM, NQN.to_owned(), at(&io_target)),
-                (SubsystemKind::REFERRAL, NQN.to_owned(), at(&second)),
-                (SubsystemKind::REFERRAL, NQN.to_owned(), gone),
-            ],
-            ..Script::default()
-        },
-    );
-    second.shared.script.lock().unwrap().listed = vec![
-        (SubsystemKind::NVM, NQN.to_owned(), at(&other)),
-        // A referral back to the first: a cycle.
-        (SubsystemKind::REFERRAL, NQN.to_owned(), at(&first)),
-    ];
-    let (found, failed) = discover(&portal(&first), &settings(Digests::default())).unwrap();
+    let first = target(vec![second.addresses()[0], gone]);
+    first_address.set(first.addresses()[0]).unwrap();
+    let portal = |address: SocketAddr| Portal::new("127.0.0.1", address.port());
+    // It is asked by the address to which the second refers.
+    let (found, failed) = discover(&portal(back.address()), &settings(Digests::default())).unwrap();
     let mut portals: Vec<_> = found.iter().map(|found| found.portal.clone()).collect();
     portals.sort();
-    let mut expected = vec![portal(&io_target), portal(&other)];
+    let mut expected = [&first, &second].map(|target| portal(target.addresses()[0]));
     expected.sort();
     assert_eq!(portals, expected);
     assert!(found.iter().all(|found| found.subsystem.as_str() == NQN));
     assert_eq!(failed.len(), 1, "{failed:?}");
-    let nobody = straightway_nvme_host::Portal::new("127.0.0.1", 9);
+    assert_eq!(back.connections(), 1, "it is asked once");
+    let nobody = Portal::new("127.0.0.1", 9);
     assert!(discover(&nobody, &settings(Digests::default())).is_err());
 }

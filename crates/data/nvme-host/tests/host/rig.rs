@@ -46,6 +46,7 @@ pub(crate) fn store(target: &Target, settings: HostSettings) -> NvmeTcp {
     NvmeTcp::new(portal(target), settings)
 }
 
+/// Opens the first namespace of [`NQN`].
 pub(crate) fn open(store: &NvmeTcp) -> Result<Arc<dyn Handle>> {
     open_as(store, NQN)
 }

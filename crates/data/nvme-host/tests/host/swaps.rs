@@ -1,9 +1,7 @@
 //! Connections to one address that reach another target than the one whose namespace was verified.
 
 use std::{
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, atomic::Ordering},
-    thread,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -11,37 +9,33 @@ use straightway_io::{
     Handle, StoreExt as _,
     request::{Io, Op},
 };
-use straightway_nvme::{
-    Digests, Status,
-    index::{IndexEntry, NameIndex},
-};
+use straightway_lab::{PduRelay, Upstream};
+use straightway_nvme::{Digests, Status};
 use straightway_nvme_host::{HostSettings, NvmeEngine, NvmeTcp, Portal};
 
 use crate::{
     rig::{bytes_of, content, engine, error_of, io, open, run, settings},
-    target::{Script, Target},
+    target::{NQN, Script, Served, Target},
 };
 
 const BYTES: usize = 1 << 20;
 const PIECE: usize = 64 << 10;
 
 /// Two targets with the same NQN and different namespaces.
-fn targets(queues: u16) -> [Target; 2] {
+fn targets(queues: Option<u16>) -> [Target; 2] {
     let script = Script {
         queues,
         ..Script::default()
     };
-    let other = Script {
-        uuid: [8; 16],
-        ..script.clone()
-    };
+    // Identifiers follow from the NQN and the name of the file.
+    let other = Served::file("other", vec![0xBA; BYTES]);
     [
-        Target::new(content(BYTES), script),
-        Target::new(vec![0xBA; BYTES], other),
+        Target::new(content(BYTES), script.clone()),
+        Target::serving(NQN, &other, script),
     ]
 }
 
-/// Two targets with the same writable file. The second shows another version of it by `difference`.
+/// Two targets of one writable file. The second shows another version of it by `difference`.
 fn twins(difference: u64) -> [Target; 2] {
     twins_of([0, difference], [1, 1])
 }
@@ -52,65 +46,33 @@ fn nodes() -> [Target; 2] {
 }
 
 fn twins_of(differences: [u64; 2], boots: [u64; 2]) -> [Target; 2] {
+    let served = Served::file("file", content(BYTES));
     [0, 1].map(|number| {
-        let (difference, boot) = (differences[number], boots[number]);
-        let entry = IndexEntry {
-            nsid: 1,
-            is_writable: true,
-            bytes: BYTES as u64,
-            version: 7 + difference,
-            name: b"file".to_vec(),
-        };
-        let index = NameIndex {
-            generation: 1,
-            boot,
-            entries: vec![entry],
-        };
         let script = Script {
-            queues: 1,
-            index: Some(index),
+            queues: Some(1),
+            has_index: true,
+            boot: Some(boots[number]),
+            version: Some(7 + differences[number]),
             ..Script::default()
         };
-        Target::new(content(BYTES), script)
+        Target::serving(NQN, &served, script)
     })
 }
 
 /// An address whose first `count` connections reach the first target, and all others the second. With `is_restart`, the
 /// first connections are closed when the next one is made.
-fn split(targets: &[Target; 2], count: usize, is_restart: bool) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
+fn split(targets: &[Target; 2], count: usize, is_restart: bool) -> PduRelay {
     let [first, second] = [targets[0].address, targets[1].address];
-    thread::spawn(move || {
-        let mut old: Vec<TcpStream> = Vec::new();
-        for (number, near) in listener.incoming().flatten().enumerate() {
-            let far = if number < count {
-                old.push(near.try_clone().unwrap());
-                TcpStream::connect(first).unwrap()
-            } else {
-                if is_restart {
-                    for stream in old.drain(..) {
-                        let _ = stream.shutdown(Shutdown::Both);
-                    }
-                }
-                TcpStream::connect(second).unwrap()
-            };
-            let back = (far.try_clone().unwrap(), near.try_clone().unwrap());
-            thread::spawn(move || pump(&near, &far));
-            thread::spawn(move || pump(&back.0, &back.1));
-        }
-    });
-    address
+    PduRelay::with_pick(move |number| {
+        Some(Upstream {
+            address: if number < count { first } else { second },
+            is_restart: is_restart && number == count,
+        })
+    })
 }
 
-fn pump(mut from: &TcpStream, mut to: &TcpStream) {
-    let _ = to.set_nodelay(true);
-    let _ = std::io::copy(&mut from, &mut to);
-    let _ = to.shutdown(Shutdown::Both);
-}
-
-fn opened(address: SocketAddr) -> Arc<dyn Handle> {
-    open(&store_at(address)).unwrap()
+fn opened(relay: &PduRelay) -> Arc<dyn Handle> {
+    open(&store_at(relay)).unwrap()
 }
 
 /// Reads a piece, which must be that of the first target.
@@ -125,27 +87,25 @@ fn failure(engine: &mut NvmeEngine, object: &Arc<dyn Handle>) -> String {
     error_of(run(engine, vec![io(Op::Read, object, 0, PIECE, 0)]))
 }
 
-fn reads(target: &Target) -> u32 {
-    target.shared.reads.load(Ordering::SeqCst)
-}
-
 #[test]
 fn a_queue_of_a_restarted_target_is_not_used_for_the_old_association() {
-    let targets = targets(8);
+    let targets = targets(None);
     // The admin queue reaches the first target. When the I/O queue is connected, the second one has taken its place,
     // and accepts the queue.
-    let object = opened(split(&targets, 1, true));
+    let relay = split(&targets, 1, true);
+    let object = opened(&relay);
     let Some(mut engine) = engine(8) else { return };
     let error = failure(&mut engine, &object);
     assert!(error.contains("another namespace"), "{error}");
-    assert_eq!(reads(&targets[1]), 0);
+    assert_eq!(targets[1].reads(), 0);
 }
 
 #[test]
 fn a_further_association_with_another_target_is_not_used() {
     // Each association has one queue. The second lane and the headers need further associations.
-    let targets = targets(1);
-    let object = opened(split(&targets, 2, false));
+    let targets = targets(Some(1));
+    let relay = split(&targets, 2, false);
+    let object = opened(&relay);
     let (Some(mut first), Some(mut second)) = (engine(8), engine(8)) else {
         return;
     };
@@ -154,48 +114,48 @@ fn a_further_association_with_another_target_is_not_used() {
     assert!(error.contains("another namespace"), "{error}");
     let error = object.read_exact_at(0, &mut [0; 8]).unwrap_err();
     assert!(error.to_string().contains("another namespace"), "{error}");
-    assert_eq!(reads(&targets[1]), 0);
+    assert_eq!(targets[1].reads(), 0);
     read(&mut first, &object);
 }
 
 #[test]
 fn a_further_association_with_another_version_of_a_writable_file_is_not_used() {
     let targets = twins(1);
-    let object = opened(split(&targets, 2, false));
+    let relay = split(&targets, 2, false);
+    let object = opened(&relay);
     let (Some(mut first), Some(mut second)) = (engine(8), engine(8)) else {
         return;
     };
     read(&mut first, &object);
     let error = failure(&mut second, &object);
     assert!(error.contains("was replaced or changed"), "{error}");
-    assert_eq!(reads(&targets[1]), 0);
+    assert_eq!(targets[1].reads(), 0);
 }
 
 #[test]
 fn a_further_association_is_checked_at_the_end_too() {
     let targets = twins(0);
-    let object = opened(split(&targets, 2, false));
+    let relay = split(&targets, 2, false);
+    let object = opened(&relay);
     let (Some(mut first), Some(mut second)) = (engine(8), engine(8)) else {
         return;
     };
     read(&mut first, &object);
     read(&mut second, &object);
-    assert!(reads(&targets[1]) > 0);
+    assert!(targets[1].reads() > 0);
     object.check_unchanged().unwrap();
-    let mut script = targets[1].shared.script.lock().unwrap();
-    script.index.as_mut().unwrap().entries[0].version += 1;
-    drop(script);
+    targets[1].shared.script.lock().unwrap().version = Some(8);
     let error = object.check_unchanged().unwrap_err().to_string();
     assert!(error.contains("was replaced or changed"), "{error}");
 }
 
 #[test]
 fn a_further_association_that_fails_does_not_end_the_controller_of_the_path() {
-    let targets = targets(1);
-    let address = split(&targets, 2, false);
+    let targets = targets(Some(1));
+    let relay = split(&targets, 2, false);
     // The second target refuses all connections.
     targets[1].cut(true);
-    let object = opened(address);
+    let object = opened(&relay);
     let (Some(mut first), Some(mut second)) = (engine(8), engine(8)) else {
         return;
     };
@@ -204,24 +164,16 @@ fn a_further_association_that_fails_does_not_end_the_controller_of_the_path() {
     assert!(error.contains("attempts failed"), "{error}");
     // The path has not connected again.
     read(&mut first, &object);
-    assert_eq!(targets[0].shared.connections.load(Ordering::SeqCst), 2);
+    assert_eq!(targets[0].connections(), 2);
 }
 
 /// The store of one address.
-fn store_at(address: SocketAddr) -> NvmeTcp {
+fn store_at(relay: &PduRelay) -> NvmeTcp {
     let settings = HostSettings {
         attempts_max: 4,
         ..settings(Digests::default())
     };
-    NvmeTcp::new(Portal::new("127.0.0.1", address.port()), settings)
-}
-
-fn writes(target: &Target) -> u32 {
-    target.shared.writes.load(Ordering::SeqCst)
-}
-
-fn flushes(target: &Target) -> u32 {
-    target.shared.flushes.load(Ordering::SeqCst)
+    NvmeTcp::new(Portal::new("127.0.0.1", relay.address().port()), settings)
 }
 
 fn write_io(object: &Arc<dyn Handle>, at: usize) -> Io {
@@ -234,8 +186,9 @@ fn write_io(object: &Arc<dyn Handle>, at: usize) -> Io {
 fn a_flush_never_succeeds_on_another_machine_behind_the_address_than_the_one_with_the_writes() {
     let targets = nodes();
     // The flush of the machine that gets the writes would fail.
-    targets[0].shared.script.lock().unwrap().flush_status = Status::WRITE_FAULT.dnr();
-    let store = store_at(split(&targets, 2, false));
+    targets[0].shared.script.lock().unwrap().flush_status = Some(Status::WRITE_FAULT.dnr());
+    let relay = split(&targets, 2, false);
+    let store = store_at(&relay);
     let object = open(&store).unwrap();
     let (Some(mut first), Some(mut second)) = (engine(8), engine(8)) else {
         return;
@@ -243,7 +196,7 @@ fn a_flush_never_succeeds_on_another_machine_behind_the_address_than_the_one_wit
     // Both machines confirm the file before anything is written.
     read(&mut first, &object);
     read(&mut second, &object);
-    assert!(reads(&targets[1]) > 0, "the second lane reaches the second machine");
+    assert!(targets[1].reads() > 0, "the second lane reaches the second machine");
     assert!(run(&mut first, vec![write_io(&object, 0)])[0].result.is_ok());
     let error = error_of(run(&mut second, vec![write_io(&object, PIECE)]));
     assert!(
@@ -255,7 +208,7 @@ fn a_flush_never_succeeds_on_another_machine_behind_the_address_than_the_one_wit
         error.contains("another one than the machine with the last writes"),
         "{error}"
     );
-    assert_eq!((writes(&targets[1]), flushes(&targets[1])), (0, 0));
+    assert_eq!((targets[1].writes(), targets[1].flushes()), (0, 0));
 }
 
 #[test]
@@ -268,12 +221,12 @@ fn writes_and_flushes_stay_on_one_of_two_machines_with_the_same_file() {
         let object = open(&store).unwrap();
         let Some(mut engine) = engine(8) else { return };
         let deadline = Instant::now() + Duration::from_secs(20);
-        while reads(&targets[0]) == 0 || reads(&targets[1]) == 0 {
+        while targets[0].reads() == 0 || targets[1].reads() == 0 {
             assert!(Instant::now() < deadline, "a path is not used");
             read(&mut engine, &object);
         }
         for target in &targets {
-            target.shared.script.lock().unwrap().flush_status = status;
+            target.shared.script.lock().unwrap().flush_status = Some(status);
         }
         let ios = (0..BYTES / PIECE).map(|number| Io {
             tag: number as u32,
@@ -282,10 +235,10 @@ fn writes_and_flushes_stay_on_one_of_two_machines_with_the_same_file() {
         for done in run(&mut engine, ios.collect()) {
             assert_eq!(done.result.unwrap(), PIECE);
         }
-        let written = [0, 1].map(|number| writes(&targets[number]) > 0);
+        let written = [0, 1].map(|number| targets[number].writes() > 0);
         assert!(written[0] != written[1], "one machine has all writes: {written:?}");
         assert_eq!(store.sync(&[Arc::clone(&object)]).is_ok(), status == Status::SUCCESS);
-        let flushed = [0, 1].map(|number| flushes(&targets[number]) > 0);
+        let flushed = [0, 1].map(|number| targets[number].flushes() > 0);
         assert_eq!(flushed, written);
     }
 }

@@ -1,6 +1,6 @@
 //! Correct responses: bytes, block sizes, limits, flushes, and refused requests.
 
-use std::{ffi::OsStr, sync::atomic::Ordering};
+use std::ffi::OsStr;
 
 use straightway_core::{ErrorKind, random::Seed};
 use straightway_io::{
@@ -49,10 +49,10 @@ fn scripts() -> Vec<(Script, Digests)> {
         (
             Script {
                 block_shift: 9,
-                transfer_shift: 1,
-                capsule_bytes: 0,
-                host_data_bytes_max: 4096,
-                entries: 4,
+                transfer_shift: Some(1),
+                capsule_bytes: Some(0),
+                host_data_bytes_max: Some(4096),
+                entries: Some(4),
                 ..script.clone()
             },
             Digests {
@@ -62,7 +62,7 @@ fn scripts() -> Vec<(Script, Digests)> {
         ),
         (
             Script {
-                capsule_bytes: 1 << 20,
+                capsule_bytes: Some(1 << 20),
                 data_bytes_max: 300_000,
                 ..script
             },
@@ -115,8 +115,8 @@ fn written_bytes_are_read_back() {
             assert_eq!(done.result.unwrap(), done.io.bytes);
         }
         store.sync(&[object]).unwrap();
-        assert!(target.shared.flushes.load(Ordering::SeqCst) == 1);
-        assert!(*target.shared.bytes.lock().unwrap() == expected);
+        assert_eq!(target.flushes(), 1);
+        assert!(target.content() == expected);
     }
 }
 
@@ -145,11 +145,11 @@ fn headers_are_read_at_any_offset_and_drafts_are_written_in_place() {
     let error = draft.write_all_at(512, &[7; 10]).unwrap_err();
     assert!(error.to_string().contains("whole blocks of 512"), "{error}");
     store.commit(vec![draft], CommitMode::InOrder).unwrap();
-    assert_eq!(target.shared.bytes.lock().unwrap()[512..1536], [7; 1024]);
+    assert_eq!(target.content()[512..1536], [7; 1024]);
     let error = create(BYTES as u64 + 1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("are to be written"), "{error}");
-    target.shared.bytes.lock().unwrap().truncate(BYTES / 2);
+    target.truncate(BYTES as u64 / 2);
     assert!(object.check_unchanged().is_err(), "it shrank");
 }
 
@@ -187,12 +187,12 @@ fn bad_names_and_bad_targets_are_clear_errors_soon() {
         let store = store(&target, settings(Digests::default()));
         open(&store).unwrap_err().to_string()
     };
-    let allows = Script {
-        allows: false,
+    let closed = Script {
+        is_closed: true,
         ..Script::default()
     };
     says(
-        refusing(allows),
+        refusing(closed),
         "does not allow the host nqn.2014-08.org.nvmexpress:uuid:",
     );
     let locked = Script {
@@ -239,7 +239,7 @@ fn bad_names_and_bad_targets_are_clear_errors_soon() {
 fn a_block_longer_than_a_transfer_is_refused_when_the_namespace_is_opened() {
     let script = Script {
         block_shift: 16,
-        transfer_shift: 1,
+        transfer_shift: Some(1),
         ..Script::default()
     };
     let target = Target::new(content(1 << 20), script);
@@ -278,7 +278,7 @@ fn a_target_without_the_requested_digests_is_refused() {
 fn more_lanes_than_queues_get_associations_of_their_own() {
     let expected = content(1 << 20);
     let script = Script {
-        queues: 1,
+        queues: Some(1),
         ..Script::default()
     };
     let target = Target::new(expected.clone(), script);

@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsStr,
+    fs,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -12,54 +13,53 @@ use straightway_io::{
     request::Op,
     store::{Named, StoreExt, Tag, open_one},
 };
-use straightway_nvme::{
-    Digests,
-    index::{IndexEntry, NameIndex},
-};
+use straightway_nvme::Digests;
 use straightway_nvme_host::{NvmeEngine, NvmeTcp};
 
 use crate::{
-    rig::{content, engine, error_of, io, portal, run, settings, store},
-    target::{NQN, Script, Target},
+    rig::{engine, error_of, io, portal, run, settings, store},
+    target::{NQN, Script, Served, Target},
 };
 
 const BYTES: usize = 1 << 20;
 const PIECE: usize = 64 << 10;
-const VERSION: u64 = 7;
 
-/// The bytes of an entry: its name has 9, which are padded.
+/// The bytes of an entry: its name has 11, which are padded.
 const ENTRY: usize = 32 + 12;
 
-fn name(number: usize) -> String {
+/// The name of a file in the served folder.
+fn file(number: usize) -> String {
     format!("file-{number:04}")
 }
 
-/// A target whose index has several names of its namespace.
-fn indexed(names: usize) -> Target {
-    let entry = |number: usize| IndexEntry {
-        nsid: 1,
-        is_writable: false,
-        bytes: BYTES as u64,
-        version: VERSION,
-        name: name(number).into_bytes(),
-    };
-    let index = NameIndex {
-        generation: 1,
-        boot: 1,
-        entries: (0..names).map(entry).collect(),
-    };
-    let script = Script {
-        index: Some(index),
-        ..Script::default()
-    };
-    Target::new(content(BYTES), script)
+fn name(number: usize) -> String {
+    format!("m/{}", file(number))
 }
 
-fn set_version(target: &Target, version: u64) {
-    let mut script = target.shared.script.lock().unwrap();
-    for entry in &mut script.index.as_mut().unwrap().entries {
-        entry.version = version;
-    }
+/// A folder with several files.
+fn files(count: usize) -> Arc<Served> {
+    Served::folder("m", (0..count).map(file), BYTES as u64)
+}
+
+/// A target with a name index.
+fn serving(served: &Arc<Served>, is_writable: bool) -> Target {
+    let script = Script {
+        is_writable,
+        has_index: true,
+        boot: Some(1),
+        ..Script::default()
+    };
+    Target::serving(NQN, served, script)
+}
+
+/// A target whose index has several names.
+fn indexed(names: usize) -> Target {
+    serving(&files(names), false)
+}
+
+/// Shows this version of all files instead of the real ones.
+fn show_version(target: &Target, version: Option<u64>) {
+    target.shared.script.lock().unwrap().version = version;
 }
 
 /// The first names of the index.
@@ -96,7 +96,7 @@ fn a_refused_read_of_a_version_is_retried_and_ends_no_connection() {
     refuse(0);
     object.check_unchanged().unwrap();
     // The admin queue and one I/O queue.
-    assert_eq!(target.shared.connections.load(Ordering::SeqCst), 2);
+    assert_eq!(target.connections(), 2);
 }
 
 #[test]
@@ -107,12 +107,12 @@ fn a_passing_mismatch_fails_the_open_handle_and_no_later_one() {
     let Some(mut engine) = engine(8) else { return };
     read(&mut engine, &first);
     first.check_unchanged().unwrap();
-    set_version(&target, VERSION + 1);
+    show_version(&target, Some(7));
     target.cut(false);
     let done = run(&mut engine, vec![io(Op::Read, &first, 0, PIECE, 0)]);
     let error = error_of(done);
     assert!(error.contains("was replaced or changed"), "{error}");
-    set_version(&target, VERSION);
+    show_version(&target, None);
     let second = open(&store);
     read(&mut engine, &second);
     second.check_unchanged().unwrap();
@@ -125,7 +125,7 @@ fn opening_and_checking_a_file_reads_its_entry_and_not_the_whole_index() {
     let target = indexed(FILES);
     let store = store(&target, settings(Digests::default()));
     let entries_bytes = FILES * ENTRY;
-    let read_bytes = || target.shared.index_bytes.load(Ordering::SeqCst) as usize;
+    let read_bytes = || target.index_reads().iter().sum::<usize>();
     let objects = store.open(&names(FILES)).unwrap();
     // The whole index once, between two headers.
     let opened = read_bytes();
@@ -139,48 +139,40 @@ fn opening_and_checking_a_file_reads_its_entry_and_not_the_whole_index() {
 #[test]
 fn a_lookup_that_misses_reads_the_header_unless_the_index_changed() {
     const HEADER: usize = 64;
-    let target = indexed(200);
+    let served = files(200);
+    let target = serving(&served, false);
     let store = store(&target, settings(Digests::default()));
     drop(open(&store));
-    let read_bytes = || target.shared.index_bytes.load(Ordering::SeqCst) as usize;
+    let read_bytes = || target.index_reads().iter().sum::<usize>();
     let look_up = |rest: &str| {
         let before = read_bytes();
         let opened = open_one(&store, OsStr::new(&format!("{NQN}/{rest}")));
         (opened, read_bytes() - before)
     };
-    let (missing, bytes) = look_up("none");
+    let (missing, bytes) = look_up("m/none");
     assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(bytes, HEADER);
     // A namespace by its number. The version of its entry is the current one.
-    set_version(&target, VERSION + 1);
+    show_version(&target, Some(7));
     let (numbered, bytes) = look_up("1");
-    let version = Tag::Text((VERSION + 1).to_string());
+    let version = Tag::Text("7".to_owned());
     assert_eq!(numbered.unwrap().tag(), Some(version));
     assert_eq!(bytes, HEADER + ENTRY);
-    let change = |run: fn(&mut NameIndex)| {
-        let mut script = target.shared.script.lock().unwrap();
-        let index = script.index.as_mut().unwrap();
-        index.generation += 1;
-        run(index);
-    };
-    change(|index| {
-        let name = b"none".to_vec();
-        let first = index.entries[0].clone();
-        index.entries.push(IndexEntry { name, ..first });
-    });
-    look_up("none").0.unwrap();
-    change(|index| drop(index.entries.pop()));
-    let (missing, _) = look_up("none");
+    fs::write(served.path.join("none"), [1; 4096]).unwrap();
+    look_up("m/none").0.unwrap();
+    fs::remove_file(served.path.join("none")).unwrap();
+    let (missing, _) = look_up("m/none");
     assert_eq!(missing.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]
 fn the_versions_of_many_files_are_checked_with_few_commands() {
     const FILES: usize = 200;
-    let target = indexed(FILES);
+    let served = files(FILES);
+    let target = serving(&served, false);
     let store = store(&target, settings(Digests::default()));
     let objects = store.open(&names(FILES)).unwrap();
-    let reads = || target.shared.index_reads.load(Ordering::SeqCst);
+    let reads = || target.index_reads().len();
     let before = reads();
     store.check_unchanged(&objects).unwrap();
     // The header and all entries.
@@ -189,9 +181,7 @@ fn the_versions_of_many_files_are_checked_with_few_commands() {
     target.shared.refusals.store(2, Ordering::SeqCst);
     store.check_unchanged(&objects).unwrap();
     assert_eq!(target.shared.refusals.load(Ordering::SeqCst), 0);
-    let mut script = target.shared.script.lock().unwrap();
-    script.index.as_mut().unwrap().entries[150].version += 1;
-    drop(script);
+    fs::write(served.path.join(file(150)), vec![1; BYTES]).unwrap();
     let error = store.check_unchanged(&objects).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains(&name(150)), "{error}");
@@ -206,8 +196,8 @@ fn the_versions_of_many_files_are_checked_together_after_an_idle_time() {
     short.idle = Duration::from_millis(500);
     let store = store(&target, short);
     let objects = store.open(&names(FILES)).unwrap();
-    let reads = || target.shared.index_reads.load(Ordering::SeqCst);
-    let connections = || target.shared.connections.load(Ordering::SeqCst);
+    let reads = || target.index_reads().len();
+    let connections = || target.connections();
     let (before, connected) = (reads(), connections());
     target.wait_until_open(0);
     store.check_unchanged(&objects).unwrap();
@@ -218,15 +208,13 @@ fn the_versions_of_many_files_are_checked_together_after_an_idle_time() {
 
 /// Changes the boot of the target's machine and closes all connections.
 fn restart(target: &Target, boot: u64) {
-    let mut script = target.shared.script.lock().unwrap();
-    script.index.as_mut().unwrap().boot = boot;
-    drop(script);
+    target.shared.script.lock().unwrap().boot = Some(boot);
     target.cut(false);
 }
 
 #[test]
 fn a_restart_of_the_machine_is_an_error_while_writes_are_not_flushed() {
-    let target = indexed(1);
+    let target = serving(&files(1), true);
     let store = store(&target, settings(Digests::default()));
     let object = open(&store);
     let Some(mut engine) = engine(8) else { return };
@@ -258,13 +246,14 @@ fn a_restart_of_the_machine_is_an_error_while_writes_are_not_flushed() {
 
 #[test]
 fn a_version_that_changed_behind_one_of_two_paths_fails_the_check_of_many_files() {
-    let targets = [indexed(3), indexed(3)];
+    let served = files(3);
+    let targets = [serving(&served, false), serving(&served, false)];
     let mut settings = settings(Digests::default());
     settings.paths = vec![portal(&targets[1])];
     let store = store(&targets[0], settings);
     let objects = store.open(&names(3)).unwrap();
     let Some(mut engine) = engine(8) else { return };
-    let is_used = |target: &Target| target.shared.reads.load(Ordering::SeqCst) > 0;
+    let is_used = |target: &Target| target.reads() > 0;
     let deadline = Instant::now() + Duration::from_secs(20);
     while !targets.iter().all(is_used) {
         assert!(Instant::now() < deadline, "a path is not used");
@@ -273,7 +262,7 @@ fn a_version_that_changed_behind_one_of_two_paths_fails_the_check_of_many_files(
         }
     }
     store.check_unchanged(&objects).unwrap();
-    set_version(&targets[1], VERSION + 1);
+    show_version(&targets[1], Some(7));
     let error = store.check_unchanged(&objects).unwrap_err().to_string();
     let address = targets[1].address.to_string();
     assert!(error.contains(&address), "{error}");
@@ -289,7 +278,7 @@ fn a_load_of_many_files_checks_their_versions_together() {
     let target = indexed(FILES);
     let store = Arc::new(store(&target, settings(Digests::default())));
     let handles = store.open(&names(FILES)).unwrap();
-    let reads = || target.shared.index_reads.load(Ordering::SeqCst) as usize;
+    let reads = || target.index_reads().len();
     let before = reads();
     let moves = (0..FILES as u32).map(|object| Move {
         object,
