@@ -5,7 +5,7 @@ use pyo3::{
     import_exception,
     prelude::*,
 };
-use straightway_core::{Error, ErrorDetail, ErrorKind, hint::Setting};
+use straightway_core::{Error, ErrorKind, hint::Setting};
 
 // All are a `ValueError`. `_errors.py` says what else each is.
 import_exception!(straightway._errors, SafetensorError);
@@ -22,15 +22,15 @@ pub(crate) fn exception(error: &Error) -> PyErr {
         // Python chooses the class by the number: PermissionError, IsADirectoryError and so on.
         return PyOSError::new_err((code, text));
     }
-    match (error.detail(), error.kind()) {
-        (Some(ErrorDetail::Exists), _) => ExistsError::new_err(text),
-        (Some(ErrorDetail::Busy), _) => BusyError::new_err(text),
-        (Some(ErrorDetail::Changed), _) => ChangedError::new_err(text),
-        (_, ErrorKind::NotFound) => PyFileNotFoundError::new_err(text),
-        (_, ErrorKind::Corrupt) => DamagedError::new_err(text),
-        (_, ErrorKind::Invalid) => SafetensorError::new_err(text),
-        (_, ErrorKind::Transient) => PyOSError::new_err(text),
-        (_, _) => PyRuntimeError::new_err(text),
+    match error.kind() {
+        ErrorKind::AlreadyExists => ExistsError::new_err(text),
+        ErrorKind::Busy => BusyError::new_err(text),
+        ErrorKind::Precondition => ChangedError::new_err(text),
+        ErrorKind::NotFound => PyFileNotFoundError::new_err(text),
+        ErrorKind::Corrupt => DamagedError::new_err(text),
+        ErrorKind::Invalid | ErrorKind::Denied | ErrorKind::NotFolder => SafetensorError::new_err(text),
+        ErrorKind::Transient => PyOSError::new_err(text),
+        _ => PyRuntimeError::new_err(text),
     }
 }
 

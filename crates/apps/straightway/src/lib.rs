@@ -149,7 +149,6 @@ pub use straightway_scenario as scenario;
 pub use straightway_weights as weights;
 
 pub use straightway_core::{
-    Choice, Error, ErrorDetail, ErrorKind, Extent, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt, Result,
-    Route, Transfer,
+    Choice, Error, ErrorKind, Extent, Leg, Move, Object, Place, Plan, Policy, Reason, Receipt, Result, Route, Transfer,
 };
 pub use straightway_io::{Ask, Executor, File, FileDraft, Progress, Region, Settings, Ticket};

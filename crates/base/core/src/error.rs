@@ -23,35 +23,32 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum ErrorKind {
     /// The object does not exist.
     NotFound,
+    /// The name to be written is taken.
+    AlreadyExists,
+    /// The object is not the version that was asked for: it changed while it was read, or since it was opened or listed.
+    Precondition,
     /// The data is truncated, damaged or of the wrong length.
     Corrupt,
     /// The same call may work later: a full disk, an I/O error, a timeout.
     Transient,
+    /// Another job, or an earlier call, is using the object.
+    Busy,
+    /// The file system or the service does not permit it.
+    Denied,
+    /// It is an object, not a folder.
+    NotFolder,
     /// This machine, file system or driver cannot do it.
     Unsupported,
-    /// The request makes no sense, or is not permitted.
+    /// The request makes no sense.
     Invalid,
     /// The user cancelled the operation.
     Cancelled,
-}
-
-/// What an error says beyond its kind, for callers that react to exactly this.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorDetail {
-    /// The name to be written is taken.
-    Exists,
-    /// Another job, or an earlier call, is using the object.
-    Busy,
-    /// The object changed while it was read, or since it was opened.
-    Changed,
 }
 
 /// An error: an operation on an object failed, and why.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
-    detail: Option<ErrorDetail>,
     operation: &'static str,
     target: String,
     message: String,
@@ -70,7 +67,6 @@ impl Error {
         let (target, message) = (target.to_string(), message.into());
         Self {
             kind,
-            detail: None,
             operation,
             target: shown(&target).into_owned(),
             message: shown(&message).into_owned(),
@@ -83,11 +79,11 @@ impl Error {
     pub fn os(operation: &'static str, target: impl fmt::Display, source: io::Error) -> Self {
         let kind = match source.kind() {
             io::ErrorKind::NotFound => ErrorKind::NotFound,
-            io::ErrorKind::PermissionDenied
-            | io::ErrorKind::IsADirectory
-            | io::ErrorKind::NotADirectory
-            | io::ErrorKind::AlreadyExists
-            | io::ErrorKind::InvalidInput => ErrorKind::Invalid,
+            io::ErrorKind::AlreadyExists => ErrorKind::AlreadyExists,
+            io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+            io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidInput => {
+                ErrorKind::Invalid
+            }
             io::ErrorKind::Unsupported => ErrorKind::Unsupported,
             io::ErrorKind::UnexpectedEof => ErrorKind::Corrupt,
             _ => ErrorKind::Transient,
@@ -121,15 +117,6 @@ impl Error {
         self
     }
 
-    /// Adds a detail.
-    #[must_use]
-    pub fn with_detail(self, detail: ErrorDetail) -> Self {
-        Self {
-            detail: Some(detail),
-            ..self
-        }
-    }
-
     /// Adds a hint: the flag, command or setting that helps.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
@@ -140,11 +127,6 @@ impl Error {
     /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
-    }
-
-    /// What it says beyond its class, if anything.
-    pub fn detail(&self) -> Option<ErrorDetail> {
-        self.detail
     }
 
     /// The hint, if there is one.
@@ -192,13 +174,10 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_the_kind_the_detail_and_the_hint() {
-        let error = Error::new(ErrorKind::Corrupt, "read", "x", "it changed").with_detail(ErrorDetail::Changed);
+    fn a_copy_has_the_kind_and_the_hint() {
+        let error = Error::new(ErrorKind::Precondition, "read", "x", "it changed");
         let copy = error.with_hint("read it again").again();
-        assert_eq!(
-            (copy.kind(), copy.detail()),
-            (ErrorKind::Corrupt, Some(ErrorDetail::Changed))
-        );
+        assert_eq!(copy.kind(), ErrorKind::Precondition);
         assert_eq!(copy.hint(), Some("read it again"));
     }
 
@@ -214,7 +193,9 @@ mod tests {
     fn the_kind_of_an_os_error_follows_from_its_cause() {
         let missing = Error::os("open", "x", io::Error::from_raw_os_error(2));
         assert_eq!((missing.kind(), missing.os_code()), (ErrorKind::NotFound, Some(2)));
-        let full = Error::os("write", "x", io::Error::from_raw_os_error(28));
-        assert_eq!(full.kind(), ErrorKind::Transient);
+        let kind = |code| Error::os("write", "x", io::Error::from_raw_os_error(code)).kind();
+        assert_eq!(kind(28), ErrorKind::Transient, "a full disk");
+        assert_eq!((kind(1), kind(13)), (ErrorKind::Denied, ErrorKind::Denied));
+        assert_eq!(kind(17), ErrorKind::AlreadyExists);
     }
 }

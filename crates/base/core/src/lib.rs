@@ -30,7 +30,7 @@ pub mod text;
 pub mod transfer;
 pub mod uri;
 
-pub use error::{Error, ErrorDetail, ErrorKind, Result};
+pub use error::{Error, ErrorKind, Result};
 pub use extent::Extent;
 pub use lock::{Lock, SharedLock, Signal};
 pub use object::Object;

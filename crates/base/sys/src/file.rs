@@ -23,7 +23,7 @@ use rustix::fs::{
     seek, stat,
 };
 use rustix::io::{Errno, pread};
-use straightway_core::{Alignment, Error, ErrorDetail, ErrorKind, Extent, Leg, Object, Result, Survey, extent::up};
+use straightway_core::{Alignment, Error, ErrorKind, Extent, Leg, Object, Result, Survey, extent::up};
 
 use crate::{
     direct::DirectIo,
@@ -445,7 +445,6 @@ pub fn open_failed(operation: &'static str, path: &Path, errno: Errno) -> Error 
 
 /// An error about a file that another process changes during the read.
 fn changed(path: &Path, message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Corrupt, "read", path.display(), message)
-        .with_detail(ErrorDetail::Changed)
+    Error::new(ErrorKind::Precondition, "read", path.display(), message)
         .with_hint("wait until nobody writes to it, and try again")
 }

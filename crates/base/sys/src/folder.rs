@@ -26,7 +26,7 @@ use rustix::{
     },
     io::Errno,
 };
-use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use crate::{nonce::nonce, plain_file::read_all};
 
@@ -301,7 +301,7 @@ impl Folder {
         renamed.map_err(|errno| match errno {
             Errno::EXIST | Errno::NOTEMPTY => {
                 let why = "it already exists";
-                Error::new(ErrorKind::Invalid, "create", target.display(), why).with_detail(ErrorDetail::Exists)
+                Error::new(ErrorKind::AlreadyExists, "create", target.display(), why)
             }
             _ => Error::os("rename", source.display(), errno.into()),
         })
@@ -365,7 +365,7 @@ fn no_folder(path: &Path, follow: OFlags) -> Error {
     } else {
         ("it is not a folder", "use another path, or remove it")
     };
-    Error::new(ErrorKind::Invalid, "open", path.display(), message).with_hint(hint)
+    Error::new(ErrorKind::NotFolder, "open", path.display(), message).with_hint(hint)
 }
 
 /// Opens a regular file by a single name, without following a link or waiting for the other end of a pipe.

@@ -9,7 +9,7 @@
 use std::ffi::OsStr;
 
 use hashbrown::{HashMap, HashSet};
-use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::StoreExt;
 
 use super::{
@@ -49,8 +49,7 @@ impl Steps {
     fn taken(&self, step: u64) -> Error {
         let target = format!("step {step} to {}", self.folder().display());
         let message = "that step is there already";
-        Error::new(ErrorKind::Invalid, "save", target, message)
-            .with_detail(ErrorDetail::Exists)
+        Error::new(ErrorKind::AlreadyExists, "save", target, message)
             .with_hint("remove it first, or save under another number")
     }
 

@@ -117,7 +117,7 @@ impl Checkpoint {
         };
         let opened = folder.open(std::slice::from_ref(&named));
         let mut opened = opened.map_err(|error| match error.kind() {
-            ErrorKind::Corrupt => {
+            ErrorKind::Precondition => {
                 let message = format!(
                     "it was replaced since it was saved: its version is not {version}, which the manifest names"
                 );

@@ -24,7 +24,7 @@
 
 use std::fmt;
 
-use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::store::Durability;
 
 use super::{
@@ -158,11 +158,8 @@ pub(crate) fn remove<L: Ledger>(ledger: &L, step: u64, nonce: impl Fn() -> Strin
         retire(ledger, &removal)?;
     }
     let message = "other processes stopped its removal repeatedly";
-    Err(
-        Error::new(ErrorKind::Transient, "remove", format!("step {step}"), message)
-            .with_detail(ErrorDetail::Busy)
-            .with_hint("try again when no job starts, tags or saves there"),
-    )
+    Err(Error::new(ErrorKind::Busy, "remove", format!("step {step}"), message)
+        .with_hint("try again when no job starts, tags or saves there"))
 }
 
 /// Why a removal stops.

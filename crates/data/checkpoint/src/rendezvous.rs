@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use straightway_core::{Error, ErrorDetail, ErrorKind, Lock, Result};
+use straightway_core::{Error, ErrorKind, Lock, Result};
 use straightway_io::{
     Progress,
     store::{Durability, Store, StoreExt},
@@ -138,9 +138,7 @@ impl Rendezvous<'_> {
                 let target = format!("rank {} of run {}", self.rank, self.attempt.run);
                 let message = "another process saves as that rank";
                 let hint = "end what is left of an earlier start, and give each start a name of its own";
-                Err(Error::new(ErrorKind::Invalid, "save as", target, message)
-                    .with_detail(ErrorDetail::Busy)
-                    .with_hint(hint))
+                Err(Error::new(ErrorKind::Busy, "save as", target, message).with_hint(hint))
             }
             Some(false) if is_left_out => Err(self
                 .attempt

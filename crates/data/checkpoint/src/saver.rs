@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use straightway_core::{Error, ErrorDetail, ErrorKind, Extent, Result};
+use straightway_core::{Error, ErrorKind, Extent, Result};
 use straightway_io::{Executor, Progress, Region};
 
 use straightway_weights::Holding;
@@ -195,9 +195,7 @@ impl CheckpointSaver {
         }
         let target = format!("step {step}");
         let message = "the save before it is still under way";
-        Err(Error::new(ErrorKind::Transient, "save", target, message)
-            .with_detail(ErrorDetail::Busy)
-            .with_hint("wait for it, or save less often"))
+        Err(Error::new(ErrorKind::Busy, "save", target, message).with_hint("wait for it, or save less often"))
     }
 
     /// The progress of the save under way, in bytes of this rank. Cancelling it makes the save fail.

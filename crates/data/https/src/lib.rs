@@ -14,7 +14,7 @@ mod token;
 
 use std::{ffi::OsStr, sync::Arc};
 
-use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     engine::Engine,
     parallel,
@@ -64,11 +64,8 @@ impl Https {
         let target = format!("/{}", text(self, &named.name)?);
         let page = Page::new(self.site.clone(), &target, self.token.clone());
         let remote = page.open(&name, &self.client, limits)?;
-        let refuse = |why: String| {
-            Err(Error::new(ErrorKind::Corrupt, "open", &name, why)
-                .with_detail(ErrorDetail::Changed)
-                .with_hint("open it again"))
-        };
+        let refuse =
+            |why: String| Err(Error::new(ErrorKind::Precondition, "open", &name, why).with_hint("open it again"));
         // The version is compared, not requested: a server that redirects may have different tags.
         let wanted = named.tag.as_ref().filter(|tag| matches!(tag, Tag::Text(_)));
         if wanted.is_some() && remote.tag().as_ref() != wanted {

@@ -111,7 +111,7 @@ fn a_missing_or_denied_object_is_an_error_that_names_it() {
     let store = store(&server, None);
     for (name, kind, why) in [
         ("missing", ErrorKind::NotFound, "/missing"),
-        ("denied", ErrorKind::Invalid, "denied"),
+        ("denied", ErrorKind::Denied, "denied"),
         ("whole", ErrorKind::Unsupported, "whole object"),
     ] {
         let error = open(&store, name).unwrap_err();
@@ -131,7 +131,7 @@ fn a_requested_version_is_opened_or_refused() {
     };
     assert!(store.open(&[named(TAG)]).is_ok());
     let error = store.open(&[named("\"v0\"")]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn an_object_of_another_length_than_the_known_one_is_refused() {
     };
     assert!(store.open(&[named(1000)]).is_ok());
     let error = store.open(&[named(999)]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
     assert!(error.to_string().contains("from 999 to 1000"), "{error}");
 }
 
@@ -194,7 +194,7 @@ fn a_short_object_without_a_version_is_read_in_one_response() {
             ..Named::new("object")
         };
         let error = store.open(std::slice::from_ref(&named)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
         is_new.store(false, Ordering::Relaxed);
         assert!(store.open(&[named]).is_ok());
     }
@@ -245,7 +245,7 @@ fn an_object_with_only_a_date_is_compared_after_a_transfer() {
         assert_eq!(handle.tag(), Some(Tag::Text(MODIFIED[0].to_owned())));
         assert!(!handle.pins_reads());
         let error = transfer(&store, &handle).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
         assert!(error.to_string().contains("replaced"), "{error}");
         let conditions = conditions.lock().unwrap();
         assert_eq!(conditions[1].as_deref(), condition);
@@ -330,8 +330,8 @@ fn an_expired_address_is_resolved_again() {
 fn an_address_that_is_refused_after_a_redirect_is_one_error_after_a_few_requests() {
     for (status, kind) in [
         ("400 Bad Request", ErrorKind::Unsupported),
-        ("401 Unauthorized", ErrorKind::Invalid),
-        ("403 Forbidden", ErrorKind::Invalid),
+        ("401 Unauthorized", ErrorKind::Denied),
+        ("403 Forbidden", ErrorKind::Denied),
         ("404 Not Found", ErrorKind::NotFound),
         ("410 Gone", ErrorKind::NotFound),
     ] {

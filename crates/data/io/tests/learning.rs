@@ -296,7 +296,7 @@ fn a_source_in_memory_that_is_truncated_during_the_copy_is_an_error() {
         let twins = vec![Arc::clone(draft.file())];
         let job = executor.relay(vec![source], twins, extents, Choice::Auto);
         let error = job.and_then(straightway_io::Ticket::wait).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt, "{method}: {error}");
+        assert_eq!(error.kind(), ErrorKind::Precondition, "{method}: {error}");
     }
 }
 

@@ -8,7 +8,7 @@ mod blocking;
 
 use std::{any::Any, fmt, ops::Range, sync::Arc, time::Duration};
 
-use straightway_core::{Direction, Error, ErrorDetail, ErrorKind, Extent, Object, Result, Survey};
+use straightway_core::{Direction, Error, ErrorKind, Extent, Object, Result, Survey};
 use straightway_io::{Handle, store::Tag};
 
 use crate::{
@@ -206,8 +206,7 @@ impl Remote {
         if let Some(why) = doubt.filter(|_| is_object) {
             // The request was conditional on this version, so this may be the response to another request. On a new
             // connection, a server whose object was replaced rejects the condition.
-            let error = self.failed(ErrorKind::Corrupt, why, "read it again");
-            let error = error.with_detail(ErrorDetail::Changed);
+            let error = self.failed(ErrorKind::Precondition, why, "read it again");
             return Err(Judgement::new(Next::Retry, error));
         }
         match response.status {
@@ -317,10 +316,7 @@ impl Handle for Remote {
         let front_bytes = u32::try_from(self.front.len()).unwrap_or(u32::MAX);
         match self.first_response(front_bytes)? {
             FirstResponse::Found { bytes, front, .. } if bytes == self.bytes && front == self.front => Ok(()),
-            _ => {
-                let error = self.failed(ErrorKind::Corrupt, "it was replaced", "read it again");
-                Err(error.with_detail(ErrorDetail::Changed))
-            }
+            _ => Err(self.failed(ErrorKind::Precondition, "it was replaced", "read it again")),
         }
     }
 }

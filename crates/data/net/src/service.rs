@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 
 use crate::{
     checksum::Checksum,
@@ -137,13 +137,8 @@ pub fn judge_status(name: &str, response: &HttpResponse<'_>) -> Judgement {
     let asked = response.retry_after();
     let overlong = overlong_wait(asked).filter(|_| matches!(response.status, 429 | 503));
     let (next, kind, why, hint) = match response.status {
-        401 => (
-            Next::Fail,
-            ErrorKind::Invalid,
-            "the server asks for credentials",
-            PERMIT,
-        ),
-        403 => (Next::Fail, ErrorKind::Invalid, "access is denied", PERMIT),
+        401 => (Next::Fail, ErrorKind::Denied, "the server asks for credentials", PERMIT),
+        403 => (Next::Fail, ErrorKind::Denied, "access is denied", PERMIT),
         404 | 410 => (
             Next::Fail,
             ErrorKind::NotFound,
@@ -152,7 +147,7 @@ pub fn judge_status(name: &str, response: &HttpResponse<'_>) -> Judgement {
         ),
         412 | 416 => (
             Next::Fail,
-            ErrorKind::Corrupt,
+            ErrorKind::Precondition,
             "it was replaced while it was read",
             "read it again",
         ),
@@ -194,11 +189,7 @@ pub fn judge_status(name: &str, response: &HttpResponse<'_>) -> Judgement {
     if let Some(overlong) = overlong {
         message = format!("{message}; {overlong}");
     }
-    let mut error = Error::new(kind, "read", name, message).with_hint(hint);
-    if matches!(response.status, 412 | 416) {
-        error = error.with_detail(ErrorDetail::Changed);
-    }
-    Judgement::new(next, error)
+    Judgement::new(next, Error::new(kind, "read", name, message).with_hint(hint))
 }
 
 #[cfg(test)]
@@ -210,8 +201,8 @@ mod tests {
         let judged = |status| judge_status("object", &HttpResponse::new(status, &[], b""));
         for (status, next, kind) in [
             (404, Next::Fail, ErrorKind::NotFound),
-            (403, Next::Fail, ErrorKind::Invalid),
-            (412, Next::Fail, ErrorKind::Corrupt),
+            (403, Next::Fail, ErrorKind::Denied),
+            (412, Next::Fail, ErrorKind::Precondition),
             (500, Next::Retry, ErrorKind::Transient),
             (503, Next::SlowDown(None), ErrorKind::Transient),
             (200, Next::Fail, ErrorKind::Unsupported),

@@ -249,7 +249,7 @@ impl Store for NvmeTcp {
         let is_folder = |index: Arc<NameIndex>| has_folder(&index, &place.rest);
         if place.nsid().is_some() && !place.catalog.current()?.is_some_and(is_folder) {
             let why = "it is a namespace, not a folder";
-            let error = Error::new(ErrorKind::Invalid, "list", self.describe(folder), why);
+            let error = Error::new(ErrorKind::NotFolder, "list", self.describe(folder), why);
             return Err(error.with_hint("name a folder that the target serves, or `ls` its NQN"));
         }
         let prefix = format!("{}/{}", place.catalog.subsystem.nqn, place.folder());

@@ -155,7 +155,7 @@ impl S3 {
         let response = self.bucket().send(&request, &content)?;
         if response.status() == 412 {
             let message = "it was replaced while it was copied";
-            let error = Error::new(ErrorKind::Corrupt, "copy", copied.name, message);
+            let error = Error::new(ErrorKind::Precondition, "copy", copied.name, message);
             return Err(error.with_hint("copy it again; nothing of two versions was mixed"));
         }
         let root = if query.is_empty() {

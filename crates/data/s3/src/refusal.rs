@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
-use straightway_core::{Error, ErrorDetail, ErrorKind};
+use straightway_core::{Error, ErrorKind};
 use straightway_net::{HttpResponse, Judgement, Next, overlong_wait};
 
 use crate::xml::Fault;
@@ -134,22 +134,7 @@ impl Refusal {
         if let Some(overlong) = overlong_wait(self.retry_after).filter(|_| self.is_overload()) {
             message = format!("{message}; {overlong}");
         }
-        let error = Error::new(kind, context.operation, context.name, message).with_hint(hint);
-        match self.detail(context) {
-            Some(detail) => error.with_detail(detail),
-            None => error,
-        }
-    }
-
-    /// What a failed condition says: a write found the name taken, a read found another version.
-    fn detail(&self, context: &RequestContext<'_>) -> Option<ErrorDetail> {
-        match (self.code(), self.status) {
-            ("PreconditionFailed", _) | (_, 412) if context.writes() => Some(ErrorDetail::Exists),
-            ("PreconditionFailed" | "InvalidRange", _) | (_, 412 | 416) if !context.writes() => {
-                Some(ErrorDetail::Changed)
-            }
-            _ => None,
-        }
+        Error::new(kind, context.operation, context.name, message).with_hint(hint)
     }
 
     /// Whether the service asks for fewer requests.
@@ -220,7 +205,7 @@ impl Refusal {
                 "check the network and proxies, or write it another way",
             ),
             ("PreconditionFailed", _) | (_, 412) => explanation(
-                ErrorKind::Invalid,
+                ErrorKind::AlreadyExists,
                 "an object with its name exists already",
                 "choose another name, or remove the existing object",
             ),
@@ -268,12 +253,12 @@ impl Refusal {
                 "renew the credentials, for example with `aws sso login`",
             ),
             ("PreconditionFailed", _) | (_, 412) => explanation(
-                ErrorKind::Corrupt,
+                ErrorKind::Precondition,
                 "it was replaced while it was read",
                 "read it again; nothing of two versions was mixed",
             ),
             ("InvalidRange", _) | (_, 416) => explanation(
-                ErrorKind::Corrupt,
+                ErrorKind::Precondition,
                 "it is shorter than it was when it was opened",
                 "read it again",
             ),
@@ -297,7 +282,7 @@ impl Refusal {
         match (self.code(), self.status) {
             ("AccessDenied" | "AllAccessDisabled" | "AccountProblem", _) | ("", 401 | 403) if self.looks_like_s3() => {
                 explanation(
-                    ErrorKind::Invalid,
+                    ErrorKind::Denied,
                     format!("access is denied to {source}"),
                     if context.writes() {
                         "grant s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and \
@@ -525,7 +510,7 @@ mod tests {
             (
                 403,
                 "AccessDenied",
-                ErrorKind::Invalid,
+                ErrorKind::Denied,
                 "access is denied to the environment",
             ),
             (
@@ -542,8 +527,8 @@ mod tests {
             ),
             (403, "RequestTimeTooSkewed", ErrorKind::Invalid, "set the clock"),
             (400, "InvalidToken", ErrorKind::Invalid, "renew the credentials"),
-            (412, "PreconditionFailed", ErrorKind::Corrupt, "replaced"),
-            (416, "InvalidRange", ErrorKind::Corrupt, "shorter"),
+            (412, "PreconditionFailed", ErrorKind::Precondition, "replaced"),
+            (416, "InvalidRange", ErrorKind::Precondition, "shorter"),
             (403, "InvalidObjectState", ErrorKind::Invalid, "archived"),
             (400, "InvalidRequest", ErrorKind::Invalid, "needs sse_customer_key"),
             (418, "Teapot", ErrorKind::Unsupported, "Teapot"),
@@ -560,15 +545,14 @@ mod tests {
             operation: "write",
             ..CONTEXT
         };
-        let detail = |refusal: &Refusal, context| refusal.error(context).detail();
+        let kind = |refusal: &Refusal, context| refusal.error(context).kind();
         assert_eq!(
-            detail(&fault(412, "PreconditionFailed"), &writing),
-            Some(ErrorDetail::Exists)
+            kind(&fault(412, "PreconditionFailed"), &writing),
+            ErrorKind::AlreadyExists
         );
         for (status, code) in [(412, "PreconditionFailed"), (412, ""), (416, "InvalidRange")] {
-            assert_eq!(detail(&fault(status, code), &CONTEXT), Some(ErrorDetail::Changed));
+            assert_eq!(kind(&fault(status, code), &CONTEXT), ErrorKind::Precondition);
         }
-        assert_eq!(detail(&fault(404, "NoSuchKey"), &CONTEXT), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Error, ErrorDetail, ErrorKind, Result, Uri};
+use straightway_core::{Error, ErrorKind, Result, Uri};
 use straightway_io::parallel;
 use straightway_io::{
     File, Handle, Objects, Store,
@@ -93,8 +93,7 @@ impl Shard {
         let file = self.file()?;
         if file.bytes() < self.bytes {
             let message = "it has become shorter since its header was read";
-            let error = Error::new(ErrorKind::Corrupt, "map", self.path.display(), message);
-            return Err(error.with_detail(ErrorDetail::Changed));
+            return Err(Error::new(ErrorKind::Precondition, "map", self.path.display(), message));
         }
         FilePages::map(&file).map(Arc::new)
     }

@@ -85,7 +85,7 @@ impl Store for Memory {
             match all.get(&self.key(&named.name)?) {
                 None => failed(ErrorKind::NotFound, "there is no such object"),
                 Some(found) if named.tag.as_ref().is_some_and(|tag| *tag != found.own_tag()) => {
-                    failed(ErrorKind::Corrupt, "it is another version")
+                    failed(ErrorKind::Precondition, "it is another version")
                 }
                 Some(found) => Ok(Arc::clone(found) as _),
             }

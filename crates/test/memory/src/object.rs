@@ -78,7 +78,7 @@ impl Handle for MemoryObject {
             return Ok(());
         }
         let message = "it was replaced or removed while it was read";
-        Err(Error::new(ErrorKind::Corrupt, "read", self.object().name, message))
+        Err(Error::new(ErrorKind::Precondition, "read", self.object().name, message))
     }
 }
 

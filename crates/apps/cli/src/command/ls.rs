@@ -52,8 +52,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     match at.below(Missing::Refuse) {
         Ok(inside) => lister.list(&*inside, "", DEPTH_MAX)?,
-        // A file, or a store that cannot list.
-        Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => {}
+        // An object, a version of one, or a store that cannot list.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFolder | ErrorKind::Invalid | ErrorKind::Unsupported
+            ) => {}
         Err(error) => return Err(error.into()),
     }
     if lister.count == 0 && !at.name.as_os_str().is_empty() {

@@ -160,6 +160,6 @@ fn the_server_is_asked_once_for_each_listed_object_even_if_its_bytes_are_cached(
     }
     is_denied.store(true, Ordering::SeqCst);
     let error = store().open(&listed).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("listed:"), "{error}");
 }

@@ -154,7 +154,7 @@ fn versions_are_never_mixed() {
     assert!(seen == old, "it is the opened version");
     let opened = Opened::new(&web.server.url("/"), &cache, &web.all(), Settings::default());
     web.replace(5);
-    assert_eq!(opened.load().unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(opened.load().unwrap_err().kind(), ErrorKind::Precondition);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use hashbrown::HashSet;
-use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_io::{
     File,
     store::{Durability, Folder, Missing, Store, StoreExt, Sweep},
@@ -148,7 +148,7 @@ impl Coordination for FolderCoordination {
     fn publish(&self, home: &Home, _: &str, _: &HashSet<String>) -> Result<bool> {
         let root = folder(&*self.root);
         match root.rename_new(&home.name, &step_folder(home.attempt.step)) {
-            Err(error) if error.detail() == Some(ErrorDetail::Exists) => Ok(false),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
             renamed => renamed.and_then(|()| root.sync()).map(|()| true),
         }
     }

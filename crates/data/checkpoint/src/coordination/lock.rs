@@ -14,7 +14,7 @@ use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
 };
-use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_sys::{Folder, folder::Access};
 
 use crate::name::LOCK;
@@ -75,8 +75,7 @@ impl Lock {
                 let _ = file.take(200).read_to_string(&mut who);
                 let message = format!("another job saves there: {}", who.trim_end());
                 let path = folder.path().display();
-                Err(Error::new(ErrorKind::Invalid, "save to", path, message)
-                    .with_detail(ErrorDetail::Busy)
+                Err(Error::new(ErrorKind::Busy, "save to", path, message)
                     .with_hint("wait for it to end, or save to another folder"))
             }
             Err(_) => Ok(Self::none()),

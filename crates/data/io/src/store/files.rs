@@ -11,7 +11,7 @@
 use std::{ffi::OsStr, fs, io, path::Path, sync::Arc};
 
 use rustix::fs::FileType;
-use straightway_core::{Alignment, Direction, Error, ErrorDetail, ErrorKind, Extent, Object, Place, Result, Survey};
+use straightway_core::{Alignment, Direction, Error, ErrorKind, Extent, Object, Place, Result, Survey};
 use straightway_sys::{File, Folder, folder::Durability, residency};
 
 use super::{
@@ -128,8 +128,7 @@ impl Store for Files {
             if object.tag.is_some() && object.tag != file.tag() {
                 let message = "it was replaced or written to since it was first opened";
                 let path = file.path().display();
-                return Err(Error::new(ErrorKind::Corrupt, "read", path, message)
-                    .with_detail(ErrorDetail::Changed)
+                return Err(Error::new(ErrorKind::Precondition, "read", path, message)
                     .with_hint("wait until nobody writes to it, and open it again"));
             }
             Ok(Arc::new(file))

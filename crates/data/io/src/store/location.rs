@@ -60,9 +60,7 @@ impl Location {
         match self.below(Missing::Refuse) {
             Ok(inside) if inside.folder().is_some() || is_like_folder => Ok(Some(inside)),
             Ok(_) => Ok(None),
-            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(None),
-            // It exists and is not a folder.
-            Err(error) if error.kind() == ErrorKind::Invalid && error.os_code().is_none() => Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::NotFolder) => Ok(None),
             Err(error) => Err(error),
         }
     }

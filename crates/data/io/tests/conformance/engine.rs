@@ -238,12 +238,13 @@ fn an_engine_that_reads_and_one_that_writes_conform_together() {
 }
 
 #[test]
-fn the_drive_and_cufile_behind_one_queue_conform() {
-    conforms(&mut Mixed::with_cufile(
-        Box::new(Pool::new(4).unwrap()),
-        Gds::default(),
-        4,
-    ));
+fn an_engine_beside_cufile_runs_all_ios_of_host_memory() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let file: Object = Arc::new(File::create(&folder.path().join("file"), OBJECT_BYTES).unwrap());
+    let mut engine = Mixed::with_cufile(Box::new(Pool::new(4).unwrap()), Gds::default(), 4);
+    what_is_written_is_read(&mut engine, &file, IoPath::PageCache);
+    the_end_is_a_short_read(&mut engine, &file);
+    a_window_is_filled_in_place(&mut engine, &file);
 }
 
 /// An engine that counts what reaches it.

@@ -165,16 +165,18 @@ fn a_put_if_match_needs_the_version_that_is_there(store: &dyn Store) -> Checked 
         get(store, "matched") == Some(b"two".into()),
         "a refused put changes nothing",
     )?;
+    let kind = handle.check_unchanged().err().map(|error| error.kind());
     check(
-        handle.check_unchanged().is_err(),
+        kind == Some(ErrorKind::Precondition),
         "a handle knows that its object was replaced",
     )?;
     let stale = Named {
         tag: Some(first),
         ..Named::new("matched")
     };
+    let kind = store.open(&[stale]).err().map(|error| error.kind());
     check(
-        store.open(&[stale]).is_err(),
+        kind == Some(ErrorKind::Precondition),
         "another version than was asked for is not opened",
     )
 }

@@ -230,7 +230,9 @@ impl Remote {
         let rest = broken.front.len() as u64..broken.front_bytes as u64;
         match opened.ask_for(&rest) {
             Ok((mut body, _)) => self.receive_front(broken, &mut body, begun),
-            Err(Judgement { next, error }) if next == Next::Fail || error.kind() == ErrorKind::Corrupt => {
+            Err(Judgement { next, error })
+                if next == Next::Fail || matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Precondition) =>
+            {
                 Err(Judgement::new(Next::Retry, error))
             }
             Err(judgement) => {

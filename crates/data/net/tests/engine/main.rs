@@ -280,7 +280,7 @@ const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
             ];
             with(request, object, "206 P", &headers)
         },
-        ErrorKind::Corrupt,
+        ErrorKind::Precondition,
         "replaced",
     ),
     (
@@ -292,7 +292,7 @@ const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
             bytes.extend_from_slice(&object[range]);
             vec![ServerStep::Bytes(bytes)]
         },
-        ErrorKind::Corrupt,
+        ErrorKind::Precondition,
         "which version",
     ),
     (
@@ -309,7 +309,7 @@ const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
     (
         "412",
         |_, _| short("412 Precondition Failed", ""),
-        ErrorKind::Corrupt,
+        ErrorKind::Precondition,
         "replaced",
     ),
     (
@@ -318,7 +318,7 @@ const LIES: &[(&str, Lie, ErrorKind, &str)] = &[
         ErrorKind::NotFound,
         "no such object",
     ),
-    ("403", |_, _| short("403 Forbidden", ""), ErrorKind::Invalid, "denied"),
+    ("403", |_, _| short("403 Forbidden", ""), ErrorKind::Denied, "denied"),
     (
         "no HTTP",
         |_, _| vec![ServerStep::Bytes(b"SSH-2.0-x\r\n".to_vec())],
@@ -800,7 +800,7 @@ fn a_replaced_object_is_an_error() {
     let lab = Lab::new(&server, NetworkSettings::default());
     let remote = lab.open("/object");
     let error = read_all(&mut lab.engine(4), &remote, 200_000, 5000).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
     assert!(error.to_string().contains("replaced"), "{error}");
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use straightway_core::{Error, ErrorDetail, ErrorKind, Result};
+use straightway_core::{Error, ErrorKind, Result};
 use straightway_nvme::{
     Malformed,
     admin::{Admin, Identify},
@@ -210,7 +210,5 @@ impl Unusable {
 
 /// The error of a namespace that is not the version that was listed or opened.
 pub(crate) fn changed(operation: &'static str, name: impl fmt::Display, why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Corrupt, operation, name, why)
-        .with_detail(ErrorDetail::Changed)
-        .with_hint(CHANGING)
+    Error::new(ErrorKind::Precondition, operation, name, why).with_hint(CHANGING)
 }

@@ -163,7 +163,7 @@ fn an_empty_file_that_is_filled_during_a_transfer_fails_it() {
     served.store.check_unchanged(&objects).unwrap();
     rewrite(&served.path("b"), &[7; 5000]);
     let error = objects[1].check_unchanged().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
     assert!(served.store.check_unchanged(&objects).is_err());
     objects[0].check_unchanged().unwrap();
 }

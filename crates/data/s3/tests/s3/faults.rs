@@ -306,7 +306,7 @@ fn an_object_replaced_during_loads_is_refused_or_of_one_version() {
             match read_one_version(&store, &versions) {
                 Ok(()) => whole += 1,
                 Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+                    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
                     refused += 1;
                 }
             }

@@ -139,7 +139,7 @@ fn a_replaced_object_is_refused() {
     weed.put("replaced", content(2, 2 << 20));
     let mut bytes = [0; 100];
     let error = opened.read_exact_at((2 << 20) - 100, &mut bytes).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
     assert!(
         error.to_string().contains("s3://lab/replaced: it was replaced"),
         "{error}"
@@ -149,7 +149,7 @@ fn a_replaced_object_is_refused() {
         tag: opened.tag(),
         ..Named::new("replaced")
     };
-    assert_eq!(store.open(&[old]).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(store.open(&[old]).unwrap_err().kind(), ErrorKind::Precondition);
 }
 
 #[test]

@@ -231,7 +231,7 @@ fn refusing(status: u16, code: &'static str) -> S3 {
 #[test]
 fn read_only_credentials_and_full_services_are_reported_before_data_is_sent() {
     for (status, code, kind, words) in [
-        (403, "AccessDenied", ErrorKind::Invalid, "s3:PutObject"),
+        (403, "AccessDenied", ErrorKind::Denied, "s3:PutObject"),
         (507, "InsufficientStorage", ErrorKind::Transient, "no space"),
         (403, "QuotaExceeded", ErrorKind::Transient, "no space"),
         (400, "ObjectLocked", ErrorKind::Invalid, "object lock"),
@@ -373,7 +373,7 @@ fn checksums_are_omitted_only_if_they_are_not_implemented() {
         }
     });
     let with = store(&access(&server.url()));
-    assert_eq!(put(&with, "step-501").unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(put(&with, "step-501").unwrap_err().kind(), ErrorKind::Denied);
     assert!(put(&with, "a").unwrap());
     assert_eq!(
         server.requests(),

@@ -262,7 +262,7 @@ fn objects_are_copied_inside_the_service_by_their_version() {
     let error = store
         .copy_within(&store, &[(other, "inside/three".into())])
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
     assert!(open(&store, "inside/three").is_err());
     let error = store.copy_within(&store, &to("inside/one é&+")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");

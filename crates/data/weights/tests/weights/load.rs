@@ -301,7 +301,7 @@ fn a_file_that_is_replaced_after_its_header_was_read_is_refused() {
     let model = Model::open(&path).unwrap();
     write(&path, &some());
     let error = loader().load(&model, &Selection::all(&model), Place::Host).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert_eq!(error.kind(), ErrorKind::Precondition);
     assert!(
         error.to_string().contains("model.safetensors: it was replaced"),
         "{error}"
@@ -350,7 +350,7 @@ fn assert_refused_when(change: impl Fn(&fs::File)) {
         }
         change(&fs::File::options().write(true).open(&path).unwrap());
         let error = running.join().unwrap().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
         assert!(error.to_string().contains("model.safetensors"), "{error}");
         assert!(error.hint().unwrap().contains("nobody writes to it"), "{error}");
     }

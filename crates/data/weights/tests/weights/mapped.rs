@@ -44,7 +44,7 @@ fn a_file_that_was_replaced_since_its_header_was_read_is_neither_mapped_nor_read
     std::fs::remove_file(&path).unwrap();
     write(&path, &weights(&[("b", &[64, 96])]));
     let error = model.shards[0].map().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
     let mapped = loader().map(&model, &Selection::all(&model)).unwrap();
     assert!(mapped.tensors.is_empty());
     let error = mapped.rest.run().unwrap_err();

@@ -92,7 +92,13 @@ fn find(stores: &Registry, uri: &Uri) -> Result<(Arc<dyn Store>, Arc<dyn Handle>
     let at = Location::from(stores.find(uri)?);
     let refused = match open_one(&*at.store, at.name.as_os_str()) {
         Ok(object) => return Ok((at.store, object)),
-        Err(error) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => {
+        // A service may deny an object that does not exist.
+        Err(error)
+            if !matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::Denied | ErrorKind::Invalid
+            ) =>
+        {
             return Err(error);
         }
         Err(error) => error,
